@@ -1,0 +1,309 @@
+"""MAE-LM written out plainly, as a second opinion on the real model. It shares no code with the package.
+
+Sources: Meng et al. 2024, "Representation Deficiency in Masked Language Modeling", sections 2.1 (attention and the MLM
+objective, Equation 1) and 3 (the encoder's input H^0 and the decoder's input), and appendix C (relative positions in
+the encoder only, no dropout in the decoder). The paper leaves open the LayerNorms after the embeddings, the form of the
+head and post- or pre-LayerNorm; these follow RoBERTa, as the authors' implementation does.
+
+One sequence at a time: no batch, no padding, no dropout. Loops stand where a matrix product would hide the meaning.
+The result has the dtype of the parameters, so with float64 parameters it is exact enough to judge float32 code.
+Shape alphabet: T tokens of the full sequence, S visible tokens, M masked tokens, D model width, H heads, V vocabulary,
+P rows of a position table.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .buckets import reference_bucket, t5_bucket
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class PlainConfig:
+    """What the parameters' shapes do not tell.
+
+    Attributes:
+        relative_buckets: "t5", "reference" or "none" (the encoder then has absolute positions only).
+        mask_index: row of the token embedding that stands in the decoder's input where no encoder state enters.
+        decoder_layers: 0 puts the head on the encoder's output; everything predicted must then be visible.
+    """
+
+    encoder_layers: int
+    encoder_attention_heads: int
+    decoder_layers: int
+    decoder_attention_heads: int
+    mask_index: int
+    relative_buckets: str = "t5"
+    relative_num_buckets: int = 32
+    relative_max_distance: int = 128
+    layer_norm_eps: float = 1e-5
+
+
+@dataclass(frozen=True)
+class PlainSequence:
+    """One sequence of T tokens, numbered by their original positions 0..T-1.
+
+    Attributes:
+        visible_tokens: S token ids that the encoder reads, in any order.
+        visible_positions: S original positions of these tokens, all different.
+        length: T, in tokens.
+        decoder_rows: S truth values: does the token's encoder state enter the decoder? Where it does not, the decoder
+            sees the mask embedding, as at the positions that are not visible. Not read when there is no decoder.
+        predicted_positions: M original positions at which the head predicts.
+        targets: M token ids, the right answers.
+    """
+
+    visible_tokens: list[int]
+    visible_positions: list[int]
+    length: int
+    decoder_rows: list[bool]
+    predicted_positions: list[int]
+    targets: list[int]
+
+    def __post_init__(self) -> None:
+        if not len(self.visible_tokens) == len(self.visible_positions) == len(self.decoder_rows):
+            raise ValueError("visible_tokens, visible_positions and decoder_rows must be equally long")
+        if len(self.predicted_positions) != len(self.targets):
+            raise ValueError("predicted_positions and targets must be equally long")
+        if len(set(self.visible_positions)) != len(self.visible_positions):
+            raise ValueError(f"a visible position is given twice: {self.visible_positions}")
+        if not all(0 <= position < self.length for position in self.visible_positions + self.predicted_positions):
+            raise ValueError(f"a position lies outside of 0..{self.length - 1}")
+
+
+@dataclass(frozen=True)
+class PlainOutput:
+    """Lists run over the sequences in the order given.
+
+    Attributes:
+        encoder_states: per sequence a list of [S, D]: the encoder's input H^0, then the output of every layer.
+        decoder_states: per sequence a list of [T, D], likewise; empty without a decoder.
+        logits: [M, V], M counted over all sequences.
+        loss: [], the cross-entropy in nats summed over the M predictions.
+    """
+
+    encoder_states: list[list[Tensor]]
+    decoder_states: list[list[Tensor]]
+    logits: Tensor
+    loss: Tensor
+
+
+def plain_forward(state: State, config: PlainConfig, sequences: list[PlainSequence]) -> PlainOutput:
+    """Encode, reassemble, decode and predict, one sequence after the other."""
+    all_encoder_states: list[list[Tensor]] = []
+    all_decoder_states: list[list[Tensor]] = []
+    all_logits: list[Tensor] = []
+    all_losses: list[Tensor] = []
+    for sequence in sequences:
+        encoder_states = encode(state, config, sequence.visible_tokens, sequence.visible_positions)
+        if config.decoder_layers > 0:
+            decoder_states = decode(state, config, reassemble(state, config, sequence, encoder_states[-1]))
+            predicting = [decoder_states[-1][position] for position in sequence.predicted_positions]
+        else:
+            decoder_states = []
+            row_of = {position: row for row, position in enumerate(sequence.visible_positions)}
+            hidden = [position for position in sequence.predicted_positions if position not in row_of]
+            if hidden:
+                raise ValueError(f"without a decoder nothing can be predicted at the positions {hidden}: not visible")
+            predicting = [encoder_states[-1][row_of[position]] for position in sequence.predicted_positions]
+        for features, target in zip(predicting, sequence.targets):
+            scores = predict(state, config, features)
+            all_logits.append(scores)
+            all_losses.append(torch.logsumexp(scores, dim=0) - scores[target])
+        all_encoder_states.append(encoder_states)
+        all_decoder_states.append(decoder_states)
+    table = state["encoder.embed_tokens.weight"]
+    logits = torch.stack(all_logits) if all_logits else table.new_zeros(0, len(table))
+    return PlainOutput(all_encoder_states, all_decoder_states, logits, sum(all_losses, start=table.new_zeros(())))
+
+
+def encode(
+    state: State, config: PlainConfig, tokens: list[int], positions: list[int], hidden_keys: list[bool] | None = None
+) -> list[Tensor]:
+    """The encoder over the given tokens at their original positions (section 3, H^0).
+
+    Args:
+        hidden_keys: True for tokens that nobody may attend to; they get an output all the same. None hides nothing.
+
+    Returns:
+        encoder_layers + 1 tensors [S, D], the input first.
+    """
+    rows = []
+    for token, position in zip(tokens, positions):
+        embedded = state["encoder.embed_tokens.weight"][token] + state["encoder.embed_positions.weight"][position]
+        rows.append(layer_norm(state, "encoder.layernorm_embedding", embedded, config))
+    bias = relative_bias(state, config, positions)
+    if hidden_keys is not None:
+        bias = bias.masked_fill(torch.tensor(hidden_keys), -math.inf)
+    states = [torch.stack(rows)]
+    for layer in range(config.encoder_layers):
+        name = f"encoder.layers.{layer}"
+        states.append(transformer_layer(state, name, states[-1], config.encoder_attention_heads, bias, config))
+    return states
+
+
+def reassemble(state: State, config: PlainConfig, sequence: PlainSequence, encoder_output: Tensor) -> Tensor:
+    """[S, D] encoder states put back to their positions, the mask embedding everywhere else: [T, D] (section 3)."""
+    rows = [state["encoder.embed_tokens.weight"][config.mask_index]] * sequence.length
+    for row, position in enumerate(sequence.visible_positions):
+        if sequence.decoder_rows[row]:
+            rows[position] = encoder_output[row]
+    return torch.stack(rows)
+
+
+def decode(state: State, config: PlainConfig, reassembled: Tensor) -> list[Tensor]:
+    """The decoder over all T positions, both directions, no relative bias.
+
+    Returns:
+        decoder_layers + 1 tensors [T, D], the input (positions added, normalised) first.
+    """
+    shared_table = state["encoder.embed_positions.weight"]
+    table = state.get("decoder.embed_positions.weight", shared_table)
+    rows = [
+        layer_norm(state, "decoder.layernorm_embedding", row + table[position], config)
+        for position, row in enumerate(reassembled)
+    ]
+    states = [torch.stack(rows)]
+    heads, length = config.decoder_attention_heads, len(rows)
+    no_bias = reassembled.new_zeros(heads, length, length)
+    for layer in range(config.decoder_layers):
+        states.append(transformer_layer(state, f"decoder.layers.{layer}", states[-1], heads, no_bias, config))
+    return states
+
+
+def predict(state: State, config: PlainConfig, features: Tensor) -> Tensor:
+    """[D] -> [V] logits: dense, GELU, LayerNorm, then the product with every token's embedding e_x (Equation 1)."""
+    features = layer_norm(state, "lm_head.layer_norm", gelu(linear(state, "lm_head.dense", features)), config)
+    return state["encoder.embed_tokens.weight"] @ features + state["lm_head.bias"]
+
+
+def relative_bias(state: State, config: PlainConfig, positions: list[int]) -> Tensor:
+    """[H, S, S] (head, query, key): one learned number per bucket and head, the same in all encoder layers."""
+    size = len(positions)
+    if config.relative_buckets == "none":
+        table = state["encoder.embed_tokens.weight"]
+        return table.new_zeros(config.encoder_attention_heads, size, size)
+    bucket_function = {"t5": t5_bucket, "reference": reference_bucket}[config.relative_buckets]
+    table = state["encoder.relative_attention_bias.weight"]
+    rows = []
+    for query_position in positions:
+        buckets = [
+            bucket_function(key_position - query_position, config.relative_num_buckets, config.relative_max_distance)
+            for key_position in positions
+        ]
+        rows.append(table[buckets])
+    return torch.stack(rows).permute(2, 0, 1)
+
+
+def transformer_layer(state: State, name: str, x: Tensor, heads: int, bias: Tensor, config: PlainConfig) -> Tensor:
+    """[S, D] -> [S, D]. LayerNorm follows each residual sum (post-LayerNorm)."""
+    attended = linear(state, f"{name}.self_attn.out_proj", multi_head_attention(state, name, x, heads, bias))
+    x = layer_norm(state, f"{name}.self_attn_layer_norm", x + attended, config)
+    transformed = linear(state, f"{name}.fc2", gelu(linear(state, f"{name}.fc1", x)))
+    return layer_norm(state, f"{name}.final_layer_norm", x + transformed, config)
+
+
+def multi_head_attention(state: State, name: str, x: Tensor, heads: int, bias: Tensor) -> Tensor:
+    """Concat(head_1, ..., head_H) of section 2.1, [S, D], with bias [H, S, S] added to the scaled products."""
+    width = x.shape[1]
+    head_width = width // heads
+    weight, weight_bias = state[f"{name}.self_attn.qkv_proj.weight"], state[f"{name}.self_attn.qkv_proj.bias"]
+    queries = x @ weight[:width].T + weight_bias[:width]
+    keys = x @ weight[width : 2 * width].T + weight_bias[width : 2 * width]
+    values = x @ weight[2 * width :].T + weight_bias[2 * width :]
+    outputs = []
+    for head in range(heads):
+        mine = slice(head * head_width, (head + 1) * head_width)
+        rows = []
+        for row, query in enumerate(queries[:, mine]):
+            logits = keys[:, mine] @ query / math.sqrt(head_width) + bias[head, row]
+            weights = torch.exp(logits - torch.logsumexp(logits, dim=0))
+            rows.append(weights @ values[:, mine])
+        outputs.append(torch.stack(rows))
+    return torch.cat(outputs, dim=1)
+
+
+def linear(state: State, name: str, x: Tensor) -> Tensor:
+    return x @ state[f"{name}.weight"].T + state[f"{name}.bias"]
+
+
+def gelu(x: Tensor) -> Tensor:
+    """x * Phi(x) with the exact normal distribution function (Hendrycks and Gimpel 2016), not its tanh likeness."""
+    return x * (1 + torch.erf(x / math.sqrt(2))) / 2
+
+
+def layer_norm(state: State, name: str, x: Tensor, config: PlainConfig) -> Tensor:
+    centred = x - x.mean(dim=-1, keepdim=True)
+    variance = (centred * centred).mean(dim=-1, keepdim=True)
+    return centred / torch.sqrt(variance + config.layer_norm_eps) * state[f"{name}.weight"] + state[f"{name}.bias"]
+
+
+def random_state(
+    config: PlainConfig,
+    vocabulary_size: int,
+    width: int,
+    ffn: int,
+    max_positions: int,
+    seed: int,
+    dtype: torch.dtype = torch.float64,
+    share_decoder_positions: bool = False,
+) -> State:
+    """Random parameters under the names that the package's state dict has.
+
+    Nothing is left at 0 or 1 and nothing is small: every parameter, the biases and the relative table included,
+    moves the output visibly, so that no mistake hides behind an initialisation.
+    """
+    shapes: dict[str, tuple[int, ...]] = {
+        "encoder.embed_tokens.weight": (vocabulary_size, width),
+        "encoder.embed_positions.weight": (max_positions, width),
+        "lm_head.dense.weight": (width, width),
+        "lm_head.dense.bias": (width,),
+        "lm_head.bias": (vocabulary_size,),
+    }
+    norms = ["encoder.layernorm_embedding", "lm_head.layer_norm"]
+    if config.relative_buckets != "none":
+        shapes["encoder.relative_attention_bias.weight"] = (config.relative_num_buckets, config.encoder_attention_heads)
+    if config.decoder_layers > 0:
+        norms.append("decoder.layernorm_embedding")
+        if not share_decoder_positions:
+            shapes["decoder.embed_positions.weight"] = (max_positions, width)
+    for stack, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
+        for name in (f"{stack}.layers.{layer}" for layer in range(layers)):
+            for leaf, out_width, in_width in (
+                ("self_attn.qkv_proj", 3 * width, width),
+                ("self_attn.out_proj", width, width),
+                ("fc1", ffn, width),
+                ("fc2", width, ffn),
+            ):
+                shapes[f"{name}.{leaf}.weight"] = (out_width, in_width)
+                shapes[f"{name}.{leaf}.bias"] = (out_width,)
+            norms += [f"{name}.self_attn_layer_norm", f"{name}.final_layer_norm"]
+    return _draw(shapes, norms, width, seed, dtype)
+
+
+def _draw(shapes: dict[str, tuple[int, ...]], norms: list[str], width: int, seed: int, dtype: torch.dtype) -> State:
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(shape: tuple[int, ...], deviation: float) -> Tensor:
+        # Drawn in float64 whatever the dtype: the float32 and the float64 state of one seed are then the same numbers.
+        return (torch.randn(shape, generator=generator, dtype=torch.float64) * deviation).to(dtype)
+
+    state = {}
+    for name, shape in shapes.items():
+        if "relative" in name:
+            state[name] = normal(shape, 1.0)
+        elif "embed" in name:
+            state[name] = normal(shape, 0.5)
+        elif len(shape) == 1:
+            state[name] = normal(shape, 0.2)
+        else:
+            # 1 / sqrt(fan-in) keeps the size of the activations through the product.
+            state[name] = normal(shape, 1 / math.sqrt(shape[1]))
+    for name in norms:
+        state[f"{name}.weight"] = 1 + normal((width,), 0.2)
+        state[f"{name}.bias"] = normal((width,), 0.2)
+    return state
