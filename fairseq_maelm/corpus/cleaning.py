@@ -1,0 +1,143 @@
+"""Cleaning text: one normal form for every paragraph, and exact duplicates found by their hash."""
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairseq_maelm.corpus.reading import Segment, SourceReader, find_sources, segment_lines
+
+DIGEST_BYTES = 16
+
+# C0 and C1 controls that str.split does not already take for white space, and the byte order mark.
+_CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff]")
+
+# What sentencepiece's own normalisation leaves nothing of: zero-width and direction marks, the replacement character
+# and its word marker. A paragraph of nothing else would become an empty sequence, which fairseq reads as a blank line.
+_LEAVES_NO_TOKEN = " \u061c\u200b\u200c\u200e\u200f\u2581\ufffd"
+
+
+def clean_text(text: str) -> str:
+    """The normal form of one paragraph: Unicode NFC, no control characters, single spaces, none at the ends.
+
+    Control characters (C0, C1 with U+0085, the byte order mark) and every kind of Unicode white space become one
+    ordinary space. A text of which sentencepiece would leave nothing becomes empty. Cleaning twice changes nothing.
+    """
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text)
+    text = " ".join(_CONTROL.sub(" ", text).split())
+    return text if text.strip(_LEAVES_NO_TOKEN) else ""
+
+
+def read_documents(path: Path | str, json_field: str = "text") -> Iterator[list[str]]:
+    """Yields the documents of a file or folder, each as the list of its cleaned, non-empty paragraphs.
+
+    Plain text separates documents by blank lines; every record of JSON lines is a document. Memory holds one document.
+
+    Raises:
+        CorpusError: unreadable input, invalid UTF-8 or a bad record; the message names file and line.
+    """
+    document: list[str] = []
+    for source in find_sources([Path(path)], json_field):
+        for segment in SourceReader(source, segment_bytes=2**20):
+            for line in segment_lines(segment):
+                if paragraph := clean_text(line):
+                    document.append(paragraph)
+                elif document:
+                    yield document
+                    document = []
+        if document:
+            yield document
+            document = []
+
+
+@dataclass(frozen=True)
+class CleanedBlock:
+    """Cleaned paragraphs, one a line, with a blank line between documents.
+
+    Attributes:
+        data: the UTF-8 lines, each ended by a newline; empty when nothing was left.
+        paragraphs: the number of lines that are not blank.
+        documents: how many documents begin inside the block.
+        starts_document: whether the first paragraph begins a document.
+        ends_document: whether a document ended after the last paragraph.
+        digests: 16 bytes for every paragraph when duplicates are looked for, otherwise empty.
+    """
+
+    data: bytes
+    paragraphs: int
+    documents: int
+    starts_document: bool
+    ends_document: bool
+    digests: bytes = b""
+
+
+def assemble_block(lines: Iterable[bytes]) -> CleanedBlock:
+    """Builds a block from cleaned lines in which any number of empty ones marks the end of a document."""
+    kept: list[bytes] = []
+    documents = paragraphs = 0
+    boundary = starts_document = False
+    for line in lines:
+        if not line:
+            boundary = True
+            continue
+        if boundary:
+            documents += 1
+            if kept:
+                kept.append(b"")
+            else:
+                starts_document = True
+            boundary = False
+        kept.append(line)
+        paragraphs += 1
+    data = b"\n".join(kept) + b"\n" if kept else b""
+    return CleanedBlock(data, paragraphs, documents, starts_document, boundary)
+
+
+def clean_segments(segments: Sequence[Segment], with_digests: bool) -> CleanedBlock:
+    """Cleans consecutive segments of the corpus into one block; what the worker processes of the first step run."""
+    lines = [clean_text(line).encode("utf-8") for segment in segments for line in segment_lines(segment)]
+    block = assemble_block(lines)
+    if not with_digests:
+        return block
+    digests = b"".join(hashlib.blake2b(line, digest_size=DIGEST_BYTES).digest() for line in lines if line)
+    return CleanedBlock(
+        block.data, block.paragraphs, block.documents, block.starts_document, block.ends_document, digests
+    )
+
+
+class Deduplicator:
+    """Drops every paragraph whose exact text came before.
+
+    It remembers one 128-bit hash for each distinct paragraph, which takes about 100 bytes of memory; two different
+    paragraphs share a hash with a probability below 1e-18 even among 10^10 of them.
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[bytes] = set()
+        self.dropped = 0
+
+    def filter(self, block: CleanedBlock) -> CleanedBlock:
+        """The block without the paragraphs seen before; documents that lose all their paragraphs vanish."""
+        fresh: list[bool] = []
+        for start in range(0, len(block.digests), DIGEST_BYTES):
+            digest = block.digests[start : start + DIGEST_BYTES]
+            fresh.append(digest not in self._seen)
+            self._seen.add(digest)
+        if all(fresh):
+            return block
+        self.dropped += len(fresh) - sum(fresh)
+        return assemble_block(self._kept_lines(block, fresh))
+
+    @staticmethod
+    def _kept_lines(block: CleanedBlock, fresh: list[bool]) -> Iterator[bytes]:
+        is_fresh = iter(fresh)
+        if block.starts_document:
+            yield b""
+        for line in block.data.split(b"\n")[:-1]:
+            if not line or next(is_fresh):
+                yield line
+        if block.ends_document:
+            yield b""

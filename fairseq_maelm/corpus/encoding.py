@@ -1,0 +1,165 @@
+"""Encoding: chunks of the cleaned text become part files, each with its own items of every split and shard."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairseq_maelm.corpus.files import atomic_file
+from fairseq_maelm.corpus.splitting import Split
+from fairseq_maelm.corpus.vocabulary import END_OF_SENTENCE, UNKNOWN, FairseqEncoder
+
+COUNTS = ("documents", "paragraphs", "characters", "bytes", "tokens", "unknown_tokens", "paragraphs_without_tokens")
+
+_PARAGRAPHS_AT_A_TIME = 1024
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A range of whole lines of a cleaned file: the unit of work, and of resuming, of the encoding step.
+
+    Attributes:
+        offset: its first byte.
+        length: its bytes.
+        first_document: the number of the document that its first paragraph belongs to.
+        first_paragraph: the number of its first paragraph.
+        starts_document: whether its first paragraph is the first of its document.
+    """
+
+    offset: int
+    length: int
+    first_document: int
+    first_paragraph: int
+    starts_document: bool
+
+    def as_json(self) -> dict[str, int | bool]:
+        """The chunk as a JSON object with the names of its attributes."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class ChunkText:
+    """The decoded content of a chunk of P paragraphs.
+
+    Attributes:
+        paragraphs: the paragraphs in order.
+        documents: <int64>[P] the number of each paragraph's document.
+        starts: <bool>[P] True where a paragraph is the first of its document.
+    """
+
+    paragraphs: list[str]
+    documents: NDArray[np.int64]
+    starts: NDArray[np.bool_]
+
+
+def read_chunk(cleaned: Path, chunk: Chunk) -> ChunkText:
+    """Reads one chunk of a cleaned file."""
+    with open(cleaned, "rb") as stream:
+        stream.seek(chunk.offset)
+        lines = stream.read(chunk.length).decode("utf-8").split("\n")[:-1]
+    is_blank = np.fromiter((not line for line in lines), dtype=bool, count=len(lines))
+    starts_here = np.concatenate([[chunk.starts_document], is_blank[:-1]])[~is_blank]
+    documents = chunk.first_document - int(chunk.starts_document) + np.cumsum(starts_here, dtype=np.int64)
+    return ChunkText([line for line in lines if line], documents, starts_here)
+
+
+@dataclass(frozen=True)
+class EncodingJob:
+    """All that a worker needs to know to encode any chunk of one cleaned file.
+
+    Attributes:
+        cleaned: the cleaned file.
+        parts: the folder for the part files.
+        split: where documents go; None sends them all to target ``shards``, the validation split.
+        shards: the number of training shards.
+        encoder: the vocabulary.
+    """
+
+    cleaned: Path
+    parts: Path
+    split: Split | None
+    shards: int
+    encoder: FairseqEncoder
+
+    @staticmethod
+    def part_name(number: int) -> str:
+        """The name of the part file of chunk ``number``."""
+        return f"part{number:06d}.npz"
+
+    def part(self, number: int) -> Path:
+        """The part file of chunk ``number``."""
+        return self.parts / self.part_name(number)
+
+    def encode(self, task: tuple[int, Chunk]) -> int:
+        """Encodes one numbered chunk into its part file and returns the bytes of text done.
+
+        The part holds for every target t that occurs ``ids<t>`` <uint16 or uint32>[tokens], ``lengths<t>``
+        <int32>[items] and ``counts<t>`` <int64>[len(COUNTS)]. A document's first item is a lone </s>, its blank line.
+        """
+        number, chunk = task
+        text = read_chunk(self.cleaned, chunk)
+        if self.split is None:
+            targets = np.full(len(text.paragraphs), self.shards, dtype=np.int64)
+        else:
+            targets = self.split.targets_of(text.documents)
+        arrays: dict[str, NDArray[np.generic]] = {}
+        for target in np.unique(targets):
+            chosen = np.flatnonzero(targets == target)
+            paragraphs = [text.paragraphs[index] for index in chosen]
+            ids, lengths, counts = self._encode_target(paragraphs, text.starts[chosen])
+            arrays |= {f"ids{target}": ids, f"lengths{target}": lengths, f"counts{target}": counts}
+        with atomic_file(self.part(number)) as stream:
+            np.savez(stream, **arrays)  # type: ignore[arg-type]
+        return chunk.length
+
+    def _encode_target(
+        self, paragraphs: list[str], starts: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int32], NDArray[np.int64]]:
+        ids, lengths = [], []
+        for begin in range(0, len(paragraphs), _PARAGRAPHS_AT_A_TIME):
+            some_ids, some_lengths = self.encoder.encode_flat(paragraphs[begin : begin + _PARAGRAPHS_AT_A_TIME])
+            ids.append(some_ids)
+            lengths.append(some_lengths)
+        all_ids, all_lengths = np.concatenate(ids), np.concatenate(lengths)
+        token_starts = np.cumsum(all_lengths, dtype=np.int64) - all_lengths
+        with_blank_lines = np.insert(all_ids, token_starts[starts], END_OF_SENTENCE)
+        item_lengths = np.insert(all_lengths, np.flatnonzero(starts), 1)
+        counts = np.array(
+            [
+                starts.sum(),
+                len(paragraphs),
+                sum(map(len, paragraphs)),
+                sum(len(paragraph.encode("utf-8")) for paragraph in paragraphs),
+                len(with_blank_lines),
+                (all_ids == UNKNOWN).sum(),
+                (all_lengths == 1).sum(),
+            ],
+            dtype=np.int64,
+        )
+        return with_blank_lines, item_lengths, counts
+
+
+_job: EncodingJob | None = None
+
+
+def hand_over(job: EncodingJob) -> None:
+    """Makes ``job`` the one that `encode_chunk` works on; forked workers inherit it, which costs no copy."""
+    global _job
+    _job = job
+
+
+def encode_chunk(task: tuple[int, Chunk]) -> int:
+    """Encodes one numbered chunk of the job handed over; see `EncodingJob.encode`."""
+    assert _job is not None
+    return _job.encode(task)
+
+
+def read_parts(parts: list[Path], target: int) -> Iterator[tuple[NDArray[np.generic], NDArray[np.int32], NDArray[np.int64]]]:
+    """Yields ids, lengths and counts of one target from the part files that have any, in order."""
+    for part in parts:
+        with np.load(part) as arrays:
+            if f"ids{target}" in arrays:
+                yield arrays[f"ids{target}"], arrays[f"lengths{target}"], arrays[f"counts{target}"]
+

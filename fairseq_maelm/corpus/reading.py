@@ -1,0 +1,209 @@
+"""Reading text corpora: plain text and JSON lines, each also compressed by gzip or xz, in bounded memory."""
+
+import gzip
+import hashlib
+import io
+import json
+import lzma
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_maelm.corpus.errors import CorpusError
+
+LONGEST_LINE_BYTES = 64 * 2**20
+_JSON_LINES_SUFFIXES = (".jsonl", ".ndjson")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One input file.
+
+    Attributes:
+        path: where it lies, as the user wrote it.
+        json_field: the field that holds a record's text in a file of JSON lines; None for plain text.
+    """
+
+    path: Path
+    json_field: str | None = None
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Some whole lines of one input file.
+
+    Attributes:
+        source: the file they come from.
+        first_line: the number of the first line in its file, from 1.
+        data: the undecoded lines.
+        starts_file: whether these are the first lines of their file, so that a document begins here.
+    """
+
+    source: Source
+    first_line: int
+    data: bytes
+    starts_file: bool
+
+
+def find_sources(inputs: Iterable[Path], json_field: str = "text") -> list[Source]:
+    """Lists the files among ``inputs`` and inside the folders among them (recursively, sorted, hidden files left out).
+
+    Raises:
+        CorpusError: an input does not exist, is no file, or is a folder without files.
+    """
+    sources: list[Source] = []
+    for path in inputs:
+        if path.is_dir():
+            inside = sorted(
+                file
+                for file in path.rglob("*")
+                if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
+            )
+            if not inside:
+                raise CorpusError(f"the folder {path} holds no files")
+            sources.extend(_source(file, json_field) for file in inside)
+        elif path.is_file():
+            sources.append(_source(path, json_field))
+        else:
+            raise CorpusError(f"the input {path} does not exist or is neither a file nor a folder")
+    return sources
+
+
+def _source(path: Path, json_field: str) -> Source:
+    uncompressed_name = path.with_suffix("") if path.suffix in (".gz", ".xz") else path
+    is_json_lines = uncompressed_name.suffix.lower() in _JSON_LINES_SUFFIXES
+    return Source(path, json_field if is_json_lines else None)
+
+
+class _HashingFile(io.RawIOBase):
+    """A file being read whose SHA-256 and size accumulate on the way, so that inputs are read only once."""
+
+    def __init__(self, path: Path) -> None:
+        self._stream = open(path, "rb", buffering=0)
+        self._digest = hashlib.sha256()
+        self.size = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._stream.readinto(buffer) or 0
+        self._digest.update(memoryview(buffer)[:count])
+        self.size += count
+        return count
+
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+class SourceReader:
+    """Reads one input file as segments of whole lines.
+
+    Attributes:
+        source: the file.
+        bytes_read: how much of it, as it lies on disk, was read up to now.
+        sha256: its checksum, once it was read to its end.
+    """
+
+    def __init__(self, source: Source, segment_bytes: int) -> None:
+        self.source = source
+        self.bytes_read = 0
+        self.sha256 = ""
+        self._segment_bytes = segment_bytes
+
+    def __iter__(self) -> Iterator[Segment]:
+        """Yields the file's lines in order, about ``segment_bytes`` at a time.
+
+        Raises:
+            CorpusError: the file cannot be read, its compression is damaged, or a line is longer than 64 MiB.
+        """
+        path = self.source.path
+        try:
+            with _HashingFile(path) as file:
+                for segment in self._segments(file):
+                    self.bytes_read = file.size
+                    yield segment
+                self.bytes_read, self.sha256 = file.size, file.sha256()
+        except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+            raise CorpusError(f"{path} is damaged or cut short: {error}") from error
+        except OSError as error:
+            raise CorpusError(f"cannot read {path}: {error.strerror or error}") from error
+
+    def _segments(self, file: _HashingFile) -> Iterator[Segment]:
+        buffered = io.BufferedReader(file, 2**20)
+        stream: Any = buffered
+        if self.source.path.suffix == ".gz":
+            stream = io.BufferedReader(gzip.GzipFile(fileobj=buffered), 2**20)  # type: ignore[type-var]
+        elif self.source.path.suffix == ".xz":
+            stream = io.BufferedReader(lzma.LZMAFile(buffered), 2**20)  # type: ignore[type-var]
+        line = 1
+        while data := stream.read(self._segment_bytes):
+            if not data.endswith(b"\n"):
+                data += self._rest_of_line(stream, line + data.count(b"\n"))
+            yield Segment(self.source, line, data, starts_file=line == 1)
+            line += data.count(b"\n")
+
+    def _rest_of_line(self, stream: Any, line: int) -> bytes:
+        rest: bytes = stream.readline(LONGEST_LINE_BYTES)
+        if len(rest) == LONGEST_LINE_BYTES:
+            raise CorpusError(
+                f"{self.source.path}:{line}: this line is longer than {LONGEST_LINE_BYTES >> 20} MiB; "
+                "write one paragraph a line and a blank line between documents"
+            )
+        return rest
+
+
+def segment_lines(segment: Segment) -> Iterator[str]:
+    """Yields a segment's text, not yet cleaned, as paragraphs; a string of white space marks the end of a document.
+
+    Raises:
+        CorpusError: invalid UTF-8, or a record of JSON lines that has no text; the message names file and line.
+    """
+    text = _decode(segment)
+    if segment.starts_file:
+        yield ""
+    lines = text.split("\n")
+    if segment.source.json_field is None:
+        yield from lines[:-1] if lines[-1] == "" else lines
+        return
+    for number, line in enumerate(lines, segment.first_line):
+        if line and not line.isspace():
+            yield from _record_text(segment.source, number, line).split("\n")
+            yield ""
+
+
+def _decode(segment: Segment) -> str:
+    try:
+        return segment.data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = segment.data[: error.start]
+        line = segment.first_line + before.count(b"\n")
+        column = error.start - (before.rfind(b"\n") + 1) + 1
+        raise CorpusError(
+            f"{segment.source.path}:{line}: not valid UTF-8: byte {column} of the line is "
+            f"0x{segment.data[error.start]:02x} ({error.reason}); convert the file, for example with iconv"
+        ) from error
+
+
+def _record_text(source: Source, number: int, line: str) -> str:
+    where = f"{source.path}:{number}"
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise CorpusError(f"{where}: not a JSON record: {error}") from error
+    if not isinstance(record, dict) or source.json_field not in record:
+        raise CorpusError(f"{where}: the record has no field {source.json_field!r}; name the right one by --json-field")
+    text = record[source.json_field]
+    if not isinstance(text, str):
+        raise CorpusError(f"{where}: the field {source.json_field!r} holds {type(text).__name__}, not a string")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise CorpusError(f"{where}: the text holds half of a surrogate pair, which is no character") from error
+    return text

@@ -1,0 +1,156 @@
+"""The settings of one corpus preparation: their checks, and what makes two runs the same."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairseq_maelm.corpus.errors import CorpusError
+from fairseq_maelm.corpus.files import sha256_of
+from fairseq_maelm.corpus.reading import Source
+from fairseq_maelm.corpus.vocabulary import PRESETS
+from fairseq_maelm.corpus.workers import available_cores
+
+DEFAULT_VALID_FRACTION = 0.01
+DEFAULT_PRESET = "uncased"
+
+
+@dataclass(frozen=True)
+class PrepareSettings:
+    """What to prepare, and how.
+
+    Attributes:
+        inputs: files and folders of text.
+        output: the folder to write.
+        valid: files and folders of text that are the validation split as they stand.
+        valid_fraction: share of the documents, in (0, 1), held out for validation.
+        valid_documents: number of the documents, at least 1, held out for validation.
+        json_field: the field with the text in files of JSON lines.
+        deduplicate: whether to drop paragraphs whose exact text came before.
+        preset: "uncased" or "cased", the named vocabularies.
+        vocabulary_size: pieces of the sentencepiece model, instead of the preset's.
+        character_coverage: share (0, 1] of the text's characters that the vocabulary must spell.
+        sample_megabytes: how much text, in 10^6 bytes, the vocabulary is trained on; drawn at random.
+        sentencepiece_model: a model to use instead of training one.
+        shards: parts of the training split, 1 ... 100.
+        seed: decides the split, the shards and the sample.
+        workers: processes; it does not change the result.
+    """
+
+    inputs: tuple[Path, ...]
+    output: Path
+    valid: tuple[Path, ...] = ()
+    valid_fraction: float | None = None
+    valid_documents: int | None = None
+    json_field: str = "text"
+    deduplicate: bool = False
+    preset: str | None = None
+    vocabulary_size: int | None = None
+    character_coverage: float | None = None
+    sample_megabytes: float | None = None
+    sentencepiece_model: Path | None = None
+    shards: int = 1
+    seed: int = 1
+    workers: int = field(default_factory=available_cores)
+
+    def __post_init__(self) -> None:
+        if not self.inputs:
+            raise CorpusError("name at least one input file or folder")
+        if self.workers < 1:
+            raise CorpusError(f"--workers must be at least 1, not {self.workers}")
+        if not 1 <= self.shards <= 100:
+            raise CorpusError(f"--shards must lie in 1 ... 100, not {self.shards}")
+        self._check_split()
+        self._check_vocabulary()
+
+    def _check_split(self) -> None:
+        given = [
+            name
+            for name, value in (
+                ("--valid", self.valid or None),
+                ("--valid-fraction", self.valid_fraction),
+                ("--valid-documents", self.valid_documents),
+            )
+            if value is not None
+        ]
+        if len(given) > 1:
+            raise CorpusError(f"{' and '.join(given)} exclude each other: give one of them")
+        if self.valid_fraction is not None and not 0 < self.valid_fraction < 1:
+            raise CorpusError(f"--valid-fraction must lie between 0 and 1, both excluded, not {self.valid_fraction}")
+        if self.valid_documents is not None and self.valid_documents < 1:
+            raise CorpusError(f"--valid-documents must be at least 1, not {self.valid_documents}")
+
+    def _check_vocabulary(self) -> None:
+        if self.sentencepiece_model is not None:
+            for name in ("preset", "vocabulary_size", "character_coverage", "sample_megabytes"):
+                if getattr(self, name) is not None:
+                    raise CorpusError(f"--sentencepiece-model brings a vocabulary, so {_option(name)} has no use")
+        if self.preset is not None and self.preset not in PRESETS:
+            raise CorpusError(f"--preset must be one of {', '.join(PRESETS)}, not {self.preset!r}")
+        if self.vocabulary_size is not None and self.vocabulary_size < 4:
+            raise CorpusError(f"--vocabulary-size must be at least 4, not {self.vocabulary_size}")
+        if self.character_coverage is not None and not 0 < self.character_coverage <= 1:
+            raise CorpusError(f"--character-coverage must lie in (0, 1], not {self.character_coverage}")
+        if self.sample_megabytes is not None and self.sample_megabytes <= 0:
+            raise CorpusError(f"--sample-megabytes must be positive, not {self.sample_megabytes}")
+
+    def resolved(self) -> dict[str, Any]:
+        """Everything that decides the result, as JSON values, with the defaults filled in; inputs apart."""
+        fraction = self.valid_fraction
+        if fraction is None and self.valid_documents is None and not self.valid:
+            fraction = DEFAULT_VALID_FRACTION
+        resolved: dict[str, Any] = {
+            "valid_fraction": fraction,
+            "valid_documents": self.valid_documents,
+            "json_field": self.json_field,
+            "deduplicate": self.deduplicate,
+            "shards": self.shards,
+            "seed": self.seed,
+        }
+        if self.sentencepiece_model is None:
+            preset = PRESETS[self.preset or DEFAULT_PRESET]
+            resolved |= {
+                "vocabulary_size": self.vocabulary_size or preset.size,
+                "normalisation": preset.normalisation,
+                "character_coverage": self.character_coverage or 0.9995,
+                "sample_megabytes": self.sample_megabytes or 100.0,
+            }
+        return resolved
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def fingerprint(sources: list[Source]) -> list[dict[str, Any]]:
+    """Name, size and time of change of every source file: how a later run sees whether its inputs are the same."""
+    states = [(source.path, source.path.stat()) for source in sources]
+    return [{"file": str(path), "bytes": state.st_size, "changed_ns": state.st_mtime_ns} for path, state in states]
+
+
+def explain_difference(earlier: dict[str, Any], now: dict[str, Any]) -> str | None:
+    """Names the first thing in which an earlier run differs from this one, or None when they are the same run.
+
+    Args:
+        earlier, now: {"settings": resolved settings, "files": {role: fingerprints}}.
+    """
+    before, after = earlier["settings"], now["settings"]
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) != after.get(name):
+            return f"{name} was {before.get(name)!r} and is now {after.get(name)!r}"
+    for role in sorted(earlier["files"].keys() | now["files"].keys()):
+        difference = _file_difference(role, earlier["files"].get(role, []), now["files"].get(role, []))
+        if difference:
+            return difference
+    return None
+
+
+def _file_difference(role: str, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str | None:
+    if len(before) != len(after):
+        return f"{role} was {len(before)} files and is now {len(after)}"
+    for old, new in zip(before, after, strict=True):
+        if Path(old["file"]).name != Path(new["file"]).name:
+            return f"{role} had the file {old['file']} and now has {new['file']}"
+        same_state = (old["bytes"], old["changed_ns"]) == (new["bytes"], new["changed_ns"])
+        if not same_state and old.get("sha256") != sha256_of(Path(new["file"])):
+            return f"the file {new['file']} was changed since"
+    return None

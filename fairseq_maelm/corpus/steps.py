@@ -1,0 +1,246 @@
+"""The four steps of corpus preparation: clean, vocabulary, encode, binarise.
+
+Every step works inside one folder. It ends by writing its own state file there, atomically, so a step whose state file
+exists is done, and a step that was killed starts anew; encoding resumes part by part.
+"""
+
+import logging
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from fairseq_maelm.corpus.binarising import write_dataset
+from fairseq_maelm.corpus.cleaning import CleanedBlock, Deduplicator, clean_segments
+from fairseq_maelm.corpus.encoding import Chunk, EncodingJob, encode_chunk, hand_over, read_chunk, read_parts
+from fairseq_maelm.corpus.errors import CorpusError
+from fairseq_maelm.corpus.files import atomic_file, write_bytes
+from fairseq_maelm.corpus.reading import Segment, Source, SourceReader
+from fairseq_maelm.corpus.settings import PrepareSettings
+from fairseq_maelm.corpus.splitting import Split, random_keys
+from fairseq_maelm.corpus.vocabulary import (
+    DICTIONARY_FILE,
+    MODEL_FILE,
+    FairseqEncoder,
+    dictionary_text,
+    load_sentencepiece,
+    train_sentencepiece,
+)
+from fairseq_maelm.corpus.workers import ordered_map
+
+logger = logging.getLogger(__name__)
+
+CHUNK_BYTES = 4 * 2**20
+
+# The cleaned texts: the corpus, and the user's own validation files. The latter come first, so that de-duplication
+# drops from training what validation holds.
+VALID, CORPUS = "valid", "inputs"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all steps need.
+
+    Attributes:
+        folder: where unfinished work lies.
+        settings: the user's.
+        in_child: what a worker process must do first.
+    """
+
+    folder: Path
+    settings: PrepareSettings
+    in_child: Callable[[], None]
+
+    def cleaned(self, role: str) -> Path:
+        """The cleaned text of one role."""
+        return self.folder / f"cleaned_{role}.txt"
+
+    def parts(self, role: str) -> Path:
+        """The folder with the encoded parts of one role."""
+        return self.folder / f"parts_{role}"
+
+    @property
+    def model(self) -> Path:
+        """The sentencepiece model."""
+        return self.folder / MODEL_FILE
+
+    @property
+    def outputs(self) -> Path:
+        """The folder in which the result is put together."""
+        return self.folder / "outputs"
+
+
+def chunks_of(cleaned: dict[str, Any]) -> list[Chunk]:
+    """The chunks of one role, from the state of the cleaning step."""
+    return [Chunk(*fields) for fields in cleaned["chunks"]]
+
+
+def clean(work: Work, sources: dict[str, list[Source]]) -> dict[str, Any]:
+    """Cleans all files of every role into one text each; returns counts, chunks and checksums by role."""
+    duplicates = Deduplicator() if work.settings.deduplicate else None
+    return {
+        role: _clean_role(work, role, sources[role], duplicates) for role in (VALID, CORPUS) if sources.get(role)
+    }
+
+
+def _clean_role(work: Work, role: str, sources: list[Source], duplicates: Deduplicator | None) -> dict[str, Any]:
+    readers = [SourceReader(source, CHUNK_BYTES) for source in sources]
+    chunks: list[Chunk] = []
+    documents = paragraphs = offset = 0
+    dropped_before = duplicates.dropped if duplicates else 0
+    at_boundary = True
+    size = sum(source.path.stat().st_size for source in sources)
+    blocks = ordered_map(_CleanSegments(duplicates is not None), _grouped(readers), work.settings.workers, work.in_child)
+    with atomic_file(work.cleaned(role)) as stream, _progress(f"clean {role}", size) as bar:
+        for block in blocks:
+            bar.update(sum(reader.bytes_read for reader in readers) - bar.n)
+            if duplicates:
+                block = duplicates.filter(block)
+            if block.paragraphs:
+                starts = block.starts_document or at_boundary
+                if starts and offset:
+                    offset += stream.write(b"\n")
+                before = documents
+                documents += block.documents + int(at_boundary and not block.starts_document)
+                first = before if starts else before - 1
+                chunks.append(Chunk(offset, len(block.data), first, paragraphs, starts))
+                offset += stream.write(block.data)
+                paragraphs += block.paragraphs
+            at_boundary = block.ends_document or (at_boundary and not block.paragraphs)
+    return {
+        "documents": documents,
+        "paragraphs": paragraphs,
+        "bytes": offset,
+        "duplicate_paragraphs_dropped": duplicates.dropped - dropped_before if duplicates else 0,
+        "sha256": [reader.sha256 for reader in readers],
+        "chunks": [list(chunk.as_json().values()) for chunk in chunks],
+    }
+
+
+@dataclass(frozen=True)
+class _CleanSegments:
+    """`clean_segments` with its setting, in a form that can be sent to a worker."""
+
+    with_digests: bool
+
+    def __call__(self, segments: list[Segment]) -> CleanedBlock:
+        return clean_segments(segments, self.with_digests)
+
+
+def _grouped(readers: Iterable[SourceReader]) -> Iterator[list[Segment]]:
+    """Groups the segments of many small files, so that each group has about the bytes of a chunk."""
+    group: list[Segment] = []
+    size = 0
+    for reader in readers:
+        for segment in reader:
+            group.append(segment)
+            size += len(segment.data)
+            if size >= CHUNK_BYTES:
+                yield group
+                group, size = [], 0
+    if group:
+        yield group
+
+
+def make_vocabulary(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
+    """Trains the sentencepiece model on a random sample of the training split, or takes the user's."""
+    if work.settings.sentencepiece_model is not None:
+        write_bytes(work.model, work.settings.sentencepiece_model.read_bytes())
+    else:
+        resolved = work.settings.resolved()
+        share = resolved["sample_megabytes"] * 1e6 / cleaned[CORPUS]["bytes"]
+        sample = _sample(work, chunks_of(cleaned[CORPUS]), split, min(share, 1.0))
+        model = train_sentencepiece(
+            sample, resolved["vocabulary_size"], resolved["normalisation"], resolved["character_coverage"]
+        )
+        write_bytes(work.model, model)
+    encoder = FairseqEncoder(load_sentencepiece(work.model))
+    return {"dictionary_symbols": encoder.dictionary_size, "dictionary_symbols_with_mask": encoder.dictionary_size + 1}
+
+
+def _sample(work: Work, chunks: list[Chunk], split: Split, share: float) -> Iterator[str]:
+    with _progress("sample", sum(chunk.length for chunk in chunks)) as bar:
+        for chunk in chunks:
+            text = read_chunk(work.cleaned(CORPUS), chunk)
+            keys = random_keys(chunk.first_paragraph, len(text.paragraphs), split.seed, "sample")
+            is_training = split.targets_of(text.documents) != split.shards
+            for index in np.flatnonzero((keys.astype(np.float64) < share * 2.0**64) & is_training):
+                yield text.paragraphs[index]
+            bar.update(chunk.length)
+
+
+def encode(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
+    """Encodes every chunk of every role into a part file; parts that an interrupted run left are kept."""
+    encoder = FairseqEncoder(load_sentencepiece(work.model))
+    reused = 0
+    for role, state in cleaned.items():
+        work.parts(role).mkdir(exist_ok=True)
+        whole = None if role == VALID else split
+        job = EncodingJob(work.cleaned(role), work.parts(role), whole, split.shards, encoder)
+        chunks = chunks_of(state)
+        missing = [(number, chunk) for number, chunk in enumerate(chunks) if not job.part(number).exists()]
+        reused += len(chunks) - len(missing)
+        hand_over(job)
+        with _progress(f"encode {role}", state["bytes"]) as bar:
+            bar.update(state["bytes"] - sum(chunk.length for _, chunk in missing))
+            for length in ordered_map(encode_chunk, missing, work.settings.workers, work.in_child):
+                bar.update(length)
+    if reused:
+        logger.info("resumed: %d parts were already encoded", reused)
+    return {"parts": sum(len(state["chunks"]) for state in cleaned.values())}
+
+
+def binarise(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
+    """Joins the parts into the data folders under ``outputs``; returns the counts of every dataset by its path."""
+    processor = load_sentencepiece(work.model)
+    dtype = FairseqEncoder(processor).dtype
+    parts = {
+        role: [work.parts(role) / EncodingJob.part_name(number) for number in range(len(state["chunks"]))]
+        for role, state in cleaned.items()
+    }
+    shutil.rmtree(work.outputs, ignore_errors=True)
+    counts: dict[str, Any] = {}
+    for shard, name in enumerate(shard_names(split.shards)):
+        folder = work.outputs / name
+        folder.mkdir(parents=True)
+        write_bytes(folder / MODEL_FILE, work.model.read_bytes())
+        write_bytes(folder / DICTIONARY_FILE, dictionary_text(processor).encode("utf-8"))
+        counts[_joined(name, "train")] = write_dataset(folder / "train", read_parts(parts[CORPUS], shard), dtype)
+        if shard == 0:
+            # The user's own validation files, when there are any, are the whole of the split.
+            of_valid = parts.get(VALID, parts[CORPUS])
+            counts[_joined(name, "valid")] = write_dataset(folder / "valid", read_parts(of_valid, split.shards), dtype)
+    return counts
+
+
+def shard_names(shards: int) -> list[str]:
+    """The sub-folders of the data: none (".") for a single shard, otherwise shard00, shard01, ..."""
+    return ["."] if shards == 1 else [f"shard{shard:02d}" for shard in range(shards)]
+
+
+def _joined(folder: str, name: str) -> str:
+    return (Path(folder) / name).as_posix()
+
+
+def _progress(description: str, total: int) -> Any:
+    return tqdm(desc=description, total=total, unit="B", unit_scale=True, disable=None)
+
+
+def check_split(cleaned: dict[str, Any], split: Split) -> None:
+    """Checks that no dataset will be empty, before any of the long steps.
+
+    Raises:
+        CorpusError: the validation files or a shard got no document.
+    """
+    documents = cleaned[CORPUS]["documents"]
+    filled = np.zeros(split.shards + 1, dtype=np.int64)
+    for first in range(0, documents, 2**20):
+        filled += np.bincount(split.targets(first, min(2**20, documents - first)), minlength=split.shards + 1)
+    if not filled[: split.shards].all():
+        raise CorpusError(
+            f"{documents} documents are too few for {split.shards} shards: at least one shard would be empty"
+        )

@@ -1,0 +1,75 @@
+"""Worker processes: results in order, a bounded number of tasks under way, no orphans."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+from fairseq_maelm.corpus.errors import CorpusError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+def available_cores() -> int:
+    """The cores that this process may use, which on a shared machine can be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def ordered_map(
+    function: Callable[[Task], Result],
+    tasks: Iterable[Task],
+    workers: int,
+    in_child: Callable[[], None] = lambda: None,
+) -> Iterator[Result]:
+    """Yields ``function(task)`` for every task, in order, computed by ``workers`` processes.
+
+    Tasks are taken from their iterable only as workers become free, so that memory holds a few tasks for each worker
+    however many there are. ``in_child`` runs once in every worker process. One worker means this process itself,
+    without ``in_child``.
+
+    Raises:
+        CorpusError: a worker process was killed; or what ``function`` raises.
+    """
+    if workers == 1:
+        yield from map(function, tasks)
+        return
+    # Forking shares what is already imported and loaded; a fresh interpreter would import torch in every worker.
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(workers, context, _start_worker, (os.getpid(), in_child)) as pool:
+        under_way: deque[Future[Result]] = deque()
+        try:
+            for task in tasks:
+                under_way.append(pool.submit(function, task))
+                if len(under_way) > 2 * workers:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        except BrokenProcessPool as error:
+            raise CorpusError(
+                "a worker process was killed, perhaps for lack of memory; run the same command again to resume, "
+                "with fewer --workers"
+            ) from error
+        finally:
+            for future in under_way:
+                future.cancel()
+
+
+def _start_worker(parent: int, in_child: Callable[[], None]) -> None:
+    # Ctrl-C reaches the whole process group; only the parent answers it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_leave_with_parent, args=(parent,), daemon=True).start()
+    in_child()
+
+
+def _leave_with_parent(parent: int) -> None:
+    """Ends a worker whose parent was killed: it would otherwise wait for ever on a queue that nobody fills."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
