@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Every check of the project: lint, format, types, tests. Sets the environment up first (see scripts/setup.sh).
+#
+#     bash scripts/check.sh [PYTEST ARGUMENTS]     for example: bash scripts/check.sh -m "not slow"
+set -euo pipefail
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+VENV=${MAELM_VENV:-$ROOT/.venv}
+[[ $VENV == /* ]] || VENV=$PWD/$VENV
+export MAELM_VENV=$VENV
+bash "$ROOT/scripts/setup.sh" dev,plots
+
+cd "$ROOT"
+# The tests start the project's and fairseq's commands by name.
+export PATH=$VENV/bin:$PATH
+# Two test processes with one thread each use two cores better than one process, or two that fight for them.
+export OMP_NUM_THREADS=1
+
+FAILED=()
+check() {
+    local name=$1 begin=$SECONDS
+    shift
+    printf '\n=== %s: %s\n' "$name" "$*"
+    "$@" || FAILED+=("$name")
+    printf '=== %s took %d s\n' "$name" $((SECONDS - begin))
+}
+
+# All of them run, so that one round shows everything that is wrong.
+check lint python -m ruff check .
+check format python -m ruff format --check --diff .
+check types python -m mypy
+check tests python -m pytest --numprocesses 2 --dist loadfile --durations 10 "$@"
+
+if ((${#FAILED[@]})); then
+    printf '\nchecks failed: %s\n' "${FAILED[*]}" >&2
+    exit 1
+fi
+printf '\nall checks passed\n'

@@ -1,0 +1,72 @@
+"""Packaging of fairseq_maelm: what it needs, its extras and its one command.
+
+``scripts/setup.sh`` installs the slow dependencies first, because fairseq is built from source on most Pythons.
+"""
+
+import ast
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).resolve().parent
+
+
+def read_version(path: Path) -> str:
+    """Return the literal ``__version__`` of a module without importing it."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and any(getattr(name, "id", "") == "__version__" for name in node.targets):
+            return str(ast.literal_eval(node.value))
+    raise SystemExit(f"{path} does not assign a literal __version__")
+
+
+INSTALL_REQUIRES = [
+    # 2.6 is the first release whose torch.load refuses pickled code unless it is allowed by name.
+    "torch>=2.6",
+    # fairseq 0.12.2 cannot be imported by Python 3.11 and later; fairseq-fixed is the same package, mended.
+    'fairseq-fixed>=0.12.3.1,<0.13; python_version >= "3.11"',
+    'fairseq==0.12.2; python_version < "3.11"',
+    # fairseq 0.12.2 uses numpy.float, which numpy 1.24 removed.
+    'numpy>=1.22,<1.24; python_version < "3.11"',
+    'numpy>=1.23.2,<3; python_version >= "3.11"',
+    # fairseq's sentence_prediction criterion computes MCC, F1 and correlations with it.
+    "scikit-learn>=1.2,<2",
+    "sentencepiece>=0.2,<0.3",
+    "tqdm>=4.60,<5",
+]
+
+EXTRAS_REQUIRE = {
+    "hf": ["safetensors>=0.4", "tokenizers>=0.20", "transformers>=4.46", "protobuf>=4"],
+    "onnx": ["onnx>=1.17", "onnxscript>=0.2", "onnxruntime>=1.20"],
+    "plots": ["matplotlib>=3.8"],
+    "dev": [
+        "hypothesis>=6.100,<7",
+        "mypy>=1.13,<3",
+        "pytest>=8,<10",
+        "pytest-xdist>=3.6,<4",
+        # Formatting and rules differ between ruff's minor versions; checks must not change under a developer's feet.
+        "ruff>=0.17,<0.18",
+        "types-PyYAML",
+        "types-tqdm",
+    ],
+}
+
+
+def read_long_description() -> str:
+    """Return the README, which the built package shows as its page."""
+    return (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+setup(
+    name="fairseq_maelm",
+    version=read_version(ROOT / "fairseq_maelm" / "version.py"),
+    description="MAE-LM pretraining of text encoders as a fairseq plugin: masked tokens never enter the encoder",
+    long_description=read_long_description(),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    author="The fairseq_maelm authors",
+    python_requires=">=3.10,<3.14",
+    packages=find_packages(include=["fairseq_maelm", "fairseq_maelm.*"]),
+    install_requires=INSTALL_REQUIRES,
+    extras_require=EXTRAS_REQUIRE,
+    entry_points={"console_scripts": ["maelm = fairseq_maelm.cli:main"]},
+)

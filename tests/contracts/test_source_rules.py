@@ -1,0 +1,164 @@
+"""What no file may hold, and how long and how documented the package's files are."""
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from .sources import ROOT, count_package_files, package_files, parse, project_files, read_text, relative
+
+LONGEST_FILE = 300
+LONGEST_FUNCTION = 50
+
+# Spelled in pieces, so that this file does not find itself.
+UNFINISHED = re.compile(rf"\b({'|'.join(['TO' + 'DO', 'FIX' + 'ME', 'XX' + 'X', 'HA' + 'CK', 'for' + ' now'])})\b")
+# A folder that exists on one machine only, or a neighbour of a checkout, works for nobody else.
+MACHINE_PATH = re.compile(r"(?<![\w.~}\]-])/(?:work|home|root|opt|mnt|Users)/\w|\.\./shared\b|\bfile:///")
+TEXT_SUFFIXES = {".py", ".sh", ".md", ".toml", ".yaml", ".yml", ".cfg", ".ini", ".txt", ".json", ".slurm", ""}
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions(tree: ast.AST) -> Iterator[Function]:
+    """Yield every function and method, nested ones too."""
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def body_after_docstring(node: Function) -> list[ast.stmt]:
+    """Return a function's statements without its docstring."""
+    return node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
+
+
+def prints(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """The package logs; only programs talk to standard output."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+            yield node.lineno, "print"
+
+
+def stubs(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """A function that does nothing, or only says that it is not written, promises what it does not do."""
+    for node in functions(tree):
+        for statement in body_after_docstring(node)[:1] or [ast.Pass()]:
+            empty = isinstance(statement, ast.Pass) or (
+                isinstance(statement, ast.Expr)
+                and isinstance(statement.value, ast.Constant)
+                and statement.value.value is ...
+            )
+            if empty or (isinstance(statement, ast.Raise) and "NotImplementedError" in ast.dump(statement)):
+                yield node.lineno, f"{node.name} is a stub"
+
+
+def long_functions(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """A function is read in one look."""
+    for node in functions(tree):
+        length = (node.end_lineno or node.lineno) - node.lineno + 1
+        if length > LONGEST_FUNCTION:
+            yield node.lineno, f"{node.name} has {length} lines (at most {LONGEST_FUNCTION})"
+
+
+def missing_docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Modules, public classes and public functions say what they are; methods may inherit their contract."""
+    if ast.get_docstring(tree) is None:
+        yield 1, "the module has no docstring"
+    for node in tree.body:
+        documented = isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if documented and not node.name.startswith("_") and ast.get_docstring(node) is None:
+            yield node.lineno, f"{node.name} has no docstring"
+
+
+def configures_fairseq(tree: ast.Module) -> bool:
+    """Whether a file defines a configuration that fairseq turns into options."""
+    for node in ast.walk(tree):
+        named = isinstance(node, ast.ClassDef) and any("FairseqDataclass" in ast.dump(base) for base in node.bases)
+        registered = isinstance(node, ast.Call) and any(keyword.arg == "dataclass" for keyword in node.keywords)
+        if named or registered:
+            return True
+    return False
+
+
+def postponed_annotations(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """fairseq reads the types of its dataclasses' fields; postponed annotations turn them into strings."""
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__" and configures_fairseq(tree):
+            yield node.lineno, "postponed annotations beside a FairseqDataclass"
+
+
+Rule = Callable[[ast.Module], Iterator[tuple[int, str]]]
+
+# Each rule of the package with a text that it must refuse and one that it must accept.
+RULES: dict[Rule, tuple[str, str]] = {
+    prints: ("print(1)", "logger.info('print(1)')"),
+    stubs: ('def f():\n    """Text."""\n    raise NotImplementedError', "def f():\n    return None"),
+    long_functions: (
+        "def f():\n" + "    a = 1\n" * LONGEST_FUNCTION,
+        "def f():\n" + "    a = 1\n" * (LONGEST_FUNCTION - 1),
+    ),
+    missing_docstrings: ('"""Module."""\ndef f():\n    return 1', '"""Module."""\ndef _f():\n    return 1'),
+    postponed_annotations: (
+        "from __future__ import annotations\n@dataclass\nclass Config(FairseqDataclass):\n    a: int = 0",
+        "from __future__ import annotations\n@dataclass\nclass Config:\n    a: int = 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_package_keeps_the_rule(rule: Rule) -> None:
+    files = package_files()
+    assert len(files) == count_package_files() > 0
+    found = [f"{relative(path)}:{line}: {text}" for path in files for line, text in rule(parse(path))]
+    assert not found, "\n".join([rule.__doc__ or rule.__name__, *found])
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_rule_can_tell(rule: Rule) -> None:
+    refused, accepted = RULES[rule]
+    assert list(rule(ast.parse(refused)))
+    assert not list(rule(ast.parse(accepted)))
+
+
+def test_package_files_are_short() -> None:
+    lengths = {relative(path): len(read_text(path).splitlines()) for path in package_files()}
+    assert len(lengths) == count_package_files() > 0
+    too_long = {name: length for name, length in lengths.items() if length > LONGEST_FILE}
+    assert not too_long, f"files of more than {LONGEST_FILE} lines: {too_long}"
+
+
+def text_files() -> list[Path]:
+    """Return the project's files that are text, its own large data left out."""
+    return [path for path in project_files() if path.suffix in TEXT_SUFFIXES]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "refused", "accepted"),
+    [
+        (UNFINISHED, "# TO" + "DO: faster", "a list of things to do"),
+        (MACHINE_PATH, "cd /wo" + "rk/main", "https://example.org/home/page and /path/to/work/folder"),
+    ],
+    ids=["marks of unfinished work", "paths of one machine"],
+)
+def test_no_file_holds(pattern: re.Pattern[str], refused: str, accepted: str) -> None:
+    assert pattern.search(refused)
+    assert not pattern.search(accepted)
+    files = text_files()
+    names = {relative(path) for path in files}
+    assert {"setup.py", "scripts/setup.sh", "scripts/check.sh", ".ci/run", "LICENSE"} <= names
+    assert len(files) >= count_package_files() + 5
+    found = [
+        f"{relative(path)}:{number}: {line.strip()[:100]}"
+        for path in files
+        for number, line in enumerate(read_text(path).splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_continuous_integration_runs_the_checks_and_nothing_else() -> None:
+    commands = [
+        line
+        for line in read_text(ROOT / ".ci" / "run").splitlines()
+        if line and not line.startswith("#") and re.match(r"(bash|python\S*|pip|\./|sh)\b", line)
+    ]
+    assert commands == ["bash scripts/check.sh"]

@@ -1,0 +1,110 @@
+"""The built package: what it declares, and that it works as a fairseq plugin away from the repository."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from email import message_from_string
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[1]
+PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
+
+SHOW_REGISTERED_TASK = """
+import inspect, sys
+from argparse import Namespace
+from fairseq.utils import import_user_module
+from fairseq.tasks import TASK_REGISTRY
+import_user_module(Namespace(user_dir=sys.argv[1]))
+print(inspect.getfile(TASK_REGISTRY["maelm"]))
+"""
+
+
+def run(*command: str, cwd: Path, python_path: str = "") -> str:
+    """Run a command with nothing of the repository on Python's path; return its output, fail with its errors."""
+    environment = {**os.environ, "PYTHONPATH": python_path}
+    result = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, f"{' '.join(command)}\n{result.stdout}\n{result.stderr}"
+    return result.stdout
+
+
+def pip(*arguments: str, cwd: Path) -> None:
+    """Run pip without network: everything that a build needs is installed."""
+    run(sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments, "--no-index", "--no-deps", cwd=cwd)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel from a copy of the sources, so that nothing left over in build/ can slip into it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    sources = folder / "sources"
+    shutil.copytree(ROOT / "fairseq_maelm", sources / "fairseq_maelm", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ["setup.py", "pyproject.toml", "README.md", "LICENSE"]:
+        shutil.copy(ROOT / name, sources / name)
+    pip("wheel", "--no-build-isolation", "--wheel-dir", str(folder), str(sources), cwd=folder)
+    (built,) = folder.glob("fairseq_maelm-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: Path) -> list[Requirement]:
+    """The wheel's declared requirements."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        message = message_from_string(archive.read(name).decode("utf-8"))
+    return [Requirement(text) for text in message.get_all("Requires-Dist", [])]
+
+
+def names_required(requirements: list[Requirement], python: str, extra: str = "") -> dict[str, Requirement]:
+    """Return what a Python version needs, with an extra or without."""
+    environment = {"python_version": python, "extra": extra}
+    return {item.name: item for item in requirements if item.marker is None or item.marker.evaluate(environment)}
+
+
+def test_wheel_holds_the_whole_package_and_only_it(wheel: Path) -> None:
+    sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "fairseq_maelm").rglob("*.py")}
+    assert sources
+    with zipfile.ZipFile(wheel) as archive:
+        packed = set(archive.namelist())
+    assert {name for name in packed if ".dist-info/" not in name} == sources
+    assert any(name.endswith("LICENSE") for name in packed)
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_every_python_gets_its_fairseq(metadata: list[Requirement], python: str) -> None:
+    needed = names_required(metadata, python)
+    assert {"torch", "numpy", "sentencepiece", "scikit-learn", "tqdm"} <= set(needed)
+    assert len({"fairseq", "fairseq-fixed"} & set(needed)) == 1
+    assert ("fairseq" in needed) == (python == "3.10")
+
+
+@pytest.mark.parametrize("extra", ["hf", "onnx", "plots", "dev"])
+def test_extras_add_something(metadata: list[Requirement], extra: str) -> None:
+    assert set(names_required(metadata, "3.11", extra)) > set(names_required(metadata, "3.11"))
+
+
+def test_setup_script_installs_what_setup_py_accepts(metadata: list[Requirement]) -> None:
+    """Both name versions of fairseq and torch; the package would reject an environment that the script made."""
+    script = (ROOT / "scripts" / "setup.sh").read_text(encoding="utf-8")
+    pins = re.findall(r"\b(fairseq-fixed|fairseq|torch)==([\d.]+)", script)
+    assert {name for name, _ in pins} == {"fairseq-fixed", "fairseq", "torch"}
+    accepted = {item.name: item.specifier for item in metadata if item.name in {"fairseq-fixed", "fairseq", "torch"}}
+    for name, version in pins:
+        assert accepted[name].contains(version), f"scripts/setup.sh installs {name} {version}"
+
+
+@pytest.mark.slow
+def test_wheel_is_a_working_plugin_elsewhere(wheel: Path, tmp_path: Path) -> None:
+    site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    pip("install", "--target", str(site), str(wheel), cwd=elsewhere)
+    user_dir = run(sys.executable, "-m", "fairseq_maelm.cli", "user-dir", cwd=elsewhere, python_path=str(site)).strip()
+    assert Path(user_dir) == site / "fairseq_maelm"
+    # fairseq itself finds the package through this folder alone.
+    task_file = run(sys.executable, "-c", SHOW_REGISTERED_TASK, user_dir, cwd=elsewhere).strip()
+    assert Path(task_file.splitlines()[-1]).is_relative_to(site)
