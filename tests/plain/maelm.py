@@ -110,7 +110,7 @@ def plain_forward(state: State, config: PlainConfig, sequences: list[PlainSequen
             if hidden:
                 raise ValueError(f"without a decoder nothing can be predicted at the positions {hidden}: not visible")
             predicting = [encoder_states[-1][row_of[position]] for position in sequence.predicted_positions]
-        for features, target in zip(predicting, sequence.targets):
+        for features, target in zip(predicting, sequence.targets, strict=True):
             scores = predict(state, config, features)
             all_logits.append(scores)
             all_losses.append(torch.logsumexp(scores, dim=0) - scores[target])
@@ -133,7 +133,7 @@ def encode(
         encoder_layers + 1 tensors [S, D], the input first.
     """
     rows = []
-    for token, position in zip(tokens, positions):
+    for token, position in zip(tokens, positions, strict=True):
         embedded = state["encoder.embed_tokens.weight"][token] + state["encoder.embed_positions.weight"][position]
         rows.append(layer_norm(state, "encoder.layernorm_embedding", embedded, config))
     bias = relative_bias(state, config, positions)

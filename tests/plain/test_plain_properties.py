@@ -52,14 +52,14 @@ def test_dropping_equals_hiding_keys(relative_buckets: str) -> None:
     state, length, masked = new_state(config), 30, [0, 4, 5, 17, 29]
     sequence = masked_sequence(length, masked)
     tokens = [config.mask_index] * length
-    for token, position in zip(sequence.visible_tokens, sequence.visible_positions):
+    for token, position in zip(sequence.visible_tokens, sequence.visible_positions, strict=True):
         tokens[position] = token
     hidden = [position in masked for position in range(length)]
     dropped = encode(state, config, sequence.visible_tokens, sequence.visible_positions)
     full = encode(state, config, tokens, list(range(length)), hidden_keys=hidden)
     attended = encode(state, config, tokens, list(range(length)))
     assert len(dropped) == config.encoder_layers + 1
-    for state_dropped, state_full in zip(dropped, full):
+    for state_dropped, state_full in zip(dropped, full, strict=True):
         torch.testing.assert_close(state_dropped, state_full[sequence.visible_positions], rtol=0, atol=1e-12)
     assert (dropped[-1] - attended[-1][sequence.visible_positions]).abs().max() > 1e-2
 
