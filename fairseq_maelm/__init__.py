@@ -1,0 +1,22 @@
+"""MAE-LM for fairseq: text encoders pretrained without [MASK] tokens (Meng et al., 2024).
+
+Importing the package registers the task, the model with its architectures and the criterion, all named ``maelm``,
+with fairseq; ``fairseq-train --user-dir`` does that import. It also tells torch which types a fairseq checkpoint
+needs besides tensors, so that checkpoints load with ``weights_only`` kept on.
+"""
+
+import argparse
+
+import torch
+
+from fairseq_maelm.version import __version__
+
+# The only non-tensor type that fairseq's trainer stores in a checkpoint. With it allowed by name, torch.load keeps
+# refusing everything else: a file that carries code is rejected instead of run.
+torch.serialization.add_safe_globals([argparse.Namespace])
+
+from fairseq_maelm import tasks  # noqa: E402  (registration comes last: everything else must be importable first)
+from fairseq_maelm.models.hub import MaelmHubInterface  # noqa: E402
+from fairseq_maelm.models.maelm import MaelmModel  # noqa: E402
+
+__all__ = ["MaelmHubInterface", "MaelmModel", "__version__", "tasks"]

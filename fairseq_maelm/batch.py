@@ -1,0 +1,49 @@
+"""The contract between data and model.
+
+One alphabet of shapes holds in all docstrings and comments of this package:
+
+    B  sequences in the batch            D  model width
+    T  tokens of the full sequence       H  attention heads
+    S  tokens that the encoder sees      L  encoder layers
+    M  predicted tokens in the batch     V  vocabulary, fairseq's special symbols and <mask> included
+    N  encoder states that enter the decoder
+
+Sequences are padded on the right, the full ones to T and the encoder's to S. A *slot* is a place in the flattened
+full batch, ``sequence * T + position``; a *row* is a place in the flattened encoder batch, ``sequence * S + column``.
+The data decide what the encoder sees at masked positions and say it by rows and slots alone: the model reads no option
+of the task.
+"""
+
+from typing import TypedDict
+
+import torch
+from torch import Tensor
+
+
+class Layout(TypedDict):
+    """Where the encoder's tokens stand in the full sequences, and which positions are predicted.
+
+    A dictionary and not a class, because fairseq moves batches between devices by walking through dictionaries.
+    """
+
+    positions: Tensor  # <int64>[B, S] original position of each token that the encoder sees, 0 at padding
+    full_lengths: Tensor  # <int64>[B] tokens of each full sequence
+    full_length: int  # T
+    visible_rows: Tensor  # <int64>[N] rows of encoder states that enter the decoder
+    visible_slots: Tensor  # <int64>[N] the slot of each; all other slots hold the mask embedding
+    masked_slots: Tensor  # <int64>[M] slots to predict, ascending
+    encoder_padded: bool  # whether any encoder sequence is shorter than S; known here without asking the device
+    decoder_padded: bool  # whether any full sequence is shorter than T
+
+
+def padding_mask(lengths: Tensor, length: int) -> Tensor:
+    """Mark padding in right-padded sequences.
+
+    Args:
+        lengths: <int64>[B] number of tokens of each sequence.
+        length: the padded length.
+
+    Returns:
+        <bool>[B, length], True at padding.
+    """
+    return torch.arange(length, device=lengths.device)[None, :] >= lengths[:, None]

@@ -1,0 +1,70 @@
+"""The loss of pretraining: cross-entropy of the masked tokens (paper, equation 1)."""
+
+import math
+from typing import Any, Dict, List, Tuple
+
+import torch
+import torch.nn.functional as F
+from fairseq import utils
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.logging import metrics
+from torch import Tensor
+
+
+@register_criterion("maelm")
+class MaelmCriterion(FairseqCriterion):
+    """Cross-entropy summed over the predicted tokens, with the figures that tell whether pretraining works.
+
+    Logged: ``loss`` in bits per predicted token and its perplexity ``ppl``, ``accuracy`` of the predicted tokens in
+    percent, ``masked`` the share of tokens that were predicted and ``padding`` the share of slots in encoder and
+    decoder that held padding, both in percent. ``wps`` counts original tokens, the masked ones included.
+    """
+
+    def forward(self, model: Any, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, int, Dict[str, Any]]:
+        """Compute the loss of one batch.
+
+        Returns:
+            the loss in nats, summed over the M predicted tokens; M, by which fairseq divides the gradient; and the
+            figures to log, all of them sums.
+        """
+        net_input, target = sample["net_input"], sample["target"]
+        logits = model(**net_input)[0]
+        loss = F.cross_entropy(logits.float(), target, reduction="sum")
+        sample_size = target.numel()
+        layout = net_input["layout"]
+        visible = layout["visible_rows"].numel()
+        slots = net_input["src_tokens"].numel() + len(net_input["src_tokens"]) * layout["full_length"]
+        with torch.no_grad():
+            correct = (logits.argmax(dim=-1) == target).sum()
+        return (
+            loss,
+            sample_size,
+            {
+                "loss": loss.detach(),
+                "sample_size": sample_size,
+                "ntokens": sample["ntokens"],
+                "nsentences": sample["nsentences"],
+                "ncorrect": correct,
+                "slots": slots,
+                "filled_slots": visible + sample["ntokens"],
+            },
+        )
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
+        """Add the figures of all batches and ranks and log them."""
+
+        def total(name: str) -> Any:
+            return sum(output.get(name, 0) for output in logging_outputs)
+
+        sample_size, tokens, slots = total("sample_size"), total("ntokens"), total("slots")
+        metrics.log_scalar("loss", total("loss") / sample_size / math.log(2), sample_size, round=3)
+        metrics.log_derived("ppl", lambda meters: utils.get_perplexity(meters["loss"].avg))
+        metrics.log_scalar("accuracy", 100.0 * total("ncorrect") / sample_size, sample_size, round=2)
+        metrics.log_scalar("masked", 100.0 * sample_size / tokens, tokens, round=2)
+        metrics.log_scalar("padding", 100.0 * (1.0 - total("filled_slots") / slots), slots, round=2)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        """All figures are sums, so ranks exchange one small tensor and no objects."""
+        return True

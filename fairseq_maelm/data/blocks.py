@@ -1,0 +1,158 @@
+"""Blocks of tokens cut from binarised text, as fairseq's break modes define them.
+
+fairseq's memory-mapped format stores all items of a split one after another, so a block is one slice of the file. A
+line that is longer than a block is cut into blocks; fairseq would skip it or stop.
+"""
+
+import logging
+import os
+from bisect import bisect_right
+from typing import List, Optional, Sequence
+
+import numpy as np
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+logger = logging.getLogger(__name__)
+
+BREAK_MODES = ("none", "complete", "complete_doc", "eos")
+
+# fairseq-preprocess writes a blank line as the end-of-sentence symbol alone; that is how documents are separated.
+_BLANK_LINE = 1
+
+
+def block_slices(line_sizes: np.ndarray, break_mode: str, block_size: int) -> np.ndarray:
+    """Cut a stream of lines into blocks.
+
+    Args:
+        line_sizes: <int>[lines] tokens of each line, its end-of-sentence symbol included.
+        break_mode: "none" cuts every ``block_size`` tokens; "complete" packs whole lines; "complete_doc" packs whole
+            lines of one document, blank lines separate documents and are left out; "eos" takes line by line.
+        block_size: the most tokens of a block.
+
+    Returns:
+        <int64>[blocks, 2] first token and one past the last. Blocks of a single token are left out: with nothing but an
+        end-of-sentence symbol there is nothing to learn.
+    """
+    ends = np.cumsum(line_sizes, dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    if break_mode == "none":
+        starts = np.arange(0, total, block_size, dtype=np.int64)
+        slices = np.stack([starts, np.minimum(starts + block_size, total)], axis=1)
+    elif break_mode == "eos":
+        slices = _greedy(ends, np.stack([ends - line_sizes, ends], axis=1), block_size)
+    elif break_mode == "complete":
+        slices = _greedy(ends, np.array([[0, total]], dtype=np.int64), block_size)
+    elif break_mode == "complete_doc":
+        slices = _greedy(ends, _documents(ends, line_sizes), block_size)
+    else:
+        raise ValueError(f"unknown break mode {break_mode!r}; choose one of {', '.join(BREAK_MODES)}")
+    return slices[slices[:, 1] - slices[:, 0] > 1]
+
+
+def _documents(ends: np.ndarray, line_sizes: np.ndarray) -> np.ndarray:
+    """<int64>[documents, 2], first token and one past the last, blank lines between them left out."""
+    blank = line_sizes == _BLANK_LINE
+    starts = np.concatenate([[0], ends[blank]])
+    stops = np.concatenate([ends[blank] - _BLANK_LINE, ends[-1:]])
+    return np.stack([starts, stops], axis=1)[starts < stops]
+
+
+def _greedy(ends: np.ndarray, spans: np.ndarray, block_size: int) -> np.ndarray:
+    """Fill blocks with as many whole lines as fit, within each span; a line longer than a block is cut."""
+    fits = spans[:, 1] - spans[:, 0] <= block_size
+    long_spans = spans[~fits]
+    first_lines = np.searchsorted(ends, long_spans[:, 0], side="right")
+    last_lines = np.searchsorted(ends, long_spans[:, 1], side="left")
+    slices: List[List[int]] = []
+    for (start, stop), first, last in zip(long_spans.tolist(), first_lines, last_lines):
+        line_ends = ends[first : last + 1].tolist()
+        line = 0
+        while start < stop:
+            after = bisect_right(line_ends, start + block_size, lo=line)
+            end = line_ends[after - 1] if after > line else start + block_size
+            slices.append([start, end])
+            start, line = end, after
+    blocks = np.concatenate([spans[fits], np.array(slices, dtype=np.int64).reshape(-1, 2)])
+    return blocks[np.argsort(blocks[:, 0], kind="stable")]
+
+
+class TokenBlocks:
+    """Blocks of one split, read from disk on demand.
+
+    Args:
+        paths: the split's files without ``.bin`` and ``.idx``; several are read as one.
+        break_mode: see ``block_slices``.
+        block_size: the most tokens of a block, the symbol put in front included.
+        first_symbol: token put in front of every block.
+
+    Raises:
+        ValueError: if the files hold no block.
+    """
+
+    def __init__(self, paths: Sequence[str], break_mode: str, block_size: int, first_symbol: int) -> None:
+        self.paths = list(paths)
+        self.first_symbol = first_symbol
+        self._streams: Optional[List[np.ndarray]] = None
+        slices: List[np.ndarray] = []
+        self._dtypes: List[np.dtype] = []
+        for path in self.paths:
+            index = MMapIndexedDataset.Index(path + ".idx")
+            self._dtypes.append(np.dtype(index.dtype))
+            slices.append(block_slices(np.array(index.sizes), break_mode, block_size - 1))
+        self._slices = np.concatenate(slices)
+        self._first_blocks = np.cumsum([0] + [len(part) for part in slices])
+        if not len(self._slices):
+            raise ValueError(
+                f"{', '.join(self.paths)}: the split is empty (no line with a token). Prepare it again, or check that "
+                "the text file was not empty"
+            )
+        self.sizes = (self._slices[:, 1] - self._slices[:, 0] + 1).astype(np.int64)
+
+    def __len__(self) -> int:
+        return len(self._slices)
+
+    def __getstate__(self) -> dict:
+        # A memory map would be pickled as the whole file; workers open it themselves.
+        return {**self.__dict__, "_streams": None}
+
+    @property
+    def streams(self) -> List[np.ndarray]:
+        """One memory-mapped <uint16 or int32>[tokens] for each file."""
+        if self._streams is None:
+            self._streams = [
+                np.memmap(path + ".bin", dtype=dtype, mode="r") for path, dtype in zip(self.paths, self._dtypes)
+            ]
+        return self._streams
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        """<int64>[n], the first symbol and the tokens of the block."""
+        part = int(np.searchsorted(self._first_blocks, index, side="right")) - 1
+        start, stop = self._slices[index]
+        block = np.empty(stop - start + 1, dtype=np.int64)
+        block[0] = self.first_symbol
+        block[1:] = self.streams[part][start:stop]
+        return block
+
+    def largest_token(self, sample: int = 1 << 20) -> int:
+        """The largest token among the first and last ``sample`` tokens of each file; reads no more than that."""
+        return max(int(max(stream[:sample].max(), stream[-sample:].max())) for stream in self.streams)
+
+
+def split_files(folder: str, split: str, combine: bool) -> List[str]:
+    """Find the files of a split: ``split``, and with ``combine`` also ``split1``, ``split2`` and so on.
+
+    Raises:
+        FileNotFoundError: if there is none; says what to do.
+    """
+    paths: List[str] = []
+    while combine or not paths:
+        path = os.path.join(folder, f"{split}{len(paths) or ''}")
+        if not (os.path.exists(path + ".bin") and os.path.exists(path + ".idx")):
+            break
+        paths.append(path)
+    if not paths:
+        raise FileNotFoundError(
+            f"there is no {split}.bin with {split}.idx in {folder}. Make them with `maelm prepare`, or with "
+            "`fairseq-preprocess --only-source --srcdict dict.txt --dataset-impl mmap`"
+        )
+    return paths

@@ -1,0 +1,217 @@
+"""Choosing the positions to predict: one draw per (seed, epoch, index), for a whole batch at once, in numpy.
+
+The draw is a counter-based hash of (seed, epoch, index of the sequence, position) and no stateful generator. So it is
+the same whatever batch, worker or rank a sequence falls into, needs no replay, and is computed for all sequences of a
+batch in a few array operations.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Optional
+
+import numpy as np
+
+# Constants of the splitmix64 generator (Steele, Lea and Flood, 2014), which passes the usual batteries of tests.
+_GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+# Independent streams of random numbers for one (seed, epoch, index).
+_PRIORITY, _ROUNDING, _TREATMENT, _REPLACEMENT = range(4)
+
+# The lowest bits of a priority hold the position, which makes priorities distinct; sequences are shorter than this.
+_POSITION_BITS = np.uint64(16)
+MAX_LENGTH = 1 << 16
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    """Apply splitmix64's finaliser to <uint64> values of any shape; wrapping multiplication is intended."""
+    x = (x ^ (x >> np.uint64(30))) * _MIX_1
+    x = (x ^ (x >> np.uint64(27))) * _MIX_2
+    return x ^ (x >> np.uint64(31))
+
+
+def random_bits(seed: int, epoch: int, indices: np.ndarray, stream: int, length: int) -> np.ndarray:
+    """Give the random bits that belong to sequences.
+
+    Args:
+        seed: of the run, any integer.
+        epoch: counted from 1.
+        indices: <int64>[B] indices of the sequences in their data set.
+        stream: which of the independent streams.
+        length: how many values for each sequence.
+
+    Returns:
+        <uint64>[B, length], a function of the arguments alone.
+    """
+    with np.errstate(over="ignore"):  # unsigned overflow is how the hash works
+        key = np.asarray(seed % (1 << 64), dtype=np.uint64)
+        for part in (epoch, stream):
+            key = _mix(key * _GOLDEN_GAMMA + np.uint64(part) + _GOLDEN_GAMMA)
+        rows = _mix(key + (indices.astype(np.uint64) + np.uint64(1)) * _GOLDEN_GAMMA)
+        columns = (np.arange(length, dtype=np.uint64) + np.uint64(1)) * _GOLDEN_GAMMA
+        return _mix(_mix(rows)[:, None] + columns[None, :])
+
+
+def uniform(bits: np.ndarray) -> np.ndarray:
+    """Turn <uint64> random bits into <float64> numbers in [0, 1)."""
+    return (bits >> np.uint64(11)) * (1.0 / (1 << 53))
+
+
+@dataclass(frozen=True)
+class MaskingScheme:
+    """Which tokens are chosen, and what the encoder sees in their place.
+
+    Attributes:
+        mask_prob: fraction of tokens (of words, with ``word_starts``) to predict, in (0, 1).
+        leave_unmasked_prob: of those, the fraction left in place: seen by the encoder and predicted all the same.
+        random_token_prob: of those, the fraction replaced by a random real token, which the encoder then sees.
+        real_tokens: <int64>[R] the tokens to draw replacements from, special symbols and <mask> not among them.
+        word_starts: <bool>[V] tokens that begin a word; None masks single tokens, otherwise words are masked whole.
+        protected: <bool>[V] tokens that are never chosen; None for all may be.
+    """
+
+    mask_prob: float
+    real_tokens: np.ndarray
+    leave_unmasked_prob: float = 0.0
+    random_token_prob: float = 0.0
+    word_starts: Optional[np.ndarray] = None
+    protected: Optional[np.ndarray] = None
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.mask_prob < 1.0:
+            raise ValueError(f"the mask probability must lie between 0 and 1, both excluded, and is {self.mask_prob}")
+        for name in ("leave_unmasked_prob", "random_token_prob"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} must lie in [0, 1] and is {getattr(self, name)}")
+        if self.leave_unmasked_prob + self.random_token_prob > 1.0:
+            raise ValueError(
+                f"leave_unmasked_prob ({self.leave_unmasked_prob}) and random_token_prob ({self.random_token_prob}) "
+                "are fractions of the same tokens: their sum must not exceed 1"
+            )
+
+
+class MaskDraw(NamedTuple):
+    """The outcome for a batch of full sequences.
+
+    Attributes:
+        predicted: <bool>[B, T] True at positions to predict.
+        masked: <bool>[B, T] True where the encoder must not see the token: predicted, not left and not replaced.
+        tokens: <int64>[B, T] the sequences with random replacements done; masked positions keep the original.
+    """
+
+    predicted: np.ndarray
+    masked: np.ndarray
+    tokens: np.ndarray
+
+
+def draw_masks(
+    scheme: MaskingScheme, tokens: np.ndarray, lengths: np.ndarray, indices: np.ndarray, seed: int, epoch: int
+) -> MaskDraw:
+    """Choose the positions to predict in a batch.
+
+    The number of chosen tokens of a sequence (of words, when words are masked whole) is floor(p * n + u) with u uniform
+    in [0, 1), as in fairseq and in the authors' code, but at least one token of every sequence stays visible. If no
+    token of the whole batch was chosen, which happens for tiny p, one token of its longest sequence is.
+
+    Args:
+        scheme: probabilities and token classes.
+        tokens: <int64>[B, T] full sequences, padded on the right with any value.
+        lengths: <int64>[B] their lengths, between 1 and T.
+        indices: <int64>[B] their indices in the data set.
+        seed: of the run.
+        epoch: counted from 1.
+
+    Raises:
+        ValueError: if sequences are longer than 65,536 tokens, or none of the batch has a token to spare.
+    """
+    length = tokens.shape[1]
+    if length > MAX_LENGTH:
+        raise ValueError(f"sequences of {length} tokens are longer than masking allows ({MAX_LENGTH})")
+    columns = np.arange(length)
+    inside = columns[None, :] < lengths[:, None]
+    eligible = inside if scheme.protected is None else inside & ~scheme.protected[tokens]
+    starts = _unit_starts(scheme, tokens, eligible)
+    # Every token of a unit (a word, or a token alone) takes the random numbers of the unit's first token.
+    unit = np.maximum.accumulate(np.where(starts | ~eligible, columns[None, :], 0), axis=1)
+
+    priority = _priorities(seed, epoch, indices, length)
+    counts = _unit_counts(scheme, starts, eligible, inside, seed, epoch, indices)
+    ranked = np.sort(np.where(starts & eligible, priority, np.iinfo(np.uint64).max), axis=1)
+    threshold = np.take_along_axis(ranked, np.maximum(counts - 1, 0)[:, None], axis=1)
+    predicted = eligible & (counts[:, None] > 0) & (np.take_along_axis(priority, unit, axis=1) <= threshold)
+    if not predicted.any():
+        predicted = _one_prediction(eligible, inside, lengths, priority)
+    return _treat(scheme, tokens, predicted, unit, seed, epoch, indices)
+
+
+def _unit_starts(scheme: MaskingScheme, tokens: np.ndarray, eligible: np.ndarray) -> np.ndarray:
+    """<bool>[B, T], True at the first token of every unit that is chosen as a whole."""
+    if scheme.word_starts is None:
+        return eligible
+    starts = scheme.word_starts[tokens]
+    # A word cut off by the start of the block, or by a protected token, begins where it becomes eligible.
+    follows = np.zeros_like(eligible)
+    follows[:, 1:] = eligible[:, :-1]
+    return eligible & (starts | ~follows)
+
+
+def _priorities(seed: int, epoch: int, indices: np.ndarray, length: int) -> np.ndarray:
+    """<uint64>[B, length], distinct within a sequence; the smallest are chosen."""
+    bits = random_bits(seed, epoch, indices, _PRIORITY, length)
+    high = (bits >> _POSITION_BITS) << _POSITION_BITS
+    return high | np.arange(length, dtype=np.uint64)[None, :]
+
+
+def _unit_counts(
+    scheme: MaskingScheme,
+    starts: np.ndarray,
+    eligible: np.ndarray,
+    inside: np.ndarray,
+    seed: int,
+    epoch: int,
+    indices: np.ndarray,
+) -> np.ndarray:
+    """<int64>[B], how many units of each sequence are chosen."""
+    units = (starts & eligible).sum(axis=1)
+    rounding = uniform(random_bits(seed, epoch, indices, _ROUNDING, 1))[:, 0]
+    counts = (scheme.mask_prob * units + rounding).astype(np.int64)
+    everything_eligible = (eligible == inside).all(axis=1)
+    return np.minimum(counts, np.maximum(units - everything_eligible, 0))
+
+
+def _one_prediction(eligible: np.ndarray, inside: np.ndarray, lengths: np.ndarray, priority: np.ndarray) -> np.ndarray:
+    """<bool>[B, T] with one True: a batch without any prediction has neither a loss nor a gradient."""
+    row = int(np.argmax(lengths))
+    if lengths[row] < 2:
+        raise ValueError("no sequence of this batch has two tokens, so none can be hidden and none can be seen")
+    candidates = eligible[row].copy()
+    candidates[0] = False
+    if not candidates.any():
+        # Only protected tokens: one prediction matters more than the protection of a sequence without content.
+        candidates = inside[row].copy()
+        candidates[0] = False
+    predicted = np.zeros_like(eligible)
+    predicted[row, np.argmin(np.where(candidates, priority[row], np.iinfo(np.uint64).max))] = True
+    return predicted
+
+
+def _treat(
+    scheme: MaskingScheme,
+    tokens: np.ndarray,
+    predicted: np.ndarray,
+    unit: np.ndarray,
+    seed: int,
+    epoch: int,
+    indices: np.ndarray,
+) -> MaskDraw:
+    """Decide for each predicted token whether it is masked, left in place, or replaced at random."""
+    if scheme.leave_unmasked_prob == 0.0 and scheme.random_token_prob == 0.0:
+        return MaskDraw(predicted, predicted, tokens)
+    length = tokens.shape[1]
+    treatment = uniform(random_bits(seed, epoch, indices, _TREATMENT, length))
+    treatment = np.take_along_axis(treatment, unit, axis=1)
+    left = predicted & (treatment < scheme.leave_unmasked_prob)
+    seen = treatment < scheme.leave_unmasked_prob + scheme.random_token_prob
+    replaced = predicted & seen & ~left
+    draws = random_bits(seed, epoch, indices, _REPLACEMENT, length) % np.uint64(len(scheme.real_tokens))
+    return MaskDraw(predicted, predicted & ~seen, np.where(replaced, scheme.real_tokens[draws], tokens))

@@ -1,0 +1,1 @@
+"""The model ``maelm``, its sizes and its hub interface."""

@@ -1,0 +1,111 @@
+"""Fitting a checkpoint to the model that is to load it: what is dropped is said, what does not fit is explained."""
+
+import logging
+from typing import Any, Dict, List
+
+from torch import Tensor
+
+from fairseq_maelm.models.encoder import IDENTITY_FIELDS
+
+logger = logging.getLogger(__name__)
+
+_HEADS = "classification_heads."
+_PREDICTION = ("decoder.", "lm_head.")
+
+
+def fit_state_dict(model: Any, state_dict: Dict[str, Tensor]) -> None:
+    """Prepare a state dictionary for strict loading, in place.
+
+    Decoder and prediction head are dropped when the model has neither (fine-tuning). Classification heads that the
+    model lacks, or has in another size, are dropped; heads that the checkpoint lacks keep their fresh weights.
+
+    Raises:
+        ValueError: if the checkpoint belongs to another vocabulary, another size or other relative positions.
+    """
+    if model.lm_head is None:
+        _drop(state_dict, [key for key in state_dict if key.startswith(_PREDICTION)], "not needed for fine-tuning")
+    elif not any(key.startswith("lm_head.") for key in state_dict):
+        raise ValueError(
+            "the checkpoint has neither decoder nor prediction head: it was fine-tuned. Pretraining continues from a "
+            "pretraining checkpoint only"
+        )
+    _fit_heads(model, state_dict)
+    _check_identity(model, state_dict)
+    _check_shapes(model, state_dict)
+
+
+def classification_heads(state_dict: Dict[str, Tensor]) -> Dict[str, List[int]]:
+    """Name the heads of a checkpoint.
+
+    Returns:
+        name -> [number of classes, inner width].
+    """
+    suffix = ".out_proj.weight"
+    return {
+        key[len(_HEADS) : -len(suffix)]: list(weight.shape)
+        for key, weight in state_dict.items()
+        if key.startswith(_HEADS) and key.endswith(suffix)
+    }
+
+
+def _drop(state_dict: Dict[str, Tensor], keys: List[str], reason: str) -> None:
+    if keys:
+        parameters = sum(state_dict[key].numel() for key in keys)
+        parts = sorted({key.split(".")[0] for key in keys})
+        logger.info("dropping %s of the checkpoint (%s parameters): %s", ", ".join(parts), f"{parameters:,}", reason)
+    for key in keys:
+        del state_dict[key]
+
+
+def _fit_heads(model: Any, state_dict: Dict[str, Tensor]) -> None:
+    own = model.classification_heads.state_dict()
+    for name, (classes, inner_dim) in classification_heads(state_dict).items():
+        weight = own.get(f"{name}.out_proj.weight")
+        if weight is None or list(weight.shape) != [classes, inner_dim]:
+            logger.warning(
+                "head %r of the checkpoint (%d classes) is dropped: the model %s",
+                name,
+                classes,
+                "has no such head" if weight is None else f"has it with {weight.shape[0]} classes and starts it anew",
+            )
+            for key in [key for key in state_dict if key.startswith(f"{_HEADS}{name}.")]:
+                del state_dict[key]
+    for key, weight in own.items():
+        state_dict.setdefault(_HEADS + key, weight)
+
+
+def _check_identity(model: Any, state_dict: Dict[str, Tensor]) -> None:
+    saved = state_dict.get("encoder.identity")
+    if saved is None:
+        raise ValueError("this is not a checkpoint of the model maelm: its encoder.identity is missing")
+    if len(state_dict["encoder.embed_tokens.weight"]) != model.encoder.embed_tokens.num_embeddings:
+        raise ValueError(
+            f"the checkpoint's vocabulary has {len(state_dict['encoder.embed_tokens.weight'])} symbols and the data's "
+            f"has {model.encoder.embed_tokens.num_embeddings}: use the dict.txt that the checkpoint was trained with"
+        )
+    for name, theirs, ours in zip(IDENTITY_FIELDS, saved.tolist(), model.encoder.identity.tolist()):
+        if theirs != ours:
+            raise ValueError(
+                "the checkpoint was trained with another vocabulary of the same size: the data must be prepared with "
+                "the checkpoint's sentencepiece.bpe.model and dict.txt"
+                if name == "vocabulary"
+                else f"the checkpoint was trained with another setting of {name} ({theirs} and not {ours}): pass the "
+                "same --arch and relative position options as in pretraining"
+            )
+
+
+def _check_shapes(model: Any, state_dict: Dict[str, Tensor]) -> None:
+    own = model.state_dict()
+    wrong = [
+        f"{key} is {list(state_dict[key].shape)} and should be {list(own[key].shape)}"
+        for key in own
+        if key in state_dict and state_dict[key].shape != own[key].shape
+    ]
+    missing = [key for key in own if key not in state_dict]
+    surplus = [key for key in state_dict if key not in own]
+    if wrong or missing or surplus:
+        shown = wrong + [f"{key} is missing" for key in missing] + [f"{key} is not in the model" for key in surplus]
+        raise ValueError(
+            f"the checkpoint is of another size than the model ({len(shown)} differences; the first: {shown[0]}): pass "
+            "the --arch, the layer and position options that the checkpoint was trained with"
+        )

@@ -1,0 +1,140 @@
+"""Encoder and decoder: embeddings and positions around one layer stack."""
+
+import hashlib
+from typing import List, NamedTuple, Optional
+
+import torch
+import torch.nn.functional as F
+from fairseq.data import Dictionary
+from fairseq.models import FairseqEncoder
+from torch import Tensor, nn
+
+from fairseq_maelm.modules.attention import attention_bias
+from fairseq_maelm.modules.relative_position import BUCKET_FUNCTIONS, RelativePositionBias
+from fairseq_maelm.modules.transformer import LayerShape, TransformerLayer, run_layers
+
+# What ``MaelmEncoder.identity`` holds: settings that shapes do not show, although weights are worthless under others.
+IDENTITY_FIELDS = ("vocabulary", "attention heads", "bucket function", "relative max distance")
+
+
+class EncoderOutput(NamedTuple):
+    """What the encoder returns.
+
+    Attributes:
+        states: <float>[B, S, D] of the last layer.
+        all_states: L + 1 times <float>[B, S, D]: the embeddings, then the states after each layer.
+    """
+
+    states: Tensor
+    all_states: List[Tensor]
+
+
+def dictionary_fingerprint(dictionary: Dictionary) -> int:
+    """A number in [0, 2^63) that changes with any symbol of the vocabulary or its place."""
+    digest = hashlib.sha256("\n".join(dictionary.symbols).encode("utf-8")).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+class MaelmEncoder(FairseqEncoder):
+    """The text encoder: all that is kept after pretraining.
+
+    Args:
+        dictionary: fairseq's, with ``<mask>``.
+        layers: L.
+        shape: of each layer.
+        max_positions: positions lie in [0, max_positions).
+        relative_buckets: "t5", "reference" or "none".
+        num_buckets: rows of the table of relative biases.
+        max_distance: from here on all distances share a bucket.
+    """
+
+    def __init__(
+        self,
+        dictionary: Dictionary,
+        layers: int,
+        shape: LayerShape,
+        max_positions: int,
+        relative_buckets: str,
+        num_buckets: int,
+        max_distance: int,
+    ) -> None:
+        super().__init__(dictionary)
+        self.dropout = shape.dropout
+        self.padding_idx = dictionary.pad()
+        self.embed_tokens = nn.Embedding(len(dictionary), shape.embed_dim, self.padding_idx)
+        self.embed_positions = nn.Embedding(max_positions, shape.embed_dim)
+        self.layernorm_embedding = nn.LayerNorm(shape.embed_dim)
+        self.relative_attention_bias: Optional[RelativePositionBias] = None
+        bucket_function = 0
+        if relative_buckets != "none":
+            bucket_function = 1 + list(BUCKET_FUNCTIONS).index(relative_buckets)
+            self.relative_attention_bias = RelativePositionBias(
+                relative_buckets, num_buckets, max_distance, shape.attention_heads, max_positions
+            )
+        self.layers = nn.ModuleList(TransformerLayer(shape) for _ in range(layers))
+        identity = [
+            dictionary_fingerprint(dictionary),
+            shape.attention_heads,
+            bucket_function,
+            max_distance if bucket_function else 0,
+        ]
+        self.register_buffer("identity", torch.tensor(identity, dtype=torch.int64))
+
+    def forward(
+        self, src_tokens: Tensor, positions: Optional[Tensor] = None, padded: Optional[bool] = None
+    ) -> EncoderOutput:
+        """Encode visible tokens.
+
+        Args:
+            src_tokens: <int64>[B, S], padded on the right.
+            positions: <int64>[B, S] original positions; 0, 1, 2, ... if not given.
+            padded: whether there is any padding; looked up if not given, which waits for the device.
+        """
+        if positions is None:
+            positions = torch.arange(src_tokens.shape[1], device=src_tokens.device)[None, :]
+        padding = src_tokens.eq(self.padding_idx)
+        if padded is None:
+            padded = bool(padding.any())
+        states = self.layernorm_embedding(self.embed_tokens(src_tokens) + self.embed_positions(positions))
+        states = F.dropout(states, self.dropout, self.training)
+        relative = None if self.relative_attention_bias is None else self.relative_attention_bias(positions)
+        bias = attention_bias(relative, padding if padded else None, states.dtype)
+        all_states = run_layers(self.layers, states, bias)
+        return EncoderOutput(all_states[-1], all_states)
+
+    def max_positions(self) -> int:
+        """The longest sequence that has positions, <s> and </s> included."""
+        return self.embed_positions.num_embeddings
+
+
+class MaelmDecoder(nn.Module):
+    """The shallow bidirectional decoder of pretraining, thrown away afterwards (section 3).
+
+    It has no relative bias and, by default, no dropout and a position table of its own, as the authors' code.
+
+    Args:
+        layers: number of layers, at least 1.
+        shape: of each layer.
+        max_positions: size of the own position table, or None to use the encoder's, given to ``forward``.
+    """
+
+    def __init__(self, layers: int, shape: LayerShape, max_positions: Optional[int]) -> None:
+        super().__init__()
+        self.embed_positions = None if max_positions is None else nn.Embedding(max_positions, shape.embed_dim)
+        self.layernorm_embedding = nn.LayerNorm(shape.embed_dim)
+        self.layers = nn.ModuleList(TransformerLayer(shape) for _ in range(layers))
+
+    def forward(self, full: Tensor, shared_positions: Tensor, padding: Optional[Tensor]) -> Tensor:
+        """Decode reassembled sequences.
+
+        Args:
+            full: <float>[B, T, D] encoder states and mask embeddings at their original positions.
+            shared_positions: <float>[P, D] the encoder's position table, read only when the decoder has none.
+            padding: <bool>[B, T] True at padding, or None when there is none.
+
+        Returns:
+            <float>[B, T, D].
+        """
+        table = shared_positions if self.embed_positions is None else self.embed_positions.weight
+        states = self.layernorm_embedding(full + table[: full.shape[1]])
+        return run_layers(self.layers, states, attention_bias(None, padding, states.dtype))[-1]

@@ -1,0 +1,253 @@
+"""The hub interface: a checkpoint in the hands of somebody who has sentences and no batches."""
+
+import os
+from typing import Any, List, NamedTuple, Sequence, Union
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from fairseq import checkpoint_utils, tasks
+from torch import Tensor, nn
+
+from fairseq_maelm.data.dataset import encoder_input, pad_rows
+from fairseq_maelm.data.tokenizer import MASK, Tokenizer
+from fairseq_maelm.models.checkpoint import classification_heads
+from fairseq_maelm.models.maelm import MaelmModel
+
+SENTENCEPIECE_MODEL = "sentencepiece.bpe.model"
+
+
+class MaskCandidate(NamedTuple):
+    """A token proposed for a mask.
+
+    Attributes:
+        token: as text, without the space before it.
+        probability: in [0, 1], over the whole vocabulary.
+        text: the input with this mask filled; other masks stay.
+    """
+
+    token: str
+    probability: float
+    text: str
+
+
+class MaelmHubInterface(nn.Module):
+    """A model with its task and tokenizer; ``load`` and ``MaelmModel.from_pretrained`` make it, ready for inference.
+
+    It moves between devices as any module: ``interface.cuda()``.
+
+    Args:
+        config: the checkpoint's whole fairseq configuration.
+        task: the checkpoint's task.
+        model: the model.
+        tokenizer: of the data the model was trained on.
+    """
+
+    def __init__(self, config: Any, task: Any, model: MaelmModel, tokenizer: Tokenizer) -> None:
+        super().__init__()
+        self.config = config
+        self.task = task
+        self.model = model
+        self.tokenizer = tokenizer
+        self.dictionary = task.source_dictionary
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's parameters are."""
+        return self.model.encoder.embed_tokens.weight.device
+
+    def encode(self, sentence: str, *more_sentences: str) -> Tensor:
+        """Turn a sentence, or a pair and more, into tokens.
+
+        Returns:
+            <int64>[n]: ``<s> a </s>``, and for each further sentence ``</s> b </s>``, as fairseq's RoBERTa does it.
+        """
+        tokens = [self.dictionary.bos(), *self.tokenizer.encode(sentence), self.dictionary.eos()]
+        for another in more_sentences:
+            tokens += [self.dictionary.eos(), *self.tokenizer.encode(another), self.dictionary.eos()]
+        return torch.tensor(tokens, dtype=torch.int64)
+
+    def encode_batch(self, sentences: Sequence[str]) -> Tensor:
+        """Turn sentences into <int64>[B, S], padded on the right."""
+        return self._pad([self.encode(sentence).numpy() for sentence in sentences])
+
+    def decode(self, tokens: Tensor) -> Union[str, List[str]]:
+        """Turn tokens <int64>[n] into text; several sentences, as ``encode`` joins them, into a list.
+
+        The text is the sentencepiece model's normal form: an uncased vocabulary gives lower case.
+        """
+        if tokens.dim() != 1:
+            raise ValueError(f"decode takes the tokens of one text, <int64>[n], and not {list(tokens.shape)}")
+        special = {self.dictionary.bos(), self.dictionary.pad()}
+        sentences: List[List[int]] = [[]]
+        separators = 0
+        for token in tokens.tolist():
+            separators = separators + 1 if token == self.dictionary.eos() else 0
+            if separators == 2:
+                sentences.append([])
+            elif not separators and token not in special:
+                sentences[-1].append(token)
+        texts = [self.tokenizer.decode(sentence) for sentence in sentences]
+        return texts[0] if len(texts) == 1 else texts
+
+    def extract_features(self, tokens: Tensor, return_all_hiddens: bool = False) -> Union[Tensor, List[Tensor]]:
+        """Encode whole sequences with the encoder alone.
+
+        Args:
+            tokens: <int64>[S] or, padded on the right, <int64>[B, S].
+            return_all_hiddens: give the states of all layers.
+
+        Returns:
+            <float>[B, S, D] (B is 1 for a single sequence); or L + 1 of them, the embeddings first.
+
+        Raises:
+            ValueError: if the sequences are longer than the model has positions.
+        """
+        tokens = tokens[None] if tokens.dim() == 1 else tokens
+        self._check_length(tokens.shape[1])
+        states, extra = self.model.extract_features(tokens.to(self.device), return_all_hiddens)
+        if extra["inner_states"] is not None:
+            return extra["inner_states"]
+        return states
+
+    def fill_mask(
+        self, text: Union[str, Sequence[str]], topk: int = 5
+    ) -> Union[List[List[MaskCandidate]], List[List[List[MaskCandidate]]]]:
+        """Propose tokens for every ``<mask>`` of a text, or of each of several texts, through the decoder.
+
+        Args:
+            text: with one ``<mask>`` or more; or a sequence of such texts, which are filled as one batch.
+            topk: number of candidates.
+
+        Returns:
+            for every mask, in order, its candidates with falling probability; a list of that for several texts.
+
+        Raises:
+            ValueError: if a text has no mask, is too long, or the checkpoint has no decoder.
+        """
+        texts = [text] if isinstance(text, str) else list(text)
+        sequences = [self.encode(each).numpy() for each in texts]
+        for each, sequence in zip(texts, sequences):
+            if self.model.mask_index not in sequence:
+                raise ValueError(f"there is no {MASK} to fill in {each!r}")
+            self._check_length(len(sequence))
+        values, candidates = self._score_masks(sequences).topk(min(topk, len(self.dictionary)))
+        results: List[List[List[MaskCandidate]]] = [[] for _ in texts]
+        row = 0
+        for result, sequence in zip(results, sequences):
+            for position in np.flatnonzero(sequence == self.model.mask_index).tolist():
+                pairs = zip(candidates[row].tolist(), values[row].tolist())
+                result.append([self._candidate(sequence, position, token, value) for token, value in pairs])
+                row += 1
+        return results[0] if isinstance(text, str) else results
+
+    @torch.no_grad()
+    def _score_masks(self, sequences: List[np.ndarray]) -> Tensor:
+        """Probabilities <float>[M, V] of the masks of all sequences, in order."""
+        lengths = np.array([len(sequence) for sequence in sequences])
+        tokens = pad_rows(sequences, lengths, self.dictionary.pad())
+        inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
+        masks = tokens == self.model.mask_index
+        # The encoder must see the masks as it did in pretraining: not at all, or as <mask>.
+        kept = getattr(self.task.cfg, "masked_input", "dropped") == "kept"
+        net_input = encoder_input(tokens, inside if kept else inside & ~masks, masks, lengths, self.dictionary.pad())
+        layout = net_input.pop("layout")
+        layout = {key: value.to(self.device) if torch.is_tensor(value) else value for key, value in layout.items()}
+        training = self.model.training
+        self.model.eval()
+        try:
+            logits, _ = self.model(net_input["src_tokens"].to(self.device), layout=layout)
+        finally:
+            self.model.train(training)
+        return logits.float().softmax(dim=-1)
+
+    def _candidate(self, sequence: np.ndarray, position: int, token: int, probability: float) -> MaskCandidate:
+        filled = sequence.copy()
+        filled[position] = token
+        text = self.decode(torch.from_numpy(filled))
+        return MaskCandidate(
+            self.tokenizer.decode([token]) or self.dictionary[token],
+            probability,
+            text if isinstance(text, str) else " ".join(text),
+        )
+
+    def register_classification_head(self, name: str, num_classes: int, **options: Any) -> None:
+        """Add a head with fresh weights; see ``MaelmModel.register_classification_head``."""
+        self.model.register_classification_head(name, num_classes, **options)
+
+    def predict(self, head: str, tokens: Tensor, return_logits: bool = False) -> Tensor:
+        """Classify sequences.
+
+        Args:
+            head: name of a head; fairseq's fine-tuning calls it "sentence_classification_head".
+            tokens: <int64>[S] or, padded on the right, <int64>[B, S].
+            return_logits: give scores instead of log-probabilities; for regression, always ask for them.
+
+        Returns:
+            <float>[B, classes].
+
+        Raises:
+            ValueError: if there is no such head.
+        """
+        if head not in self.model.classification_heads:
+            known = ", ".join(self.model.classification_heads) or "none"
+            raise ValueError(f"the model has no head {head!r} (it has: {known})")
+        states = self.extract_features(tokens)
+        assert isinstance(states, Tensor)
+        logits = self.model.classification_heads[head](states)
+        return logits if return_logits else F.log_softmax(logits, dim=-1)
+
+    def _pad(self, sequences: List[np.ndarray]) -> Tensor:
+        lengths = np.array([len(sequence) for sequence in sequences])
+        return torch.from_numpy(pad_rows(sequences, lengths, self.dictionary.pad()))
+
+    def _check_length(self, length: int) -> None:
+        if length > self.model.max_positions():
+            raise ValueError(
+                f"the text has {length} tokens and the model has {self.model.max_positions()} positions: split it"
+            )
+
+
+def load(folder: str, checkpoint_file: str, data_folder: str = ".", **overrides: Any) -> MaelmHubInterface:
+    """Load a checkpoint of pretraining or fine-tuning, ready for inference.
+
+    Args:
+        folder: where the checkpoint is.
+        checkpoint_file: its name.
+        data_folder: the prepared data, or the folder of the fine-tuning task's data; a path starting with "." is taken
+            from ``folder``. The path in the checkpoint is not used.
+        overrides: options of the checkpoint to change, such as ``dropout``.
+
+    Raises:
+        FileNotFoundError: if the checkpoint, the dictionary or the sentencepiece model is missing.
+        ValueError: if the checkpoint does not fit the data.
+    """
+    path = os.path.join(folder, checkpoint_file)
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"there is no checkpoint {path}")
+    data = os.path.abspath(os.path.join(folder, data_folder) if data_folder.startswith(".") else data_folder)
+    state = checkpoint_utils.load_checkpoint_to_cpu(path, {**overrides, "data": data}, load_on_all_ranks=False)
+    config = state["cfg"]
+    task = tasks.setup_task(config.task, from_checkpoint=True)
+    model = task.build_model(config.model, from_checkpoint=True)
+    if not isinstance(model, MaelmModel):
+        raise ValueError(f"{path} holds a {type(model).__name__} and no MaelmModel")
+    for name, (classes, inner_dim) in classification_heads(state["model"]).items():
+        model.register_classification_head(name, classes, inner_dim)
+    model.load_state_dict(state["model"], strict=True, model_cfg=config.model)
+    tokenizer = Tokenizer(find_sentencepiece(folder, data), task.source_dictionary)
+    return MaelmHubInterface(config, task, model, tokenizer).eval()
+
+
+def find_sentencepiece(folder: str, data: str) -> str:
+    """Find the sentencepiece model beside the checkpoint, in the data folder, or in its ``input0``.
+
+    Raises:
+        FileNotFoundError: says where it was looked for.
+    """
+    places = [folder, data, os.path.join(data, "input0")]
+    for place in places:
+        path = os.path.join(place, SENTENCEPIECE_MODEL)
+        if os.path.exists(path):
+            return path
+    raise FileNotFoundError(f"there is no {SENTENCEPIECE_MODEL} in {', '.join(places)}: copy it there")

@@ -1,0 +1,299 @@
+"""MAE-LM: a text encoder pretrained as a masked autoencoder (Meng et al., 2024, section 3)."""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch.nn.functional as F
+from fairseq.data import Dictionary
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.models import FairseqEncoderModel, register_model, register_model_architecture
+from omegaconf import OmegaConf, open_dict
+from torch import Tensor, nn
+
+from fairseq_maelm.batch import Layout, padding_mask
+from fairseq_maelm.models.checkpoint import fit_state_dict
+from fairseq_maelm.models.encoder import EncoderOutput, MaelmDecoder, MaelmEncoder
+from fairseq_maelm.models.sizes import SIZES, fill_from_size
+from fairseq_maelm.modules.heads import ClassificationHead, MaskedTokenHead
+from fairseq_maelm.modules.reassemble import reassemble
+from fairseq_maelm.modules.relative_position import BUCKET_FUNCTIONS, check_buckets
+from fairseq_maelm.modules.transformer import LayerShape
+
+logger = logging.getLogger(__name__)
+
+_OF_SIZE = "default: the architecture's"
+
+
+@dataclass
+class MaelmModelConfig(FairseqDataclass):
+    """Options of the model. What is left open takes the value of the named architecture."""
+
+    encoder_layers: Optional[int] = field(default=None, metadata={"help": f"encoder layers ({_OF_SIZE})"})
+    encoder_embed_dim: Optional[int] = field(default=None, metadata={"help": f"model width ({_OF_SIZE})"})
+    encoder_ffn_embed_dim: Optional[int] = field(default=None, metadata={"help": f"feed-forward width ({_OF_SIZE})"})
+    encoder_attention_heads: Optional[int] = field(default=None, metadata={"help": f"attention heads ({_OF_SIZE})"})
+    decoder_layers: Optional[int] = field(
+        default=None,
+        metadata={"help": f"decoder layers; 0 puts the prediction head on the encoder, as RoBERTa ({_OF_SIZE})"},
+    )
+    dropout: float = field(default=0.1, metadata={"help": "dropout in the encoder; the decoder has none"})
+    attention_dropout: float = field(default=0.1, metadata={"help": "dropout of attention weights in the encoder"})
+    pooler_dropout: float = field(default=0.0, metadata={"help": "dropout in classification heads"})
+    relative_buckets: ChoiceEnum(["t5", "reference", "none"]) = field(  # type: ignore[valid-type]
+        default="t5",
+        metadata={"help": "relative positions: T5's buckets, those of the authors' code, or no relative bias"},
+    )
+    relative_num_buckets: Optional[int] = field(default=None, metadata={"help": f"relative buckets ({_OF_SIZE})"})
+    relative_max_distance: Optional[int] = field(
+        default=None, metadata={"help": f"distance from which all share a relative bucket ({_OF_SIZE})"}
+    )
+    share_decoder_positions: bool = field(
+        default=False, metadata={"help": "the decoder uses the encoder's table of absolute positions"}
+    )
+    max_positions: int = field(default=512, metadata={"help": "longest sequence, <s> and </s> included"})
+
+
+def check_config(config: Any) -> None:
+    """Refuse numbers that cannot make a model.
+
+    Raises:
+        ValueError: says which option is wrong and what is possible.
+    """
+    for name in ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads"):
+        if getattr(config, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1 and is {getattr(config, name)}")
+    if config.encoder_embed_dim % config.encoder_attention_heads:
+        raise ValueError(
+            f"the model width ({config.encoder_embed_dim}) is not a multiple of the number of attention heads "
+            f"({config.encoder_attention_heads}): change --encoder-attention-heads or --encoder-embed-dim"
+        )
+    if config.decoder_layers < 0:
+        raise ValueError(f"--decoder-layers must be 0 or more and is {config.decoder_layers}")
+    for name in ("dropout", "attention_dropout", "pooler_dropout"):
+        if not 0.0 <= getattr(config, name) < 1.0:
+            raise ValueError(f"--{name.replace('_', '-')} must lie in [0, 1) and is {getattr(config, name)}")
+    if config.relative_buckets != "none":
+        if config.relative_buckets not in BUCKET_FUNCTIONS:
+            raise ValueError(f"unknown --relative-buckets {config.relative_buckets}")
+        check_buckets(config.relative_num_buckets, config.relative_max_distance)
+
+
+def initialize(module: nn.Module) -> None:
+    """Draw all weights and tables from N(0, 0.02^2); biases and the embedding of padding are zero."""
+    if isinstance(module, (nn.Linear, nn.Embedding)):
+        module.weight.data.normal_(mean=0.0, std=0.02)
+    if isinstance(module, nn.Linear):
+        module.bias.data.zero_()
+    if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+        module.weight.data[module.padding_idx].zero_()
+
+
+@register_model("maelm", dataclass=MaelmModelConfig)
+class MaelmModel(FairseqEncoderModel):
+    """Encoder, and while masked tokens are predicted also decoder and prediction head.
+
+    Args:
+        config: a complete ``MaelmModelConfig``.
+        dictionary: fairseq's, with ``<mask>``.
+        predicts_masked_tokens: whether to build decoder and prediction head; fine-tuning needs neither, and loading
+            a pretrained checkpoint then drops them.
+    """
+
+    def __init__(self, config: Any, dictionary: Dictionary, predicts_masked_tokens: bool = True) -> None:
+        shape = LayerShape(
+            config.encoder_embed_dim,
+            config.encoder_ffn_embed_dim,
+            config.encoder_attention_heads,
+            config.dropout,
+            config.attention_dropout,
+        )
+        encoder = MaelmEncoder(
+            dictionary,
+            config.encoder_layers,
+            shape,
+            config.max_positions,
+            config.relative_buckets,
+            config.relative_num_buckets,
+            config.relative_max_distance,
+        )
+        super().__init__(encoder)
+        self.config = config
+        self.mask_index = dictionary.index("<mask>")
+        self.decoder: Optional[MaelmDecoder] = None
+        self.lm_head: Optional[MaskedTokenHead] = None
+        if predicts_masked_tokens:
+            if config.decoder_layers:
+                own_positions = None if config.share_decoder_positions else config.max_positions
+                decoder_shape = shape._replace(dropout=0.0, attention_dropout=0.0)
+                self.decoder = MaelmDecoder(config.decoder_layers, decoder_shape, own_positions)
+            self.lm_head = MaskedTokenHead(config.encoder_embed_dim, len(dictionary))
+        self.classification_heads = nn.ModuleDict()
+        self.apply(initialize)
+
+    @classmethod
+    def build_model(cls, cfg: Any, task: Any) -> "MaelmModel":
+        """Build the model for a task; called by fairseq.
+
+        The task says by an attribute ``predicts_masked_tokens`` that it needs decoder and prediction head; stock
+        fine-tuning tasks have no such attribute and get the encoder alone.
+        """
+        complete_config(cfg)
+        check_config(cfg)
+        if task.max_positions() > cfg.max_positions:
+            raise ValueError(
+                f"the task makes sequences of up to {task.max_positions()} tokens, but the model has only "
+                f"{cfg.max_positions} positions: lower --tokens-per-sample or raise --max-positions"
+            )
+        return cls(cfg, task.source_dictionary, getattr(task, "predicts_masked_tokens", False))
+
+    def encode(self, src_tokens: Tensor, layout: Optional[Layout] = None) -> EncoderOutput:
+        """Encode the visible tokens <int64>[B, S] at their original positions."""
+        if layout is None:
+            return self.encoder(src_tokens)
+        return self.encoder(src_tokens, layout["positions"], layout["encoder_padded"])
+
+    def reassemble(self, visible: Tensor, layout: Layout) -> Tensor:
+        """Put states <float>[B, S, D] back among the mask embeddings: <float>[B, T, D]."""
+        return reassemble(visible, self.encoder.embed_tokens.weight[self.mask_index], layout)
+
+    def decode(self, full: Tensor, padding: Optional[Tensor]) -> Tensor:
+        """Run the decoder, if there is one: <float>[B, T, D] to <float>[B, T, D]; ``padding`` is <bool>[B, T]."""
+        if self.decoder is None:
+            return full
+        return self.decoder(full, self.encoder.embed_positions.weight, padding)
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Optional[Tensor] = None,
+        layout: Optional[Layout] = None,
+        features_only: bool = False,
+        return_all_hiddens: bool = False,
+        classification_head_name: Optional[str] = None,
+    ) -> Tuple[Tensor, Dict[str, Optional[List[Tensor]]]]:
+        """Predict masked tokens (Figure 2), or give features or class scores.
+
+        Args:
+            src_tokens: <int64>[B, S] the tokens that the encoder sees, padded on the right.
+            src_lengths: <int64>[B] their number; accepted because fairseq passes it, padding shows in the tokens.
+            layout: where the tokens come from and what to predict. Without it every token is visible and stands at
+                its own position, and every position is predicted.
+            features_only: return the encoder's last states instead of predictions.
+            return_all_hiddens: give the states of all layers in the second value.
+            classification_head_name: return the scores of this head, computed from the encoder's last states.
+
+        Returns:
+            logits <float>[M, V] at the masked slots in order, or [B, S, V] without a layout; or features
+            <float>[B, S, D]; or class scores <float>[B, classes]. And a dictionary whose ``inner_states`` holds
+            L + 1 times <float>[B, S, D], or None.
+        """
+        encoded = self.encode(src_tokens, layout)
+        extra = {"inner_states": encoded.all_states if return_all_hiddens else None}
+        if classification_head_name is not None:
+            return self.classification_heads[classification_head_name](encoded.states), extra
+        if features_only:
+            return encoded.states, extra
+        return self.predict_tokens(encoded.states, src_tokens, layout), extra
+
+    def predict_tokens(self, visible: Tensor, src_tokens: Tensor, layout: Optional[Layout]) -> Tensor:
+        """Reassemble, decode and score the vocabulary.
+
+        Args:
+            visible: <float>[B, S, D] the encoder's last states.
+            src_tokens: <int64>[B, S] what they were computed from.
+            layout: as in ``forward``.
+
+        Returns:
+            logits <float>[M, V], or [B, S, V] without a layout.
+
+        Raises:
+            ValueError: if the model was built for fine-tuning, without decoder and prediction head.
+        """
+        if self.lm_head is None:
+            raise ValueError(
+                "this model was built for fine-tuning, without decoder and prediction head: load the pretrained "
+                "checkpoint to predict masked tokens"
+            )
+        if layout is None:
+            decoded = self.decode(visible, src_tokens.eq(self.encoder.padding_idx))
+        else:
+            padding = padding_mask(layout["full_lengths"], layout["full_length"]) if layout["decoder_padded"] else None
+            decoded = self.decode(self.reassemble(visible, layout), padding)
+            decoded = decoded.reshape(-1, decoded.shape[-1]).index_select(0, layout["masked_slots"])
+        return self.lm_head(decoded, self.encoder.embed_tokens.weight)
+
+    def extract_features(
+        self, src_tokens: Tensor, return_all_hiddens: bool = False
+    ) -> Tuple[Tensor, Dict[str, Optional[List[Tensor]]]]:
+        """The encoder's last states <float>[B, S, D] for whole sequences; see ``forward``."""
+        return self.forward(src_tokens, features_only=True, return_all_hiddens=return_all_hiddens)
+
+    def get_normalized_probs(
+        self, net_output: Tuple[Tensor, Any], log_probs: bool, sample: Optional[Dict[str, Any]] = None
+    ) -> Tensor:
+        """Turn logits into (log-)probabilities in single precision; fairseq calls it for any model."""
+        logits = net_output[0].float()
+        return F.log_softmax(logits, dim=-1) if log_probs else F.softmax(logits, dim=-1)
+
+    def register_classification_head(
+        self, name: str, num_classes: int, inner_dim: Optional[int] = None, **unused: Any
+    ) -> None:
+        """Add a head with fresh weights on the first token's state, replacing one of the same name.
+
+        Args:
+            name: of the head.
+            num_classes: number of classes or regression targets.
+            inner_dim: width of the dense layer, D by default.
+            unused: other fairseq models take more; accepted so that stock tasks can call this one too.
+        """
+        width = self.config.encoder_embed_dim
+        if name in self.classification_heads:
+            logger.warning("head %r is replaced by a new one with %d outputs", name, num_classes)
+        head = ClassificationHead(width, inner_dim or width, num_classes, self.config.pooler_dropout)
+        head.apply(initialize)
+        self.classification_heads[name] = head.to(self.encoder.embed_tokens.weight.device).train(self.training)
+
+    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
+        """Fit a checkpoint to this model before it is loaded strictly; called by fairseq."""
+        super().upgrade_state_dict_named(state_dict, name)
+        fit_state_dict(self, state_dict)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model_name_or_path: str,
+        checkpoint_file: str = "checkpoint_best.pt",
+        data_name_or_path: str = ".",
+        **overrides: Any,
+    ) -> Any:
+        """Load a checkpoint behind the hub interface; see ``fairseq_maelm.models.hub.load``."""
+        from fairseq_maelm.models import hub  # the interface imports the model
+
+        return hub.load(model_name_or_path, checkpoint_file, data_name_or_path, **overrides)
+
+
+def complete_config(cfg: Any) -> None:
+    """Fill the numbers left open, in place, whichever way the configuration was made.
+
+    fairseq consults architecture functions for ``--arch`` only, and some paths of fairseq-hydra-train reach
+    ``build_model`` without one: an architecture's name would then build the default size without a word.
+    """
+    name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None) or ""
+    if OmegaConf.is_config(cfg):
+        with open_dict(cfg):
+            fill_from_size(cfg, name)
+    else:
+        fill_from_size(cfg, name)
+
+
+def _register_sizes() -> None:
+    for name in SIZES:
+
+        def fill(cfg: Any, name: str = name) -> None:
+            fill_from_size(cfg, name)
+
+        register_model_architecture("maelm", name)(fill)
+
+
+_register_sizes()

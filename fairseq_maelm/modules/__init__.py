@@ -1,0 +1,1 @@
+"""The parts of the model: positions, attention, layer stack, reassembly and heads."""

@@ -1,0 +1,75 @@
+"""Multi-head self-attention with an additive bias."""
+
+from typing import Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, bias: Optional[Tensor], dropout: float) -> Tensor:
+    """Scaled dot-product attention (section 2.1): softmax(Q K^T / sqrt(d_h) + bias) V.
+
+    The one door to attention: whatever computes it must mean the same as ``attend_plainly``.
+
+    Args:
+        query, key, value: <float>[B, H, S, d_h].
+        bias: <float>[B or 1, H or 1, S, S], added to the logits; -inf hides a key. It may need a gradient.
+        dropout: probability of dropping an attention weight, in [0, 1).
+
+    Returns:
+        <float>[B, H, S, d_h].
+    """
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropout)
+
+
+def attend_plainly(query: Tensor, key: Tensor, value: Tensor, bias: Optional[Tensor], dropout: float) -> Tensor:
+    """The same, written out; the reference for tests. Arguments and result as in ``attend``."""
+    logits = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
+    if bias is not None:
+        logits = logits + bias
+    return F.dropout(logits.softmax(dim=-1), dropout) @ value
+
+
+def attention_bias(relative: Optional[Tensor], padding: Optional[Tensor], dtype: torch.dtype) -> Optional[Tensor]:
+    """Join what is added to the attention logits.
+
+    Args:
+        relative: <float>[B or 1, H, S, S] relative position bias, or None.
+        padding: <bool>[B, S] True at padding, or None when there is none.
+        dtype: of the result.
+
+    Returns:
+        <dtype>[B or 1, H or 1, S, S], or None when there is nothing to add.
+    """
+    if padding is None:
+        return None if relative is None else relative.to(dtype)
+    hidden = torch.zeros(padding.shape, dtype=dtype, device=padding.device).masked_fill(padding, float("-inf"))
+    hidden = hidden[:, None, None, :]
+    return hidden if relative is None else relative.to(dtype) + hidden
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention over the sequences of a batch.
+
+    Args:
+        embed_dim: D, a multiple of ``num_heads``.
+        num_heads: H.
+        dropout: of the attention weights, while training.
+    """
+
+    def __init__(self, embed_dim: int, num_heads: int, dropout: float) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.dropout = dropout
+        # Queries, keys and values come from one matrix product; rows in this order.
+        self.qkv_proj = nn.Linear(embed_dim, 3 * embed_dim)
+        self.out_proj = nn.Linear(embed_dim, embed_dim)
+
+    def forward(self, states: Tensor, bias: Optional[Tensor]) -> Tensor:
+        """<float>[B, S, D] to <float>[B, S, D]; ``bias`` as in ``attend``."""
+        batch, length, width = states.shape
+        qkv = self.qkv_proj(states).view(batch, length, 3, self.num_heads, width // self.num_heads)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # three times [B, H, S, d_h]
+        attended = attend(query, key, value, bias, self.dropout if self.training else 0.0)
+        return self.out_proj(attended.transpose(1, 2).reshape(batch, length, width))

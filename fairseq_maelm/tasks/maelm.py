@@ -1,0 +1,149 @@
+"""The pretraining task: blocks of text, dynamically masked."""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairseq import utils
+from fairseq.data import Dictionary
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.tasks import FairseqTask, register_task
+from omegaconf import II, MISSING
+
+from fairseq_maelm.criterions import maelm as maelm_criterion
+from fairseq_maelm.data.blocks import BREAK_MODES, TokenBlocks, split_files
+from fairseq_maelm.data.dataset import MaskedBlockDataset
+from fairseq_maelm.data.masking import MAX_LENGTH, MaskingScheme
+from fairseq_maelm.tasks.vocabulary import MASK, load_dictionary, real_tokens, special_tokens, word_starts
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["MaelmTask", "MaelmTaskConfig", "maelm_criterion"]
+
+# Validation masks depend on no option, so that losses can be compared over epochs and over runs.
+_VALIDATION_SEED = 0
+_VALIDATION_EPOCH = 1
+
+
+@dataclass
+class MaelmTaskConfig(FairseqDataclass):
+    """Options of the task."""
+
+    data: str = field(
+        default=MISSING,
+        metadata={"help": "folder of `maelm prepare`, or several with a colon between them: one is read in each epoch"},
+    )
+    sample_break_mode: ChoiceEnum(list(BREAK_MODES)) = field(  # type: ignore[valid-type]
+        default="complete_doc",
+        metadata={
+            "help": "how text is cut: 'none' every --tokens-per-sample tokens, 'complete' whole lines, 'complete_doc' "
+            "whole lines of one document, 'eos' line by line"
+        },
+    )
+    tokens_per_sample: int = field(default=512, metadata={"help": "longest sequence, <s> included"})
+    masked_input: ChoiceEnum(["dropped", "kept"]) = field(  # type: ignore[valid-type]
+        default="dropped",
+        metadata={"help": "masked tokens are dropped from the encoder's input (MAE-LM), or kept there as <mask> (MLM)"},
+    )
+    mask_prob: float = field(default=0.15, metadata={"help": "fraction of tokens to predict"})
+    leave_unmasked_prob: float = field(default=0.0, metadata={"help": "fraction of those left in place (BERT: 0.1)"})
+    random_token_prob: float = field(
+        default=0.0, metadata={"help": "fraction of those replaced by random real tokens (BERT: 0.1)"}
+    )
+    mask_whole_words: bool = field(default=False, metadata={"help": "choose whole words instead of single tokens"})
+    protect_special_tokens: bool = field(default=False, metadata={"help": "never choose <s> and </s>"})
+    seed: int = II("common.seed")
+
+
+def check_config(cfg: Any) -> None:
+    """Refuse options that cannot make batches.
+
+    Raises:
+        ValueError: says which option is wrong and what is possible.
+    """
+    if not 2 <= cfg.tokens_per_sample <= MAX_LENGTH:
+        raise ValueError(f"--tokens-per-sample must lie between 2 and {MAX_LENGTH} and is {cfg.tokens_per_sample}")
+
+
+@register_task("maelm", dataclass=MaelmTaskConfig)
+class MaelmTask(FairseqTask):
+    """Predict masked tokens from the visible ones.
+
+    Args:
+        cfg: ``MaelmTaskConfig``.
+        dictionary: fairseq's, with ``<mask>``.
+    """
+
+    # Asked for by the model: this task needs decoder and prediction head.
+    predicts_masked_tokens = True
+
+    def __init__(self, cfg: Any, dictionary: Dictionary) -> None:
+        super().__init__(cfg)
+        check_config(cfg)
+        self.dictionary = dictionary
+        self.mask_index = dictionary.index(MASK)
+        self.scheme = MaskingScheme(
+            mask_prob=cfg.mask_prob,
+            real_tokens=real_tokens(dictionary),
+            leave_unmasked_prob=cfg.leave_unmasked_prob,
+            random_token_prob=cfg.random_token_prob,
+            word_starts=word_starts(dictionary) if cfg.mask_whole_words else None,
+            protected=special_tokens(dictionary) if cfg.protect_special_tokens else None,
+        )
+
+    @classmethod
+    def setup_task(cls, cfg: Any, **unused: Any) -> "MaelmTask":
+        """Load the dictionary and build the task; called by fairseq."""
+        dictionary = load_dictionary(utils.split_paths(cfg.data)[0])
+        logger.info("dictionary: %s symbols", f"{len(dictionary):,}")
+        return cls(cfg, dictionary)
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build the model and check that it fits what the encoder will see."""
+        model = super().build_model(cfg, from_checkpoint)
+        if getattr(model, "decoder", None) is None and self.cfg.masked_input == "dropped":
+            raise ValueError(
+                "without a decoder nothing can predict tokens that the encoder does not see: use --masked-input kept "
+                "with --decoder-layers 0"
+            )
+        return model
+
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **unused: Any) -> None:
+        """Open a split: for training the shard of the epoch, otherwise the first folder's."""
+        folders = utils.split_paths(self.cfg.data)
+        training = split.startswith("train")
+        folder = folders[(epoch - 1) % len(folders)] if training else folders[0]
+        blocks = TokenBlocks(
+            split_files(folder, split, combine),
+            str(self.cfg.sample_break_mode),
+            self.cfg.tokens_per_sample,
+            self.dictionary.bos(),
+        )
+        if blocks.largest_token() >= self.mask_index:
+            raise ValueError(
+                f"{folder}/{split}.bin holds token {blocks.largest_token()}, but dict.txt has only {self.mask_index} "
+                "symbols: the text was binarised with another dictionary"
+            )
+        logger.info("%s: %s blocks of %s tokens", split, f"{len(blocks):,}", f"{blocks.sizes.sum():,}")
+        self.datasets[split] = MaskedBlockDataset(
+            blocks,
+            self.scheme,
+            self.dictionary.pad(),
+            self.mask_index if self.cfg.masked_input == "kept" else None,
+            self.cfg.seed if training else _VALIDATION_SEED,
+            None if training else _VALIDATION_EPOCH,
+        )
+
+    @property
+    def source_dictionary(self) -> Dictionary:
+        """The vocabulary with fairseq's special symbols and <mask>."""
+        return self.dictionary
+
+    @property
+    def target_dictionary(self) -> Dictionary:
+        """Predictions are made over the source's vocabulary."""
+        return self.dictionary
+
+    def max_positions(self) -> int:
+        """The longest sequence that the task makes."""
+        return self.cfg.tokens_per_sample

@@ -1,0 +1,89 @@
+"""Loading the dictionary of a prepared folder, and refusing one that does not belong to it."""
+
+import hashlib
+import json
+import os
+
+import numpy as np
+from fairseq.data import Dictionary
+
+MASK = "<mask>"
+SENTENCEPIECE_MODEL = "sentencepiece.bpe.model"
+WORD_START = "\u2581"
+
+
+def load_dictionary(folder: str) -> Dictionary:
+    """Read ``dict.txt`` and append ``<mask>``.
+
+    Raises:
+        FileNotFoundError: if there is no dict.txt.
+        ValueError: if the folder's manifest or sentencepiece model show that dict.txt belongs to other data.
+    """
+    path = os.path.join(folder, "dict.txt")
+    if not os.path.exists(path):
+        raise FileNotFoundError(
+            f"there is no dict.txt in {folder}: give the folder that `maelm prepare` wrote, or copy the dictionary "
+            "that the text was binarised with"
+        )
+    dictionary = Dictionary.load(path)
+    _check_manifest(folder, path)
+    _check_sentencepiece(folder, dictionary)
+    dictionary.add_symbol(MASK)
+    return dictionary
+
+
+def _check_manifest(folder: str, dictionary_path: str) -> None:
+    manifest_path = os.path.join(folder, "manifest.json")
+    if not os.path.exists(manifest_path):
+        return
+    with open(manifest_path, encoding="utf-8") as file:
+        expected = json.load(file).get("outputs", {}).get("dict.txt", {}).get("sha256")
+    with open(dictionary_path, "rb") as dictionary_file:
+        actual = hashlib.sha256(dictionary_file.read()).hexdigest()
+    if expected is not None and expected != actual:
+        raise ValueError(
+            f"{dictionary_path} is not the dictionary that {folder} was prepared with (its sha256 differs from the one "
+            "in manifest.json): put the original back, or prepare the text again"
+        )
+
+
+def _check_sentencepiece(folder: str, dictionary: Dictionary) -> None:
+    model_path = os.path.join(folder, SENTENCEPIECE_MODEL)
+    if not os.path.exists(model_path):
+        return
+    from sentencepiece import SentencePieceProcessor
+
+    model = SentencePieceProcessor(model_file=model_path)
+    pieces = {
+        model.id_to_piece(i) for i in range(model.get_piece_size()) if not (model.is_unknown(i) or model.is_control(i))
+    }
+    symbols = set(dictionary.symbols[dictionary.nspecial :])
+    missing, surplus = pieces - symbols, {symbol for symbol in symbols - pieces if "madeupword" not in symbol}
+    if missing or surplus:
+        example = repr(sorted(missing or surplus)[0])
+        raise ValueError(
+            f"dict.txt and {SENTENCEPIECE_MODEL} in {folder} do not belong together: {len(missing)} pieces of the "
+            f"model are not in dict.txt and {len(surplus)} of its symbols are no pieces (for example {example}). "
+            "dict.txt must be made from the model, as `maelm prepare` does, and not from counts over a text"
+        )
+
+
+def real_tokens(dictionary: Dictionary) -> np.ndarray:
+    """<int64>[R], the symbols of real text: neither fairseq's special symbols nor <mask>."""
+    tokens = np.arange(dictionary.nspecial, len(dictionary))
+    return tokens[tokens != dictionary.index(MASK)]
+
+
+def word_starts(dictionary: Dictionary) -> np.ndarray:
+    """<bool>[V], True for pieces that begin a word and for special symbols, which are words of their own."""
+    starts = np.array([symbol.startswith(WORD_START) for symbol in dictionary.symbols])
+    starts[: dictionary.nspecial] = True
+    starts[dictionary.index(MASK)] = True
+    return starts
+
+
+def special_tokens(dictionary: Dictionary) -> np.ndarray:
+    """<bool>[V], True for fairseq's special symbols and <mask>."""
+    special = np.ones(len(dictionary), dtype=bool)
+    special[real_tokens(dictionary)] = False
+    return special

@@ -1,0 +1,81 @@
+"""What several tests need: small vocabularies, models and batches made without files."""
+
+from types import SimpleNamespace
+from typing import Any, Optional
+
+import numpy as np
+import torch
+from fairseq.data import Dictionary
+
+from fairseq_maelm.data.dataset import encoder_input
+from fairseq_maelm.data.masking import MaskingScheme
+from fairseq_maelm.models.maelm import MaelmModel, MaelmModelConfig
+from fairseq_maelm.tasks.vocabulary import real_tokens
+
+
+def dictionary_of(size: int) -> Dictionary:
+    """A vocabulary of ``size`` symbols, fairseq's special ones and <mask> included."""
+    dictionary = Dictionary()
+    for number in range(size - 5):
+        dictionary.add_symbol(("\u2581" if number % 2 else "") + f"piece{number}")
+    dictionary.add_symbol("<mask>")
+    assert len(dictionary) == size
+    return dictionary
+
+
+def model_config(**changes: Any) -> SimpleNamespace:
+    """A complete configuration of a model of 2 + 2 layers, 32 wide, without dropout."""
+    numbers = {
+        "encoder_layers": 2,
+        "encoder_embed_dim": 32,
+        "encoder_ffn_embed_dim": 64,
+        "encoder_attention_heads": 4,
+        "decoder_layers": 2,
+        "relative_num_buckets": 8,
+        "relative_max_distance": 20,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "max_positions": 64,
+    }
+    defaults = {name: field.default for name, field in MaelmModelConfig.__dataclass_fields__.items()}
+    return SimpleNamespace(**{**defaults, **numbers, **changes})
+
+
+def model_of(vocabulary_size: int = 40, seed: int = 0, **changes: Any) -> MaelmModel:
+    """A model with random weights, large enough in scale that no part of it hides in rounding errors."""
+    torch.manual_seed(seed)
+    model = MaelmModel(model_config(**changes), dictionary_of(vocabulary_size))
+    for parameter in model.parameters():
+        parameter.data = torch.randn_like(parameter) * 0.3
+    return model.eval()
+
+
+def scheme_of(vocabulary_size: int = 40, **changes: Any) -> MaskingScheme:
+    """A masking scheme over ``dictionary_of(vocabulary_size)``."""
+    settings: dict[str, Any] = {"mask_prob": 0.15, **changes}
+    return MaskingScheme(real_tokens=real_tokens(dictionary_of(vocabulary_size)), **settings)
+
+
+def random_sequences(lengths: list[int], vocabulary_size: int = 40, seed: int = 0) -> list[np.ndarray]:
+    """Sequences <int64>[n] of real tokens between <s> and </s>."""
+    generator = np.random.default_rng(seed)
+    inner = [generator.integers(4, vocabulary_size - 1, length - 2) for length in lengths]
+    return [np.concatenate([[0], tokens, [2]]) for tokens in inner]
+
+
+def batch_of(
+    sequences: list[np.ndarray], masked: list[list[int]], mask_index: Optional[int] = None
+) -> tuple[dict[str, Any], torch.Tensor]:
+    """The model's input and the targets for given masked positions; dropped, or kept as ``mask_index``."""
+    lengths = np.array([len(sequence) for sequence in sequences])
+    tokens = np.ones((len(sequences), lengths.max()), dtype=np.int64)
+    predicted = np.zeros(tokens.shape, dtype=bool)
+    for row, (sequence, positions) in enumerate(zip(sequences, masked)):
+        tokens[row, : len(sequence)] = sequence
+        predicted[row, positions] = True
+    inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
+    targets = torch.from_numpy(tokens[predicted])
+    if mask_index is None:
+        return encoder_input(tokens, inside & ~predicted, predicted, lengths, pad=1), targets
+    shown = np.where(predicted, mask_index, tokens)
+    return encoder_input(shown, inside, predicted, lengths, pad=1), targets
