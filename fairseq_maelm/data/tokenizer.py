@@ -74,9 +74,5 @@ class Tokenizer:
         processor = self._start if starts_text else self._middle
         return processor.decode([self._piece_of_token[token] for token in run if token in self._piece_of_token])
 
-    def starts_word(self, token: int) -> bool:
-        """Whether a token begins a word."""
-        return self.dictionary[token].startswith("\u2581")
-
     def _tokens(self, pieces: List[int]) -> List[int]:
         return self._token_of_piece[pieces].tolist() if pieces else []

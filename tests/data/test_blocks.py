@@ -1,0 +1,98 @@
+"""Blocks equal fairseq's where fairseq makes any, lose no token, and cut what is too long."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
+from fairseq.data.token_block_utils_fast import _get_slice_indices_fast
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_maelm.data.blocks import BREAK_MODES, TokenBlocks, block_slices, split_files
+
+BLOCK = 20
+# A size of 1 is a blank line; no line is longer than a block. fairseq fails on a text of blank lines alone.
+line_sizes = (
+    st.lists(st.one_of(st.just(1), st.integers(2, BLOCK)), min_size=1, max_size=60)
+    .map(np.array)
+    .filter(lambda sizes: sizes.max() > 1)
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(line_sizes, st.sampled_from(["none", "complete", "complete_doc", "eos"]))
+def test_equals_fairseq(sizes, mode):
+    theirs = _get_slice_indices_fast(sizes.astype(np.int64), mode, BLOCK, 1).astype(np.int64)
+    theirs = theirs[theirs[:, 1] - theirs[:, 0] > 1]
+    assert block_slices(sizes, mode, BLOCK).tolist() == theirs.tolist()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(1, 90), min_size=1, max_size=40).map(np.array), st.sampled_from(BREAK_MODES))
+def test_loses_no_token_of_long_lines(sizes, mode):
+    slices = block_slices(sizes, mode, BLOCK)
+    assert (slices[:, 1] - slices[:, 0] <= BLOCK).all()
+    covered = np.zeros(sizes.sum(), dtype=int)
+    for start, stop in slices:
+        covered[start:stop] += 1
+    assert covered.max(initial=0) <= 1, "a token in two blocks"
+    ends = np.cumsum(sizes)
+    blank = {int(end) - 1 for end, size in zip(ends, sizes) if size == 1}
+    lost = set(np.flatnonzero(covered == 0).tolist()) - blank
+    # Only blank lines, and single tokens left over at the end of a line or of the text, have no block.
+    assert lost <= {int(end) - 1 for end in ends}
+
+
+def test_complete_doc_by_hand():
+    """Documents (3, 4, 5 tokens) and (9): with 8 tokens a block, two lines, one line, and the long line in two."""
+    sizes = np.array([3, 4, 5, 1, 9, 1])
+    assert block_slices(sizes, "complete_doc", 8).tolist() == [[0, 7], [7, 12], [13, 21]]
+    assert block_slices(sizes, "complete_doc", 5).tolist() == [[0, 3], [3, 7], [7, 12], [13, 18], [18, 22]]
+
+
+def test_unknown_mode():
+    with pytest.raises(ValueError, match="complete_doc"):
+        block_slices(np.array([3]), "sentences", 8)
+
+
+@pytest.fixture
+def split(tmp_path):
+    """Two files ``train`` and ``train1`` with lines 10..., blank lines between documents."""
+    lines = [[10, 11, 2], [12, 13, 14, 2], [2], [15, 2]], [[16, 17, 2]]
+    for name, content in zip(("train", "train1"), lines):
+        builder = MMapIndexedDatasetBuilder(str(tmp_path / f"{name}.bin"), dtype=np.uint16)
+        for line in content:
+            builder.add_item(torch.tensor(line))
+        builder.finalize(str(tmp_path / f"{name}.idx"))
+    return tmp_path
+
+
+def test_reads_blocks(split):
+    blocks = TokenBlocks(split_files(str(split), "train", combine=False), "complete_doc", 9, first_symbol=0)
+    assert [blocks[i].tolist() for i in range(len(blocks))] == [[0, 10, 11, 2, 12, 13, 14, 2], [0, 15, 2]]
+    assert blocks.sizes.tolist() == [8, 3]
+    assert blocks.largest_token() == 15
+    assert blocks[0].dtype == np.int64
+
+
+def test_combines_files_and_survives_pickling(split):
+    blocks = TokenBlocks(split_files(str(split), "train", combine=True), "complete_doc", 9, first_symbol=0)
+    copy = pickle.loads(pickle.dumps(blocks))
+    assert [copy[i].tolist() for i in range(len(copy))][-1] == [0, 16, 17, 2]
+    assert len(pickle.dumps(blocks)) < 4000
+
+
+def test_missing_split(split):
+    with pytest.raises(FileNotFoundError, match="maelm prepare"):
+        split_files(str(split), "valid", combine=False)
+
+
+def test_empty_split(tmp_path):
+    builder = MMapIndexedDatasetBuilder(str(tmp_path / "train.bin"), dtype=np.uint16)
+    builder.add_item(torch.tensor([2]))
+    builder.finalize(str(tmp_path / "train.idx"))
+    for mode in BREAK_MODES:
+        with pytest.raises(ValueError, match="empty"):
+            TokenBlocks([str(tmp_path / "train")], mode, 9, first_symbol=0)

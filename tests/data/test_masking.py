@@ -1,0 +1,190 @@
+"""Masking: the draw is a function of (seed, epoch, index), and chooses what it promises."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import scheme_of
+
+from fairseq_maelm.data.masking import MaskingScheme, draw_masks, random_bits, uniform
+
+VOCABULARY = 40
+MASK = VOCABULARY - 1
+
+
+def full_batch(lengths: list[int], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Padded sequences <int64>[B, T] of real tokens between <s> and </s>, and their lengths."""
+    generator = np.random.default_rng(seed)
+    tokens = np.ones((len(lengths), max(lengths)), dtype=np.int64)
+    for row, length in zip(tokens, lengths):
+        row[:length] = generator.integers(4, MASK, length)
+        row[0] = 0
+        if length > 2:
+            row[length - 1] = 2
+    return tokens, np.array(lengths)
+
+
+def draw(scheme: MaskingScheme, lengths: list[int], indices=None, seed=1, epoch=1):
+    tokens, sizes = full_batch(lengths)
+    indices = np.arange(len(lengths)) if indices is None else np.array(indices)
+    return tokens, sizes, draw_masks(scheme, tokens, sizes, indices, seed, epoch)
+
+
+probabilities = st.floats(0.001, 0.999)
+lengths = st.lists(st.integers(2, 60), min_size=1, max_size=6)
+
+
+@settings(max_examples=150, deadline=None)
+@given(lengths, probabilities, st.integers(0, 2**40), st.integers(1, 50), st.booleans(), st.booleans())
+def test_promises_for_any_batch(sizes, probability, seed, epoch, protect, whole_words):
+    special = np.isin(np.arange(VOCABULARY), [0, 1, 2, 3, MASK])
+    starts = (np.arange(VOCABULARY) % 3 == 0) | special
+    scheme = scheme_of(
+        mask_prob=probability, protected=special if protect else None, word_starts=starts if whole_words else None
+    )
+    tokens, _, result = draw(scheme, sizes, seed=seed, epoch=epoch)
+    inside = np.arange(tokens.shape[1])[None, :] < np.array(sizes)[:, None]
+    assert result.predicted.any(), "a batch without predictions"
+    assert not result.predicted[~inside].any(), "padding is predicted"
+    assert (inside & ~result.masked).any(axis=1).all(), "a sequence of which the encoder sees nothing"
+    assert (result.tokens == tokens).all() and (result.masked == result.predicted).all()
+    if protect and max(sizes) > 2:
+        assert not special[tokens[result.predicted]].any()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(3, 200), probabilities, st.integers(0, 10**6))
+def test_count_is_rounded_at_random(length, probability, index):
+    _, _, result = draw(scheme_of(mask_prob=probability), [length], indices=[index])
+    exact = probability * length
+    allowed = {min(math.floor(exact), length - 1), min(math.floor(exact) + 1, length - 1)}
+    assert int(result.predicted.sum()) in {max(count, 1) for count in allowed}
+
+
+def test_expected_count_and_equal_chances():
+    """On 200,000 tokens: the rate within 1 %, every position equally often, neighbours independent."""
+    length, rows = 100, 2000
+    _, _, result = draw(scheme_of(mask_prob=0.15), [length] * rows)
+    assert abs(result.predicted.mean() / 0.15 - 1) < 0.01
+    per_position = result.predicted.mean(axis=0)
+    assert np.abs(per_position - 0.15).max() < 5 * math.sqrt(0.15 * 0.85 / rows)
+    both = (result.predicted[:, 1:] & result.predicted[:, :-1]).mean()
+    assert abs(both / (0.15 * 14 / 99) - 1) < 0.05
+
+
+def test_rounding_has_the_right_mean():
+    _, _, result = draw(scheme_of(mask_prob=0.15), [7] * 20000)
+    assert abs(result.predicted.sum(axis=1).mean() - 1.05) < 0.01
+
+
+def test_same_draw_in_any_batch():
+    """A sequence's masks depend on its index alone: not on its neighbours, its row, or the padding."""
+    sizes = [30, 12, 45, 8]
+    scheme = scheme_of(mask_prob=0.3, leave_unmasked_prob=0.2, random_token_prob=0.2)
+    tokens, lengths_, together = draw(scheme, sizes, indices=[7, 3, 11, 5])
+    for row, (size, index) in enumerate(zip(sizes, [7, 3, 11, 5])):
+        alone = draw_masks(scheme, tokens[row : row + 1, :size], lengths_[row : row + 1], np.array([index]), 1, 1)
+        for one, all_rows in zip(alone, together):
+            assert (one[0] == all_rows[row, :size]).all()
+
+
+@pytest.mark.parametrize("change", [{"seed": 2}, {"epoch": 2}, {"indices": [1]}])
+def test_other_draw_for_another_key(change):
+    scheme = scheme_of(mask_prob=0.5)
+    _, _, first = draw(scheme, [200], indices=[0])
+    _, _, second = draw(scheme, [200], **{"indices": [0], **change})
+    agreement = (first.predicted == second.predicted).mean()
+    assert 0.3 < agreement < 0.7, "the draws are not independent"
+
+
+def test_bert_treatment_fractions():
+    scheme = scheme_of(mask_prob=0.5, leave_unmasked_prob=0.1, random_token_prob=0.1)
+    tokens, _, result = draw(scheme, [200] * 1000)
+    predicted = result.predicted
+    shown = predicted & ~result.masked
+    replaced = shown & (result.tokens != tokens)
+    assert abs((result.masked.sum() / predicted.sum()) - 0.8) < 0.01
+    # One replacement in 34 happens to be the token itself.
+    assert abs(replaced.sum() / predicted.sum() - 0.1 * (1 - 1 / 35)) < 0.005
+    assert (result.tokens[~predicted] == tokens[~predicted]).all()
+    assert set(np.unique(result.tokens[replaced])) == set(range(4, MASK)), "a special token, or not all real ones"
+
+
+def test_whole_words_by_hand():
+    """Words [4], [6 7 7], [8 9] between <s> and </s>: pieces 7 and 9 continue."""
+    starts = np.ones(VOCABULARY, dtype=bool)
+    starts[[7, 9]] = False
+    tokens = np.array([[0, 4, 6, 7, 7, 8, 9, 2]])
+    scheme = scheme_of(mask_prob=0.4, word_starts=starts)
+    words = [[0], [1], [2, 3, 4], [5, 6], [7]]
+    seen = set()
+    for index in range(200):
+        result = draw_masks(scheme, tokens, np.array([8]), np.array([index]), seed=1, epoch=1)
+        chosen = [word for word in words if result.predicted[0, word].any()]
+        assert all(result.predicted[0, word].all() for word in chosen), "half a word"
+        assert len(chosen) == 2  # int(0.4 * 5 + u) for any u in [0, 1)
+        seen.update(map(tuple, chosen))
+    assert seen == set(map(tuple, words))
+
+
+def test_word_cut_by_the_block_is_still_one_unit():
+    """A block may begin in the middle of a word; its rest is masked whole."""
+    starts = np.ones(VOCABULARY, dtype=bool)
+    starts[7] = False
+    special = np.isin(np.arange(VOCABULARY), [0, 1, 2, 3, MASK])
+    scheme = scheme_of(mask_prob=0.5, word_starts=starts, protected=special)
+    for index in range(50):
+        result = draw_masks(scheme, np.array([[0, 7, 7, 5, 2]]), np.array([5]), np.array([index]), 1, 1)
+        assert result.predicted[0, 1] == result.predicted[0, 2]
+        assert result.predicted[0, 1] != result.predicted[0, 3]
+
+
+def test_tiny_probability_still_predicts_one_token():
+    _, _, result = draw(scheme_of(mask_prob=1e-9), [5, 9, 7])
+    assert result.predicted.sum() == 1
+    assert result.predicted[1].sum() == 1, "the longest sequence has the most to spare"
+
+
+def test_huge_probability_leaves_one_token():
+    tokens, sizes, result = draw(scheme_of(mask_prob=0.999999), [5, 2, 3])
+    assert result.predicted.sum(axis=1).tolist() == [4, 1, 2]
+
+
+def test_batch_of_protected_tokens_only():
+    special = np.isin(np.arange(VOCABULARY), [0, 1, 2, 3, MASK])
+    tokens = np.array([[0, 2]])
+    result = draw_masks(scheme_of(mask_prob=0.5, protected=special), tokens, np.array([2]), np.array([0]), 1, 1)
+    assert result.predicted.tolist() == [[False, True]]
+
+
+def test_nothing_to_spare_is_an_error():
+    with pytest.raises(ValueError, match="two tokens"):
+        draw_masks(scheme_of(), np.array([[0]]), np.array([1]), np.array([0]), 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("settings_", "message"),
+    [
+        ({"mask_prob": 0.0}, "mask probability"),
+        ({"mask_prob": 1.0}, "mask probability"),
+        ({"mask_prob": -0.1}, "mask probability"),
+        ({"mask_prob": float("nan")}, "mask probability"),
+        ({"leave_unmasked_prob": -0.1}, "leave_unmasked_prob"),
+        ({"random_token_prob": 1.1}, "random_token_prob"),
+        ({"leave_unmasked_prob": 0.6, "random_token_prob": 0.5}, "sum"),
+    ],
+)
+def test_impossible_probabilities(settings_, message):
+    with pytest.raises(ValueError, match=message):
+        scheme_of(**settings_)
+
+
+def test_random_bits_are_uniform():
+    values = uniform(random_bits(3, 1, np.arange(1000), 2, 200))
+    assert values.min() >= 0.0 and values.max() < 1.0
+    histogram = np.histogram(values, bins=20, range=(0, 1))[0]
+    assert np.abs(histogram / 10000 - 1).max() < 0.05
+    assert abs(np.corrcoef(values[:-1].ravel(), values[1:].ravel())[0, 1]) < 0.01
+    assert abs(np.corrcoef(values[:, :-1].ravel(), values[:, 1:].ravel())[0, 1]) < 0.01

@@ -1,0 +1,145 @@
+"""Sizes, initialisation, heads and the checks of the configuration."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support import batch_of, dictionary_of, model_config, model_of, random_sequences
+
+from fairseq_maelm.models.maelm import MaelmModel, check_config, complete_config
+from fairseq_maelm.models.sizes import SIZES, fill_from_size
+
+
+def fresh_model(**changes):
+    torch.manual_seed(0)
+    return MaelmModel(model_config(**changes), dictionary_of(changes.pop("vocabulary", 40)))
+
+
+def test_sizes_are_the_papers():
+    """Table 3 and appendix C, written out."""
+    columns = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
+    assert [SIZES["maelm_base"][c] for c in columns] == [12, 768, 3072, 12]
+    assert [SIZES["maelm_base_plus_plus"][c] for c in columns] == [12, 768, 3072, 12]
+    assert [SIZES["maelm_large_plus_plus"][c] for c in columns] == [24, 1024, 4096, 16]
+    buckets = [(row["relative_num_buckets"], row["relative_max_distance"]) for row in SIZES.values()]
+    assert buckets == [(32, 128), (32, 128), (32, 128), (64, 128), (128, 256)]
+    assert {row["decoder_layers"] for row in SIZES.values()} == {4}
+
+
+def test_what_the_user_gives_wins_over_the_size():
+    config = SimpleNamespace(encoder_layers=3, decoder_layers=0)
+    fill_from_size(config, "maelm_tiny")
+    assert (config.encoder_layers, config.decoder_layers, config.encoder_embed_dim) == (3, 0, 128)
+
+
+@pytest.mark.parametrize(("name", "width"), [("maelm_small", 384), ("maelm", 768), ("something", 768)])
+def test_completed_by_name(name, width):
+    config = SimpleNamespace(_name=name, encoder_embed_dim=None)
+    complete_config(config)
+    assert config.encoder_embed_dim == width
+
+
+def test_initialisation():
+    model = fresh_model(encoder_embed_dim=128, encoder_ffn_embed_dim=256, max_positions=256)
+    checked = 0
+    for name, parameter in model.named_parameters():
+        if "layer_norm" in name or "layernorm" in name:
+            assert (parameter == (1 if name.endswith("weight") else 0)).all(), name
+        elif name.endswith("bias"):
+            assert not parameter.any(), name
+        elif parameter.numel() > 1000:
+            assert abs(parameter.std() / 0.02 - 1) < 0.05, name
+            assert abs(parameter.mean()) < 0.002, name
+        checked += 1
+    assert checked > 40
+    assert not model.encoder.embed_tokens.weight[1].any()
+    assert abs(model.encoder.relative_attention_bias.weight.std() / 0.02 - 1) < 0.3
+    assert {module.eps for module in model.modules() if isinstance(module, torch.nn.LayerNorm)} == {1e-5}
+
+
+def test_dropout_in_the_encoder_only():
+    model = fresh_model(dropout=0.3, attention_dropout=0.2)
+    assert {layer.dropout for layer in model.encoder.layers} == {0.3}
+    assert {layer.self_attn.dropout for layer in model.encoder.layers} == {0.2}
+    assert {layer.dropout for layer in model.decoder.layers} == {0.0}
+    assert {layer.self_attn.dropout for layer in model.decoder.layers} == {0.0}
+    model.train()
+    full = torch.randn(1, 6, 32)
+    assert torch.equal(model.decode(full, None), model.decode(full, None))
+
+
+def test_loss_at_the_start_is_that_of_guessing():
+    model = fresh_model(vocabulary=40).eval()
+    net_input, targets = batch_of(random_sequences([40] * 8), [list(range(1, 39, 2))] * 8)
+    loss = F.cross_entropy(model(**net_input)[0], targets)
+    assert abs(loss.item() - math.log(40)) < 0.1
+
+
+def test_overfits_32_sequences():
+    torch.manual_seed(0)
+    model = MaelmModel(model_config(), dictionary_of(40))
+    sequences = random_sequences([16] * 32, seed=3)
+    masked = [[1 + row % 13, 2 + row % 13] for row in range(32)]
+    net_input, targets = batch_of(sequences, masked)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for _ in range(150):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(**net_input)[0], targets)
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.05
+
+
+def test_heads():
+    model = model_of()
+    tokens = torch.from_numpy(random_sequences([9])[0])[None]
+    model.register_classification_head("topic", num_classes=3)
+    model.register_classification_head("score", num_classes=1, inner_dim=7)
+    assert model.classification_heads["score"].dense.out_features == 7
+    logits, _ = model(tokens, classification_head_name="topic")
+    states, _ = model.extract_features(tokens)
+    head = model.classification_heads["topic"]
+    expected = head.out_proj(torch.tanh(head.dense(states[:, 0])))
+    torch.testing.assert_close(logits, expected)
+    assert logits.shape == (1, 3)
+
+
+def test_model_for_fine_tuning_predicts_no_tokens():
+    model = MaelmModel(model_config(), dictionary_of(40), predicts_masked_tokens=False)
+    assert model.decoder is None and model.lm_head is None
+    tokens = torch.from_numpy(random_sequences([9])[0])[None]
+    assert model.extract_features(tokens)[0].shape == (1, 9, 32)
+    with pytest.raises(ValueError, match="fine-tuning"):
+        model(tokens)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"encoder_attention_heads": 5}, "attention heads"),
+        ({"encoder_layers": 0}, "encoder-layers"),
+        ({"decoder_layers": -1}, "decoder-layers"),
+        ({"dropout": 1.0}, "dropout"),
+        ({"attention_dropout": -0.1}, "attention-dropout"),
+        ({"relative_num_buckets": 3}, "relative buckets"),
+        ({"relative_max_distance": 2}, "relative distance"),
+        ({"relative_buckets": "alibi"}, "relative-buckets"),
+    ],
+)
+def test_impossible_configurations(changes, message):
+    with pytest.raises(ValueError, match=message):
+        check_config(model_config(**changes))
+
+
+def test_no_relative_bias_means_no_parameters():
+    names = [name for name, _ in model_of(relative_buckets="none").named_parameters()]
+    assert not any("relative" in name for name in names)
+    check_config(model_config(relative_buckets="none", relative_num_buckets=0))
+
+
+def test_tasks_longer_than_the_positions_are_refused():
+    task = SimpleNamespace(max_positions=lambda: 65, source_dictionary=dictionary_of(40))
+    with pytest.raises(ValueError, match="tokens-per-sample"):
+        MaelmModel.build_model(model_config(), task)
