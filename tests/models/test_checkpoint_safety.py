@@ -34,10 +34,12 @@ def checkpoint(**changes: Any) -> dict[str, Any]:
     """What fairseq's trainer saves, in small."""
     return {
         "args": None,
-        "cfg": {"model": argparse.Namespace(arch="maelm_tiny", _name="maelm_tiny"), "task": {"_name": "maelm"}},
+        "cfg": {"criterion": argparse.Namespace(criterion="maelm"), "task": {"_name": "maelm", "seed": 1}},
         "model": model_of().state_dict(),
-        "optimizer_history": [{"criterion_name": "MaelmCriterion", "num_updates": 3}],
-        "extra_state": {"epoch": 1},
+        "optimizer_history": [
+            {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {"best": None}, "num_updates": 3}
+        ],
+        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 3}},
         **changes,
     }
 
@@ -49,7 +51,7 @@ PAYLOADS = {
 }
 PLACES = {
     "on top": lambda payload: checkpoint(surprise=payload),
-    "in the allowed namespace": lambda payload: checkpoint(cfg={"model": argparse.Namespace(arch=payload)}),
+    "in the allowed namespace": lambda payload: checkpoint(cfg={"criterion": argparse.Namespace(x=payload)}),
     "among the weights": lambda payload: checkpoint(model={"encoder.embed_tokens.weight": payload}),
     "instead of everything": lambda payload: payload,
 }
@@ -60,7 +62,7 @@ def test_an_honest_checkpoint_loads_by_default(tmp_path):
     torch.save(checkpoint(), path)
     # Default arguments: the test fails if weights_only were off, or on without the type that is allowed.
     loaded = torch.load(path)
-    assert loaded["cfg"]["model"] == argparse.Namespace(arch="maelm_tiny", _name="maelm_tiny")
+    assert loaded["cfg"]["criterion"] == argparse.Namespace(criterion="maelm")
     through_fairseq = checkpoint_utils.load_checkpoint_to_cpu(str(path))
     for name, tensor in model_of().state_dict().items():
         torch.testing.assert_close(through_fairseq["model"][name], tensor, rtol=0, atol=0)
