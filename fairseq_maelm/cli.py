@@ -23,7 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         SystemExit: 1 with a message for anything that the user can put right, 2 for wrong usage, 130 after Ctrl-C.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    parser = argparse.ArgumentParser(prog="maelm", description="MAE-LM pretraining with fairseq: what stands around it.")
+    parser = argparse.ArgumentParser(
+        prog="maelm", description="MAE-LM with fairseq: all that stands around the training."
+    )
     sub_parsers = parser.add_subparsers(dest="sub_command", required=True, metavar="COMMAND")
     for name, (_, summary) in SUB_COMMANDS.items():
         sub_parsers.add_parser(name, help=summary)

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fairseq_maelm.corpus.encoding import COUNTS
+from fairseq_maelm.corpus.encoding import COUNTS, PartArrays
 from fairseq_maelm.corpus.files import atomic_file
 
 # The layout of fairseq.data.indexed_dataset.MMapIndexedDataset: magic, version, code of the integer type, number of
@@ -23,7 +22,7 @@ _BLOCK_ITEMS = 2**20
 
 def write_dataset(
     prefix: Path,
-    parts: Iterable[tuple[NDArray[np.generic], NDArray[np.int32], NDArray[np.int64]]],
+    parts: Iterable[PartArrays],
     dtype: type[np.uint16] | type[np.uint32],
 ) -> dict[str, int]:
     """Writes ``prefix``.bin and ``prefix``.idx from the parts of one target and returns its counts.
@@ -40,25 +39,25 @@ def write_dataset(
     items = 0
     with atomic_file(prefix.with_suffix(".bin")) as data, atomic_file(prefix.with_suffix(".idx")) as index:
         index.write(bytes(_HEADER.size))
-        for ids, lengths, part_counts in parts:
-            if items == 0:
+        for number, (ids, lengths, part_counts) in enumerate(parts):
+            if number == 0:
                 ids, lengths = ids[1:], lengths[1:]
-                part_counts[COUNTS.index("tokens")] -= 1
+                counts[COUNTS.index("tokens")] -= 1
             data.write(ids.tobytes())
             index.write(lengths.astype("<i4").tobytes())
             items += len(lengths)
             counts += part_counts
-        _write_offsets(prefix.with_suffix(".idx.partial"), index, items, np.dtype(dtype).itemsize)
+        _write_offsets(index, items, np.dtype(dtype).itemsize)
         index.seek(0)
         index.write(_HEADER.pack(_MAGIC, _VERSION, _DTYPE_CODES[np.dtype(dtype)], items))
     return dict(zip(COUNTS, counts.tolist(), strict=True))
 
 
-def _write_offsets(path: Path, index: BinaryIO, items: int, item_bytes: int) -> None:
+def _write_offsets(index: BinaryIO, items: int, item_bytes: int) -> None:
     """Appends the byte offset of every item, from the lengths that already stand in the file."""
     index.flush()
     offset = 0
-    with open(path, "rb") as written:
+    with open(index.name, "rb") as written:
         written.seek(_HEADER.size)
         for begin in range(0, items, _BLOCK_ITEMS):
             count = min(_BLOCK_ITEMS, items - begin)

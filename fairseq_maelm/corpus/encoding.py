@@ -1,12 +1,13 @@
 """Encoding: chunks of the cleaned text become part files, each with its own items of every split and shard."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fairseq_maelm.corpus.chunks import Chunk, read_chunk
 from fairseq_maelm.corpus.files import atomic_file
 from fairseq_maelm.corpus.splitting import Split
 from fairseq_maelm.corpus.vocabulary import END_OF_SENTENCE, UNKNOWN, FairseqEncoder
@@ -14,55 +15,6 @@ from fairseq_maelm.corpus.vocabulary import END_OF_SENTENCE, UNKNOWN, FairseqEnc
 COUNTS = ("documents", "paragraphs", "characters", "bytes", "tokens", "unknown_tokens", "paragraphs_without_tokens")
 
 _PARAGRAPHS_AT_A_TIME = 1024
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """A range of whole lines of a cleaned file: the unit of work, and of resuming, of the encoding step.
-
-    Attributes:
-        offset: its first byte.
-        length: its bytes.
-        first_document: the number of the document that its first paragraph belongs to.
-        first_paragraph: the number of its first paragraph.
-        starts_document: whether its first paragraph is the first of its document.
-    """
-
-    offset: int
-    length: int
-    first_document: int
-    first_paragraph: int
-    starts_document: bool
-
-    def as_json(self) -> dict[str, int | bool]:
-        """The chunk as a JSON object with the names of its attributes."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class ChunkText:
-    """The decoded content of a chunk of P paragraphs.
-
-    Attributes:
-        paragraphs: the paragraphs in order.
-        documents: <int64>[P] the number of each paragraph's document.
-        starts: <bool>[P] True where a paragraph is the first of its document.
-    """
-
-    paragraphs: list[str]
-    documents: NDArray[np.int64]
-    starts: NDArray[np.bool_]
-
-
-def read_chunk(cleaned: Path, chunk: Chunk) -> ChunkText:
-    """Reads one chunk of a cleaned file."""
-    with open(cleaned, "rb") as stream:
-        stream.seek(chunk.offset)
-        lines = stream.read(chunk.length).decode("utf-8").split("\n")[:-1]
-    is_blank = np.fromiter((not line for line in lines), dtype=bool, count=len(lines))
-    starts_here = np.concatenate([[chunk.starts_document], is_blank[:-1]])[~is_blank]
-    documents = chunk.first_document - int(chunk.starts_document) + np.cumsum(starts_here, dtype=np.int64)
-    return ChunkText([line for line in lines if line], documents, starts_here)
 
 
 @dataclass(frozen=True)
@@ -99,7 +51,8 @@ class EncodingJob:
         <int32>[items] and ``counts<t>`` <int64>[len(COUNTS)]. A document's first item is a lone </s>, its blank line.
         """
         number, chunk = task
-        text = read_chunk(self.cleaned, chunk)
+        with open(self.cleaned, "rb") as cleaned:
+            text = read_chunk(cleaned, chunk)
         if self.split is None:
             targets = np.full(len(text.paragraphs), self.shards, dtype=np.int64)
         else:
@@ -141,25 +94,12 @@ class EncodingJob:
         return with_blank_lines, item_lengths, counts
 
 
-_job: EncodingJob | None = None
+PartArrays = tuple[NDArray[np.generic], NDArray[np.int32], NDArray[np.int64]]
 
 
-def hand_over(job: EncodingJob) -> None:
-    """Makes ``job`` the one that `encode_chunk` works on; forked workers inherit it, which costs no copy."""
-    global _job
-    _job = job
-
-
-def encode_chunk(task: tuple[int, Chunk]) -> int:
-    """Encodes one numbered chunk of the job handed over; see `EncodingJob.encode`."""
-    assert _job is not None
-    return _job.encode(task)
-
-
-def read_parts(parts: list[Path], target: int) -> Iterator[tuple[NDArray[np.generic], NDArray[np.int32], NDArray[np.int64]]]:
+def read_parts(parts: list[Path], target: int) -> Iterator[PartArrays]:
     """Yields ids, lengths and counts of one target from the part files that have any, in order."""
     for part in parts:
         with np.load(part) as arrays:
             if f"ids{target}" in arrays:
                 yield arrays[f"ids{target}"], arrays[f"lengths{target}"], arrays[f"counts{target}"]
-

@@ -2,4 +2,4 @@
 
 
 class CorpusError(ValueError):
-    """A setting, an input file or an output folder is not as it must be; the message says which, where and what to do."""
+    """A setting, an input file or an output folder is not as it must be; the message says which and what to do."""

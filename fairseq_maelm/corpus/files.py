@@ -28,14 +28,21 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """Opens a file for writing that gets the name ``path`` only when the block ends without an exception.
 
     Until then its name ends in ``.partial``, so that a run killed at any moment leaves no half file under a real name.
+    The process number in that name keeps the last breath of an orphaned worker apart from the run that resumes.
     """
-    partial = path.with_name(path.name + PARTIAL_SUFFIX)
+    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
     with open(partial, "wb") as stream:
         yield stream
         stream.flush()
         os.fsync(stream.fileno())
     os.replace(partial, path)
     synchronise_folder(path.parent)
+
+
+def remove_partial_files(folder: Path) -> None:
+    """Removes what killed runs left of unfinished files anywhere below ``folder``."""
+    for path in folder.rglob(f"*{PARTIAL_SUFFIX}"):
+        path.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -45,8 +52,8 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes ``content`` atomically as indented UTF-8 JSON."""
-    write_bytes(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode("utf-8"))
+    """Writes ``content`` atomically as indented JSON."""
+    write_bytes(path, (json.dumps(content, indent=2) + "\n").encode("ascii"))
 
 
 def read_json(path: Path) -> Any:
@@ -81,7 +88,7 @@ class FolderLock:
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             os.close(self._descriptor)
             raise CorpusError(
                 f"another `maelm prepare` is writing to {self._path.parent.parent}; wait for it or stop it"
@@ -92,5 +99,5 @@ class FolderLock:
         os.close(self._descriptor)
 
     def forget(self) -> None:
-        """Closes the copy of the lock that a forked worker inherits, so that an orphan cannot keep the folder locked."""
+        """Closes the copy of the lock that a forked worker inherits, so that no orphan keeps the folder locked."""
         os.close(self._descriptor)

@@ -14,7 +14,14 @@ import sentencepiece
 
 from fairseq_maelm.corpus import steps
 from fairseq_maelm.corpus.errors import CorpusError
-from fairseq_maelm.corpus.files import FolderLock, read_json, sha256_of, synchronise_folder, write_json
+from fairseq_maelm.corpus.files import (
+    FolderLock,
+    read_json,
+    remove_partial_files,
+    sha256_of,
+    synchronise_folder,
+    write_json,
+)
 from fairseq_maelm.corpus.reading import Source, find_sources
 from fairseq_maelm.corpus.settings import PrepareSettings, explain_difference, fingerprint
 from fairseq_maelm.corpus.splitting import Split, draw_split
@@ -59,13 +66,14 @@ def prepare(settings: PrepareSettings) -> PreparedCorpus:
         steps.CORPUS: find_sources(settings.inputs, settings.json_field),
         steps.VALID: find_sources(settings.valid, settings.json_field),
     }
-    _check_output_apart(settings)
+    _check_apart(settings, sources)
     run = _describe(settings, sources)
     manifest = _finished(settings.output, run)
     if manifest is None:
         manifest = _prepare(settings, sources, run)
         return PreparedCorpus(_folders(settings), manifest, was_there=False)
     logger.info("%s was already prepared from these files with these settings: nothing to do", settings.output)
+    # A run killed right after it wrote the manifest leaves this.
     shutil.rmtree(settings.output / UNFINISHED_FOLDER, ignore_errors=True)
     return PreparedCorpus(_folders(settings), manifest, was_there=True)
 
@@ -74,7 +82,17 @@ def _folders(settings: PrepareSettings) -> list[Path]:
     return [settings.output / name for name in steps.shard_names(settings.shards)]
 
 
-def _check_output_apart(settings: PrepareSettings) -> None:
+def _check_apart(settings: PrepareSettings, sources: dict[str, list[Source]]) -> None:
+    """Checks that no file is read twice and that the output is no input.
+
+    Raises:
+        CorpusError: validation would measure what training has seen, or a later run would read its own output.
+    """
+    seen: set[Path] = set()
+    for source in (*sources[steps.CORPUS], *sources[steps.VALID]):
+        if source.path.resolve() in seen:
+            raise CorpusError(f"the file {source.path} is among the inputs and --valid more than once")
+        seen.add(source.path.resolve())
     output = settings.output.resolve()
     for path in (*settings.inputs, *settings.valid):
         if path.is_dir() and output.is_relative_to(path.resolve()):
@@ -124,6 +142,9 @@ def _prepare(settings: PrepareSettings, sources: dict[str, list[Source]], run: d
     folder = settings.output / UNFINISHED_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     with FolderLock(folder / "lock") as lock:
+        if (finished_meanwhile := _finished(settings.output, run)) is not None:
+            return finished_meanwhile
+        remove_partial_files(settings.output)
         if (folder / _RUN_FILE).exists():
             _refuse_difference(settings.output, read_json(folder / _RUN_FILE), run)
             logger.info("resuming the interrupted preparation in %s", settings.output)
@@ -135,10 +156,10 @@ def _prepare(settings: PrepareSettings, sources: dict[str, list[Source]], run: d
         split = _draw_split(settings, cleaned)
         vocabulary = _step(folder, "vocabulary", seconds, lambda: steps.make_vocabulary(work, cleaned, split))
         _step(folder, "encode", seconds, lambda: steps.encode(work, cleaned, split))
-        counts = _step(folder, "binarise", seconds, lambda: steps.binarise(work, cleaned, split))
-        manifest = _manifest(run, cleaned, vocabulary, counts, seconds, work.outputs)
+        binarised = _step(folder, "binarise", seconds, lambda: steps.binarise(work, cleaned, split))
+        manifest = {**_origin(run, cleaned), "vocabulary": vocabulary, **binarised, "seconds": seconds}
         _publish(settings, work.outputs, manifest)
-    shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)
     return manifest
 
 
@@ -191,14 +212,8 @@ def _draw_split(settings: PrepareSettings, cleaned: dict[str, Any]) -> Split:
     return split
 
 
-def _manifest(
-    run: dict[str, Any],
-    cleaned: dict[str, Any],
-    vocabulary: dict[str, Any],
-    counts: dict[str, Any],
-    seconds: dict[str, float],
-    outputs: Path,
-) -> dict[str, Any]:
+def _origin(run: dict[str, Any], cleaned: dict[str, Any]) -> dict[str, Any]:
+    """The part of the manifest that says what the data was made from, and by what."""
     files = dict(run["files"])
     for role, state in cleaned.items():
         pairs = zip(files[role], state["sha256"], strict=True)
@@ -212,17 +227,9 @@ def _manifest(
         },
         "settings": run["settings"],
         "files": files,
-        "vocabulary": vocabulary,
         "duplicate_paragraphs_dropped": {
             role: state["duplicate_paragraphs_dropped"] for role, state in cleaned.items()
         },
-        "counts": counts,
-        "outputs": {
-            path.relative_to(outputs).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
-            for path in sorted(outputs.rglob("*"))
-            if path.is_file()
-        },
-        "seconds": seconds,
     }
 
 

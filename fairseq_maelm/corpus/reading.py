@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from fairseq_maelm.corpus.errors import CorpusError
 
@@ -78,10 +78,10 @@ def _source(path: Path, json_field: str) -> Source:
 
 
 class _HashingFile(io.RawIOBase):
-    """A file being read whose SHA-256 and size accumulate on the way, so that inputs are read only once."""
+    """Passes a raw file's bytes on while their SHA-256 and number accumulate, so that inputs are read only once."""
 
-    def __init__(self, path: Path) -> None:
-        self._stream = open(path, "rb", buffering=0)
+    def __init__(self, stream: io.RawIOBase | io.FileIO) -> None:
+        self._stream = stream
         self._digest = hashlib.sha256()
         self.size = 0
 
@@ -97,9 +97,13 @@ class _HashingFile(io.RawIOBase):
     def sha256(self) -> str:
         return self._digest.hexdigest()
 
-    def close(self) -> None:
-        self._stream.close()
-        super().close()
+
+def _decompressing(path: Path, stream: BinaryIO) -> BinaryIO:
+    if path.suffix == ".gz":
+        return cast(BinaryIO, gzip.GzipFile(fileobj=stream))
+    if path.suffix == ".xz":
+        return cast(BinaryIO, lzma.LZMAFile(stream))
+    return stream
 
 
 class SourceReader:
@@ -125,7 +129,8 @@ class SourceReader:
         """
         path = self.source.path
         try:
-            with _HashingFile(path) as file:
+            with open(path, "rb", buffering=0) as raw:
+                file = _HashingFile(raw)
                 for segment in self._segments(file):
                     self.bytes_read = file.size
                     yield segment
@@ -136,12 +141,7 @@ class SourceReader:
             raise CorpusError(f"cannot read {path}: {error.strerror or error}") from error
 
     def _segments(self, file: _HashingFile) -> Iterator[Segment]:
-        buffered = io.BufferedReader(file, 2**20)
-        stream: Any = buffered
-        if self.source.path.suffix == ".gz":
-            stream = io.BufferedReader(gzip.GzipFile(fileobj=buffered), 2**20)  # type: ignore[type-var]
-        elif self.source.path.suffix == ".xz":
-            stream = io.BufferedReader(lzma.LZMAFile(buffered), 2**20)  # type: ignore[type-var]
+        stream = _decompressing(self.source.path, io.BufferedReader(file, 2**20))
         line = 1
         while data := stream.read(self._segment_bytes):
             if not data.endswith(b"\n"):
@@ -149,8 +149,8 @@ class SourceReader:
             yield Segment(self.source, line, data, starts_file=line == 1)
             line += data.count(b"\n")
 
-    def _rest_of_line(self, stream: Any, line: int) -> bytes:
-        rest: bytes = stream.readline(LONGEST_LINE_BYTES)
+    def _rest_of_line(self, stream: BinaryIO, line: int) -> bytes:
+        rest = stream.readline(LONGEST_LINE_BYTES)
         if len(rest) == LONGEST_LINE_BYTES:
             raise CorpusError(
                 f"{self.source.path}:{line}: this line is longer than {LONGEST_LINE_BYTES >> 20} MiB; "
@@ -167,6 +167,7 @@ def segment_lines(segment: Segment) -> Iterator[str]:
     """
     text = _decode(segment)
     if segment.starts_file:
+        text = text.removeprefix("\ufeff")
         yield ""
     lines = text.split("\n")
     if segment.source.json_field is None:

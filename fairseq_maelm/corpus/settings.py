@@ -28,7 +28,7 @@ class PrepareSettings:
         deduplicate: whether to drop paragraphs whose exact text came before.
         preset: "uncased" or "cased", the named vocabularies.
         vocabulary_size: pieces of the sentencepiece model, instead of the preset's.
-        character_coverage: share (0, 1] of the text's characters that the vocabulary must spell.
+        character_coverage: share (0.98 ... 1) of the text's characters that the vocabulary must spell.
         sample_megabytes: how much text, in 10^6 bytes, the vocabulary is trained on; drawn at random.
         sentencepiece_model: a model to use instead of training one.
         shards: parts of the training split, 1 ... 100.
@@ -88,8 +88,10 @@ class PrepareSettings:
             raise CorpusError(f"--preset must be one of {', '.join(PRESETS)}, not {self.preset!r}")
         if self.vocabulary_size is not None and self.vocabulary_size < 4:
             raise CorpusError(f"--vocabulary-size must be at least 4, not {self.vocabulary_size}")
-        if self.character_coverage is not None and not 0 < self.character_coverage <= 1:
-            raise CorpusError(f"--character-coverage must lie in (0, 1], not {self.character_coverage}")
+        if self.character_coverage is not None and not 0.98 <= self.character_coverage <= 1:
+            raise CorpusError(
+                f"--character-coverage must lie in 0.98 ... 1, sentencepiece's limits, not {self.character_coverage}"
+            )
         if self.sample_megabytes is not None and self.sample_megabytes <= 0:
             raise CorpusError(f"--sample-megabytes must be positive, not {self.sample_megabytes}")
 
@@ -99,6 +101,7 @@ class PrepareSettings:
         if fraction is None and self.valid_documents is None and not self.valid:
             fraction = DEFAULT_VALID_FRACTION
         resolved: dict[str, Any] = {
+            "sentencepiece_model": None if self.sentencepiece_model is None else self.sentencepiece_model.name,
             "valid_fraction": fraction,
             "valid_documents": self.valid_documents,
             "json_field": self.json_field,
@@ -109,8 +112,8 @@ class PrepareSettings:
         if self.sentencepiece_model is None:
             preset = PRESETS[self.preset or DEFAULT_PRESET]
             resolved |= {
+                "preset": self.preset or DEFAULT_PRESET,
                 "vocabulary_size": self.vocabulary_size or preset.size,
-                "normalisation": preset.normalisation,
                 "character_coverage": self.character_coverage or 0.9995,
                 "sample_megabytes": self.sample_megabytes or 100.0,
             }
@@ -134,9 +137,9 @@ def explain_difference(earlier: dict[str, Any], now: dict[str, Any]) -> str | No
         earlier, now: {"settings": resolved settings, "files": {role: fingerprints}}.
     """
     before, after = earlier["settings"], now["settings"]
-    for name in sorted(before.keys() | after.keys()):
+    for name in {**before, **after}:
         if before.get(name) != after.get(name):
-            return f"{name} was {before.get(name)!r} and is now {after.get(name)!r}"
+            return f"{_option(name)} was {before.get(name)!r} and is now {after.get(name)!r}"
     for role in sorted(earlier["files"].keys() | now["files"].keys()):
         difference = _file_difference(role, earlier["files"].get(role, []), now["files"].get(role, []))
         if difference:

@@ -4,10 +4,11 @@ Every step works inside one folder. It ends by writing its own state file there,
 exists is done, and a step that was killed starts anew; encoding resumes part by part.
 """
 
+import functools
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,18 @@ import numpy as np
 from tqdm import tqdm
 
 from fairseq_maelm.corpus.binarising import write_dataset
-from fairseq_maelm.corpus.cleaning import CleanedBlock, Deduplicator, clean_segments
-from fairseq_maelm.corpus.encoding import Chunk, EncodingJob, encode_chunk, hand_over, read_chunk, read_parts
+from fairseq_maelm.corpus.chunks import Chunk, CleanedTextWriter, read_chunk
+from fairseq_maelm.corpus.cleaning import Deduplicator, clean_segments
+from fairseq_maelm.corpus.encoding import EncodingJob, read_parts
 from fairseq_maelm.corpus.errors import CorpusError
-from fairseq_maelm.corpus.files import atomic_file, write_bytes
+from fairseq_maelm.corpus.files import atomic_file, sha256_of, write_bytes
 from fairseq_maelm.corpus.reading import Segment, Source, SourceReader
 from fairseq_maelm.corpus.settings import PrepareSettings
 from fairseq_maelm.corpus.splitting import Split, random_keys
 from fairseq_maelm.corpus.vocabulary import (
     DICTIONARY_FILE,
     MODEL_FILE,
+    PRESETS,
     FairseqEncoder,
     dictionary_text,
     load_sentencepiece,
@@ -82,61 +85,37 @@ def chunks_of(cleaned: dict[str, Any]) -> list[Chunk]:
 def clean(work: Work, sources: dict[str, list[Source]]) -> dict[str, Any]:
     """Cleans all files of every role into one text each; returns counts, chunks and checksums by role."""
     duplicates = Deduplicator() if work.settings.deduplicate else None
-    return {
-        role: _clean_role(work, role, sources[role], duplicates) for role in (VALID, CORPUS) if sources.get(role)
-    }
+    return {role: _clean_role(work, role, sources[role], duplicates) for role in (VALID, CORPUS) if sources.get(role)}
 
 
 def _clean_role(work: Work, role: str, sources: list[Source], duplicates: Deduplicator | None) -> dict[str, Any]:
     readers = [SourceReader(source, CHUNK_BYTES) for source in sources]
-    chunks: list[Chunk] = []
-    documents = paragraphs = offset = 0
     dropped_before = duplicates.dropped if duplicates else 0
-    at_boundary = True
+    clean_group = functools.partial(clean_segments, with_digests=duplicates is not None)
     size = sum(source.path.stat().st_size for source in sources)
-    blocks = ordered_map(_CleanSegments(duplicates is not None), _grouped(readers), work.settings.workers, work.in_child)
     with atomic_file(work.cleaned(role)) as stream, _progress(f"clean {role}", size) as bar:
-        for block in blocks:
-            bar.update(sum(reader.bytes_read for reader in readers) - bar.n)
-            if duplicates:
-                block = duplicates.filter(block)
-            if block.paragraphs:
-                starts = block.starts_document or at_boundary
-                if starts and offset:
-                    offset += stream.write(b"\n")
-                before = documents
-                documents += block.documents + int(at_boundary and not block.starts_document)
-                first = before if starts else before - 1
-                chunks.append(Chunk(offset, len(block.data), first, paragraphs, starts))
-                offset += stream.write(block.data)
-                paragraphs += block.paragraphs
-            at_boundary = block.ends_document or (at_boundary and not block.paragraphs)
+        writer = CleanedTextWriter(stream)
+        for block in ordered_map(clean_group, _grouped(readers, bar), work.settings.workers, work.in_child):
+            writer.write(duplicates.filter(block) if duplicates else block)
     return {
-        "documents": documents,
-        "paragraphs": paragraphs,
-        "bytes": offset,
+        "documents": writer.documents,
+        "paragraphs": writer.paragraphs,
+        "bytes": writer.bytes,
         "duplicate_paragraphs_dropped": duplicates.dropped - dropped_before if duplicates else 0,
         "sha256": [reader.sha256 for reader in readers],
-        "chunks": [list(chunk.as_json().values()) for chunk in chunks],
+        "chunks": [astuple(chunk) for chunk in writer.chunks],
     }
 
 
-@dataclass(frozen=True)
-class _CleanSegments:
-    """`clean_segments` with its setting, in a form that can be sent to a worker."""
-
-    with_digests: bool
-
-    def __call__(self, segments: list[Segment]) -> CleanedBlock:
-        return clean_segments(segments, self.with_digests)
-
-
-def _grouped(readers: Iterable[SourceReader]) -> Iterator[list[Segment]]:
+def _grouped(readers: Iterable[SourceReader], bar: Any) -> Iterator[list[Segment]]:
     """Groups the segments of many small files, so that each group has about the bytes of a chunk."""
     group: list[Segment] = []
     size = 0
     for reader in readers:
+        read_before = 0
         for segment in reader:
+            bar.update(reader.bytes_read - read_before)
+            read_before = reader.bytes_read
             group.append(segment)
             size += len(segment.data)
             if size >= CHUNK_BYTES:
@@ -154,18 +133,18 @@ def make_vocabulary(work: Work, cleaned: dict[str, Any], split: Split) -> dict[s
         resolved = work.settings.resolved()
         share = resolved["sample_megabytes"] * 1e6 / cleaned[CORPUS]["bytes"]
         sample = _sample(work, chunks_of(cleaned[CORPUS]), split, min(share, 1.0))
-        model = train_sentencepiece(
-            sample, resolved["vocabulary_size"], resolved["normalisation"], resolved["character_coverage"]
-        )
+        normalisation = PRESETS[resolved["preset"]].normalisation
+        model = train_sentencepiece(sample, resolved["vocabulary_size"], normalisation, resolved["character_coverage"])
         write_bytes(work.model, model)
     encoder = FairseqEncoder(load_sentencepiece(work.model))
     return {"dictionary_symbols": encoder.dictionary_size, "dictionary_symbols_with_mask": encoder.dictionary_size + 1}
 
 
 def _sample(work: Work, chunks: list[Chunk], split: Split, share: float) -> Iterator[str]:
-    with _progress("sample", sum(chunk.length for chunk in chunks)) as bar:
+    size = sum(chunk.length for chunk in chunks)
+    with open(work.cleaned(CORPUS), "rb") as cleaned, _progress("sample", size) as bar:
         for chunk in chunks:
-            text = read_chunk(work.cleaned(CORPUS), chunk)
+            text = read_chunk(cleaned, chunk)
             keys = random_keys(chunk.first_paragraph, len(text.paragraphs), split.seed, "sample")
             is_training = split.targets_of(text.documents) != split.shards
             for index in np.flatnonzero((keys.astype(np.float64) < share * 2.0**64) & is_training):
@@ -184,10 +163,9 @@ def encode(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
         chunks = chunks_of(state)
         missing = [(number, chunk) for number, chunk in enumerate(chunks) if not job.part(number).exists()]
         reused += len(chunks) - len(missing)
-        hand_over(job)
         with _progress(f"encode {role}", state["bytes"]) as bar:
             bar.update(state["bytes"] - sum(chunk.length for _, chunk in missing))
-            for length in ordered_map(encode_chunk, missing, work.settings.workers, work.in_child):
+            for length in ordered_map(job.encode, missing, work.settings.workers, work.in_child):
                 bar.update(length)
     if reused:
         logger.info("resumed: %d parts were already encoded", reused)
@@ -195,7 +173,11 @@ def encode(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
 
 
 def binarise(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
-    """Joins the parts into the data folders under ``outputs``; returns the counts of every dataset by its path."""
+    """Joins the parts into the data folders under ``outputs``.
+
+    Returns:
+        counts by dataset, such as "train", and the bytes and checksum of every file written.
+    """
     processor = load_sentencepiece(work.model)
     dtype = FairseqEncoder(processor).dtype
     parts = {
@@ -214,7 +196,12 @@ def binarise(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any
             # The user's own validation files, when there are any, are the whole of the split.
             of_valid = parts.get(VALID, parts[CORPUS])
             counts[_joined(name, "valid")] = write_dataset(folder / "valid", read_parts(of_valid, split.shards), dtype)
-    return counts
+    files = {
+        path.relative_to(work.outputs).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+        for path in sorted(work.outputs.rglob("*"))
+        if path.is_file()
+    }
+    return {"counts": counts, "outputs": files}
 
 
 def shard_names(shards: int) -> list[str]:

@@ -53,7 +53,7 @@ def train_sentencepiece(
         paragraphs: the text, in memory once sentencepiece has read it.
         vocabulary_size: pieces to learn, with <unk>, <s> and </s>.
         normalisation: sentencepiece's rule, such as ``nmt_nfkc_cf``.
-        character_coverage: the share (0, 1] of the text's characters that must not become <unk>.
+        character_coverage: the share (0.98 ... 1) of the text's characters that must not become <unk>.
 
     Raises:
         CorpusError: the text is too small, or too rich in characters, for that many pieces.

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fairseq_maelm.corpus.errors import CorpusError
 
@@ -42,11 +42,11 @@ def ordered_map(
         return
     # Forking shares what is already imported and loaded; a fresh interpreter would import torch in every worker.
     context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(workers, context, _start_worker, (os.getpid(), in_child)) as pool:
+    with ProcessPoolExecutor(workers, context, _start_worker, (os.getpid(), in_child, function)) as pool:
         under_way: deque[Future[Result]] = deque()
         try:
             for task in tasks:
-                under_way.append(pool.submit(function, task))
+                under_way.append(pool.submit(_call_function, task))
                 if len(under_way) > 2 * workers:
                     yield under_way.popleft().result()
             while under_way:
@@ -61,7 +61,18 @@ def ordered_map(
                 future.cancel()
 
 
-def _start_worker(parent: int, in_child: Callable[[], None]) -> None:
+# What a worker calls for every task: inherited by forking, so that a vocabulary is not sent along with each of them.
+_function: Callable[[Any], Any] | None = None
+
+
+def _call_function(task: Any) -> Any:
+    assert _function is not None
+    return _function(task)
+
+
+def _start_worker(parent: int, in_child: Callable[[], None], function: Callable[[Any], Any]) -> None:
+    global _function
+    _function = function
     # Ctrl-C reaches the whole process group; only the parent answers it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, args=(parent,), daemon=True).start()

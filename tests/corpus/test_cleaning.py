@@ -1,0 +1,130 @@
+"""Cleaning: literal cases, properties over all of Unicode, and blocks that fit together however they are cut."""
+
+import io
+import unicodedata
+from pathlib import Path
+
+import pytest
+import sentencepiece
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairseq_maelm.corpus import clean_text
+from fairseq_maelm.corpus.chunks import CleanedTextWriter, read_chunk
+from fairseq_maelm.corpus.cleaning import CleanedBlock, Deduplicator, assemble_block, clean_segments
+from fairseq_maelm.corpus.reading import Segment, Source
+
+from .texts import flat, make_documents, train_model
+
+ALL_CHARACTERS = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        ("", ""),
+        ("  two   words\t\n", "two words"),
+        ("e\u0301", "\u00e9"),
+        ("a\x00b\x1fc\x7fd\x85e\x9ff", "a b c d e f"),
+        ("\ufeffstart", "start"),
+        ("non\u00a0breaking\u3000wide\u2028line", "non breaking wide line"),
+        ("carriage return\r", "carriage return"),
+        ("\u200b \u200e", ""),
+        ("zero\u200dwidth\u200cjoiners stay", "zero\u200dwidth\u200cjoiners stay"),
+        ("<s> and <mask> are text", "<s> and <mask> are text"),
+    ],
+)
+def test_literal_cases(text: str, cleaned: str) -> None:
+    assert clean_text(text) == cleaned
+
+
+@given(st.text())
+def test_cleaning_is_normal_and_final(text: str) -> None:
+    cleaned = clean_text(text)
+    assert clean_text(cleaned) == cleaned
+    assert unicodedata.is_normalized("NFC", cleaned)
+    assert cleaned == " ".join(cleaned.split())
+    assert not any(unicodedata.category(character) == "Cc" for character in cleaned)
+
+
+@pytest.mark.parametrize("rule", ["nmt_nfkc", "nmt_nfkc_cf"])
+def test_every_character_that_is_left_gives_a_token(rule: str) -> None:
+    """An empty sequence in the data would be read as a blank line, and so split its document."""
+    model = train_model(flat(make_documents(50)), normalization_rule_name=rule)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    cleaned = [text for text in map(clean_text, ALL_CHARACTERS) if text]
+    assert len(cleaned) > 1_100_000
+    assert all(processor.encode(cleaned))
+
+
+PARAGRAPHS = st.lists(st.sampled_from(["", "", "one", "two words", "thr\u00e9\u00e9"]), max_size=30)
+
+
+def reference_documents(lines: list[str]) -> list[list[str]]:
+    """Documents of cleaned lines, by the plainest possible loop."""
+    documents: list[list[str]] = []
+    fresh = True
+    for line in lines:
+        if line and fresh:
+            documents.append([])
+        if line:
+            documents[-1].append(line)
+        fresh = not line
+    return documents
+
+
+@given(PARAGRAPHS, st.lists(st.integers(0, 30), max_size=6))
+def test_blocks_join_to_the_same_text_wherever_they_are_cut(lines: list[str], cuts: list[int]) -> None:
+    stream = io.BytesIO()
+    writer = CleanedTextWriter(stream)
+    edges = [0, *sorted(min(cut, len(lines)) for cut in cuts), len(lines)]
+    for begin, end in zip(edges, edges[1:], strict=False):
+        writer.write(assemble_block(line.encode() for line in lines[begin:end]))
+    documents = reference_documents(lines)
+    assert stream.getvalue().decode() == "\n".join("".join(f"{line}\n" for line in document) for document in documents)
+    assert writer.documents == len(documents)
+    assert writer.paragraphs == sum(map(len, documents))
+    assert writer.bytes == len(stream.getvalue())
+
+
+@given(PARAGRAPHS, st.lists(st.integers(0, 30), max_size=6))
+def test_chunks_know_their_documents(lines: list[str], cuts: list[int]) -> None:
+    stream = io.BytesIO()
+    writer = CleanedTextWriter(stream)
+    edges = [0, *sorted(min(cut, len(lines)) for cut in cuts), len(lines)]
+    for begin, end in zip(edges, edges[1:], strict=False):
+        writer.write(assemble_block(line.encode() for line in lines[begin:end]))
+    read = []
+    for chunk in writer.chunks:
+        text = read_chunk(io.BytesIO(stream.getvalue()), chunk)
+        assert chunk.first_paragraph == len(read)
+        read.extend(zip(text.paragraphs, text.documents.tolist(), text.starts.tolist(), strict=True))
+    assert read == [
+        (line, number, position == 0)
+        for number, document in enumerate(reference_documents(lines))
+        for position, line in enumerate(document)
+    ]
+
+
+def block_of(data: bytes, starts_file: bool) -> CleanedBlock:
+    return clean_segments([Segment(Source(Path("a")), 1, data, starts_file)], with_digests=True)
+
+
+def test_duplicates_are_dropped_within_and_across_blocks() -> None:
+    duplicates = Deduplicator()
+    first = duplicates.filter(block_of(b"x\ny\n\nx\n\nz\n", starts_file=True))
+    assert first.data == b"x\ny\n\nz\n"
+    assert (first.documents, first.paragraphs) == (2, 3)
+    second = duplicates.filter(block_of(b"  y \nw\n", starts_file=False))
+    assert second.data == b"w\n"
+    assert duplicates.dropped == 2
+
+
+def test_a_document_goes_on_after_its_first_paragraph_was_dropped() -> None:
+    duplicates = Deduplicator()
+    stream = io.BytesIO()
+    writer = CleanedTextWriter(stream)
+    for data in (b"same\nend\n", b"same\n\nsame\nnew\n", b"more\n"):
+        writer.write(duplicates.filter(block_of(data, starts_file=False)))
+    assert stream.getvalue() == b"same\nend\n\nnew\nmore\n"
+    assert writer.documents == 2

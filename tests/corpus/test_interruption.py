@@ -1,0 +1,183 @@
+"""Runs that are killed: nothing half done looks whole, and the same request finishes the work with the same result."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairseq_maelm.corpus import CorpusError, prepare, steps
+from fairseq_maelm.corpus.workers import ordered_map
+
+from .texts import contents, make_documents, settings_for, write_text
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nothing in the package may catch it."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a corpus of a few chunks."""
+    monkeypatch.setattr(steps, "CHUNK_BYTES", 4000)
+    write_text(tmp_path / "text.txt", make_documents(40))
+    return tmp_path
+
+
+def count_renames(monkeypatch: pytest.MonkeyPatch, allowed: int) -> list[Path]:
+    """Makes the process die at the rename after ``allowed`` ones; every finished file owes its name to a rename."""
+    done: list[Path] = []
+    rename = os.replace
+
+    def replace(source: Any, target: Any) -> None:
+        if len(done) == allowed:
+            raise Killed
+        done.append(Path(target))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    return done
+
+
+def test_killed_at_every_rename_and_resumed_gives_the_same_result(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        renames = count_renames(patch, allowed=10**9)
+        prepare(settings_for(folder, shards=2))
+    expected = contents(folder / "data")
+    assert len(renames) > 25
+    assert renames[-1] == folder / "data" / "manifest.json"
+    for allowed in range(len(renames)):
+        settings = settings_for(folder, shards=2, output=folder / f"killed{allowed}")
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            count_renames(patch, allowed)
+            prepare(settings)
+        assert not (settings.output / "manifest.json").exists()
+        resumed = prepare(settings)
+        assert not resumed.was_there
+        assert contents(settings.output) == expected
+
+
+def test_a_run_killed_again_and_again_advances(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_for(folder)
+    killed = 0
+    while killed < 100:
+        with monkeypatch.context() as patch:
+            # As many as the longest step that starts anew needs, and one.
+            count_renames(patch, allowed=8)
+            try:
+                prepare(settings)
+                break
+            except Killed:
+                killed += 1
+                assert not (settings.output / "manifest.json").exists()
+    assert 2 < killed < 100
+    expected = prepare(settings_for(folder, output=folder / "at_once"))
+    assert contents(settings.output) == contents(expected.folders[0])
+
+
+def test_an_interrupted_run_is_not_mixed_with_another_request(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        count_renames(patch, allowed=6)
+        prepare(settings_for(folder))
+    with pytest.raises(CorpusError, match="begun, differently: --seed was 1 and is now 2"):
+        prepare(settings_for(folder, seed=2))
+    write_text(folder / "text.txt", make_documents(61))
+    with pytest.raises(CorpusError, match=r"text\.txt was changed since"):
+        prepare(settings_for(folder))
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from fairseq_maelm.corpus import PrepareSettings, prepare, steps
+steps.CHUNK_BYTES = 4000
+folder = Path(sys.argv[1])
+prepare(PrepareSettings(
+    inputs=(folder / "text.txt",), output=folder / "data", valid_documents=5, vocabulary_size=120, workers=2))
+"""
+
+
+def child_processes(parent: int) -> list[int]:
+    """The numbers of the processes that ``parent`` started."""
+    return [int(number) for number in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+def is_running(process: int) -> bool:
+    """Whether a process is there and has not ended; one that nobody waited for stays listed as a zombie."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def test_kill_9_while_workers_encode(folder: Path) -> None:
+    if not Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists():
+        pytest.skip("needs Linux's /proc")
+    write_text(folder / "text.txt", make_documents(3000))
+    package_root = Path(steps.__file__).parents[2]
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(folder)], env={**os.environ, "PYTHONPATH": str(package_root)}
+    )
+    parts = folder / "data" / "unfinished" / "parts_inputs"
+    deadline = time.monotonic() + 120
+    while len(list(parts.glob("part*.npz"))) < 3:
+        assert child.poll() is None and time.monotonic() < deadline, "the child ended before it could be killed"
+        time.sleep(0.002)
+    workers = child_processes(child.pid)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert len(workers) == 2
+    assert not (folder / "data" / "manifest.json").exists()
+    finished_parts = {path: path.stat().st_mtime_ns for path in parts.glob("part*.npz")}
+    deadline = time.monotonic() + 20
+    while any(map(is_running, workers)):
+        assert time.monotonic() < deadline, "workers outlive their killed parent"
+        time.sleep(0.05)
+
+    kept: list[Path] = []
+    encode = steps.encode
+
+    def encode_and_look(*arguments: Any) -> dict[str, Any]:
+        state = encode(*arguments)
+        kept.extend(path for path, changed in finished_parts.items() if path.stat().st_mtime_ns == changed)
+        return state
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(steps, "encode", encode_and_look)
+        prepare(settings_for(folder))
+    assert kept == list(finished_parts)
+    expected = prepare(settings_for(folder, output=folder / "at_once"))
+    assert contents(folder / "data") == contents(expected.folders[0])
+
+
+def kill_worker(task: int) -> int:
+    if task == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task
+
+
+def test_a_killed_worker_ends_the_run_with_advice() -> None:
+    with pytest.raises(CorpusError, match="a worker process was killed.* resume"):
+        list(ordered_map(kill_worker, range(20), workers=2))
+
+
+def test_tasks_are_taken_only_as_they_are_needed() -> None:
+    taken = 0
+
+    def tasks() -> Iterator[int]:
+        nonlocal taken
+        for number in range(1000):
+            taken += 1
+            yield number
+
+    results = ordered_map(abs, tasks(), workers=2)
+    assert [next(results) for _ in range(50)] == list(range(50))
+    assert taken < 60
+    results.close()

@@ -1,0 +1,146 @@
+"""Reading: every format gives the same documents, in bounded pieces, and bad input is named by file and line."""
+
+import gzip
+import hashlib
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fairseq_maelm.corpus import CorpusError, read_documents, reading
+from fairseq_maelm.corpus.reading import Source, SourceReader, find_sources, segment_lines
+
+from .texts import as_text, make_documents
+
+DOCUMENTS = make_documents(20)
+
+
+def json_lines(documents: list[list[str]], field: str = "text") -> str:
+    return "".join(json.dumps({"id": 1, field: "\n".join(document)}) + "\n" for document in documents)
+
+
+FORMATS: dict[str, Callable[[], bytes]] = {
+    "a.txt": lambda: as_text(DOCUMENTS).encode(),
+    "no_suffix": lambda: as_text(DOCUMENTS).encode(),
+    "windows.txt": lambda: as_text(DOCUMENTS).replace("\n", "\r\n").encode(),
+    "marked.txt": lambda: as_text(DOCUMENTS).encode("utf-8-sig"),
+    "blank.txt": lambda: ("\n \n" + as_text(DOCUMENTS).replace("\n\n", "\n\t\n\n") + "\n\n").encode(),
+    "no_last_newline.txt": lambda: as_text(DOCUMENTS).rstrip("\n").encode(),
+    "a.txt.gz": lambda: gzip.compress(as_text(DOCUMENTS).encode()),
+    "two_members.gz": lambda: (
+        gzip.compress(as_text(DOCUMENTS[:9]).encode() + b"\n") + gzip.compress(as_text(DOCUMENTS[9:]).encode())
+    ),
+    "a.txt.xz": lambda: lzma.compress(as_text(DOCUMENTS).encode()),
+    "a.jsonl": lambda: json_lines(DOCUMENTS).encode(),
+    "blank.jsonl": lambda: ("\ufeff" + json_lines(DOCUMENTS).replace("\n", "\n\n")).encode(),
+    "a.jsonl.gz": lambda: gzip.compress(json_lines(DOCUMENTS).encode()),
+    "a.ndjson.xz": lambda: lzma.compress(json_lines(DOCUMENTS).encode()),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_the_same_documents(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(FORMATS[name]())
+    assert list(read_documents(path)) == DOCUMENTS
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("segment_bytes", [1, 100, 10**6])
+def test_segments_hold_all_lines_and_their_numbers(tmp_path: Path, name: str, segment_bytes: int) -> None:
+    path = tmp_path / name
+    path.write_bytes(FORMATS[name]())
+    reader = SourceReader(find_sources([path])[0], segment_bytes)
+    segments = list(reader)
+    whole = b"".join(segment.data for segment in segments)
+    line = 1
+    for segment in segments:
+        assert segment.first_line == line
+        assert segment.starts_file == (line == 1)
+        line += segment.data.count(b"\n")
+    assert len(segments) == 1 if segment_bytes == 10**6 else len(segments) > 5
+    assert [text for segment in segments for text in segment_lines(segment) if text.strip()]
+    assert len(whole) == sum(len(segment.data) for segment in segments) > 1000
+    assert reader.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert reader.bytes_read == path.stat().st_size
+
+
+def test_a_folder_is_read_recursively_in_order_without_hidden_files(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / ".git").mkdir()
+    for name in ("b/2.txt", "b/1.txt", "a.txt", ".hidden", ".git/config"):
+        (tmp_path / name).write_text(f"text of {name}")
+    assert [path.relative_to(tmp_path).as_posix() for path in (s.path for s in find_sources([tmp_path]))] == [
+        "a.txt",
+        "b/1.txt",
+        "b/2.txt",
+    ]
+    assert list(read_documents(tmp_path)) == [["text of a.txt"], ["text of b/1.txt"], ["text of b/2.txt"]]
+
+
+def test_another_json_field(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json_lines(DOCUMENTS, "body"))
+    assert list(read_documents(path, json_field="body")) == DOCUMENTS
+
+
+BAD_CONTENT = {
+    "latin.txt": (
+        "one\ntwo\n\ncaf\u00e9 au lait\n".encode("latin-1"),
+        r"latin\.txt:4: not valid UTF-8: byte 4 .* 0xe9",
+    ),
+    "cut.txt": ("fine\nna\u00ef".encode()[:-1], r"cut\.txt:2: not valid UTF-8: byte 3 .* 0xc3"),
+    "field.jsonl": (b'{"text": "a"}\n\n{"body": "b"}\n', r"field\.jsonl:3: the record has no field 'text'"),
+    "list.jsonl": (b"[1]\n", r"list\.jsonl:1: the record has no field 'text'"),
+    "number.jsonl": (b'{"text": 5}\n', r"number\.jsonl:1: the field 'text' holds int"),
+    "broken.jsonl": (b'{"text": "a"}\n{"text": \n', r"broken\.jsonl:2: not a JSON record"),
+    "half.jsonl": (b'{"text": "\\ud83d"}\n', r"half\.jsonl:1: .* surrogate"),
+    "plain.gz": (b"not compressed", r"plain\.gz is damaged or cut short"),
+    "cut.gz": (gzip.compress(b"abc" * 1000)[:-9], r"cut\.gz is damaged or cut short"),
+    "cut.xz": (lzma.compress(as_text(DOCUMENTS).encode())[:-40], r"cut\.xz is damaged or cut short"),
+    "plain.xz": (b"not compressed", r"plain\.xz is damaged or cut short"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CONTENT)
+def test_bad_content_is_named(tmp_path: Path, name: str) -> None:
+    content, message = BAD_CONTENT[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(CorpusError, match=message):
+        list(read_documents(tmp_path / name))
+
+
+def test_line_numbers_count_on_over_segments(tmp_path: Path) -> None:
+    path = tmp_path / "late.txt"
+    path.write_bytes(b"0123456789\n" * 50 + b"\xff\n")
+    with pytest.raises(CorpusError, match=r"late\.txt:51: .* byte 1 "):
+        [list(segment_lines(segment)) for segment in SourceReader(Source(path), 100)]
+
+
+def test_a_file_without_line_ends_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "LONGEST_LINE_BYTES", 2**20)
+    path = tmp_path / "endless.txt"
+    path.write_bytes(b"first\n" + b"word " * 2**20)
+    with pytest.raises(CorpusError, match=r"endless\.txt:2: this line is longer than 1 MiB"):
+        list(SourceReader(Source(path), 1000))
+
+
+def test_missing_and_empty_inputs_are_named(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"nowhere\.txt does not exist"):
+        find_sources([tmp_path / "nowhere.txt"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CorpusError, match="empty holds no files"):
+        find_sources([tmp_path / "empty"])
+
+
+def test_an_unreadable_file_is_named() -> None:
+    # The one file that exists and that not even a privileged process can read from its start.
+    unreadable = Path("/proc/self/mem")
+    if not unreadable.is_file():
+        pytest.skip("needs Linux's /proc")
+    with pytest.raises(CorpusError, match="cannot read /proc/self/mem: Input/output error"):
+        list(SourceReader(Source(unreadable), 100))

@@ -1,0 +1,108 @@
+"""Texts, models and small comparisons for the tests of corpus preparation."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sentencepiece
+
+from fairseq_maelm.corpus import PrepareSettings, clean_text
+
+SYLLABLES = [consonant + vowel for consonant in "bdfghjklmnprst" for vowel in "aeiou\u00e9"]
+
+
+def make_documents(count: int, seed: int = 0, paragraphs: int = 4) -> list[list[str]]:
+    """Documents of 1 ... ``paragraphs`` paragraphs of made-up words, some of them frequent, with real punctuation."""
+    generator = np.random.default_rng(seed)
+    words = ["".join(generator.choice(SYLLABLES, size=length)) for length in generator.integers(1, 5, size=400)]
+
+    def sentence() -> str:
+        # Squaring favours the first words, as real text favours some of its words.
+        chosen = [words[int(400 * share**2)] for share in generator.random(generator.integers(4, 20))]
+        return " ".join(chosen).capitalize() + "."
+
+    def paragraph() -> str:
+        return " ".join(sentence() for _ in range(generator.integers(1, 5)))
+
+    return [[paragraph() for _ in range(generator.integers(1, paragraphs))] for _ in range(count)]
+
+
+def flat(documents: list[list[str]]) -> list[str]:
+    """The paragraphs of all documents."""
+    return [paragraph for document in documents for paragraph in document]
+
+
+def as_text(documents: list[list[str]]) -> str:
+    """Documents in the plain format: a paragraph a line, a blank line between documents."""
+    return "\n".join("".join(paragraph + "\n" for paragraph in document) for document in documents)
+
+
+def write_text(path: Path, documents: list[list[str]]) -> Path:
+    """Writes documents in the plain format and returns the path."""
+    path.write_text(as_text(documents), encoding="utf-8")
+    return path
+
+
+def train_model(lines: list[str], vocabulary_size: int = 100, **options: Any) -> bytes:
+    """A sentencepiece model trained by the library itself, not by the code under test."""
+    model = io.BytesIO()
+    settings = {"model_type": "bpe", "hard_vocab_limit": False, "minloglevel": 2, **options}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=model, vocab_size=vocabulary_size, **settings
+    )
+    return model.getvalue()
+
+
+def settings_for(folder: Path, **changes: Any) -> PrepareSettings:
+    """Settings that prepare ``folder``/text.txt into ``folder``/data by one process with a tiny vocabulary."""
+    fields: dict[str, Any] = {
+        "inputs": (folder / "text.txt",),
+        "output": folder / "data",
+        "valid_documents": 5,
+        "vocabulary_size": 120,
+        "workers": 1,
+    }
+    if changes.keys() & {"valid", "valid_fraction"}:
+        del fields["valid_documents"]
+    if "sentencepiece_model" in changes:
+        del fields["vocabulary_size"]
+    return PrepareSettings(**{**fields, **changes})
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder by its name; of manifests only what does not depend on time and place."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            content = path.read_bytes()
+            if path.name == "manifest.json":
+                manifest = json.loads(content)
+                kept = ("settings", "vocabulary", "counts", "outputs", "duplicate_paragraphs_dropped")
+                content = json.dumps({name: manifest[name] for name in kept}).encode()
+            found[path.relative_to(folder).as_posix()] = content
+    return found
+
+
+def decoded_documents(folder: Path, split: str) -> list[list[str]]:
+    """The documents of a dataset as fairseq reads it, decoded by its sentencepiece model."""
+    from fairseq.data import Dictionary
+    from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+    dictionary = Dictionary.load(str(folder / "dict.txt"))
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / "sentencepiece.bpe.model"))
+    documents: list[list[str]] = [[]]
+    for item in MMapIndexedDataset(str(folder / split)):
+        ids = item.tolist()
+        assert ids[-1] == dictionary.eos()
+        if len(ids) == 1:
+            documents.append([])
+        else:
+            documents[-1].append(processor.decode([dictionary[index] for index in ids[:-1]]))
+    return documents
+
+
+def normalised(documents: list[list[str]]) -> list[list[str]]:
+    """What decoding gives back for documents whose characters an uncased vocabulary all knows."""
+    return [[clean_text(paragraph).casefold() for paragraph in document] for document in documents]

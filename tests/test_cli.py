@@ -1,0 +1,118 @@
+"""The command ``maelm``: its sub-commands, its options, and how it reports."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fairseq_maelm
+from fairseq_maelm import cli
+
+PREPARE_OPTIONS = {
+    "--character-coverage",
+    "--deduplicate",
+    "--help",
+    "--json-field",
+    "--output",
+    "--preset",
+    "--sample-megabytes",
+    "--sentencepiece-model",
+    "--seed",
+    "--shards",
+    "--valid",
+    "--valid-documents",
+    "--valid-fraction",
+    "--vocabulary-size",
+    "--workers",
+}
+
+
+def write_corpus(path: Path) -> Path:
+    """Fifty small documents."""
+    path.write_text("\n".join(f"Document {number} of the corpus.\nIt has two paragraphs.\n" for number in range(50)))
+    return path
+
+
+def test_help_names_every_sub_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--help"])
+    assert caught.value.code == 0
+    output = capsys.readouterr().out
+    assert all(name in output and summary in output for name, (_, summary) in cli.SUB_COMMANDS.items())
+
+
+@pytest.mark.parametrize("name", cli.SUB_COMMANDS)
+def test_every_sub_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module = importlib.import_module(cli.SUB_COMMANDS[name][0])
+    assert callable(module.add_arguments) and callable(module.run)
+    with pytest.raises(SystemExit) as caught:
+        cli.main([name, "--help"])
+    assert caught.value.code == 0
+    assert f"usage: maelm {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [[], ["unheard-of"], ["prepare"], ["user-dir", "--surplus"]])
+def test_wrong_usage_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 2
+    assert "usage: maelm" in capsys.readouterr().err
+
+
+def test_only_the_called_sub_command_is_imported() -> None:
+    program = (
+        "import sys; from fairseq_maelm import cli; cli.main(['user-dir']); "
+        "sys.exit('fairseq_maelm.corpus.command' in sys.modules)"
+    )
+    root = Path(fairseq_maelm.__file__).parents[1]
+    finished = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout == f"{root / 'fairseq_maelm'}\n"
+
+
+def test_the_options_of_prepare_are_these(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["prepare", "--help"])
+    words = capsys.readouterr().out.replace(",", " ").replace("]", " ").split()
+    assert {word for word in words if word.startswith("--")} == PREPARE_OPTIONS
+
+
+def test_prepare_writes_the_data_argument_and_nothing_else_to_standard_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_corpus(tmp_path / "text.txt")
+    request = ["prepare", str(tmp_path / "text.txt"), "--output", str(tmp_path / "data"), "--vocabulary-size", "60"]
+    request += ["--valid-fraction", "0.2", "--shards", "2", "--workers", "1"]
+    cli.main(request)
+    first = capsys.readouterr()
+    assert first.out == f"{tmp_path / 'data' / 'shard00'}:{tmp_path / 'data' / 'shard01'}\n"
+    assert "valid: 10 documents, 20 paragraphs" in first.err
+    cli.main(request)
+    second = capsys.readouterr()
+    assert second.out == first.out
+    assert "nothing to do" in second.err
+
+
+def test_errors_are_one_message_and_exit_code_1(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["prepare", str(tmp_path / "missing.txt"), "--output", str(tmp_path / "data")])
+    assert caught.value.code == (
+        f"maelm prepare: error: the input {tmp_path / 'missing.txt'} does not exist or is neither a file nor a folder"
+    )
+
+
+def test_ctrl_c_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fairseq_maelm.corpus import command
+
+    def interrupt(settings: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "prepare", interrupt)
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["prepare", str(write_corpus(tmp_path / "text.txt")), "--output", str(tmp_path / "data")])
+    assert caught.value.code == 130
+    assert "the same command resumes" in capsys.readouterr().err
