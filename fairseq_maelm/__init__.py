@@ -2,7 +2,8 @@
 
 Importing the package registers the task, the model with its architectures and the criterion, all named ``maelm``,
 with fairseq; ``fairseq-train --user-dir`` does that import. It also tells torch which types a fairseq checkpoint
-needs besides tensors, so that checkpoints load with ``weights_only`` kept on.
+needs besides tensors, so that checkpoints load with ``weights_only`` kept on, and makes fairseq's copying of
+checkpoints safe against being killed.
 """
 
 import argparse
@@ -16,7 +17,10 @@ from fairseq_maelm.version import __version__
 torch.serialization.add_safe_globals([argparse.Namespace])
 
 from fairseq_maelm import tasks  # noqa: E402  (registration comes last: everything else must be importable first)
+from fairseq_maelm.models.checkpoint_files import write_whole_checkpoints  # noqa: E402
 from fairseq_maelm.models.hub import MaelmHubInterface  # noqa: E402
 from fairseq_maelm.models.maelm import MaelmModel  # noqa: E402
+
+write_whole_checkpoints()
 
 __all__ = ["MaelmHubInterface", "MaelmModel", "__version__", "tasks"]
