@@ -35,7 +35,10 @@ step() {
 }
 
 interrupted() {
-    [[ -z $PIP ]] || kill "$PIP" 2>/dev/null || true
+    if [[ -n $PIP ]]; then
+        kill "$PIP" 2>/dev/null || true
+        wait "$PIP" 2>/dev/null || true
+    fi
     printf '\nset-up interrupted; run it again to finish it\n' >&2
     exit 130
 }
@@ -55,7 +58,8 @@ is_supported() { [[ $1 =~ ^3\.1[0-3]$ ]]; }
 find_python() {
     local candidate version
     if [[ -n ${PYTHON:-} ]]; then
-        version=$(version_of "$PYTHON") || fail "PYTHON=$PYTHON does not run." "Give the path of a Python 3.10 to 3.13."
+        version=$(version_of "$PYTHON") || fail "PYTHON=$PYTHON does not run." \
+            "$("$PYTHON" --version 2>&1 | head -n 2 || true)" "Give the path of a Python 3.10 to 3.13."
         is_supported "$version" ||
             fail "PYTHON=$PYTHON is Python $version; 3.10 to 3.13 are supported (3.11 is recommended)."
         return
@@ -215,11 +219,12 @@ choose_fairseq() {
         # From 24.1 on pip refuses the metadata of omegaconf 2.0, which fairseq 0.12.2 needs; numpy 1.24 removed the
         # numpy.float that it uses. Its archive lacks a C++ file that its build wants where it can import torch, so it
         # is built in isolation from the torch that is here.
-        BUILD_NEEDS=("pip>=23.1,<24.1" "numpy<1.24" wheel "setuptools<81")
+        BUILD_NEEDS=("pip>=23.1,<24.1" "numpy<1.24" wheel "setuptools>=77.0.3,<81")
         FAIRSEQ=(fairseq==0.12.2)
     else
-        # In isolation its build would fetch a second torch.
-        BUILD_NEEDS=(cython "numpy<3" wheel "setuptools<81")
+        # In isolation its build would fetch a second torch. The setuptools is one that torch 2.13 accepts, and older
+        # than the first without pkg_resources.
+        BUILD_NEEDS=(cython "numpy<3" wheel "setuptools>=77.0.3,<81")
         FAIRSEQ=(--no-build-isolation fairseq-fixed==0.12.3.1)
     fi
 }

@@ -64,8 +64,9 @@ def missing_docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
     if ast.get_docstring(tree) is None:
         yield 1, "the module has no docstring"
     for node in tree.body:
-        documented = isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        if documented and not node.name.startswith("_") and ast.get_docstring(node) is None:
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("_"):
+            continue
+        if ast.get_docstring(node) is None:
             yield node.lineno, f"{node.name} has no docstring"
 
 
