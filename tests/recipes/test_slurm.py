@@ -1,0 +1,76 @@
+"""The SLURM job: what it starts on every node, and that fairseq finds its place there. SLURM itself is played."""
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from fairseq.distributed import utils as distributed_utils
+
+from recipes.doors import PRETRAINING, ROOT, configuration_of_command
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> dict[str, str]:
+    """Environment of a job of 2 nodes with 8 GPUs each, in which srun just runs what it is given."""
+    commands = {
+        "srun": 'while [[ $1 == --* ]]; do shift 2; done; exec "$@"',
+        "scontrol": '[[ "$1 $2" == "show hostnames" ]] || exit 1; printf "node17\\nnode18\\n"',
+    }
+    for name, body in commands.items():
+        path = tmp_path / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/usr/bin/env bash\n{body}\n")
+        path.chmod(0o755)
+    return {
+        "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "SLURM_JOB_ID": "123456",
+        "SLURM_JOB_NODELIST": "node[17-18]",
+        "SLURM_NNODES": "2",
+        "SLURM_NTASKS_PER_NODE": "1",
+        "SLURM_GPUS_ON_NODE": "8",
+        "SLURM_CPUS_PER_TASK": "32",
+        "SLURM_SUBMIT_DIR": str(ROOT),
+    }
+
+
+def submit(slurm: dict[str, str], *arguments: str, **variables: Any) -> subprocess.CompletedProcess[str]:
+    """Run the job's script as SLURM does: a copy of it, in another folder."""
+    copy = Path(slurm["PATH"].split(os.pathsep)[0]).parent / "slurm_script"
+    copy.write_text((PRETRAINING / "pretrain.slurm").read_text(encoding="utf-8"))
+    return subprocess.run(
+        ["bash", str(copy), *arguments],
+        env={**slurm, "DRY_RUN": "1", **{name: str(value) for name, value in variables.items()}},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_job_starts_the_recipe_and_fairseq_finds_its_place(slurm: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "dict.txt").write_text("piece 1\n")
+    result = submit(slurm, "base", "--log-interval", "7", DATA=tmp_path, SAVE_DIR=tmp_path / "run")
+    assert result.returncode == 0, result.stderr
+    configuration = configuration_of_command(shlex.split(result.stdout))
+    assert configuration.optimization.update_freq == [4]
+    assert configuration.common.log_interval == 7
+    distributed = configuration.distributed_training
+    second_node = {**slurm, "SLURM_NODEID": "1"}
+    with mock.patch.dict(os.environ, second_node), mock.patch.object(torch.cuda, "device_count", return_value=8):
+        distributed_utils.infer_init_method(distributed)
+    assert distributed.distributed_init_method == "tcp://node17:23456"
+    assert distributed.distributed_world_size == 16
+    # The first of the eight processes that fairseq then starts on this node.
+    assert (distributed.distributed_rank, distributed.distributed_num_procs) == (8, 8)
+    assert not distributed.distributed_no_spawn
+
+
+def test_job_of_an_unknown_recipe_is_refused(slurm: dict[str, str], tmp_path: Path) -> None:
+    result = submit(slurm, "huge", DATA=tmp_path, SAVE_DIR=tmp_path)
+    assert result.returncode == 2
+    assert "submit from the root of the repository, and name a recipe" in result.stderr
