@@ -53,6 +53,16 @@ class MaskedBlockDataset(FairseqDataset):
         self.epoch = self.fixed_epoch or epoch
 
     @property
+    def can_reuse_epoch_itr_across_epochs(self) -> bool:
+        """False: fairseq makes new batches, in new worker processes, for every epoch.
+
+        Kept over epochs, batches would be those of the epoch in which the run was started, so that a resumed run would
+        not equal an uninterrupted one; and workers, which have copies of this object, would not hear of ``set_epoch``
+        and draw the first epoch's masks for ever.
+        """
+        return False
+
+    @property
     def sizes(self) -> np.ndarray:
         """<int64>[blocks], tokens of each full sequence."""
         return self.blocks.sizes

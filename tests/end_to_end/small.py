@@ -1,0 +1,79 @@
+"""Small data cut from the toy corpus, and the comparison of runs."""
+
+import shutil
+from pathlib import Path
+from typing import Any, Iterable, Sequence
+
+import numpy as np
+import torch
+from end_to_end.toy import TINY_TRAINING, train_log
+from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder
+
+# The end-of-sentence symbol alone stands between documents.
+BLANK_LINE = torch.tensor([2])
+
+# Figures that are no result: they measure time.
+OF_TIME = {"wps", "ups", "wall", "train_wall"}
+OF_TIME |= {f"train_{name}" for name in OF_TIME} | {f"valid_{name}" for name in OF_TIME}
+
+
+def cut(toy_data: Path, folder: Path, lines: int, first: int = 0, shortest: int = 10, longest: int = 60) -> Path:
+    """Write a train split of some lines of the toy corpus, each a document of its own, by fairseq's own writer.
+
+    With --tokens-per-sample 64 every line is one sequence.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("dict.txt", "sentencepiece.bpe.model"):
+        shutil.copy(toy_data / name, folder)
+    whole = MMapIndexedDataset(str(toy_data / "train"))
+    chosen = [index for index, size in enumerate(whole.sizes) if shortest <= size <= longest][first : first + lines]
+    assert len(chosen) == lines
+    write_split(folder / "train", (item for index in chosen for item in (whole[index], BLANK_LINE)))
+    return folder
+
+
+def write_split(prefix: Path, items: Iterable[torch.Tensor]) -> None:
+    """Write ``prefix``.bin and ``prefix``.idx, as fairseq-preprocess does."""
+    builder = MMapIndexedDatasetBuilder(f"{prefix}.bin", dtype=np.uint16)
+    for item in items:
+        builder.add_item(item)
+    builder.finalize(f"{prefix}.idx")
+
+
+def training(data: Any, save_dir: Path, *options: Any) -> list[Any]:
+    """The command of a short run on ``cut`` data; dropout and attention dropout are on, as by default."""
+    return ["fairseq-train", data, *TINY_TRAINING, "--disable-validation", "--save-dir", save_dir, *options]
+
+
+def updates(output: str) -> list[dict[str, Any]]:
+    """What was logged after each update and each epoch, without times."""
+    entries = [entry for entry in train_log(output) if entry["split"] in ("train_inner", "train")]
+    return [{name: value for name, value in entry.items() if name not in OF_TIME} for entry in entries]
+
+
+def results(path: Path) -> dict[str, Any]:
+    """All of a checkpoint that is a result of training: weights, optimiser, learning rate, place in the data."""
+    state = torch.load(path)
+    return {
+        "model": state["model"],
+        "optimiser": state["last_optimizer_state"],
+        "learning rate": state["optimizer_history"][-1]["lr_scheduler_state"],
+        "updates": state["optimizer_history"][-1]["num_updates"],
+        "place": state["extra_state"]["train_iterator"],
+    }
+
+
+def differences(first: Any, second: Any, name: str = "") -> list[str]:
+    """Name everything that is not equal bit for bit in two nested results."""
+    if torch.is_tensor(first):
+        return [] if first.dtype == second.dtype and torch.equal(first, second) else [name]
+    if isinstance(first, dict):
+        if first.keys() != second.keys():
+            return [f"{name}: {sorted(map(str, first.keys() ^ second.keys()))}"]
+        return [line for key in first for line in differences(first[key], second[key], f"{name}/{key}")]
+    if isinstance(first, Sequence) and not isinstance(first, str):
+        if len(first) != len(second):
+            return [f"{name}: {len(first)} and {len(second)} entries"]
+        pairs = zip(first, second)
+        return [line for number, pair in enumerate(pairs) for line in differences(*pair, f"{name}/{number}")]
+    return [] if first == second else [f"{name}: {first} and {second}"]

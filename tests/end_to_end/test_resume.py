@@ -1,0 +1,115 @@
+"""A run that was stopped, or killed at any moment, and started again equals one that never stopped: bit for bit."""
+
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from end_to_end.small import cut, differences, results, training, updates
+from end_to_end.toy import COMMANDS, USER_DIR, command_environment, run, train_log
+
+# 10 batches of 16 make an epoch, so a run of 24 updates ends in the middle of the third.
+LINES, UPDATES = 160, 24
+MIDDLE, END_OF_EPOCH = 14, 10
+LAST = "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="module")
+def data(toy_data, tmp_path_factory) -> Path:
+    return cut(toy_data, tmp_path_factory.mktemp("short"), LINES)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(data, tmp_path_factory) -> tuple[Path, str]:
+    """The checkpoint and the output of a run that never stopped."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    output = run(training(data, folder, "--max-update", UPDATES))
+    assert [entry["epoch"] for entry in updates(output)][-1] == 3
+    return folder / LAST, output
+
+
+@pytest.fixture(scope="module")
+def stopped(data, tmp_path_factory) -> Path:
+    """The checkpoint of a run that stopped in the middle of the second epoch."""
+    folder = tmp_path_factory.mktemp("stopped")
+    run(training(data, folder, "--max-update", MIDDLE))
+    assert results(folder / LAST)["place"]["iterations_in_epoch"] == MIDDLE - END_OF_EPOCH
+    return folder / LAST
+
+
+def assert_same_end(checkpoint: Path, output: str, uninterrupted: tuple[Path, str], first: int) -> None:
+    """All that a resumed run ends with and logs from update ``first`` on is what the uninterrupted one has."""
+    expected_checkpoint, expected_output = uninterrupted
+    expected, actual = results(expected_checkpoint), results(checkpoint)
+    assert len(expected["model"]) > 50 and len(expected["optimiser"]["state"]) > 50
+    assert differences(expected, actual) == []
+    resumed = updates(output)
+    assert resumed[0]["num_updates"] == first
+    assert resumed == updates(expected_output)[-len(resumed) :]
+    assert sum(entry["split"] == "train_inner" for entry in resumed) == UPDATES - first + 1
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_resumed_in_the_middle_of_an_epoch(data, stopped, uninterrupted, tmp_path, workers):
+    """On to the end of the third epoch, so that an epoch boundary lies in between; in this process or by a worker."""
+    shutil.copy(stopped, tmp_path / LAST)
+    output = run(training(data, tmp_path, "--max-update", UPDATES, "--num-workers", workers))
+    assert_same_end(tmp_path / LAST, output, uninterrupted, MIDDLE + 1)
+
+
+def test_resumed_at_the_end_of_an_epoch(data, uninterrupted, tmp_path):
+    run(training(data, tmp_path, "--max-epoch", 1))
+    output = run(training(data, tmp_path, "--max-update", UPDATES))
+    assert_same_end(tmp_path / LAST, output, uninterrupted, END_OF_EPOCH + 1)
+
+
+def test_resumed_after_kill_9_at_a_random_moment(data, uninterrupted, tmp_path):
+    words = [str(word) for word in training(data, tmp_path, "--max-update", UPDATES, "--save-interval-updates", 3)]
+    moment = random.Random().uniform(0.0, 0.3)
+    after = random.Random().randint(4, 20)
+    log = tmp_path / "killed.log"
+    with open(log, "w", encoding="utf-8") as stream:
+        command = [sys.executable, str(COMMANDS / words[0]), "--user-dir", str(USER_DIR), *words[1:]]
+        process = subprocess.Popen(
+            command, stdout=stream, stderr=subprocess.STDOUT, env=command_environment(), cwd=tmp_path
+        )
+        wait_for_update(process, log, after)
+        time.sleep(moment)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    reached = updates(log.read_text(encoding="utf-8"))[-1]["num_updates"]
+    killed = f"killed {moment:.3f} s after update {after} was logged, the last one was {reached}"
+    assert process.returncode == -signal.SIGKILL, killed
+    output = run(words)
+    first = updates(output)[0]["num_updates"]
+    # From the last save, not from the start; the last update may have been made but not logged.
+    assert first % 3 == 1 and 1 < first <= reached + 2, killed
+    assert_same_end(tmp_path / LAST, output, uninterrupted, int(first))
+
+
+def wait_for_update(process: subprocess.Popen[Any], log: Path, update: int) -> None:
+    """Wait until a running training has logged an update."""
+    for _ in range(6000):
+        entries = train_log(log.read_text(encoding="utf-8"))
+        if any(entry.get("num_updates", 0) >= update for entry in entries):
+            return
+        assert process.poll() is None, log.read_text(encoding="utf-8")[-3000:]
+        time.sleep(0.02)
+    pytest.fail(f"update {update} was not reached:\n{log.read_text(encoding='utf-8')[-3000:]}")
+
+
+def test_the_comparison_sees_differences(stopped):
+    """Guards the tests above: one changed bit in a weight or in the optimiser does not pass."""
+    first = results(stopped)
+    assert differences(first, results(stopped)) == []
+    for part in ("model", "optimiser"):
+        second = results(stopped)
+        weight = second["model"]["lm_head.bias"] if part == "model" else second["optimiser"]["state"][3]["exp_avg"]
+        weight.view(-1)[0] = torch.nextafter(weight.view(-1)[0], torch.tensor(9.0))
+        assert len(differences(first, second)) == 1, part
