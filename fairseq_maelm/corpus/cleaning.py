@@ -31,6 +31,15 @@ def clean_text(text: str) -> str:
     return text if text.strip(_LEAVES_NO_TOKEN) else ""
 
 
+def cleaned_lines(segment: Segment) -> Iterator[str]:
+    """Yields a segment's cleaned paragraphs in order, and an empty string at every end of a document."""
+    for line in segment_lines(segment):
+        if line is None:
+            yield ""
+        elif (paragraph := clean_text(line)) or segment.source.json_field is None:
+            yield paragraph
+
+
 def read_documents(path: Path | str, json_field: str = "text") -> Iterator[list[str]]:
     """Yields the documents of a file or folder, each as the list of its cleaned, non-empty paragraphs.
 
@@ -42,8 +51,8 @@ def read_documents(path: Path | str, json_field: str = "text") -> Iterator[list[
     document: list[str] = []
     for source in find_sources([Path(path)], json_field):
         for segment in SourceReader(source, segment_bytes=2**20):
-            for line in segment_lines(segment):
-                if paragraph := clean_text(line):
+            for paragraph in cleaned_lines(segment):
+                if paragraph:
                     document.append(paragraph)
                 elif document:
                     yield document
@@ -98,7 +107,7 @@ def assemble_block(lines: Iterable[bytes]) -> CleanedBlock:
 
 def clean_segments(segments: Sequence[Segment], with_digests: bool) -> CleanedBlock:
     """Cleans consecutive segments of the corpus into one block; what the worker processes of the first step run."""
-    lines = [clean_text(line).encode("utf-8") for segment in segments for line in segment_lines(segment)]
+    lines = [line.encode("utf-8") for segment in segments for line in cleaned_lines(segment)]
     block = assemble_block(lines)
     if not with_digests:
         return block

@@ -106,4 +106,10 @@ def run(args: argparse.Namespace) -> None:
             f"{counts['tokens']:,}",
             100 * counts["unknown_tokens"] / counts["tokens"],
         )
+        if counts["paragraphs_without_tokens"]:
+            logger.warning(
+                "%s: the model leaves nothing of %s paragraphs, which will read as ends of documents",
+                name,
+                f"{counts['paragraphs_without_tokens']:,}",
+            )
     sys.stdout.write(prepared.data_argument + "\n")

@@ -159,8 +159,10 @@ class SourceReader:
         return rest
 
 
-def segment_lines(segment: Segment) -> Iterator[str]:
-    """Yields a segment's text, not yet cleaned, as paragraphs; a string of white space marks the end of a document.
+def segment_lines(segment: Segment) -> Iterator[str | None]:
+    """Yields a segment's lines, not yet cleaned, with None where a document ends that no blank line ends.
+
+    That is before the first line of a file and after each record of JSON lines, whose own blank lines end nothing.
 
     Raises:
         CorpusError: invalid UTF-8, or a record of JSON lines that has no text; the message names file and line.
@@ -168,7 +170,7 @@ def segment_lines(segment: Segment) -> Iterator[str]:
     text = _decode(segment)
     if segment.starts_file:
         text = text.removeprefix("\ufeff")
-        yield ""
+        yield None
     lines = text.split("\n")
     if segment.source.json_field is None:
         yield from lines[:-1] if lines[-1] == "" else lines
@@ -176,7 +178,7 @@ def segment_lines(segment: Segment) -> Iterator[str]:
     for number, line in enumerate(lines, segment.first_line):
         if line and not line.isspace():
             yield from _record_text(segment.source, number, line).split("\n")
-            yield ""
+            yield None
 
 
 def _decode(segment: Segment) -> str:
@@ -196,7 +198,7 @@ def _record_text(source: Source, number: int, line: str) -> str:
     where = f"{source.path}:{number}"
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorpusError(f"{where}: not a JSON record: {error}") from error
     if not isinstance(record, dict) or source.json_field not in record:
         raise CorpusError(f"{where}: the record has no field {source.json_field!r}; name the right one by --json-field")

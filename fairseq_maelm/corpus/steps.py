@@ -1,7 +1,7 @@
 """The four steps of corpus preparation: clean, vocabulary, encode, binarise.
 
-Every step works inside one folder. It ends by writing its own state file there, atomically, so a step whose state file
-exists is done, and a step that was killed starts anew; encoding resumes part by part.
+Every step works inside one folder. What it returns is written there as its state file, atomically and after all else:
+a step whose state file exists is done, and a step that was killed starts anew; encoding resumes part by part.
 """
 
 import functools

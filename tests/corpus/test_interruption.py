@@ -121,10 +121,9 @@ def test_kill_9_while_workers_encode(folder: Path) -> None:
     if not Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists():
         pytest.skip("needs Linux's /proc")
     write_text(folder / "text.txt", make_documents(3000))
-    package_root = Path(steps.__file__).parents[2]
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(folder)], env={**os.environ, "PYTHONPATH": str(package_root)}
-    )
+    search_path = [str(Path(steps.__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, search_path))}
+    child = subprocess.Popen([sys.executable, "-c", CHILD, str(folder)], env=environment)
     parts = folder / "data" / "unfinished" / "parts_inputs"
     deadline = time.monotonic() + 120
     while len(list(parts.glob("part*.npz"))) < 3:

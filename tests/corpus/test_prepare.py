@@ -143,6 +143,17 @@ def test_unknown_tokens_are_counted(folder: Path) -> None:
     assert counts["train"]["unknown_tokens"] == 0
 
 
+def test_a_paragraph_of_which_a_brought_model_leaves_nothing_is_a_blank_line_as_in_fairseq(folder: Path) -> None:
+    (folder / "rules.tsv").write_text("2603\t\t# the snowman melts\n")
+    model = folder / "m.model"
+    model.write_bytes(train_model(flat(DOCUMENTS), normalization_rule_tsv=str(folder / "rules.tsv")))
+    write_text(folder / "valid.txt", [["du", "\u2603", "fa\u2603"]])
+    settings = settings_for(folder, valid=(folder / "valid.txt",), sentencepiece_model=model)
+    assert prepare(settings).manifest["counts"]["valid"]["paragraphs_without_tokens"] == 1
+    theirs = preprocess(folder, folder / "data", "valid", list(read_documents(folder / "valid.txt")), workers=1)
+    assert (folder / "data" / "valid.bin").read_bytes() == (theirs / "train.bin").read_bytes()
+
+
 def test_a_brought_model_is_used_as_it_is(folder: Path) -> None:
     model = folder / "mine.model"
     model.write_bytes(train_model(flat(DOCUMENTS), model_type="unigram"))

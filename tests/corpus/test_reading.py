@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from fairseq_maelm.corpus import CorpusError, read_documents, reading
+from fairseq_maelm.corpus.cleaning import cleaned_lines
 from fairseq_maelm.corpus.reading import Source, SourceReader, find_sources, segment_lines
 
-from .texts import as_text, make_documents
+from .texts import as_text, flat, make_documents
 
 DOCUMENTS = make_documents(20)
 
@@ -61,7 +62,7 @@ def test_segments_hold_all_lines_and_their_numbers(tmp_path: Path, name: str, se
         assert segment.starts_file == (line == 1)
         line += segment.data.count(b"\n")
     assert len(segments) == 1 if segment_bytes == 10**6 else len(segments) > 5
-    assert [text for segment in segments for text in segment_lines(segment) if text.strip()]
+    assert [text for segment in segments for text in cleaned_lines(segment) if text] == flat(DOCUMENTS)
     assert len(whole) == sum(len(segment.data) for segment in segments) > 1000
     assert reader.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     assert reader.bytes_read == path.stat().st_size
@@ -80,6 +81,13 @@ def test_a_folder_is_read_recursively_in_order_without_hidden_files(tmp_path: Pa
     assert list(read_documents(tmp_path)) == [["text of a.txt"], ["text of b/1.txt"], ["text of b/2.txt"]]
 
 
+def test_a_record_is_one_document_whatever_blank_lines_it_holds(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    texts = ["one\n\n two \n\u200b\n\nthree\n", "", "\n\n", "four"]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    assert list(read_documents(path)) == [["one", "two", "three"], ["four"]]
+
+
 def test_another_json_field(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(json_lines(DOCUMENTS, "body"))
@@ -95,6 +103,7 @@ BAD_CONTENT = {
     "field.jsonl": (b'{"text": "a"}\n\n{"body": "b"}\n', r"field\.jsonl:3: the record has no field 'text'"),
     "list.jsonl": (b"[1]\n", r"list\.jsonl:1: the record has no field 'text'"),
     "number.jsonl": (b'{"text": 5}\n', r"number\.jsonl:1: the field 'text' holds int"),
+    "deep.jsonl": (b"[" * 100_000, r"deep\.jsonl:1: not a JSON record"),
     "broken.jsonl": (b'{"text": "a"}\n{"text": \n', r"broken\.jsonl:2: not a JSON record"),
     "half.jsonl": (b'{"text": "\\ud83d"}\n', r"half\.jsonl:1: .* surrogate"),
     "plain.gz": (b"not compressed", r"plain\.gz is damaged or cut short"),
