@@ -84,6 +84,22 @@ class MaskedBlockDataset(FairseqDataset):
         generator = np.random.default_rng([self.seed, self.epoch])
         return np.lexsort((generator.permutation(len(self)), self.sizes))
 
+    def batch_by_size(
+        self,
+        indices: np.ndarray,
+        max_tokens: Optional[int] = None,
+        max_sentences: Optional[int] = None,
+        required_batch_size_multiple: int = 1,
+    ) -> List[np.ndarray]:
+        """Cut ordered indices into batches, none left out; called by fairseq.
+
+        fairseq drops the last batch when its size is no multiple of ``required_batch_size_multiple``, by default 8:
+        the longest sequences, all of a small split, and in validation others for every batch size.
+        """
+        batches = list(super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple))
+        remainder = indices[sum(len(batch) for batch in batches) :]
+        return [*batches, remainder] if len(remainder) else batches
+
     def __getitem__(self, index: int) -> Dict[str, Any]:
         return {"id": int(index), "tokens": self.blocks[index]}
 

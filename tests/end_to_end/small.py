@@ -6,8 +6,9 @@ from typing import Any, Iterable, Sequence
 
 import numpy as np
 import torch
-from end_to_end.toy import TINY_TRAINING, train_log
 from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder
+
+from end_to_end.toy import TINY_TRAINING, train_log
 
 # The end-of-sentence symbol alone stands between documents.
 BLANK_LINE = torch.tensor([2])

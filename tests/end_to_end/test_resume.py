@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from end_to_end.small import cut, differences, results, training, updates
 from end_to_end.toy import COMMANDS, USER_DIR, command_environment, run, train_log
 

@@ -1,0 +1,129 @@
+"""Batches cut over ranks or over time train the same model as one big batch."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import batch_of, model_of, random_sequences
+
+from end_to_end.small import cut, training, updates
+from end_to_end.toy import COMMANDS, USER_DIR, command_environment, run
+
+# Dropout draws other numbers for other shapes, so it is off where batches are cut in different ways.
+NO_DROPOUT = ["--dropout", "0", "--attention-dropout", "0"]
+# What is a sum or a mean over the update's tokens; padding depends on the cut and times on the machine.
+FIGURES = ("loss", "ppl", "accuracy", "masked", "wpb", "bsz", "gnorm", "num_updates", "lr")
+
+
+def run_ranks(command: list[Any], ranks: int, folder: Path) -> str:
+    """Start ranks by hand on this machine, as ``--distributed-rank`` asks for; return the output of the first."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    name, *words = map(str, command)
+    processes, logs = [], [folder / f"rank{rank}.log" for rank in range(ranks)]
+    for rank, log in enumerate(logs):
+        distributed = [
+            *["--distributed-world-size", str(ranks), "--distributed-rank", str(rank), "--distributed-no-spawn"],
+            *["--distributed-backend", "gloo", "--distributed-init-method", f"tcp://127.0.0.1:{port}"],
+        ]
+        with open(log, "w", encoding="utf-8") as stream:
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, str(COMMANDS / name), "--user-dir", str(USER_DIR), *words, *distributed],
+                    stdout=stream,
+                    stderr=subprocess.STDOUT,
+                    env=command_environment(),
+                    cwd=folder,
+                )
+            )
+    try:
+        statuses = [process.wait(timeout=300) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    texts = [log.read_text(encoding="utf-8") for log in logs]
+    assert statuses == [0] * ranks, "\n".join(text[-3000:] for text in texts)
+    return texts[0]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    state: dict[str, torch.Tensor] = torch.load(folder / "checkpoint_last.pt")["model"]
+    return state
+
+
+def assert_equal_runs(first: tuple[Path, str], second: tuple[Path, str], number: int) -> None:
+    """Both made the same updates: equal weights but for rounding, equal figures as far as they are printed."""
+    own, other = weights(first[0]), weights(second[0])
+    assert own.keys() == other.keys()
+    for name, tensor in own.items():
+        difference = (tensor - other[name]).double().norm() / tensor.double().norm().clamp_min(1e-3)
+        assert difference < 2e-6, f"{name}: relative difference {difference:.1e}"
+    entries = [[entry for entry in updates(text) if entry["split"] == "train_inner"] for _, text in (first, second)]
+    assert len(entries[0]) == len(entries[1]) == number
+    for one, two in zip(*entries):
+        for figure in FIGURES:
+            assert one[figure] == pytest.approx(two[figure], rel=1e-3), f"{figure} of update {one['num_updates']}"
+
+
+def test_the_comparison_sees_another_order_of_magnitude(tmp_path):
+    """Guards the tests here: weights that differ by a thousandth are not equal."""
+    for name, scale in (("one", 1.0), ("two", 1.001)):
+        (tmp_path / name).mkdir()
+        torch.save({"model": {"weight": torch.ones(3) * scale}}, tmp_path / name / "checkpoint_last.pt")
+    with pytest.raises(AssertionError, match="relative difference"):
+        assert_equal_runs((tmp_path / "one", ""), (tmp_path / "two", ""), 0)
+
+
+@pytest.fixture(scope="module")
+def four_sequences(toy_data, tmp_path_factory) -> Path:
+    """All data in one batch, so that every way to cut it gives the same updates: one an epoch, masked anew each."""
+    return cut(toy_data, tmp_path_factory.mktemp("four"), lines=4)
+
+
+@pytest.fixture(scope="module")
+def one_batch(four_sequences, tmp_path_factory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("one_batch")
+    return folder, run(training(four_sequences, folder, *NO_DROPOUT, "--batch-size", 4, "--max-epoch", 4))
+
+
+def test_update_freq_equals_one_batch(four_sequences, one_batch, tmp_path):
+    cut_in_time = ["--batch-size", 1, "--update-freq", 4, "--max-epoch", 4]
+    output = run(training(four_sequences, tmp_path, *NO_DROPOUT, *cut_in_time))
+    assert_equal_runs(one_batch, (tmp_path, output), 4)
+
+
+def test_two_ranks_equal_one_rank_with_the_double_batch(four_sequences, one_batch, tmp_path):
+    over_ranks = ["--batch-size", 2, "--max-epoch", 4, "--ddp-backend", "legacy_ddp"]
+    output = run_ranks(training(four_sequences, tmp_path, *NO_DROPOUT, *over_ranks), 2, tmp_path)
+    assert_equal_runs(one_batch, (tmp_path, output), 4)
+
+
+def test_two_ranks_equal_update_freq_with_an_odd_number_of_batches(toy_data, tmp_path):
+    """5 batches an epoch: in the third update the second rank has none, and its dummy batch must not count."""
+    data = cut(toy_data, tmp_path / "data", lines=36)
+    options = [*NO_DROPOUT, "--batch-size", 8, "--max-epoch", 2, "--ddp-backend", "legacy_ddp"]
+    ranks = run_ranks(training(data, tmp_path / "ranks", *options), 2, tmp_path)
+    single = run(training(data, tmp_path / "single", *options, "--update-freq", 2))
+    assert_equal_runs((tmp_path / "single", single), (tmp_path / "ranks", ranks), 6)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"relative_buckets": "none"},
+        {"relative_buckets": "reference"},
+        {"share_decoder_positions": True},
+    ],
+)
+def test_every_parameter_gets_a_gradient(changes):
+    """torch's own wrapper for several GPUs, which fairseq cannot start without a GPU, stops at unused parameters."""
+    model = model_of(**changes)
+    net_input, target = batch_of(random_sequences([9, 12]), [[2, 3], [5]])
+    torch.nn.functional.cross_entropy(model(**net_input)[0], target).backward()
+    assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
