@@ -1,0 +1,91 @@
+"""Validation measures the model alone: not how batches are cut, not the seed, not the epoch; nor who runs it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq import checkpoint_utils, utils
+
+from end_to_end.toy import TINY_TRAINING, run, train_log
+
+UPDATES, EVERY = 12, 4
+FIGURES = ("loss", "ppl", "accuracy", "masked")
+
+
+def validations(output: str) -> list[dict[str, Any]]:
+    return [entry for entry in train_log(output) if entry["split"] == "valid"]
+
+
+@pytest.fixture(scope="module")
+def trained(toy_data, tmp_path_factory) -> tuple[Path, list[dict[str, Any]]]:
+    """A checkpoint, and what the validations during training logged."""
+    folder = tmp_path_factory.mktemp("trained")
+    intervals = ["--max-update", UPDATES, "--validate-interval-updates", EVERY]
+    output = run(["fairseq-train", toy_data, *TINY_TRAINING, *intervals, "--save-dir", folder])
+    return folder / "checkpoint_last.pt", validations(output)
+
+
+def test_training_validates_and_keeps_the_best(trained):
+    checkpoint, logged = trained
+    assert [entry["valid_num_updates"] for entry in logged] == [4, 8, 12]
+    assert [entry["valid_loss"] for entry in logged] == sorted([entry["valid_loss"] for entry in logged], reverse=True)
+    assert (checkpoint.parent / "checkpoint_best.pt").exists()
+
+
+@pytest.mark.parametrize("options", [["--batch-size", 16], ["--max-tokens", 500, "--seed", 7, "--num-workers", 1]])
+def test_fairseq_validate_gives_the_figures_of_training(toy_data, trained, options):
+    checkpoint, during_training = trained
+    command = ["fairseq-validate", toy_data, "--task", "maelm", "--path", checkpoint, "--cpu", "--log-format", "json"]
+    (logged,) = validations(run([*command, *options]))
+    for figure in FIGURES:
+        assert logged[f"valid_{figure}"] == during_training[-1][f"valid_{figure}"], figure
+
+
+def totals(checkpoint: Path, data: Path, epoch: int = 1, overrides: Any = None, **batching: Any) -> dict[str, float]:
+    """Figures of the validation split summed over its batches, with all digits."""
+    loaded = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], {"data": str(data), **(overrides or {})})
+    (model,), config, task = loaded
+    criterion = task.build_criterion(config.criterion)
+    task.load_dataset("valid", epoch=epoch)
+    iterator = task.get_batch_iterator(
+        task.dataset("valid"),
+        max_positions=utils.resolve_max_positions(task.max_positions(), model.max_positions()),
+        required_batch_size_multiple=8,
+        epoch=epoch,
+        **batching,
+    ).next_epoch_itr(shuffle=False)
+    sums: dict[str, float] = {}
+    for batch in iterator:
+        _, _, figures = task.valid_step(batch, model.eval(), criterion.eval())
+        for name, value in figures.items():
+            sums[name] = sums.get(name, 0.0) + float(value)
+    assert sums["nsentences"] == len(task.dataset("valid"))
+    return sums
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"max_sentences": 5},
+        {"max_tokens": 64},
+        {"max_tokens": 2000},
+        {"max_sentences": 16, "epoch": 3},
+        {"max_sentences": 16, "seed": 5, "overrides": {"seed": 5}},
+    ],
+)
+def test_validation_loss_does_not_depend_on_batches_epoch_or_seed(toy_data, trained, other):
+    checkpoint, during_training = trained
+    expected = totals(checkpoint, toy_data, max_sentences=16)
+    actual = totals(checkpoint, toy_data, **other)
+    for name in ("sample_size", "ntokens", "nsentences", "ncorrect"):
+        assert actual[name] == expected[name], name
+    assert actual["loss"] == pytest.approx(expected["loss"], rel=1e-6)
+    bits = expected["loss"] / expected["sample_size"] / torch.tensor(2.0).log().item()
+    assert bits == pytest.approx(during_training[-1]["valid_loss"], abs=6e-4)
+
+
+def test_validation_does_not_depend_on_the_dropout_of_training(toy_data, trained):
+    expected = totals(trained[0], toy_data, max_sentences=16)
+    actual = totals(trained[0], toy_data, max_sentences=16, overrides={"dropout": 0.9, "attention_dropout": 0.9})
+    assert actual == expected
