@@ -1,0 +1,100 @@
+"""The commands of the quickstart, as they could be typed, and the sentences whose masks are filled."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import fairseq_maelm
+
+# The same command on every machine, so that the numbers can be compared: one process, no GPU.
+_MACHINE = ("--cpu", "--distributed-world-size", "1", "--num-workers", "0")
+_LOG = ("--log-format", "json", "--no-epoch-checkpoints")
+
+_LENGTH = ("--max-positions", "128")
+_MODEL = ("--arch", "maelm_tiny", "--decoder-layers", "2", *_LENGTH)
+_OPTIMIZER = ("--optimizer", "adam", "--adam-betas", "(0.9,0.98)", "--adam-eps", "1e-6", "--weight-decay", "0.01")
+
+_PRETRAINING_RATE = "3e-3"
+_FINE_TUNING_RATE = "1e-3"
+_FINE_TUNING_VALIDATIONS = 8
+
+# What documentation says, with a gap; candidates can be judged by eye.
+SENTENCES = (
+    "Return a copy of the array with all elements <mask> in ascending order.",
+    "If <mask>, print progress messages while the model is fitted.",
+    "The default value is <mask>.",
+    "Raise a <mask> if the file does not exist.",
+)
+
+
+def prepare(text: Path, data: Path) -> tuple[str, ...]:
+    """Vocabulary and binarised text."""
+    return (
+        "maelm", "prepare", str(text / "train.txt"), "--valid", str(text / "valid.txt"),
+        "--output", str(data), "--vocabulary-size", "8000",
+    )  # fmt: skip
+
+
+def _train(data: Path, output: Path, updates: int) -> tuple[str, ...]:
+    return (
+        "fairseq-train", str(data), "--user-dir", user_dir(), "--task", "maelm", "--criterion", "maelm",
+        *_MODEL, "--dropout", "0", "--attention-dropout", "0",
+        "--tokens-per-sample", "128", "--max-tokens", "2048", "--max-tokens-valid", "8192",
+        "--max-update", str(updates), *_OPTIMIZER, "--seed", "1", "--save-dir", str(output), *_LOG, *_MACHINE,
+    )  # fmt: skip
+
+
+def start(data: Path, output: Path) -> tuple[str, ...]:
+    """One update at learning rate 0 leaves the weights as the seed draws them; fairseq then validates them."""
+    return (*_train(data, output, updates=1), "--lr", "0", "--lr-scheduler", "fixed", "--no-save")
+
+
+def pretrain(data: Path, output: Path, updates: int) -> tuple[str, ...]:
+    """The same command again goes on from the last checkpoint."""
+    return (
+        *_train(data, output, updates),
+        "--lr", _PRETRAINING_RATE, "--lr-scheduler", "polynomial_decay", "--total-num-update", str(updates),
+        "--warmup-updates", str(max(1, updates // 10)), "--clip-norm", "2.0",
+        "--validate-interval-updates", str(max(1, updates // 6)), "--save-interval-updates", str(max(1, updates // 6)),
+        "--keep-interval-updates", "1", "--log-interval", "10",
+    )  # fmt: skip
+
+
+def fine_tune(task: Path, classes: int, checkpoint: Path | None, updates: int, seed: int) -> tuple[str, ...]:
+    """fairseq's own ``sentence_prediction``, from a checkpoint or from random weights."""
+    restored = () if checkpoint is None else (
+        "--restore-file", str(checkpoint), "--reset-optimizer", "--reset-dataloader", "--reset-meters",
+        "--reset-lr-scheduler",
+    )  # fmt: skip
+    return (
+        "fairseq-train", str(task), "--user-dir", user_dir(),
+        "--task", "sentence_prediction", "--criterion", "sentence_prediction", "--num-classes", str(classes),
+        "--init-token", "0", *_MODEL, "--dropout", "0.1", "--attention-dropout", "0.1", "--pooler-dropout", "0.1",
+        *restored, "--batch-size", "32", "--max-update", str(updates), *_OPTIMIZER,
+        "--lr", _FINE_TUNING_RATE, "--lr-scheduler", "polynomial_decay", "--total-num-update", str(updates),
+        "--warmup-updates", str(max(1, updates // 10)), "--clip-norm", "1.0", "--seed", str(seed),
+        "--valid-subset", "valid,test", "--batch-size-valid", "64", "--no-save", "--log-interval", "10",
+        "--validate-interval-updates", str(max(1, updates // _FINE_TUNING_VALIDATIONS)), *_LOG, *_MACHINE,
+    )  # fmt: skip
+
+
+def user_dir() -> str:
+    """What `maelm user-dir` prints."""
+    return str(Path(fairseq_maelm.__file__).parent)
+
+
+def held_out_sentences(text: Path, count: int = 4) -> Sequence[str]:
+    """Takes short paragraphs of a held-out text and masks the longest word of each.
+
+    Args:
+        text: a paragraph a line.
+        count: of sentences, at most.
+    """
+    sentences = []
+    for line in text.read_text(encoding="utf-8").splitlines():
+        words = line.split()
+        plain = [word for word in words if word.isalpha()]
+        if 8 <= len(words) <= 25 and plain:
+            words[words.index(max(plain, key=len))] = "<mask>"
+            sentences.append(" ".join(words))
+    step = max(1, len(sentences) // count)
+    return sentences[::step][:count]
