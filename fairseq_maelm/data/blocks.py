@@ -35,7 +35,9 @@ def block_slices(line_sizes: np.ndarray, break_mode: str, block_size: int) -> np
     """
     ends = np.cumsum(line_sizes, dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
-    if break_mode == "none":
+    if not total:
+        slices = np.empty((0, 2), dtype=np.int64)
+    elif break_mode == "none":
         starts = np.arange(0, total, block_size, dtype=np.int64)
         slices = np.stack([starts, np.minimum(starts + block_size, total)], axis=1)
     elif break_mode == "eos":
@@ -76,6 +78,16 @@ def _greedy(ends: np.ndarray, spans: np.ndarray, block_size: int) -> np.ndarray:
     return blocks[np.argsort(blocks[:, 0], kind="stable")]
 
 
+def _check_complete(path: str, expected: int) -> None:
+    """Refuse a .bin that was cut off or belongs to another .idx; it would fail in the middle of an epoch."""
+    actual = os.path.getsize(path + ".bin")
+    if actual != expected:
+        raise ValueError(
+            f"{path}.bin has {actual:,} bytes, but {path}.idx describes {expected:,}: one of them was not copied "
+            "whole, or they do not belong together. Copy both again, or prepare the text again"
+        )
+
+
 class TokenBlocks:
     """Blocks of one split, read from disk on demand.
 
@@ -86,7 +98,7 @@ class TokenBlocks:
         first_symbol: token put in front of every block.
 
     Raises:
-        ValueError: if the files hold no block.
+        ValueError: if the files hold no block, or a .bin is not as long as its .idx says.
     """
 
     def __init__(self, paths: Sequence[str], break_mode: str, block_size: int, first_symbol: int) -> None:
@@ -98,7 +110,9 @@ class TokenBlocks:
         for path in self.paths:
             index = MMapIndexedDataset.Index(path + ".idx")
             self._dtypes.append(np.dtype(index.dtype))
-            slices.append(block_slices(np.array(index.sizes), break_mode, block_size - 1))
+            line_sizes = np.array(index.sizes)
+            _check_complete(path, int(line_sizes.sum(dtype=np.int64)) * self._dtypes[-1].itemsize)
+            slices.append(block_slices(line_sizes, break_mode, block_size - 1))
         self._slices = np.concatenate(slices)
         self._first_blocks = np.cumsum([0] + [len(part) for part in slices])
         if not len(self._slices):

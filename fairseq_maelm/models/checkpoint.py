@@ -5,7 +5,7 @@ from typing import Any, Dict, List
 
 from torch import Tensor
 
-from fairseq_maelm.models.encoder import IDENTITY_FIELDS
+from fairseq_maelm.models.encoder import BUCKET_FUNCTION_NAMES, IDENTITY_FIELDS
 
 logger = logging.getLogger(__name__)
 
@@ -84,14 +84,19 @@ def _check_identity(model: Any, state_dict: Dict[str, Tensor]) -> None:
             f"has {model.encoder.embed_tokens.num_embeddings}: use the dict.txt that the checkpoint was trained with"
         )
     for name, theirs, ours in zip(IDENTITY_FIELDS, saved.tolist(), model.encoder.identity.tolist()):
-        if theirs != ours:
+        if theirs == ours:
+            continue
+        if name == "vocabulary":
             raise ValueError(
                 "the checkpoint was trained with another vocabulary of the same size: the data must be prepared with "
                 "the checkpoint's sentencepiece.bpe.model and dict.txt"
-                if name == "vocabulary"
-                else f"the checkpoint was trained with another setting of {name} ({theirs} and not {ours}): pass the "
-                "same --arch and relative position options as in pretraining"
             )
+        if name == "bucket function":
+            theirs, ours = (BUCKET_FUNCTION_NAMES[number] for number in (theirs, ours))
+        raise ValueError(
+            f"the checkpoint was trained with {name} {theirs} and not {ours}: pass the same --arch and relative "
+            "position options as in pretraining"
+        )
 
 
 def _check_shapes(model: Any, state_dict: Dict[str, Tensor]) -> None:

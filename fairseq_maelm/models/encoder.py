@@ -15,6 +15,8 @@ from fairseq_maelm.modules.transformer import LayerShape, TransformerLayer, run_
 
 # What ``MaelmEncoder.identity`` holds: settings that shapes do not show, although weights are worthless under others.
 IDENTITY_FIELDS = ("vocabulary", "attention heads", "bucket function", "relative max distance")
+# The bucket function is held as its place here.
+BUCKET_FUNCTION_NAMES = ("none", *BUCKET_FUNCTIONS)
 
 
 class EncoderOutput(NamedTuple):
@@ -65,9 +67,8 @@ class MaelmEncoder(FairseqEncoder):
         self.embed_positions = nn.Embedding(max_positions, shape.embed_dim)
         self.layernorm_embedding = nn.LayerNorm(shape.embed_dim)
         self.relative_attention_bias: Optional[RelativePositionBias] = None
-        bucket_function = 0
-        if relative_buckets != "none":
-            bucket_function = 1 + list(BUCKET_FUNCTIONS).index(relative_buckets)
+        bucket_function = BUCKET_FUNCTION_NAMES.index(relative_buckets)
+        if bucket_function:
             self.relative_attention_bias = RelativePositionBias(
                 relative_buckets, num_buckets, max_distance, shape.attention_heads, max_positions
             )

@@ -14,7 +14,7 @@ from fairseq_maelm.criterions import maelm as maelm_criterion
 from fairseq_maelm.data.blocks import BREAK_MODES, TokenBlocks, split_files
 from fairseq_maelm.data.dataset import MaskedBlockDataset
 from fairseq_maelm.data.masking import MAX_LENGTH, MaskingScheme
-from fairseq_maelm.tasks.vocabulary import MASK, load_dictionary, real_tokens, special_tokens, word_starts
+from fairseq_maelm.tasks.vocabulary import MASK, check_shards, load_dictionary, real_tokens, special_tokens, word_starts
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,9 @@ class MaelmTask(FairseqTask):
     @classmethod
     def setup_task(cls, cfg: Any, **unused: Any) -> "MaelmTask":
         """Load the dictionary and build the task; called by fairseq."""
-        dictionary = load_dictionary(utils.split_paths(cfg.data)[0])
+        folders = utils.split_paths(cfg.data)
+        dictionary = load_dictionary(folders[0])
+        check_shards(folders)
         logger.info("dictionary: %s symbols", f"{len(dictionary):,}")
         return cls(cfg, dictionary)
 
@@ -113,6 +115,8 @@ class MaelmTask(FairseqTask):
         folders = utils.split_paths(self.cfg.data)
         training = split.startswith("train")
         folder = folders[(epoch - 1) % len(folders)] if training else folders[0]
+        for needed in folders if training else [folder]:
+            split_files(needed, split, combine)
         blocks = TokenBlocks(
             split_files(folder, split, combine),
             str(self.cfg.sample_break_mode),

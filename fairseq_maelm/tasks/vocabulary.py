@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from typing import Sequence
 
 import numpy as np
 from fairseq.data import Dictionary
@@ -30,6 +31,29 @@ def load_dictionary(folder: str) -> Dictionary:
     _check_sentencepiece(folder, dictionary)
     dictionary.add_symbol(MASK)
     return dictionary
+
+
+def check_shards(folders: Sequence[str]) -> None:
+    """Refuse shards that were not prepared together: a shard is opened only in its epoch, which may be days away.
+
+    Raises:
+        FileNotFoundError: if a folder is missing.
+        ValueError: if its dict.txt is not the first folder's.
+    """
+    contents = []
+    for folder in folders:
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(f"there is no folder {folder}; the data were given as {os.pathsep.join(folders)}")
+        path = os.path.join(folder, "dict.txt")
+        if os.path.exists(path):
+            with open(path, "rb") as file:
+                contents.append((path, file.read()))
+    for path, content in contents[1:]:
+        if content != contents[0][1]:
+            raise ValueError(
+                f"{path} is not {contents[0][0]}: the shards of a corpus must share one dictionary. Prepare them "
+                "together, by `maelm prepare --shards`, or with the first one's sentencepiece.bpe.model"
+            )
 
 
 def _check_manifest(folder: str, dictionary_path: str) -> None:

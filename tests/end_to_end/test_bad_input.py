@@ -1,0 +1,248 @@
+"""Bad input: one clear message, before training starts; the last line of what a user sees says what to do."""
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+import torch
+from fairseq import models, options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from omegaconf import OmegaConf
+
+from end_to_end.small import BLANK_LINE, cut, training, write_split
+from end_to_end.toy import TINY_TRAINING, run, train_log
+from fairseq_maelm.tasks.maelm import MaelmTask, MaelmTaskConfig
+
+Damage = Callable[[Path], Any]
+
+
+def without(*names: str) -> Damage:
+    def remove(folder: Path) -> None:
+        for name in names:
+            (folder / name).unlink()
+
+    return remove
+
+
+def edit_dictionary(change: Callable[[list[str]], list[str]], *gone: str) -> Damage:
+    """Change the lines of dict.txt, and remove files that would show it in another way."""
+
+    def edit(folder: Path) -> None:
+        path = folder / "dict.txt"
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        path.write_text("".join(change(lines)), encoding="utf-8")
+        without(*gone)(folder)
+
+    return edit
+
+
+def swapped(lines: list[str]) -> list[str]:
+    return [lines[1], lines[0], *lines[2:]]
+
+
+def renamed(lines: list[str]) -> list[str]:
+    return ["foreign 1\n", *lines[1:]]
+
+
+def blank_lines_only(folder: Path) -> None:
+    write_split(folder / "train", [BLANK_LINE] * 5)
+
+
+def no_lines(folder: Path) -> None:
+    write_split(folder / "train", [])
+
+
+def cut_off(folder: Path) -> None:
+    content = (folder / "train.bin").read_bytes()
+    (folder / "train.bin").write_bytes(content[: len(content) // 2])
+
+
+def intact(folder: Path) -> None:
+    assert (folder / "train.bin").exists()
+
+
+SHA, MODEL = "manifest.json", "sentencepiece.bpe.model"
+
+# what is wrong: (damage to the data, options, the message)
+THROUGH_THE_COMMAND: dict[str, tuple[Damage, list[Any], str]] = {
+    "no dictionary": (without("dict.txt"), [], r"there is no dict.txt in .*maelm prepare"),
+    "foreign dictionary": (edit_dictionary(swapped), [], r"dict.txt is not the dictionary that .* was prepared with"),
+    "text of another dictionary": (
+        edit_dictionary(lambda lines: lines[:50], SHA, MODEL),
+        [],
+        r"train.bin holds token \d+, but dict.txt has only 54 symbols",
+    ),
+    "blank lines only": (blank_lines_only, [], r"train: the split is empty \(no line with a token\)"),
+    "no .bin": (without("train.bin"), [], r"there is no train.bin with train.idx in .*maelm prepare"),
+    "unknown size": (intact, ["--arch", "maelm_huge"], r"invalid choice: 'maelm_huge' \(choose from .*'maelm_base'"),
+    "width of heads": (
+        intact,
+        ["--encoder-attention-heads", 3],
+        r"the model width \(128\) is not a multiple of the number of attention heads \(3\)",
+    ),
+    "too few positions": (
+        intact,
+        ["--tokens-per-sample", 1024],
+        r"sequences of up to 1024 tokens, but the model has only 512 positions: lower --tokens-per-sample",
+    ),
+    "probability": (intact, ["--mask-prob", 1.5], r"mask probability must lie between 0 and 1, both excluded, .* 1.5"),
+}
+
+IN_THIS_PROCESS: dict[str, tuple[Damage, list[Any], str]] = {
+    "other pieces": (edit_dictionary(renamed, SHA), [], r"dict.txt and sentencepiece.bpe.model in .* do not belong"),
+    "no lines": (no_lines, [], r"train: the split is empty"),
+    "half a copy": (cut_off, [], r"train.bin has [\d,]+ bytes, but .*train.idx describes [\d,]+"),
+    "no .idx": (without("train.idx"), [], r"there is no train.bin with train.idx"),
+    "nothing to predict": (intact, ["--mask-prob", 0], r"mask probability .* is 0.0"),
+    "nothing to see": (intact, ["--mask-prob", 1], r"mask probability .* is 1.0"),
+    "negative probability": (intact, ["--mask-prob", -0.1], r"mask probability .* is -0.1"),
+    "fraction left": (intact, ["--leave-unmasked-prob", 1.5], r"leave_unmasked_prob must lie in \[0, 1\]"),
+    "fraction replaced": (intact, ["--random-token-prob", -0.5], r"random_token_prob must lie in \[0, 1\]"),
+    "fractions together": (
+        intact,
+        ["--leave-unmasked-prob", 0.6, "--random-token-prob", 0.6],
+        r"leave_unmasked_prob \(0.6\) and random_token_prob \(0.6\) .* their sum must not exceed 1",
+    ),
+    "odd buckets": (intact, ["--relative-num-buckets", 6], r"number of relative buckets must be a positive multiple"),
+    "no buckets": (intact, ["--relative-num-buckets", 0], r"number of relative buckets .*--relative-buckets none"),
+    "short distance": (
+        intact,
+        ["--relative-num-buckets", 64, "--relative-max-distance", 16],
+        r"largest relative distance \(16\) must exceed",
+    ),
+    "no decoder": (intact, ["--decoder-layers", 0], r"without a decoder .*--masked-input kept"),
+    "no layers": (intact, ["--encoder-layers", 0], r"--encoder-layers must be at least 1"),
+    "dropout": (intact, ["--dropout", 1.0], r"--dropout must lie in \[0, 1\)"),
+    "short sequences": (intact, ["--tokens-per-sample", 1], r"--tokens-per-sample must lie between 2 and"),
+}
+
+
+@pytest.fixture(scope="module")
+def good_data(toy_data, tmp_path_factory) -> Path:
+    """Few lines of the toy corpus, with the manifest."""
+    folder = cut(toy_data, tmp_path_factory.mktemp("good") / "data", lines=16)
+    shutil.copy(toy_data / SHA, folder)
+    return folder
+
+
+def damaged(good_data: Path, folder: Path, damage: Damage) -> Path:
+    data = shutil.copytree(good_data, folder / "data")
+    damage(data)
+    return data
+
+
+def refusal(data: Path, folder: Path, *arguments: Any) -> str:
+    """Train with the real command, which must stop before the first update; return what it wrote."""
+    before = sorted(folder.glob("out/*"))
+    output = run(training(data, folder / "out", *arguments, "--max-update", 2), check=False)
+    assert "begin training" not in output and train_log(output) == []
+    assert sorted(folder.glob("out/*")) == before
+    return output
+
+
+@pytest.mark.parametrize("case", THROUGH_THE_COMMAND)
+def test_the_command_stops_with_a_clear_last_line(good_data, tmp_path, case):
+    damage, arguments, message = THROUGH_THE_COMMAND[case]
+    output = refusal(damaged(good_data, tmp_path, damage), tmp_path, *arguments)
+    assert re.search(message, output.splitlines()[-1]), output[-3000:]
+
+
+def start(data: Path, *arguments: Any) -> torch.nn.Module:
+    """What fairseq-train does before the first update, in this process; returns the model."""
+    words = [str(word) for word in [data, *TINY_TRAINING, *arguments]]
+    parsed = options.parse_args_and_arch(options.get_training_parser(), words)
+    config = convert_namespace_to_omegaconf(parsed)
+    task = tasks.setup_task(config.task)
+    model = task.build_model(config.model)
+    task.load_dataset("train", epoch=1)
+    return model
+
+
+def test_good_input_is_accepted(good_data):
+    assert isinstance(start(good_data), torch.nn.Module)
+
+
+@pytest.mark.parametrize("case", IN_THIS_PROCESS)
+def test_other_bad_input_is_refused(good_data, tmp_path, case):
+    damage, arguments, message = IN_THIS_PROCESS[case]
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        start(damaged(good_data, tmp_path, damage), *arguments)
+
+
+def test_unknown_size_through_hydra(good_data):
+    """fairseq-hydra-train has no list of choices to check the name by."""
+    config = OmegaConf.structured(MaelmTaskConfig(data=str(good_data)))
+    config.seed = 1
+    task = MaelmTask.setup_task(config)
+    with pytest.raises((AssertionError, ValueError), match="maelm_huge"):
+        models.build_model(OmegaConf.create({"_name": "maelm_huge"}), task)
+
+
+# Checkpoints that do not fit
+
+
+@pytest.fixture(scope="module")
+def checkpoint(good_data) -> dict[str, torch.Tensor]:
+    """The weights of a model that was built for ``good_data``."""
+    return start(good_data).state_dict()
+
+
+def longer(lines: list[str]) -> list[str]:
+    return [*lines, "more 1\n"]
+
+
+CHECKPOINTS: dict[str, tuple[Damage, list[Any], str]] = {
+    "width": (intact, ["--encoder-embed-dim", 64], r"another size than the model \(\d+ differences"),
+    "encoder layers": (intact, ["--encoder-layers", 3], r"another size .*encoder.layers.2\S* is missing"),
+    "decoder layers": (intact, ["--decoder-layers", 2], r"another size .*decoder.layers.2\S* is not in the model"),
+    "positions": (intact, ["--max-positions", 128], r"another size .*embed_positions"),
+    "heads": (intact, ["--encoder-attention-heads", 4], r"attention heads 2 and not 4"),
+    "bucket function": (intact, ["--relative-buckets", "reference"], r"bucket function t5 and not reference"),
+    "no relative bias": (intact, ["--relative-buckets", "none"], r"bucket function t5 and not none"),
+    "distance": (intact, ["--relative-max-distance", 64], r"relative max distance 128 and not 64"),
+    "larger vocabulary": (
+        edit_dictionary(longer, SHA, MODEL),
+        [],
+        r"the checkpoint's vocabulary has \d+ symbols and the data's has \d+",
+    ),
+    "vocabulary of the same size": (edit_dictionary(swapped, SHA, MODEL), [], r"another vocabulary of the same size"),
+}
+
+
+@pytest.mark.parametrize("case", CHECKPOINTS)
+def test_a_checkpoint_that_does_not_fit_is_refused(good_data, checkpoint, tmp_path, case):
+    damage, arguments, message = CHECKPOINTS[case]
+    model = start(damaged(good_data, tmp_path, damage), *arguments)
+    with pytest.raises(ValueError, match=message):
+        model.load_state_dict(dict(checkpoint), strict=True)
+
+
+def test_a_checkpoint_that_fits_is_loaded(good_data, checkpoint):
+    model = start(good_data, "--seed", 7)
+    model.load_state_dict(dict(checkpoint), strict=True)
+    assert all(torch.equal(tensor, checkpoint[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_fine_tuned_checkpoint_does_not_continue_pretraining(good_data, checkpoint):
+    fine_tuned = {name: tensor for name, tensor in checkpoint.items() if name.startswith("encoder.")}
+    with pytest.raises(ValueError, match="it was fine-tuned. Pretraining continues from a pretraining checkpoint only"):
+        start(good_data).load_state_dict(fine_tuned, strict=True)
+
+
+def test_a_checkpoint_of_another_model_is_named(good_data):
+    foreign = {"lm_head.bias": torch.zeros(3), "encoder.sentence_encoder.weight": torch.zeros(3)}
+    with pytest.raises(ValueError, match="not a checkpoint of the model maelm"):
+        start(good_data).load_state_dict(foreign, strict=True)
+
+
+@pytest.mark.parametrize("case", ["width", "vocabulary of the same size"])
+def test_the_command_explains_a_checkpoint_that_does_not_fit(good_data, tmp_path, case):
+    """fairseq ends with a line of its own; ours stands above it, and the checkpoint stays as it was."""
+    damage, arguments, message = CHECKPOINTS[case]
+    run(training(good_data, tmp_path / "out", "--max-update", 1))
+    saved = (tmp_path / "out" / "checkpoint_last.pt").read_bytes()
+    output = refusal(damaged(good_data, tmp_path, damage), tmp_path, *arguments)
+    assert re.search("ValueError: .*" + message, output), output[-3000:]
+    assert (tmp_path / "out" / "checkpoint_last.pt").read_bytes() == saved
