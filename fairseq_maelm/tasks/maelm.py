@@ -7,6 +7,7 @@ from typing import Any
 from fairseq import utils
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II, MISSING
 
@@ -14,6 +15,7 @@ from fairseq_maelm.criterions import maelm as maelm_criterion
 from fairseq_maelm.data.blocks import BREAK_MODES, TokenBlocks, split_files
 from fairseq_maelm.data.dataset import MaskedBlockDataset
 from fairseq_maelm.data.masking import MAX_LENGTH, MaskingScheme
+from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.tasks.vocabulary import MASK, check_shards, load_dictionary, real_tokens, special_tokens, word_starts
 
 logger = logging.getLogger(__name__)
@@ -65,6 +67,17 @@ def check_config(cfg: Any) -> None:
         raise ValueError(f"--tokens-per-sample must lie between 2 and {MAX_LENGTH} and is {cfg.tokens_per_sample}")
 
 
+def check_model_name(cfg: Any) -> None:
+    """Refuse a model that fairseq does not know; it would stop with an error about something else.
+
+    Raises:
+        ValueError: names the sizes that there are.
+    """
+    name = cfg if isinstance(cfg, str) else getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
+    if name is not None and name not in ARCH_MODEL_REGISTRY and name not in MODEL_REGISTRY:
+        raise ValueError(f"there is no model or size {name!r}; choose one of {', '.join(SIZES)}")
+
+
 @register_task("maelm", dataclass=MaelmTaskConfig)
 class MaelmTask(FairseqTask):
     """Predict masked tokens from the visible ones.
@@ -102,6 +115,7 @@ class MaelmTask(FairseqTask):
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model and check that it fits what the encoder will see."""
+        check_model_name(cfg)
         model = super().build_model(cfg, from_checkpoint)
         if getattr(model, "decoder", None) is None and self.cfg.masked_input == "dropped":
             raise ValueError(

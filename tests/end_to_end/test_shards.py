@@ -30,7 +30,7 @@ def test_shards_take_turns_and_resume_where_they_were(shards, tmp_path):
     whole = run(training(shards, tmp_path / "whole", "--batch-size", 8, "--max-epoch", 3))
     # After the last epoch fairseq opens the next one's shard before it stops.
     assert shards_read(whole) == [16, 24, 16, 24]
-    assert [entry["num_updates"] for entry in updates(whole) if entry["split"] == "train"] == [2, 5, 7]
+    assert [entry["train_num_updates"] for entry in updates(whole) if entry["split"] == "train"] == [2, 5, 7]
 
     run(training(shards, tmp_path / "parts", "--batch-size", 8, "--max-update", 4))
     resumed = run(training(shards, tmp_path / "parts", "--batch-size", 8, "--max-epoch", 3))
