@@ -179,14 +179,17 @@ make_venv() {
 
 # run_pip ARGUMENTS...: pip install with its output in the log, a dot every ten seconds on the screen.
 run_pip() {
-    local begin=$SECONDS status=0
+    local begin=$SECONDS dots=0 status=0
     printf '\n=== pip install %s\n' "$*" >>"$LOG"
     "$BIN" -m pip --disable-pip-version-check --no-input install "$@" >>"$LOG" 2>&1 &
     PIP=$!
     echo "$$ $PIP" >"$BUSY"
     while kill -0 "$PIP" 2>/dev/null; do
         sleep 1
-        if (((SECONDS - begin) % 10 == 9)); then printf '.'; fi
+        if (((SECONDS - begin) / 10 > dots)); then
+            dots=$((dots + 1))
+            printf '.'
+        fi
     done
     wait "$PIP" || status=$?
     # pip undoes what it cannot finish, unless it was killed.
