@@ -152,6 +152,13 @@ class MaelmTask(FairseqTask):
             None if training else _VALIDATION_EPOCH,
         )
 
+    def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
+        """Make the batches of an epoch; arguments and result are fairseq's."""
+        iterator = super().get_batch_iterator(*args, **kwargs)
+        # Every epoch has an iterator of its own. Workers that outlive their epoch would add up over hundreds of them.
+        iterator.persistent_workers = False
+        return iterator
+
     @property
     def source_dictionary(self) -> Dictionary:
         """The vocabulary with fairseq's special symbols and <mask>."""

@@ -1,0 +1,51 @@
+"""The task, apart from what the end-to-end tests show."""
+
+import multiprocessing
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from support import dictionary_of
+
+from fairseq_maelm.data.dataset import MaskedBlockDataset
+from fairseq_maelm.tasks.maelm import MaelmTask, MaelmTaskConfig
+
+
+class Blocks:
+    """Eight sequences in memory with the interface of ``TokenBlocks``."""
+
+    sizes = np.full(8, 10)
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return np.arange(4, 14)
+
+
+def task_of(**changes) -> MaelmTask:
+    defaults = {name: field.default for name, field in MaelmTaskConfig.__dataclass_fields__.items()}
+    return MaelmTask(SimpleNamespace(**{**defaults, "data": "", "seed": 1, **changes}), dictionary_of(40))
+
+
+def test_workers_end_with_their_epoch():
+    """fairseq keeps an epoch's workers for the next one, which here has an iterator of its own: they would add up."""
+    task = task_of()
+    dataset = MaskedBlockDataset(Blocks(), task.scheme, 1, None, seed=1)
+    for epoch in range(1, 4):
+        batches = task.get_batch_iterator(dataset, max_sentences=2, num_workers=1, epoch=epoch).next_epoch_itr()
+        assert sum(batch["nsentences"] for batch in batches) == 8
+        assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("length", [0, 1, 2**17])
+def test_impossible_lengths(length):
+    with pytest.raises(ValueError, match="tokens-per-sample"):
+        task_of(tokens_per_sample=length)
+
+
+def test_options_reach_the_scheme():
+    plain = task_of().scheme
+    assert plain.word_starts is None and plain.protected is None and plain.mask_prob == 0.15
+    scheme = task_of(mask_whole_words=True, protect_special_tokens=True, random_token_prob=0.1).scheme
+    assert scheme.word_starts is not None and scheme.protected is not None and scheme.random_token_prob == 0.1
