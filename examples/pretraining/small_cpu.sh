@@ -9,7 +9,7 @@
 # Cost    about 0.1 GFLOP a token, 10 million tokens: 1.1 petaFLOP. Estimated, not measured, at the 100 GFLOP/s that two
 #         cores of a server give: 3 hours
 # Disk    0.3 GB a checkpoint; the last two, the best and every 2,500th update are kept
-# Expect  14 bits at the first update (log2 of 16,384); the loss falls within the first hundred
+# Expect  14 bits at the first update (log2 of 16,384) and 11 after a hundred; the way from there is slow
 #
 # Options: common.sh.
 
