@@ -218,3 +218,16 @@ def test_nothing_is_overwritten(toy_data: Path, topics: Path) -> None:
     )
     assert output.endswith(f"error: {topics} exists already: name another folder, or remove it first\n")
     assert before == {path: path.read_bytes() for path in topics.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("missing", ["task", "checkpoint"])
+def test_missing_input_is_said_before_anything_starts(
+    missing: str, topics: Path, pretrained: Path, tmp_path: Path
+) -> None:
+    task, checkpoint = (tmp_path / "no", pretrained) if missing == "task" else (topics, tmp_path / "no.pt")
+    output = run(["bash", FINETUNING / "finetune.sh", task, checkpoint, tmp_path / "run"], check=False)
+    expected = (
+        "make the folder with prepare_sentences.py" if missing == "task" else f"there is no checkpoint {checkpoint}"
+    )
+    assert expected in output and "Traceback" not in output
+    assert not (tmp_path / "run").exists()

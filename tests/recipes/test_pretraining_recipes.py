@@ -225,28 +225,60 @@ def header(path: Path) -> str:
     return "\n".join(lines[: next(number for number, line in enumerate(lines) if not line.startswith("#"))])
 
 
-def flops_of_a_token(name: str, sequence: int = 512, masked: float = 0.15) -> float:
+def flops_of_a_token(name: str, baseline: bool = False) -> float:
     """Count the floating point operations of training per original token, by the model's matrix products."""
     layers, width, decoder_layers = SHAPES[name]
-    visible = 1 - masked
+    sequence, masked = 512, 0.15
+    visible = 1.0 if baseline else 1 - masked
     encoder = layers * (visible * 24 * width**2 + 4 * visible**2 * sequence * width)
-    decoder = decoder_layers * (24 * width**2 + 4 * sequence * width)
+    decoder = 0 if baseline else decoder_layers * (24 * width**2 + 4 * sequence * width)
     head = masked * (2 * width**2 + 2 * width * VOCABULARY[name])
     # The backward pass costs twice the forward pass.
     return 3 * (encoder + decoder + head)
 
 
+def exaflop(name: str, baseline: bool = False) -> str:
+    """Return the cost of the whole run as it is written in the texts."""
+    tokens = TABLE_3[name]["Max Steps"] * 2048 * 512
+    return f"{flops_of_a_token(name, baseline) * tokens / 1e18:,.0f}"
+
+
+def days(name: str, peak: float) -> float:
+    """Return the days of one device that reaches 30 % of its peak (FLOP/s)."""
+    return flops_of_a_token(name) * TABLE_3[name]["Max Steps"] * 2048 * 512 / (0.3 * peak) / 86400
+
+
 @pytest.mark.parametrize("name", TABLE_3)
 def test_stated_cost_is_the_model_s(name: str) -> None:
     text = " ".join(line.lstrip("# ") for line in header(PRETRAINING / f"{name}.sh").splitlines())
-    per_token = flops_of_a_token(name)
-    total = per_token * TABLE_3[name]["Max Steps"] * 2048 * 512
-    assert f"{per_token / 1e9:.3f} GFLOP a token" in text
-    assert f"{total / 1e18:,.0f} exaFLOP" in text
-    for device, peak in (("H100 or H200", 989e12), ("A100", 312e12)):
-        days = total / (0.3 * peak) / 86400
-        stated = re.search(rf"([\d.]+) days of one {device}", text)
-        assert stated and float(stated[1]) == pytest.approx(days, rel=0.03)
+    assert f"{flops_of_a_token(name) / 1e9:.3f} GFLOP a token" in text
+    assert f"{exaflop(name)} exaFLOP" in text
+    stated = [re.search(rf"([\d.]+) days of one {device}", text) for device in ("H100 or H200", "A100")]
+    assert [float(match[1]) for match in stated if match] == pytest.approx(
+        [days(name, 989e12), days(name, 312e12)], rel=0.03
+    )
+    # The same in the README's table.
+    row = next(row for row in readme_rows() if row[0] == name.replace("_plus", "+").replace("_", ""))
+    assert row[1:3] == [f"{flops_of_a_token(name) / 1e9:.3f}", exaflop(name)]
+    assert [float(cell) for cell in row[3:5]] == [float(match[1]) for match in stated if match]
+    assert row[5] == exaflop(name, baseline=True)
+
+
+def readme_rows() -> list[list[str]]:
+    """Return the cells of all rows of the README's tables."""
+    lines = (PRETRAINING / "README.md").read_text(encoding="utf-8").splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+
+
+def test_readme_s_batch_arithmetic_is_right() -> None:
+    text = (PRETRAINING / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+)(?: \([a-z+, ]+\))? \| ([\d,]+) \|((?: *\d* *\|){5})$", text, flags=re.MULTILINE)
+    assert len(rows) == 5
+    for sequences, max_tokens, cells in rows:
+        assert int(max_tokens.replace(",", "")) == 512 * int(sequences)
+        for gpus, cell in zip((1, 8, 16, 32, 64), cells.split("|")):
+            batch = gpus * int(sequences)
+            assert cell.strip() == (str(2048 // batch) if batch <= 2048 else "")
 
 
 def test_several_nodes_run_the_same_with_torchrun(data: Path, tmp_path: Path) -> None:
