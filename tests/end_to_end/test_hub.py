@@ -1,0 +1,262 @@
+"""A checkpoint of the real command behind the hub interface: text in, features and filled masks out."""
+
+import copy
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+from support import batch_of
+
+from end_to_end.small import cut, training, updates
+from end_to_end.toy import run
+from fairseq_maelm import MaelmHubInterface, MaelmModel
+
+SENTENCES = 8
+TEXTS = [
+    "The sailor takes the rope to the harbour and sails until night.",
+    "Every morning a judge objects at the bench; the oath is old.",
+    "In the evening the baker slices slowly with a knife near the oven.",
+]
+
+
+@pytest.fixture(scope="module")
+def overfitted(toy_data, tmp_path_factory) -> tuple[Path, Path, str]:
+    """A folder with a checkpoint that has learnt 8 sentences by heart, their data, and the output of training."""
+    data = cut(toy_data, tmp_path_factory.mktemp("data"), lines=SENTENCES, shortest=14, longest=24)
+    folder = tmp_path_factory.mktemp("overfitted")
+    no_dropout = ["--dropout", 0, "--attention-dropout", 0]
+    # An epoch is one update here, so no checkpoint but the last.
+    options = [*no_dropout, "--batch-size", SENTENCES, "--max-update", 280, "--save-interval", 1000]
+    output = run(training(data, folder, *options))
+    return folder, data, output
+
+
+@pytest.fixture(scope="module")
+def hub(overfitted) -> MaelmHubInterface:
+    folder, data, _ = overfitted
+    return MaelmModel.from_pretrained(str(folder), "checkpoint_last.pt", str(data))
+
+
+@pytest.fixture(scope="module")
+def learnt(overfitted, hub) -> list[str]:
+    """The sentences that were trained on."""
+    lines = MMapIndexedDataset(str(overfitted[1] / "train"))
+    return [hub.decode(lines[index]) for index in range(len(lines)) if len(lines[index]) > 1]
+
+
+# Training
+
+
+def test_loss_at_the_start_is_that_of_guessing(overfitted, hub):
+    first = updates(overfitted[2])[0]
+    assert first["num_updates"] == 1
+    assert first["loss"] == pytest.approx(math.log2(len(hub.dictionary)), abs=0.3)
+    assert updates(overfitted[2])[-2]["loss"] < 1.0
+
+
+def with_single_words_masked(hub: MaelmHubInterface, sentence: str) -> list[tuple[str, str]]:
+    """The sentence with each of its words in turn masked, and that word; words that are one token each."""
+    words = sentence.split(" ")
+    return [
+        (" ".join([*words[:place], "<mask>", *words[place + 1 :]]), word)
+        for place, word in enumerate(words)
+        if len(hub.tokenizer.encode(word)) == 1
+    ]
+
+
+def test_what_was_learnt_fills_the_masks(hub, learnt):
+    assert len(learnt) == SENTENCES
+    cases = [case for sentence in learnt for case in with_single_words_masked(hub, sentence)]
+    assert len(cases) > 4 * SENTENCES
+    filled = hub.fill_mask([text for text, _ in cases], topk=1)
+    right = sum(candidates[0][0].token == word for candidates, (_, word) in zip(filled, cases))
+    assert right >= 0.9 * len(cases), f"{right} of {len(cases)}"
+    sentences = set(learnt)
+    assert sum(candidates[0][0].text in sentences for candidates in filled) == right
+
+
+# Text
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_text_survives_encoding_and_decoding(hub, text):
+    tokens = hub.encode(text)
+    assert tokens.dtype == torch.int64 and tokens[0] == hub.dictionary.bos() and tokens[-1] == hub.dictionary.eos()
+    assert hub.dictionary.unk() not in tokens
+    # The vocabulary is uncased.
+    assert hub.decode(tokens) == text.lower()
+
+
+def test_several_sentences_survive(hub):
+    assert hub.decode(hub.encode(*TEXTS)) == [text.lower() for text in TEXTS]
+
+
+def test_a_batch_is_padded_on_the_right(hub):
+    tokens = hub.encode_batch(TEXTS)
+    for row, text in zip(tokens, TEXTS):
+        single = hub.encode(text)
+        assert row[: len(single)].tolist() == single.tolist()
+        assert (row[len(single) :] == hub.dictionary.pad()).all()
+
+
+# Features
+
+
+def test_features_are_those_of_the_encoder_alone(hub):
+    tokens = hub.encode(TEXTS[0])[None]
+    model = copy.deepcopy(hub.model)
+    model.decoder = model.lm_head = None
+    bare = MaelmHubInterface(hub.config, hub.task, model, hub.tokenizer)
+    with torch.no_grad():
+        features = hub.extract_features(tokens)
+        layers = hub.extract_features(tokens, return_all_hiddens=True)
+        encoded = hub.model.encoder(tokens)
+        without_decoder = bare.extract_features(tokens)
+    assert features.shape == (1, tokens.shape[1], 128)
+    assert torch.equal(features, encoded.states)
+    assert torch.equal(features, without_decoder)
+    assert len(layers) == 2 + 1
+    assert torch.equal(layers[-1], features)
+    assert all(torch.equal(one, two) for one, two in zip(layers, encoded.all_states))
+
+
+def test_a_padded_batch_has_the_features_of_single_sentences(hub):
+    assert len({len(hub.encode(text)) for text in TEXTS}) > 1
+    with torch.no_grad():
+        batch = hub.extract_features(hub.encode_batch(TEXTS))
+        for row, text in zip(batch, TEXTS):
+            single = hub.extract_features(hub.encode(text))[0]
+            torch.testing.assert_close(row[: len(single)], single, rtol=1e-5, atol=1e-5)
+
+
+def test_nothing_is_random(hub):
+    assert not hub.training and not hub.model.training
+    tokens = hub.encode(TEXTS[0])
+    with torch.no_grad():
+        assert torch.equal(hub.extract_features(tokens), hub.extract_features(tokens))
+
+
+# Masks
+
+
+def probabilities(hub: MaelmHubInterface, candidates: list) -> torch.Tensor:
+    """<float>[V] from the candidates of one mask, all of them asked for, ordered by token."""
+    assert len(candidates) == len(hub.dictionary)
+    values = [candidate.probability for candidate in candidates]
+    assert values == sorted(values, reverse=True)
+    return torch.tensor(values).sort().values
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_probabilities_are_those_of_pretraining(overfitted, kept):
+    """Three masks in two texts: the same numbers as the pretraining forward with these positions masked."""
+    folder, data, _ = overfitted
+    masked_input = "kept" if kept else "dropped"
+    hub = MaelmModel.from_pretrained(str(folder), "checkpoint_last.pt", str(data), masked_input=masked_input)
+    texts = ["The <mask> takes the <mask> to the harbour.", "A judge objects at the <mask>."]
+    whole = hub.fill_mask(texts, topk=10**6)
+    assert [len(masks) for masks in whole] == [2, 1]
+    assert all(sum(c.probability for c in candidates) == pytest.approx(1, abs=1e-5) for t in whole for candidates in t)
+
+    mask = hub.dictionary.index("<mask>")
+    sequences = [hub.encode(text).numpy() for text in texts]
+    positions = [(sequence == mask).nonzero()[0].tolist() for sequence in sequences]
+    net_input, _ = batch_of(sequences, positions, mask if kept else None)
+    with torch.no_grad():
+        expected = hub.model(**net_input)[0].softmax(dim=-1)
+    flat = [candidates for masks in whole for candidates in masks]
+    for candidates, row in zip(flat, expected):
+        assert len(row) == len(hub.dictionary)
+        torch.testing.assert_close(probabilities(hub, candidates), row.sort().values, rtol=1e-4, atol=1e-7)
+        best = hub.dictionary[int(row.argmax())]
+        assert hub.tokenizer.decode([int(row.argmax())]) == candidates[0].token or candidates[0].token == best
+
+
+def test_one_text_gives_one_list_and_several_a_list_of_lists(hub, learnt):
+    (text, word), *_ = with_single_words_masked(hub, learnt[0])
+    alone = hub.fill_mask(text, topk=3)
+    together = hub.fill_mask([text, text], topk=3)
+    assert [len(candidates) for candidates in alone] == [3]
+    assert len(together) == 2
+    for masks in together:
+        assert [c.token for c in masks[0]] == [c.token for c in alone[0]]
+        assert [c.probability for c in masks[0]] == pytest.approx([c.probability for c in alone[0]], rel=1e-4)
+    assert alone[0][0].text == learnt[0] and alone[0][0].token == word
+
+
+def test_other_masks_stay_in_the_text_of_a_candidate(hub, learnt):
+    words = learnt[0].split(" ")
+    masked = " ".join(["<mask>", *words[1:3], "<mask>", *words[4:]])
+    first, second = hub.fill_mask(masked, topk=1)
+    assert first[0].text == " ".join([first[0].token, *words[1:3], "<mask>", *words[4:]])
+    assert second[0].text == " ".join(["<mask>", *words[1:3], second[0].token, *words[4:]])
+
+
+def test_the_model_is_left_as_it_was(hub):
+    """fill_mask predicts in evaluation mode, also in the middle of somebody's training."""
+    text = "The <mask> is old."
+    expected = hub.fill_mask(text)
+    hub.model.train()
+    try:
+        assert hub.fill_mask(text) == expected
+        assert hub.model.training
+    finally:
+        hub.model.eval()
+
+
+# Loading
+
+
+def test_a_checkpoint_moves_with_its_vocabulary_alone(overfitted, hub, tmp_path):
+    """The path of the training data in the checkpoint is not used, and no text is needed."""
+    folder, data, _ = overfitted
+    for source in (folder / "checkpoint_last.pt", data / "dict.txt", data / "sentencepiece.bpe.model"):
+        shutil.copy(source, tmp_path)
+    moved = MaelmModel.from_pretrained(str(tmp_path), "checkpoint_last.pt", ".")
+    assert moved.fill_mask("The <mask> is old.") == hub.fill_mask("The <mask> is old.")
+
+
+def test_what_cannot_be_answered_is_explained(hub):
+    with pytest.raises(ValueError, match="no <mask> to fill in 'the old rope'"):
+        hub.fill_mask("the old rope")
+    with pytest.raises(ValueError, match="no <mask> to fill in 'nothing here'"):
+        hub.fill_mask(["the <mask>", "nothing here"])
+    long_text = "rope " * 600
+    with pytest.raises(ValueError, match=r"has \d+ tokens and the model has 512 positions"):
+        hub.extract_features(hub.encode(long_text))
+    with pytest.raises(ValueError, match="512 positions"):
+        hub.fill_mask(long_text + "<mask>")
+    with pytest.raises(ValueError, match="no head 'topic'.*none"):
+        hub.predict("topic", hub.encode("rope"))
+    with pytest.raises(ValueError, match="tokens of one text"):
+        hub.decode(hub.encode_batch(TEXTS))
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("checkpoint_last.pt", "there is no checkpoint"),
+        ("dict.txt", "there is no dict.txt"),
+        ("sentencepiece.bpe.model", "there is no sentencepiece.bpe.model in"),
+    ],
+)
+def test_missing_files_are_named(overfitted, tmp_path, missing, message):
+    folder, data, _ = overfitted
+    for source in (folder / "checkpoint_last.pt", data / "dict.txt", data / "sentencepiece.bpe.model"):
+        if source.name != missing:
+            shutil.copy(source, tmp_path)
+    with pytest.raises(FileNotFoundError, match=message):
+        MaelmModel.from_pretrained(str(tmp_path), "checkpoint_last.pt", ".")
+
+
+def test_another_vocabulary_is_refused(overfitted, tmp_path):
+    folder, data, _ = overfitted
+    for source in (folder / "checkpoint_last.pt", data / "sentencepiece.bpe.model"):
+        shutil.copy(source, tmp_path)
+    lines = (data / "dict.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "dict.txt").write_text("".join(reversed(lines)), encoding="utf-8")
+    with pytest.raises(ValueError, match="another vocabulary of the same size"):
+        MaelmModel.from_pretrained(str(tmp_path), "checkpoint_last.pt", ".")
