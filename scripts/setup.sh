@@ -6,6 +6,8 @@
 # Running it again takes seconds, and repairs a set-up that was interrupted. Environment variables:
 #     PYTHON       the Python to build on (3.10 to 3.13; default: the first of 3.11, 3.12, 3.13, 3.10 that is found)
 #     MAELM_VENV   where the environment goes (default: .venv in the project's root)
+# pip's own variables work too: without a GPU and on another Python than 3.11, PIP_EXTRA_INDEX_URL can name an index with
+# torch's CPU build, which saves several GB of CUDA libraries.
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -17,7 +19,6 @@ BIN=$VENV/bin/python
 LOG=$VENV/setup.log
 STAMP=$VENV/setup.stamp   # what a completed set-up installed
 BUSY=$VENV/setup.busy     # the processes of a set-up at work; one that was killed while pip wrote leaves it behind
-CPU_TORCH=https://download.pytorch.org/whl/cpu
 OWNS_BUSY=
 PIP=                      # the process id of pip while it runs
 STEP=0
@@ -210,10 +211,6 @@ choose_torch() {
     TORCH=("torch>=2.6")
     if has_nvidia_gpu; then return; fi
     if [[ $VERSION == 3.11 ]]; then TORCH=("torch==2.13.0"); fi
-    # PyPI's torch for Linux brings several GB of CUDA libraries, useless here; PyTorch's own index has a CPU build.
-    if "$BIN" -m pip --no-input install --dry-run "${TORCH[@]}" 2>>"$LOG" | grep "^Would install" | grep -q nvidia; then
-        TORCH+=(--extra-index-url "$CPU_TORCH" --retries 1 --timeout 15)
-    fi
 }
 
 # Writes into BUILD_NEEDS and FAIRSEQ how fairseq is installed.
