@@ -37,6 +37,7 @@ def parameters(save_dir: Path) -> dict[str, torch.Tensor]:
     return state["model"]
 
 
+@pytest.mark.slow
 def test_yaml_trains_as_the_recipe_does(toy_data: Path, tmp_path: Path) -> None:
     shell = through_shell(toy_data, tmp_path / "shell")
     hydra = through_hydra(toy_data, tmp_path / "hydra", PRETRAINING / "config", "tiny")

@@ -94,6 +94,7 @@ def topics(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepare_task(tmp_path_factory.mktemp("topics"), toy_data, topic_of_a_sentence)
 
 
+@pytest.mark.slow
 def test_classification(topics: Path, pretrained: Path, tmp_path: Path) -> None:
     output = finetune(topics, pretrained, tmp_path)
     assert re.search(
@@ -117,6 +118,7 @@ def test_classification(topics: Path, pretrained: Path, tmp_path: Path) -> None:
     assert round(100 * correct / len(predicted), 1) == max(accuracies)
 
 
+@pytest.mark.slow
 def test_pretrained_encoder_arrives_and_pairs_are_read_as_written(
     toy_data: Path, pretrained: Path, tmp_path: Path
 ) -> None:
@@ -148,6 +150,7 @@ def test_pretrained_encoder_arrives_and_pairs_are_read_as_written(
     torch.testing.assert_close(logits, hub_logits(hub, lines), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_regression_and_its_resumption(toy_data: Path, pretrained: Path, tmp_path: Path) -> None:
     task = prepare_task(tmp_path, toy_data, distance_from_the_sea, "--regression")
     output = finetune(task, pretrained, tmp_path / "whole", epochs=3)
