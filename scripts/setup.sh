@@ -6,8 +6,8 @@
 # Running it again takes seconds, and repairs a set-up that was interrupted. Environment variables:
 #     PYTHON       the Python to build on (3.10 to 3.13; default: the first of 3.11, 3.12, 3.13, 3.10 that is found)
 #     MAELM_VENV   where the environment goes (default: .venv in the project's root)
-# pip's own variables work too: without a GPU and on another Python than 3.11, PIP_EXTRA_INDEX_URL can name an index with
-# torch's CPU build, which saves several GB of CUDA libraries.
+# pip's own variables work too: on a machine without a GPU, PIP_EXTRA_INDEX_URL can name an index with torch's CPU build,
+# which saves several GB of CUDA libraries.
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

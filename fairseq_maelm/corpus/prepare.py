@@ -1,6 +1,7 @@
 """From raw text to a data folder that fairseq-train reads: the steps in order, resumed where they stopped."""
 
 import logging
+import os
 import platform
 import shutil
 import time
@@ -239,7 +240,7 @@ def _publish(settings: PrepareSettings, outputs: Path, manifest: dict[str, Any])
         target = settings.output / name
         target.parent.mkdir(exist_ok=True)
         if (outputs / name).exists():
-            (outputs / name).replace(target)
+            os.replace(outputs / name, target)
     for shard in steps.shard_names(settings.shards):
         synchronise_folder(settings.output / shard)
         if shard != ".":
