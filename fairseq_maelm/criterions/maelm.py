@@ -1,17 +1,24 @@
 """The loss of pretraining: cross-entropy of the masked tokens (paper, equation 1)."""
 
 import math
+from dataclasses import dataclass
 from typing import Any, Dict, List, Tuple
 
 import torch
 import torch.nn.functional as F
 from fairseq import utils
 from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
 
-@register_criterion("maelm")
+@dataclass
+class MaelmCriterionConfig(FairseqDataclass):
+    """No options. Without this class fairseq would store the whole command line in checkpoints in its place."""
+
+
+@register_criterion("maelm", dataclass=MaelmCriterionConfig)
 class MaelmCriterion(FairseqCriterion):
     """Cross-entropy summed over the predicted tokens, with the figures that tell whether pretraining works.
 
