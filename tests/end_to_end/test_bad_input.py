@@ -180,6 +180,24 @@ def test_unknown_size_in_yaml(good_data, model):
         MaelmTask.setup_task(config).build_model(model)
 
 
+# Shards
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (edit_dictionary(swapped), r"shard01/dict.txt is not \S*shard00/dict.txt"),
+        (shutil.rmtree, r"there is no folder \S*shard01"),
+        (without("train.bin"), r"there is no train.bin with train.idx in \S*shard01"),
+    ],
+)
+def test_a_bad_second_shard_is_refused_before_the_first_is_trained(good_data, tmp_path, damage, message):
+    shards = [shutil.copytree(good_data, tmp_path / name) for name in ("shard00", "shard01")]
+    damage(shards[1])
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        start(Path(":".join(map(str, shards))))
+
+
 # Checkpoints that do not fit
 
 
@@ -237,12 +255,20 @@ def test_a_checkpoint_of_another_model_is_named(good_data):
         start(good_data).load_state_dict(foreign, strict=True)
 
 
+@pytest.fixture(scope="module")
+def trained(good_data, tmp_path_factory) -> Path:
+    """The checkpoint of a run on ``good_data``."""
+    folder = tmp_path_factory.mktemp("trained")
+    run(training(good_data, folder, "--max-update", 1))
+    return folder / "checkpoint_last.pt"
+
+
 @pytest.mark.parametrize("case", ["width", "vocabulary of the same size"])
-def test_the_command_explains_a_checkpoint_that_does_not_fit(good_data, tmp_path, case):
+def test_the_command_explains_a_checkpoint_that_does_not_fit(good_data, trained, tmp_path, case):
     """fairseq ends with a line of its own; ours stands above it, and the checkpoint stays as it was."""
     damage, arguments, message = CHECKPOINTS[case]
-    run(training(good_data, tmp_path / "out", "--max-update", 1))
-    saved = (tmp_path / "out" / "checkpoint_last.pt").read_bytes()
+    (tmp_path / "out").mkdir()
+    shutil.copy(trained, tmp_path / "out")
     output = refusal(damaged(good_data, tmp_path, damage), tmp_path, *arguments)
     assert re.search("ValueError: .*" + message, output), output[-3000:]
-    assert (tmp_path / "out" / "checkpoint_last.pt").read_bytes() == saved
+    assert (tmp_path / "out" / trained.name).read_bytes() == trained.read_bytes()

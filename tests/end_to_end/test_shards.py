@@ -1,8 +1,6 @@
 """A corpus in several folders: one folder an epoch, in turn, also when the run is stopped in between."""
 
 import re
-import shutil
-from pathlib import Path
 
 import pytest
 
@@ -36,26 +34,3 @@ def test_shards_take_turns_and_resume_where_they_were(shards, tmp_path):
     resumed = run(training(shards, tmp_path / "parts", "--batch-size", 8, "--max-epoch", 3))
     assert shards_read(resumed) == [24, 16, 24]
     assert differences(results(tmp_path / "whole" / LAST), results(tmp_path / "parts" / LAST)) == []
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        ("other dictionary", r"shard01/dict.txt is not \S*shard00/dict.txt"),
-        ("no folder", r"there is no folder \S*shard01"),
-        ("no split", r"there is no train.bin with train.idx in \S*shard01"),
-    ],
-)
-def test_a_bad_second_shard_is_refused_before_the_first_is_trained(shards, tmp_path, damage, message):
-    folders = [shutil.copytree(folder, tmp_path / Path(folder).name) for folder in shards.split(":")]
-    if damage == "other dictionary":
-        lines = (folders[1] / "dict.txt").read_text(encoding="utf-8").splitlines(keepends=True)
-        (folders[1] / "dict.txt").write_text("".join(lines[::-1]), encoding="utf-8")
-    elif damage == "no folder":
-        shutil.rmtree(folders[1])
-    else:
-        (folders[1] / "train.bin").unlink()
-    data = ":".join(map(str, folders))
-    output = run(training(data, tmp_path / "out", "--max-epoch", 2), check=False)
-    assert re.search(message, output.splitlines()[-1]), output[-3000:]
-    assert updates(output) == []
