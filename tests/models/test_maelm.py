@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from support import batch_of, dictionary_of, model_config, model_of, random_sequences
 
-from fairseq_maelm.models.maelm import MaelmModel, check_config, complete_config
+from fairseq_maelm.models.checks import check_config
+from fairseq_maelm.models.maelm import MaelmModel, complete_config
 from fairseq_maelm.models.sizes import SIZES, fill_from_size
 
 
@@ -41,8 +42,9 @@ def test_completed_by_name(name, width):
     assert config.encoder_embed_dim == width
 
 
-def test_initialisation():
-    model = fresh_model(encoder_embed_dim=128, encoder_ffn_embed_dim=256, max_positions=256)
+@pytest.mark.parametrize("std", [0.02, 0.05])
+def test_initialisation(std):
+    model = fresh_model(encoder_embed_dim=128, encoder_ffn_embed_dim=256, max_positions=256, init_std=std)
     checked = 0
     for name, parameter in model.named_parameters():
         if "layer_norm" in name or "layernorm" in name:
@@ -50,7 +52,8 @@ def test_initialisation():
         elif name.endswith("bias"):
             assert not parameter.any(), name
         elif parameter.numel() > 1000:
-            assert abs(parameter.std() / 0.02 - 1) < 0.05, name
+            expected = 0.02 if "embed_" in name or "relative" in name else std
+            assert abs(parameter.std() / expected - 1) < 0.05, name
             assert abs(parameter.mean()) < 0.002, name
         checked += 1
     assert checked > 40
@@ -122,6 +125,7 @@ def test_model_for_fine_tuning_predicts_no_tokens():
         ({"encoder_layers": 0}, "encoder-layers"),
         ({"decoder_layers": -1}, "decoder-layers"),
         ({"dropout": 1.0}, "dropout"),
+        ({"init_std": 0.0}, "init-std"),
         ({"attention_dropout": -0.1}, "attention-dropout"),
         ({"relative_num_buckets": 3}, "relative buckets"),
         ({"relative_max_distance": 2}, "relative distance"),
