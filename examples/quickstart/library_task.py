@@ -20,7 +20,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from fairseq_maelm.corpus import FairseqEncoder, load_sentencepiece, read_documents
 
 # Shares of the documents. Documents outside of the task's classes are never held out for the task.
-PRETRAINING_VALID = 0.04
+PRETRAINING_VALID = 0.02
 TASK_VALID = 0.07
 TASK_TEST = 0.13
 

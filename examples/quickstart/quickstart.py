@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 import signal
 import sys
 from collections.abc import Sequence
@@ -15,9 +16,9 @@ from commands import Command, CommandFailed, cores, log_records, run
 from docstrings import installed_docstrings, read_stored_documents, write_documents
 from workspace import Workspace
 
-DEFAULT_UPDATES = 2400
+DEFAULT_UPDATES = 3000
 DEFAULT_FINE_TUNING_UPDATES = 300
-DEFAULT_SEEDS = 3
+DEFAULT_SEEDS = 2
 
 
 class Quickstart:
@@ -215,6 +216,8 @@ def main(arguments: Sequence[str]) -> None:
         SystemExit: 1 with a message for anything that the user can put right, 130 when interrupted.
     """
     args = parse(arguments)
+    # fairseq logs to the screen when it is used from Python; what matters is printed here.
+    logging.disable(logging.WARNING)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     settings = {
         "updates": args.updates,
