@@ -1,6 +1,7 @@
 """MAE-LM: a text encoder pretrained as a masked autoencoder (Meng et al., 2024, section 3)."""
 
 import logging
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Dict, List, Optional, Tuple
@@ -258,16 +259,17 @@ class MaelmModel(FairseqEncoderModel):
 
 
 def complete_config(cfg: Any) -> None:
-    """Fill the numbers left open, in place, whichever way the configuration was made.
+    """Fill what was left open, in place, whichever way the configuration was made.
 
     fairseq consults architecture functions for ``--arch`` only, and some paths of fairseq-hydra-train reach
-    ``build_model`` without one: an architecture's name would then build the default size without a word.
+    ``build_model`` without one: an architecture's name would then build the default size without a word. The
+    configuration in a checkpoint lacks the options that are younger than it; they take their defaults.
     """
     name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None) or ""
-    if OmegaConf.is_config(cfg):
-        with open_dict(cfg):
-            fill_from_size(cfg, name)
-    else:
+    with open_dict(cfg) if OmegaConf.is_config(cfg) else nullcontext():
+        for option, description in MaelmModelConfig.__dataclass_fields__.items():
+            if not option.startswith("_") and not hasattr(cfg, option):
+                setattr(cfg, option, description.default)
         fill_from_size(cfg, name)
 
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from omegaconf import OmegaConf
 from support import batch_of, dictionary_of, model_config, model_of, random_sequences
 
 from fairseq_maelm.models.checks import check_config
@@ -40,6 +41,14 @@ def test_completed_by_name(name, width):
     config = SimpleNamespace(_name=name, encoder_embed_dim=None)
     complete_config(config)
     assert config.encoder_embed_dim == width
+
+
+@pytest.mark.parametrize("kind", [lambda options: SimpleNamespace(**options), OmegaConf.create])
+def test_options_younger_than_the_checkpoint_take_their_defaults(kind):
+    config = kind({"_name": "maelm_tiny", "encoder_layers": 3, "dropout": 0.3})
+    complete_config(config)
+    assert (config.encoder_layers, config.encoder_embed_dim, config.dropout) == (3, 128, 0.3)
+    assert (config.init_std, config.relative_buckets) == (0.02, "t5")
 
 
 @pytest.mark.parametrize("std", [0.02, 0.05])
