@@ -158,4 +158,4 @@ def _draw_fine_tuning(axis: Any, logs: Path, results: dict[str, Any]) -> None:
         axis.plot(*zip(*averages), color=colour, marker="o", markersize=4, label=f"from {STARTS[start]}")
     axis.axhline(chance, color=_GREY, linestyle="--", linewidth=1, label="guessing")
     axis.set(title=f"Fine-tuning, {classes} classes", xlabel="updates", ylabel="test accuracy (%)", ylim=(0, 100))
-    axis.legend(frameon=False, loc="lower right")
+    axis.legend(frameon=False, loc="upper left")

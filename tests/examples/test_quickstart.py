@@ -421,9 +421,10 @@ def test_a_failed_command_shows_the_end_of_its_log_and_stops_the_others(tmp_path
 
 def test_the_longest_words_of_held_out_paragraphs_are_masked(tmp_path: Path) -> None:
     text = tmp_path / "valid.txt"
-    long = "many words " * 20
+    long = "many long words " + "a " * 30
     text.write_text(f"too short\n\nthe longest word of this line is certainly here\n{long}\n", encoding="utf-8")
-    assert recipes.held_out_sentences(text) == ["the longest word of this line is <mask> here"]
+    expected = ["the longest word of this line is <mask> here", "many long <mask>" + " a" * 22]
+    assert recipes.held_out_sentences(text) == expected
 
 
 @pytest.mark.parametrize(
