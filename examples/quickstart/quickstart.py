@@ -216,8 +216,6 @@ def main(arguments: Sequence[str]) -> None:
         SystemExit: 1 with a message for anything that the user can put right, 130 when interrupted.
     """
     args = parse(arguments)
-    # fairseq logs to the screen when it is used from Python; what matters is printed here.
-    logging.disable(logging.WARNING)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     settings = {
         "updates": args.updates,
@@ -234,4 +232,6 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    # fairseq logs to the screen when it is used from Python; what matters is printed here.
+    logging.disable(logging.WARNING)
     main(sys.argv[1:])
