@@ -7,7 +7,7 @@ import numpy as np
 from fairseq.data import Dictionary
 from sentencepiece import SentencePieceProcessor
 
-MASK = "<mask>"
+from fairseq_maelm.corpus.vocabulary import MASK_SYMBOL as MASK
 
 # Two fields of sentencepiece's normaliser in protocol buffer form, add_dummy_prefix and remove_extra_whitespaces, both
 # off. Bytes appended to a serialised message override its fields, so this needs no protocol buffer library.

@@ -9,12 +9,11 @@ import torch.nn.functional as F
 from fairseq import checkpoint_utils, tasks
 from torch import Tensor, nn
 
+from fairseq_maelm.corpus.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
 from fairseq_maelm.data.dataset import encoder_input, pad_rows
 from fairseq_maelm.data.tokenizer import MASK, Tokenizer
 from fairseq_maelm.models.checkpoint import classification_heads
 from fairseq_maelm.models.maelm import MaelmModel
-
-SENTENCEPIECE_MODEL = "sentencepiece.bpe.model"
 
 
 class MaskCandidate(NamedTuple):

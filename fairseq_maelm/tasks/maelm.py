@@ -129,10 +129,10 @@ class MaelmTask(FairseqTask):
         folders = utils.split_paths(self.cfg.data)
         training = split.startswith("train")
         folder = folders[(epoch - 1) % len(folders)] if training else folders[0]
-        for needed in folders if training else [folder]:
-            split_files(needed, split, combine)
+        # Every shard is looked for at once: one that is missing would otherwise show only in its epoch.
+        files = {each: split_files(each, split, combine) for each in (folders if training else [folder])}
         blocks = TokenBlocks(
-            split_files(folder, split, combine),
+            files[folder],
             str(self.cfg.sample_break_mode),
             self.cfg.tokens_per_sample,
             self.dictionary.bos(),

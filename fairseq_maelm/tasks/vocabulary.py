@@ -8,8 +8,9 @@ from typing import Sequence
 import numpy as np
 from fairseq.data import Dictionary
 
-MASK = "<mask>"
-SENTENCEPIECE_MODEL = "sentencepiece.bpe.model"
+from fairseq_maelm.corpus.vocabulary import MASK_SYMBOL as MASK
+from fairseq_maelm.corpus.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
+
 WORD_START = "\u2581"
 
 
