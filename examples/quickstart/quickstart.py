@@ -16,9 +16,12 @@ from commands import Command, CommandFailed, cores, log_records, run
 from docstrings import installed_docstrings, read_stored_documents, write_documents
 from workspace import Workspace
 
-DEFAULT_UPDATES = 3000
+DEFAULT_UPDATES = 2000
 DEFAULT_FINE_TUNING_UPDATES = 300
 DEFAULT_SEEDS = 2
+
+# Part of the updates of pretraining that is spent on short sequences.
+SHORT_SHARE = 0.3
 
 
 class Quickstart:
@@ -34,13 +37,15 @@ class Quickstart:
 
     def __init__(self, folder: Path, texts: Sequence[Path], updates: int, fine_tuning_updates: int, seeds: int) -> None:
         self.texts = list(texts)
-        self.updates = updates
+        self.short_updates = max(1, round(SHORT_SHARE * updates))
+        self.updates = max(1, updates - self.short_updates)
         self.fine_tuning_updates = fine_tuning_updates
         self.seeds = seeds
         self.documents = folder / "documents.jsonl"
         self.text = folder / "text"
         self.data = folder / "data"
         self.task = folder / "task"
+        self.short = folder / "pretraining_short"
         self.pretraining = folder / "pretraining"
         self.logs = folder / "logs"
         self.classes: Sequence[str] = ()
@@ -89,10 +94,17 @@ class Quickstart:
         run([Command(recipes.start(self.data, self.pretraining), log)], "validating")
         return _held_out_scores(log)
 
+    def pretrain_short(self) -> dict[str, Any]:
+        """Pretrains on short sequences, or goes on from the last checkpoint."""
+        command = recipes.pretrain_short(self.data, self.short, self.short_updates)
+        log = self.logs / report.SHORT_LOG
+        run([Command(command, log, self.short_updates)], "pretraining")
+        return _held_out_scores(log)
+
     def pretrain(self) -> dict[str, Any]:
-        """Pretrains, or goes on from the last checkpoint."""
-        command = recipes.pretrain(self.data, self.pretraining, self.updates)
-        log = self.logs / "pretraining.log"
+        """Pretrains on longer sequences, or goes on from the last checkpoint."""
+        command = recipes.pretrain(self.data, self.pretraining, self.updates, self.short / "checkpoint_last.pt")
+        log = self.logs / report.LONG_LOG
         run([Command(command, log, self.updates)], "pretraining")
         return _held_out_scores(log)
 
@@ -153,13 +165,15 @@ def run_all(folder: Path, settings: dict[str, Any], texts: Sequence[Path]) -> No
         ValueError: the folder or the text is not as it must be.
         CommandFailed: one of the commands failed.
     """
-    workspace = Workspace(folder, {**settings, "texts": [[str(path), path.stat().st_size] for path in texts]}, steps=7)
+    workspace = Workspace(folder, {**settings, "texts": [[str(path), path.stat().st_size] for path in texts]}, steps=8)
     quickstart = Quickstart(folder, texts, **settings)
     results = {"text": workspace.step("text", "Collect the text", quickstart.collect)}
     results["data"] = workspace.step("data", "Divide it, train a vocabulary, encode", quickstart.prepare)
     quickstart.classes = results["data"]["classes"]
     results["start"] = workspace.step("start", "Score the random weights", quickstart.score_start)
-    title = f"Pretrain for {settings['updates']:,} updates"
+    title = f"Pretrain on sequences of {recipes.SHORT_LENGTH} tokens for {quickstart.short_updates:,} updates"
+    results["short"] = workspace.step("short", title, quickstart.pretrain_short)
+    title = f"Pretrain on sequences of {recipes.LENGTH} tokens for {quickstart.updates:,} updates"
     results["pretraining"] = workspace.step("pretraining", title, quickstart.pretrain)
     title = "Fine-tune from the pretrained encoder and from random weights"
     results["fine_tuning"] = workspace.step("fine_tuning", title, quickstart.fine_tune)

@@ -11,6 +11,8 @@ from workspace import write_json
 PRETRAINED, RANDOM = "pretrained", "random"
 STARTS = {PRETRAINED: "the pretrained encoder", RANDOM: "random weights"}
 
+SHORT_LOG, LONG_LOG = "pretraining_short.log", "pretraining.log"
+
 Curve = list[tuple[int, float]]
 
 # Two colours that colour-blind readers can tell apart, the same meaning in all panels.
@@ -76,7 +78,8 @@ def summary_rows(results: dict[str, Any]) -> list[tuple[str, str]]:
     else:
         rows.append(("fine-tuning task", "none: the text has no two sources that are large enough"))
     seconds = {name: step["seconds"] for name, step in results.items()}
-    rows.append(("time", f"{sum(seconds.values()) / 60:.1f} minutes, {seconds['pretraining'] / 60:.1f} of pretraining"))
+    pretraining = (seconds["short"] + seconds["pretraining"]) / 60
+    rows.append(("time", f"{sum(seconds.values()) / 60:.1f} minutes, {pretraining:.1f} of pretraining"))
     return rows
 
 
@@ -114,6 +117,10 @@ def smooth(points: Curve, span: int) -> Curve:
     ]
 
 
+def _shifted(points: Curve, updates: int) -> Curve:
+    return [(updates + update, value) for update, value in points]
+
+
 def draw_curves(logs: Path, results: dict[str, Any], path: Path) -> None:
     """Draws loss and accuracy of pretraining, and the test accuracy of fine-tuning if there was any."""
     import matplotlib
@@ -125,17 +132,19 @@ def draw_curves(logs: Path, results: dict[str, Any], path: Path) -> None:
     accuracy = results["fine_tuning"]["accuracy"]
     panels = 3 if accuracy else 2
     figure, axes = pyplot.subplots(1, panels, figsize=(4.7 * panels, 4.2), layout="constrained")
-    log = logs / "pretraining.log"
     for axis, name, label in (
         (axes[0], "loss", "loss (bits per masked token)"),
         (axes[1], "accuracy", "masked-token accuracy (%)"),
     ):
-        train = smooth(curve(log, "train_inner", name), 9)
-        held_out = curve(logs / "start.log", "valid", name)[-1:] + curve(log, "valid", name)
-        # The first record was made after one update at learning rate 0.
-        held_out[0] = (0, held_out[0][1])
-        axis.plot(*zip(*train), color=_GREY, linewidth=1.2, label="training text (smoothed)")
-        axis.plot(*zip(*held_out), color=_BLUE, marker="o", markersize=4, label="held-out text")
+        stages = [(logs / SHORT_LOG, 0, "o"), (logs / LONG_LOG, curve(logs / SHORT_LOG, "valid", name)[-1][0], "s")]
+        for (log, before, marker), kind in zip(stages, ("short sequences", "full length")):
+            train = smooth(curve(log, "train_inner", name), 9)
+            label_of_train = "training text (smoothed)" if before else None
+            axis.plot(*zip(*_shifted(train, before)), color=_GREY, linewidth=1.2, label=label_of_train)
+            held_out = _shifted(curve(log, "valid", name), before)
+            axis.plot(*zip(*held_out), color=_BLUE, marker=marker, markersize=4, label=f"held-out text, {kind}")
+        # That record was made after one update at learning rate 0, on sequences of full length.
+        axis.plot([0], [curve(logs / "start.log", "valid", name)[-1][1]], "s", color=_BLUE, markersize=4)
         axis.set(title="Pretraining", xlabel="updates", ylabel=label)
         axis.legend(frameon=False)
     if accuracy:

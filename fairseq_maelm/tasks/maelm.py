@@ -4,6 +4,8 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import torch
 from fairseq import utils
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
@@ -16,7 +18,15 @@ from fairseq_maelm.data.blocks import BREAK_MODES, TokenBlocks, split_files
 from fairseq_maelm.data.dataset import MaskedBlockDataset
 from fairseq_maelm.data.masking import MAX_LENGTH, MaskingScheme
 from fairseq_maelm.models.sizes import SIZES
-from fairseq_maelm.tasks.vocabulary import MASK, check_shards, load_dictionary, real_tokens, special_tokens, word_starts
+from fairseq_maelm.tasks.vocabulary import (
+    MASK,
+    check_shards,
+    load_dictionary,
+    log_frequencies,
+    real_tokens,
+    special_tokens,
+    word_starts,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +64,13 @@ class MaelmTaskConfig(FairseqDataclass):
     )
     mask_whole_words: bool = field(default=False, metadata={"help": "choose whole words instead of single tokens"})
     protect_special_tokens: bool = field(default=False, metadata={"help": "never choose <s> and </s>"})
+    initial_output_bias: ChoiceEnum(["zeros", "frequencies"]) = field(  # type: ignore[valid-type]
+        default="zeros",
+        metadata={
+            "help": "start of the prediction head's bias: zeros, or each symbol's log frequency in the training text, "
+            "which spares short runs the updates that learn it"
+        },
+    )
     seed: int = II("common.seed")
 
 
@@ -122,7 +139,15 @@ class MaelmTask(FairseqTask):
                 "without a decoder nothing can predict tokens that the encoder does not see: use --masked-input kept "
                 "with --decoder-layers 0"
             )
+        if self.cfg.initial_output_bias == "frequencies" and not from_checkpoint:
+            model.lm_head.bias.data.copy_(torch.from_numpy(self._log_frequencies()))
         return model
+
+    def _log_frequencies(self) -> np.ndarray:
+        paths = split_files(utils.split_paths(self.cfg.data)[0], "train", combine=False)
+        # <s> is in none of the files: one stands before each block.
+        blocks = TokenBlocks(paths, "none", self.cfg.tokens_per_sample, self.dictionary.bos())
+        return log_frequencies(blocks.streams[0], len(blocks), self.dictionary)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **unused: Any) -> None:
         """Open a split: for training the shard of the epoch, otherwise the first folder's."""

@@ -13,6 +13,9 @@ from fairseq_maelm.corpus.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
 
 WORD_START = "\u2581"
 
+# The tokens from the start of the text that frequencies are counted from; more of them change nothing that matters.
+_COUNTED_TOKENS = 20_000_000
+
 
 def load_dictionary(folder: str) -> Dictionary:
     """Read ``dict.txt`` and append ``<mask>``.
@@ -114,3 +117,20 @@ def special_tokens(dictionary: Dictionary) -> np.ndarray:
     special = np.ones(len(dictionary), dtype=bool)
     special[real_tokens(dictionary)] = False
     return special
+
+
+def log_frequencies(text: np.ndarray, blocks: int, dictionary: Dictionary) -> np.ndarray:
+    """Logarithm of each symbol's share of a text, every count raised by one.
+
+    Args:
+        text: <uint16 or int32>[tokens] training text.
+        blocks: blocks that the text is cut into, each with ``<s>`` in front, which the text itself does not hold.
+        dictionary: of V symbols.
+
+    Returns:
+        <float32>[V], in nats.
+    """
+    counted = text[:_COUNTED_TOKENS]
+    counts = np.bincount(counted, minlength=len(dictionary)) + 1.0
+    counts[dictionary.bos()] += blocks * len(counted) / len(text)
+    return np.log(counts / counts.sum()).astype(np.float32)

@@ -3,10 +3,17 @@
 import hashlib
 import json
 
+import numpy as np
 import pytest
 from support import dictionary_of
 
-from fairseq_maelm.tasks.vocabulary import load_dictionary, real_tokens, special_tokens, word_starts
+from fairseq_maelm.tasks.vocabulary import (
+    load_dictionary,
+    log_frequencies,
+    real_tokens,
+    special_tokens,
+    word_starts,
+)
 
 
 @pytest.fixture(params=["", "shard00/"])
@@ -46,3 +53,11 @@ def test_token_classes(folder):
 def test_classes_cover_the_vocabulary():
     dictionary = dictionary_of(40)
     assert len(real_tokens(dictionary)) + special_tokens(dictionary).sum() == 40
+
+
+def test_log_frequencies():
+    # Nine symbols: 0 <s>, 1 <pad>, 2 </s>, 3 <unk>, 4 to 7, 8 <mask>; every count is raised by one.
+    text = np.array([4, 4, 4, 5, 2, 4, 6, 2], dtype=np.uint16)
+    shares = np.exp(log_frequencies(text, 3, dictionary_of(9)))
+    assert shares.dtype == np.float32
+    np.testing.assert_allclose(shares, np.array([4, 1, 3, 1, 5, 2, 2, 1, 1]) / 20, rtol=1e-5)

@@ -1,6 +1,6 @@
 """Plot validation loss and accuracy over updates.
 
-python plot.py maelm.log roberta_scores.json curves.png
+python plot.py OUTPUT    # the folder of run.sh; writes curves.png there
 """
 
 import json
@@ -27,22 +27,39 @@ def validation_of(log: str) -> list[dict[str, float]]:
     ]
 
 
+def curves_of(folder: Path, tokens: int) -> dict[str, list[dict[str, float]]]:
+    """Both models' validations in the stage with sequences of so many tokens."""
+    return {
+        "MAE-LM": validation_of((folder / f"maelm_{tokens}.log").read_text()),
+        "fairseq RoBERTa": json.loads((folder / f"roberta_{tokens}.json").read_text()),
+    }
+
+
 def main() -> None:
-    log, scores, figure_file = map(Path, sys.argv[1:4])
-    curves = {"MAE-LM": validation_of(log.read_text()), "fairseq RoBERTa": json.loads(scores.read_text())}
+    folder = Path(sys.argv[1])
+    stages = {tokens: curves_of(folder, tokens) for tokens in (8, 32, 128)}
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6))
     for axis, key, label in zip(axes, ("loss", "accuracy"), ("loss (bits per masked token)", "accuracy (%)")):
-        for (name, rows), style in zip(curves.items(), ("o-", "s--")):
-            axis.plot([row["updates"] for row in rows], [row[key] for row in rows], style, label=name)
+        before = 0
+        for tokens, curves in stages.items():
+            for (name, rows), style, colour in zip(curves.items(), ("o-", "s--"), ("#0072b2", "#d55e00")):
+                updates = [before + row["updates"] for row in rows]
+                # One entry of the legend for each model, not for each stage.
+                text = None if before else name
+                axis.plot(updates, [row[key] for row in rows], style, color=colour, markersize=4, label=text)
+            start, before = before, before + max(row["updates"] for rows in curves.values() for row in rows)
+            axis.axvline(before, color="#666666", linewidth=0.8)
+            axis.annotate(f"{tokens} tokens", ((start + before) / 2, 1.01), xycoords=("data", "axes fraction"), ha="center")
         axis.set_xlabel("updates")
         axis.set_ylabel(f"validation {label}")
         axis.grid(alpha=0.3)
         axis.legend()
     figure.tight_layout()
-    figure.savefig(figure_file, dpi=120)
-    for name, rows in curves.items():
-        for row in rows:
-            print(f"{name:16s} {row['updates']:6d} {row['loss']:8.3f} bits {row['accuracy']:6.2f} %")
+    figure.savefig(folder / "curves.png", dpi=120)
+    for tokens, curves in stages.items():
+        for name, rows in curves.items():
+            for row in rows:
+                print(f"{name:16s} {tokens:4d} {row['updates']:6d} {row['loss']:8.3f} bits {row['accuracy']:6.2f} %")
 
 
 if __name__ == "__main__":

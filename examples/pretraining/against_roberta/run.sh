@@ -5,12 +5,14 @@
 #
 # DATA     a folder of `maelm prepare`
 # OUTPUT   checkpoints, logs and the figure go there; run again to resume
-# UPDATES  of 16 sequences of 128 tokens each (default 1600)
+# UPDATES  of 2,048 tokens each (default 1500)
 #
-# Cost: about 60 minutes of one core for each model at 1600 updates; both run at the same time, one thread each.
+# Cost: about 50 minutes of one core for MAE-LM and 35 for RoBERTa at 1500 updates; both run at the same time, one
+# thread each. A third of the updates each with sequences of 8, 32 and 128 tokens: a run as short as this would
+# otherwise end before either model has found out that neighbouring tokens tell about a masked one.
 # Blocks are cut with --sample-break-mode none, because stock fairseq leaves out lines longer than a sequence.
 set -euo pipefail
-DATA=$1 OUTPUT=$2 UPDATES=${3:-1600}
+DATA=$1 OUTPUT=$2 STAGE=$((${3:-1500} / 3))
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 PLUGIN=$(cd "$HERE/../../../fairseq_maelm" && pwd)
 VENV=${MAELM_VENV:-$(cd "$HERE/../../.." && pwd)/.venv}
@@ -20,23 +22,48 @@ mkdir -p "$OUTPUT"
 
 common=(
     --seed 1 --optimizer adam --adam-betas '(0.9,0.98)' --adam-eps 1e-6 --weight-decay 0.01 --clip-norm 2.0
-    --lr-scheduler polynomial_decay --lr 1e-3 --warmup-updates $((UPDATES / 10))
-    --total-num-update "$UPDATES" --max-update "$UPDATES"
-    --max-tokens 2048 --tokens-per-sample 128 --sample-break-mode none --max-tokens-valid 4096
-    --validate-interval-updates 200 --save-interval-updates 200 --no-epoch-checkpoints
+    --lr 4e-4 --warmup-updates 40 --max-update "$STAGE" --max-positions 128
+    --mask-prob 0.4 --leave-unmasked-prob 0 --random-token-prob 0
+    --max-tokens 2048 --sample-break-mode none --max-tokens-valid 4096
+    --validate-interval-updates 100 --save-interval-updates 100 --no-epoch-checkpoints
     --log-format json --log-interval 20 --num-workers 0 --cpu
 )
-fairseq-train "$DATA" --user-dir "$PLUGIN" --task maelm --criterion maelm --arch maelm_small --max-positions 128 \
-    "${common[@]}" --save-dir "$OUTPUT/maelm" --log-file "$OUTPUT/maelm.log" > "$OUTPUT/maelm.out" 2>&1 &
-maelm=$!
-fairseq-train "$DATA" --task masked_lm --criterion masked_lm --arch roberta_base \
-    --encoder-layers 6 --encoder-embed-dim 384 --encoder-ffn-embed-dim 1536 --encoder-attention-heads 6 \
-    --mask-prob 0.15 --leave-unmasked-prob 0 --random-token-prob 0 \
-    "${common[@]}" --save-dir "$OUTPUT/roberta" --log-file "$OUTPUT/roberta.log" > "$OUTPUT/roberta.out" 2>&1 &
-roberta=$!
-trap 'kill $maelm $roberta 2> /dev/null' INT TERM
-echo "training; follow with: tail -f $OUTPUT/maelm.log $OUTPUT/roberta.log"
-wait $maelm && wait $roberta
+maelm=(--user-dir "$PLUGIN" --task maelm --criterion maelm --arch maelm_small --initial-output-bias frequencies)
+roberta=(
+    --task masked_lm --criterion masked_lm --arch roberta_base
+    --encoder-layers 6 --encoder-embed-dim 384 --encoder-ffn-embed-dim 1536 --encoder-attention-heads 6
+)
 
-python "$HERE/score_roberta.py" "$DATA" "$OUTPUT"/roberta/checkpoint_1_*.pt > "$OUTPUT/roberta_scores.json"
-python "$HERE/plot.py" "$OUTPUT/maelm.log" "$OUTPUT/roberta_scores.json" "$OUTPUT/curves.png"
+# stages NAME ARGUMENT...: short sequences first, each stage from the weights of the one before
+stages() {
+    local name=$1 before=() schedule tokens
+    shift
+    for tokens in 8 32 128; do
+        schedule=(--lr-scheduler fixed)
+        [[ $tokens == 128 ]] && schedule=(--lr-scheduler polynomial_decay --total-num-update "$STAGE")
+        folder=$OUTPUT/${name}_$tokens
+        if [[ ! -e $folder.finished ]]; then
+            fairseq-train "$DATA" "${common[@]}" "${schedule[@]}" "$@" "${before[@]}" --tokens-per-sample "$tokens" \
+                --save-dir "$folder" --log-file "$folder.log" > "$folder.out" 2>&1
+            touch "$folder.finished"
+        fi
+        before=(--finetune-from-model "$folder/checkpoint_last.pt")
+    done
+}
+
+# A process group for each model, so that stopping this script stops both.
+set -m
+stages maelm "${maelm[@]}" &
+maelm_group=$!
+stages roberta "${roberta[@]}" &
+roberta_group=$!
+set +m
+trap 'kill -- -$maelm_group -$roberta_group 2> /dev/null; exit 1' INT TERM
+echo "training; follow with: tail -f $OUTPUT/*.log"
+wait $maelm_group && wait $roberta_group
+
+for tokens in 8 32 128; do
+    python "$HERE/score_roberta.py" "$DATA" "$OUTPUT/roberta_$tokens"/checkpoint_[0-9]*.pt \
+        > "$OUTPUT/roberta_$tokens.json"
+done
+python "$HERE/plot.py" "$OUTPUT"
