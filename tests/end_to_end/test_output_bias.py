@@ -12,9 +12,9 @@ from end_to_end.toy import TINY_TRAINING, losses, run
 def test_a_run_starts_at_the_entropy_of_the_frequencies(toy_data, tmp_path):
     still = ["--lr", "0", "--warmup-updates", "0", "--max-update", "1", "--protect-special-tokens"]
     command = ["fairseq-train", toy_data, *TINY_TRAINING, *still]
-    zeros = losses(run([*command, "--no-save"]), "valid", "valid_loss")[-1]
+    zeros = losses(run([*command, "--no-save"]), "valid")[-1]
     options = ["--initial-output-bias", "frequencies", "--save-dir", tmp_path]
-    frequencies = losses(run([*command, *options]), "valid", "valid_loss")[-1]
+    frequencies = losses(run([*command, *options]), "valid")[-1]
 
     text = np.fromfile(toy_data / "train.bin", dtype=np.uint16)
     shares = np.bincount(text[text > 3]) / (text > 3).sum()
