@@ -29,8 +29,9 @@ common=(
     --log-format json --log-interval 20 --num-workers 0 --cpu
 )
 maelm=(--user-dir "$PLUGIN" --task maelm --criterion maelm --arch maelm_small --initial-output-bias frequencies)
+# The plugin has no part in RoBERTa; it only lets torch 2.6 and later read fairseq's checkpoints.
 roberta=(
-    --task masked_lm --criterion masked_lm --arch roberta_base
+    --user-dir "$PLUGIN" --task masked_lm --criterion masked_lm --arch roberta_base
     --encoder-layers 6 --encoder-embed-dim 384 --encoder-ffn-embed-dim 1536 --encoder-attention-heads 6
 )
 
