@@ -20,7 +20,11 @@ import torch
 from torch import Tensor
 
 
-class Layout(TypedDict):
+class _Optional(TypedDict, total=False):
+    full_tokens: Tensor  # <int64>[B, T] the sequences themselves, only for decoders that read them from left to right
+
+
+class Layout(_Optional):
     """Where the encoder's tokens stand in the full sequences, and which positions are predicted.
 
     A dictionary and not a class, because fairseq moves batches between devices by walking through dictionaries.

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from fairseq.data import Dictionary
 
-from fairseq_maelm.data.dataset import encoder_input
+from fairseq_maelm.data.encoder_view import Shown, encoder_input
 from fairseq_maelm.data.masking import MaskingScheme
-from fairseq_maelm.models.maelm import MaelmModel, MaelmModelConfig
+from fairseq_maelm.models.maelm import MaelmModel, MaelmModelConfig, complete_config
 from fairseq_maelm.tasks.vocabulary import real_tokens
 
 
@@ -38,7 +38,9 @@ def model_config(**changes: Any) -> SimpleNamespace:
         "max_positions": 64,
     }
     defaults = {name: field.default for name, field in MaelmModelConfig.__dataclass_fields__.items()}
-    return SimpleNamespace(**{**defaults, **numbers, **changes})
+    config = SimpleNamespace(**{**defaults, **numbers, **changes})
+    complete_config(config)
+    return config
 
 
 def model_of(vocabulary_size: int = 40, seed: int = 0, **changes: Any) -> MaelmModel:
@@ -76,6 +78,7 @@ def batch_of(
     inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
     targets = torch.from_numpy(tokens[predicted])
     if mask_index is None:
-        return encoder_input(tokens, inside & ~predicted, predicted, lengths, pad=1), targets
+        visible = inside & ~predicted
+        return encoder_input(Shown(tokens, visible, visible), predicted, lengths, pad=1), targets
     shown = np.where(predicted, mask_index, tokens)
-    return encoder_input(shown, inside, predicted, lengths, pad=1), targets
+    return encoder_input(Shown(shown, inside, inside), predicted, lengths, pad=1), targets

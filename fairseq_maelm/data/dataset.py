@@ -1,14 +1,14 @@
 """Blocks of text, masked anew in every epoch and collated into batches that the model takes as they are."""
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 import torch
 from fairseq.data import FairseqDataset
 
-from fairseq_maelm.batch import Layout
 from fairseq_maelm.data.blocks import TokenBlocks
-from fairseq_maelm.data.masking import MaskDraw, MaskingScheme, draw_masks
+from fairseq_maelm.data.encoder_view import EncoderView, encoder_input, show_batch
+from fairseq_maelm.data.masking import MaskingScheme, draw_masks
 
 
 def pad_rows(rows: Sequence[np.ndarray], lengths: np.ndarray, filler: int) -> np.ndarray:
@@ -19,33 +19,44 @@ def pad_rows(rows: Sequence[np.ndarray], lengths: np.ndarray, filler: int) -> np
     return padded
 
 
+class Symbols(NamedTuple):
+    """Symbols of the vocabulary that batches need: padding and <mask>."""
+
+    pad: int
+    mask: int
+
+
 class MaskedBlockDataset(FairseqDataset):
     """A split for pretraining.
 
     Args:
         blocks: the text, cut into blocks.
         scheme: how tokens are chosen and treated.
-        pad: padding symbol.
-        mask_index: the <mask> symbol, or None to drop masked tokens from the encoder's input (MAE-LM).
+        symbols: of the vocabulary.
+        view: what the encoder sees at masked positions.
         seed: of the masks and of the order.
         fixed_epoch: if given, the masks of this epoch are drawn in every epoch (for validation).
+        predicts_all: every token is predicted, by a decoder that reads the sequence from left to right; the batch then
+            holds the sequence for it.
     """
 
     def __init__(
         self,
         blocks: TokenBlocks,
         scheme: MaskingScheme,
-        pad: int,
-        mask_index: Optional[int],
+        symbols: Symbols,
+        view: EncoderView,
         seed: int,
         fixed_epoch: Optional[int] = None,
+        predicts_all: bool = False,
     ) -> None:
         self.blocks = blocks
         self.scheme = scheme
-        self.pad = pad
-        self.mask_index = mask_index
+        self.symbols = symbols
+        self.view = view
         self.seed = seed
         self.fixed_epoch = fixed_epoch
+        self.predicts_all = predicts_all
         self.epoch = fixed_epoch or 1
 
     def set_epoch(self, epoch: int) -> None:
@@ -115,56 +126,20 @@ class MaskedBlockDataset(FairseqDataset):
             return {}
         indices = np.array([sample["id"] for sample in samples], dtype=np.int64)
         lengths = np.array([len(sample["tokens"]) for sample in samples], dtype=np.int64)
-        tokens = pad_rows([sample["tokens"] for sample in samples], lengths, self.pad)
+        tokens = pad_rows([sample["tokens"] for sample in samples], lengths, self.symbols.pad)
+        inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
         draw = draw_masks(self.scheme, tokens, lengths, indices, self.seed, self.epoch)
+        shown = show_batch(
+            self.view, draw, inside, self.symbols.mask, self.scheme.real_tokens, indices, self.seed, self.epoch
+        )
+        predicted = inside if self.predicts_all else draw.predicted
+        net_input = encoder_input(shown, predicted, lengths, self.symbols.pad, self.view.positions)
+        if self.predicts_all:
+            net_input["layout"]["full_tokens"] = torch.from_numpy(tokens)
         return {
             "id": torch.from_numpy(indices),
             "nsentences": len(samples),
             "ntokens": int(lengths.sum()),
-            "net_input": self._encoder_input(draw, lengths),
-            "target": torch.from_numpy(tokens[draw.predicted]),
+            "net_input": net_input,
+            "target": torch.from_numpy(tokens[predicted]),
         }
-
-    def _encoder_input(self, draw: MaskDraw, lengths: np.ndarray) -> Dict[str, Any]:
-        inside = np.arange(draw.tokens.shape[1])[None, :] < lengths[:, None]
-        if self.mask_index is None:
-            return encoder_input(draw.tokens, inside & ~draw.masked, draw.predicted, lengths, self.pad)
-        shown = np.where(draw.masked, self.mask_index, draw.tokens)
-        return encoder_input(shown, inside, draw.predicted, lengths, self.pad)
-
-
-def encoder_input(
-    tokens: np.ndarray, visible: np.ndarray, predicted: np.ndarray, lengths: np.ndarray, pad: int
-) -> Dict[str, Any]:
-    """Take the visible tokens out of full sequences and say where they came from.
-
-    Args:
-        tokens: <int64>[B, T] full sequences as the encoder is to see them.
-        visible: <bool>[B, T] True where the encoder sees the token.
-        predicted: <bool>[B, T] True at positions to predict.
-        lengths: <int64>[B] of the full sequences.
-        pad: padding symbol.
-
-    Returns:
-        ``src_tokens`` <int64>[B, S], ``src_lengths`` <int64>[B] and ``layout``.
-    """
-    rows, positions = np.nonzero(visible)
-    counts = visible.sum(axis=1)
-    width = int(counts.max())
-    columns = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    src_tokens = np.full((len(tokens), width), pad, dtype=np.int64)
-    src_tokens[rows, columns] = tokens[rows, positions]
-    src_positions = np.zeros_like(src_tokens)
-    src_positions[rows, columns] = positions
-    full_length = tokens.shape[1]
-    layout: Layout = {
-        "positions": torch.from_numpy(src_positions),
-        "full_lengths": torch.from_numpy(lengths),
-        "full_length": full_length,
-        "visible_rows": torch.from_numpy(rows * width + columns),
-        "visible_slots": torch.from_numpy(rows * full_length + positions),
-        "masked_slots": torch.from_numpy(np.flatnonzero(predicted)),
-        "encoder_padded": bool((counts < width).any()),
-        "decoder_padded": bool((lengths < full_length).any()),
-    }
-    return {"src_tokens": torch.from_numpy(src_tokens), "src_lengths": torch.from_numpy(counts), "layout": layout}

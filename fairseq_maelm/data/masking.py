@@ -16,7 +16,7 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 # Independent streams of random numbers for one (seed, epoch, index).
-_PRIORITY, _ROUNDING, _TREATMENT, _REPLACEMENT = range(4)
+_PRIORITY, _ROUNDING, _TREATMENT, _REPLACEMENT, _STAYING = range(5)
 
 # The lowest bits of a priority hold the position, which makes priorities distinct; sequences are shorter than this.
 _POSITION_BITS = np.uint64(16)
@@ -213,5 +213,26 @@ def _treat(
     left = predicted & (treatment < scheme.leave_unmasked_prob)
     seen = treatment < scheme.leave_unmasked_prob + scheme.random_token_prob
     replaced = predicted & seen & ~left
-    draws = random_bits(seed, epoch, indices, _REPLACEMENT, length) % np.uint64(len(scheme.real_tokens))
-    return MaskDraw(predicted, predicted & ~seen, np.where(replaced, scheme.real_tokens[draws], tokens))
+    random = replacements(scheme.real_tokens, indices, seed, epoch, length)
+    return MaskDraw(predicted, predicted & ~seen, np.where(replaced, random, tokens))
+
+
+def replacements(real_tokens: np.ndarray, indices: np.ndarray, seed: int, epoch: int, length: int) -> np.ndarray:
+    """Draw a real token for every position.
+
+    Args:
+        real_tokens: <int64>[R] the tokens to draw from, each as likely as the others.
+        indices, seed, epoch, length: as in ``random_bits``.
+
+    Returns:
+        <int64>[B, length].
+    """
+    return real_tokens[random_bits(seed, epoch, indices, _REPLACEMENT, length) % np.uint64(len(real_tokens))]
+
+
+def keep_fraction(fraction: float, indices: np.ndarray, seed: int, epoch: int, length: int) -> np.ndarray:
+    """Draw <bool>[B, length], each True with probability ``fraction``, independently of all other draws.
+
+    What is True for one fraction is True for every larger one. Other arguments as in ``random_bits``.
+    """
+    return uniform(random_bits(seed, epoch, indices, _STAYING, length)) < fraction

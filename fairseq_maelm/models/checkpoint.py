@@ -5,7 +5,9 @@ from typing import Any, Dict, List
 
 from torch import Tensor
 
+from fairseq_maelm.models.decoder import DECODER_IDENTITY_FIELDS
 from fairseq_maelm.models.encoder import BUCKET_FUNCTION_NAMES, IDENTITY_FIELDS
+from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +33,7 @@ def fit_state_dict(model: Any, state_dict: Dict[str, Tensor]) -> None:
         )
     _fit_heads(model, state_dict)
     _check_identity(model, state_dict)
+    _check_decoder(model, state_dict)
     _check_shapes(model, state_dict)
 
 
@@ -97,6 +100,20 @@ def _check_identity(model: Any, state_dict: Dict[str, Tensor]) -> None:
             f"the checkpoint was trained with {name} {theirs} and not {ours}: pass the same --arch and relative "
             "position options as in pretraining"
         )
+
+
+def _check_decoder(model: Any, state_dict: Dict[str, Tensor]) -> None:
+    saved = state_dict.get("decoder.identity")
+    if model.lm_head is None or model.decoder is None or saved is None:
+        return
+    for name, theirs, ours in zip(DECODER_IDENTITY_FIELDS, saved.tolist(), model.decoder.identity.tolist()):
+        if theirs != ours:
+            if name == "decoder attention":
+                theirs, ours = DECODER_ATTENTION[theirs], DECODER_ATTENTION[ours]
+            raise ValueError(
+                f"the checkpoint was trained with {name} {theirs} and not {ours}: pass the decoder's options as in "
+                "pretraining"
+            )
 
 
 def _check_shapes(model: Any, state_dict: Dict[str, Tensor]) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from fairseq_maelm.modules.relative_position import BUCKET_FUNCTIONS, check_buckets
+from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 
 
 def check_config(config: Any) -> None:
@@ -11,14 +12,8 @@ def check_config(config: Any) -> None:
     Raises:
         ValueError: says which option is wrong and what is possible.
     """
-    for name in ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads"):
-        if getattr(config, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1 and is {getattr(config, name)}")
-    if config.encoder_embed_dim % config.encoder_attention_heads:
-        raise ValueError(
-            f"the model width ({config.encoder_embed_dim}) is not a multiple of the number of attention heads "
-            f"({config.encoder_attention_heads}): change --encoder-attention-heads or --encoder-embed-dim"
-        )
+    _check_sizes(config)
+    _check_decoder(config)
     if config.decoder_layers < 0:
         raise ValueError(f"--decoder-layers must be 0 or more and is {config.decoder_layers}")
     if not config.init_std > 0.0:
@@ -30,3 +25,29 @@ def check_config(config: Any) -> None:
         if config.relative_buckets not in BUCKET_FUNCTIONS:
             raise ValueError(f"unknown --relative-buckets {config.relative_buckets}")
         check_buckets(config.relative_num_buckets, config.relative_max_distance)
+
+
+def _check_sizes(config: Any) -> None:
+    sizes = ("embed_dim", "ffn_embed_dim", "attention_heads")
+    for name in ("encoder_layers", *(f"{part}_{size}" for part in ("encoder", "decoder") for size in sizes)):
+        if getattr(config, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1 and is {getattr(config, name)}")
+    for part in ("encoder", "decoder"):
+        width, heads = getattr(config, f"{part}_embed_dim"), getattr(config, f"{part}_attention_heads")
+        if width % heads:
+            raise ValueError(
+                f"the width of the {part} ({width}) is not a multiple of its number of attention heads ({heads}): "
+                f"change --{part}-attention-heads or --{part}-embed-dim"
+            )
+
+
+def _check_decoder(config: Any) -> None:
+    if str(config.decoder_attention) not in DECODER_ATTENTION:
+        raise ValueError(f"unknown --decoder-attention {config.decoder_attention}")
+    if config.decoder_attention != "self" and not config.decoder_layers:
+        raise ValueError(f"--decoder-attention {config.decoder_attention} needs a decoder: --decoder-layers is 0")
+    if config.share_decoder_positions and config.decoder_embed_dim != config.encoder_embed_dim:
+        raise ValueError(
+            f"--share-decoder-positions needs a decoder as wide as the encoder ({config.encoder_embed_dim}), and "
+            f"--decoder-embed-dim is {config.decoder_embed_dim}"
+        )

@@ -106,36 +106,3 @@ class MaelmEncoder(FairseqEncoder):
     def max_positions(self) -> int:
         """The longest sequence that has positions, <s> and </s> included."""
         return self.embed_positions.num_embeddings
-
-
-class MaelmDecoder(nn.Module):
-    """The shallow bidirectional decoder of pretraining, thrown away afterwards (section 3).
-
-    It has no relative bias and, by default, no dropout and a position table of its own, as the authors' code.
-
-    Args:
-        layers: number of layers, at least 1.
-        shape: of each layer.
-        max_positions: size of the own position table, or None to use the encoder's, given to ``forward``.
-    """
-
-    def __init__(self, layers: int, shape: LayerShape, max_positions: Optional[int]) -> None:
-        super().__init__()
-        self.embed_positions = None if max_positions is None else nn.Embedding(max_positions, shape.embed_dim)
-        self.layernorm_embedding = nn.LayerNorm(shape.embed_dim)
-        self.layers = nn.ModuleList(TransformerLayer(shape) for _ in range(layers))
-
-    def forward(self, full: Tensor, shared_positions: Tensor, padding: Optional[Tensor]) -> Tensor:
-        """Decode reassembled sequences.
-
-        Args:
-            full: <float>[B, T, D] encoder states and mask embeddings at their original positions.
-            shared_positions: <float>[P, D] the encoder's position table, read only when the decoder has none.
-            padding: <bool>[B, T] True at padding, or None when there is none.
-
-        Returns:
-            <float>[B, T, D].
-        """
-        table = shared_positions if self.embed_positions is None else self.embed_positions.weight
-        states = self.layernorm_embedding(full + table[: full.shape[1]])
-        return run_layers(self.layers, states, attention_bias(None, padding, states.dtype))[-1]

@@ -10,7 +10,8 @@ from fairseq import checkpoint_utils, tasks
 from torch import Tensor, nn
 
 from fairseq_maelm.corpus.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
-from fairseq_maelm.data.dataset import encoder_input, pad_rows
+from fairseq_maelm.data.dataset import pad_rows
+from fairseq_maelm.data.encoder_view import EncoderView, Shown, encoder_input
 from fairseq_maelm.data.tokenizer import MASK, Tokenizer
 from fairseq_maelm.models.checkpoint import classification_heads
 from fairseq_maelm.models.maelm import MaelmModel
@@ -122,8 +123,10 @@ class MaelmHubInterface(nn.Module):
             for every mask, in order, its candidates with falling probability; a list of that for several texts.
 
         Raises:
-            ValueError: if a text has no mask, is too long, or the checkpoint has no decoder.
+            ValueError: if a text has no mask, is too long, or the checkpoint's decoder is missing or autoregressive.
         """
+        if self.model.decoder is not None and self.model.decoder.autoregressive:
+            raise ValueError("this model's decoder reads from left to right and cannot fill masks")
         texts = [text] if isinstance(text, str) else list(text)
         sequences = [self.encode(each).numpy() for each in texts]
         for each, sequence in zip(texts, sequences):
@@ -147,9 +150,14 @@ class MaelmHubInterface(nn.Module):
         tokens = pad_rows(sequences, lengths, self.dictionary.pad())
         inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
         masks = tokens == self.model.mask_index
-        # The encoder must see the masks as it did in pretraining: not at all, or as <mask>.
-        kept = getattr(self.task.cfg, "masked_input", "dropped") == "kept"
-        net_input = encoder_input(tokens, inside if kept else inside & ~masks, masks, lengths, self.dictionary.pad())
+        # The encoder must see the masks as it did in pretraining. Random tokens are no way to ask for a prediction;
+        # a model that was trained with them is asked as one that never saw a mask.
+        view: EncoderView = getattr(self.task, "encoder_view", EncoderView())
+        kept = view.masked_input in ("kept", "reset") or view.mask_fraction > 0.5
+        visible = inside if kept else inside & ~masks
+        returned = inside & ~masks if view.masked_input == "reset" else visible
+        shown = Shown(tokens, visible, returned)
+        net_input = encoder_input(shown, masks, lengths, self.dictionary.pad(), view.positions)
         layout = net_input.pop("layout")
         layout = {key: value.to(self.device) if torch.is_tensor(value) else value for key, value in layout.items()}
         training = self.model.training

@@ -1,22 +1,21 @@
 """MAE-LM: a text encoder pretrained as a masked autoencoder (Meng et al., 2024, section 3)."""
 
 import logging
-from contextlib import nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Dict, List, Optional, Tuple
 
+import torch
 import torch.nn.functional as F
 from fairseq.data import Dictionary
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import FairseqEncoderModel, register_model, register_model_architecture
-from omegaconf import OmegaConf, open_dict
 from torch import Tensor, nn
 
 from fairseq_maelm.batch import Layout, padding_mask
 from fairseq_maelm.models.checkpoint import fit_state_dict
 from fairseq_maelm.models.checks import check_config
-from fairseq_maelm.models.encoder import EncoderOutput, MaelmDecoder, MaelmEncoder
+from fairseq_maelm.models.config import MaelmModelConfig, complete_config
+from fairseq_maelm.models.decoder import MaelmDecoder, Memory
+from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
 from fairseq_maelm.models.sizes import SIZES, fill_from_size
 from fairseq_maelm.modules.heads import ClassificationHead, MaskedTokenHead
 from fairseq_maelm.modules.reassemble import reassemble
@@ -24,54 +23,30 @@ from fairseq_maelm.modules.transformer import LayerShape
 
 logger = logging.getLogger(__name__)
 
-_OF_SIZE = "default: the architecture's"
-
-
-@dataclass
-class MaelmModelConfig(FairseqDataclass):
-    """Options of the model. What is left open takes the value of the named architecture."""
-
-    encoder_layers: Optional[int] = field(default=None, metadata={"help": f"encoder layers ({_OF_SIZE})"})
-    encoder_embed_dim: Optional[int] = field(default=None, metadata={"help": f"model width ({_OF_SIZE})"})
-    encoder_ffn_embed_dim: Optional[int] = field(default=None, metadata={"help": f"feed-forward width ({_OF_SIZE})"})
-    encoder_attention_heads: Optional[int] = field(default=None, metadata={"help": f"attention heads ({_OF_SIZE})"})
-    decoder_layers: Optional[int] = field(
-        default=None,
-        metadata={"help": f"decoder layers; 0 puts the prediction head on the encoder, as RoBERTa ({_OF_SIZE})"},
-    )
-    dropout: float = field(default=0.1, metadata={"help": "dropout in the encoder; the decoder has none"})
-    attention_dropout: float = field(default=0.1, metadata={"help": "dropout of attention weights in the encoder"})
-    pooler_dropout: float = field(default=0.0, metadata={"help": "dropout in classification heads"})
-    relative_buckets: ChoiceEnum(["t5", "reference", "none"]) = field(  # type: ignore[valid-type]
-        default="t5",
-        metadata={"help": "relative positions: T5's buckets, those of the authors' code, or no relative bias"},
-    )
-    relative_num_buckets: Optional[int] = field(default=None, metadata={"help": f"relative buckets ({_OF_SIZE})"})
-    relative_max_distance: Optional[int] = field(
-        default=None, metadata={"help": f"distance from which all share a relative bucket ({_OF_SIZE})"}
-    )
-    share_decoder_positions: bool = field(
-        default=False, metadata={"help": "the decoder uses the encoder's table of absolute positions"}
-    )
-    max_positions: int = field(default=512, metadata={"help": "longest sequence, <s> and </s> included"})
-    init_std: float = field(
-        default=0.02,
-        metadata={
-            "help": "standard deviation of the random weights of linear layers; 0.02 suits a width of 768 and more, "
-            "narrower models learn faster with about 0.55 / sqrt(width)"
-        },
-    )
+__all__ = ["MaelmModel", "MaelmModelConfig", "complete_config"]
 
 
 def initialize(module: nn.Module, std: float) -> None:
     """Draw linear weights from N(0, std^2), tables from N(0, 0.02^2); biases and the padding's embedding are zero."""
     if isinstance(module, nn.Linear):
         module.weight.data.normal_(mean=0.0, std=std)
-        module.bias.data.zero_()
+        if module.bias is not None:
+            module.bias.data.zero_()
     if isinstance(module, nn.Embedding):
         module.weight.data.normal_(mean=0.0, std=0.02)
         if module.padding_idx is not None:
             module.weight.data[module.padding_idx].zero_()
+
+
+def build_decoder(config: Any) -> Optional[MaelmDecoder]:
+    """The decoder of a complete configuration; None where it has no layers. It has no dropout (appendix C)."""
+    if not config.decoder_layers:
+        return None
+    shape = LayerShape(config.decoder_embed_dim, config.decoder_ffn_embed_dim, config.decoder_attention_heads, 0.0, 0.0)
+    positions = None if config.share_decoder_positions else config.max_positions
+    return MaelmDecoder(
+        config.decoder_layers, shape, positions, str(config.decoder_attention), config.encoder_embed_dim
+    )
 
 
 @register_model("maelm", dataclass=MaelmModelConfig)
@@ -104,15 +79,13 @@ class MaelmModel(FairseqEncoderModel):
         )
         super().__init__(encoder)
         self.config = config
-        self.mask_index = dictionary.index("<mask>")
+        self.mask_index, self.eos = dictionary.index("<mask>"), dictionary.eos()
         self.decoder: Optional[MaelmDecoder] = None
         self.lm_head: Optional[MaskedTokenHead] = None
         if predicts_masked_tokens:
-            if config.decoder_layers:
-                own_positions = None if config.share_decoder_positions else config.max_positions
-                decoder_shape = shape._replace(dropout=0.0, attention_dropout=0.0)
-                self.decoder = MaelmDecoder(config.decoder_layers, decoder_shape, own_positions)
-            self.lm_head = MaskedTokenHead(config.encoder_embed_dim, len(dictionary))
+            self.decoder = build_decoder(config)
+            width = config.decoder_embed_dim if self.decoder else config.encoder_embed_dim
+            self.lm_head = MaskedTokenHead(width, config.encoder_embed_dim, len(dictionary))
         self.classification_heads = nn.ModuleDict()
         self.apply(partial(initialize, std=config.init_std))
 
@@ -142,11 +115,34 @@ class MaelmModel(FairseqEncoderModel):
         """Put states <float>[B, S, D] back among the mask embeddings: <float>[B, T, D]."""
         return reassemble(visible, self.encoder.embed_tokens.weight[self.mask_index], layout)
 
-    def decode(self, full: Tensor, padding: Optional[Tensor]) -> Tensor:
-        """Run the decoder, if there is one: <float>[B, T, D] to <float>[B, T, D]; ``padding`` is <bool>[B, T]."""
+    def memory(self, visible: Tensor, src_tokens: Tensor, layout: Optional[Layout]) -> Optional[Memory]:
+        """The encoder's output for a decoder with cross-attention; None for others.
+
+        A state that does not enter the decoder's input is not to be read by cross-attention either.
+        """
+        if self.decoder is None or not self.decoder.reads_encoder:
+            return None
+        if layout is None:
+            return Memory(visible, src_tokens.eq(self.encoder.padding_idx))
+        if len(layout["visible_rows"]) == src_tokens.numel():
+            return Memory(visible, None)
+        hidden = torch.ones(src_tokens.numel(), dtype=torch.bool, device=visible.device)
+        return Memory(visible, hidden.index_fill(0, layout["visible_rows"], False).view(src_tokens.shape))
+
+    def decoder_input(self, visible: Tensor, src_tokens: Tensor, layout: Optional[Layout]) -> Tensor:
+        """What the decoder starts from, <float>[B, T, D]: reassembled states, or for a decoder that goes from left to
+        right the embeddings of the sequence itself, shifted right behind </s> as in BART."""
+        if self.decoder is not None and self.decoder.autoregressive:
+            tokens = src_tokens if layout is None else layout["full_tokens"]
+            shifted = torch.cat([tokens.new_full((len(tokens), 1), self.eos), tokens[:, :-1]], dim=1)
+            return self.encoder.embed_tokens(shifted)
+        return visible if layout is None else self.reassemble(visible, layout)
+
+    def decode(self, full: Tensor, padding: Optional[Tensor], memory: Optional[Memory] = None) -> Tensor:
+        """Run the decoder, if there is one: <float>[B, T, D] to <float>[B, T, its width]; ``padding`` <bool>[B, T]."""
         if self.decoder is None:
             return full
-        return self.decoder(full, self.encoder.embed_positions.weight, padding)
+        return self.decoder(full, self.encoder.embed_positions.weight, padding, memory)
 
     def forward(
         self,
@@ -200,11 +196,13 @@ class MaelmModel(FairseqEncoderModel):
                 "this model was built for fine-tuning, without decoder and prediction head: load the pretrained "
                 "checkpoint to predict masked tokens"
             )
+        full = self.decoder_input(visible, src_tokens, layout)
+        memory = self.memory(visible, src_tokens, layout)
         if layout is None:
-            decoded = self.decode(visible, src_tokens.eq(self.encoder.padding_idx))
+            decoded = self.decode(full, src_tokens.eq(self.encoder.padding_idx), memory)
         else:
             padding = padding_mask(layout["full_lengths"], layout["full_length"]) if layout["decoder_padded"] else None
-            decoded = self.decode(self.reassemble(visible, layout), padding)
+            decoded = self.decode(full, padding, memory)
             decoded = decoded.reshape(-1, decoded.shape[-1]).index_select(0, layout["masked_slots"])
         return self.lm_head(decoded, self.encoder.embed_tokens.weight)
 
@@ -256,21 +254,6 @@ class MaelmModel(FairseqEncoderModel):
         from fairseq_maelm.models import hub  # the interface imports the model
 
         return hub.load(model_name_or_path, checkpoint_file, data_name_or_path, **overrides)
-
-
-def complete_config(cfg: Any) -> None:
-    """Fill what was left open, in place, whichever way the configuration was made.
-
-    fairseq consults architecture functions for ``--arch`` only, and some paths of fairseq-hydra-train reach
-    ``build_model`` without one: an architecture's name would then build the default size without a word. The
-    configuration in a checkpoint lacks the options that are younger than it; they take their defaults.
-    """
-    name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None) or ""
-    with open_dict(cfg) if OmegaConf.is_config(cfg) else nullcontext():
-        for option, description in MaelmModelConfig.__dataclass_fields__.items():
-            if not option.startswith("_") and not hasattr(cfg, option):
-                setattr(cfg, option, description.default)
-        fill_from_size(cfg, name)
 
 
 def _register_sizes() -> None:

@@ -1,4 +1,4 @@
-"""Multi-head self-attention with an additive bias."""
+"""Multi-head attention with an additive bias."""
 
 from typing import Optional
 
@@ -13,12 +13,13 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: Optional[Tensor], dr
     The one door to attention: whatever computes it must mean the same as ``attend_plainly``.
 
     Args:
-        query, key, value: <float>[B, H, S, d_h].
-        bias: <float>[B or 1, H or 1, S, S], added to the logits; -inf hides a key. It may need a gradient.
+        query: <float>[B, H, Q, d_h].
+        key, value: <float>[B, H, S, d_h]; in self-attention Q is S.
+        bias: <float>[B or 1, H or 1, Q or 1, S], added to the logits; -inf hides a key. It may need a gradient.
         dropout: probability of dropping an attention weight, in [0, 1).
 
     Returns:
-        <float>[B, H, S, d_h].
+        <float>[B, H, Q, d_h].
     """
     return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropout)
 
@@ -49,6 +50,12 @@ def attention_bias(relative: Optional[Tensor], padding: Optional[Tensor], dtype:
     return hidden if relative is None else relative.to(dtype) + hidden
 
 
+def causal_bias(length: int, like: Tensor) -> Tensor:
+    """Hide every later position: [1, 1, length, length] of the dtype of ``like``, with -inf above the diagonal."""
+    hidden = torch.full((length, length), float("-inf"), dtype=like.dtype, device=like.device).triu(1)
+    return hidden[None, None]
+
+
 class SelfAttention(nn.Module):
     """Multi-head self-attention over the sequences of a batch.
 
@@ -71,5 +78,34 @@ class SelfAttention(nn.Module):
         batch, length, width = states.shape
         qkv = self.qkv_proj(states).view(batch, length, 3, self.num_heads, width // self.num_heads)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # three times [B, H, S, d_h]
+        attended = attend(query, key, value, bias, self.dropout if self.training else 0.0)
+        return self.out_proj(attended.transpose(1, 2).reshape(batch, length, width))
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention of one sequence to another of the same width.
+
+    Args:
+        embed_dim: D, a multiple of ``num_heads``.
+        num_heads: H.
+        dropout: of the attention weights, while training.
+    """
+
+    def __init__(self, embed_dim: int, num_heads: int, dropout: float) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.q_proj = nn.Linear(embed_dim, embed_dim)
+        # Keys and values come from one matrix product; rows in this order.
+        self.kv_proj = nn.Linear(embed_dim, 2 * embed_dim)
+        self.out_proj = nn.Linear(embed_dim, embed_dim)
+
+    def forward(self, states: Tensor, memory: Tensor, bias: Optional[Tensor]) -> Tensor:
+        """<float>[B, T, D], reading ``memory`` <float>[B, S, D], to <float>[B, T, D]; ``bias`` as in ``attend``."""
+        batch, length, width = states.shape
+        head_dim = width // self.num_heads
+        query = self.q_proj(states).view(batch, length, self.num_heads, head_dim).transpose(1, 2)
+        kv = self.kv_proj(memory).view(batch, memory.shape[1], 2, self.num_heads, head_dim)
+        key, value = kv.permute(2, 0, 3, 1, 4)
         attended = attend(query, key, value, bias, self.dropout if self.training else 0.0)
         return self.out_proj(attended.transpose(1, 2).reshape(batch, length, width))

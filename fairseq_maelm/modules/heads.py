@@ -6,25 +6,35 @@ from torch import Tensor, nn
 
 
 class MaskedTokenHead(nn.Module):
-    """Dense, GELU, LayerNorm, then the product with the encoder's token embeddings, which are tied, plus a bias."""
+    """Dense, GELU, LayerNorm, then the product with the encoder's token embeddings, which are tied, plus a bias.
 
-    def __init__(self, embed_dim: int, vocabulary_size: int) -> None:
+    Args:
+        input_dim: width of the decoder's states, or of the encoder's where there is no decoder.
+        embed_dim: D, width of the token embeddings; a linear projection leads there from another width.
+        vocabulary_size: V.
+    """
+
+    def __init__(self, input_dim: int, embed_dim: int, vocabulary_size: int) -> None:
         super().__init__()
-        self.dense = nn.Linear(embed_dim, embed_dim)
-        self.layer_norm = nn.LayerNorm(embed_dim)
+        self.dense = nn.Linear(input_dim, input_dim)
+        self.layer_norm = nn.LayerNorm(input_dim)
+        self.output_projection = None if input_dim == embed_dim else nn.Linear(input_dim, embed_dim, bias=False)
         self.bias = nn.Parameter(torch.zeros(vocabulary_size))
 
     def forward(self, states: Tensor, embedding: Tensor) -> Tensor:
         """Score the vocabulary.
 
         Args:
-            states: <float>[..., D].
+            states: <float>[..., input_dim].
             embedding: <float>[V, D] token embeddings.
 
         Returns:
             logits <float>[..., V].
         """
-        return F.linear(self.layer_norm(F.gelu(self.dense(states))), embedding, self.bias)
+        states = self.layer_norm(F.gelu(self.dense(states)))
+        if self.output_projection is not None:
+            states = self.output_projection(states)
+        return F.linear(states, embedding, self.bias)
 
 
 class ClassificationHead(nn.Module):

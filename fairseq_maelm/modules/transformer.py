@@ -1,11 +1,14 @@
-"""The layer stack that encoder and decoder share."""
+"""Transformer layers, and running a stack of them."""
 
 from typing import List, NamedTuple, Optional
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_maelm.modules.attention import SelfAttention
+from fairseq_maelm.modules.attention import CrossAttention, SelfAttention
+
+# What a decoder may attend to; checkpoints hold an attention as its place here.
+DECODER_ATTENTION = ("self", "self_cross", "causal_cross", "cross")
 
 
 class LayerShape(NamedTuple):
@@ -42,6 +45,45 @@ class TransformerLayer(nn.Module):
         """<float>[B, S, D] to <float>[B, S, D]; ``bias`` is added to the attention logits."""
         attended = F.dropout(self.self_attn(states, bias), self.dropout, self.training)
         states = self.self_attn_layer_norm(states + attended)
+        transformed = F.dropout(self.fc2(F.gelu(self.fc1(states))), self.dropout, self.training)
+        return self.final_layer_norm(states + transformed)
+
+
+class DecoderLayer(nn.Module):
+    """Post-norm layer with cross-attention to the encoder's output, as in Vaswani et al. (2017).
+
+    Args:
+        shape: of the layer.
+        self_attention: whether the layer's own input is attended to as well, before the encoder's output.
+    """
+
+    def __init__(self, shape: LayerShape, self_attention: bool) -> None:
+        super().__init__()
+        self.dropout = shape.dropout
+        self.self_attn: Optional[SelfAttention] = None
+        if self_attention:
+            self.self_attn = SelfAttention(shape.embed_dim, shape.attention_heads, shape.attention_dropout)
+            self.self_attn_layer_norm = nn.LayerNorm(shape.embed_dim)
+        self.cross_attn = CrossAttention(shape.embed_dim, shape.attention_heads, shape.attention_dropout)
+        self.cross_attn_layer_norm = nn.LayerNorm(shape.embed_dim)
+        self.fc1 = nn.Linear(shape.embed_dim, shape.ffn_embed_dim)
+        self.fc2 = nn.Linear(shape.ffn_embed_dim, shape.embed_dim)
+        self.final_layer_norm = nn.LayerNorm(shape.embed_dim)
+
+    def forward(self, states: Tensor, bias: Optional[Tensor], memory: Tensor, memory_bias: Optional[Tensor]) -> Tensor:
+        """<float>[B, T, D] to <float>[B, T, D].
+
+        Args:
+            states: <float>[B, T, D].
+            bias: added to the logits of self-attention.
+            memory: <float>[B, S, D] the encoder's output.
+            memory_bias: added to the logits of cross-attention.
+        """
+        if self.self_attn is not None:
+            attended = F.dropout(self.self_attn(states, bias), self.dropout, self.training)
+            states = self.self_attn_layer_norm(states + attended)
+        attended = F.dropout(self.cross_attn(states, memory, memory_bias), self.dropout, self.training)
+        states = self.cross_attn_layer_norm(states + attended)
         transformed = F.dropout(self.fc2(F.gelu(self.fc1(states))), self.dropout, self.training)
         return self.final_layer_norm(states + transformed)
 

@@ -15,7 +15,8 @@ from omegaconf import II, MISSING
 
 from fairseq_maelm.criterions import maelm as maelm_criterion
 from fairseq_maelm.data.blocks import BREAK_MODES, TokenBlocks, split_files
-from fairseq_maelm.data.dataset import MaskedBlockDataset
+from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
+from fairseq_maelm.data.encoder_view import ENCODER_POSITIONS, MASKED_INPUTS, EncoderView
 from fairseq_maelm.data.masking import MAX_LENGTH, MaskingScheme
 from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.tasks.vocabulary import (
@@ -53,9 +54,21 @@ class MaelmTaskConfig(FairseqDataclass):
         },
     )
     tokens_per_sample: int = field(default=512, metadata={"help": "longest sequence, <s> included"})
-    masked_input: ChoiceEnum(["dropped", "kept"]) = field(  # type: ignore[valid-type]
+    masked_input: ChoiceEnum(list(MASKED_INPUTS)) = field(  # type: ignore[valid-type]
         default="dropped",
-        metadata={"help": "masked tokens are dropped from the encoder's input (MAE-LM), or kept there as <mask> (MLM)"},
+        metadata={
+            "help": "what the encoder sees at masked positions: nothing ('dropped', MAE-LM), <mask> ('kept', MLM), "
+            "<mask> but the decoder's input there is reset to the mask embedding ('reset'), random real tokens with "
+            "the same reset ('random') or without ('random_kept')"
+        },
+    )
+    encoder_mask_fraction: float = field(
+        default=0.0,
+        metadata={"help": "with --masked-input dropped: probability that a mask stays in the encoder's input (delta)"},
+    )
+    encoder_positions: ChoiceEnum(list(ENCODER_POSITIONS)) = field(  # type: ignore[valid-type]
+        default="original",
+        metadata={"help": "positions of the tokens that the encoder sees: the original ones, or consecutive ones"},
     )
     mask_prob: float = field(default=0.15, metadata={"help": "fraction of tokens to predict"})
     leave_unmasked_prob: float = field(default=0.0, metadata={"help": "fraction of those left in place (BERT: 0.1)"})
@@ -120,6 +133,9 @@ class MaelmTask(FairseqTask):
             word_starts=word_starts(dictionary) if cfg.mask_whole_words else None,
             protected=special_tokens(dictionary) if cfg.protect_special_tokens else None,
         )
+        self.encoder_view = EncoderView(str(cfg.masked_input), cfg.encoder_mask_fraction, str(cfg.encoder_positions))
+        # Known when the model is built, which fairseq does before it opens any data.
+        self.predicts_all = False
 
     @classmethod
     def setup_task(cls, cfg: Any, **unused: Any) -> "MaelmTask":
@@ -134,11 +150,13 @@ class MaelmTask(FairseqTask):
         """Build the model and check that it fits what the encoder will see."""
         check_model_name(cfg)
         model = super().build_model(cfg, from_checkpoint)
-        if getattr(model, "decoder", None) is None and self.cfg.masked_input == "dropped":
+        decoder = getattr(model, "decoder", None)
+        if decoder is None and self.encoder_view.hides_all_masks:
             raise ValueError(
-                "without a decoder nothing can predict tokens that the encoder does not see: use --masked-input kept "
-                "with --decoder-layers 0"
+                f"without a decoder nothing can predict tokens whose states do not leave the encoder (--masked-input "
+                f"{self.encoder_view.masked_input}): use --masked-input kept with --decoder-layers 0"
             )
+        self.predicts_all = decoder is not None and decoder.autoregressive
         if self.cfg.initial_output_bias == "frequencies" and not from_checkpoint:
             model.lm_head.bias.data.copy_(torch.from_numpy(self._log_frequencies()))
         return model
@@ -171,10 +189,11 @@ class MaelmTask(FairseqTask):
         self.datasets[split] = MaskedBlockDataset(
             blocks,
             self.scheme,
-            self.dictionary.pad(),
-            self.mask_index if self.cfg.masked_input == "kept" else None,
+            Symbols(self.dictionary.pad(), self.mask_index),
+            self.encoder_view,
             self.cfg.seed if training else _VALIDATION_SEED,
             None if training else _VALIDATION_EPOCH,
+            self.predicts_all,
         )
 
     def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import scheme_of
 
-from fairseq_maelm.data.dataset import MaskedBlockDataset, encoder_input
+from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
+from fairseq_maelm.data.encoder_view import MASKED_INPUTS, EncoderView, Shown, encoder_input
 
 VOCABULARY, PAD, MASK = 40, 1, 39
 
@@ -26,10 +27,14 @@ class Blocks:
         return self.sequences[index]
 
 
-def dataset_of(sizes, mask_index=None, fixed_epoch=None, seed=1, **scheme):
+MAELM = EncoderView()
+
+
+def dataset_of(sizes, view=MAELM, fixed_epoch=None, seed=1, predicts_all=False, **scheme):
     generator = np.random.default_rng(0)
     sequences = [np.concatenate([[0], generator.integers(4, MASK, size - 1)]) for size in sizes]
-    return MaskedBlockDataset(Blocks(sequences), scheme_of(**scheme), PAD, mask_index, seed, fixed_epoch)
+    blocks, symbols = Blocks(sequences), Symbols(PAD, MASK)
+    return MaskedBlockDataset(blocks, scheme_of(**scheme), symbols, view, seed, fixed_epoch, predicts_all)
 
 
 def test_encoder_input_by_hand():
@@ -37,7 +42,8 @@ def test_encoder_input_by_hand():
     tokens = np.array([[10, 11, 12, 13], [20, 21, 22, PAD]])
     predicted = np.array([[False, True, False, False], [True, False, False, False]])
     inside = tokens != PAD
-    result = encoder_input(tokens, inside & ~predicted, predicted, np.array([4, 3]), PAD)
+    visible = inside & ~predicted
+    result = encoder_input(Shown(tokens, visible, visible), predicted, np.array([4, 3]), PAD)
     layout = result["layout"]
     assert result["src_tokens"].tolist() == [[10, 12, 13], [21, 22, PAD]]
     assert result["src_lengths"].tolist() == [3, 2]
@@ -87,7 +93,7 @@ def test_split_and_reassembled_is_whole(sizes, probability, epoch):
 
 
 def test_kept_masks_show_the_mask_symbol():
-    dataset = dataset_of([30, 20], mask_index=MASK, mask_prob=0.3)
+    dataset = dataset_of([30, 20], EncoderView("kept"), mask_prob=0.3)
     sample = dataset.collater([dataset[0], dataset[1]])
     dropped = dataset_of([30, 20], mask_prob=0.3)
     same = dropped.collater([dropped[0], dropped[1]])
@@ -131,12 +137,12 @@ def test_empty_batch():
     assert dataset_of([5]).collater([]) == {}
 
 
-@pytest.mark.parametrize("mask_index", [None, MASK])
-def test_batch_moves_between_devices_like_any_sample(mask_index):
+@pytest.mark.parametrize("masked_input", MASKED_INPUTS)
+def test_batch_moves_between_devices_like_any_sample(masked_input):
     """fairseq walks through the sample; everything must survive that walk."""
     from fairseq import utils
 
-    dataset = dataset_of([12, 8], mask_index=mask_index)
+    dataset = dataset_of([12, 8], EncoderView(masked_input))
     sample = dataset.collater([dataset[0], dataset[1]])
     moved = utils.apply_to_sample(lambda tensor: tensor.clone(), sample)
     assert moved["net_input"]["layout"].keys() == sample["net_input"]["layout"].keys()

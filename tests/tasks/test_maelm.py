@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from support import dictionary_of
 
-from fairseq_maelm.data.dataset import MaskedBlockDataset
+from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
+from fairseq_maelm.data.encoder_view import EncoderView
 from fairseq_maelm.tasks.maelm import MaelmTask, MaelmTaskConfig
 
 
@@ -32,7 +33,7 @@ def task_of(**changes) -> MaelmTask:
 def test_workers_end_with_their_epoch():
     """fairseq keeps an epoch's workers for the next one, which here has an iterator of its own: they would add up."""
     task = task_of()
-    dataset = MaskedBlockDataset(Blocks(), task.scheme, 1, None, seed=1)
+    dataset = MaskedBlockDataset(Blocks(), task.scheme, Symbols(1, task.mask_index), EncoderView(), seed=1)
     for epoch in range(1, 4):
         # fairseq-train reads ahead through a buffer, which runs the loader to its end.
         batches = task.get_batch_iterator(

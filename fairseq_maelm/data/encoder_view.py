@@ -1,0 +1,155 @@
+"""What the encoder sees of a masked sequence, and which of its states the decoder gets (Table 2 and Figure 4)."""
+
+from dataclasses import dataclass
+from typing import Any, Dict, NamedTuple
+
+import numpy as np
+import torch
+
+from fairseq_maelm.batch import Layout
+from fairseq_maelm.data.masking import MaskDraw, keep_fraction, replacements
+
+MASKED_INPUTS = ("dropped", "kept", "reset", "random", "random_kept")
+ENCODER_POSITIONS = ("original", "consecutive")
+
+
+@dataclass(frozen=True)
+class EncoderView:
+    """The rows of the paper's Table 2 that concern the encoder's input.
+
+    Attributes:
+        masked_input: what stands at masked positions in the encoder's input. "dropped": nothing (MAE-LM). "kept":
+            <mask>, whose states enter the decoder. "reset": <mask>, but the decoder gets the mask embedding there.
+            "random": a random real token, and the decoder gets the mask embedding. "random_kept": a random real token,
+            whose state enters the decoder.
+        mask_fraction: the paper's delta in [0, 1]: each mask stays in the encoder's input with this probability, and
+            its state enters the decoder; only for "dropped".
+        positions: "original", or "consecutive" to number the tokens that the encoder sees without gaps.
+
+    Raises:
+        ValueError: if a value is none of these.
+    """
+
+    masked_input: str = "dropped"
+    mask_fraction: float = 0.0
+    positions: str = "original"
+
+    def __post_init__(self) -> None:
+        if self.masked_input not in MASKED_INPUTS:
+            raise ValueError(f"unknown --masked-input {self.masked_input}; choose one of {', '.join(MASKED_INPUTS)}")
+        if self.positions not in ENCODER_POSITIONS:
+            raise ValueError(
+                f"unknown --encoder-positions {self.positions}; choose one of {', '.join(ENCODER_POSITIONS)}"
+            )
+        if not 0.0 <= self.mask_fraction <= 1.0:
+            raise ValueError(f"--encoder-mask-fraction must lie in [0, 1] and is {self.mask_fraction}")
+        if self.mask_fraction and self.masked_input != "dropped":
+            raise ValueError(
+                "--encoder-mask-fraction says how many masks are not dropped: it goes with --masked-input dropped, not "
+                f"with {self.masked_input}"
+            )
+
+    @property
+    def hides_all_masks(self) -> bool:
+        """Whether no state of a masked position reaches the decoder: without a decoder nothing could be predicted."""
+        return self.masked_input in ("dropped", "reset", "random") and self.mask_fraction < 1.0
+
+
+class Shown(NamedTuple):
+    """A batch as the encoder is to see it.
+
+    Attributes:
+        tokens: <int64>[B, T] with what stands at masked positions filled in.
+        visible: <bool>[B, T] True where the encoder sees the token.
+        returned: <bool>[B, T] True where the encoder's state enters the decoder; never where it is not visible.
+    """
+
+    tokens: np.ndarray
+    visible: np.ndarray
+    returned: np.ndarray
+
+
+def show(
+    view: EncoderView, draw: MaskDraw, inside: np.ndarray, mask_index: int, fraction: np.ndarray, random: np.ndarray
+) -> Shown:
+    """Apply a view to drawn masks.
+
+    Args:
+        view: what to show.
+        draw: predicted and masked positions.
+        inside: <bool>[B, T] True at tokens, False at padding.
+        mask_index: the <mask> symbol.
+        fraction: <bool>[B, T] masks that stay under ``mask_fraction``; see ``keep_fraction``.
+        random: <int64>[B, T] real tokens to put at masked positions; see ``replacements``.
+    """
+    masked = draw.masked
+    unmasked = inside & ~masked
+    if view.masked_input == "dropped":
+        staying = masked & fraction
+        visible = unmasked | staying
+        return Shown(np.where(staying, mask_index, draw.tokens), visible, visible)
+    filler = random if view.masked_input in ("random", "random_kept") else mask_index
+    returned = inside if view.masked_input in ("kept", "random_kept") else unmasked
+    return Shown(np.where(masked, filler, draw.tokens), inside, returned)
+
+
+def show_batch(
+    view: EncoderView,
+    draw: MaskDraw,
+    inside: np.ndarray,
+    mask_index: int,
+    real_tokens: np.ndarray,
+    indices: np.ndarray,
+    seed: int,
+    epoch: int,
+) -> Shown:
+    """Apply a view with the random numbers of the sequences; arguments as in ``draw_masks`` and ``show``."""
+    length = inside.shape[1]
+    fraction = np.zeros_like(inside)
+    random = draw.tokens
+    if view.mask_fraction:
+        fraction = keep_fraction(view.mask_fraction, indices, seed, epoch, length)
+    if view.masked_input in ("random", "random_kept"):
+        random = replacements(real_tokens, indices, seed, epoch, length)
+    return show(view, draw, inside, mask_index, fraction, random)
+
+
+def encoder_input(
+    shown: Shown, predicted: np.ndarray, lengths: np.ndarray, pad: int, positions: str = "original"
+) -> Dict[str, Any]:
+    """Take the visible tokens out of full sequences and say where they came from.
+
+    Args:
+        shown: what the encoder sees.
+        predicted: <bool>[B, T] True at positions to predict.
+        lengths: <int64>[B] of the full sequences.
+        pad: padding symbol.
+        positions: "original" or "consecutive".
+
+    Returns:
+        ``src_tokens`` <int64>[B, S], ``src_lengths`` <int64>[B] and ``layout``.
+    """
+    rows, places = np.nonzero(shown.visible)
+    counts = shown.visible.sum(axis=1)
+    width = int(counts.max())
+    columns = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    src_tokens = np.full((len(lengths), width), pad, dtype=np.int64)
+    src_tokens[rows, columns] = shown.tokens[rows, places]
+    src_positions = np.zeros_like(src_tokens)
+    src_positions[rows, columns] = columns if positions == "consecutive" else places
+    full_length = shown.tokens.shape[1]
+    encoder_rows, slots = rows * width + columns, rows * full_length + places
+    if shown.returned is not shown.visible:
+        enters = shown.returned[rows, places]
+        encoder_rows, slots = encoder_rows[enters], slots[enters]
+    layout: Layout = {
+        "positions": torch.from_numpy(src_positions),
+        "full_lengths": torch.from_numpy(lengths),
+        "full_length": full_length,
+        "visible_rows": torch.from_numpy(encoder_rows),
+        "visible_slots": torch.from_numpy(slots),
+        "masked_slots": torch.from_numpy(np.flatnonzero(predicted)),
+        "encoder_padded": bool((counts < width).any()),
+        "decoder_padded": bool((lengths < full_length).any()),
+    }
+    return {"src_tokens": torch.from_numpy(src_tokens), "src_lengths": torch.from_numpy(counts), "layout": layout}

@@ -1,0 +1,83 @@
+"""Options of the model, and how they are completed."""
+
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from omegaconf import OmegaConf, open_dict
+
+from fairseq_maelm.models.sizes import fill_from_size
+from fairseq_maelm.modules.transformer import DECODER_ATTENTION
+
+_OF_SIZE = "default: the architecture's"
+_OF_ENCODER = "default: the encoder's"
+
+
+@dataclass
+class MaelmModelConfig(FairseqDataclass):
+    """Options of the model. What is left open takes the value of the named architecture."""
+
+    encoder_layers: Optional[int] = field(default=None, metadata={"help": f"encoder layers ({_OF_SIZE})"})
+    encoder_embed_dim: Optional[int] = field(default=None, metadata={"help": f"model width ({_OF_SIZE})"})
+    encoder_ffn_embed_dim: Optional[int] = field(default=None, metadata={"help": f"feed-forward width ({_OF_SIZE})"})
+    encoder_attention_heads: Optional[int] = field(default=None, metadata={"help": f"attention heads ({_OF_SIZE})"})
+    decoder_layers: Optional[int] = field(
+        default=None,
+        metadata={"help": f"decoder layers; 0 puts the prediction head on the encoder, as RoBERTa ({_OF_SIZE})"},
+    )
+    decoder_attention: ChoiceEnum(list(DECODER_ATTENTION)) = field(  # type: ignore[valid-type]
+        default="self",
+        metadata={
+            "help": "what the decoder attends to: its own input ('self', MAE-LM), the encoder's output as well "
+            "('self_cross'), that alone ('cross'), or, as BART, the encoder's output and the tokens before each "
+            "('causal_cross'; predicts every token of the sequence)"
+        },
+    )
+    decoder_embed_dim: Optional[int] = field(default=None, metadata={"help": f"decoder width ({_OF_ENCODER})"})
+    decoder_ffn_embed_dim: Optional[int] = field(
+        default=None, metadata={"help": f"feed-forward width in the decoder ({_OF_ENCODER})"}
+    )
+    decoder_attention_heads: Optional[int] = field(
+        default=None, metadata={"help": f"attention heads in the decoder ({_OF_ENCODER})"}
+    )
+    dropout: float = field(default=0.1, metadata={"help": "dropout in the encoder; the decoder has none"})
+    attention_dropout: float = field(default=0.1, metadata={"help": "dropout of attention weights in the encoder"})
+    pooler_dropout: float = field(default=0.0, metadata={"help": "dropout in classification heads"})
+    relative_buckets: ChoiceEnum(["t5", "reference", "none"]) = field(  # type: ignore[valid-type]
+        default="t5",
+        metadata={"help": "relative positions: T5's buckets, those of the authors' code, or no relative bias"},
+    )
+    relative_num_buckets: Optional[int] = field(default=None, metadata={"help": f"relative buckets ({_OF_SIZE})"})
+    relative_max_distance: Optional[int] = field(
+        default=None, metadata={"help": f"distance from which all share a relative bucket ({_OF_SIZE})"}
+    )
+    share_decoder_positions: bool = field(
+        default=False, metadata={"help": "the decoder uses the encoder's table of absolute positions"}
+    )
+    max_positions: int = field(default=512, metadata={"help": "longest sequence, <s> and </s> included"})
+    init_std: float = field(
+        default=0.02,
+        metadata={
+            "help": "standard deviation of the random weights of linear layers; 0.02 suits a width of 768 and more, "
+            "narrower models learn faster with about 0.55 / sqrt(width)"
+        },
+    )
+
+
+def complete_config(cfg: Any) -> None:
+    """Fill what was left open, in place, whichever way the configuration was made.
+
+    fairseq consults architecture functions for ``--arch`` only, and some paths of fairseq-hydra-train reach
+    ``build_model`` without one: an architecture's name would then build the default size without a word. The
+    configuration in a checkpoint lacks the options that are younger than it; they take their defaults.
+    """
+    name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None) or ""
+    with open_dict(cfg) if OmegaConf.is_config(cfg) else nullcontext():
+        for option, description in MaelmModelConfig.__dataclass_fields__.items():
+            if not option.startswith("_") and not hasattr(cfg, option):
+                setattr(cfg, option, description.default)
+        fill_from_size(cfg, name)
+        for option in ("embed_dim", "ffn_embed_dim", "attention_heads"):
+            if getattr(cfg, f"decoder_{option}") is None:
+                setattr(cfg, f"decoder_{option}", getattr(cfg, f"encoder_{option}"))

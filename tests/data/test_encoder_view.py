@@ -1,0 +1,125 @@
+"""Each view of masked positions, worked out from the draw; every one differs from all others."""
+
+import numpy as np
+import pytest
+import torch
+from data.test_dataset import MASK, PAD, dataset_of
+
+from fairseq_maelm.data.encoder_view import MASKED_INPUTS, EncoderView
+from fairseq_maelm.data.masking import draw_masks, keep_fraction
+
+SIZES = [40, 33, 25]
+
+
+def batch(view, **scheme):
+    """A collated batch, the full sequences and the draw behind it, everything <int64 or bool>[B, T]."""
+    dataset = dataset_of(SIZES, view, mask_prob=0.4, **scheme)
+    sample = dataset.collater([dataset[index] for index in range(len(SIZES))])
+    tokens = np.full((len(SIZES), max(SIZES)), PAD)
+    for row, size in enumerate(SIZES):
+        tokens[row, :size] = dataset[row]["tokens"]
+    draw = draw_masks(dataset.scheme, tokens, np.array(SIZES), np.arange(len(SIZES)), dataset.seed, dataset.epoch)
+    return sample, tokens, draw
+
+
+def seen(sample):
+    """<int64>[B, T] the encoder's tokens at their slots (0 where it sees none) and <bool>[B, T] returned slots.
+
+    Only for views with original positions: the columns of the encoder's batch are found by them.
+    """
+    layout = sample["net_input"]["layout"]
+    shape = (len(SIZES), layout["full_length"])
+    tokens = np.zeros(shape, dtype=np.int64)
+    source, positions = sample["net_input"]["src_tokens"].numpy(), layout["positions"].numpy()
+    for row, length in enumerate(sample["net_input"]["src_lengths"].tolist()):
+        tokens[row, positions[row, :length]] = source[row, :length]
+    returned = np.zeros(shape, dtype=bool)
+    returned.reshape(-1)[layout["visible_slots"].numpy()] = True
+    # The state that is said to belong to a slot is the one of the token that stands there.
+    flat = source.reshape(-1)[layout["visible_rows"].numpy()]
+    assert (tokens.reshape(-1)[layout["visible_slots"].numpy()] == flat).all()
+    return tokens, returned
+
+
+@pytest.mark.parametrize("masked_input", MASKED_INPUTS)
+@pytest.mark.parametrize("scheme", [{}, {"leave_unmasked_prob": 0.3, "random_token_prob": 0.3}])
+def test_what_is_seen_and_what_returns(masked_input, scheme):
+    sample, full, draw = batch(EncoderView(masked_input), **scheme)
+    tokens, returned = seen(sample)
+    inside = full != PAD
+    assert sample["target"].tolist() == full[draw.predicted].tolist()
+    assert (draw.predicted & ~draw.masked).any() == bool(scheme)
+    assert (tokens[inside & ~draw.masked] == draw.tokens[inside & ~draw.masked]).all()
+    assert not tokens[~inside].any() and not returned[~inside].any()
+    at_masks = tokens[draw.masked]
+    if masked_input == "dropped":
+        assert not at_masks.any()
+    elif masked_input in ("kept", "reset"):
+        assert (at_masks == MASK).all()
+    else:
+        assert (at_masks >= 4).all() and (at_masks < MASK).all(), "a special symbol or <mask> was drawn"
+        assert (at_masks != full[draw.masked]).mean() > 0.8
+    assert (returned[inside & ~draw.masked]).all()
+    assert (returned[draw.masked] == (masked_input in ("kept", "random_kept"))).all()
+
+
+def test_delta_keeps_masks_in_the_encoder():
+    for fraction in (0.0, 0.3, 1.0):
+        sample, full, draw = batch(EncoderView(mask_fraction=fraction))
+        tokens, returned = seen(sample)
+        staying = draw.masked & keep_fraction(fraction, np.arange(len(SIZES)), 1, 1, full.shape[1])
+        assert (tokens[staying] == MASK).all() and returned[staying].all()
+        assert not tokens[draw.masked & ~staying].any() and not returned[draw.masked & ~staying].any()
+        assert sample["target"].tolist() == full[draw.predicted].tolist()
+        assert staying.any() == (fraction > 0)
+
+
+def test_delta_ends_at_dropped_and_kept():
+    for fraction, masked_input in ((0.0, "dropped"), (1.0, "kept")):
+        first, second = batch(EncoderView(mask_fraction=fraction))[0], batch(EncoderView(masked_input))[0]
+        for (name, value), other in zip(first["net_input"]["layout"].items(), second["net_input"]["layout"].values()):
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(other)), name
+        assert torch.equal(first["net_input"]["src_tokens"], second["net_input"]["src_tokens"])
+
+
+def test_fraction_is_met_and_grows_by_inclusion():
+    draws = [keep_fraction(fraction, np.arange(500), 3, 2, 200) for fraction in (0.2, 0.5, 0.9)]
+    for fraction, draw in zip((0.2, 0.5, 0.9), draws):
+        assert abs(draw.mean() - fraction) < 0.01
+    assert (draws[0] <= draws[1]).all() and (draws[1] <= draws[2]).all()
+
+
+def test_consecutive_positions_leave_no_gaps_and_change_nothing_else():
+    plain, misaligned = batch(EncoderView())[0], batch(EncoderView(positions="consecutive"))[0]
+    for row, length in enumerate(misaligned["net_input"]["src_lengths"].tolist()):
+        positions = misaligned["net_input"]["layout"]["positions"][row]
+        assert positions[:length].tolist() == list(range(length))
+        assert not positions[length:].any()
+    assert not torch.equal(
+        plain["net_input"]["layout"].pop("positions"), misaligned["net_input"]["layout"].pop("positions")
+    )
+    for name, value in plain["net_input"]["layout"].items():
+        assert torch.equal(torch.as_tensor(value), torch.as_tensor(misaligned["net_input"]["layout"][name])), name
+    assert torch.equal(plain["net_input"]["src_tokens"], misaligned["net_input"]["src_tokens"])
+
+
+def test_predicting_all_tokens():
+    dataset = dataset_of(SIZES, predicts_all=True)
+    sample = dataset.collater([dataset[index] for index in range(len(SIZES))])
+    assert sample["target"].tolist() == [token for index in range(len(SIZES)) for token in dataset[index]["tokens"]]
+    full = sample["net_input"]["layout"]["full_tokens"]
+    assert full.reshape(-1)[sample["net_input"]["layout"]["masked_slots"]].tolist() == sample["target"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"masked_input": "hidden"}, "masked-input hidden"),
+        ({"positions": "none"}, "encoder-positions none"),
+        ({"mask_fraction": 1.5}, r"must lie in \[0, 1\]"),
+        ({"mask_fraction": 0.5, "masked_input": "kept"}, "goes with --masked-input dropped"),
+    ],
+)
+def test_impossible_views(changes, message):
+    with pytest.raises(ValueError, match=message):
+        EncoderView(**changes)

@@ -1,0 +1,225 @@
+"""The rows of Table 2, told apart by information flow: which output depends on which input, by gradients."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from support import batch_of, model_of, random_sequences
+
+from fairseq_maelm.data.encoder_view import MASKED_INPUTS, EncoderView, encoder_input, show
+from fairseq_maelm.data.masking import MaskDraw
+from fairseq_maelm.modules.transformer import DECODER_ATTENTION
+
+LENGTH, MASKED = 10, [3, 4, 8]
+MASK = 39
+
+
+MAELM = EncoderView()
+
+
+def flow(model, view=MAELM, length=LENGTH, masked=MASKED):
+    """Which logits depend on which token of the encoder's input, and on which slot of the decoder's.
+
+    Returns:
+        <bool>[M, T] dependence of each prediction on the embedding of the encoder's token at a position (False where
+        the encoder sees none), and <bool>[M, T] dependence on the decoder's input (before its positions are added).
+    """
+    (tokens,) = random_sequences([length])
+    predicted = np.zeros((1, length), dtype=bool)
+    predicted[0, masked] = True
+    inside = np.ones_like(predicted)
+    random = np.full_like(tokens[None], 7)
+    shown = show(view, MaskDraw(predicted, predicted, tokens[None]), inside, MASK, np.zeros_like(predicted), random)
+    targets = inside if model.decoder is not None and model.decoder.autoregressive else predicted
+    net_input = encoder_input(shown, targets, np.array([length]), 1, view.positions)
+    layout = net_input["layout"]
+    layout["full_tokens"] = torch.from_numpy(tokens[None])
+    captured = {}
+    handle = model.encoder.layernorm_embedding.register_forward_pre_hook(
+        lambda module, arguments: captured.update(encoder=arguments[0])
+    )
+    original = model.decoder_input
+
+    def detached(*arguments):
+        # What enters the decoder here is to be told from what comes by cross-attention.
+        captured["decoder"] = original(*arguments).detach().requires_grad_()
+        return captured["decoder"]
+
+    results = []
+    for replacement, name in ((original, "encoder"), (detached, "decoder")):
+        model.decoder_input = replacement
+        logits, _ = model(net_input["src_tokens"], layout=layout)
+        dependence = torch.zeros(len(logits), length, dtype=torch.bool)
+        columns = np.flatnonzero(shown.visible[0]) if name == "encoder" else np.arange(length)
+        for row in range(len(logits)):
+            (gradient,) = torch.autograd.grad(logits[row].square().sum(), captured[name], retain_graph=True)
+            dependence[row, columns] = gradient[0].abs().sum(dim=-1) > 1e-9
+        results.append(dependence)
+    handle.remove()
+    del model.decoder_input
+    return results
+
+
+def places(*positions):
+    row = torch.zeros(LENGTH, dtype=torch.bool)
+    row[list(positions)] = True
+    return row
+
+
+EVERYWHERE = torch.ones(LENGTH, dtype=torch.bool)
+VISIBLE = places(*[position for position in range(LENGTH) if position not in MASKED])
+
+
+@pytest.mark.parametrize("masked_input", MASKED_INPUTS)
+def test_encoder_views_with_the_decoder(masked_input):
+    through_encoder, through_decoder = flow(model_of().double(), EncoderView(masked_input))
+    sees = VISIBLE if masked_input == "dropped" else EVERYWHERE
+    assert (through_encoder == sees).all(), "predictions read what the encoder sees, and all of it"
+    assert through_decoder.all(), "self-attention of the decoder reads every slot"
+
+
+@pytest.mark.parametrize("masked_input", ["kept", "random_kept"])
+def test_without_a_decoder_the_head_sits_on_the_encoder(masked_input):
+    model = model_of(decoder_layers=0).double()
+    assert model.decoder is None
+    through_encoder, through_decoder = flow(model, EncoderView(masked_input))
+    assert through_encoder.all()
+    assert (through_decoder == torch.stack([places(position) for position in MASKED])).all()
+
+
+@pytest.mark.parametrize("masked_input", MASKED_INPUTS)
+def test_which_encoder_states_enter_the_decoder(masked_input):
+    """The decoder's input at masked positions: the mask embedding itself, or the encoder's state."""
+    model = model_of().double()
+    (tokens,) = random_sequences([LENGTH])
+    predicted = np.zeros((1, LENGTH), dtype=bool)
+    predicted[0, MASKED] = True
+    inside, random = np.ones_like(predicted), np.full((1, LENGTH), 7)
+    view = EncoderView(masked_input)
+    shown = show(view, MaskDraw(predicted, predicted, tokens[None]), inside, MASK, np.zeros_like(predicted), random)
+    net_input = encoder_input(shown, predicted, np.array([LENGTH]), 1)
+    encoded = model.encode(net_input["src_tokens"], net_input["layout"]).states
+    full = model.decoder_input(encoded, net_input["src_tokens"], net_input["layout"])[0]
+    embedding = model.encoder.embed_tokens.weight[MASK]
+    for position in MASKED:
+        is_reset = torch.equal(full[position], embedding)
+        assert is_reset == (masked_input in ("dropped", "reset", "random"))
+        if not is_reset:
+            torch.testing.assert_close(full[position], encoded[0, position])
+
+
+def test_cross_attention_beside_self_attention():
+    through_encoder, through_decoder = flow(model_of(decoder_attention="self_cross").double())
+    assert (through_encoder == VISIBLE).all()
+    assert through_decoder.all()
+    # The encoder's output is read even if none of it enters the decoder's input.
+    model = model_of(decoder_attention="self_cross").double()
+    model.decoder_input = lambda visible, tokens, layout: torch.zeros(1, LENGTH, 32, dtype=torch.float64)
+    visible, layout = inputs(model)
+    assert torch.autograd.grad(model(visible, layout=layout)[0].square().sum(), model.encoder.embed_tokens.weight)[
+        0
+    ].any()
+
+
+def inputs(model):
+    net_input, _ = batch_of(random_sequences([LENGTH]), [MASKED])
+    return net_input["src_tokens"], net_input["layout"]
+
+
+def test_cross_attention_alone():
+    model = model_of(decoder_attention="cross").double()
+    through_encoder, through_decoder = flow(model)
+    assert (through_encoder == VISIBLE).all()
+    assert (through_decoder == torch.stack([places(position) for position in MASKED])).all(), "a slot reads only itself"
+    assert not any("self_attn" in name for name in model.decoder.state_dict())
+
+
+def test_left_to_right_with_cross_attention():
+    through_encoder, through_decoder = flow(model_of(decoder_attention="causal_cross").double())
+    assert len(through_decoder) == LENGTH, "every token is predicted"
+    assert (through_encoder == VISIBLE).all()
+    # Slot t holds the token before t, so the prediction of t reads the tokens before it and nothing else.
+    assert (through_decoder == torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()).all()
+
+
+def test_left_to_right_input_is_shifted():
+    model = model_of(decoder_attention="causal_cross")
+    tokens = torch.tensor([[0, 9, 8, 7]])
+    shifted = model.decoder_input(torch.zeros(1, 4, 32), tokens, None)
+    assert torch.equal(shifted, model.encoder.embed_tokens(torch.tensor([[2, 0, 9, 8]])))
+
+
+@pytest.mark.parametrize("attention", ["self_cross", "cross", "causal_cross"])
+@pytest.mark.parametrize("masked_input", ["reset", "random"])
+def test_cross_attention_does_not_bring_back_what_is_reset(attention, masked_input):
+    """States of masked positions may shape the other states; the decoder must not read them."""
+    model = model_of(encoder_layers=1, decoder_attention=attention).double()
+    # With identity in place of the encoder's layers a state depends on its own token alone.
+    model.encoder.layers = torch.nn.ModuleList()
+    through_encoder, _ = flow(model, EncoderView(masked_input))
+    assert (through_encoder == VISIBLE).all()
+    through_encoder, _ = flow(model, EncoderView("kept"))
+    assert through_encoder.all()
+
+
+def test_misaligned_positions_reach_both_kinds_of_positions():
+    model = model_of().double()
+    sequences = random_sequences([LENGTH])
+    net_input, _ = batch_of(sequences, [MASKED])
+    plain = model.encode(net_input["src_tokens"], net_input["layout"]).states
+    consecutive = {**net_input["layout"], "positions": torch.arange(LENGTH - len(MASKED))[None]}
+    misaligned = model.encode(net_input["src_tokens"], consecutive).states
+    assert not torch.allclose(plain[:, :3], misaligned[:, :3])
+    # As for a text that never had the masked tokens.
+    torch.testing.assert_close(misaligned, model.encode(net_input["src_tokens"]).states)
+
+
+def test_no_relative_positions_means_no_parameters():
+    assert any("relative" in name for name in model_of().state_dict())
+    assert not any("relative" in name for name in model_of(relative_buckets="none").state_dict())
+
+
+@pytest.mark.parametrize("attention", DECODER_ATTENTION)
+@pytest.mark.parametrize("width", [16, 48])
+def test_other_decoder_widths(attention, width):
+    changes = {"decoder_embed_dim": width, "decoder_ffn_embed_dim": 24, "decoder_attention_heads": 2}
+    model = model_of(decoder_attention=attention, decoder_layers=3, **changes)
+    assert model.decoder.input_projection.weight.shape == (width, 32)
+    assert model.lm_head.output_projection.weight.shape == (32, width)
+    assert len(model.decoder.layers) == 3
+    assert model.decoder.layers[0].fc1.weight.shape == (24, width)
+    assert model.encoder.layers[0].fc1.weight.shape == (64, 32)
+    tokens, layout = inputs(model)
+    layout["full_tokens"] = torch.from_numpy(random_sequences([LENGTH])[0])[None]
+    logits, _ = model(tokens, layout=layout)
+    assert logits.shape == (len(MASKED), 40)
+    F.cross_entropy(logits, torch.tensor([5, 6, 7])).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("attention", ["self_cross", "causal_cross", "cross"])
+def test_padding_changes_nothing(attention):
+    model = model_of(decoder_attention=attention).double()
+    lengths, masked = [13, 30, 7], [[0, 3], [1, 2, 28], [6]]
+    sequences = random_sequences(lengths)
+
+    def logits(which):
+        net_input, _ = batch_of([sequences[row] for row in which], [masked[row] for row in which])
+        longest = max(lengths[row] for row in which)
+        full = torch.full((len(which), longest), 1)
+        for place, row in enumerate(which):
+            full[place, : lengths[row]] = torch.from_numpy(sequences[row])
+        net_input["layout"]["full_tokens"] = full
+        return model(net_input["src_tokens"], layout=net_input["layout"])[0]
+
+    together = logits([0, 1, 2])
+    apart = torch.cat([logits([row]) for row in range(3)])
+    torch.testing.assert_close(together, apart, rtol=1e-9, atol=1e-9)
+
+
+def test_whole_sequences_can_be_scored_by_every_decoder():
+    for attention in DECODER_ATTENTION:
+        model = model_of(decoder_attention=attention)
+        padded = torch.tensor([[0, 9, 8, 7, 2, 1, 1], [0, 5, 6, 7, 8, 9, 2]])
+        short = model(padded[:1, :5])[0]
+        torch.testing.assert_close(model(padded)[0][:1, :5], short, rtol=1e-4, atol=1e-4)
