@@ -108,6 +108,12 @@ class Quickstart:
         run([Command(command, log, self.updates)], "pretraining")
         return _held_out_scores(log)
 
+    def score(self) -> dict[str, Any]:
+        """Scores the pretrained model as the random weights were scored."""
+        log = self.logs / "score.log"
+        run([Command(recipes.score(self.data, self.pretraining / "checkpoint_last.pt"), log)], "validating")
+        return _held_out_scores(log)
+
     def fine_tune(self) -> dict[str, Any]:
         """Fine-tunes from both starts with each seed; the runs differ in nothing else."""
         if not self.classes:
@@ -149,7 +155,8 @@ class Quickstart:
 def _held_out_scores(log: Path) -> dict[str, Any]:
     scores = [figures for kind, figures in log_records(log) if kind == "valid"][-1]
     accuracy, perplexity = scores["valid_accuracy"], scores["valid_ppl"]
-    line = f"held-out text: masked-token accuracy {accuracy:.1f} %, perplexity {perplexity:,.1f}"
+    masked = f"with {scores['valid_masked']:.0f} % of the tokens masked"
+    line = f"held-out text {masked}: accuracy {accuracy:.1f} %, perplexity {perplexity:,.1f}"
     return {"accuracy": accuracy, "perplexity": perplexity, "lines": [line]}
 
 
@@ -165,7 +172,7 @@ def run_all(folder: Path, settings: dict[str, Any], texts: Sequence[Path]) -> No
         ValueError: the folder or the text is not as it must be.
         CommandFailed: one of the commands failed.
     """
-    workspace = Workspace(folder, {**settings, "texts": [[str(path), path.stat().st_size] for path in texts]}, steps=8)
+    workspace = Workspace(folder, {**settings, "texts": [[str(path), path.stat().st_size] for path in texts]}, steps=9)
     quickstart = Quickstart(folder, texts, **settings)
     results = {"text": workspace.step("text", "Collect the text", quickstart.collect)}
     results["data"] = workspace.step("data", "Divide it, train a vocabulary, encode", quickstart.prepare)
@@ -175,6 +182,7 @@ def run_all(folder: Path, settings: dict[str, Any], texts: Sequence[Path]) -> No
     results["short"] = workspace.step("short", title, quickstart.pretrain_short)
     title = f"Pretrain on sequences of {recipes.LENGTH} tokens for {quickstart.updates:,} updates"
     results["pretraining"] = workspace.step("pretraining", title, quickstart.pretrain)
+    results["score"] = workspace.step("score", "Score the pretrained model", quickstart.score)
     title = "Fine-tune from the pretrained encoder and from random weights"
     results["fine_tuning"] = workspace.step("fine_tuning", title, quickstart.fine_tune)
     results["masks"] = workspace.step("masks", "Fill masks", quickstart.fill_masks)

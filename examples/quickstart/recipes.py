@@ -9,9 +9,14 @@ import fairseq_maelm
 _MACHINE = ("--cpu", "--distributed-world-size", "1", "--num-workers", "0")
 _LOG = ("--log-format", "json", "--no-epoch-checkpoints")
 
-# Training on short sequences first lets the model find out soon that neighbours tell about a masked token; from there it
-# learns longer ones quickly. On long sequences alone, five minutes are over before it has.
+# Training on short sequences first lets the model find out soon that neighbours tell about a masked token; from there
+# it learns longer ones quickly. On long sequences alone, five minutes are over before it has.
 SHORT_LENGTH, LENGTH = 16, 64
+
+# A model that starts from nothing needs many predictions. With most of a long sequence masked, neighbours no longer
+# suffice, and the encoder has to learn what a text is about.
+_SHORT_MASK_PROB, _MASK_PROB = "0.4", "0.75"
+_SCORED_MASK_PROB = "0.15"
 
 _MODEL = (
     "--arch", "maelm_tiny", "--encoder-attention-heads", "4", "--decoder-layers", "1",
@@ -46,12 +51,11 @@ def prepare(text: Path, data: Path) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _train(data: Path, output: Path, length: int, updates: int) -> tuple[str, ...]:
+def _train(data: Path, output: Path, length: int, mask_prob: str, updates: int) -> tuple[str, ...]:
     return (
         "fairseq-train", str(data), "--user-dir", user_dir(), "--task", "maelm", "--criterion", "maelm",
         *_MODEL, "--dropout", "0", "--attention-dropout", "0", "--initial-output-bias", "frequencies",
-        # More predictions for each token that is read: a model that starts from nothing needs many.
-        "--mask-prob", "0.4", "--protect-special-tokens",
+        "--mask-prob", mask_prob, "--protect-special-tokens",
         "--sample-break-mode", "none", "--tokens-per-sample", str(length),
         "--max-tokens", "4096", "--max-tokens-valid", "8192",
         "--max-update", str(updates), *_OPTIMIZER, "--seed", "1", "--save-dir", str(output), *_LOG, *_MACHINE,
@@ -60,7 +64,16 @@ def _train(data: Path, output: Path, length: int, updates: int) -> tuple[str, ..
 
 def start(data: Path, output: Path) -> tuple[str, ...]:
     """One update at learning rate 0 leaves the weights as the seed draws them; fairseq then validates them."""
-    return (*_train(data, output, LENGTH, updates=1), "--lr", "0", "--lr-scheduler", "fixed", "--no-save")
+    still = ("--lr", "0", "--lr-scheduler", "fixed", "--no-save")
+    return (*_train(data, output, LENGTH, _SCORED_MASK_PROB, updates=1), *still)
+
+
+def score(data: Path, checkpoint: Path) -> tuple[str, ...]:
+    """Validate a checkpoint with the usual share of masks, whichever it was trained with."""
+    return (
+        "fairseq-validate", str(data), "--user-dir", user_dir(), "--task", "maelm", "--path", str(checkpoint),
+        "--mask-prob", _SCORED_MASK_PROB, "--max-tokens", "8192", "--log-format", "json", "--num-workers", "0", "--cpu",
+    )  # fmt: skip
 
 
 def _paced(updates: int) -> tuple[str, ...]:
@@ -74,13 +87,14 @@ def _paced(updates: int) -> tuple[str, ...]:
 
 def pretrain_short(data: Path, output: Path, updates: int) -> tuple[str, ...]:
     """The first stage. The same command again goes on from the last checkpoint."""
-    return (*_train(data, output, SHORT_LENGTH, updates), "--lr-scheduler", "fixed", *_paced(updates))
+    stage = _train(data, output, SHORT_LENGTH, _SHORT_MASK_PROB, updates)
+    return (*stage, "--lr-scheduler", "fixed", *_paced(updates))
 
 
 def pretrain(data: Path, output: Path, updates: int, short: Path) -> tuple[str, ...]:
     """The second stage, from the checkpoint ``short``. The same command again goes on from its own last checkpoint."""
     return (
-        *_train(data, output, LENGTH, updates), "--finetune-from-model", str(short),
+        *_train(data, output, LENGTH, _MASK_PROB, updates), "--finetune-from-model", str(short),
         "--lr-scheduler", "polynomial_decay", "--total-num-update", str(updates), *_paced(updates),
     )  # fmt: skip
 

@@ -57,12 +57,12 @@ def mask_lines(filled: dict[str, Any]) -> list[str]:
 
 def summary_rows(results: dict[str, Any]) -> list[tuple[str, str]]:
     """Puts the results of all steps into rows of a name and a value."""
-    text, data, start, trained = (results[name] for name in ("text", "data", "start", "pretraining"))
+    text, data, start, trained = (results[name] for name in ("text", "data", "start", "score"))
     rows = [
         ("text", f"{text['characters'] / 1e6:.1f} million characters, {text['documents']:,} documents"),
         ("tokens to train on / held out", f"{data['tokens']['train']:,} / {data['tokens']['valid']:,}"),
-        ("masked-token accuracy on held-out text, before", f"{start['accuracy']:.1f} %"),
-        ("masked-token accuracy on held-out text, after", f"{trained['accuracy']:.1f} %"),
+        ("masked-token accuracy on held-out text (15 % masked), before", f"{start['accuracy']:.1f} %"),
+        ("masked-token accuracy on held-out text (15 % masked), after", f"{trained['accuracy']:.1f} %"),
         ("perplexity on held-out text, before", f"{start['perplexity']:,.0f}"),
         ("perplexity on held-out text, after", f"{trained['perplexity']:,.1f}"),
     ]
@@ -137,14 +137,12 @@ def draw_curves(logs: Path, results: dict[str, Any], path: Path) -> None:
         (axes[1], "accuracy", "masked-token accuracy (%)"),
     ):
         stages = [(logs / SHORT_LOG, 0, "o"), (logs / LONG_LOG, curve(logs / SHORT_LOG, "valid", name)[-1][0], "s")]
-        for (log, before, marker), kind in zip(stages, ("short sequences", "full length")):
+        for (log, before, marker), kind in zip(stages, ("short sequences", "long, more masks")):
             train = smooth(curve(log, "train_inner", name), 9)
             label_of_train = "training text (smoothed)" if before else None
             axis.plot(*zip(*_shifted(train, before)), color=_GREY, linewidth=1.2, label=label_of_train)
             held_out = _shifted(curve(log, "valid", name), before)
             axis.plot(*zip(*held_out), color=_BLUE, marker=marker, markersize=4, label=f"held-out text, {kind}")
-        # That record was made after one update at learning rate 0, on sequences of full length.
-        axis.plot([0], [curve(logs / "start.log", "valid", name)[-1][1]], "s", color=_BLUE, markersize=4)
         axis.set(title="Pretraining", xlabel="updates", ylabel=label)
         axis.legend(frameon=False)
     if accuracy:

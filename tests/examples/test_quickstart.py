@@ -333,7 +333,8 @@ RESULTS: dict[str, Any] = {
     },
     "start": {"accuracy": 0.5, "perplexity": 8123.4, "seconds": 6.0},
     "short": {"accuracy": 15.5, "perplexity": 202.3, "seconds": 12.0},
-    "pretraining": {"accuracy": 20.5, "perplexity": 152.3, "seconds": 48.0},
+    "pretraining": {"accuracy": 12.5, "perplexity": 190.5, "seconds": 42.0},
+    "score": {"accuracy": 20.5, "perplexity": 152.3, "seconds": 6.0},
     "fine_tuning": {"accuracy": {"pretrained": [79.0, 80.0], "random": [59.0, 60.0]}, "chance": 25.0, "seconds": 36.0},
     "masks": {"filled": [{"text": "a <mask>", "candidates": [["word", 0.25], ["other", 0.125]]}], "seconds": 6.0},
 }
@@ -351,12 +352,12 @@ def test_summary_holds_what_was_measured(tmp_path: Path) -> None:
     write_training_logs(tmp_path / "logs")
     shown = report.write_summary(tmp_path, RESULTS)
     rows = dict(report.summary_rows(RESULTS))
-    assert rows["masked-token accuracy on held-out text, before"] == "0.5 %"
-    assert rows["masked-token accuracy on held-out text, after"] == "20.5 %"
+    assert rows["masked-token accuracy on held-out text (15 % masked), before"] == "0.5 %"
+    assert rows["masked-token accuracy on held-out text (15 % masked), after"] == "20.5 %"
     assert rows["perplexity on held-out text, before"] == "8,123"
     assert rows["test accuracy from the pretrained encoder"] == "79.5 % (79.0 to 80.0, 2 seeds)"
     assert rows["test accuracy from random weights"] == "59.5 % (59.0 to 60.0, 2 seeds)"
-    assert rows["time"] == "2.0 minutes, 1.0 of pretraining"
+    assert rows["time"] == "2.0 minutes, 0.9 of pretraining"
     summary = (tmp_path / "summary.md").read_text(encoding="utf-8")
     assert all(f"| {name} " in summary and f"| {value} " in summary for name, value in rows.items())
     assert "a <mask>" in summary and "word 25 %, other 12 %" in summary

@@ -49,7 +49,9 @@ def main() -> None:
                 axis.plot(updates, [row[key] for row in rows], style, color=colour, markersize=4, label=text)
             start, before = before, before + max(row["updates"] for rows in curves.values() for row in rows)
             axis.axvline(before, color="#666666", linewidth=0.8)
-            axis.annotate(f"{tokens} tokens", ((start + before) / 2, 1.01), xycoords=("data", "axes fraction"), ha="center")
+            axis.annotate(
+                f"{tokens} tokens", ((start + before) / 2, 1.01), xycoords=("data", "axes fraction"), ha="center"
+            )
         axis.set_xlabel("updates")
         axis.set_ylabel(f"validation {label}")
         axis.grid(alpha=0.3)
