@@ -1,0 +1,236 @@
+"""Theorem 2.2 in numbers: what attention alone does to representations (appendix A of the paper).
+
+The proof supposes that the [MASK] representations are combinations of the real tokens', H_M = U H_R with U 1 = 1
+(equation 3), and follows the residual R = H_R - 1 h^T through a self-attention layer without residual connection and
+feed-forward network. It concludes |R'| <= 4 epsilon |R|^3: representations would collapse towards equal rows.
+
+The proof as written has two gaps: it needs exp(x) <= 1 + 2x, and the step before equation (9) bounds a sum over all
+rows by its largest term. The inequality is true nonetheless wherever exp(s) <= 2 (1 + 1 / |U|_inf), s being
+``logit_range``, the most that the logits F = R W^QK [R; UR]^T of one row differ. With r the attention that is left when
+F is 0,
+
+    |A_ij - r_j| <= exp(s) r_j (|F_ij| + sum_k r_k |F_ik|),   and so, |.| taken of every entry,
+    |R'| <= exp(s) |R| |W^QK| (E_r[|x| |x|^T] + E_r|x| E_r|x|^T) |W^VO|,   x a row of [R; UR] drawn by r.
+
+Both matrices in the brackets have an l1 norm of at most |U|_inf^2 |R|_1 |R|_inf, which gives equations (9) and (10)
+with 2 exp(s) |U|_inf^2 in place of 4 |U|_inf (1 + |U|_inf).
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# Residuals below this share of the representations are rounding.
+_COLLAPSED = 1e-13
+
+
+class AttentionWeights(NamedTuple):
+    """One self-attention layer, without biases.
+
+    Attributes:
+        query_key: <float64>[H, D, D] W^Q W^K^T / sqrt(d_h) of each head.
+        value_output: <float64>[H, D, D] W^V W^O of each head.
+    """
+
+    query_key: Tensor
+    value_output: Tensor
+
+
+class LayerCheck(NamedTuple):
+    """The inequality for one layer.
+
+    Attributes:
+        before: |R| of the real tokens before the layer.
+        after: |R'| after it.
+        epsilon: as the paper defines it; for several heads see ``epsilon``.
+        bound: 4 epsilon |R|^3.
+        logit_range: the most that the logits R W^QK [R; UR]^T of one row differ.
+        combination_norm: |U|_inf, at least 1.
+        misfit: how much of H_M is no combination of H_R, 0 to 1, before it is replaced by U H_R.
+        relative: |R| / |H_R|, before the layer.
+    """
+
+    before: float
+    after: float
+    epsilon: float
+    bound: float
+    logit_range: float
+    combination_norm: float
+    misfit: float
+    relative: float
+
+    @property
+    def proved(self) -> bool:
+        """Whether the logits lie in the range in which the inequality must be true."""
+        return self.logit_range <= math.log(2.0 * (1.0 + 1.0 / self.combination_norm))
+
+    @property
+    def holds(self) -> bool:
+        """Whether the paper's inequality is true here."""
+        return self.after <= self.bound * (1 + 1e-9) + 1e-300
+
+
+def composite_norm(matrix: Tensor) -> float:
+    """sqrt(|X|_1 |X|_inf): the geometric mean of the largest column sum and the largest row sum of |X|."""
+    absolute = matrix.abs()
+    return math.sqrt(float(absolute.sum(dim=-2).max()) * float(absolute.sum(dim=-1).max()))
+
+
+def common_row(states: Tensor, *candidates: Tensor) -> Tensor:
+    """The h of R = H - 1 h^T.
+
+    The paper's argmin has no closed form for the composite norm, which is not convex. The column medians minimise the
+    l1 norm exactly, the column means the Frobenius norm and both norms up to a factor of 2, the mid-ranges the
+    largest entry; the best of them, and of the candidates given, is taken.
+
+    Args:
+        states: <float64>[n, D].
+        candidates: <float64>[D] each.
+
+    Returns:
+        <float64>[D].
+    """
+    rows = [states.mean(dim=0), states.quantile(0.5, dim=0), (states.amax(dim=0) + states.amin(dim=0)) / 2]
+    return min([*rows, *candidates], key=lambda row: composite_norm(states - row))
+
+
+def relative_residual(states: Tensor) -> float:
+    """|R| / |H| of <float64>[n, D]: 0 if all rows are equal, about 1 if they have nothing in common."""
+    return composite_norm(states - common_row(states)) / composite_norm(states)
+
+
+def combination(real: Tensor, mask: Tensor) -> tuple[Tensor, float]:
+    """U with H_M = U H_R and U 1 = 1 (equation 3), of least Frobenius norm.
+
+    Args:
+        real: <float64>[n, D].
+        mask: <float64>[m, D].
+
+    Returns:
+        <float64>[m, n] with rows that sum to 1, and |H_M - U H_R| / |H_M - 1 mean(H_R)^T| (Frobenius), 0 if H_M lies
+        in the affine hull of the rows of H_R and positive if this U only comes nearest.
+    """
+    mean = real.mean(dim=0)
+    # The pseudo-inverse of centred rows maps into vectors that sum to 0, so each row of U sums to that of 1/n.
+    weights = (mask - mean) @ torch.linalg.pinv(real - mean, rtol=1e-10) + 1.0 / len(real)
+    distance = torch.linalg.norm(mask - mean)
+    return weights, float(torch.linalg.norm(mask - weights @ real) / distance) if distance > 0 else 0.0
+
+
+def attend_only(real: Tensor, mask: Tensor, weights: AttentionWeights) -> tuple[Tensor, Tensor]:
+    """One layer of attention alone, H' = sum over heads of A H W^VO (equation 4): new real and [MASK] states."""
+    states = torch.cat([real, mask])
+    logits = states @ weights.query_key @ states.T
+    attended = (logits.softmax(dim=-1) @ states @ weights.value_output).sum(dim=0)
+    return attended[: len(real)], attended[len(real) :]
+
+
+def epsilon(weights: AttentionWeights, combination_norm: float) -> float:
+    """|W^QK|_1 |W^VO|_{1,inf} |U|_inf (1 + |U|_inf) (appendix A, after equation 10).
+
+    The paper has one head. Over several, equations (9) and (10) add up head by head before the geometric mean is
+    taken: sqrt(sum |W^QK|_1 |W^VO|_1 * sum |W^QK|_1 |W^VO|_inf) in place of the first two factors.
+
+    Args:
+        weights: of the layer.
+        combination_norm: |U|_inf, the largest row sum of |U|.
+    """
+    query_key = weights.query_key.abs().sum(dim=-2).amax(dim=-1)
+    columns = weights.value_output.abs().sum(dim=-2).amax(dim=-1)
+    rows = weights.value_output.abs().sum(dim=-1).amax(dim=-1)
+    product = float((query_key * columns).sum()) * float((query_key * rows).sum())
+    return math.sqrt(product) * combination_norm * (1.0 + combination_norm)
+
+
+def _proof_row(residual: Tensor, row: Tensor, weights: AttentionWeights, combined: Tensor) -> Tensor:
+    """The h' <float64>[D] that the proof names after equation (8)."""
+    logits = torch.cat([residual, combined @ residual]) @ weights.query_key.transpose(-1, -2) @ row  # [H, n + m]: g, g'
+    shares = logits.softmax(dim=-1)
+    real = len(residual)
+    mixed = shares[:, None, :real] + shares[:, None, real:] @ combined  # r, [H, 1, n]
+    return ((mixed @ residual + row) @ weights.value_output).sum(dim=0)[0]
+
+
+def check_layer(real: Tensor, combined: Tensor, weights: AttentionWeights, misfit: float = 0.0) -> LayerCheck:
+    """Compare both sides of |R'| <= 4 epsilon |R|^3 for one layer whose [MASK] states are ``combined @ real``.
+
+    Args:
+        real: <float64>[n, D].
+        combined: <float64>[m, n] U, with rows that sum to 1.
+        weights: of the layer.
+        misfit: kept in the result.
+    """
+    row = common_row(real)
+    residual = real - row
+    before = composite_norm(residual)
+    after_states, _ = attend_only(real, combined @ real, weights)
+    after = composite_norm(after_states - common_row(after_states, _proof_row(residual, row, weights, combined)))
+    logits = residual @ weights.query_key @ torch.cat([residual, combined @ residual]).T
+    norm = float(combined.abs().sum(dim=-1).max())
+    constant = epsilon(weights, norm)
+    bound = 4.0 * constant * before**3
+    return LayerCheck(
+        before=before,
+        after=after,
+        epsilon=constant,
+        bound=bound,
+        logit_range=float((logits.amax(dim=-1) - logits.amin(dim=-1)).max()),
+        combination_norm=norm,
+        misfit=misfit,
+        relative=before / composite_norm(real),
+    )
+
+
+def check_stack(real: Tensor, mask: Tensor, layers: Iterable[AttentionWeights]) -> list[LayerCheck]:
+    """Check a stack of attention layers under the proof's assumption.
+
+    Before every layer the [MASK] states are replaced by the nearest combination of the real tokens' (they are that
+    already if the real tokens span the space), as the proof by contradiction supposes. The stack ends early once the
+    rows are equal up to rounding: that is the collapse.
+
+    Args:
+        real: <float64>[n, D] states of real tokens, n > 1.
+        mask: <float64>[m, D] states of [MASK] tokens, m > 0.
+        layers: from the first on.
+    """
+    checks = []
+    for weights in layers:
+        combined, misfit = combination(real, mask)
+        check = check_layer(real, combined, weights, misfit)
+        checks.append(check)
+        if check.relative < _COLLAPSED:
+            break
+        real, mask = attend_only(real, combined @ real, weights)
+    return checks
+
+
+def logarithm_of_recursive_bound(checks: Sequence[LayerCheck]) -> list[float]:
+    """log10 of the bound on |R^l| from |R^0| alone, l = 0 to the number of checks.
+
+    The paper writes it as (4 max epsilon)^((3^l - 1) / 2) |R^0|^(3^l); here each layer keeps its own epsilon.
+    """
+    bounds = [math.log10(checks[0].before)]
+    for check in checks:
+        bounds.append(math.log10(4.0 * check.epsilon) + 3.0 * bounds[-1])
+    return bounds
+
+
+def random_weights(width: int, heads: int, generator: torch.Generator, scale: float = 1.0) -> AttentionWeights:
+    """Attention weights with normal entries of variance ``scale``^2 / D, heads of width D / H."""
+    shape = (4, heads, width, width // heads)
+    query, key, value, output = scale * torch.randn(shape, generator=generator, dtype=torch.float64) / width**0.5
+    return attention_weights(query, key, value, output.transpose(-1, -2))
+
+
+def attention_weights(query: Tensor, key: Tensor, value: Tensor, output: Tensor) -> AttentionWeights:
+    """Join projections into the two products that the analysis needs.
+
+    Args:
+        query, key, value: <float>[H, D, d_h], applied to rows from the right.
+        output: <float>[H, d_h, D].
+    """
+    query, key, value, output = (each.detach().double().cpu() for each in (query, key, value, output))
+    return AttentionWeights(query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5, value @ output)
