@@ -27,21 +27,24 @@ def validation_of(log: str) -> list[dict[str, float]]:
     ]
 
 
-def curves_of(folder: Path, tokens: int) -> dict[str, list[dict[str, float]]]:
-    """Both models' validations in the stage with sequences of so many tokens."""
+STAGES = {1: "8 tokens", 2: "32 tokens", 3: "32 tokens, falling rate"}
+
+
+def curves_of(folder: Path, stage: int) -> dict[str, list[dict[str, float]]]:
+    """Both models' validations in a stage."""
     return {
-        "MAE-LM": validation_of((folder / f"maelm_{tokens}.log").read_text()),
-        "fairseq RoBERTa": json.loads((folder / f"roberta_{tokens}.json").read_text()),
+        "MAE-LM": validation_of((folder / f"maelm_{stage}.log").read_text()),
+        "fairseq RoBERTa": json.loads((folder / f"roberta_{stage}.json").read_text()),
     }
 
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    stages = {tokens: curves_of(folder, tokens) for tokens in (8, 32, 128)}
+    stages = {stage: curves_of(folder, stage) for stage in STAGES}
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6))
     for axis, key, label in zip(axes, ("loss", "accuracy"), ("loss (bits per masked token)", "accuracy (%)")):
         before = 0
-        for tokens, curves in stages.items():
+        for stage, curves in stages.items():
             for (name, rows), style, colour in zip(curves.items(), ("o-", "s--"), ("#0072b2", "#d55e00")):
                 updates = [before + row["updates"] for row in rows]
                 # One entry of the legend for each model, not for each stage.
@@ -49,19 +52,19 @@ def main() -> None:
                 axis.plot(updates, [row[key] for row in rows], style, color=colour, markersize=4, label=text)
             start, before = before, before + max(row["updates"] for rows in curves.values() for row in rows)
             axis.axvline(before, color="#666666", linewidth=0.8)
-            axis.annotate(
-                f"{tokens} tokens", ((start + before) / 2, 1.01), xycoords=("data", "axes fraction"), ha="center"
-            )
+            middle = ((start + before) / 2, 1.02)
+            axis.annotate(STAGES[stage], middle, xycoords=("data", "axes fraction"), ha="center", fontsize="small")
         axis.set_xlabel("updates")
         axis.set_ylabel(f"validation {label}")
         axis.grid(alpha=0.3)
         axis.legend()
     figure.tight_layout()
     figure.savefig(folder / "curves.png", dpi=120)
-    for tokens, curves in stages.items():
+    for stage, curves in stages.items():
         for name, rows in curves.items():
             for row in rows:
-                print(f"{name:16s} {tokens:4d} {row['updates']:6d} {row['loss']:8.3f} bits {row['accuracy']:6.2f} %")
+                figures = f"{row['updates']:6d} {row['loss']:8.3f} bits {row['accuracy']:6.2f} %"
+                print(f"{name:16s} {STAGES[stage]:24s} {figures}")
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@
 # OUTPUT   checkpoints, logs and the figure go there; run again to resume
 # UPDATES  of 2,048 tokens each (default 1500)
 #
-# Cost: about 50 minutes of one core for MAE-LM and 35 for RoBERTa at 1500 updates; both run at the same time, one
-# thread each. A third of the updates each with sequences of 8, 32 and 128 tokens: a run as short as this would
-# otherwise end before either model has found out that neighbouring tokens tell about a masked one.
+# Cost: about 50 minutes of one core for MAE-LM and 40 for RoBERTa at 1500 updates; both run at the same time, one
+# thread each. Three stages: sequences of 8 tokens, sequences of 32, and the same with a falling learning rate. A run as
+# short as this would otherwise end before either model has found out that neighbouring tokens tell about a masked one.
 # Blocks are cut with --sample-break-mode none, because stock fairseq leaves out lines longer than a sequence.
 set -euo pipefail
 DATA=$1 OUTPUT=$2 STAGE=$((${3:-1500} / 3))
@@ -35,16 +35,18 @@ roberta=(
     --encoder-layers 6 --encoder-embed-dim 384 --encoder-ffn-embed-dim 1536 --encoder-attention-heads 6
 )
 
-# stages NAME ARGUMENT...: short sequences first, each stage from the weights of the one before
+# stages NAME ARGUMENT...: each stage starts from the weights of the one before
 stages() {
-    local name=$1 before=() schedule tokens
+    local name=$1 before=() schedule stage folder
+    local tokens=([1]=8 [2]=32 [3]=32)
     shift
-    for tokens in 8 32 128; do
+    for stage in 1 2 3; do
         schedule=(--lr-scheduler fixed)
-        [[ $tokens == 128 ]] && schedule=(--lr-scheduler polynomial_decay --total-num-update "$STAGE")
-        folder=$OUTPUT/${name}_$tokens
+        [[ $stage == 3 ]] && schedule=(--lr-scheduler polynomial_decay --total-num-update "$STAGE")
+        folder=$OUTPUT/${name}_$stage
         if [[ ! -e $folder.finished ]]; then
-            fairseq-train "$DATA" "${common[@]}" "${schedule[@]}" "$@" "${before[@]}" --tokens-per-sample "$tokens" \
+            fairseq-train "$DATA" "${common[@]}" "${schedule[@]}" "$@" "${before[@]}" \
+                --tokens-per-sample "${tokens[stage]}" \
                 --save-dir "$folder" --log-file "$folder.log" > "$folder.out" 2>&1
             touch "$folder.finished"
         fi
@@ -63,8 +65,7 @@ trap 'kill -- -$maelm_group -$roberta_group 2> /dev/null; exit 1' INT TERM
 echo "training; follow with: tail -f $OUTPUT/*.log"
 wait $maelm_group && wait $roberta_group
 
-for tokens in 8 32 128; do
-    python "$HERE/score_roberta.py" "$DATA" "$OUTPUT/roberta_$tokens"/checkpoint_[0-9]*.pt \
-        > "$OUTPUT/roberta_$tokens.json"
+for stage in 1 2 3; do
+    python "$HERE/score_roberta.py" "$DATA" "$OUTPUT/roberta_$stage"/checkpoint_[0-9]*.pt > "$OUTPUT/roberta_$stage.json"
 done
 python "$HERE/plot.py" "$OUTPUT"
