@@ -1,0 +1,120 @@
+"""Encoders from this package's checkpoints, pretrained or fine-tuned, of every variant: the encoder is all it takes."""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Optional
+
+from fairseq import checkpoint_utils
+from torch import Tensor
+
+from fairseq_maelm.analysis.encoders import Vocabulary
+from fairseq_maelm.analysis.theorem import AttentionWeights, attention_weights
+from fairseq_maelm.data.tokenizer import Tokenizer
+from fairseq_maelm.models.hub import find_sentencepiece
+from fairseq_maelm.models.maelm import MaelmModel, complete_config
+from fairseq_maelm.tasks.vocabulary import MASK, load_dictionary, special_tokens
+
+# What the task's options, as the checkpoint holds them, say about the encoder's input in pretraining.
+_TASK_OPTIONS = (
+    *("masked_input", "encoder_mask_fraction", "encoder_positions"),
+    *("mask_prob", "leave_unmasked_prob", "random_token_prob", "mask_whole_words", "protect_special_tokens"),
+)
+
+
+class CheckpointEncoder:
+    """The encoder of a fairseq checkpoint; see ``fairseq_maelm.analysis.encoders.Encoder``.
+
+    The dictionary is taken from the checkpoint's folder if it holds ``dict.txt``, and otherwise from the data folder.
+
+    Args:
+        path: of the checkpoint.
+        data: prepared data folder, or None.
+
+    Raises:
+        FileNotFoundError: if there is no dictionary.
+        ValueError: if the checkpoint is not of the model maelm, or belongs to another dictionary.
+    """
+
+    def __init__(self, path: Path, data: Optional[Path]) -> None:
+        folders = (path.parent, data)
+        folder = next((each for each in folders if each is not None and (each / "dict.txt").is_file()), None)
+        if folder is None:
+            raise FileNotFoundError(
+                f"there is no dict.txt beside {path}, and none in the data folder: give --data with the folder that "
+                "the model was trained on, or copy its dict.txt and sentencepiece.bpe.model beside the checkpoint"
+            )
+        self._folder = str(folder)
+        self._dictionary = load_dictionary(self._folder)
+        state = checkpoint_utils.load_checkpoint_to_cpu(str(path), load_on_all_ranks=False)
+        config = state["cfg"]
+        if "encoder.identity" not in state["model"]:
+            raise ValueError(f"{path} is not a checkpoint of the model maelm")
+        complete_config(config["model"])
+        fine_tuned = not any(key.startswith("lm_head.") for key in state["model"])
+        self._model = MaelmModel(config["model"], self._dictionary, predicts_masked_tokens=False).eval()
+        self._model.load_state_dict(state["model"], strict=True)
+        self._describe(config, fine_tuned)
+
+    def _describe(self, config: Any, fine_tuned: bool) -> None:
+        task, size = config["task"], config["model"]
+        dictionary = self._dictionary
+        self.vocabulary = Vocabulary(
+            size=len(dictionary),
+            pad=dictionary.pad(),
+            mask=dictionary.index(MASK),
+            first=dictionary.bos(),
+            last=None,
+            line_end=dictionary.eos(),
+            special=special_tokens(dictionary),
+            masks_special=not getattr(task, "protect_special_tokens", False),
+            consecutive_positions=getattr(task, "encoder_positions", "original") == "consecutive",
+        )
+        self.num_layers = len(self._model.encoder.layers)
+        self.num_heads = int(size.encoder_attention_heads)
+        self.width = int(size.encoder_embed_dim)
+        self.max_length = self._model.max_positions()
+        # A delta above 0 keeps some masks although "dropped" is the rule.
+        sees_masks = getattr(task, "masked_input", "dropped") in ("kept", "reset")
+        sees_masks = sees_masks or getattr(task, "encoder_mask_fraction", 0.0) > 0.0
+        self.kind = "fine-tuned" if fine_tuned else "mlm" if sees_masks else "maelm"
+        self.settings = {"source": "fairseq checkpoint", "architecture": str(getattr(size, "_name", ""))}
+        for option in _TASK_OPTIONS:
+            if hasattr(task, option):
+                value = getattr(task, option)
+                self.settings[option] = value if isinstance(value, (bool, int, float)) else str(value)
+
+    def to(self, device: str) -> "CheckpointEncoder":
+        """Move the model."""
+        self._model.to(device)
+        return self
+
+    def hidden_states(self, tokens: Tensor, positions: Optional[Tensor] = None) -> Sequence[Tensor]:
+        """Encode; see ``Encoder``."""
+        return self._model.encoder(tokens, positions).all_states
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        return Tokenizer(find_sentencepiece(self._folder, self._folder), self._dictionary)
+
+    def encode_line(self, line: str) -> list[int]:
+        """Tokens of a line of text; <mask> in it is ordinary text."""
+        return [token for token in self._tokenizer.encode(line) if token != self.vocabulary.mask]
+
+    def check_data(self, folder: Path) -> None:
+        """Refuse another dictionary's data."""
+        if load_dictionary(str(folder)).symbols != self._dictionary.symbols:
+            raise ValueError(
+                f"the data in {folder} were prepared with another dictionary than the model's: analyse a text file "
+                "with --text, which each model encodes by itself"
+            )
+
+    def attention_weights(self) -> Iterator[AttentionWeights]:
+        """The weights of each layer's attention in turn."""
+        for layer in self._model.encoder.layers:
+            attention = layer.self_attn
+            heads, width = attention.num_heads, self.width
+            # Rows of the weight are outputs, three times heads times d_h of them.
+            query, key, value = attention.qkv_proj.weight.view(3, heads, width // heads, width).transpose(-1, -2)
+            output = attention.out_proj.weight.view(width, heads, width // heads).permute(1, 2, 0)
+            yield attention_weights(query, key, value, output)

@@ -1,0 +1,138 @@
+"""Encoders from Hugging Face folders: BERT, RoBERTa, MPNet, ModernBERT, and others that say what they have alike."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fairseq_maelm.analysis.encoders import Vocabulary
+from fairseq_maelm.analysis.theorem import AttentionWeights, attention_weights
+
+# Families whose first position is pad + 1, so that their tables have that many rows more than positions.
+_OFFSET_POSITIONS = {"roberta", "xlm-roberta", "camembert", "mpnet"}
+
+
+def _import_transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ValueError(
+            "Hugging Face models need the package transformers: pip install 'fairseq_maelm[hf]'"
+        ) from error
+    return transformers
+
+
+class HuggingFaceEncoder:
+    """The encoder of a masked language model in a local folder; see ``fairseq_maelm.analysis.encoders.Encoder``.
+
+    Nothing is downloaded and no code of the folder is run.
+
+    Args:
+        path: folder with configuration, weights and tokenizer.
+
+    Raises:
+        ValueError: if transformers is missing or cannot read the folder, or the model has no mask token.
+    """
+
+    def __init__(self, path: Path) -> None:
+        transformers = _import_transformers()
+        try:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True)
+            model = transformers.AutoModel.from_pretrained(path, local_files_only=True)
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            raise ValueError(f"transformers cannot read {path}: {error}") from error
+        self._model: nn.Module = model.eval().float()
+        self._tokenizer = tokenizer
+        self.vocabulary = _vocabulary(tokenizer, model.config, path)
+        config = model.config
+        self.num_layers = int(config.num_hidden_layers)
+        self.num_heads = int(config.num_attention_heads)
+        self.width = int(config.hidden_size)
+        offset = self.vocabulary.pad + 1 if config.model_type in _OFFSET_POSITIONS else 0
+        self.max_length = min(int(config.max_position_embeddings) - offset, int(tokenizer.model_max_length))
+        self.kind = "mlm"
+        self.settings = {"source": "Hugging Face", "architecture": str(config.model_type)}
+
+    def to(self, device: str) -> "HuggingFaceEncoder":
+        """Move the model."""
+        self._model.to(device)
+        return self
+
+    def hidden_states(self, tokens: Tensor, positions: Optional[Tensor] = None) -> Sequence[Tensor]:
+        """Encode; see ``Encoder``. Positions cannot be given."""
+        if positions is not None:
+            raise ValueError("masked tokens cannot be dropped from the input of a Hugging Face model")
+        attention_mask = tokens.ne(self.vocabulary.pad)
+        output = self._model(input_ids=tokens, attention_mask=attention_mask.long(), output_hidden_states=True)
+        return output.hidden_states
+
+    def encode_line(self, line: str) -> list[int]:
+        """Tokens of a line of text; special symbols that its characters spell are left out."""
+        tokens = self._tokenizer(line, add_special_tokens=False, verbose=False)["input_ids"]
+        unknown = self._tokenizer.unk_token_id
+        return [token for token in tokens if token == unknown or not self.vocabulary.special[token]]
+
+    def check_data(self, folder: Path) -> None:
+        """Refuse prepared data: their tokens are those of a fairseq dictionary."""
+        raise ValueError(
+            f"the tokens in {folder} are not those of a Hugging Face model: analyse a text file with --text, which "
+            "each model encodes by itself"
+        )
+
+    def attention_weights(self) -> Optional[Iterator[AttentionWeights]]:
+        """The weights of every layer's attention, or None if its parts have names that are not known."""
+        layers = next((part for name, part in self._model.named_modules() if name in ("encoder.layer", "layers")), None)
+        if not isinstance(layers, nn.ModuleList):
+            return None
+        found = [_projections(dict(layer.named_modules())) for layer in layers]
+        return (_split(each, self.num_heads) for each in found if each) if all(found) else None
+
+
+def _vocabulary(tokenizer: Any, config: Any, path: Path) -> Vocabulary:
+    first = tokenizer.cls_token_id if tokenizer.cls_token_id is not None else tokenizer.bos_token_id
+    last = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
+    if None in (tokenizer.mask_token_id, tokenizer.pad_token_id, first, last):
+        raise ValueError(
+            f"the tokenizer in {path} lacks a mask, padding, first or last symbol: it is no masked language model's"
+        )
+    special = np.zeros(int(config.vocab_size), dtype=bool)
+    special[[token for token in tokenizer.all_special_ids if token < len(special)]] = True
+    # Rows that pad the table to a round size stand for no token.
+    special[len(tokenizer) :] = True
+    return Vocabulary(
+        size=len(special),
+        pad=tokenizer.pad_token_id,
+        mask=tokenizer.mask_token_id,
+        first=first,
+        last=last,
+        line_end=None,
+        special=special,
+        masks_special=False,
+    )
+
+
+def _projections(parts: dict[str, nn.Module]) -> Optional[list[Tensor]]:
+    """The weights [out, in] of query, key, value and output under the names of the known families."""
+    for names in (
+        ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"),
+        ("attention.attn.q", "attention.attn.k", "attention.attn.v", "attention.attn.o"),
+    ):
+        if all(name in parts for name in names):
+            return [_weight(parts[name]) for name in names]
+    if "attn.Wqkv" in parts and "attn.Wo" in parts:
+        return [*_weight(parts["attn.Wqkv"]).chunk(3), _weight(parts["attn.Wo"])]
+    return None
+
+
+def _weight(module: nn.Module) -> Tensor:
+    assert isinstance(module.weight, Tensor)
+    return module.weight
+
+
+def _split(projections: list[Tensor], heads: int) -> AttentionWeights:
+    *inputs, output = projections
+    query, key, value = (weight.unflatten(0, (heads, -1)).transpose(-1, -2) for weight in inputs)
+    return attention_weights(query, key, value, torch.stack(output.chunk(heads, dim=1)).transpose(-1, -2))

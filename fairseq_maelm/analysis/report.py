@@ -1,0 +1,134 @@
+"""The results of all models as JSON, CSV and one page of HTML that needs no other file."""
+
+import csv
+import html
+import io
+from pathlib import Path
+from typing import Any
+
+from fairseq_maelm.analysis.figures import Result, figure_names, save_figures
+from fairseq_maelm.corpus.files import write_bytes, write_json
+
+CAPTIONS = {
+    "figure_1a_rank": "Effective rank of all token representations, with [MASK] in the input and without (the paper's "
+    "Figure 1a). The gap is what inputs without [MASK] leave unused.",
+    "figure_6_rank_bert_masking": "The same with BERT's masking: some predicted tokens are left or replaced at random "
+    "(the paper's Figure 6).",
+    "figure_1b_rank_of_mask": "Effective rank of the [MASK] representations alone (Figure 1b).",
+    "figure_5a_rank_pretrained": "Pretrained models: those that saw [MASK], with and without it, and MAE-LM (Figure "
+    "5a).",
+    "figure_5b_rank_fine_tuned": "Fine-tuned models on inputs without [MASK] (Figure 5b).",
+    "spectrum": "The spectrum of the last layer. The grey line is tau.",
+    "subspace": "Where [MASK] lives. Left: the share of its energy outside the real tokens' leading directions. "
+    "Middle: the median principal angle between both spans of leading directions; 90 degrees is orthogonal. Right: how "
+    "many directions must be added to the real tokens' to hold tau of [MASK]'s energy.",
+    "collapse": "The proof of Theorem 2.2 in numbers: the distance of real tokens' representations from equal rows. "
+    "Attention alone collapses; residual connections and feed-forward networks keep the encoder from it.",
+}
+
+_STYLE = (
+    "body{font-family:sans-serif;max-width:70em;margin:2em auto;padding:0 1em;line-height:1.4}"
+    "table{border-collapse:collapse;margin:1em 0}td,th{border:1px solid #bbb;padding:.2em .6em;text-align:right}"
+    "th{background:#eee}td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto}"
+)
+
+
+def write_report(results: list[Result], folder: Path) -> None:
+    """Write results.json, ranks.csv, subspace.csv, theorem.csv, figures/ and report.html into ``folder``.
+
+    Raises:
+        ValueError: if matplotlib is missing.
+    """
+    write_json(folder / "results.json", results)
+    settings = {name: _cell(value) for name, value in results[0]["settings"].items()}
+    for name, rows in tables(results).items():
+        _write_csv(folder / f"{name}.csv", [{**row, **settings} for row in rows])
+    drawings = save_figures(results, folder / "figures")
+    write_bytes(folder / "report.html", page(results, drawings).encode("utf-8"))
+
+
+def tables(results: list[Result]) -> dict[str, list[dict[str, Any]]]:
+    """The tables "ranks", "subspace" and "theorem" of all models as flat rows; spectra and angles are left to JSON."""
+    lists: dict[str, list[dict[str, Any]]] = {"ranks": [], "subspace": [], "theorem": []}
+    for result in results:
+        model = {"model": result["name"], "kind": result["kind"]}
+        for row in result["ranks"]:
+            lists["ranks"].append(model | {key: value for key, value in row.items() if key != "singular_values"})
+        for row in result["subspace"]:
+            angles = row["principal_angles"]
+            flat = {key: value for key, value in row.items() if key != "principal_angles"}
+            lists["subspace"].append(model | flat | {"smallest_angle": min(angles), "largest_angle": max(angles)})
+        for weights in ("trained", "random"):
+            for row in result["theorem"].get(weights, []):
+                lists["theorem"].append(model | {"weights": weights} | row)
+    return lists
+
+
+def _cell(value: Any) -> Any:
+    return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    stream = io.StringIO(newline="")
+    if rows:
+        writer = csv.DictWriter(stream, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    write_bytes(path, stream.getvalue().encode("utf-8"))
+
+
+def page(results: list[Result], drawings: dict[str, str]) -> str:
+    """The HTML page: what was run, the figures in line, and the numbers under them."""
+    parts = ["<h1>Representations, layer by layer</h1>", _models(results), _settings(results[0]["settings"])]
+    for name in figure_names(results):
+        # An XML declaration may not stand inside HTML.
+        drawing = drawings[name][drawings[name].index("<svg") :]
+        parts.append(f"<h2>{html.escape(name.replace('_', ' '))}</h2><p>{html.escape(CAPTIONS[name])}</p>{drawing}")
+    parts += ["<h2>Effective ranks</h2>", _rank_table(results), _theorem_sentence(results)]
+    return (
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>maelm analyze</title>'
+        f"<style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
+    )
+
+
+def _models(results: list[Result]) -> str:
+    rows = [
+        [result["name"], result["kind"], result["num_layers"], result["width"], f"{result['text_tokens']:,}"]
+        + [", ".join(f"{key} {value}" for key, value in result["model_settings"].items())]
+        for result in results
+    ]
+    return _table(["model", "kind", "layers", "width", "tokens", "settings"], rows)
+
+
+def _settings(settings: dict[str, Any]) -> str:
+    return _table(["setting", "value"], [[name, _cell(value)] for name, value in settings.items()])
+
+
+def _rank_table(results: list[Result]) -> str:
+    """A row a layer, a column for each model, condition and set of tokens."""
+    columns = {(result["name"], row["condition"], row["tokens"]): None for result in results for row in result["ranks"]}
+    cells = {
+        (result["name"], row["condition"], row["tokens"], row["layer"]): row["effective_rank"]
+        for result in results
+        for row in result["ranks"]
+    }
+    layers = sorted({key[3] for key in cells})
+    header = ["layer", *(f"{name}: {condition} input, {tokens} tokens" for name, condition, tokens in columns)]
+    return _table(header, [[layer, *(cells.get((*column, layer), "") for column in columns)] for layer in layers])
+
+
+def _theorem_sentence(results: list[Result]) -> str:
+    rows = tables(results)["theorem"]
+    if not rows:
+        return ""
+    held = sum(row["holds"] for row in rows)
+    return (
+        f"<p>The inequality |R'| &le; 4&epsilon;|R|&sup3; was true in {held} of {len(rows)} attention layers checked; "
+        f"in {sum(row['proved'] for row in rows)} of them the logits lie in the range in which it must be.</p>"
+    )
+
+
+def _table(header: list[str], rows: list[list[Any]]) -> str:
+    head = "".join(f"<th>{html.escape(str(cell))}</th>" for cell in header)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"

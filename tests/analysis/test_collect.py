@@ -1,0 +1,152 @@
+"""Collecting: which rows count as what under each condition, and sums that equal one big matrix."""
+
+from types import SimpleNamespace
+from typing import Any, Optional
+
+import numpy as np
+import pytest
+import torch
+from support import dictionary_of, model_of, random_sequences
+
+from fairseq_maelm.analysis.collect import CollectSettings, collect, condition_input, masking_scheme, model_inputs
+from fairseq_maelm.analysis.encoders import Vocabulary
+from fairseq_maelm.analysis.sequences import batches, choose_blocks, pack
+from fairseq_maelm.data.masking import MaskDraw
+from fairseq_maelm.tasks.vocabulary import special_tokens
+
+PAD, MASK = 1, 39
+VOCABULARY = Vocabulary(40, PAD, MASK, 0, None, 2, special_tokens(dictionary_of(40)), True)
+
+
+class Blocks:
+    """Sequences in memory."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        self.sequences = random_sequences(lengths)
+        self.sizes = np.array(lengths)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self.sequences[index]
+
+
+def encoder_of(**changes: Any) -> Any:
+    """A model of this package behind the interface of the analysis."""
+    model = model_of(**changes)
+
+    def hidden_states(tokens: torch.Tensor, positions: Optional[torch.Tensor] = None) -> Any:
+        return model.encoder(tokens, positions).all_states
+
+    return SimpleNamespace(vocabulary=VOCABULARY, num_layers=2, width=32, hidden_states=hidden_states)
+
+
+def settings_of(**changes: Any) -> CollectSettings:
+    chosen: dict[str, Any] = {"conditions": ("whole", "masked", "dropped"), "layers": None, "tokens": 10_000}
+    return CollectSettings(**{**chosen, "batch_tokens": 60, "double": True, **changes})
+
+
+def test_conditions_show_what_they_say() -> None:
+    tokens = np.array([[0, 10, 11, 12, 2], [0, 20, 2, PAD, PAD]])
+    masked = np.array([[False, True, False, True, False], [False, True, False, False, False]])
+    draw = MaskDraw(masked, masked, tokens)
+    lengths = np.array([5, 3])
+    whole, positions = condition_input("whole", tokens, lengths, draw, VOCABULARY)
+    assert positions is None
+    assert np.array_equal(whole, tokens)
+    seen, positions = condition_input("masked", tokens, lengths, draw, VOCABULARY)
+    assert positions is None
+    assert seen.tolist() == [[0, MASK, 11, MASK, 2], [0, MASK, 2, PAD, PAD]]
+    seen, positions = condition_input("dropped", tokens, lengths, draw, VOCABULARY)
+    assert positions is not None
+    assert seen.tolist() == [[0, 11, 2], [0, 2, PAD]]
+    assert positions.tolist() == [[0, 2, 4], [0, 2, 0]]
+
+
+@pytest.mark.parametrize("skip_special", [False, True])
+def test_sums_equal_one_matrix_of_all_representations(skip_special: bool) -> None:
+    """Sequence by sequence, without padding, and with the masks read from the inputs themselves."""
+    encoder, blocks = encoder_of(), Blocks([9, 14, 5, 14, 20, 7, 11])
+    settings = settings_of(skip_special=skip_special)
+    grams = collect(encoder, blocks, settings)
+    rows: dict[tuple[str, str, int], list[torch.Tensor]] = {}
+    for _, inputs in model_inputs(encoder, blocks, settings, "cpu"):
+        for condition, batch in inputs.items():
+            positions = [None] * len(batch.tokens) if batch.positions is None else batch.positions
+            for sequence, places in zip(batch.tokens, positions):
+                kept = sequence != PAD
+                alone = sequence[kept]
+                states = encoder.hidden_states(alone[None], None if places is None else places[kept][None])
+                left_out = torch.from_numpy(VOCABULARY.special)[alone] if skip_special else alone == PAD
+                for layer, each in enumerate(states):
+                    rows.setdefault((condition, "mask", layer), []).append(each[0][alone == MASK])
+                    rows.setdefault((condition, "real", layer), []).append(each[0][(alone != MASK) & ~left_out])
+    for (condition, tokens, layer), parts in rows.items():
+        matrix = torch.cat(parts).double()
+        accumulator = getattr(grams[condition], tokens)[layer]
+        assert accumulator.rows == len(matrix), (condition, tokens)
+        assert torch.allclose(accumulator.gram(), matrix.T @ matrix, rtol=1e-4, atol=1e-3), (condition, tokens, layer)
+    both = grams["masked"].sets(1)
+    assert both["all"].rows == both["real"].rows + both["mask"].rows
+    if not skip_special:
+        assert both["all"].rows == grams["whole"].real[1].rows == sum(blocks.sizes)
+        assert grams["dropped"].real[1].rows == both["real"].rows
+    assert set(grams["whole"].sets(0)) == set(grams["dropped"].sets(0)) == {"real"}
+
+
+def test_chosen_layers_alone_are_kept() -> None:
+    encoder, blocks = encoder_of(), Blocks([9, 14])
+    all_layers, last = (collect(encoder, blocks, settings_of(layers=layers)) for layers in (None, (2,)))
+    assert len(last["whole"].real) == 1
+    assert torch.equal(last["whole"].real[0].gram(), all_layers["whole"].real[2].gram())
+
+
+def test_batch_size_changes_nothing() -> None:
+    encoder, blocks = encoder_of(), Blocks([9, 14, 5, 14, 20, 7, 11])
+    one, other = (collect(encoder, blocks, settings_of(batch_tokens=size)) for size in (1, 1000))
+    for condition in one:
+        for first, second in zip(one[condition].real, other[condition].real):
+            assert first.rows == second.rows
+            assert torch.allclose(first.gram(), second.gram(), rtol=1e-4, atol=1e-3)
+
+
+def test_bert_masking_replaces_and_leaves() -> None:
+    blocks = Blocks([60] * 40)
+    settings = settings_of(mask_prob=0.5, leave_unmasked_prob=0.3, random_token_prob=0.3, tokens=10**6)
+    shown = {"kept": 0, "mask": 0, "replaced": 0}
+    for _, inputs in model_inputs(encoder_of(), blocks, settings, "cpu"):
+        whole, masked = inputs["whole"].tokens, inputs["masked"].tokens
+        shown["mask"] += int((masked == MASK).sum())
+        shown["replaced"] += int(((masked != whole) & (masked != MASK)).sum())
+        shown["kept"] += int((masked == whole).sum())
+    total = sum(shown.values())
+    assert shown["mask"] / total == pytest.approx(0.2, abs=0.03)
+    assert shown["replaced"] / total == pytest.approx(0.15, abs=0.03)
+
+
+def test_protected_symbols_are_never_masked() -> None:
+    protected = Vocabulary(40, PAD, MASK, 0, None, 2, VOCABULARY.special, False)
+    encoder = encoder_of()
+    encoder.vocabulary = protected
+    assert masking_scheme(settings_of(), protected).protected is not None
+    for _, inputs in model_inputs(encoder, Blocks([12] * 30), settings_of(mask_prob=0.6), "cpu"):
+        assert not (inputs["masked"].tokens[:, 0] == MASK).any()
+        assert (inputs["masked"].tokens == MASK).any()
+
+
+def test_blocks_are_chosen_up_to_the_token_limit_and_batched_within_theirs() -> None:
+    sizes = np.array([10, 30, 20, 40, 10, 25])
+    chosen = choose_blocks(sizes, 60, seed=1)
+    assert sizes[chosen].sum() >= 60
+    assert sizes[chosen].sum() - sizes[chosen].min() < 60 + 40
+    assert sorted(choose_blocks(sizes, 10**6, seed=1).tolist()) == list(range(6))
+    assert list(sizes[chosen]) == sorted(sizes[chosen], reverse=True)
+    cut = batches(choose_blocks(sizes, 10**6, seed=1), sizes, 60)
+    assert sorted(np.concatenate(cut).tolist()) == list(range(6))
+    assert all(len(batch) * sizes[batch].max() <= 60 for batch in cut)
+
+
+def test_lines_are_packed_within_documents() -> None:
+    lines = [[1, 2], [3], [4, 5, 6], [], [7], [8, 9, 10, 11, 12, 13], [14]]
+    assert list(pack(lines, 4)) == [[1, 2, 3], [4, 5, 6], [7], [8, 9, 10, 11], [12, 13, 14]]
