@@ -86,7 +86,7 @@ def import_pyplot() -> Any:
 
 def rank_curve(result: Result, condition: str, tokens: str) -> Optional[Curve]:
     """Layers and effective ranks, or None if the model was not run so."""
-    rows = [row for row in result["ranks"] if row["condition"] == condition and row["tokens"] == tokens]
+    rows = [row for row in result["ranks"] if row["condition"] == condition and row["token_set"] == tokens]
     return ([row["layer"] for row in rows], [row["effective_rank"] for row in rows]) if rows else None
 
 
@@ -146,7 +146,7 @@ def spectrum(results: list[Result]) -> Any:
             (_DOTTED, "masked", "mask", "[MASK] only"),
         ):
             for row in result["ranks"]:
-                if (row["condition"], row["tokens"], row["layer"]) == (condition, tokens, last):
+                if (row["condition"], row["token_set"], row["layer"]) == (condition, tokens, last):
                     label = f"{result['name']}, {text}"
                     values = np.array(row["singular_values"])
                     _spectrum_lines(axes, values, {**_look(number, style, len(values) // 8 or 1), "label": label})

@@ -27,7 +27,7 @@ def rank_rows(grams: dict[str, LayerGrams], tau: float, centred: bool) -> list[d
     """Effective rank and whole spectrum for each condition, set of tokens and layer.
 
     Returns:
-        dictionaries with ``condition``, ``tokens`` (the set), ``layer``, ``rows`` (the number of representations),
+        dictionaries with ``condition``, ``token_set``, ``layer``, ``rows`` (the number of representations),
         ``effective_rank`` and ``singular_values`` [D], falling.
     """
     rows = []
@@ -38,7 +38,7 @@ def rank_rows(grams: dict[str, LayerGrams], tau: float, centred: bool) -> list[d
                 rows.append(
                     {
                         "condition": condition,
-                        "tokens": tokens,
+                        "token_set": tokens,
                         "layer": layer,
                         "rows": accumulator.rows,
                         "effective_rank": effective_rank(values, tau),

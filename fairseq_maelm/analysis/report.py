@@ -106,9 +106,11 @@ def _settings(settings: dict[str, Any]) -> str:
 
 def _rank_table(results: list[Result]) -> str:
     """A row a layer, a column for each model, condition and set of tokens."""
-    columns = {(result["name"], row["condition"], row["tokens"]): None for result in results for row in result["ranks"]}
+    columns = {
+        (result["name"], row["condition"], row["token_set"]): None for result in results for row in result["ranks"]
+    }
     cells = {
-        (result["name"], row["condition"], row["tokens"], row["layer"]): row["effective_rank"]
+        (result["name"], row["condition"], row["token_set"], row["layer"]): row["effective_rank"]
         for result in results
         for row in result["ranks"]
     }

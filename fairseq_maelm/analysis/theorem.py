@@ -23,8 +23,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# Residuals below this share of the representations are rounding.
-_COLLAPSED = 1e-13
+# Residuals below this share of the representations are rounding in double precision.
+_ROUNDING = 1e-12
 
 
 class AttentionWeights(NamedTuple):
@@ -51,6 +51,7 @@ class LayerCheck(NamedTuple):
         combination_norm: |U|_inf, at least 1.
         misfit: how much of H_M is no combination of H_R, 0 to 1, before it is replaced by U H_R.
         relative: |R| / |H_R|, before the layer.
+        rounding: how much of ``after`` may be rounding.
     """
 
     before: float
@@ -61,6 +62,7 @@ class LayerCheck(NamedTuple):
     combination_norm: float
     misfit: float
     relative: float
+    rounding: float
 
     @property
     def proved(self) -> bool:
@@ -69,8 +71,8 @@ class LayerCheck(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether the paper's inequality is true here."""
-        return self.after <= self.bound * (1 + 1e-9) + 1e-300
+        """Whether the paper's inequality is true here, up to rounding."""
+        return self.after <= self.bound + self.rounding
 
 
 def composite_norm(matrix: Tensor) -> float:
@@ -181,6 +183,7 @@ def check_layer(real: Tensor, combined: Tensor, weights: AttentionWeights, misfi
         combination_norm=norm,
         misfit=misfit,
         relative=before / composite_norm(real),
+        rounding=_ROUNDING * composite_norm(after_states),
     )
 
 
@@ -201,7 +204,7 @@ def check_stack(real: Tensor, mask: Tensor, layers: Iterable[AttentionWeights]) 
         combined, misfit = combination(real, mask)
         check = check_layer(real, combined, weights, misfit)
         checks.append(check)
-        if check.relative < _COLLAPSED:
+        if check.relative < _ROUNDING:
             break
         real, mask = attend_only(real, combined @ real, weights)
     return checks
