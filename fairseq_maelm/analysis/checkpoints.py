@@ -23,7 +23,7 @@ _TASK_OPTIONS = (
 
 
 class CheckpointEncoder:
-    """The encoder of a fairseq checkpoint; see ``fairseq_maelm.analysis.encoders.Encoder``.
+    """The encoder of a fairseq checkpoint; see ``fairseq_maelm.analysis.encoders``.
 
     The dictionary is taken from the checkpoint's folder if it holds ``dict.txt``, and otherwise from the data folder.
 
@@ -78,7 +78,10 @@ class CheckpointEncoder:
         sees_masks = getattr(task, "masked_input", "dropped") in ("kept", "reset")
         sees_masks = sees_masks or getattr(task, "encoder_mask_fraction", 0.0) > 0.0
         self.kind = "fine-tuned" if fine_tuned else "mlm" if sees_masks else "maelm"
-        self.settings = {"source": "fairseq checkpoint", "architecture": str(getattr(size, "_name", ""))}
+        self.settings: dict[str, Any] = {
+            "source": "fairseq checkpoint",
+            "architecture": str(getattr(size, "_name", "")),
+        }
         for option in _TASK_OPTIONS:
             if hasattr(task, option):
                 value = getattr(task, option)
@@ -90,7 +93,7 @@ class CheckpointEncoder:
         return self
 
     def hidden_states(self, tokens: Tensor, positions: Optional[Tensor] = None) -> Sequence[Tensor]:
-        """Encode; see ``Encoder``."""
+        """Encode; see ``fairseq_maelm.analysis.encoders``."""
         return self._model.encoder(tokens, positions).all_states
 
     @cached_property

@@ -1,14 +1,30 @@
-"""What the analysis needs to know of an encoder, wherever it comes from."""
+"""What the analysis needs to know of an encoder, wherever it comes from.
 
-from collections.abc import Iterator, Sequence
+Every kind of ``Encoder`` has
+
+    vocabulary         its symbols
+    num_layers, num_heads, width    L, H, D
+    max_length         the longest sequence, special symbols included
+    kind               "mlm" if pretraining showed <mask> to the encoder, "maelm" if it never did, or "fine-tuned"
+    settings           what to record about it in the results
+    to(device)         moves the model and returns this object, ready for inference
+    hidden_states(tokens, positions)    encodes tokens <int64>[B, S], padded on the right, at original positions
+                       <int64>[B, S], None for 0, 1, 2, ...; returns L + 1 times <float>[B, S, D]: the embeddings, then
+                       the states after each layer
+    encode_line(line)  the tokens of a line of text, without special symbols around it
+    check_data(folder) refuses, by a ValueError that says why, a prepared data folder whose tokens are not this model's
+    attention_weights()    the weights of each layer's attention in turn, or None if their names are not known
+"""
+
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional, Protocol
+from typing import TYPE_CHECKING, Optional, Union
 
 import numpy as np
-from torch import Tensor
 
-from fairseq_maelm.analysis.theorem import AttentionWeights
+if TYPE_CHECKING:
+    from fairseq_maelm.analysis.checkpoints import CheckpointEncoder
+    from fairseq_maelm.analysis.huggingface import HuggingFaceEncoder
 
 
 @dataclass(frozen=True)
@@ -38,53 +54,7 @@ class Vocabulary:
     consecutive_positions: bool = False
 
 
-class Encoder(Protocol):
-    """A model under analysis.
-
-    Attributes:
-        vocabulary: its symbols.
-        num_layers: L.
-        num_heads: H.
-        width: D.
-        max_length: the longest sequence, special symbols included.
-        kind: "mlm" if pretraining showed <mask> to the encoder, "maelm" if it never did, or "fine-tuned".
-        settings: what to record about it in the results.
-    """
-
-    vocabulary: Vocabulary
-    num_layers: int
-    num_heads: int
-    width: int
-    max_length: int
-    kind: str
-    settings: dict[str, Any]
-
-    def to(self, device: str) -> "Encoder":
-        """Move the model to a device, ready for inference."""
-
-    def hidden_states(self, tokens: Tensor, positions: Optional[Tensor] = None) -> Sequence[Tensor]:
-        """Encode.
-
-        Args:
-            tokens: <int64>[B, S], padded on the right.
-            positions: <int64>[B, S] original positions; 0, 1, 2, ... if not given.
-
-        Returns:
-            L + 1 times <float>[B, S, D]: the embeddings, then the states after each layer.
-        """
-
-    def encode_line(self, line: str) -> list[int]:
-        """Tokens of a line of text, without special symbols around it."""
-
-    def check_data(self, folder: Path) -> None:
-        """Refuse a prepared data folder whose tokens are not this model's.
-
-        Raises:
-            ValueError: says why.
-        """
-
-    def attention_weights(self) -> Optional[Iterator[AttentionWeights]]:
-        """The weights of each layer's attention in turn, or None if they are kept in a form that is not known here."""
+Encoder = Union["CheckpointEncoder", "HuggingFaceEncoder"]
 
 
 def open_encoder(path: Path, data: Optional[Path]) -> Encoder:

@@ -155,7 +155,7 @@ def spectrum(results: list[Result]) -> Any:
     axes[0].set(xlabel="directions", ylabel="share of the energy", xscale="log", title="Last layer: energy held")
     axes[1].set(xlabel="direction", ylabel="singular value / largest", xscale="log", yscale="log")
     axes[1].set(title="Last layer: spectrum", ylim=(1e-4, 1.5))
-    return _with_legend(figure, axes[1], outside=True)
+    return _with_legend(figure, axes[1])
 
 
 def _spectrum_lines(axes: Any, values: np.ndarray, look: dict[str, Any]) -> None:
@@ -184,8 +184,11 @@ def subspace(results: list[Result]) -> Any:
                 layers = [row["layer"] for row in rows]
                 axis.plot(layers, [value(row) for row in rows], label=f"{result['name']} vs. {text}", **look)
                 axis.set(xlabel="layer", ylabel=label)
-                axis.set_ylim(bottom=0)
-    return _with_legend(figure, axes[2], outside=True)
+    for axis in axes:
+        axis.set_ylim(bottom=0)
+        _whole_numbers(axis.xaxis)
+    _whole_numbers(axes[2].yaxis)
+    return _with_legend(figure, axes[2])
 
 
 def collapse(results: list[Result]) -> Any:
@@ -198,12 +201,19 @@ def collapse(results: list[Result]) -> Any:
             ("random", _DOTTED, "random attention alone"),
         ):
             rows = result["theorem"].get(name, [])
-            # A check describes the residual before its layer.
-            layers = [row["layer"] - (name != "encoder") for row in rows]
-            values = [max(row["relative"], 1e-17) for row in rows]
-            axis.plot(layers, values, label=f"{result['name']}, {text}", **_look(number, style))
+            values = [row["relative"] for row in rows]
+            if name != "encoder":
+                values = [*values[:1], *(row["relative_after"] for row in rows)]
+            # Rows that are equal to the last bit have no logarithm.
+            axis.plot(
+                range(len(values)),
+                [max(value, 1e-17) for value in values],
+                label=f"{result['name']}, {text}",
+                **_look(number, style),
+            )
     axis.set(xlabel="layer", ylabel="|R| / |H| of real tokens", yscale="log", title="Distance from equal rows")
-    return _with_legend(figure, axis, outside=True)
+    _whole_numbers(axis.xaxis)
+    return _with_legend(figure, axis)
 
 
 def _rank_label(results: list[Result]) -> str:
@@ -229,12 +239,17 @@ def _layer_figure(curves: Iterable[tuple[int, str, str, Optional[Curve]]], label
             axis.plot(*curve, label=text, **_look(number, style))
     axis.set(xlabel="layer", ylabel=label, title=title)
     axis.set_ylim(bottom=0)
-    axis.xaxis.get_major_locator().set_params(integer=True)
-    return _with_legend(figure, axis, outside=True)
+    _whole_numbers(axis.xaxis)
+    return _with_legend(figure, axis)
 
 
-def _with_legend(figure: Any, axis: Any, outside: bool = False) -> Any:
+def _with_legend(figure: Any, axis: Any) -> Any:
+    """Put the legend beside the axes: with many models it would hide curves inside."""
+    figure.tight_layout()
     if axis.get_legend_handles_labels()[0]:
         axis.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), fontsize=8, handlelength=3.5)
-    figure.tight_layout()
     return figure
+
+
+def _whole_numbers(axis: Any) -> None:
+    axis.get_major_locator().set_params(integer=True)

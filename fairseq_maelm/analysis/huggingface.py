@@ -42,7 +42,7 @@ def import_transformers() -> Any:
 
 
 class HuggingFaceEncoder:
-    """The encoder of a masked language model in a local folder; see ``fairseq_maelm.analysis.encoders.Encoder``.
+    """The encoder of a masked language model in a local folder; see ``fairseq_maelm.analysis.encoders``.
 
     Nothing is downloaded and no code of the folder is run.
 
@@ -78,7 +78,7 @@ class HuggingFaceEncoder:
         return self
 
     def hidden_states(self, tokens: Tensor, positions: Optional[Tensor] = None) -> Sequence[Tensor]:
-        """Encode; see ``Encoder``. Positions cannot be given."""
+        """Encode; see ``fairseq_maelm.analysis.encoders``. Positions cannot be given."""
         if positions is not None:
             raise ValueError("masked tokens cannot be dropped from the input of a Hugging Face model")
         attention_mask = tokens.ne(self.vocabulary.pad)

@@ -51,6 +51,7 @@ class LayerCheck(NamedTuple):
         combination_norm: |U|_inf, at least 1.
         misfit: how much of H_M is no combination of H_R, 0 to 1, before it is replaced by U H_R.
         relative: |R| / |H_R|, before the layer.
+        relative_after: the same after it.
         rounding: how much of ``after`` may be rounding.
     """
 
@@ -62,6 +63,7 @@ class LayerCheck(NamedTuple):
     combination_norm: float
     misfit: float
     relative: float
+    relative_after: float
     rounding: float
 
     @property
@@ -183,6 +185,7 @@ def check_layer(real: Tensor, combined: Tensor, weights: AttentionWeights, misfi
         combination_norm=norm,
         misfit=misfit,
         relative=before / composite_norm(real),
+        relative_after=after / composite_norm(after_states),
         rounding=_ROUNDING * composite_norm(after_states),
     )
 
@@ -204,7 +207,7 @@ def check_stack(real: Tensor, mask: Tensor, layers: Iterable[AttentionWeights]) 
         combined, misfit = combination(real, mask)
         check = check_layer(real, combined, weights, misfit)
         checks.append(check)
-        if check.relative < _ROUNDING:
+        if check.relative_after < _ROUNDING:
             break
         real, mask = attend_only(real, combined @ real, weights)
     return checks
