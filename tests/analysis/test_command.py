@@ -156,6 +156,7 @@ def test_what_does_not_fit_is_refused(checkpoints: dict[str, Path], toy_data: Pa
         (["--data", "DATA", "--mask-prob", 1.0], "mask probability"),
         (["--data", "DATA", "--model", "m=DATA/weights.pt"], "name of its own"),
         (["--data", "DATA/nothing"], "there is no"),
+        (["--data", "DATA", "--device", "abacus"], "--device abacus"),
     ],
 )
 def test_bad_settings_are_refused_before_anything_is_written(
