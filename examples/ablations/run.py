@@ -14,7 +14,7 @@ from typing import Any
 
 import table
 from jobs import Job, best, last_loss, run
-from rows import DEFAULT_ROWS, ROWS, chosen, row_options
+from rows import DEFAULT_ROWS, ROWS, SAME, chosen, row_options
 from stages import METRICS, encoder_size, fine_tuning, gpus_of, is_regression, pretraining
 from study import Study, fine_tuning_marker, fingerprint, is_finished, pretraining_marker
 
@@ -37,6 +37,13 @@ def _named(text: str) -> tuple[str, str]:
     return name, value
 
 
+class _HelpWithDefaults(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows defaults where there are any."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default in (None, False, []) else super()._get_help_string(action)
+
+
 def _at_least_1(text: str) -> int:
     number = int(text)
     if number < 1:
@@ -46,12 +53,13 @@ def _at_least_1(text: str) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=_HelpWithDefaults)
     parser.add_argument("data", help="folder of `maelm prepare`; several shards with a colon between them")
     parser.add_argument("output", type=Path, help="folder of the study")
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=DEFAULT_ROWS, metavar="ROW", help=", ".join(ROWS))
+    parser.add_argument(
+        "--rows", nargs="+", choices=ROWS, metavar="ROW",
+        help=f"{', '.join(ROWS)} (default: all but {', '.join(SAME)}, for which another computes the same)",
+    )  # fmt: skip
     parser.add_argument("--tasks", nargs="*", type=_named, default=[], metavar="NAME=FOLDER", help="of fine-tuning")
     parser.add_argument(
         "--metrics", nargs="*", type=_named, default=[], metavar="NAME=METRIC",
@@ -102,6 +110,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     args = parser.parse_args(arguments)
     if len({name for name, _ in args.tasks}) < len(args.tasks):
         parser.error("two --tasks have the same name")
+    args.rows = args.rows or list(DEFAULT_ROWS)
     args.output = args.output.resolve()
     args.data = ":".join(str(Path(folder).resolve()) for folder in args.data.split(":"))
     args.tasks = {name: str(Path(folder).resolve()) for name, folder in args.tasks}
