@@ -1,0 +1,136 @@
+"""The command lines of the study: pretraining of a row, and fine-tuning of its encoder on a task."""
+
+import shlex
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+# The package is found beside the examples when it is not installed.
+sys.path.insert(0, str(ROOT))
+
+from rows import EncoderSize, Row, row_options  # noqa: E402
+
+from fairseq_maelm.models.sizes import SIZES  # noqa: E402
+
+# How often a pretraining is validated and saved.
+_STOPS = 10
+
+
+class Metric(NamedTuple):
+    """How a task is scored.
+
+    Attributes:
+        option: of fairseq-train, empty where the figure is logged anyway.
+        figure: the name in the log.
+        scale: to percent.
+    """
+
+    option: str
+    figure: str
+    scale: float
+
+
+METRICS = {
+    "accuracy": Metric("", "accuracy", 1.0),
+    "mcc": Metric("--report-mcc", "mcc", 100.0),
+    "f1": Metric("--report-acc-and-f1", "f1", 100.0),
+    "spearman": Metric("--report-pearson-and-spearman", "spearman", 100.0),
+    "pearson": Metric("--report-pearson-and-spearman", "pearson", 100.0),
+}
+
+
+class Process(NamedTuple):
+    """A program to run.
+
+    Attributes:
+        words: the command line.
+        environment: variables to add.
+    """
+
+    words: list[str]
+    environment: dict[str, str]
+
+    def __str__(self) -> str:
+        variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        return " ".join([*variables, shlex.join(self.words)])
+
+
+def is_regression(task: Path) -> bool:
+    """Whether the labels of a task are numbers."""
+    return not (task / "label" / "dict.txt").exists()
+
+
+def encoder_size(arch: str, options: list[str]) -> EncoderSize:
+    """The encoder's size: the architecture's, unless an option changes it."""
+    fields = ("encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
+    sizes = dict(SIZES[arch])
+    for word, value in zip(options, options[1:]):
+        field = word[2:].replace("-", "_")
+        if word.startswith("--") and field in fields:
+            sizes[field] = int(value)
+    return EncoderSize(*(sizes[field] for field in fields))
+
+
+def gpus_of(slot: str) -> int:
+    """How many GPUs a slot has: "" is the CPU, "0,1" are two."""
+    return len(slot.split(",")) if slot else 0
+
+
+def _machine(gpus: int, precision: str) -> list[str]:
+    words = ["--distributed-world-size", str(gpus)] if gpus else ["--cpu", "--distributed-world-size", "1"]
+    return [
+        *words,
+        *(["--fp16", "--fp16-init-scale", "4", "--fp16-scale-window", "256"] if precision == "fp16" else []),
+    ]
+
+
+def pretraining(args: Namespace, row: Row, save_dir: Path, slot: str) -> Process:
+    """The command that pretrains a row, or goes on from its last checkpoint.
+
+    Everything but the row's own options and the folder is equal for all rows.
+    """
+    gpus, stop = gpus_of(slot), str(max(1, args.updates // _STOPS))
+    own = row_options(row, encoder_size(args.arch, args.pretraining_options))
+    words = [
+        "fairseq-train", args.data, "--user-dir", str(ROOT / "fairseq_maelm"), "--save-dir", str(save_dir),
+        "--task", "maelm", "--criterion", "maelm", "--arch", args.arch,
+        "--sample-break-mode", args.sample_break_mode, "--tokens-per-sample", str(args.tokens_per_sample),
+        "--max-positions", str(args.tokens_per_sample), "--mask-prob", str(args.mask_prob),
+        "--leave-unmasked-prob", str(args.leave_unmasked_prob), "--random-token-prob", str(args.random_token_prob),
+        "--max-tokens", str(args.max_tokens), "--update-freq", str(args.update_freq // max(1, gpus)),
+        "--max-update", str(args.updates), "--total-num-update", str(args.updates),
+        "--warmup-updates", str(args.warm_up_updates), "--lr-scheduler", "polynomial_decay", "--lr", str(args.lr),
+        "--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-6", "--weight-decay", "0.01",
+        "--clip-norm", str(args.clip_norm), "--seed", str(args.seed),
+        # By updates alone: an epoch of a small text is over in seconds.
+        "--save-interval-updates", stop, "--keep-interval-updates", "1", "--no-epoch-checkpoints",
+        "--save-interval", "1000000000", "--validate-interval", "1000000000",
+        "--log-format", "json", "--log-interval", str(max(1, min(100, args.updates // 100))),
+        "--num-workers", "2" if gpus else "0",
+        *_machine(gpus, args.precision), *args.pretraining_options, *own,
+    ]  # fmt: skip
+    return Process(words, {"CUDA_VISIBLE_DEVICES": slot} if slot else {})
+
+
+def fine_tuning(args: Namespace, task: str, seed: int, checkpoint: Path, save_dir: Path, slot: str) -> Process:
+    """The command that fine-tunes an encoder, by the recipe in examples/finetuning, on one GPU at most."""
+    metric = METRICS[args.metrics[task]].option
+    words = [
+        "bash", str(ROOT / "examples" / "finetuning" / "finetune.sh"), args.tasks[task], str(checkpoint), str(save_dir),
+        "--no-save", "--num-workers", "0", *([metric] if metric else []), *args.fine_tuning_options,
+    ]  # fmt: skip
+    environment = {
+        "LEARNING_RATE": str(args.fine_tuning_lr),
+        "EPOCHS": str(args.fine_tuning_epochs),
+        "BATCH_SIZE": str(args.fine_tuning_batch_size),
+        "WARM_UP_PROPORTION": str(args.fine_tuning_warm_up),
+        "SEED": str(seed),
+        "GPUS": "1" if slot else "0",
+        "PRECISION": args.precision,
+    }
+    if slot:
+        environment["CUDA_VISIBLE_DEVICES"] = slot.split(",")[0]
+    return Process(words, environment)

@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""The table of a study beside the paper's numbers; run.py writes it, and it can be made anew from the folder.
+
+python examples/ablations/table.py OUTPUT
+"""
+
+import csv
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import mean, median
+from typing import Any, NamedTuple, Optional
+
+from rows import ROWS, SAME, Row, chosen
+from study import SETTINGS, fine_tuning_marker, pretraining_marker, read_json
+
+MISSING = "–"
+
+
+class Task(NamedTuple):
+    """What a row reached on a task.
+
+    Attributes:
+        scores: one for each seed that is finished, in percent.
+        failed: how many seeds failed.
+        seeds: how many there are to be.
+    """
+
+    scores: list[float]
+    failed: int
+    seeds: int
+
+    @property
+    def median(self) -> Optional[float]:
+        """Over the finished seeds."""
+        return median(self.scores) if self.scores else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every seed has a score."""
+        return len(self.scores) == self.seeds
+
+    def __str__(self) -> str:
+        missing = self.seeds - len(self.scores) - self.failed
+        notes = [f"{number} {what}" for number, what in ((self.failed, "failed"), (missing, "not run")) if number]
+        return " ".join([_number(self.median), *([f"({', '.join(notes)})"] if notes else [])])
+
+
+class Result(NamedTuple):
+    """A row with what was measured.
+
+    Attributes:
+        row: of the study.
+        tasks: by name.
+        loss: on held-out text after pretraining, in bits per predicted token.
+        speed: updates a second in pretraining.
+        state: "" if pretraining is finished, otherwise what is the matter.
+    """
+
+    row: Row
+    tasks: dict[str, Task]
+    loss: Optional[float]
+    speed: Optional[float]
+    state: str
+
+    @property
+    def average(self) -> Optional[float]:
+        """Of the medians over the tasks, None unless every seed of every task has a score."""
+        medians = [task.median for task in self.tasks.values() if task.complete]
+        found = [value for value in medians if value is not None]
+        return mean(found) if found and len(found) == len(self.tasks) else None
+
+
+def collect(folder: Path) -> list[Result]:
+    """Read what a study's folder holds."""
+    settings = read_json(folder / SETTINGS)
+    if settings is None:
+        raise SystemExit(f"{folder} is no ablation study: there is no {SETTINGS}")
+    return [_result(folder, row, settings) for row in chosen(list(settings["rows"]))]
+
+
+def _result(folder: Path, row: Row, settings: dict[str, Any]) -> Result:
+    pretraining = read_json(pretraining_marker(folder, row.name))
+    seeds = range(1, settings["seeds"] + 1)
+    tasks = {}
+    for task in settings["tasks"]:
+        markers = [read_json(fine_tuning_marker(folder, row.name, task, seed)) for seed in seeds]
+        found = [marker for marker in markers if marker is not None]
+        scores = [float(marker["score"]) for marker in found if "failed" not in marker]
+        tasks[task] = Task(scores, len(found) - len(scores), len(seeds))
+    if pretraining is None:
+        return Result(row, tasks, None, None, "not finished")
+    state = f"failed: {pretraining['failed']}" if "failed" in pretraining else ""
+    return Result(row, tasks, pretraining.get("loss"), pretraining.get("updates_per_second"), state)
+
+
+def difference(value: Optional[float], reference: Optional[float]) -> Optional[float]:
+    """How far a value is above a reference, None where one of them is missing."""
+    return None if value is None or reference is None else value - reference
+
+
+def _number(value: Optional[float], form: str = ".1f") -> str:
+    return MISSING if value is None else format(value, form)
+
+
+def _markdown_rows(lines: Sequence[Sequence[str]]) -> str:
+    # A | would end the cell.
+    cells = [[" ".join(cell.replace("|", "/").split()) for cell in line] for line in lines]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
+    text = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths)) + " |" for line in cells]
+    text.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(text)
+
+
+def reference_average(results: Iterable[Result]) -> Optional[float]:
+    """The average of the row that all are compared with."""
+    return next((result.average for result in results if result.row.name == "maelm"), None)
+
+
+def main_table(results: Sequence[Result]) -> str:
+    """Table 2, and the rows of Figure 4, in Markdown."""
+    tasks = list(results[0].tasks) if results else []
+    head = ["group", "setting", "row", "paper: GLUE", "paper: to MAE-LM"]
+    lines = [[*head, *tasks, "average", "to MAE-LM", "bits", "updates/s", ""]]
+    reference, paper = reference_average(results), ROWS["maelm"].glue
+    for result in results:
+        row = result.row
+        lines.append(
+            [
+                *(row.group, row.setting, row.name),
+                *(_number(row.glue), _number(difference(row.glue, paper), "+.1f")),
+                *map(str, result.tasks.values()),
+                *(_number(result.average), _number(difference(result.average, reference), "+.1f")),
+                *(_number(result.loss, ".3f"), _number(result.speed, ".2f"), result.state),
+            ]
+        )
+    return _markdown_rows(lines)
+
+
+def transition(results: Sequence[Result]) -> list[Result]:
+    """The series of Figure 4 from MAE-LM (delta = 0) to masked language modelling with a decoder (delta = 1).
+
+    The end is taken from the row that computes the same where its own was not asked for.
+    """
+    by_name = {result.row.name: result for result in results}
+    for name, same in SAME.items():
+        if name not in by_name and same in by_name:
+            by_name[name] = by_name[same]._replace(row=ROWS[name])
+    series = [(result.row.delta, result) for result in by_name.values() if result.row.delta is not None]
+    return [result for _, result in sorted(series, key=lambda pair: pair[0])]
+
+
+def transition_table(series: Sequence[Result]) -> str:
+    """The series of Figure 4 in Markdown."""
+    tasks = list(series[0].tasks) if series else []
+    lines = [["delta", "paper: GLUE", *tasks, "average", "bits"]]
+    for result in series:
+        measured = [*map(str, result.tasks.values()), _number(result.average), _number(result.loss, ".3f")]
+        lines.append([_number(result.row.delta, "g"), _number(result.row.glue), *measured])
+    return _markdown_rows(lines)
+
+
+def write_csv(path: Path, results: Sequence[Result]) -> None:
+    """Write everything that was measured, an empty field where there is nothing."""
+    tasks = list(results[0].tasks) if results else []
+    columns = ["row", "group", "setting", "delta", "paper_glue", "average", "bits", "updates_per_second", "state"]
+    for task in tasks:
+        columns += [f"{task}_{figure}" for figure in ("median", "lowest", "highest", "scores", "failed")]
+    with open(path, "w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(columns)
+        for result in results:
+            row = result.row
+            line: list[Any] = [row.name, row.group, row.setting, row.delta, row.glue, result.average]
+            line += [result.loss, result.speed, result.state]
+            for task in result.tasks.values():
+                ends = [min(task.scores), max(task.scores)] if task.scores else [None, None]
+                line += [task.median, *ends, " ".join(f"{score:g}" for score in task.scores), task.failed]
+            writer.writerow(line)
+
+
+def write(folder: Path) -> str:
+    """Write table.md, table.csv and figure_4.csv from what is finished.
+
+    Returns:
+        the Markdown.
+    """
+    results = collect(folder)
+    text = [main_table(results)]
+    series = transition(results)
+    if len(series) > 1:
+        text += ["Figure 4: from MAE-LM (0) to masked language modelling with a decoder (1)", transition_table(series)]
+        write_csv(folder / "figure_4.csv", series)
+    text.append(
+        "Scores are medians over seeds, in percent. Bits: loss on held-out text per predicted token; rows that predict "
+        "other tokens (causal_cross: all of them) cannot be compared by it. Updates/s: with whatever ran beside it."
+    )
+    markdown = "\n\n".join(text) + "\n"
+    (folder / "table.md").write_text(markdown, encoding="utf-8")
+    write_csv(folder / "table.csv", results)
+    return markdown
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        raise SystemExit("usage: table.py OUTPUT")
+    sys.stdout.write(write(Path(sys.argv[1])))

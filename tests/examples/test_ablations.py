@@ -1,0 +1,437 @@
+"""The ablation study: rows that are what they say, the table, resuming; and a small one through the real commands."""
+
+import argparse
+import csv
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from end_to_end.toy import ROOT, TOPICS, sentence
+from fairseq import options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+ABLATIONS = ROOT / "examples" / "ablations"
+# The example's modules lie beside its script and are in no package; other examples may use the same names.
+NAMES = [path.stem for path in ABLATIONS.glob("*.py")]
+OTHERS = {name: sys.modules.pop(name) for name in NAMES if name in sys.modules}
+sys.path.insert(0, str(ABLATIONS))
+
+import jobs as running  # noqa: E402
+import rows  # noqa: E402
+import run as ablations  # noqa: E402
+import stages  # noqa: E402
+import study  # noqa: E402
+import table  # noqa: E402
+
+sys.path.remove(str(ABLATIONS))
+for name in NAMES:
+    del sys.modules[name]
+sys.modules.update(OTHERS)
+
+TINY = ["--arch", "maelm_tiny", "--tokens-per-sample", "64", "--max-tokens", "512", "--update-freq", "1"]
+PREDICTS_ALL = "causal_cross"
+
+
+def arguments(data: Path, output: Path, *more: Any) -> argparse.Namespace:
+    """The command line of a small study."""
+    return ablations.parse([str(word) for word in (data, output, *TINY, *more)])
+
+
+# Rows
+
+
+def train_as(data: Path, name: str, folder: Path) -> tuple[Any, Any, dict[str, Any]]:
+    """What fairseq-train builds from a row's command line: task, model, and the first batch."""
+    words = stages.pretraining(arguments(data, folder), rows.ROWS[name], folder, "").words[1:]
+    place = words.index("--user-dir")
+    del words[place : place + 2]
+    config = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), words))
+    torch.manual_seed(1)
+    task = tasks.setup_task(config.task)
+    model = task.build_model(config.model)
+    task.load_dataset("train", epoch=1)
+    dataset = task.datasets["train"]
+    batches = dataset.batch_by_size(dataset.ordered_indices(), config.dataset.max_tokens)
+    return task, model, dataset.collater([dataset[int(index)] for index in batches[-1]])
+
+
+def content(value: Any) -> str:
+    """A digest of nested tensors and values."""
+    if torch.is_tensor(value):
+        value = [list(value.shape), str(value.dtype), hashlib.sha256(value.numpy().tobytes()).hexdigest()]
+    if isinstance(value, dict):
+        value = {name: content(each) for name, each in value.items()}
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def built(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any, dict[str, Any]]]:
+    """Every row as fairseq-train builds it."""
+    folder = tmp_path_factory.mktemp("rows")
+    return {name: train_as(toy_data, name, folder / name) for name in rows.ROWS}
+
+
+def test_rows_differ_in_effect(built: dict[str, Any]) -> None:
+    """In what the encoder gets, in the parameters, or in what the decoder does with them; only named twins agree."""
+    found: dict[str, list[str]] = {}
+    for name, (_, model, batch) in built.items():
+        shapes = {key: list(tensor.shape) for key, tensor in model.state_dict().items()}
+        identity = None if model.decoder is None else model.decoder.identity
+        found.setdefault(content([content(batch["net_input"]), shapes, content(identity)]), []).append(name)
+    twins = [names for names in found.values() if len(names) > 1]
+    assert twins == [[same, name] for name, same in rows.SAME.items()]
+
+
+def test_rows_get_equal_data_order_and_masks(built: dict[str, Any]) -> None:
+    _, _, reference = built["maelm"]
+    for name, (_, _, batch) in built.items():
+        assert torch.equal(batch["id"], reference["id"])
+        if name != PREDICTS_ALL:
+            assert torch.equal(batch["target"], reference["target"])
+            assert torch.equal(
+                batch["net_input"]["layout"]["masked_slots"], reference["net_input"]["layout"]["masked_slots"]
+            )
+
+
+def test_rows_change_nothing_else(toy_data: Path, tmp_path: Path) -> None:
+    """Without a row's own options its command line is that of MAE-LM."""
+    args = arguments(toy_data, tmp_path / "study", "--mask-prob", 0.4, "--random-token-prob", 0.1)
+    encoder = stages.encoder_size(args.arch, [])
+    plain = stages.pretraining(args, rows.ROWS["maelm"], tmp_path, "").words
+    assert plain[plain.index("--mask-prob") + 1] == "0.4" and plain[plain.index("--random-token-prob") + 1] == "0.1"
+    for row in rows.ROWS.values():
+        own = rows.row_options(row, encoder)
+        assert bool(own) == (row.name != "maelm")
+        assert stages.pretraining(args, row, tmp_path, "").words == [*plain, *own]
+
+
+def test_rows_that_are_run_unless_others_are_named(toy_data: Path, tmp_path: Path) -> None:
+    args = arguments(toy_data, tmp_path / "study")
+    assert set(rows.ROWS) - set(args.rows) == {"delta_1"}
+    chosen = arguments(toy_data, tmp_path / "study", "--rows", "mlm", "maelm")
+    assert [job.name for job in ablations.jobs_of(chosen)] == ["maelm pretraining", "mlm pretraining"]
+
+
+def test_paper_numbers() -> None:
+    """As printed in Table 2."""
+    printed = [row.glue for row in rows.ROWS.values() if row.group != rows.TRANSITION and row.glue is not None]
+    assert printed == [86.1, 85.2, 85.1, 85.9, 85.1, 86.0, 86.1, 85.4, 85.5, 86.0, 85.8, 84.8, 85.8, 85.5]
+
+
+@pytest.mark.parametrize(
+    ("arch", "more", "narrow", "wide"),
+    [
+        ("maelm_base", [], (512, 2048, 8), (1024, 4096, 16)),
+        ("maelm_small", [], (256, 1024, 4), (512, 2048, 8)),
+        ("maelm_tiny", [], (88, 352, 1), (168, 672, 3)),
+        ("maelm_large_plus_plus", [], (704, 2816, 11), (1344, 5376, 21)),
+        (
+            "maelm_tiny",
+            ["--encoder-embed-dim", "768", "--encoder-attention-heads", "12"],
+            (512, 341, 8),
+            (1024, 683, 16),
+        ),
+    ],
+)
+def test_decoder_widths_of_any_size(arch: str, more: list[str], narrow: tuple[int, ...], wide: tuple[int, ...]) -> None:
+    encoder = stages.encoder_size(arch, more)
+    for fraction, expected in ((Fraction(2, 3), narrow), (Fraction(4, 3), wide)):
+        words = rows.decoder_width_options(fraction, encoder)
+        assert tuple(int(number) for number in words[1::2]) == expected
+        assert expected[0] % expected[2] == 0
+
+
+# The table
+
+
+def write_study(folder: Path) -> None:
+    """A study of five rows and two tasks with three seeds; one row failed, one lost a seed, one is not finished."""
+    names = ["maelm", "mlm", "mlm_decoder", "reset", "delta_0.5"]
+    settings = {"rows": {name: [] for name in names}, "tasks": {"A": {}, "B": {}}, "seeds": 3}
+    study.write_json(folder / study.SETTINGS, settings)
+    for name, a, b in (
+        ("maelm", [80.0, 90.0, 81.0], [60.0, 70.0, 50.0]),
+        ("mlm_decoder", [70.0, 71.0, 72.0], [None, 50.0, 52.0]),
+        ("delta_0.5", [75.0, 76.0, 77.0], [55.0]),
+    ):
+        loss = {"loss": 9.25, "updates_per_second": 1.5}
+        study.write_json(study.pretraining_marker(folder, name), loss)
+        for task, scores in (("A", a), ("B", b)):
+            for seed, score in enumerate(scores, 1):
+                result = {"failed": "exit status 1"} if score is None else {"score": score}
+                study.write_json(study.fine_tuning_marker(folder, name, task, seed), result)
+    study.write_json(study.pretraining_marker(folder, "mlm"), {"failed": "diverged | nan"})
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_table_beside_the_paper(tmp_path: Path) -> None:
+    write_study(tmp_path)
+    first, second, _ = table.write(tmp_path).split("\n\n", 2)
+    lines = {cells(line)[2]: cells(line) for line in first.splitlines()}
+    assert [len(line) for line in lines.values()] == [12] * len(lines)
+    paper = ["Original", "MAE-LM", "maelm", "86.1", "+0.0"]
+    assert lines["maelm"] == [*paper, "81.0", "60.0", "70.5", "+0.0", "9.250", "1.50", ""]
+    assert lines["mlm_decoder"][3:9] == ["85.1", "-1.0", "71.0", "51.0 (1 failed)", "–", "–"]
+    assert lines["delta_0.5"][3:9] == ["–", "–", "76.0", "55.0 (2 not run)", "–", "–"]
+    assert lines["mlm"][5:] == ["– (3 not run)", "– (3 not run)", "–", "–", "–", "–", "failed: diverged / nan"]
+    assert lines["reset"][-1] == "not finished"
+    assert second.startswith("Figure 4")
+    assert (tmp_path / "table.md").read_text(encoding="utf-8").startswith(first)
+
+
+def test_series_of_figure_4(tmp_path: Path) -> None:
+    write_study(tmp_path)
+    table.write(tmp_path)
+    series = table.transition(table.collect(tmp_path))
+    assert [(each.row.delta, each.tasks["A"].median) for each in series] == [(0.0, 81.0), (0.5, 76.0), (1.0, 71.0)]
+    assert [each.row.glue for each in series] == [86.1, None, 85.1]
+    with open(tmp_path / "figure_4.csv", encoding="utf-8") as stream:
+        assert [line["delta"] for line in csv.DictReader(stream)] == ["0.0", "0.5", "1.0"]
+
+
+def test_csv_holds_every_score(tmp_path: Path) -> None:
+    write_study(tmp_path)
+    table.write(tmp_path)
+    with open(tmp_path / "table.csv", encoding="utf-8") as stream:
+        lines = {line["row"]: line for line in csv.DictReader(stream)}
+    assert list(lines) == ["maelm", "mlm", "mlm_decoder", "reset", "delta_0.5"]
+    ends = ("A_median", "A_lowest", "A_highest", "A_scores", "average", "paper_glue")
+    assert [lines["maelm"][name] for name in ends] == ["81.0", "80.0", "90.0", "80 90 81", "70.5", "86.1"]
+    assert [lines["mlm_decoder"][name] for name in ("B_scores", "B_failed", "average")] == ["50 52", "1", ""]
+    assert lines["mlm"]["state"] == "failed: diverged | nan" and lines["mlm"]["A_median"] == ""
+
+
+def log_line(kind: str, **figures: Any) -> str:
+    return f"2026-01-01 00:00:00 | INFO | {kind} | {json.dumps(figures)}\n"
+
+
+def test_results_are_read_from_logs(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    lines = [log_line("train_inner", ups=speed) for speed in ("1.0", "3.0", "2.0", "0")]
+    lines += [log_line("valid", valid_loss=loss, valid_accuracy=score) for loss, score in (("9", "50"), ("8.5", "40"))]
+    log.write_text("".join([*lines, "no record\n", '| INFO | valid | {"cut off']), encoding="utf-8")
+    assert running.last_loss(log) == {"loss": 8.5, "updates_per_second": 2.0}
+    assert running.best(log, "valid_accuracy", 1.0) == {"score": 50.0}
+    log.write_text(log_line("valid", valid_loss="8") + log_line("valid", valid_loss="nan"), encoding="utf-8")
+    with pytest.raises(ValueError, match="diverged"):
+        running.last_loss(log)
+    with pytest.raises(ValueError, match="no finite valid_mcc"):
+        running.best(log, "valid_mcc", 100.0)
+
+
+# Resuming
+
+
+def program(folder: Path, name: str, code: str, *followers: running.Job) -> running.Job:
+    """A job that runs some Python, and writes into its log how often it has."""
+    words = [sys.executable, "-c", code]
+    return running.Job(
+        name,
+        folder / f"{name}.json",
+        lambda slot: stages.Process(words, {"SLOT": slot}),
+        lambda log: {"output": float(log.read_text(encoding="utf-8").splitlines()[-1])},
+        followers=list(followers),
+    )
+
+
+def test_finished_runs_are_skipped_and_a_failure_keeps_back_its_followers_only(tmp_path: Path, capsys: Any) -> None:
+    count = f"open({str(tmp_path / 'calls')!r}, 'a').write('x'); print(7)"
+    fail = "import sys; sys.exit('the reason')"
+    kept_back = program(tmp_path, "kept_back", count)
+    jobs = [
+        program(tmp_path, "bad", fail, kept_back),
+        program(tmp_path, "good", count, program(tmp_path, "after", count)),
+    ]
+    for _ in range(2):
+        running.run(jobs, ["", ""])
+    assert (tmp_path / "calls").read_text() == "xx", "good and after, once each"
+    assert study.read_json(jobs[1].marker) == {"output": 7.0}
+    assert study.read_json(jobs[0].marker) == {"failed": "exit status 1: the reason"}
+    assert not kept_back.marker.exists()
+    assert "bad: FAILED, exit status 1: the reason" in capsys.readouterr().out
+    # What was wrong is put right: only that and its follower are run.
+    jobs[0] = program(tmp_path, "bad", count, kept_back)
+    running.run(jobs, [""])
+    assert (tmp_path / "calls").read_text() == "xxxx"
+    assert running.unfinished(jobs) == []
+
+
+def test_an_interrupted_run_is_stopped_and_has_no_marker(tmp_path: Path, monkeypatch: Any) -> None:
+    started = tmp_path / "started"
+    code = f"""
+import subprocess, time
+child = subprocess.Popen(["sleep", "600"])
+open({str(started)!r}, "w").write(str(child.pid))
+time.sleep(600)
+"""
+    job = program(tmp_path, "endless", code)
+    processes: list[Any] = []
+    start = running._start
+    monkeypatch.setattr(running, "_start", lambda *given: processes.append(start(*given)) or processes[-1])
+
+    def interrupt(job: running.Job) -> str:
+        if started.exists() and started.read_text():
+            raise KeyboardInterrupt
+        return job.name
+
+    monkeypatch.setattr(running, "_progress", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        running.run([job], [""])
+    assert processes[0].returncode is not None
+    assert not job.marker.exists()
+    # What it had started goes too; on a busy machine the signal takes a while to be felt.
+    deadline = time.monotonic() + 30
+    while is_running(int(started.read_text())):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def is_running(process: int) -> bool:
+    """Whether a process lives; one that is dead and not yet collected does not."""
+    status = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True, check=False)
+    return bool(status.stdout.strip()) and not status.stdout.startswith("Z")
+
+
+def test_gpus_are_given_to_processes(tmp_path: Path) -> None:
+    code = "import os; print(os.environ['SLOT'])"
+    jobs = [program(tmp_path, f"job{number}", code) for number in range(4)]
+    running.run(jobs, ["3", "5"])
+    assert {study.read_json(job.marker)["output"] for job in jobs} == {3.0, 5.0}
+
+
+def test_commands_for_gpus(toy_data: Path, tmp_path: Path) -> None:
+    args = arguments(toy_data, tmp_path / "study", "--gpus", "0,1", "2,3", "--update-freq", 4)
+    process = stages.pretraining(args, rows.ROWS["maelm"], tmp_path, "2,3")
+    assert process.environment == {"CUDA_VISIBLE_DEVICES": "2,3"}
+    for name, value in (("--distributed-world-size", "2"), ("--update-freq", "2")):
+        assert process.words[process.words.index(name) + 1] == value
+    assert "--fp16" in process.words and "--cpu" not in process.words
+
+
+SETTINGS: dict[str, Any] = {"data": "d", "pretraining": {"lr": 1.0}, "rows": {"maelm": []}, "tasks": {}, "seeds": 2}
+
+
+def test_a_study_may_grow_but_not_change(tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    study.Study(folder, SETTINGS).close()
+    grown = {**SETTINGS, "rows": {"mlm": ["--x"]}, "tasks": {"A": {"folder": "a"}}, "seeds": 1}
+    study.Study(folder, grown).close()
+    before = (folder / study.SETTINGS).read_text()
+    assert json.loads(before) == {**grown, "rows": {"maelm": [], "mlm": ["--x"]}, "seeds": 2}
+    for change, message in (
+        ({"pretraining": {"lr": 2.0}}, "pretraining lr: 1.0 then, 2.0 now"),
+        ({"rows": {"mlm": ["--y"]}}, "rows mlm"),
+        ({"tasks": {"A": {"folder": "b"}}}, "tasks A folder: a then, b now"),
+    ):
+        with pytest.raises(ValueError, match=f"holds a study with other settings .*{message}"):
+            study.Study(folder, {**SETTINGS, **change})
+        assert (folder / study.SETTINGS).read_text() == before
+
+
+def test_a_foreign_folder_and_one_in_use_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work", encoding="utf-8")
+    with pytest.raises(ValueError, match="is no ablation study"):
+        study.Study(tmp_path, SETTINGS)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    first = study.Study(tmp_path / "study", SETTINGS)
+    with pytest.raises(ValueError, match="in use by another process"):
+        study.Study(tmp_path / "study", SETTINGS)
+    first.close()
+    study.Study(tmp_path / "study", SETTINGS).close()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--rows", "bert"], "invalid choice: 'bert'"),
+        (["--tasks", "A=no/such/folder"], "no input0/train.idx"),
+        (["--tasks", "folder"], "not NAME=VALUE"),
+        (["--tasks", "A=x", "A=y"], "same name"),
+        (["--metrics", "A=mcc"], "names no task: A"),
+        (["--seeds", "0"], "not at least 1"),
+        (["--gpus", "0", "1,2"], "same number of GPUs"),
+        (["--gpus", "0,1"], "must be a multiple of the 2 GPUs"),
+    ],
+)
+def test_bad_arguments_are_refused_before_any_work(
+    more: list[str], message: str, toy_data: Path, tmp_path: Path, capsys: Any
+) -> None:
+    with pytest.raises(SystemExit):
+        arguments(toy_data, tmp_path / "study", *more)
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "study").exists()
+
+
+# All of it
+
+
+def call(words: list[Any], status: int = 0) -> str:
+    """Run a command on one thread and return its output."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def make_task(data: Path, folder: Path) -> Path:
+    """Prepare the classification of toy sentences by topic."""
+    generator = random.Random(5)
+    topics = [generator.choice(sorted(TOPICS)) for _ in range(72)]
+    lines = [f"{sentence(topic, generator)}\t{topic}\n" for topic in topics]
+    for name, part in (("train", lines[:48]), ("valid", lines[48:])):
+        (folder / f"{name}.tsv").write_text("".join(part), encoding="utf-8")
+    script = ROOT / "examples" / "finetuning" / "prepare_sentences.py"
+    tables = ["--train", folder / "train.tsv", "--valid", folder / "valid.tsv"]
+    call([sys.executable, script, "--data", data, *tables, "--output", folder / "task"])
+    return folder / "task"
+
+
+@pytest.mark.slow
+def test_a_small_study_with_an_interruption(toy_data: Path, tmp_path: Path) -> None:
+    task, output = make_task(toy_data, tmp_path), tmp_path / "study"
+    common = [toy_data, output, *TINY, "--updates", 2, "--warm-up-updates", 0, "--seeds", 1, "--fine-tuning-epochs", 1]
+    command = [sys.executable, ABLATIONS / "run.py", *common]
+    call([*command, "--rows", "maelm"])
+    row = output / "runs" / "maelm"
+    uninterrupted = torch.load(row / "checkpoints" / "checkpoint_last.pt")["model"]
+
+    # As if it had been stopped after the first update; the rest of the study is asked for only now.
+    (row / "pretraining.json").unlink()
+    shutil.rmtree(row / "checkpoints")
+    words = stages.pretraining(
+        ablations.parse([str(word) for word in common]), rows.ROWS["maelm"], row / "checkpoints", ""
+    ).words
+    program = Path(sys.executable).with_name(words[0])
+    call([sys.executable, program, *words[1:], "--max-update", 1])
+    whole = [*command, "--rows", "maelm", "mlm", "--tasks", f"topics={task}"]
+    call(whole)
+    assert "@ 1 updates" in (row / "pretraining.log").read_text(encoding="utf-8"), "it did not begin anew"
+    resumed = torch.load(row / "checkpoints" / "checkpoint_last.pt")["model"]
+    assert all(torch.equal(tensor, resumed[name]) for name, tensor in uninterrupted.items())
+
+    results = {result.row.name: result for result in table.collect(output)}
+    assert list(results) == ["maelm", "mlm"]
+    assert all(result.state == "" and 6 < result.loss < 10 for result in results.values())
+    assert results["maelm"].loss != results["mlm"].loss
+    # A whole number of the 24 sentences; fairseq writes three digits.
+    assert all(abs(result.average * 0.24 - round(result.average * 0.24)) < 0.02 for result in results.values())
+    assert (output / "table.md").read_text(encoding="utf-8").count("86.1") == 1
+
+    marked = {path: path.stat().st_mtime_ns for path in output.rglob("*.json") if path.name != study.SETTINGS}
+    assert len(marked) == 4
+    assert "4 finished earlier" in call(whole)
+    assert {path: path.stat().st_mtime_ns for path in marked} == marked
+    assert "other settings (pretraining lr" in call([*whole, "--lr", "1e-3"], status=1)
