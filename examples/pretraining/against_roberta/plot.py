@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 
 
 def validation_of(log: str) -> list[dict[str, float]]:
-    """Validation figures of a fairseq log written with --log-format json, one row for each validation."""
+    """Validation figures of fairseq-train output written with --log-format json, one row for each validation."""
     rows = [json.loads(line) for line in re.findall(r"\| valid \| (\{.*\})", log)]
     return [
         {
@@ -33,7 +33,7 @@ STAGES = {1: "8 tokens", 2: "32 tokens", 3: "32 tokens, falling rate"}
 def curves_of(folder: Path, stage: int) -> dict[str, list[dict[str, float]]]:
     """Both models' validations in a stage."""
     return {
-        "MAE-LM": validation_of((folder / f"maelm_{stage}.log").read_text()),
+        "MAE-LM": validation_of((folder / f"maelm_{stage}.out").read_text()),
         "fairseq RoBERTa": json.loads((folder / f"roberta_{stage}.json").read_text()),
     }
 

@@ -47,7 +47,7 @@ stages() {
         if [[ ! -e $folder.finished ]]; then
             fairseq-train "$DATA" "${common[@]}" "${schedule[@]}" "$@" "${before[@]}" \
                 --tokens-per-sample "${tokens[stage]}" \
-                --save-dir "$folder" --log-file "$folder.log" > "$folder.out" 2>&1
+                --save-dir "$folder" > "$folder.out" 2>&1
             touch "$folder.finished"
         fi
         before=(--finetune-from-model "$folder/checkpoint_last.pt")
@@ -62,7 +62,7 @@ stages roberta "${roberta[@]}" &
 roberta_group=$!
 set +m
 trap 'kill -- -$maelm_group -$roberta_group 2> /dev/null; exit 1' INT TERM
-echo "training; follow with: tail -f $OUTPUT/*.log"
+echo "training; follow with: tail -f $OUTPUT/*.out"
 wait $maelm_group && wait $roberta_group
 
 for stage in 1 2 3; do
