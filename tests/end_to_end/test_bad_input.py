@@ -80,7 +80,7 @@ THROUGH_THE_COMMAND: dict[str, tuple[Damage, list[Any], str]] = {
     "width of heads": (
         intact,
         ["--encoder-attention-heads", 3],
-        r"the model width \(128\) is not a multiple of the number of attention heads \(3\)",
+        r"the width of the encoder \(128\) is not a multiple of its number of attention heads \(3\)",
     ),
     "too few positions": (
         intact,
