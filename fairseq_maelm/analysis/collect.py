@@ -18,6 +18,7 @@ from tqdm import tqdm
 from fairseq_maelm.analysis.encoders import Encoder, Vocabulary
 from fairseq_maelm.analysis.sequences import Blocks, batches, choose_blocks, padded_batch
 from fairseq_maelm.analysis.spectrum import GramAccumulator
+from fairseq_maelm.data.encoder_view import Shown, encoder_input
 from fairseq_maelm.data.masking import MaskDraw, MaskingScheme, draw_masks
 
 logger = logging.getLogger(__name__)
@@ -121,10 +122,9 @@ def condition_input(
     if condition == "masked":
         return np.where(draw.masked, vocabulary.mask, draw.tokens), None
     visible = (np.arange(tokens.shape[1])[None, :] < lengths[:, None]) & ~draw.masked
-    positions = np.argsort(~visible, axis=1, kind="stable")[:, : visible.sum(axis=1).max()]
-    kept = np.take_along_axis(visible, positions, axis=1)
-    seen = np.where(kept, np.take_along_axis(draw.tokens, positions, axis=1), vocabulary.pad)
-    return seen, None if vocabulary.consecutive_positions else np.where(kept, positions, 0)
+    seen = encoder_input(Shown(draw.tokens, visible, visible), draw.predicted, lengths, vocabulary.pad)
+    positions = None if vocabulary.consecutive_positions else seen["layout"]["positions"].numpy()
+    return seen["src_tokens"].numpy(), positions
 
 
 def model_input(

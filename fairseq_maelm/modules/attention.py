@@ -56,7 +56,23 @@ def causal_bias(length: int, like: Tensor) -> Tensor:
     return hidden[None, None]
 
 
-class SelfAttention(nn.Module):
+class _MultiHeadAttention(nn.Module):
+    """What follows once there are queries, keys and values; the subclass makes them, and ``out_proj``."""
+
+    out_proj: nn.Linear
+
+    def __init__(self, num_heads: int, dropout: float) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.dropout = dropout
+
+    def attend_and_join(self, query: Tensor, key: Tensor, value: Tensor, bias: Optional[Tensor]) -> Tensor:
+        """Attend as ``attend`` does and join the heads: <float>[B, Q, D]."""
+        attended = attend(query, key, value, bias, self.dropout if self.training else 0.0)
+        return self.out_proj(attended.transpose(1, 2).flatten(2))
+
+
+class SelfAttention(_MultiHeadAttention):
     """Multi-head self-attention over the sequences of a batch.
 
     Args:
@@ -66,9 +82,7 @@ class SelfAttention(nn.Module):
     """
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.dropout = dropout
+        super().__init__(num_heads, dropout)
         # Queries, keys and values come from one matrix product; rows in this order.
         self.qkv_proj = nn.Linear(embed_dim, 3 * embed_dim)
         self.out_proj = nn.Linear(embed_dim, embed_dim)
@@ -78,11 +92,10 @@ class SelfAttention(nn.Module):
         batch, length, width = states.shape
         qkv = self.qkv_proj(states).view(batch, length, 3, self.num_heads, width // self.num_heads)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # three times [B, H, S, d_h]
-        attended = attend(query, key, value, bias, self.dropout if self.training else 0.0)
-        return self.out_proj(attended.transpose(1, 2).reshape(batch, length, width))
+        return self.attend_and_join(query, key, value, bias)
 
 
-class CrossAttention(nn.Module):
+class CrossAttention(_MultiHeadAttention):
     """Multi-head attention of one sequence to another of the same width.
 
     Args:
@@ -92,9 +105,7 @@ class CrossAttention(nn.Module):
     """
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.dropout = dropout
+        super().__init__(num_heads, dropout)
         self.q_proj = nn.Linear(embed_dim, embed_dim)
         # Keys and values come from one matrix product; rows in this order.
         self.kv_proj = nn.Linear(embed_dim, 2 * embed_dim)
@@ -107,5 +118,4 @@ class CrossAttention(nn.Module):
         query = self.q_proj(states).view(batch, length, self.num_heads, head_dim).transpose(1, 2)
         kv = self.kv_proj(memory).view(batch, memory.shape[1], 2, self.num_heads, head_dim)
         key, value = kv.permute(2, 0, 3, 1, 4)
-        attended = attend(query, key, value, bias, self.dropout if self.training else 0.0)
-        return self.out_proj(attended.transpose(1, 2).reshape(batch, length, width))
+        return self.attend_and_join(query, key, value, bias)
