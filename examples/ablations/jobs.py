@@ -183,7 +183,7 @@ def _stop(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
                 process.wait(max(0.0, deadline - time.monotonic()))
 
 
-def best(log: Path, figure: str, scale: float) -> dict[str, Any]:
+def best(log: Path, figure: str) -> dict[str, Any]:
     """The result of a fine-tuning: the best of its validations, as checkpoint_best.pt would have it.
 
     Raises:
@@ -192,7 +192,7 @@ def best(log: Path, figure: str, scale: float) -> dict[str, Any]:
     values = [record[figure] for record in log_records(log, "valid") if math.isfinite(record.get(figure, math.nan))]
     if not values:
         raise ValueError(f"no finite {figure} in the log")
-    return {"score": scale * max(values)}
+    return {"score": max(values)}
 
 
 def last_loss(log: Path) -> dict[str, Any]:

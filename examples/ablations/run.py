@@ -188,7 +188,7 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
                         f"{row.name} {task} seed {seed}",
                         own,
                         lambda slot, start=start: fine_tuning(*start, slot),
-                        lambda log, metric=metric: best(log, f"valid_{metric.figure}", metric.scale),
+                        lambda log, metric=metric: best(log, f"valid_{metric.figure}"),
                     )
                 )
         jobs.append(job)

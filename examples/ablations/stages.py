@@ -24,21 +24,19 @@ class Metric(NamedTuple):
 
     Attributes:
         option: of fairseq-train, empty where the figure is logged anyway.
-        figure: the name in the log.
-        scale: to percent.
+        figure: the name in the log, where fairseq writes it in percent.
     """
 
     option: str
     figure: str
-    scale: float
 
 
 METRICS = {
-    "accuracy": Metric("", "accuracy", 1.0),
-    "mcc": Metric("--report-mcc", "mcc", 100.0),
-    "f1": Metric("--report-acc-and-f1", "f1", 100.0),
-    "spearman": Metric("--report-pearson-and-spearman", "spearman", 100.0),
-    "pearson": Metric("--report-pearson-and-spearman", "pearson", 100.0),
+    "accuracy": Metric("", "accuracy"),
+    "mcc": Metric("--report-mcc", "mcc"),
+    "f1": Metric("--report-acc-and-f1", "f1"),
+    "spearman": Metric("--report-pearson-and-spearman", "spearman"),
+    "pearson": Metric("--report-pearson-and-spearman", "pearson"),
 }
 
 

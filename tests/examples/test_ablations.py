@@ -224,12 +224,12 @@ def test_results_are_read_from_logs(tmp_path: Path) -> None:
     lines += [log_line("valid", valid_loss=loss, valid_accuracy=score) for loss, score in (("9", "50"), ("8.5", "40"))]
     log.write_text("".join([*lines, "no record\n", '| INFO | valid | {"cut off']), encoding="utf-8")
     assert running.last_loss(log) == {"loss": 8.5, "updates_per_second": 2.0}
-    assert running.best(log, "valid_accuracy", 1.0) == {"score": 50.0}
+    assert running.best(log, "valid_accuracy") == {"score": 50.0}
     log.write_text(log_line("valid", valid_loss="8") + log_line("valid", valid_loss="nan"), encoding="utf-8")
     with pytest.raises(ValueError, match="diverged"):
         running.last_loss(log)
     with pytest.raises(ValueError, match="no finite valid_mcc"):
-        running.best(log, "valid_mcc", 100.0)
+        running.best(log, "valid_mcc")
 
 
 # Resuming

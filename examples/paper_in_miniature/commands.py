@@ -1,0 +1,137 @@
+"""The commands of the miniature, as they could be typed."""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+FINETUNING = ROOT / "examples" / "finetuning"
+# Programs are run side by side, and metrics named, as in the ablations.
+sys.path.insert(0, str(ROOT / "examples" / "ablations"))
+
+from glue import TASKS  # noqa: E402
+from scales import Scale, Stage  # noqa: E402
+from stages import METRICS, Process  # noqa: E402
+
+MODELS = {"MLM": ("--masked-input", "kept", "--decoder-layers", "0"), "MAE-LM": ("--masked-input", "dropped")}
+RANDOM = "random weights"
+
+# Of the documents: enough to analyse, and soon validated.
+_HELD_OUT = 0.004
+
+
+def prepare_corpus(texts: list[Path], scale: Scale, data: Path) -> Process:
+    """Vocabulary and binarised text; documents are held out by `maelm prepare`."""
+    words = ["maelm", "prepare", *map(str, texts), "--output", str(data), "--valid-fraction", str(_HELD_OUT)]
+    return Process([*words, "--vocabulary-size", str(scale.vocabulary_size)], {})
+
+
+def prepare_task(name: str, tables: Path, data: Path, output: Path) -> Process:
+    """A GLUE task with the corpus' vocabulary."""
+    words = [
+        sys.executable, str(FINETUNING / "prepare_sentences.py"), "--data", str(data), "--output", str(output),
+        "--train", str(tables / "train.tsv"), "--valid", str(tables / "valid.tsv"),
+    ]  # fmt: skip
+    return Process([*words, *(["--regression"] if TASKS[name].metric == "spearman" else [])], {})
+
+
+def _machine(slot: str) -> tuple[list[str], dict[str, str]]:
+    if not slot:
+        return ["--cpu", "--distributed-world-size", "1", "--num-workers", "0"], {}
+    half = ["--fp16", "--fp16-init-scale", "4", "--fp16-scale-window", "256"]
+    return ["--distributed-world-size", "1", "--num-workers", "2", *half], {"CUDA_VISIBLE_DEVICES": slot}
+
+
+def _train(model: str, scale: Scale, stage: Stage, data: Path, save_dir: Path, slot: str) -> Process:
+    machine, environment = _machine(slot)
+    decoder = [] if model == "MLM" else ["--decoder-layers", str(scale.decoder_layers)]
+    words = [
+        "fairseq-train", str(data), "--user-dir", str(ROOT / "fairseq_maelm"), "--save-dir", str(save_dir),
+        "--task", "maelm", "--criterion", "maelm", *scale.model, "--max-positions", str(scale.long.tokens_per_sample),
+        "--initial-output-bias", "frequencies", "--protect-special-tokens", "--mask-prob", str(stage.mask_prob),
+        "--sample-break-mode", "none", "--tokens-per-sample", str(stage.tokens_per_sample),
+        "--max-tokens", str(stage.max_tokens), "--max-update", str(stage.updates),
+        "--lr", str(scale.learning_rate), "--clip-norm", "2.0", "--seed", "1",
+        "--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-6", "--weight-decay", "0.01",
+        "--no-epoch-checkpoints", "--save-interval", "1000000000", "--validate-interval", "1000000000",
+        "--log-format", "json", "--log-interval", str(max(1, min(50, stage.updates // 20))),
+        *MODELS[model], *decoder, *machine,
+    ]  # fmt: skip
+    return Process(words, environment)
+
+
+def pretrain_short(model: str, scale: Scale, data: Path, save_dir: Path, slot: str) -> Process:
+    """The first stage. The same command again goes on from the last checkpoint."""
+    updates = scale.short.updates
+    return _extended(
+        _train(model, scale, scale.short, data, save_dir, slot),
+        *("--lr-scheduler", "fixed", "--warmup-updates", str(max(1, updates // 10))),
+        *("--save-interval-updates", str(max(1, updates // 2)), "--keep-interval-updates", "1"),
+    )
+
+
+def pretrain_long(model: str, scale: Scale, data: Path, short: Path, save_dir: Path, slot: str) -> Process:
+    """The second stage, from the last checkpoint of the first."""
+    updates = scale.long.updates
+    return _extended(
+        _train(model, scale, scale.long, data, save_dir, slot),
+        *("--finetune-from-model", str(short / "checkpoint_last.pt")),
+        *("--lr-scheduler", "polynomial_decay", "--total-num-update", str(updates)),
+        *("--warmup-updates", str(max(1, updates // 20))),
+        *("--save-interval-updates", str(half(scale))),
+    )
+
+
+def half(scale: Scale) -> int:
+    """Updates between two checkpoints of the second stage."""
+    return scale.long.updates // 2
+
+
+def draw_weights(scale: Scale, data: Path, save_dir: Path, slot: str) -> Process:
+    """One update at learning rate 0 leaves the weights as the seed draws them."""
+    still = Stage(scale.long.tokens_per_sample, scale.long.max_tokens, 1, scale.long.mask_prob)
+    # The last --lr counts.
+    return _extended(
+        _train("MLM", scale, still, data, save_dir, slot), "--lr", "0", "--lr-scheduler", "fixed",
+        "--disable-validation",
+    )  # fmt: skip
+
+
+def fine_tune(
+    name: str, scale: Scale, task: Path, checkpoint: Path, seed: int, save_dir: Path, slot: str, keep: bool
+) -> Process:
+    """Fine-tuning by the recipe in examples/finetuning.
+
+    Args:
+        name: of the GLUE task.
+        scale: of the miniature.
+        task: folder of prepare_sentences.py.
+        checkpoint: where to start.
+        seed: of order, head and dropout.
+        save_dir: for the checkpoint.
+        slot: a GPU, or "" for the CPU.
+        keep: whether the checkpoint is kept, for the analysis.
+    """
+    option = METRICS[TASKS[name].metric].option
+    words = [
+        "bash", str(FINETUNING / "finetune.sh"), str(task), str(checkpoint), str(save_dir), "--num-workers", "0",
+        *([option] if option else []), *([] if keep else ["--no-save"]),
+    ]  # fmt: skip
+    environment = {
+        "LEARNING_RATE": str(scale.fine_tuning_rate),
+        "EPOCHS": str(scale.fine_tuning_epochs),
+        "SEED": str(seed),
+        "GPUS": "1" if slot else "0",
+    }
+    return Process(words, {**environment, **_machine(slot)[1]})
+
+
+def analyse(models: dict[str, Path], output: Path, tokens: int, data: Path, text: Path | None) -> Process:
+    """`maelm analyze` on the corpus' held-out split, or on a text of its own."""
+    words = ["maelm", "analyze", "--data", str(data), "--output", str(output), "--tokens", str(tokens)]
+    words += [] if text is None else ["--text", str(text)]
+    return Process([*words, *(word for name, path in models.items() for word in ("--model", f"{name}={path}"))], {})
+
+
+def _extended(process: Process, *words: str) -> Process:
+    return Process([*process.words, *words], process.environment)

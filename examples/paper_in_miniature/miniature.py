@@ -1,0 +1,315 @@
+#!/usr/bin/env python3
+"""Pretrain MLM and MAE-LM alike, analyse and fine-tune both, and write one page with the paper's figures and a table.
+
+The same command goes on after an interruption.
+"""
+
+import argparse
+import json
+import logging
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import page
+import results
+from commands import (
+    MODELS,
+    RANDOM,
+    analyse,
+    draw_weights,
+    fine_tune,
+    half,
+    prepare_corpus,
+    prepare_task,
+    pretrain_long,
+    pretrain_short,
+)
+from glue import TASKS, check_folder, write_tables
+from jobs import Job, best, last_loss, run
+from results import FIGURE_3_SEEDS, FIGURE_3_TASKS, FIGURE_5_TASK
+from scales import SCALES, Scale
+from stages import METRICS
+from study import Study, is_finished, read_json, write_json
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="run.sh", description=__doc__.split("\n\n")[0])
+    parser.add_argument(
+        "texts", nargs="+", type=Path, metavar="TEXT", help="a paragraph a line, blank lines between documents"
+    )
+    parser.add_argument(
+        "--tasks", required=True, type=Path, metavar="GLUE", help="folder with CoLA, SST-2, RTE and STS-B"
+    )
+    parser.add_argument("--scale", choices=SCALES, default="cpu", help="(cpu)")
+    parser.add_argument(
+        "--output", type=Path, default=Path("runs/paper_in_miniature"), help="(runs/paper_in_miniature)"
+    )
+    parser.add_argument("--seeds", type=int, default=5, help="of fine-tuning (5)")
+    parser.add_argument("--jobs", type=int, help="programs side by side: 2 on a CPU, 4 fine-tunings on a GPU")
+    parser.add_argument(
+        "--budget", type=float, default=1.0, metavar="F", help="a fraction of updates and examples, to try it out (1)"
+    )
+    return parser
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line; a mistake ends the program before anything is written."""
+    parser = make_parser()
+    args = parser.parse_args(arguments)
+    missing = [str(path) for path in args.texts if not path.is_file()]
+    if missing:
+        parser.error(f"there is no text {', '.join(missing)}")
+    if args.seeds < 1 or (args.jobs is not None and args.jobs < 1):
+        parser.error("--seeds and --jobs must be at least 1")
+    if not 0 < args.budget <= 1:
+        parser.error(f"--budget must lie in (0, 1] and is {args.budget}")
+    try:
+        check_folder(args.tasks)
+    except FileNotFoundError as error:
+        parser.error(str(error))
+    args.jobs = args.jobs or (2 if args.scale == "cpu" else 4)
+    args.texts = [path.resolve() for path in args.texts]
+    args.tasks, args.output = args.tasks.resolve(), args.output.resolve()
+    return args
+
+
+class Miniature:
+    """A run: where things stand, and the steps in their order.
+
+    Args:
+        args: of the command line, parsed.
+    """
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.scale: Scale = SCALES[args.scale].shrunk(args.budget)
+        self.output: Path = args.output
+        self.data = self.output / "data"
+        self.slots = [""] * args.jobs if args.scale == "cpu" else ["0"] * args.jobs
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the results; another command in the same folder must agree."""
+        texts = {str(path): path.stat().st_size for path in self.args.texts}
+        tasks = {name: str(self.args.tasks / name) for name in TASKS}
+        scale = json.loads(json.dumps(asdict(self.scale)))
+        shared = {"name": self.args.scale, "scale": scale, "texts": texts, "jobs": self.args.jobs}
+        return {**shared, "rows": dict.fromkeys(MODELS, ""), "tasks": tasks, "seeds": self.args.seeds}
+
+    def marker(self, *names: str) -> Path:
+        """Where the result of a program stands."""
+        return self.output.joinpath("runs", *names).with_suffix(".json")
+
+    def model_folder(self, model: str, stage: str) -> Path:
+        """Where a stage of pretraining leaves its checkpoints."""
+        return self.output / "models" / model / stage
+
+    def task_folder(self, name: str) -> Path:
+        """Where a prepared task stands."""
+        return self.output / "tasks" / name
+
+    def preparation(self) -> list[Job]:
+        """The corpus, then the tasks with its vocabulary."""
+        corpus = Job(
+            "corpus", self.marker("corpus"), lambda slot: prepare_corpus(self.args.texts, self.scale, self.data),
+            lambda log: {}, resumes=True,
+        )  # fmt: skip
+        for name in TASKS:
+            tables = self.output / "tables" / name
+            corpus.followers.append(
+                Job(
+                    f"task {name}",
+                    self.marker("tasks", name),
+                    lambda slot, name=name, tables=tables: prepare_task(
+                        name, tables, self.data, self.task_folder(name)
+                    ),
+                    lambda log: {},
+                )
+            )
+        return [corpus]
+
+    def pretraining(self) -> list[Job]:
+        """Both stages of both models."""
+        jobs = []
+        for model in MODELS:
+            short, long = (self.model_folder(model, stage) for stage in ("short", "long"))
+            first = Job(
+                f"{model} pretraining, short sequences",
+                self.marker(model, "short"),
+                lambda slot, model=model, short=short: pretrain_short(model, self.scale, self.data, short, slot),
+                last_loss,
+                resumes=True,
+            )
+            second = Job(
+                f"{model} pretraining",
+                self.marker(model, "long"),
+                lambda slot, model=model, short=short, long=long: pretrain_long(
+                    model, self.scale, self.data, short, long, slot
+                ),
+                last_loss,
+                resumes=True,
+            )
+            first.followers.append(second)
+            jobs.append(first)
+        random = Job(
+            "random weights",
+            self.marker(RANDOM, "weights"),
+            lambda slot: draw_weights(self.scale, self.data, self.model_folder(RANDOM, "long"), slot),
+            lambda log: {},
+        )
+        return [*jobs, random]
+
+    def checkpoints(self, model: str) -> dict[str, Path]:
+        """The checkpoints of a model that are fine-tuned: its last, and those before it by the updates they have had.
+
+        Raises:
+            ValueError: one is not there.
+        """
+        long = self.model_folder(model, "long")
+        found = {"final": long / "checkpoint_last.pt"}
+        if model != RANDOM:
+            found["0"] = self.model_folder(model, "short") / "checkpoint_last.pt"
+            matching = sorted(long.glob(f"checkpoint_*_{half(self.scale)}.pt"))
+            if not matching:
+                raise ValueError(f"{long} holds no checkpoint of update {half(self.scale)}")
+            found[str(half(self.scale))] = matching[0]
+        return found
+
+    def fine_tuning(self) -> list[Job]:
+        """All tasks and seeds from the last checkpoints, some of both from those before."""
+        jobs = []
+        for model in (*MODELS, RANDOM):
+            for stage, checkpoint in self.checkpoints(model).items():
+                final = stage == "final"
+                for name in TASKS if final else FIGURE_3_TASKS:
+                    seeds = self.args.seeds if final else min(FIGURE_3_SEEDS, self.args.seeds)
+                    jobs += [self._fine_tuning(model, stage, name, seed, checkpoint) for seed in range(1, seeds + 1)]
+        return jobs
+
+    def _fine_tuning(self, model: str, stage: str, name: str, seed: int, checkpoint: Path) -> Job:
+        metric = METRICS[TASKS[name].metric]
+        keep = model in MODELS and (stage, name, seed) == ("final", FIGURE_5_TASK, 1)
+        marker = self.marker(model, stage, name, f"seed_{seed}")
+        save_dir = self.fine_tuned(model) if keep else marker.parent
+        return Job(
+            f"{model} {stage} {name} seed {seed}",
+            marker,
+            lambda slot: fine_tune(name, self.scale, self.task_folder(name), checkpoint, seed, save_dir, slot, keep),
+            lambda log: best(log, f"valid_{metric.figure}"),
+            resumes=keep,
+        )
+
+    def fine_tuned(self, model: str) -> Path:
+        """The folder of the fine-tuned checkpoint that is analysed."""
+        return self.output / "models" / model / "fine_tuned"
+
+    def analysis(self) -> list[Job]:
+        """Both pretrained models on held-out text, both fine-tuned ones on the text of their task."""
+        pretrained = {model: self.model_folder(model, "long") / "checkpoint_last.pt" for model in MODELS}
+        tuned = {model: self.fine_tuned(model) / "checkpoint_last.pt" for model in MODELS}
+        text = self.output / "tables" / FIGURE_5_TASK / "valid.txt"
+        jobs = []
+        for name, models, own_text in (("pretrained", pretrained, None), ("fine_tuned", tuned, text)):
+            start = (models, self.output / "analysis" / name, self.scale.analysed_tokens, self.data, own_text)
+            jobs.append(
+                Job(
+                    f"analysis, {name}", self.marker("analysis", name), lambda slot, start=start: analyse(*start),
+                    lambda log: {}, resumes=True,
+                )
+            )  # fmt: skip
+        return jobs
+
+    def _step(self, name: str, jobs: list[Job], slots: Sequence[str]) -> None:
+        started = time.monotonic()
+        run(jobs, slots)
+        failed = [each.name for job in jobs for each in (job, *job.followers) if not is_finished(each.marker)]
+        seconds = read_json(self.output / "seconds.json") or {}
+        # Several sittings add up.
+        write_json(self.output / "seconds.json", {**seconds, name: seconds.get(name, 0.0) + time.monotonic() - started})
+        if failed:
+            raise ValueError(f"{len(failed)} programs have no result ({failed[0]}, ...): their logs say why")
+
+    def do(self) -> Path:
+        """Everything that is not done yet.
+
+        Returns:
+            the page.
+
+        Raises:
+            ValueError: a program failed, or the folder holds another run.
+        """
+        study = Study(self.output, self.settings())
+        try:
+            for name in TASKS:
+                write_tables(self.args.tasks, name, self.output / "tables" / name, self.scale.most_examples)
+            self._step("preparation", self.preparation(), self.slots)
+            # Models that are compared by time share nothing: one after the other on a GPU, a core each on a CPU.
+            self._step("pretraining", self.pretraining(), self.slots if self.args.scale == "cpu" else self.slots[:1])
+            self._step("fine-tuning", self.fine_tuning(), self.slots)
+            self._step("analysis", self.analysis(), self.slots[:1])
+            return self.write_page()
+        finally:
+            study.close()
+
+    def measured(self) -> dict[str, Any]:
+        """All numbers of the page."""
+        runs, analysis = self.output / "runs", self.output / "analysis"
+        return {
+            "settings": {
+                "scale": self.args.scale,
+                "budget": self.args.budget,
+                "seeds": self.args.seeds,
+                "texts": ", ".join(f"{path.name} ({path.stat().st_size / 1e6:.0f} MB)" for path in self.args.texts),
+                **asdict(self.scale),
+            },
+            "machine": results.machine(),
+            "seconds": read_json(self.output / "seconds.json"),
+            "pretraining": {model: read_json(self.marker(model, "long")) for model in MODELS},
+            "ranks": results.ranks(analysis / "pretrained"),
+            "fine_tuned_ranks": results.ranks(analysis / "fine_tuned"),
+            "table": results.table(runs),
+            "figure_3": results.figure_3(runs, self.scale.long.updates),
+            "random_score": results.random_score(runs),
+        }
+
+    def write_page(self) -> Path:
+        """Write results.json, results.md, Figure 3 and the page.
+
+        Returns:
+            the page.
+        """
+        measured = self.measured()
+        write_json(self.output / "results.json", measured)
+        page.draw_figure_3(measured, self.output / "figures")
+        (self.output / "results.md").write_text(page.as_markdown(measured), encoding="utf-8")
+        path = self.output / "page.html"
+        path.write_text(page.as_html(measured, self.output), encoding="utf-8")
+        return path
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Do it.
+
+    Raises:
+        SystemExit: 1 if something must be put right first, 130 when interrupted.
+    """
+    args = parse(arguments)
+    # fairseq, once imported, lets every library's debugging messages through.
+    logging.getLogger().setLevel(logging.WARNING)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        sys.stdout.write(f"{Miniature(args).do()}\n")
+    except KeyboardInterrupt:
+        sys.stderr.write("\ninterrupted; the same command goes on from here\n")
+        raise SystemExit(130) from None
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"run.sh: error: {error}") from error
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

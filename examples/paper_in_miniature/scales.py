@@ -1,0 +1,101 @@
+"""How large the miniature is."""
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of pretraining.
+
+    Attributes:
+        tokens_per_sample: longest sequence.
+        max_tokens: tokens of an update.
+        updates: their number.
+        mask_prob: share of tokens to predict.
+    """
+
+    tokens_per_sample: int
+    max_tokens: int
+    updates: int
+    mask_prob: float
+
+
+@dataclass(frozen=True)
+class Scale:
+    """All that decides the results besides texts and tasks.
+
+    Attributes:
+        vocabulary_size: pieces of the vocabulary.
+        model: options of both models.
+        decoder_layers: of MAE-LM's decoder.
+        short: the first stage, on short sequences at a constant learning rate: from long sequences alone, a model does
+            not find out within a short training that neighbours tell about a masked token.
+        long: the second, with a falling learning rate.
+        learning_rate: of both.
+        fine_tuning_rate: of all tasks.
+        fine_tuning_epochs: of all tasks, in batches of 32.
+        most_examples: to fine-tune on, for each task; None for all.
+        analysed_tokens: of held-out text.
+    """
+
+    vocabulary_size: int
+    model: tuple[str, ...]
+    decoder_layers: int
+    short: Stage
+    long: Stage
+    learning_rate: float
+    fine_tuning_rate: float
+    fine_tuning_epochs: int
+    most_examples: int | None
+    analysed_tokens: int
+
+    def shrunk(self, budget: float) -> "Scale":
+        """The same with a fraction of the updates, of the examples and of the tokens to analyse."""
+        if budget >= 1:
+            return self
+
+        def part(number: int, least: int) -> int:
+            return max(least, round(budget * number))
+
+        return replace(
+            self,
+            short=replace(self.short, updates=part(self.short.updates, 3)),
+            long=replace(self.long, updates=part(self.long.updates, 3)),
+            most_examples=part(self.most_examples or 10_000, 32),
+            analysed_tokens=part(self.analysed_tokens, 1_000),
+        )
+
+
+SCALES = {
+    "cpu": Scale(
+        vocabulary_size=4000,
+        # The usual --init-std 0.02 is meant for a width of 768 and more.
+        model=(
+            "--arch", "maelm_tiny", "--encoder-layers", "4", "--encoder-attention-heads", "4", "--init-std", "0.05",
+            "--dropout", "0", "--attention-dropout", "0",
+        ),
+        decoder_layers=1,
+        short=Stage(tokens_per_sample=16, max_tokens=4096, updates=600, mask_prob=0.4),
+        long=Stage(tokens_per_sample=64, max_tokens=4096, updates=2400, mask_prob=0.4),
+        learning_rate=1e-3,
+        fine_tuning_rate=5e-4,
+        fine_tuning_epochs=3,
+        most_examples=8000,
+        analysed_tokens=200_000,
+    ),
+    "gpu": Scale(
+        vocabulary_size=8000,
+        model=(
+            "--arch", "maelm_small", "--encoder-layers", "12", "--encoder-embed-dim", "512",
+            "--encoder-ffn-embed-dim", "2048", "--encoder-attention-heads", "8",
+        ),
+        decoder_layers=4,
+        short=Stage(tokens_per_sample=32, max_tokens=32_768, updates=1000, mask_prob=0.4),
+        long=Stage(tokens_per_sample=128, max_tokens=65_536, updates=3000, mask_prob=0.15),
+        learning_rate=5e-4,
+        fine_tuning_rate=1e-4,
+        fine_tuning_epochs=3,
+        most_examples=None,
+        analysed_tokens=1_000_000,
+    ),
+}  # fmt: skip
