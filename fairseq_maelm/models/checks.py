@@ -16,8 +16,9 @@ def check_config(config: Any) -> None:
     _check_decoder(config)
     if config.decoder_layers < 0:
         raise ValueError(f"--decoder-layers must be 0 or more and is {config.decoder_layers}")
-    if not config.init_std > 0.0:
-        raise ValueError(f"--init-std must be positive and is {config.init_std}")
+    for option in ("init_std", "embedding_init_std"):
+        if not getattr(config, option) > 0.0:
+            raise ValueError(f"--{option.replace('_', '-')} must be positive and is {getattr(config, option)}")
     for name in ("dropout", "attention_dropout", "pooler_dropout"):
         if not 0.0 <= getattr(config, name) < 1.0:
             raise ValueError(f"--{name.replace('_', '-')} must lie in [0, 1) and is {getattr(config, name)}")

@@ -63,6 +63,13 @@ class MaelmModelConfig(FairseqDataclass):
             "narrower models learn faster with about 0.55 / sqrt(width)"
         },
     )
+    embedding_init_std: float = field(
+        default=0.02,
+        metadata={
+            "help": "standard deviation of the random embeddings of tokens and absolute positions; narrow models leave "
+            "the plateau of word frequencies much sooner with about 0.9 / sqrt(width)"
+        },
+    )
 
 
 def complete_config(cfg: Any) -> None:

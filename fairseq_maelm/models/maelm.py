@@ -19,6 +19,7 @@ from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
 from fairseq_maelm.models.sizes import SIZES, fill_from_size
 from fairseq_maelm.modules.heads import ClassificationHead, MaskedTokenHead
 from fairseq_maelm.modules.reassemble import reassemble
+from fairseq_maelm.modules.relative_position import RelativePositionBias
 from fairseq_maelm.modules.transformer import LayerShape
 
 logger = logging.getLogger(__name__)
@@ -26,14 +27,22 @@ logger = logging.getLogger(__name__)
 __all__ = ["MaelmModel", "MaelmModelConfig", "complete_config"]
 
 
-def initialize(module: nn.Module, std: float) -> None:
-    """Draw linear weights from N(0, std^2), tables from N(0, 0.02^2); biases and the padding's embedding are zero."""
+# Of the table of relative biases, which are added to logits and have nothing to do with the width.
+_RELATIVE_STD = 0.02
+
+
+def initialize(module: nn.Module, std: float, embedding_std: float) -> None:
+    """Draw linear weights from N(0, std^2) and the embeddings of tokens and positions from N(0, embedding_std^2).
+
+    Biases and the padding's embedding are zero.
+    """
     if isinstance(module, nn.Linear):
         module.weight.data.normal_(mean=0.0, std=std)
         if module.bias is not None:
             module.bias.data.zero_()
     if isinstance(module, nn.Embedding):
-        module.weight.data.normal_(mean=0.0, std=0.02)
+        relative = isinstance(module, RelativePositionBias)
+        module.weight.data.normal_(mean=0.0, std=_RELATIVE_STD if relative else embedding_std)
         if module.padding_idx is not None:
             module.weight.data[module.padding_idx].zero_()
 
@@ -87,7 +96,7 @@ class MaelmModel(FairseqEncoderModel):
             width = config.decoder_embed_dim if self.decoder else config.encoder_embed_dim
             self.lm_head = MaskedTokenHead(width, config.encoder_embed_dim, len(dictionary))
         self.classification_heads = nn.ModuleDict()
-        self.apply(partial(initialize, std=config.init_std))
+        self.apply(partial(initialize, std=config.init_std, embedding_std=config.embedding_init_std))
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "MaelmModel":
@@ -234,7 +243,7 @@ class MaelmModel(FairseqEncoderModel):
         if name in self.classification_heads:
             logger.warning("head %r is replaced by a new one with %d outputs", name, num_classes)
         head = ClassificationHead(width, inner_dim or width, num_classes, self.config.pooler_dropout)
-        head.apply(partial(initialize, std=self.config.init_std))
+        head.apply(partial(initialize, std=self.config.init_std, embedding_std=self.config.embedding_init_std))
         self.classification_heads[name] = head.to(self.encoder.embed_tokens.weight.device).train(self.training)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:

@@ -51,9 +51,10 @@ def test_options_younger_than_the_checkpoint_take_their_defaults(kind):
     assert (config.init_std, config.relative_buckets) == (0.02, "t5")
 
 
-@pytest.mark.parametrize("std", [0.02, 0.05])
-def test_initialisation(std):
-    model = fresh_model(encoder_embed_dim=128, encoder_ffn_embed_dim=256, max_positions=256, init_std=std)
+@pytest.mark.parametrize(("std", "embedding_std"), [(0.02, 0.02), (0.05, 0.08)])
+def test_initialisation(std, embedding_std):
+    sizes = {"encoder_embed_dim": 128, "encoder_ffn_embed_dim": 256, "max_positions": 256}
+    model = fresh_model(**sizes, init_std=std, embedding_init_std=embedding_std)
     checked = 0
     for name, parameter in model.named_parameters():
         if "layer_norm" in name or "layernorm" in name:
@@ -61,9 +62,9 @@ def test_initialisation(std):
         elif name.endswith("bias"):
             assert not parameter.any(), name
         elif parameter.numel() > 1000:
-            expected = 0.02 if "embed_" in name or "relative" in name else std
+            expected = 0.02 if "relative" in name else embedding_std if "embed_" in name else std
             assert abs(parameter.std() / expected - 1) < 0.05, name
-            assert abs(parameter.mean()) < 0.002, name
+            assert abs(parameter.mean()) < 0.1 * expected, name
         checked += 1
     assert checked > 40
     assert not model.encoder.embed_tokens.weight[1].any()
@@ -134,7 +135,8 @@ def test_model_for_fine_tuning_predicts_no_tokens():
         ({"encoder_layers": 0}, "encoder-layers"),
         ({"decoder_layers": -1}, "decoder-layers"),
         ({"dropout": 1.0}, "dropout"),
-        ({"init_std": 0.0}, "init-std"),
+        ({"init_std": 0.0}, "--init-std"),
+        ({"embedding_init_std": -0.1}, "--embedding-init-std"),
         ({"attention_dropout": -0.1}, "attention-dropout"),
         ({"relative_num_buckets": 3}, "relative buckets"),
         ({"relative_max_distance": 2}, "relative distance"),
