@@ -1,6 +1,7 @@
 """The commands of the miniature, as they could be typed."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -47,7 +48,7 @@ def _train(model: str, scale: Scale, stage: Stage, data: Path, save_dir: Path, s
     decoder = [] if model == "MLM" else ["--decoder-layers", str(scale.decoder_layers)]
     words = [
         "fairseq-train", str(data), "--user-dir", str(ROOT / "fairseq_maelm"), "--save-dir", str(save_dir),
-        "--task", "maelm", "--criterion", "maelm", *scale.model, "--max-positions", str(scale.long.tokens_per_sample),
+        "--task", "maelm", "--criterion", "maelm", *scale.model, "--max-positions", str(scale.last.tokens_per_sample),
         "--initial-output-bias", "frequencies", "--protect-special-tokens", "--mask-prob", str(stage.mask_prob),
         "--sample-break-mode", "none", "--tokens-per-sample", str(stage.tokens_per_sample),
         "--max-tokens", str(stage.max_tokens), "--max-update", str(stage.updates),
@@ -60,36 +61,41 @@ def _train(model: str, scale: Scale, stage: Stage, data: Path, save_dir: Path, s
     return Process(words, environment)
 
 
-def pretrain_short(model: str, scale: Scale, data: Path, save_dir: Path, slot: str) -> Process:
-    """The first stage. The same command again goes on from the last checkpoint."""
-    updates = scale.short.updates
+def pretrain(model: str, scale: Scale, number: int, data: Path, folder: Path, slot: str) -> Process:
+    """A stage of pretraining. The same command again goes on from its last checkpoint.
+
+    Args:
+        model: a name of MODELS.
+        scale: of the miniature.
+        number: of the stage, from 0; each starts from the last checkpoint of the one before.
+        data: the corpus.
+        folder: of the model, with a folder for each stage.
+        slot: a GPU, or "" for the CPU.
+    """
+    stage, last = scale.stages[number], number == len(scale.stages) - 1
+    before = ["--finetune-from-model", str(stage_folder(folder, number - 1) / "checkpoint_last.pt")] if number else []
+    falling = ["--lr-scheduler", "polynomial_decay", "--total-num-update", str(stage.updates)]
     return _extended(
-        _train(model, scale, scale.short, data, save_dir, slot),
-        *("--lr-scheduler", "fixed", "--warmup-updates", str(max(1, updates // 10))),
-        *("--save-interval-updates", str(max(1, updates // 2)), "--keep-interval-updates", "1"),
+        _train(model, scale, stage, data, stage_folder(folder, number), slot),
+        *before,
+        *(falling if last else ["--lr-scheduler", "fixed"]),
+        *("--warmup-updates", str(max(1, stage.updates // 20)), "--save-interval-updates", str(stage.updates // 2)),
     )
 
 
-def pretrain_long(model: str, scale: Scale, data: Path, short: Path, save_dir: Path, slot: str) -> Process:
-    """The second stage, from the last checkpoint of the first."""
-    updates = scale.long.updates
-    return _extended(
-        _train(model, scale, scale.long, data, save_dir, slot),
-        *("--finetune-from-model", str(short / "checkpoint_last.pt")),
-        *("--lr-scheduler", "polynomial_decay", "--total-num-update", str(updates)),
-        *("--warmup-updates", str(max(1, updates // 20))),
-        *("--save-interval-updates", str(half(scale))),
-    )
+def stage_folder(folder: Path, number: int) -> Path:
+    """Where a stage of a model leaves its checkpoints."""
+    return folder / f"stage_{number + 1}"
 
 
 def half(scale: Scale) -> int:
-    """Updates between two checkpoints of the second stage."""
-    return scale.long.updates // 2
+    """Updates between two checkpoints of the last stage."""
+    return scale.last.updates // 2
 
 
 def draw_weights(scale: Scale, data: Path, save_dir: Path, slot: str) -> Process:
     """One update at learning rate 0 leaves the weights as the seed draws them."""
-    still = Stage(scale.long.tokens_per_sample, scale.long.max_tokens, 1, scale.long.mask_prob)
+    still = replace(scale.last, updates=1)
     # The last --lr counts.
     return _extended(
         _train("MLM", scale, still, data, save_dir, slot), "--lr", "0", "--lr-scheduler", "fixed",

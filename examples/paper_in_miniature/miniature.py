@@ -26,15 +26,15 @@ from commands import (
     half,
     prepare_corpus,
     prepare_task,
-    pretrain_long,
-    pretrain_short,
+    pretrain,
+    stage_folder,
 )
 from glue import TASKS, check_folder, write_tables
-from jobs import Job, best, last_loss, run
+from jobs import Job, best, last_loss, run, unfinished
 from results import FIGURE_3_SEEDS, FIGURE_3_TASKS, FIGURE_5_TASK
 from scales import SCALES, Scale
 from stages import METRICS
-from study import Study, is_finished, read_json, write_json
+from study import Study, read_json, write_json
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -105,9 +105,13 @@ class Miniature:
         """Where the result of a program stands."""
         return self.output.joinpath("runs", *names).with_suffix(".json")
 
-    def model_folder(self, model: str, stage: str) -> Path:
-        """Where a stage of pretraining leaves its checkpoints."""
-        return self.output / "models" / model / stage
+    def model_folder(self, model: str) -> Path:
+        """Where a model's checkpoints stand, a folder for each stage."""
+        return self.output / "models" / model
+
+    def last_stage(self, model: str) -> Path:
+        """Where the last stage of pretraining leaves its checkpoints."""
+        return stage_folder(self.model_folder(model), len(self.scale.stages) - 1)
 
     def task_folder(self, name: str) -> Path:
         """Where a prepared task stands."""
@@ -134,50 +138,45 @@ class Miniature:
         return [corpus]
 
     def pretraining(self) -> list[Job]:
-        """Both stages of both models."""
+        """All stages of both models, and random weights."""
         jobs = []
         for model in MODELS:
-            short, long = (self.model_folder(model, stage) for stage in ("short", "long"))
-            first = Job(
-                f"{model} pretraining, short sequences",
-                self.marker(model, "short"),
-                lambda slot, model=model, short=short: pretrain_short(model, self.scale, self.data, short, slot),
-                last_loss,
-                resumes=True,
-            )
-            second = Job(
-                f"{model} pretraining",
-                self.marker(model, "long"),
-                lambda slot, model=model, short=short, long=long: pretrain_long(
-                    model, self.scale, self.data, short, long, slot
-                ),
-                last_loss,
-                resumes=True,
-            )
-            first.followers.append(second)
-            jobs.append(first)
+            chain = [self._pretraining(model, number) for number in range(len(self.scale.stages))]
+            for job, next_job in zip(chain, chain[1:]):
+                job.followers.append(next_job)
+            jobs.append(chain[0])
         random = Job(
-            "random weights",
+            RANDOM,
             self.marker(RANDOM, "weights"),
-            lambda slot: draw_weights(self.scale, self.data, self.model_folder(RANDOM, "long"), slot),
+            lambda slot: draw_weights(self.scale, self.data, self.last_stage(RANDOM), slot),
             lambda log: {},
         )
         return [*jobs, random]
 
+    def _pretraining(self, model: str, number: int) -> Job:
+        return Job(
+            f"{model} pretraining, stage {number + 1}",
+            self.marker(model, f"stage_{number + 1}"),
+            lambda slot: pretrain(model, self.scale, number, self.data, self.model_folder(model), slot),
+            last_loss,
+            resumes=True,
+        )
+
     def checkpoints(self, model: str) -> dict[str, Path]:
-        """The checkpoints of a model that are fine-tuned: its last, and those before it by the updates they have had.
+        """The checkpoints of a model that are fine-tuned: its last, and those before it by updates of the last stage.
 
         Raises:
             ValueError: one is not there.
         """
-        long = self.model_folder(model, "long")
-        found = {"final": long / "checkpoint_last.pt"}
+        last, updates = self.last_stage(model), half(self.scale)
+        found = {"final": last / "checkpoint_last.pt"}
         if model != RANDOM:
-            found["0"] = self.model_folder(model, "short") / "checkpoint_last.pt"
-            matching = sorted(long.glob(f"checkpoint_*_{half(self.scale)}.pt"))
+            before = stage_folder(self.model_folder(model), len(self.scale.stages) - 2)
+            found["0"] = before / "checkpoint_last.pt"
+            matching = sorted(last.glob(f"checkpoint_*_{updates}.pt"))
             if not matching:
-                raise ValueError(f"{long} holds no checkpoint of update {half(self.scale)}")
-            found[str(half(self.scale))] = matching[0]
+                raise ValueError(f"{last} holds no checkpoint of update {updates}")
+            found[str(updates)] = matching[0]
         return found
 
     def fine_tuning(self) -> list[Job]:
@@ -206,11 +205,11 @@ class Miniature:
 
     def fine_tuned(self, model: str) -> Path:
         """The folder of the fine-tuned checkpoint that is analysed."""
-        return self.output / "models" / model / "fine_tuned"
+        return self.model_folder(model) / "fine_tuned"
 
     def analysis(self) -> list[Job]:
         """Both pretrained models on held-out text, both fine-tuned ones on the text of their task."""
-        pretrained = {model: self.model_folder(model, "long") / "checkpoint_last.pt" for model in MODELS}
+        pretrained = {model: self.last_stage(model) / "checkpoint_last.pt" for model in MODELS}
         tuned = {model: self.fine_tuned(model) / "checkpoint_last.pt" for model in MODELS}
         text = self.output / "tables" / FIGURE_5_TASK / "valid.txt"
         jobs = []
@@ -227,7 +226,7 @@ class Miniature:
     def _step(self, name: str, jobs: list[Job], slots: Sequence[str]) -> None:
         started = time.monotonic()
         run(jobs, slots)
-        failed = [each.name for job in jobs for each in (job, *job.followers) if not is_finished(each.marker)]
+        failed = [job.name for job in unfinished(jobs)]
         seconds = read_json(self.output / "seconds.json") or {}
         # Several sittings add up.
         write_json(self.output / "seconds.json", {**seconds, name: seconds.get(name, 0.0) + time.monotonic() - started})
@@ -259,6 +258,7 @@ class Miniature:
     def measured(self) -> dict[str, Any]:
         """All numbers of the page."""
         runs, analysis = self.output / "runs", self.output / "analysis"
+        last = self.last_stage("").name
         return {
             "settings": {
                 "scale": self.args.scale,
@@ -269,11 +269,11 @@ class Miniature:
             },
             "machine": results.machine(),
             "seconds": read_json(self.output / "seconds.json"),
-            "pretraining": {model: read_json(self.marker(model, "long")) for model in MODELS},
+            "pretraining": {model: read_json(self.marker(model, last)) for model in MODELS},
             "ranks": results.ranks(analysis / "pretrained"),
             "fine_tuned_ranks": results.ranks(analysis / "fine_tuned"),
             "table": results.table(runs),
-            "figure_3": results.figure_3(runs, self.scale.long.updates),
+            "figure_3": results.figure_3(runs, len(self.scale.stages), self.scale.last.updates),
             "random_score": results.random_score(runs),
         }
 

@@ -94,7 +94,7 @@ def pretraining_table(results: dict[str, Any]) -> Table:
 
 def figure_3_table(results: dict[str, Any]) -> Table:
     """The points of Figure 3."""
-    header = ["", "updates of the second stage", "minutes", f"mean of {', '.join(FIGURE_3_TASKS)}"]
+    header = ["", "updates of the last stage", "minutes", f"mean of {', '.join(FIGURE_3_TASKS)}"]
     return header, [
         [model, f"{point['updates']:,}", f"{point['minutes']:.1f}", f"{point['score']:.1f}"]
         for model, points in results["figure_3"].items()
@@ -117,8 +117,8 @@ def sections(results: dict[str, Any]) -> list[tuple[str, str, Table]]:
         "tuned": "The same models fine-tuned, on the text of the task.",
         "table": "Medians over the seeds, with the lowest and the highest, on GLUE's development sets. A score is the "
         "best of the validations, one an epoch. Settings are the same for all three rows and were not searched.",
-        "figure_3": f"Medians over {min(FIGURE_3_SEEDS, results['settings']['seeds'])} seeds from checkpoints of "
-        "both stages; the dashed line is MLM's end, the dotted one random weights.",
+        "figure_3": f"Medians over {min(FIGURE_3_SEEDS, results['settings']['seeds'])} seeds from the "
+        "beginning, the middle and the end of the last stage. Dashed: where MLM ends. Dotted: random weights.",
         "pretraining": "Both see the same text in the same order with the same tokens masked, in the same updates.",
     }
     return [

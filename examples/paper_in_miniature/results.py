@@ -44,27 +44,29 @@ def average(row: dict[str, list[float]]) -> float:
     return sum(median(values) for values in row.values()) / len(row)
 
 
-def figure_3(runs: Path, updates: int) -> dict[str, list[dict[str, float]]]:
+def figure_3(runs: Path, stages: int, updates: int) -> dict[str, list[dict[str, float]]]:
     """Quality against the time of pretraining.
 
     Args:
         runs: folder of logs and results.
-        updates: of the second stage.
+        stages: of pretraining.
+        updates: of the last stage.
 
     Returns:
-        for each model its checkpoints by rising time: ``minutes``, ``updates`` of the second stage, and ``score``, the
+        for each model its checkpoints by rising time: ``minutes``, ``updates`` of the last stage, and ``score``, the
         mean over the tasks of the median over the seeds.
     """
     points = {}
     for model in MODELS:
-        first = max(training_seconds(runs / model / "short.log").values(), default=0.0)
-        seconds = {0: 0.0, **training_seconds(runs / model / "long.log")}
+        logs = [runs / model / f"stage_{number + 1}.log" for number in range(stages)]
+        before = sum(max(training_seconds(log).values(), default=0.0) for log in logs[:-1])
+        seconds = {0: 0.0, **training_seconds(logs[-1])}
         points[model] = []
-        stages = [path.name for path in (runs / model).iterdir() if path.is_dir()]
-        for stage in sorted(stages, key=lambda name: updates if name == "final" else int(name)):
+        names = [path.name for path in (runs / model).iterdir() if path.is_dir()]
+        for stage in sorted(names, key=lambda name: updates if name == "final" else int(name)):
             done = updates if stage == "final" else int(stage)
             values = [median(scores(runs, model, stage, task)[:FIGURE_3_SEEDS]) for task in FIGURE_3_TASKS]
-            spent = first + max(value for update, value in seconds.items() if update <= done)
+            spent = before + max(value for update, value in seconds.items() if update <= done)
             points[model].append({"minutes": spent / 60, "updates": done, "score": sum(values) / len(values)})
     return points
 

@@ -28,10 +28,9 @@ class Scale:
         vocabulary_size: pieces of the vocabulary.
         model: options of both models.
         decoder_layers: of MAE-LM's decoder.
-        short: the first stage, on short sequences at a constant learning rate: from long sequences alone, a model does
-            not find out within a short training that neighbours tell about a masked token.
-        long: the second, with a falling learning rate.
-        learning_rate: of both.
+        stages: of pretraining, from short sequences to long ones: from long sequences alone, a model does not find out
+            within a short training that neighbours tell about a masked token. The learning rate falls in the last.
+        learning_rate: of all stages.
         fine_tuning_rate: of all tasks.
         fine_tuning_epochs: of all tasks, in batches of 32.
         most_examples: to fine-tune on, for each task; None for all.
@@ -41,13 +40,17 @@ class Scale:
     vocabulary_size: int
     model: tuple[str, ...]
     decoder_layers: int
-    short: Stage
-    long: Stage
+    stages: tuple[Stage, ...]
     learning_rate: float
     fine_tuning_rate: float
     fine_tuning_epochs: int
     most_examples: int | None
     analysed_tokens: int
+
+    @property
+    def last(self) -> Stage:
+        """The stage that most of the time is for."""
+        return self.stages[-1]
 
     def shrunk(self, budget: float) -> "Scale":
         """The same with a fraction of the updates, of the examples and of the tokens to analyse."""
@@ -59,8 +62,7 @@ class Scale:
 
         return replace(
             self,
-            short=replace(self.short, updates=part(self.short.updates, 3)),
-            long=replace(self.long, updates=part(self.long.updates, 3)),
+            stages=tuple(replace(stage, updates=part(stage.updates, 4)) for stage in self.stages),
             most_examples=part(self.most_examples or 10_000, 32),
             analysed_tokens=part(self.analysed_tokens, 1_000),
         )
@@ -69,14 +71,13 @@ class Scale:
 SCALES = {
     "cpu": Scale(
         vocabulary_size=4000,
-        # The usual --init-std 0.02 is meant for a width of 768 and more.
+        # The usual scale of the random weights, 0.02, is meant for a width of 768 and more.
         model=(
-            "--arch", "maelm_tiny", "--encoder-layers", "4", "--encoder-attention-heads", "4", "--init-std", "0.05",
-            "--dropout", "0", "--attention-dropout", "0",
+            "--arch", "maelm_tiny", "--encoder-layers", "4", "--encoder-attention-heads", "4",
+            "--init-std", "0.05", "--embedding-init-std", "0.08", "--dropout", "0", "--attention-dropout", "0",
         ),
         decoder_layers=1,
-        short=Stage(tokens_per_sample=16, max_tokens=4096, updates=600, mask_prob=0.4),
-        long=Stage(tokens_per_sample=64, max_tokens=4096, updates=2400, mask_prob=0.4),
+        stages=(Stage(8, 2048, 800, 0.4), Stage(32, 4096, 400, 0.4), Stage(64, 4096, 2000, 0.4)),
         learning_rate=1e-3,
         fine_tuning_rate=5e-4,
         fine_tuning_epochs=3,
@@ -88,10 +89,10 @@ SCALES = {
         model=(
             "--arch", "maelm_small", "--encoder-layers", "12", "--encoder-embed-dim", "512",
             "--encoder-ffn-embed-dim", "2048", "--encoder-attention-heads", "8",
+            "--init-std", "0.025", "--embedding-init-std", "0.04",
         ),
         decoder_layers=4,
-        short=Stage(tokens_per_sample=32, max_tokens=32_768, updates=1000, mask_prob=0.4),
-        long=Stage(tokens_per_sample=128, max_tokens=65_536, updates=3000, mask_prob=0.15),
+        stages=(Stage(16, 16_384, 1000, 0.4), Stage(32, 32_768, 500, 0.4), Stage(128, 65_536, 3000, 0.15)),
         learning_rate=5e-4,
         fine_tuning_rate=1e-4,
         fine_tuning_epochs=3,

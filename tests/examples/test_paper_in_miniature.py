@@ -120,7 +120,7 @@ def test_mistakes_are_found_before_anything_is_written(tmp_path: Path, capsys: p
 @pytest.mark.parametrize("scale", scales.SCALES.values(), ids=scales.SCALES)
 def test_models_differ_by_their_method_alone(scale: Any, tmp_path: Path) -> None:
     commands_of = {
-        model: commands.pretrain_long(model, scale, tmp_path, tmp_path / "short", tmp_path / "long", "").words
+        model: commands.pretrain(model, scale, len(scale.stages) - 1, tmp_path, tmp_path / "model", "").words
         for model in commands.MODELS
     }
     own = {
@@ -154,8 +154,8 @@ def test_time_is_that_of_training_steps_and_counts_repeated_updates_once(tmp_pat
 def test_figure_3_takes_the_same_seeds_at_every_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "FIGURE_3_TASKS", ("SST-2",))
     monkeypatch.setattr(results, "MODELS", ("MLM",))
-    for stage, update, wall in (("short", 10, 60), ("long", 50, 120), ("long", 100, 240)):
-        path = tmp_path / "MLM" / f"{stage}.log"
+    for stage, update, wall in ((1, 10, 60), (2, 50, 120), (2, 100, 240)):
+        path = tmp_path / "MLM" / f"stage_{stage}.log"
         path.parent.mkdir(exist_ok=True)
         with open(path, "a", encoding="utf-8") as stream:
             stream.write(f"| INFO | train_inner | {json.dumps({'num_updates': update, 'train_wall': wall})}\n")
@@ -164,7 +164,7 @@ def test_figure_3_takes_the_same_seeds_at_every_point(tmp_path: Path, monkeypatc
             path = tmp_path / "MLM" / stage / "SST-2" / f"seed_{seed}.json"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps({"score": score}), encoding="utf-8")
-    points = results.figure_3(tmp_path, 100)["MLM"]
+    points = results.figure_3(tmp_path, 2, 100)["MLM"]
     assert [tuple(point.values()) for point in points] == [(1.0, 0, 51.0), (3.0, 50, 61.0), (7.0, 100, 71.0)]
 
 
