@@ -4,7 +4,7 @@ torch draws a double for every decision there, one after the other. All random n
 generator, so that a seed, or a restored state of the generator, gives the same decisions again.
 """
 
-from typing import Any, NamedTuple, Tuple
+from typing import Any, NamedTuple, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -48,26 +48,30 @@ def draw_decisions(shape: Size, grid: DropoutGrid) -> Tensor:
 
 
 class _Dropout(torch.autograd.Function):
-    """Dropout that keeps the random integers for the backward pass."""
+    """residual + dropout(states), or without residual; keeps the random integers for the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, probability: float) -> Tensor:
+    def forward(ctx: Any, states: Tensor, residual: Optional[Tensor], probability: float) -> Tensor:
         ctx.grid = dropout_grid(probability)
         decisions = draw_decisions(states.shape, ctx.grid)
         ctx.save_for_backward(decisions)
-        return _scaled(decisions, ctx.grid, states)
+        ctx.dtype = states.dtype
+        if residual is not None and residual.dtype == states.dtype:
+            return torch.addcmul(residual, states, _kept(decisions, ctx.grid, states.dtype), value=ctx.grid.scale)
+        dropped = _kept(decisions, ctx.grid, states.dtype).mul_(states).mul_(ctx.grid.scale)
+        return dropped if residual is None else residual + dropped
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tuple[Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> Tuple[Tensor, Optional[Tensor], None]:
         (decisions,) = ctx.saved_tensors
-        return _scaled(decisions, ctx.grid, gradient), None
+        of_states = _kept(decisions, ctx.grid, ctx.dtype).mul_(gradient).mul_(ctx.grid.scale)
+        return of_states, gradient if ctx.needs_input_grad[1] else None, None
 
 
-def _scaled(decisions: Tensor, grid: DropoutGrid, states: Tensor) -> Tensor:
-    # Comparing into the states' type at once saves the pass that would turn bits into numbers.
-    kept = torch.empty(states.shape, dtype=states.dtype)
-    return torch.ge(decisions, grid.threshold, out=kept).mul_(states).mul_(grid.scale)
+def _kept(decisions: Tensor, grid: DropoutGrid, dtype: torch.dtype) -> Tensor:
+    # Comparing into the final type at once saves the pass that would turn bits into numbers.
+    return torch.ge(decisions, grid.threshold, out=torch.empty(decisions.shape, dtype=dtype))
 
 
 def dropout(states: Tensor, probability: float, training: bool) -> Tensor:
@@ -85,4 +89,11 @@ def dropout(states: Tensor, probability: float, training: bool) -> Tensor:
         return states
     if states.device.type != "cpu":
         return F.dropout(states, probability, True)
-    return _Dropout.apply(states, probability)
+    return _Dropout.apply(states, None, probability)
+
+
+def add_dropped(residual: Tensor, states: Tensor, probability: float, training: bool) -> Tensor:
+    """residual + dropout(states), with fewer passes over memory; arguments as in ``dropout``, shapes equal."""
+    if not training or probability == 0.0 or states.device.type != "cpu":
+        return residual + dropout(states, probability, training)
+    return _Dropout.apply(states, residual, probability)

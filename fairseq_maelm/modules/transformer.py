@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention import CrossAttention, SelfAttention
 from fairseq_maelm.modules.attention_bias import AttentionBias
-from fairseq_maelm.modules.dropout import dropout
+from fairseq_maelm.modules.dropout import add_dropped
 
 # What a decoder may attend to; checkpoints hold an attention as its place here.
 DECODER_ATTENTION = ("self", "self_cross", "causal_cross", "cross")
@@ -52,10 +52,10 @@ class TransformerLayer(nn.Module):
 
     def forward(self, states: Tensor, bias: Optional[AttentionBias]) -> Tensor:
         """<float>[B, S, D] to <float>[B, S, D]; ``bias`` is added to the attention logits."""
-        attended = dropout(self.self_attn(states, bias), self.dropout, self.training)
-        states = self.self_attn_layer_norm(states + attended)
-        transformed = dropout(self.fc2(F.gelu(self.fc1(states))), self.dropout, self.training)
-        return self.final_layer_norm(states + transformed)
+        attended = self.self_attn(states, bias)
+        states = self.self_attn_layer_norm(add_dropped(states, attended, self.dropout, self.training))
+        transformed = self.fc2(F.gelu(self.fc1(states)))
+        return self.final_layer_norm(add_dropped(states, transformed, self.dropout, self.training))
 
 
 class DecoderLayer(nn.Module):
@@ -91,12 +91,12 @@ class DecoderLayer(nn.Module):
             memory_bias: added to the logits of cross-attention.
         """
         if self.self_attn is not None:
-            attended = dropout(self.self_attn(states, bias), self.dropout, self.training)
-            states = self.self_attn_layer_norm(states + attended)
-        attended = dropout(self.cross_attn(states, memory, memory_bias), self.dropout, self.training)
-        states = self.cross_attn_layer_norm(states + attended)
-        transformed = dropout(self.fc2(F.gelu(self.fc1(states))), self.dropout, self.training)
-        return self.final_layer_norm(states + transformed)
+            attended = self.self_attn(states, bias)
+            states = self.self_attn_layer_norm(add_dropped(states, attended, self.dropout, self.training))
+        attended = self.cross_attn(states, memory, memory_bias)
+        states = self.cross_attn_layer_norm(add_dropped(states, attended, self.dropout, self.training))
+        transformed = self.fc2(F.gelu(self.fc1(states)))
+        return self.final_layer_norm(add_dropped(states, transformed, self.dropout, self.training))
 
 
 def run_layers(layers: nn.ModuleList, states: Tensor, bias: Optional[AttentionBias]) -> List[Tensor]:
