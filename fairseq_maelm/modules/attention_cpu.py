@@ -46,9 +46,9 @@ def _of_row(bias: Optional[Tensor], row: int) -> Optional[Tensor]:
 def _attend_with_dropout(
     query: Tensor, key: Tensor, value: Tensor, bias: Optional[Tensor], decisions: Tensor, grid: DropoutGrid
 ) -> Tensor:
-    batch, heads, queries, width = query.shape
+    batch, heads, queries, _ = query.shape
     # Heads lie side by side, as the next matrix product reads them.
-    output = query.new_empty(batch, queries, heads, width).transpose(1, 2)
+    output = query.new_empty(batch, queries, heads, value.shape[-1]).transpose(1, 2)
     weights = query.new_empty(decisions.shape[1:])
     kept = torch.empty_like(weights)
     for row in range(batch):
@@ -59,13 +59,12 @@ def _attend_with_dropout(
     return output
 
 
-def _gradient_buffers(query: Tensor, key: Tensor) -> List[Tensor]:
+def _gradient_buffers(query: Tensor, key: Tensor, value: Tensor) -> List[Tensor]:
     """Room for the gradients of query, key and value, in one tensor [B, S, 3, H, d_h] where their shapes allow."""
-    batch, heads, queries, width = query.shape
-    keys = key.shape[2]
-    if queries == keys:
-        return list(query.new_empty(batch, queries, 3, heads, width).permute(2, 0, 3, 1, 4).unbind())
-    return [query.new_empty(batch, length, heads, width).transpose(1, 2) for length in (queries, keys, keys)]
+    if query.shape == key.shape == value.shape:
+        batch, heads, length, width = query.shape
+        return list(query.new_empty(batch, length, 3, heads, width).permute(2, 0, 3, 1, 4).unbind())
+    return [each.new_empty(each.transpose(1, 2).shape).transpose(1, 2) for each in (query, key, value)]
 
 
 class _Attention(torch.autograd.Function):
@@ -96,7 +95,7 @@ class _Attention(torch.autograd.Function):
         query, key, value, *decisions = ctx.saved_tensors
         scale = query.shape[-1] ** -0.5
         rescale = 1.0 if ctx.grid is None else ctx.grid.scale
-        of_query, of_key, of_value = _gradient_buffers(query, key)
+        of_query, of_key, of_value = _gradient_buffers(query, key, value)
         wants_bias = ctx.bias.gradient_sum is not None and ctx.needs_input_grad[3]
         of_bias = ctx.bias.gradient_sum.buffer() if wants_bias else None
         weights = query.new_empty(query.shape[1], query.shape[2], key.shape[2])
