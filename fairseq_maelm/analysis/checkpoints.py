@@ -46,7 +46,8 @@ class CheckpointEncoder:
             )
         self._folder = str(folder)
         self._dictionary = load_dictionary(self._folder)
-        state = checkpoint_utils.load_checkpoint_to_cpu(str(path), load_on_all_ranks=False)
+        # How attention was computed in training is nothing to this machine.
+        state = checkpoint_utils.load_checkpoint_to_cpu(str(path), {"attention": "auto"}, load_on_all_ranks=False)
         config = state["cfg"]
         if "encoder.identity" not in state["model"]:
             raise ValueError(f"{path} is not a checkpoint of the model maelm")

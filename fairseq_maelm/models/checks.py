@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from fairseq_maelm.modules.attention_paths import check_path
 from fairseq_maelm.modules.relative_position import BUCKET_FUNCTIONS, check_buckets
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 
@@ -14,6 +15,7 @@ def check_config(config: Any) -> None:
     """
     _check_sizes(config)
     _check_decoder(config)
+    check_path(str(config.attention))
     if config.decoder_layers < 0:
         raise ValueError(f"--decoder-layers must be 0 or more and is {config.decoder_layers}")
     for option in ("init_std", "embedding_init_std"):

@@ -8,6 +8,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import OmegaConf, open_dict
 
 from fairseq_maelm.models.sizes import fill_from_size
+from fairseq_maelm.modules.attention_paths import ATTENTION_PATHS
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 
 _OF_SIZE = "default: the architecture's"
@@ -44,6 +45,13 @@ class MaelmModelConfig(FairseqDataclass):
     dropout: float = field(default=0.1, metadata={"help": "dropout in the encoder; the decoder has none"})
     attention_dropout: float = field(default=0.1, metadata={"help": "dropout of attention weights in the encoder"})
     pooler_dropout: float = field(default=0.0, metadata={"help": "dropout in classification heads"})
+    attention: ChoiceEnum(list(ATTENTION_PATHS)) = field(  # type: ignore[valid-type]
+        default="auto",
+        metadata={
+            "help": "how attention is computed: as is best for the device ('auto'), written out ('plain'), by torch's "
+            "own ('sdpa'), by this package's for CPUs ('cpu') or for CUDA ('triton'). All give the same"
+        },
+    )
     relative_buckets: ChoiceEnum(["t5", "reference", "none"]) = field(  # type: ignore[valid-type]
         default="t5",
         metadata={"help": "relative positions: T5's buckets, those of the authors' code, or no relative bias"},

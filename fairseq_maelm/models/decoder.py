@@ -5,7 +5,7 @@ from typing import NamedTuple, Optional
 import torch
 from torch import Tensor, nn
 
-from fairseq_maelm.modules.attention import attention_bias, causal_bias
+from fairseq_maelm.modules.attention_bias import AttentionBias
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION, DecoderLayer, LayerShape, TransformerLayer, run_layers
 
 # What ``MaelmDecoder.identity`` holds: settings that the parameters' shapes do not show.
@@ -85,16 +85,16 @@ class MaelmDecoder(nn.Module):
         states = self.layernorm_embedding(full + table[: full.shape[1]])
         if self.autoregressive:
             # Padding stands on the right, where no token looks.
-            bias: Optional[Tensor] = causal_bias(full.shape[1], states)
+            bias: Optional[AttentionBias] = AttentionBias(causal=True)
         else:
-            bias = attention_bias(None, padding, states.dtype)
+            bias = AttentionBias(hidden=padding)
         if memory is None:
             return run_layers(self.layers, states, bias)[-1]
         return self._run_with_memory(states, bias, memory)
 
-    def _run_with_memory(self, states: Tensor, bias: Optional[Tensor], memory: Memory) -> Tensor:
+    def _run_with_memory(self, states: Tensor, bias: Optional[AttentionBias], memory: Memory) -> Tensor:
         encoded = memory.states if self.input_projection is None else self.input_projection(memory.states)
-        memory_bias = attention_bias(None, memory.hidden, states.dtype)
+        memory_bias = AttentionBias(hidden=memory.hidden)
         for layer in self.layers:
             states = layer(states, bias, encoded, memory_bias)
         return states

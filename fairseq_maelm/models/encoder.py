@@ -4,12 +4,12 @@ import hashlib
 from typing import List, NamedTuple, Optional
 
 import torch
-import torch.nn.functional as F
 from fairseq.data import Dictionary
 from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 
-from fairseq_maelm.modules.attention import attention_bias
+from fairseq_maelm.modules.attention_bias import AttentionBias
+from fairseq_maelm.modules.dropout import dropout
 from fairseq_maelm.modules.relative_position import BUCKET_FUNCTIONS, RelativePositionBias
 from fairseq_maelm.modules.transformer import LayerShape, TransformerLayer, run_layers
 
@@ -97,11 +97,15 @@ class MaelmEncoder(FairseqEncoder):
         if padded is None:
             padded = bool(padding.any())
         states = self.layernorm_embedding(self.embed_tokens(src_tokens) + self.embed_positions(positions))
-        states = F.dropout(states, self.dropout, self.training)
-        relative = None if self.relative_attention_bias is None else self.relative_attention_bias(positions)
-        bias = attention_bias(relative, padding if padded else None, states.dtype)
+        states = dropout(states, self.dropout, self.training)
+        bias = self._bias(positions, (~padding).sum(dim=1) if padded else None)
         all_states = run_layers(self.layers, states, bias)
         return EncoderOutput(all_states[-1], all_states)
+
+    def _bias(self, positions: Tensor, lengths: Optional[Tensor]) -> Optional[AttentionBias]:
+        if self.relative_attention_bias is not None:
+            return self.relative_attention_bias(positions, lengths)
+        return None if lengths is None else AttentionBias(lengths=lengths)
 
     def max_positions(self) -> int:
         """The longest sequence that has positions, <s> and </s> included."""

@@ -233,7 +233,9 @@ def load(folder: str, checkpoint_file: str, data_folder: str = ".", **overrides:
     if not os.path.exists(path):
         raise FileNotFoundError(f"there is no checkpoint {path}")
     data = os.path.abspath(os.path.join(folder, data_folder) if data_folder.startswith(".") else data_folder)
-    state = checkpoint_utils.load_checkpoint_to_cpu(path, {**overrides, "data": data}, load_on_all_ranks=False)
+    # How attention was computed in training is nothing to this machine.
+    overrides = {"attention": "auto", **overrides, "data": data}
+    state = checkpoint_utils.load_checkpoint_to_cpu(path, overrides, load_on_all_ranks=False)
     config = state["cfg"]
     task = tasks.setup_task(config.task, from_checkpoint=True)
     model = task.build_model(config.model, from_checkpoint=True)

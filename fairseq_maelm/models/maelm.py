@@ -51,7 +51,8 @@ def build_decoder(config: Any) -> Optional[MaelmDecoder]:
     """The decoder of a complete configuration; None where it has no layers. It has no dropout (appendix C)."""
     if not config.decoder_layers:
         return None
-    shape = LayerShape(config.decoder_embed_dim, config.decoder_ffn_embed_dim, config.decoder_attention_heads, 0.0, 0.0)
+    sizes = (config.decoder_embed_dim, config.decoder_ffn_embed_dim, config.decoder_attention_heads)
+    shape = LayerShape(*sizes, dropout=0.0, attention_dropout=0.0, attention_path=str(config.attention))
     positions = None if config.share_decoder_positions else config.max_positions
     return MaelmDecoder(
         config.decoder_layers, shape, positions, str(config.decoder_attention), config.encoder_embed_dim
@@ -76,6 +77,7 @@ class MaelmModel(FairseqEncoderModel):
             config.encoder_attention_heads,
             config.dropout,
             config.attention_dropout,
+            str(config.attention),
         )
         encoder = MaelmEncoder(
             dictionary,

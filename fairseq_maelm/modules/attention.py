@@ -1,59 +1,71 @@
 """Multi-head attention with an additive bias."""
 
-from typing import Optional
+from typing import Any, Optional, Tuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from fairseq_maelm.modules.attention_bias import AttentionBias
+from fairseq_maelm.modules.attention_paths import PATHS, choose_path
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, bias: Optional[Tensor], dropout: float) -> Tensor:
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, bias: Optional[AttentionBias], dropout: float, path: str = "auto"
+) -> Tensor:
     """Scaled dot-product attention (section 2.1): softmax(Q K^T / sqrt(d_h) + bias) V.
 
-    The one door to attention: whatever computes it must mean the same as ``attend_plainly``.
+    The one door to attention: every path means the same as "plain".
 
     Args:
         query: <float>[B, H, Q, d_h].
         key, value: <float>[B, H, S, d_h]; in self-attention Q is S.
-        bias: <float>[B or 1, H or 1, Q or 1, S], added to the logits; -inf hides a key. It may need a gradient.
+        bias: added to the logits, or None. One of distances, or a causal one, needs Q = S.
         dropout: probability of dropping an attention weight, in [0, 1).
+        path: one of ``ATTENTION_PATHS``.
 
     Returns:
-        <float>[B, H, Q, d_h].
+        <float>[B, H, Q, d_h]; zeros for sequences whose keys are all hidden.
+
+    Raises:
+        ValueError: if the path is forced and cannot compute this.
     """
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropout)
+    output = PATHS[choose_path(query, bias, dropout, path)](query, key, value, bias, dropout)
+    blind = None if bias is None else bias.blind(key.shape[-2])
+    return output if blind is None else output.masked_fill(blind, 0.0)
 
 
-def attend_plainly(query: Tensor, key: Tensor, value: Tensor, bias: Optional[Tensor], dropout: float) -> Tensor:
-    """The same, written out; the reference for tests. Arguments and result as in ``attend``."""
-    logits = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
-    if bias is not None:
-        logits = logits + bias
-    return F.dropout(logits.softmax(dim=-1), dropout) @ value
+class _Unpack(torch.autograd.Function):
+    """[B, S, 3, H, d_h] to query, key and value; packs their gradients without a copy where they lie so already.
 
-
-def attention_bias(relative: Optional[Tensor], padding: Optional[Tensor], dtype: torch.dtype) -> Optional[Tensor]:
-    """Join what is added to the attention logits.
-
-    Args:
-        relative: <float>[B or 1, H, S, S] relative position bias, or None.
-        padding: <bool>[B, S] True at padding, or None when there is none.
-        dtype: of the result.
-
-    Returns:
-        <dtype>[B or 1, H or 1, S, S], or None when there is nothing to add.
+    autograd's own way back through ``permute`` and ``unbind`` copies everything twice.
     """
-    if padding is None:
-        return None if relative is None else relative.to(dtype)
-    hidden = torch.zeros(padding.shape, dtype=dtype, device=padding.device).masked_fill(padding, float("-inf"))
-    hidden = hidden[:, None, None, :]
-    return hidden if relative is None else relative.to(dtype) + hidden
+
+    @staticmethod
+    def forward(ctx: Any, packed: Tensor) -> Tuple[Tensor, ...]:
+        query, key, value = packed.permute(2, 0, 3, 1, 4)
+        return query, key, value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        batch, heads, length, width = gradients[0].shape
+        shape = (batch, length, 3, heads, width)
+        places = torch.empty(shape, device="meta", dtype=gradients[0].dtype).permute(2, 0, 3, 1, 4)
+        storages = {gradient.untyped_storage().data_ptr() for gradient in gradients}
+        if len(storages) == 1 and all(
+            gradient.stride() == place.stride() and gradient.storage_offset() == place.storage_offset()
+            for gradient, place in zip(gradients, places)
+        ):
+            return gradients[0].as_strided(shape, torch.empty(shape, device="meta").stride())
+        return torch.stack([gradient.transpose(1, 2) for gradient in gradients], dim=2)
 
 
-def causal_bias(length: int, like: Tensor) -> Tensor:
-    """Hide every later position: [1, 1, length, length] of the dtype of ``like``, with -inf above the diagonal."""
-    hidden = torch.full((length, length), float("-inf"), dtype=like.dtype, device=like.device).triu(1)
-    return hidden[None, None]
+def unpack(packed: Tensor) -> Tuple[Tensor, ...]:
+    """Query, key and value, <float>[B, H, S, d_h] each, as views of <float>[B, S, 3, H, d_h]."""
+    if packed.device.type == "cpu":
+        return _Unpack.apply(packed)
+    return packed.permute(2, 0, 3, 1, 4).unbind()
 
 
 class _MultiHeadAttention(nn.Module):
@@ -61,14 +73,15 @@ class _MultiHeadAttention(nn.Module):
 
     out_proj: nn.Linear
 
-    def __init__(self, num_heads: int, dropout: float) -> None:
+    def __init__(self, num_heads: int, dropout: float, path: str) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.dropout = dropout
+        self.path = path
 
-    def attend_and_join(self, query: Tensor, key: Tensor, value: Tensor, bias: Optional[Tensor]) -> Tensor:
+    def attend_and_join(self, query: Tensor, key: Tensor, value: Tensor, bias: Optional[AttentionBias]) -> Tensor:
         """Attend as ``attend`` does and join the heads: <float>[B, Q, D]."""
-        attended = attend(query, key, value, bias, self.dropout if self.training else 0.0)
+        attended = attend(query, key, value, bias, self.dropout if self.training else 0.0, self.path)
         return self.out_proj(attended.transpose(1, 2).flatten(2))
 
 
@@ -79,19 +92,20 @@ class SelfAttention(_MultiHeadAttention):
         embed_dim: D, a multiple of ``num_heads``.
         num_heads: H.
         dropout: of the attention weights, while training.
+        path: how it is computed, one of ``ATTENTION_PATHS``.
     """
 
-    def __init__(self, embed_dim: int, num_heads: int, dropout: float) -> None:
-        super().__init__(num_heads, dropout)
+    def __init__(self, embed_dim: int, num_heads: int, dropout: float, path: str = "auto") -> None:
+        super().__init__(num_heads, dropout, path)
         # Queries, keys and values come from one matrix product; rows in this order.
         self.qkv_proj = nn.Linear(embed_dim, 3 * embed_dim)
         self.out_proj = nn.Linear(embed_dim, embed_dim)
 
-    def forward(self, states: Tensor, bias: Optional[Tensor]) -> Tensor:
+    def forward(self, states: Tensor, bias: Optional[AttentionBias]) -> Tensor:
         """<float>[B, S, D] to <float>[B, S, D]; ``bias`` as in ``attend``."""
         batch, length, width = states.shape
         qkv = self.qkv_proj(states).view(batch, length, 3, self.num_heads, width // self.num_heads)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # three times [B, H, S, d_h]
+        query, key, value = unpack(qkv)
         return self.attend_and_join(query, key, value, bias)
 
 
@@ -102,16 +116,17 @@ class CrossAttention(_MultiHeadAttention):
         embed_dim: D, a multiple of ``num_heads``.
         num_heads: H.
         dropout: of the attention weights, while training.
+        path: how it is computed, one of ``ATTENTION_PATHS``.
     """
 
-    def __init__(self, embed_dim: int, num_heads: int, dropout: float) -> None:
-        super().__init__(num_heads, dropout)
+    def __init__(self, embed_dim: int, num_heads: int, dropout: float, path: str = "auto") -> None:
+        super().__init__(num_heads, dropout, path)
         self.q_proj = nn.Linear(embed_dim, embed_dim)
         # Keys and values come from one matrix product; rows in this order.
         self.kv_proj = nn.Linear(embed_dim, 2 * embed_dim)
         self.out_proj = nn.Linear(embed_dim, embed_dim)
 
-    def forward(self, states: Tensor, memory: Tensor, bias: Optional[Tensor]) -> Tensor:
+    def forward(self, states: Tensor, memory: Tensor, bias: Optional[AttentionBias]) -> Tensor:
         """<float>[B, T, D], reading ``memory`` <float>[B, S, D], to <float>[B, T, D]; ``bias`` as in ``attend``."""
         batch, length, width = states.shape
         head_dim = width // self.num_heads

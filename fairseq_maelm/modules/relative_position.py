@@ -1,10 +1,12 @@
 """Learned relative position bias (Raffel et al., 2020, section 2.1), indexed by original positions."""
 
 import math
-from typing import Callable, Dict
+from typing import Callable, Dict, Optional
 
 import torch
 from torch import Tensor, nn
+
+from fairseq_maelm.modules.attention_bias import AttentionBias
 
 
 def t5_bucket(distance: int, num_buckets: int, max_distance: int) -> int:
@@ -84,17 +86,21 @@ class RelativePositionBias(nn.Embedding):
         self.bucket_of_distance: Tensor
         self.register_buffer("bucket_of_distance", ids, persistent=False)
 
-    def forward(self, positions: Tensor) -> Tensor:
-        """Look up the bias of every pair of positions.
+    def forward(  # type: ignore[override]
+        self, positions: Tensor, lengths: Optional[Tensor] = None
+    ) -> AttentionBias:
+        """The bias of every pair of positions, to be added to the scaled attention logits.
 
         Args:
             positions: <int64>[B, S] original positions; B may be 1 when all sequences share them.
-
-        Returns:
-            <float>[B, H, S, S], bias[b, h, query, key], to be added to the scaled attention logits.
+            lengths: <int64>[B] number of tokens of each sequence; nobody may read the padding behind them. None when
+                there is no padding.
         """
-        # The table is spread over distances first: its gradient then gathers 2P - 1 rows and not B * S * S.
-        of_distance = super().forward(self.bucket_of_distance).t().contiguous()
-        distances = positions[:, None, :] - positions[:, :, None] + (self.max_positions - 1)
-        bias = of_distance.index_select(1, distances.view(-1))
-        return bias.view(self.embedding_dim, *distances.shape).transpose(0, 1)
+        return AttentionBias(self.of_distance(), positions, lengths)
+
+    def of_distance(self) -> Tensor:
+        """The table spread over distances: <float>[H, 2P - 1], as ``AttentionBias`` wants it.
+
+        Its gradient gathers 2P - 1 rows and not B * S * S.
+        """
+        return super().forward(self.bucket_of_distance).t().contiguous()

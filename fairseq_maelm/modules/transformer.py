@@ -1,11 +1,13 @@
 """Transformer layers, and running a stack of them."""
 
-from typing import List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional, Tuple
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention import CrossAttention, SelfAttention
+from fairseq_maelm.modules.attention_bias import AttentionBias
+from fairseq_maelm.modules.dropout import add_dropped
 
 # What a decoder may attend to; checkpoints hold an attention as its place here.
 DECODER_ATTENTION = ("self", "self_cross", "causal_cross", "cross")
@@ -20,6 +22,7 @@ class LayerShape(NamedTuple):
         attention_heads: H, divides D.
         dropout: on the outputs of both sub-layers, in [0, 1).
         attention_dropout: on the attention weights, in [0, 1).
+        attention_path: how attention is computed, one of ``ATTENTION_PATHS``.
     """
 
     embed_dim: int
@@ -27,6 +30,12 @@ class LayerShape(NamedTuple):
     attention_heads: int
     dropout: float
     attention_dropout: float
+    attention_path: str = "auto"
+
+    @property
+    def attention(self) -> Tuple[int, int, float, str]:
+        """The arguments of an attention module."""
+        return self.embed_dim, self.attention_heads, self.attention_dropout, self.attention_path
 
 
 class TransformerLayer(nn.Module):
@@ -35,18 +44,18 @@ class TransformerLayer(nn.Module):
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
         self.dropout = shape.dropout
-        self.self_attn = SelfAttention(shape.embed_dim, shape.attention_heads, shape.attention_dropout)
+        self.self_attn = SelfAttention(*shape.attention)
         self.self_attn_layer_norm = nn.LayerNorm(shape.embed_dim)
         self.fc1 = nn.Linear(shape.embed_dim, shape.ffn_embed_dim)
         self.fc2 = nn.Linear(shape.ffn_embed_dim, shape.embed_dim)
         self.final_layer_norm = nn.LayerNorm(shape.embed_dim)
 
-    def forward(self, states: Tensor, bias: Optional[Tensor]) -> Tensor:
+    def forward(self, states: Tensor, bias: Optional[AttentionBias]) -> Tensor:
         """<float>[B, S, D] to <float>[B, S, D]; ``bias`` is added to the attention logits."""
-        attended = F.dropout(self.self_attn(states, bias), self.dropout, self.training)
-        states = self.self_attn_layer_norm(states + attended)
-        transformed = F.dropout(self.fc2(F.gelu(self.fc1(states))), self.dropout, self.training)
-        return self.final_layer_norm(states + transformed)
+        attended = self.self_attn(states, bias)
+        states = self.self_attn_layer_norm(add_dropped(states, attended, self.dropout, self.training))
+        transformed = self.fc2(F.gelu(self.fc1(states)))
+        return self.final_layer_norm(add_dropped(states, transformed, self.dropout, self.training))
 
 
 class DecoderLayer(nn.Module):
@@ -62,15 +71,17 @@ class DecoderLayer(nn.Module):
         self.dropout = shape.dropout
         self.self_attn: Optional[SelfAttention] = None
         if self_attention:
-            self.self_attn = SelfAttention(shape.embed_dim, shape.attention_heads, shape.attention_dropout)
+            self.self_attn = SelfAttention(*shape.attention)
             self.self_attn_layer_norm = nn.LayerNorm(shape.embed_dim)
-        self.cross_attn = CrossAttention(shape.embed_dim, shape.attention_heads, shape.attention_dropout)
+        self.cross_attn = CrossAttention(*shape.attention)
         self.cross_attn_layer_norm = nn.LayerNorm(shape.embed_dim)
         self.fc1 = nn.Linear(shape.embed_dim, shape.ffn_embed_dim)
         self.fc2 = nn.Linear(shape.ffn_embed_dim, shape.embed_dim)
         self.final_layer_norm = nn.LayerNorm(shape.embed_dim)
 
-    def forward(self, states: Tensor, bias: Optional[Tensor], memory: Tensor, memory_bias: Optional[Tensor]) -> Tensor:
+    def forward(
+        self, states: Tensor, bias: Optional[AttentionBias], memory: Tensor, memory_bias: Optional[AttentionBias]
+    ) -> Tensor:
         """<float>[B, T, D] to <float>[B, T, D].
 
         Args:
@@ -80,15 +91,15 @@ class DecoderLayer(nn.Module):
             memory_bias: added to the logits of cross-attention.
         """
         if self.self_attn is not None:
-            attended = F.dropout(self.self_attn(states, bias), self.dropout, self.training)
-            states = self.self_attn_layer_norm(states + attended)
-        attended = F.dropout(self.cross_attn(states, memory, memory_bias), self.dropout, self.training)
-        states = self.cross_attn_layer_norm(states + attended)
-        transformed = F.dropout(self.fc2(F.gelu(self.fc1(states))), self.dropout, self.training)
-        return self.final_layer_norm(states + transformed)
+            attended = self.self_attn(states, bias)
+            states = self.self_attn_layer_norm(add_dropped(states, attended, self.dropout, self.training))
+        attended = self.cross_attn(states, memory, memory_bias)
+        states = self.cross_attn_layer_norm(add_dropped(states, attended, self.dropout, self.training))
+        transformed = self.fc2(F.gelu(self.fc1(states)))
+        return self.final_layer_norm(add_dropped(states, transformed, self.dropout, self.training))
 
 
-def run_layers(layers: nn.ModuleList, states: Tensor, bias: Optional[Tensor]) -> List[Tensor]:
+def run_layers(layers: nn.ModuleList, states: Tensor, bias: Optional[AttentionBias]) -> List[Tensor]:
     """Apply layers one after another.
 
     Returns:

@@ -19,6 +19,7 @@ from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
 from fairseq_maelm.data.encoder_view import ENCODER_POSITIONS, MASKED_INPUTS, EncoderView
 from fairseq_maelm.data.masking import MAX_LENGTH, MaskingScheme
 from fairseq_maelm.models.sizes import SIZES
+from fairseq_maelm.modules.attention_paths import PATHS_OF_A_MACHINE
 from fairseq_maelm.tasks.vocabulary import (
     MASK,
     check_shards,
@@ -149,6 +150,9 @@ class MaelmTask(FairseqTask):
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model and check that it fits what the encoder will see."""
         check_model_name(cfg)
+        if from_checkpoint and getattr(cfg, "attention", "auto") in PATHS_OF_A_MACHINE:
+            # The checkpoint may come from another machine; all paths mean the same.
+            cfg.attention = "auto"
         model = super().build_model(cfg, from_checkpoint)
         decoder = getattr(model, "decoder", None)
         if decoder is None and self.encoder_view.hides_all_masks:

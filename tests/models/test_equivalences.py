@@ -8,7 +8,7 @@ from roberta import stock_roberta
 from support import batch_of, model_of, random_sequences
 
 from fairseq_maelm.models.roberta_weights import load_roberta_weights
-from fairseq_maelm.modules.attention import attention_bias
+from fairseq_maelm.modules.attention_bias import AttentionBias
 
 LENGTHS = [13, 30, 7, 2]
 MASKED = [[0, 3, 4, 12], [1, 2, 28], [6], [1]]
@@ -44,8 +44,9 @@ def test_dropped_tokens_equal_hidden_keys(buckets):
         hidden = torch.zeros(1, len(sequence), dtype=torch.bool)
         hidden[0, masked] = True
         states = encoder.layernorm_embedding(encoder.embed_tokens(tokens) + encoder.embed_positions(positions))
-        relative = None if buckets == "none" else encoder.relative_attention_bias(positions)
-        bias = attention_bias(relative, hidden, states.dtype)
+        bias = AttentionBias(hidden=hidden)
+        if buckets != "none":
+            bias = AttentionBias(encoder.relative_attention_bias.of_distance(), positions, hidden=hidden)
         for layer in encoder.layers:
             states = layer(states, bias)
         visible = [i for i in range(len(sequence)) if i not in masked]

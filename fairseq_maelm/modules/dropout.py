@@ -1,0 +1,99 @@
+"""Dropout that costs little on a CPU: eight decisions from each 64-bit random number, and one byte kept for each.
+
+torch draws a double for every decision there, one after the other. All random numbers come from torch's default
+generator, so that a seed, or a restored state of the generator, gives the same decisions again.
+"""
+
+from typing import Any, NamedTuple, Optional, Tuple
+
+import torch
+import torch.nn.functional as F
+from torch import Size, Tensor
+from torch.autograd.function import once_differentiable
+
+# The probability of dropping may be off by this share of itself and of its complement; 0.1 becomes 26 / 256.
+_TOLERANCE = 0.02
+
+
+class DropoutGrid(NamedTuple):
+    """How a random integer decides.
+
+    Attributes:
+        dtype: of the integers, which are uniform over the whole range of the type.
+        threshold: kept is what reaches it.
+        scale: 1 / probability of keeping, exactly: dropout then leaves the mean as it is.
+    """
+
+    dtype: torch.dtype
+    threshold: int
+    scale: float
+
+
+def dropout_grid(probability: float) -> DropoutGrid:
+    """The fewest bits that come close enough to a probability of dropping in (0, 1)."""
+    for dtype in (torch.int8, torch.int16, torch.int32):
+        values = 2 ** (8 * dtype.itemsize)
+        dropped = min(round(probability * values), values - 1)
+        grid = DropoutGrid(dtype, dropped - values // 2, values / (values - dropped))
+        if abs(dropped / values - probability) <= _TOLERANCE * min(probability, 1.0 - probability):
+            break
+    return grid
+
+
+def draw_decisions(shape: Size, grid: DropoutGrid) -> Tensor:
+    """Draw random integers <grid.dtype>[shape] on the CPU from torch's default generator."""
+    count = shape.numel()
+    words = torch.empty(-(-count * grid.dtype.itemsize // 8), dtype=torch.int64)
+    return words.random_(-(2**63), None).view(grid.dtype)[:count].view(shape)
+
+
+class _Dropout(torch.autograd.Function):
+    """residual + dropout(states), or without residual; keeps the random integers for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, residual: Optional[Tensor], probability: float) -> Tensor:
+        ctx.grid = dropout_grid(probability)
+        decisions = draw_decisions(states.shape, ctx.grid)
+        ctx.save_for_backward(decisions)
+        ctx.dtype = states.dtype
+        if residual is not None and residual.dtype == states.dtype:
+            return torch.addcmul(residual, states, _kept(decisions, ctx.grid, states.dtype), value=ctx.grid.scale)
+        dropped = _kept(decisions, ctx.grid, states.dtype).mul_(states).mul_(ctx.grid.scale)
+        return dropped if residual is None else residual + dropped
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tuple[Tensor, Optional[Tensor], None]:
+        (decisions,) = ctx.saved_tensors
+        of_states = _kept(decisions, ctx.grid, ctx.dtype).mul_(gradient).mul_(ctx.grid.scale)
+        return of_states, gradient if ctx.needs_input_grad[1] else None, None
+
+
+def _kept(decisions: Tensor, grid: DropoutGrid, dtype: torch.dtype) -> Tensor:
+    # Comparing into the final type at once saves the pass that would turn bits into numbers.
+    return torch.ge(decisions, grid.threshold, out=torch.empty(decisions.shape, dtype=dtype))
+
+
+def dropout(states: Tensor, probability: float, training: bool) -> Tensor:
+    """Zero each element with a probability and scale the others so that the mean stays.
+
+    Args:
+        states: <float>[...].
+        probability: in [0, 1). On a CPU it is rounded, by at most 2 percent of it (0.1 becomes 0.1016).
+        training: otherwise nothing is dropped.
+
+    Returns:
+        <float>[...].
+    """
+    if not training or probability == 0.0:
+        return states
+    if states.device.type != "cpu":
+        return F.dropout(states, probability, True)
+    return _Dropout.apply(states, None, probability)
+
+
+def add_dropped(residual: Tensor, states: Tensor, probability: float, training: bool) -> Tensor:
+    """residual + dropout(states), with fewer passes over memory; arguments as in ``dropout``, shapes equal."""
+    if not training or probability == 0.0 or states.device.type != "cpu":
+        return residual + dropout(states, probability, training)
+    return _Dropout.apply(states, residual, probability)
