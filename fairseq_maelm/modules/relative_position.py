@@ -1,7 +1,7 @@
 """Learned relative position bias (Raffel et al., 2020, section 2.1), indexed by original positions."""
 
 import math
-from typing import Callable, Dict
+from typing import Callable, Dict, Optional
 
 import torch
 from torch import Tensor, nn
@@ -84,17 +84,19 @@ class RelativePositionBias(nn.Embedding):
         self.bucket_of_distance: Tensor
         self.register_buffer("bucket_of_distance", ids, persistent=False)
 
-    def forward(self, positions: Tensor) -> Tensor:
+    def forward(self, positions: Tensor, query_positions: Optional[Tensor] = None) -> Tensor:
         """Look up the bias of every pair of positions.
 
         Args:
             positions: <int64>[B, S] original positions; B may be 1 when all sequences share them.
+            query_positions: <int64>[B, Q] of the queries, where they are not those of the keys.
 
         Returns:
-            <float>[B, H, S, S], bias[b, h, query, key], to be added to the scaled attention logits.
+            <float>[B, H, Q, S], bias[b, h, query, key], to be added to the scaled attention logits.
         """
+        queries = positions if query_positions is None else query_positions
         # The table is spread over distances first: its gradient then gathers 2P - 1 rows and not B * S * S.
         of_distance = super().forward(self.bucket_of_distance).t().contiguous()
-        distances = positions[:, None, :] - positions[:, :, None] + (self.max_positions - 1)
+        distances = positions[:, None, :] - queries[:, :, None] + (self.max_positions - 1)
         bias = of_distance.index_select(1, distances.view(-1))
         return bias.view(self.embedding_dim, *distances.shape).transpose(0, 1)

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention import CrossAttention, SelfAttention
+from fairseq_maelm.modules.queries import Queries
 
 # What a decoder may attend to; checkpoints hold an attention as its place here.
 DECODER_ATTENTION = ("self", "self_cross", "causal_cross", "cross")
@@ -41,9 +42,14 @@ class TransformerLayer(nn.Module):
         self.fc2 = nn.Linear(shape.ffn_embed_dim, shape.embed_dim)
         self.final_layer_norm = nn.LayerNorm(shape.embed_dim)
 
-    def forward(self, states: Tensor, bias: Optional[Tensor]) -> Tensor:
-        """<float>[B, S, D] to <float>[B, S, D]; ``bias`` is added to the attention logits."""
-        attended = F.dropout(self.self_attn(states, bias), self.dropout, self.training)
+    def forward(self, states: Tensor, bias: Optional[Tensor], queries: Optional[Queries] = None) -> Tensor:
+        """<float>[B, S, D] to <float>[B, S, D]; ``bias`` is added to the attention logits.
+
+        With ``queries`` the result is what the full layer gives there, <float>[M, D], and ``bias`` is for them.
+        """
+        attended = F.dropout(self.self_attn(states, bias, queries), self.dropout, self.training)
+        if queries is not None:
+            states = queries.take(states)
         states = self.self_attn_layer_norm(states + attended)
         transformed = F.dropout(self.fc2(F.gelu(self.fc1(states))), self.dropout, self.training)
         return self.final_layer_norm(states + transformed)
@@ -70,7 +76,14 @@ class DecoderLayer(nn.Module):
         self.fc2 = nn.Linear(shape.ffn_embed_dim, shape.embed_dim)
         self.final_layer_norm = nn.LayerNorm(shape.embed_dim)
 
-    def forward(self, states: Tensor, bias: Optional[Tensor], memory: Tensor, memory_bias: Optional[Tensor]) -> Tensor:
+    def forward(
+        self,
+        states: Tensor,
+        bias: Optional[Tensor],
+        memory: Tensor,
+        memory_bias: Optional[Tensor],
+        queries: Optional[Queries] = None,
+    ) -> Tensor:
         """<float>[B, T, D] to <float>[B, T, D].
 
         Args:
@@ -78,23 +91,43 @@ class DecoderLayer(nn.Module):
             bias: added to the logits of self-attention.
             memory: <float>[B, S, D] the encoder's output.
             memory_bias: added to the logits of cross-attention.
+            queries: the result is wanted for these alone, <float>[M, D]. A layer without self-attention reads no other
+                states either and takes <float>[M, D].
         """
         if self.self_attn is not None:
-            attended = F.dropout(self.self_attn(states, bias), self.dropout, self.training)
+            attended = F.dropout(self.self_attn(states, bias, queries), self.dropout, self.training)
+            if queries is not None:
+                states = queries.take(states)
             states = self.self_attn_layer_norm(states + attended)
-        attended = F.dropout(self.cross_attn(states, memory, memory_bias), self.dropout, self.training)
+        attended = F.dropout(self.cross_attn(states, memory, memory_bias, queries), self.dropout, self.training)
         states = self.cross_attn_layer_norm(states + attended)
         transformed = F.dropout(self.fc2(F.gelu(self.fc1(states))), self.dropout, self.training)
         return self.final_layer_norm(states + transformed)
 
 
-def run_layers(layers: nn.ModuleList, states: Tensor, bias: Optional[Tensor]) -> List[Tensor]:
+def run_layers(
+    layers: nn.ModuleList,
+    states: Tensor,
+    bias: Optional[Tensor],
+    queries: Optional[Queries] = None,
+    query_bias: Optional[Tensor] = None,
+) -> List[Tensor]:
     """Apply layers one after another.
+
+    Args:
+        layers: L of them.
+        states: <float>[B, S, D].
+        bias: added to the attention logits.
+        queries: the result of the last layer is wanted for these alone, <float>[M, D].
+        query_bias: added to their attention logits.
 
     Returns:
         the states before the first layer and after each, L + 1 times <float>[B, S, D].
     """
     all_states = [states]
-    for layer in layers:
-        all_states.append(layer(all_states[-1], bias))
+    for number, layer in enumerate(layers, 1):
+        if queries is not None and number == len(layers):
+            all_states.append(layer(all_states[-1], query_bias, queries))
+        else:
+            all_states.append(layer(all_states[-1], bias))
     return all_states
