@@ -4,8 +4,6 @@ import math
 from dataclasses import dataclass
 from typing import Any, Dict, List, Tuple
 
-import torch
-import torch.nn.functional as F
 from fairseq import utils
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import FairseqDataclass
@@ -35,14 +33,12 @@ class MaelmCriterion(FairseqCriterion):
             figures to log, all of them sums.
         """
         net_input, target = sample["net_input"], sample["target"]
-        logits = model(**net_input)[0]
-        loss = F.cross_entropy(logits.float(), target, reduction="sum")
+        # Computed inside the model's forward, which is what wrappers for several GPUs watch.
+        loss, extra = model(**net_input, target=target)
         sample_size = target.numel()
         layout = net_input["layout"]
         visible = layout["visible_rows"].numel()
         slots = net_input["src_tokens"].numel() + len(net_input["src_tokens"]) * layout["full_length"]
-        with torch.no_grad():
-            correct = (logits.argmax(dim=-1) == target).sum()
         return (
             loss,
             sample_size,
@@ -51,7 +47,7 @@ class MaelmCriterion(FairseqCriterion):
                 "sample_size": sample_size,
                 "ntokens": sample["ntokens"],
                 "nsentences": sample["nsentences"],
-                "ncorrect": correct,
+                "ncorrect": extra["correct"],
                 "slots": slots,
                 "filled_slots": visible + sample["ntokens"],
             },

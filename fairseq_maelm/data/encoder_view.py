@@ -1,7 +1,7 @@
 """What the encoder sees of a masked sequence, and which of its states the decoder gets (Table 2 and Figure 4)."""
 
 from dataclasses import dataclass
-from typing import Any, Dict, NamedTuple
+from typing import Any, Dict, NamedTuple, Tuple
 
 import numpy as np
 import torch
@@ -114,6 +114,25 @@ def show_batch(
     return show(view, draw, inside, mask_index, fraction, random)
 
 
+def _columns(counts: np.ndarray) -> np.ndarray:
+    """<int64>[sum of counts]: 0, 1, 2, ... for each of the counts."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def query_rows(predicted: np.ndarray) -> Tuple[np.ndarray, int]:
+    """Where the places to predict stand if those of each sequence move together to the left.
+
+    Args:
+        predicted: <bool>[B, T].
+
+    Returns:
+        ``query_rows`` <int64>[M] and ``query_length`` of the layout.
+    """
+    counts = predicted.sum(axis=1)
+    length = int(counts.max())
+    return np.repeat(np.arange(len(counts)) * length, counts) + _columns(counts), length
+
+
 def encoder_input(
     shown: Shown, predicted: np.ndarray, lengths: np.ndarray, pad: int, positions: str = "original"
 ) -> Dict[str, Any]:
@@ -132,7 +151,7 @@ def encoder_input(
     rows, places = np.nonzero(shown.visible)
     counts = shown.visible.sum(axis=1)
     width = int(counts.max())
-    columns = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    columns = _columns(counts)
     src_tokens = np.full((len(lengths), width), pad, dtype=np.int64)
     src_tokens[rows, columns] = shown.tokens[rows, places]
     src_positions = np.zeros_like(src_tokens)
@@ -142,6 +161,7 @@ def encoder_input(
     if shown.returned is not shown.visible:
         enters = shown.returned[rows, places]
         encoder_rows, slots = encoder_rows[enters], slots[enters]
+    rows_of_queries, query_length = query_rows(predicted)
     layout: Layout = {
         "positions": torch.from_numpy(src_positions),
         "full_lengths": torch.from_numpy(lengths),
@@ -149,6 +169,9 @@ def encoder_input(
         "visible_rows": torch.from_numpy(encoder_rows),
         "visible_slots": torch.from_numpy(slots),
         "masked_slots": torch.from_numpy(np.flatnonzero(predicted)),
+        "query_rows": torch.from_numpy(rows_of_queries),
+        "query_length": query_length,
+        "all_visible": len(slots) == int(lengths.sum()),
         "encoder_padded": bool((counts < width).any()),
         "decoder_padded": bool((lengths < full_length).any()),
     }

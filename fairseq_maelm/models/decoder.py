@@ -1,11 +1,13 @@
 """The shallow decoder of pretraining, in all forms of the paper's Table 2."""
 
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import torch
 from torch import Tensor, nn
 
+from fairseq_maelm.batch import Layout
 from fairseq_maelm.modules.attention_bias import AttentionBias
+from fairseq_maelm.modules.queries import Queries
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION, DecoderLayer, LayerShape, TransformerLayer, run_layers
 
 # What ``MaelmDecoder.identity`` holds: settings that the parameters' shapes do not show.
@@ -23,6 +25,25 @@ class Memory(NamedTuple):
 
     states: Tensor
     hidden: Optional[Tensor]
+
+
+def encoder_memory(visible: Tensor, src_tokens: Tensor, padding_idx: int, layout: Optional[Layout]) -> Memory:
+    """The encoder's output for a decoder with cross-attention.
+
+    A state that does not enter the decoder's input is not to be read by cross-attention either.
+
+    Args:
+        visible: <float>[B, S, D] the encoder's last states.
+        src_tokens: <int64>[B, S] what they were computed from.
+        padding_idx: the padding symbol.
+        layout: says which states enter the decoder; without it, all but padding.
+    """
+    if layout is None:
+        return Memory(visible, src_tokens.eq(padding_idx))
+    if len(layout["visible_rows"]) == src_tokens.numel():
+        return Memory(visible, None)
+    hidden = torch.ones(src_tokens.numel(), dtype=torch.bool, device=visible.device)
+    return Memory(visible, hidden.index_fill(0, layout["visible_rows"], False).view(src_tokens.shape))
 
 
 class MaelmDecoder(nn.Module):
@@ -65,7 +86,12 @@ class MaelmDecoder(nn.Module):
         return self.attention == "causal_cross"
 
     def forward(
-        self, full: Tensor, shared_positions: Tensor, padding: Optional[Tensor], memory: Optional[Memory] = None
+        self,
+        full: Tensor,
+        shared_positions: Tensor,
+        padding: Optional[Tensor],
+        memory: Optional[Memory] = None,
+        queries: Optional[Queries] = None,
     ) -> Tensor:
         """Decode reassembled sequences.
 
@@ -75,9 +101,11 @@ class MaelmDecoder(nn.Module):
             shared_positions: <float>[P, D] the encoder's position table, read only when the decoder has none.
             padding: <bool>[B, T] True at padding, or None when there is none.
             memory: the encoder's output, for cross-attention.
+            queries: the result is wanted for these alone. Given to a decoder from left to right, which predicts every
+                token, they save nothing.
 
         Returns:
-            <float>[B, T, width of the decoder].
+            <float>[B, T, width of the decoder], or [M, width of the decoder] for ``queries``.
         """
         if self.input_projection is not None:
             full = self.input_projection(full)
@@ -89,12 +117,35 @@ class MaelmDecoder(nn.Module):
         else:
             bias = AttentionBias(hidden=padding)
         if memory is None:
-            return run_layers(self.layers, states, bias)[-1]
-        return self._run_with_memory(states, bias, memory)
+            return run_layers(self.layers, states, bias, queries, bias)[-1]
+        if self.autoregressive:
+            decoded = self._run_with_memory(states, bias, memory, None)
+            return decoded if queries is None else queries.take(decoded)
+        return self._run_with_memory(states, bias, memory, queries)
 
-    def _run_with_memory(self, states: Tensor, bias: Optional[AttentionBias], memory: Memory) -> Tensor:
+    def _run_with_memory(
+        self, states: Tensor, bias: Optional[AttentionBias], memory: Memory, queries: Optional[Queries]
+    ) -> Tensor:
         encoded = memory.states if self.input_projection is None else self.input_projection(memory.states)
         memory_bias = AttentionBias(hidden=memory.hidden)
-        for layer in self.layers:
-            states = layer(states, bias, encoded, memory_bias)
-        return states
+        everywhere = queries
+        if self.attention != "cross":
+            # Self-attention reads all positions, so that only the last layer can leave some out.
+            everywhere = None
+        elif queries is not None:
+            states = queries.take(states)
+        for layer in self.layers[:-1]:
+            states = layer(states, bias, encoded, memory_bias, everywhere)
+        return self.layers[-1](states, bias, encoded, memory_bias, queries)
+
+
+def build_decoder(config: Any) -> Optional[MaelmDecoder]:
+    """The decoder of a complete configuration; None where it has no layers. It has no dropout (appendix C)."""
+    if not config.decoder_layers:
+        return None
+    sizes = (config.decoder_embed_dim, config.decoder_ffn_embed_dim, config.decoder_attention_heads)
+    shape = LayerShape(*sizes, dropout=0.0, attention_dropout=0.0, attention_path=str(config.attention))
+    positions = None if config.share_decoder_positions else config.max_positions
+    return MaelmDecoder(
+        config.decoder_layers, shape, positions, str(config.decoder_attention), config.encoder_embed_dim
+    )

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention_bias import AttentionBias
 from fairseq_maelm.modules.dropout import dropout
+from fairseq_maelm.modules.queries import Queries
 from fairseq_maelm.modules.relative_position import BUCKET_FUNCTIONS, RelativePositionBias
 from fairseq_maelm.modules.transformer import LayerShape, TransformerLayer, run_layers
 
@@ -23,8 +24,8 @@ class EncoderOutput(NamedTuple):
     """What the encoder returns.
 
     Attributes:
-        states: <float>[B, S, D] of the last layer.
-        all_states: L + 1 times <float>[B, S, D]: the embeddings, then the states after each layer.
+        states: <float>[B, S, D] of the last layer; <float>[M, D] where they were asked for at M positions alone.
+        all_states: L + 1 times <float>[B, S, D]: the embeddings, then the states after each layer, at last ``states``.
     """
 
     states: Tensor
@@ -82,7 +83,11 @@ class MaelmEncoder(FairseqEncoder):
         self.register_buffer("identity", torch.tensor(identity, dtype=torch.int64))
 
     def forward(
-        self, src_tokens: Tensor, positions: Optional[Tensor] = None, padded: Optional[bool] = None
+        self,
+        src_tokens: Tensor,
+        positions: Optional[Tensor] = None,
+        padded: Optional[bool] = None,
+        queries: Optional[Queries] = None,
     ) -> EncoderOutput:
         """Encode visible tokens.
 
@@ -90,6 +95,7 @@ class MaelmEncoder(FairseqEncoder):
             src_tokens: <int64>[B, S], padded on the right.
             positions: <int64>[B, S] original positions; 0, 1, 2, ... if not given.
             padded: whether there is any padding; looked up if not given, which waits for the device.
+            queries: the last layer's states are wanted for these alone; needs ``positions``.
         """
         if positions is None:
             positions = torch.arange(src_tokens.shape[1], device=src_tokens.device)[None, :]
@@ -99,7 +105,10 @@ class MaelmEncoder(FairseqEncoder):
         states = self.layernorm_embedding(self.embed_tokens(src_tokens) + self.embed_positions(positions))
         states = dropout(states, self.dropout, self.training)
         bias = self._bias(positions, (~padding).sum(dim=1) if padded else None)
-        all_states = run_layers(self.layers, states, bias)
+        query_bias = bias
+        if queries is not None and bias is not None and bias.of_distance is not None:
+            query_bias = bias.read_from(queries.pad(queries.take(positions), len(positions)))
+        all_states = run_layers(self.layers, states, bias, queries, query_bias)
         return EncoderOutput(all_states[-1], all_states)
 
     def _bias(self, positions: Tensor, lengths: Optional[Tensor]) -> Optional[AttentionBias]:

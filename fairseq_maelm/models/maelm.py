@@ -14,49 +14,19 @@ from fairseq_maelm.batch import Layout, padding_mask
 from fairseq_maelm.models.checkpoint import fit_state_dict
 from fairseq_maelm.models.checks import check_config
 from fairseq_maelm.models.config import MaelmModelConfig, complete_config
-from fairseq_maelm.models.decoder import MaelmDecoder, Memory
+from fairseq_maelm.models.decoder import MaelmDecoder, Memory, build_decoder, encoder_memory
 from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
 from fairseq_maelm.models.sizes import SIZES, fill_from_size
 from fairseq_maelm.modules.heads import ClassificationHead, MaskedTokenHead
+from fairseq_maelm.modules.initialisation import initialize
+from fairseq_maelm.modules.linear_cross_entropy import MaskedTokenLoss
+from fairseq_maelm.modules.queries import Queries, masked_queries
 from fairseq_maelm.modules.reassemble import reassemble
-from fairseq_maelm.modules.relative_position import RelativePositionBias
 from fairseq_maelm.modules.transformer import LayerShape
 
 logger = logging.getLogger(__name__)
 
 __all__ = ["MaelmModel", "MaelmModelConfig", "complete_config"]
-
-
-# Of the table of relative biases, which are added to logits and have nothing to do with the width.
-_RELATIVE_STD = 0.02
-
-
-def initialize(module: nn.Module, std: float, embedding_std: float) -> None:
-    """Draw linear weights from N(0, std^2) and the embeddings of tokens and positions from N(0, embedding_std^2).
-
-    Biases and the padding's embedding are zero.
-    """
-    if isinstance(module, nn.Linear):
-        module.weight.data.normal_(mean=0.0, std=std)
-        if module.bias is not None:
-            module.bias.data.zero_()
-    if isinstance(module, nn.Embedding):
-        relative = isinstance(module, RelativePositionBias)
-        module.weight.data.normal_(mean=0.0, std=_RELATIVE_STD if relative else embedding_std)
-        if module.padding_idx is not None:
-            module.weight.data[module.padding_idx].zero_()
-
-
-def build_decoder(config: Any) -> Optional[MaelmDecoder]:
-    """The decoder of a complete configuration; None where it has no layers. It has no dropout (appendix C)."""
-    if not config.decoder_layers:
-        return None
-    sizes = (config.decoder_embed_dim, config.decoder_ffn_embed_dim, config.decoder_attention_heads)
-    shape = LayerShape(*sizes, dropout=0.0, attention_dropout=0.0, attention_path=str(config.attention))
-    positions = None if config.share_decoder_positions else config.max_positions
-    return MaelmDecoder(
-        config.decoder_layers, shape, positions, str(config.decoder_attention), config.encoder_embed_dim
-    )
 
 
 @register_model("maelm", dataclass=MaelmModelConfig)
@@ -127,18 +97,10 @@ class MaelmModel(FairseqEncoderModel):
         return reassemble(visible, self.encoder.embed_tokens.weight[self.mask_index], layout)
 
     def memory(self, visible: Tensor, src_tokens: Tensor, layout: Optional[Layout]) -> Optional[Memory]:
-        """The encoder's output for a decoder with cross-attention; None for others.
-
-        A state that does not enter the decoder's input is not to be read by cross-attention either.
-        """
+        """The encoder's output for a decoder with cross-attention; None for others."""
         if self.decoder is None or not self.decoder.reads_encoder:
             return None
-        if layout is None:
-            return Memory(visible, src_tokens.eq(self.encoder.padding_idx))
-        if len(layout["visible_rows"]) == src_tokens.numel():
-            return Memory(visible, None)
-        hidden = torch.ones(src_tokens.numel(), dtype=torch.bool, device=visible.device)
-        return Memory(visible, hidden.index_fill(0, layout["visible_rows"], False).view(src_tokens.shape))
+        return encoder_memory(visible, src_tokens, self.encoder.padding_idx, layout)
 
     def decoder_input(self, visible: Tensor, src_tokens: Tensor, layout: Optional[Layout]) -> Tensor:
         """What the decoder starts from, <float>[B, T, D]: reassembled states, or for a decoder that goes from left to
@@ -149,11 +111,20 @@ class MaelmModel(FairseqEncoderModel):
             return self.encoder.embed_tokens(shifted)
         return visible if layout is None else self.reassemble(visible, layout)
 
-    def decode(self, full: Tensor, padding: Optional[Tensor], memory: Optional[Memory] = None) -> Tensor:
-        """Run the decoder, if there is one: <float>[B, T, D] to <float>[B, T, its width]; ``padding`` <bool>[B, T]."""
+    def decode(
+        self,
+        full: Tensor,
+        padding: Optional[Tensor],
+        memory: Optional[Memory] = None,
+        queries: Optional[Queries] = None,
+    ) -> Tensor:
+        """Run the decoder, if there is one: <float>[B, T, D] to <float>[B, T, its width]; ``padding`` <bool>[B, T].
+
+        Where states are wanted for ``queries`` alone they are <float>[M, its width].
+        """
         if self.decoder is None:
-            return full
-        return self.decoder(full, self.encoder.embed_positions.weight, padding, memory)
+            return full if queries is None else queries.take(full)
+        return self.decoder(full, self.encoder.embed_positions.weight, padding, memory, queries)
 
     def forward(
         self,
@@ -163,8 +134,9 @@ class MaelmModel(FairseqEncoderModel):
         features_only: bool = False,
         return_all_hiddens: bool = False,
         classification_head_name: Optional[str] = None,
-    ) -> Tuple[Tensor, Dict[str, Optional[List[Tensor]]]]:
-        """Predict masked tokens (Figure 2), or give features or class scores.
+        target: Optional[Tensor] = None,
+    ) -> Tuple[Tensor, Dict[str, Any]]:
+        """Predict masked tokens (Figure 2), or give their loss, features or class scores.
 
         Args:
             src_tokens: <int64>[B, S] the tokens that the encoder sees, padded on the right.
@@ -174,12 +146,17 @@ class MaelmModel(FairseqEncoderModel):
             features_only: return the encoder's last states instead of predictions.
             return_all_hiddens: give the states of all layers in the second value.
             classification_head_name: return the scores of this head, computed from the encoder's last states.
+            target: <int64>[M] the tokens at the masked slots in order; asks for their loss, as ``masked_token_loss``
+                computes it, and needs a layout.
 
         Returns:
-            logits <float>[M, V] at the masked slots in order, or [B, S, V] without a layout; or features
-            <float>[B, S, D]; or class scores <float>[B, classes]. And a dictionary whose ``inner_states`` holds
-            L + 1 times <float>[B, S, D], or None.
+            logits <float>[M, V] at the masked slots in order, or [B, S, V] without a layout; or the loss <float>[];
+            or features <float>[B, S, D]; or class scores <float>[B, classes]. And a dictionary whose ``inner_states``
+            holds L + 1 times <float>[B, S, D], or None; beside a loss it holds ``correct`` <int64>[] instead.
         """
+        if target is not None:
+            loss, correct = self.masked_token_loss(src_tokens, layout, target)
+            return loss, {"correct": correct}
         encoded = self.encode(src_tokens, layout)
         extra = {"inner_states": encoded.all_states if return_all_hiddens else None}
         if classification_head_name is not None:
@@ -202,20 +179,46 @@ class MaelmModel(FairseqEncoderModel):
         Raises:
             ValueError: if the model was built for fine-tuning, without decoder and prediction head.
         """
+        head = self._prediction_head()
+        decoded = self._reassemble_and_decode(visible, src_tokens, layout, None)
+        if layout is not None:
+            decoded = decoded.flatten(0, 1).index_select(0, layout["masked_slots"])
+        return head(decoded, self.encoder.embed_tokens.weight)
+
+    def masked_token_loss(self, src_tokens: Tensor, layout: Optional[Layout], target: Tensor) -> MaskedTokenLoss:
+        """Cross-entropy of what ``predict_tokens`` predicts, computed where it is needed alone.
+
+        The last layer before the prediction head has queries at the masked positions only, and logits exist for some
+        of them at a time. Arguments and errors as in ``forward``.
+        """
+        head = self._prediction_head()
+        if layout is None:
+            raise ValueError("a loss needs the layout of the masked tokens beside their targets")
+        queries = masked_queries(layout)
+        if self.decoder is None and layout["all_visible"]:
+            decoded = self.encoder(src_tokens, layout["positions"], layout["encoder_padded"], queries).states
+        else:
+            visible = self.encode(src_tokens, layout).states
+            decoded = self._reassemble_and_decode(visible, src_tokens, layout, queries)
+        return head.loss(decoded, self.encoder.embed_tokens.weight, target)
+
+    def _reassemble_and_decode(
+        self, visible: Tensor, src_tokens: Tensor, layout: Optional[Layout], queries: Optional[Queries]
+    ) -> Tensor:
+        full = self.decoder_input(visible, src_tokens, layout)
+        memory = self.memory(visible, src_tokens, layout)
+        if layout is None:
+            return self.decode(full, src_tokens.eq(self.encoder.padding_idx), memory)
+        padding = padding_mask(layout["full_lengths"], layout["full_length"]) if layout["decoder_padded"] else None
+        return self.decode(full, padding, memory, queries)
+
+    def _prediction_head(self) -> MaskedTokenHead:
         if self.lm_head is None:
             raise ValueError(
                 "this model was built for fine-tuning, without decoder and prediction head: load the pretrained "
                 "checkpoint to predict masked tokens"
             )
-        full = self.decoder_input(visible, src_tokens, layout)
-        memory = self.memory(visible, src_tokens, layout)
-        if layout is None:
-            decoded = self.decode(full, src_tokens.eq(self.encoder.padding_idx), memory)
-        else:
-            padding = padding_mask(layout["full_lengths"], layout["full_length"]) if layout["decoder_padded"] else None
-            decoded = self.decode(full, padding, memory)
-            decoded = decoded.reshape(-1, decoded.shape[-1]).index_select(0, layout["masked_slots"])
-        return self.lm_head(decoded, self.encoder.embed_tokens.weight)
+        return self.lm_head
 
     def extract_features(
         self, src_tokens: Tensor, return_all_hiddens: bool = False

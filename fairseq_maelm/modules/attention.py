@@ -3,11 +3,13 @@
 from typing import Any, Optional, Tuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fairseq_maelm.modules.attention_bias import AttentionBias
 from fairseq_maelm.modules.attention_paths import PATHS, choose_path
+from fairseq_maelm.modules.queries import Queries
 
 
 def attend(
@@ -79,10 +81,18 @@ class _MultiHeadAttention(nn.Module):
         self.dropout = dropout
         self.path = path
 
-    def attend_and_join(self, query: Tensor, key: Tensor, value: Tensor, bias: Optional[AttentionBias]) -> Tensor:
-        """Attend as ``attend`` does and join the heads: <float>[B, Q, D]."""
+    def attend_and_join(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Optional[AttentionBias],
+        queries: Optional[Queries] = None,
+    ) -> Tensor:
+        """Attend as ``attend`` does and join the heads: <float>[B, Q, D], or [M, D] for ``queries``."""
         attended = attend(query, key, value, bias, self.dropout if self.training else 0.0, self.path)
-        return self.out_proj(attended.transpose(1, 2).flatten(2))
+        joined = attended.transpose(1, 2).flatten(2)
+        return self.out_proj(joined if queries is None else queries.unpad(joined))
 
 
 class SelfAttention(_MultiHeadAttention):
@@ -101,12 +111,26 @@ class SelfAttention(_MultiHeadAttention):
         self.qkv_proj = nn.Linear(embed_dim, 3 * embed_dim)
         self.out_proj = nn.Linear(embed_dim, embed_dim)
 
-    def forward(self, states: Tensor, bias: Optional[AttentionBias]) -> Tensor:
-        """<float>[B, S, D] to <float>[B, S, D]; ``bias`` as in ``attend``."""
+    def forward(self, states: Tensor, bias: Optional[AttentionBias], queries: Optional[Queries] = None) -> Tensor:
+        """<float>[B, S, D] to <float>[B, S, D], or to [M, D] for ``queries``; ``bias`` as in ``attend``."""
+        if queries is not None:
+            return self._attend_from(states, bias, queries)
         batch, length, width = states.shape
         qkv = self.qkv_proj(states).view(batch, length, 3, self.num_heads, width // self.num_heads)
         query, key, value = unpack(qkv)
         return self.attend_and_join(query, key, value, bias)
+
+    def _attend_from(self, states: Tensor, bias: Optional[AttentionBias], queries: Queries) -> Tensor:
+        """The rows of ``forward`` at the queries; keys and values come from all of <float>[B, S, D]."""
+        batch, length, width = states.shape
+        head_dim = width // self.num_heads
+        query_weight, kv_weight = self.qkv_proj.weight.split([width, 2 * width])
+        query_bias, kv_bias = self.qkv_proj.bias.split([width, 2 * width])
+        rows = F.linear(queries.take(states), query_weight, query_bias)
+        query = queries.pad(rows, batch).unflatten(2, (self.num_heads, head_dim)).transpose(1, 2)
+        kv = F.linear(states, kv_weight, kv_bias).view(batch, length, 2, self.num_heads, head_dim)
+        key, value = kv.permute(2, 0, 3, 1, 4)
+        return self.attend_and_join(query, key, value, bias, queries)
 
 
 class CrossAttention(_MultiHeadAttention):
@@ -126,11 +150,19 @@ class CrossAttention(_MultiHeadAttention):
         self.kv_proj = nn.Linear(embed_dim, 2 * embed_dim)
         self.out_proj = nn.Linear(embed_dim, embed_dim)
 
-    def forward(self, states: Tensor, memory: Tensor, bias: Optional[AttentionBias]) -> Tensor:
-        """<float>[B, T, D], reading ``memory`` <float>[B, S, D], to <float>[B, T, D]; ``bias`` as in ``attend``."""
-        batch, length, width = states.shape
+    def forward(
+        self, states: Tensor, memory: Tensor, bias: Optional[AttentionBias], queries: Optional[Queries] = None
+    ) -> Tensor:
+        """<float>[B, T, D], reading ``memory`` <float>[B, S, D], to <float>[B, T, D]; ``bias`` as in ``attend``.
+
+        With ``queries`` states and result are their rows alone, <float>[M, D].
+        """
+        batch, length, width = memory.shape
         head_dim = width // self.num_heads
-        query = self.q_proj(states).view(batch, length, self.num_heads, head_dim).transpose(1, 2)
-        kv = self.kv_proj(memory).view(batch, memory.shape[1], 2, self.num_heads, head_dim)
+        query = self.q_proj(states)
+        if queries is not None:
+            query = queries.pad(query, batch)
+        query = query.unflatten(2, (self.num_heads, head_dim)).transpose(1, 2)
+        kv = self.kv_proj(memory).view(batch, length, 2, self.num_heads, head_dim)
         key, value = kv.permute(2, 0, 3, 1, 4)
-        return self.attend_and_join(query, key, value, bias)
+        return self.attend_and_join(query, key, value, bias, queries)

@@ -140,6 +140,7 @@ class AttentionBias:
         lengths: <int64>[B] number of tokens of each sequence; the keys behind are padding.
         hidden: <bool>[B, S] True at keys that no query may read.
         causal: whether each query reads only the keys up to its own column.
+        query_positions: <int64>[B, Q] positions of the queries, where they are not those of the keys.
     """
 
     def __init__(
@@ -149,6 +150,7 @@ class AttentionBias:
         lengths: Optional[Tensor] = None,
         hidden: Optional[Tensor] = None,
         causal: bool = False,
+        query_positions: Optional[Tensor] = None,
     ) -> None:
         if (of_distance is None) != (positions is None):
             raise ValueError("a bias of distances needs positions, and positions mean nothing without it")
@@ -157,6 +159,7 @@ class AttentionBias:
         self.lengths = lengths
         self.hidden = hidden
         self.causal = causal
+        self.query_positions = query_positions
         self._dense: Dict[Tuple[torch.dtype, bool], Optional[Tensor]] = {}
         self._collecting: Dict[torch.dtype, DenseBias] = {}
         self._blind: Optional[Tensor] = None
@@ -165,6 +168,10 @@ class AttentionBias:
     def needs_gradient(self) -> bool:
         """Whether a backward pass would ask for the gradient of the bias."""
         return self.of_distance is not None and self.of_distance.requires_grad and torch.is_grad_enabled()
+
+    def read_from(self, query_positions: Tensor) -> "AttentionBias":
+        """The same for queries <int64>[B, Q] at some positions alone."""
+        return AttentionBias(self.of_distance, self.positions, self.lengths, self.hidden, self.causal, query_positions)
 
     def blind(self, length: int) -> Optional[Tensor]:
         """Mark sequences in which all ``length`` keys are hidden: <bool>[B, 1, 1, 1], or None where that cannot be."""
@@ -185,7 +192,7 @@ class AttentionBias:
             key: <float>[B, H, S, d_h] gives the number of keys, and type and device of the result.
 
         Returns:
-            <float>[B or 1, H or 1, S or 1, S], or None when there is nothing to add.
+            <float>[B or 1, H or 1, Q or 1, S], or None when there is nothing to add.
         """
         kind = (key.dtype, self.needs_gradient)
         if kind not in self._dense:
@@ -214,7 +221,8 @@ class AttentionBias:
     def _index(self) -> Tensor:
         assert self.of_distance is not None and self.positions is not None
         largest_distance = self.of_distance.shape[1] // 2
-        return self.positions[:, None, :] - self.positions[:, :, None] + largest_distance
+        queries = self.positions if self.query_positions is None else self.query_positions
+        return self.positions[:, None, :] - queries[:, :, None] + largest_distance
 
     def _hidden_keys(self, length: int) -> Optional[Tensor]:
         if self.lengths is None:

@@ -104,10 +104,11 @@ def choose_path(query: Tensor, bias: Optional[AttentionBias], dropout: float, pa
 
 
 def _triton_or_torch(query: Tensor, bias: Optional[AttentionBias], forced: bool) -> str:
-    if bias is None or bias.of_distance is None:
+    if bias is None or bias.of_distance is None or bias.query_positions is not None:
         return "sdpa"
     kernels = triton_kernels() if query.device.type == "cuda" else None
-    if kernels is not None and bias.hidden is None and not bias.causal and kernels.available(query):
+    suits = bias.hidden is None and not bias.causal
+    if kernels is not None and suits and kernels.available(query):
         return "triton"
     if forced:
         raise ValueError(

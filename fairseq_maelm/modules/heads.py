@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_maelm.modules.linear_cross_entropy import MaskedTokenLoss, linear_cross_entropy
+
 
 class MaskedTokenHead(nn.Module):
     """Dense, GELU, LayerNorm, then the product with the encoder's token embeddings, which are tied, plus a bias.
@@ -31,10 +33,21 @@ class MaskedTokenHead(nn.Module):
         Returns:
             logits <float>[..., V].
         """
+        return F.linear(self._transform(states), embedding, self.bias)
+
+    def loss(self, states: Tensor, embedding: Tensor, target: Tensor) -> MaskedTokenLoss:
+        """Cross-entropy of ``forward`` with targets, without holding its logits.
+
+        Args:
+            states: <float>[M, input_dim].
+            embedding: <float>[V, D] token embeddings.
+            target: <int64>[M].
+        """
+        return linear_cross_entropy(self._transform(states), embedding, self.bias, target)
+
+    def _transform(self, states: Tensor) -> Tensor:
         states = self.layer_norm(F.gelu(self.dense(states)))
-        if self.output_projection is not None:
-            states = self.output_projection(states)
-        return F.linear(states, embedding, self.bias)
+        return states if self.output_projection is None else self.output_projection(states)
 
 
 class ClassificationHead(nn.Module):

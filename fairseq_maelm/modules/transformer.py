@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from fairseq_maelm.modules.attention import CrossAttention, SelfAttention
 from fairseq_maelm.modules.attention_bias import AttentionBias
 from fairseq_maelm.modules.dropout import add_dropped
+from fairseq_maelm.modules.queries import Queries
 
 # What a decoder may attend to; checkpoints hold an attention as its place here.
 DECODER_ATTENTION = ("self", "self_cross", "causal_cross", "cross")
@@ -50,9 +51,14 @@ class TransformerLayer(nn.Module):
         self.fc2 = nn.Linear(shape.ffn_embed_dim, shape.embed_dim)
         self.final_layer_norm = nn.LayerNorm(shape.embed_dim)
 
-    def forward(self, states: Tensor, bias: Optional[AttentionBias]) -> Tensor:
-        """<float>[B, S, D] to <float>[B, S, D]; ``bias`` is added to the attention logits."""
-        attended = self.self_attn(states, bias)
+    def forward(self, states: Tensor, bias: Optional[AttentionBias], queries: Optional[Queries] = None) -> Tensor:
+        """<float>[B, S, D] to <float>[B, S, D]; ``bias`` is added to the attention logits.
+
+        With ``queries`` the result is what the full layer gives there, <float>[M, D], and ``bias`` is for them.
+        """
+        attended = self.self_attn(states, bias, queries)
+        if queries is not None:
+            states = queries.take(states)
         states = self.self_attn_layer_norm(add_dropped(states, attended, self.dropout, self.training))
         transformed = self.fc2(F.gelu(self.fc1(states)))
         return self.final_layer_norm(add_dropped(states, transformed, self.dropout, self.training))
@@ -80,7 +86,12 @@ class DecoderLayer(nn.Module):
         self.final_layer_norm = nn.LayerNorm(shape.embed_dim)
 
     def forward(
-        self, states: Tensor, bias: Optional[AttentionBias], memory: Tensor, memory_bias: Optional[AttentionBias]
+        self,
+        states: Tensor,
+        bias: Optional[AttentionBias],
+        memory: Tensor,
+        memory_bias: Optional[AttentionBias],
+        queries: Optional[Queries] = None,
     ) -> Tensor:
         """<float>[B, T, D] to <float>[B, T, D].
 
@@ -89,23 +100,43 @@ class DecoderLayer(nn.Module):
             bias: added to the logits of self-attention.
             memory: <float>[B, S, D] the encoder's output.
             memory_bias: added to the logits of cross-attention.
+            queries: the result is wanted for these alone, <float>[M, D]. A layer without self-attention reads no other
+                states either and takes <float>[M, D].
         """
         if self.self_attn is not None:
-            attended = self.self_attn(states, bias)
+            attended = self.self_attn(states, bias, queries)
+            if queries is not None:
+                states = queries.take(states)
             states = self.self_attn_layer_norm(add_dropped(states, attended, self.dropout, self.training))
-        attended = self.cross_attn(states, memory, memory_bias)
+        attended = self.cross_attn(states, memory, memory_bias, queries)
         states = self.cross_attn_layer_norm(add_dropped(states, attended, self.dropout, self.training))
         transformed = self.fc2(F.gelu(self.fc1(states)))
         return self.final_layer_norm(add_dropped(states, transformed, self.dropout, self.training))
 
 
-def run_layers(layers: nn.ModuleList, states: Tensor, bias: Optional[AttentionBias]) -> List[Tensor]:
+def run_layers(
+    layers: nn.ModuleList,
+    states: Tensor,
+    bias: Optional[AttentionBias],
+    queries: Optional[Queries] = None,
+    query_bias: Optional[AttentionBias] = None,
+) -> List[Tensor]:
     """Apply layers one after another.
+
+    Args:
+        layers: L of them.
+        states: <float>[B, S, D].
+        bias: added to the attention logits.
+        queries: the result of the last layer is wanted for these alone, <float>[M, D].
+        query_bias: added to their attention logits.
 
     Returns:
         the states before the first layer and after each, L + 1 times <float>[B, S, D].
     """
     all_states = [states]
-    for layer in layers:
-        all_states.append(layer(all_states[-1], bias))
+    for number, layer in enumerate(layers, 1):
+        if queries is not None and number == len(layers):
+            all_states.append(layer(all_states[-1], query_bias, queries))
+        else:
+            all_states.append(layer(all_states[-1], bias))
     return all_states

@@ -10,6 +10,7 @@ from fairseq.logging import metrics
 from support import batch_of, model_of, random_sequences
 
 from fairseq_maelm.criterions.maelm import MaelmCriterion
+from fairseq_maelm.modules.linear_cross_entropy import linear_cross_entropy
 
 
 def sample_of(sequences, masked) -> Dict[str, Any]:
@@ -27,14 +28,15 @@ def reduced(*calls: List[Dict[str, Any]]) -> Dict[str, float]:
 
 
 class FixedLogits(torch.nn.Module):
-    """Predicts the same distribution for every masked token: 1/2, 1/4, 1/8 and 1/8."""
+    """Predicts the same distribution for every masked token: 1/2, 1/4, 1/8 and 1/8, and gives its loss as ours does."""
 
     def __init__(self, masked: int) -> None:
         super().__init__()
         self.logits = torch.tensor([[0.5, 0.25, 0.125, 0.125]]).log().repeat(masked, 1)
 
-    def forward(self, **net_input: Any):
-        return self.logits, {}
+    def forward(self, target: torch.Tensor, **net_input: Any):
+        loss, correct = linear_cross_entropy(self.logits, torch.eye(4), torch.zeros(4), target)
+        return loss, {"correct": correct}
 
 
 # Two sequences of 5 and 3 tokens; 2 and 1 of them are masked, so the encoder sees 3 and 2.

@@ -1,0 +1,225 @@
+"""Cross-entropy of a vocabulary projection in which only a part of the logits exists at a time.
+
+Left to autograd, logits <float>[M, V] stay beside their log-probabilities and two gradients of that size. Here rows are
+taken in chunks: logits, loss, gradient of the logits, and at once what it adds to the gradients of states, weight and
+bias; then the next chunk takes their place. Hsu et al. (2024, "Liger Kernel") do so with kernels for a GPU.
+"""
+
+from math import ceil
+from typing import Any, Iterator, NamedTuple, Optional, Tuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+# Logits that exist at a time. A chunk adds a pass over the gradient of the weight, so it should have hundreds of rows.
+CPU_CHUNK = 2**24
+DEVICE_CHUNK = 2**27
+# Tensor cores need rows of logits that begin at aligned addresses.
+DEVICE_MULTIPLE = 64
+
+
+class MaskedTokenLoss(NamedTuple):
+    """Sums over predicted tokens, on their device.
+
+    Attributes:
+        loss: <float32>[] cross-entropy in nats; <float64> from double precision.
+        correct: <int64>[] how many targets have the largest logit, the first one where several are equal.
+    """
+
+    loss: Tensor
+    correct: Tensor
+
+
+class ChunkSettings(NamedTuple):
+    """How the sum is computed; none of it changes the result but for rounding.
+
+    Attributes:
+        dtype: of logits and matrix products. Losses and sums over chunks are at least <float32>.
+        chunk: logits that may exist at a time, at least one row.
+        multiple: the vocabulary is padded in compute to a multiple of this number. It costs a copy of the weight, 1/60
+            of a millisecond for each 10^6 parameters; products with unaligned rows cost some times more.
+    """
+
+    dtype: torch.dtype
+    chunk: int
+    multiple: int
+
+
+class _Gradients(NamedTuple):
+    """Of the three inputs; those of weight and bias, which are sums over chunks, in the type of the loss."""
+
+    states: Tensor  # <dtype>[M, D]
+    weight: Tensor  # <float>[V, D]
+    bias: Tensor  # <float>[V]
+
+
+def default_settings(states: Tensor, weight: Tensor) -> ChunkSettings:
+    """Settings for the device; under autocast its type, otherwise the weight's."""
+    device = states.device.type
+    dtype = weight.dtype
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+    if device == "cpu":
+        return ChunkSettings(dtype, CPU_CHUNK, 1)
+    return ChunkSettings(dtype, DEVICE_CHUNK, DEVICE_MULTIPLE)
+
+
+def chunks(rows: int, vocabulary_size: int, chunk: int) -> Iterator[slice]:
+    """Cut rows into as few parts as ``chunk`` logits allow, all but the last of equal size."""
+    if rows:
+        size = ceil(rows / ceil(rows * vocabulary_size / max(chunk, vocabulary_size)))
+        for start in range(0, rows, size):
+            yield slice(start, start + size)
+
+
+def pad_vocabulary(weight: Tensor, bias: Tensor, settings: ChunkSettings) -> Tuple[Tensor, Tensor]:
+    """Cast and pad the projection: symbols that do not exist get the logit -inf, hence no probability, no gradient."""
+    vocabulary_size = len(weight)
+    size = ceil(vocabulary_size / settings.multiple) * settings.multiple
+    if size == vocabulary_size:
+        return weight.to(settings.dtype), bias.to(settings.dtype)
+    padded = weight.new_zeros(size, weight.shape[1], dtype=settings.dtype)
+    padded[:vocabulary_size] = weight
+    padded_bias = bias.new_full((size,), float("-inf"), dtype=settings.dtype)
+    padded_bias[:vocabulary_size] = bias
+    return padded, padded_bias
+
+
+class _Projection(NamedTuple):
+    """Weight <dtype>[V, D] and bias <dtype>[V], cast and padded."""
+
+    weight: Tensor
+    bias: Tensor
+
+
+def _score(states: Tensor, projection: _Projection, target: Tensor) -> Tuple[MaskedTokenLoss, Tensor, Tensor]:
+    """Loss, logits <dtype>[m, V] and log-probabilities <float>[m, V] of a chunk with targets <int64>[m, 1]."""
+    logits = torch.addmm(projection.bias, states, projection.weight.t())
+    correct = (logits.max(dim=-1, keepdim=True).indices == target).sum()
+    log_probs = F.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+    return MaskedTokenLoss(-log_probs.gather(1, target).sum(), correct), logits, log_probs
+
+
+def _gradient_of_logits(log_probs: Tensor, target: Tensor, scale: Optional[Tensor], out: Tensor) -> Tensor:
+    """Write (probabilities - one-hot targets) * scale into ``out``; overwrites ``log_probs``."""
+    # Near 1, rounding a probability first would leave nothing of its distance to 1.
+    at_target = torch.expm1(log_probs.gather(1, target))
+    if scale is None:
+        torch.exp(log_probs, out=out)
+    else:
+        torch.mul(log_probs.exp_(), scale, out=out)
+        at_target = at_target * scale
+    return out.scatter_(1, target, at_target.to(out.dtype))
+
+
+def _empty_gradients(states: Tensor, projection: _Projection) -> _Gradients:
+    """Room for the gradients; that of the weight is set by the first chunk, so it is zero only if there is none."""
+    precise = torch.promote_types(states.dtype, torch.float32)
+    weight = torch.empty_like if len(states) else torch.zeros_like
+    return _Gradients(
+        torch.empty_like(states),
+        weight(projection.weight, dtype=precise),
+        torch.zeros_like(projection.bias, dtype=precise),
+    )
+
+
+def _add_products(gradients: _Gradients, part: slice, logits: Tensor, states: Tensor, projection: _Projection) -> None:
+    """Add what the gradient of a chunk's logits <dtype>[m, V] contributes; the first chunk sets the weight's sum."""
+    torch.mm(logits, projection.weight, out=gradients.states[part])
+    gradients.bias.add_(logits.sum(dim=0, dtype=gradients.bias.dtype))
+    if logits.dtype == gradients.weight.dtype:
+        gradients.weight.addmm_(logits.t(), states, beta=float(part.start > 0))
+    elif part.start:
+        gradients.weight.add_(torch.mm(logits.t(), states))
+    else:
+        gradients.weight.copy_(torch.mm(logits.t(), states))
+
+
+def _walk(
+    inputs: Tuple[Tensor, Tensor, Tensor, Tensor],
+    settings: ChunkSettings,
+    with_gradients: bool,
+    scale: Optional[Tensor] = None,
+) -> Tuple[MaskedTokenLoss, Optional[_Gradients]]:
+    """Go through all chunks, for the loss and, if asked for, for the gradients of the loss times ``scale``."""
+    states, target = inputs[0].to(settings.dtype), inputs[3][:, None]
+    projection = _Projection(*pad_vocabulary(inputs[1], inputs[2], settings))
+    gradients = _empty_gradients(states, projection) if with_gradients else None
+    loss = states.new_zeros((), dtype=torch.promote_types(states.dtype, torch.float32))
+    correct = target.new_zeros(())
+    for part in chunks(len(states), len(projection.bias), settings.chunk):
+        partial, logits, log_probs = _score(states[part], projection, target[part])
+        loss += partial.loss
+        correct += partial.correct
+        if gradients is not None:
+            _gradient_of_logits(log_probs, target[part], scale, out=logits)
+            _add_products(gradients, part, logits, states[part], projection)
+        # Before the next chunk makes its own.
+        del logits, log_probs
+    return MaskedTokenLoss(loss, correct), gradients
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Gradients come with the loss, where that is possible, and are only scaled in the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        target: Tensor,
+        settings: ChunkSettings,
+        with_gradients: bool,
+    ) -> Tuple[Tensor, Tensor]:
+        ctx.save_for_backward(states, weight, bias, target)
+        ctx.settings = settings
+        # fp16 loses most probabilities of a large vocabulary: it is coarse below 6e-5. That is why its users scale the
+        # loss; so the gradients wait for the scale, and the logits are computed a second time.
+        early = with_gradients and settings.dtype != torch.float16
+        result, ctx.gradients = _walk((states, weight, bias, target), settings, early)
+        ctx.mark_non_differentiable(result.correct)
+        return result.loss, result.correct
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, scale: Tensor, unused: Tensor) -> Tuple[Optional[Tensor], ...]:
+        inputs = ctx.saved_tensors
+        gradients, ctx.gradients = ctx.gradients, None
+        if gradients is None:  # fp16, or a second backward pass through the same graph
+            _, gradients = _walk(inputs, ctx.settings, True, scale)
+        else:
+            for gradient in gradients:
+                gradient.mul_(scale)
+        vocabulary_size = len(inputs[1])
+        return (
+            gradients.states.to(inputs[0].dtype),
+            gradients.weight[:vocabulary_size].to(inputs[1].dtype),
+            gradients.bias[:vocabulary_size].to(inputs[2].dtype),
+            None,
+            None,
+            None,
+        )
+
+
+def linear_cross_entropy(
+    states: Tensor, weight: Tensor, bias: Tensor, target: Tensor, settings: Optional[ChunkSettings] = None
+) -> MaskedTokenLoss:
+    """``F.cross_entropy(F.linear(states, weight, bias), target, reduction="sum")``, and the number of correct guesses.
+
+    Args:
+        states: <float>[M, D]; M may be 0.
+        weight: <float>[V, D].
+        bias: <float>[V].
+        target: <int64>[M] in [0, V).
+        settings: ``default_settings`` if not given.
+
+    Returns:
+        sums over the M rows. ``loss`` gives gradients to states, weight and bias.
+    """
+    settings = settings or default_settings(states, weight)
+    inputs = (states, weight, bias, target)
+    with_gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+    return MaskedTokenLoss(*_LinearCrossEntropy.apply(*inputs, settings, with_gradients))

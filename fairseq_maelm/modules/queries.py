@@ -1,0 +1,46 @@
+"""The positions at which a layer's output is wanted, where that is not everywhere.
+
+The last layer before the prediction head reads every position, but its output is read at masked ones alone: queries,
+what follows attention and the feed-forward network are not needed elsewhere.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from fairseq_maelm.batch import Layout
+
+
+class Queries(NamedTuple):
+    """Wanted positions, as rows <float>[M, ...] of all sequences together or, for attention, as [B, Q, ...].
+
+    Attributes:
+        slots: <int64>[M] of the wanted positions in the flattened batch, ascending.
+        rows: <int64>[M] place of each in the flattened [B, Q].
+        length: Q, the largest number of wanted positions of one sequence.
+    """
+
+    slots: Tensor
+    rows: Tensor
+    length: int
+
+    def take(self, states: Tensor) -> Tensor:
+        """Rows [M, ...] of a batch [B, S, ...]."""
+        return states.flatten(0, 1).index_select(0, self.slots)
+
+    def pad(self, rows: Tensor, batch: int) -> Tensor:
+        """Rows [M, ...] by sequence, [B, Q, ...], with zeros behind the shorter ones."""
+        shape = (batch, self.length, *rows.shape[1:])
+        if len(rows) == batch * self.length:
+            return rows.view(shape)
+        return rows.new_zeros(batch * self.length, *rows.shape[1:]).index_copy(0, self.rows, rows).view(shape)
+
+    def unpad(self, padded: Tensor) -> Tensor:
+        """The inverse of ``pad``: [B, Q, ...] to [M, ...]."""
+        rows = padded.flatten(0, 1)
+        return rows if len(rows) == len(self.rows) else rows.index_select(0, self.rows)
+
+
+def masked_queries(layout: Layout) -> Queries:
+    """The positions to predict."""
+    return Queries(layout["masked_slots"], layout["query_rows"], layout["query_length"])
