@@ -223,7 +223,8 @@ def load(folder: str, checkpoint_file: str, data_folder: str = ".", **overrides:
         checkpoint_file: its name.
         data_folder: the prepared data, or the folder of the fine-tuning task's data; a path starting with "." is taken
             from ``folder``. The path in the checkpoint is not used.
-        overrides: options of the checkpoint to change, such as ``dropout``.
+        overrides: options of the checkpoint to change, such as ``dropout``. Without ``precision`` among them it
+            computes in single precision, whatever it was trained in.
 
     Raises:
         FileNotFoundError: if the checkpoint, the dictionary or the sentencepiece model is missing.
@@ -233,7 +234,7 @@ def load(folder: str, checkpoint_file: str, data_folder: str = ".", **overrides:
     if not os.path.exists(path):
         raise FileNotFoundError(f"there is no checkpoint {path}")
     data = os.path.abspath(os.path.join(folder, data_folder) if data_folder.startswith(".") else data_folder)
-    state = checkpoint_utils.load_checkpoint_to_cpu(path, {**overrides, "data": data}, load_on_all_ranks=False)
+    state = checkpoint_utils.load_checkpoint_to_cpu(path, {"precision": "fp32", **overrides, "data": data})
     config = state["cfg"]
     task = tasks.setup_task(config.task, from_checkpoint=True)
     model = task.build_model(config.model, from_checkpoint=True)

@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_maelm.modules.precision import LayerNorm
+
 
 class MaskedTokenHead(nn.Module):
     """Dense, GELU, LayerNorm, then the product with the encoder's token embeddings, which are tied, plus a bias.
@@ -17,7 +19,7 @@ class MaskedTokenHead(nn.Module):
     def __init__(self, input_dim: int, embed_dim: int, vocabulary_size: int) -> None:
         super().__init__()
         self.dense = nn.Linear(input_dim, input_dim)
-        self.layer_norm = nn.LayerNorm(input_dim)
+        self.layer_norm = LayerNorm(input_dim)
         self.output_projection = None if input_dim == embed_dim else nn.Linear(input_dim, embed_dim, bias=False)
         self.bias = nn.Parameter(torch.zeros(vocabulary_size))
 

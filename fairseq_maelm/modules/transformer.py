@@ -6,6 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention import CrossAttention, SelfAttention
+from fairseq_maelm.modules.execution import Layer
+from fairseq_maelm.modules.precision import LayerNorm
 
 # What a decoder may attend to; checkpoints hold an attention as its place here.
 DECODER_ATTENTION = ("self", "self_cross", "causal_cross", "cross")
@@ -29,17 +31,17 @@ class LayerShape(NamedTuple):
     attention_dropout: float
 
 
-class TransformerLayer(nn.Module):
+class TransformerLayer(Layer):
     """Post-norm Transformer layer (Vaswani et al., 2017): each sub-layer, dropout, residual, LayerNorm."""
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
         self.dropout = shape.dropout
         self.self_attn = SelfAttention(shape.embed_dim, shape.attention_heads, shape.attention_dropout)
-        self.self_attn_layer_norm = nn.LayerNorm(shape.embed_dim)
+        self.self_attn_layer_norm = LayerNorm(shape.embed_dim)
         self.fc1 = nn.Linear(shape.embed_dim, shape.ffn_embed_dim)
         self.fc2 = nn.Linear(shape.ffn_embed_dim, shape.embed_dim)
-        self.final_layer_norm = nn.LayerNorm(shape.embed_dim)
+        self.final_layer_norm = LayerNorm(shape.embed_dim)
 
     def forward(self, states: Tensor, bias: Optional[Tensor]) -> Tensor:
         """<float>[B, S, D] to <float>[B, S, D]; ``bias`` is added to the attention logits."""
@@ -49,7 +51,7 @@ class TransformerLayer(nn.Module):
         return self.final_layer_norm(states + transformed)
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(Layer):
     """Post-norm layer with cross-attention to the encoder's output, as in Vaswani et al. (2017).
 
     Args:
@@ -63,12 +65,12 @@ class DecoderLayer(nn.Module):
         self.self_attn: Optional[SelfAttention] = None
         if self_attention:
             self.self_attn = SelfAttention(shape.embed_dim, shape.attention_heads, shape.attention_dropout)
-            self.self_attn_layer_norm = nn.LayerNorm(shape.embed_dim)
+            self.self_attn_layer_norm = LayerNorm(shape.embed_dim)
         self.cross_attn = CrossAttention(shape.embed_dim, shape.attention_heads, shape.attention_dropout)
-        self.cross_attn_layer_norm = nn.LayerNorm(shape.embed_dim)
+        self.cross_attn_layer_norm = LayerNorm(shape.embed_dim)
         self.fc1 = nn.Linear(shape.embed_dim, shape.ffn_embed_dim)
         self.fc2 = nn.Linear(shape.ffn_embed_dim, shape.embed_dim)
-        self.final_layer_norm = nn.LayerNorm(shape.embed_dim)
+        self.final_layer_norm = LayerNorm(shape.embed_dim)
 
     def forward(self, states: Tensor, bias: Optional[Tensor], memory: Tensor, memory_bias: Optional[Tensor]) -> Tensor:
         """<float>[B, T, D] to <float>[B, T, D].
