@@ -101,7 +101,7 @@ def pretraining(args: Namespace, row: Row, save_dir: Path, slot: str) -> Process
         "--max-tokens", str(args.max_tokens), "--update-freq", str(args.update_freq // max(1, gpus)),
         "--max-update", str(args.updates), "--total-num-update", str(args.updates),
         "--warmup-updates", str(args.warm_up_updates), "--lr-scheduler", "polynomial_decay", "--lr", str(args.lr),
-        "--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-6", "--weight-decay", "0.01",
+        "--optimizer", "fused_adamw", "--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-6", "--weight-decay", "0.01",
         "--clip-norm", str(args.clip_norm), "--seed", str(args.seed),
         # By updates alone: an epoch of a small text is over in seconds.
         "--save-interval-updates", stop, "--keep-interval-updates", "1", "--no-epoch-checkpoints",

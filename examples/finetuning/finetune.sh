@@ -61,7 +61,7 @@ COMMAND=(
     # <s> a </s> for a sentence, <s> a </s> </s> b </s> for a pair.
     --init-token 0 --separator-token 2 --shorten-method truncate
     --batch-size $((GPUS > 0 ? BATCH_SIZE / GPUS : BATCH_SIZE)) --required-batch-size-multiple 1
-    --optimizer adam --adam-betas "(0.9, 0.98)" --adam-eps 1e-6 --weight-decay 0.01 --clip-norm 0
+    --optimizer fused_adamw --adam-betas "(0.9, 0.98)" --adam-eps 1e-6 --weight-decay 0.01 --clip-norm 0
     --lr-scheduler polynomial_decay --lr "$LEARNING_RATE"
     --dropout 0.1 --attention-dropout 0.1 --seed "$SEED"
     --log-format json --log-interval 100 --no-epoch-checkpoints

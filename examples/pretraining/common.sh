@@ -106,7 +106,7 @@ COMMAND+=(
     --max-tokens $((SEQUENCES_PER_GPU * SEQUENCE_LENGTH)) --update-freq "$UPDATE_FREQUENCY"
     --max-update "$MAX_STEPS" --total-num-update "$MAX_STEPS" --warmup-updates "$WARM_UP_STEPS"
     --lr-scheduler polynomial_decay --lr "$PEAK_LEARNING_RATE"
-    --optimizer adam --adam-betas "(0.9, 0.98)" --adam-eps 1e-6 --weight-decay 0.01 --clip-norm "$CLIP_NORM"
+    --optimizer fused_adamw --adam-betas "(0.9, 0.98)" --adam-eps 1e-6 --weight-decay 0.01 --clip-norm "$CLIP_NORM"
     --dropout 0.1 --attention-dropout 0.1 --seed 1
     --log-format json --log-interval 100
     --save-interval-updates "$SAVE_STEPS" --keep-interval-updates 2 --keep-interval-updates-pattern "$KEEP_STEPS"

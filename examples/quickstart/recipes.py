@@ -23,7 +23,10 @@ _MODEL = (
     # The usual 0.02 is meant for a width of 768 and more; this model's is 128.
     "--init-std", "0.05", "--max-positions", str(LENGTH),
 )  # fmt: skip
-_OPTIMIZER = ("--optimizer", "adam", "--adam-betas", "(0.9,0.98)", "--adam-eps", "1e-6", "--weight-decay", "0.01")
+_OPTIMIZER = (
+    *("--optimizer", "fused_adamw", "--adam-betas", "(0.9,0.98)", "--adam-eps", "1e-6"),
+    *("--weight-decay", "0.01"),
+)
 
 _PRETRAINING_RATE = "1.5e-3"
 _FINE_TUNING_RATE = "1e-3"

@@ -3,6 +3,7 @@
 from typing import Any
 
 from fairseq_maelm.modules.attention_paths import check_path
+from fairseq_maelm.modules.precision import PRECISIONS
 from fairseq_maelm.modules.relative_position import BUCKET_FUNCTIONS, check_buckets
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 
@@ -16,6 +17,9 @@ def check_config(config: Any) -> None:
     _check_sizes(config)
     _check_decoder(config)
     check_path(str(config.attention))
+    refuse_stock_bf16(config)
+    if str(config.precision) not in PRECISIONS:
+        raise ValueError(f"unknown --precision {config.precision}")
     if config.decoder_layers < 0:
         raise ValueError(f"--decoder-layers must be 0 or more and is {config.decoder_layers}")
     for option in ("init_std", "embedding_init_std"):
@@ -28,6 +32,20 @@ def check_config(config: Any) -> None:
         if config.relative_buckets not in BUCKET_FUNCTIONS:
             raise ValueError(f"unknown --relative-buckets {config.relative_buckets}")
         check_buckets(config.relative_num_buckets, config.relative_max_distance)
+
+
+def refuse_stock_bf16(config: Any) -> None:
+    """Refuse fairseq's own bf16: fairseq-train takes it for a TPU, and elsewhere it rounds the weights in checkpoints.
+
+    Raises:
+        ValueError: says what to give instead.
+    """
+    # Outside fairseq the option is absent, or the text that refers to fairseq's.
+    if getattr(config, "bf16", False) is True:
+        raise ValueError(
+            "fairseq's --bf16 and --memory-efficient-bf16 (common.bf16) ask for a TPU or round the weights "
+            "in checkpoints: give --precision bf16 (model.precision=bf16) instead"
+        )
 
 
 def _check_sizes(config: Any) -> None:

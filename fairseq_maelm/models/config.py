@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from omegaconf import OmegaConf, open_dict
+from omegaconf import II, OmegaConf, open_dict
 
 from fairseq_maelm.models.sizes import fill_from_size
 from fairseq_maelm.modules.attention_paths import ATTENTION_PATHS
+from fairseq_maelm.modules.precision import PRECISIONS
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 
 _OF_SIZE = "default: the architecture's"
@@ -78,6 +79,22 @@ class MaelmModelConfig(FairseqDataclass):
             "the plateau of word frequencies much sooner with about 0.9 / sqrt(width)"
         },
     )
+    precision: ChoiceEnum(list(PRECISIONS)) = field(  # type: ignore[valid-type]
+        default="fp32",
+        metadata={
+            "help": "of the computation; 'bf16' computes in bfloat16 and keeps weights, gradients, optimizer and "
+            "checkpoints in single precision. For fp16 use fairseq's --fp16"
+        },
+    )
+    compile: bool = field(default=False, metadata={"help": "compile the layers, while training on a GPU"})
+    checkpoint_activations: bool = field(
+        default=False,
+        metadata={
+            "help": "compute each layer again in the backward pass instead of keeping what it needs: less memory"
+        },
+    )
+    # Only to refuse it: see fairseq_maelm.models.checks.
+    bf16: bool = II("common.bf16")
 
 
 def complete_config(cfg: Any) -> None:
@@ -90,7 +107,8 @@ def complete_config(cfg: Any) -> None:
     name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None) or ""
     with open_dict(cfg) if OmegaConf.is_config(cfg) else nullcontext():
         for option, description in MaelmModelConfig.__dataclass_fields__.items():
-            if not option.startswith("_") and not hasattr(cfg, option):
+            elsewhere = "${" in str(description.default)  # an option of fairseq's own, whose place is not here
+            if not option.startswith("_") and not elsewhere and not hasattr(cfg, option):
                 setattr(cfg, option, description.default)
         fill_from_size(cfg, name)
         for option in ("embed_dim", "ffn_embed_dim", "attention_heads"):

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from fairseq_maelm.batch import Layout
 from fairseq_maelm.modules.attention_bias import AttentionBias
+from fairseq_maelm.modules.precision import LayerNorm
 from fairseq_maelm.modules.queries import Queries
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION, DecoderLayer, LayerShape, TransformerLayer, run_layers
 
@@ -67,7 +68,7 @@ class MaelmDecoder(nn.Module):
         self.attention = attention
         self.input_projection = None if input_dim == shape.embed_dim else nn.Linear(input_dim, shape.embed_dim)
         self.embed_positions = None if max_positions is None else nn.Embedding(max_positions, shape.embed_dim)
-        self.layernorm_embedding = nn.LayerNorm(shape.embed_dim)
+        self.layernorm_embedding = LayerNorm(shape.embed_dim)
         self.layers = nn.ModuleList(
             TransformerLayer(shape) if attention == "self" else DecoderLayer(shape, attention != "cross")
             for _ in range(layers)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention_bias import AttentionBias
 from fairseq_maelm.modules.dropout import dropout
+from fairseq_maelm.modules.precision import LayerNorm
 from fairseq_maelm.modules.queries import Queries
 from fairseq_maelm.modules.relative_position import BUCKET_FUNCTIONS, RelativePositionBias
 from fairseq_maelm.modules.transformer import LayerShape, TransformerLayer, run_layers
@@ -66,7 +67,7 @@ class MaelmEncoder(FairseqEncoder):
         self.padding_idx = dictionary.pad()
         self.embed_tokens = nn.Embedding(len(dictionary), shape.embed_dim, self.padding_idx)
         self.embed_positions = nn.Embedding(max_positions, shape.embed_dim)
-        self.layernorm_embedding = nn.LayerNorm(shape.embed_dim)
+        self.layernorm_embedding = LayerNorm(shape.embed_dim)
         self.relative_attention_bias: Optional[RelativePositionBias] = None
         bucket_function = BUCKET_FUNCTION_NAMES.index(relative_buckets)
         if bucket_function:

@@ -223,7 +223,8 @@ def load(folder: str, checkpoint_file: str, data_folder: str = ".", **overrides:
         checkpoint_file: its name.
         data_folder: the prepared data, or the folder of the fine-tuning task's data; a path starting with "." is taken
             from ``folder``. The path in the checkpoint is not used.
-        overrides: options of the checkpoint to change, such as ``dropout``.
+        overrides: options of the checkpoint to change, such as ``dropout``. Without ``precision`` among them it
+            computes in single precision, whatever it was trained in.
 
     Raises:
         FileNotFoundError: if the checkpoint, the dictionary or the sentencepiece model is missing.
@@ -233,8 +234,8 @@ def load(folder: str, checkpoint_file: str, data_folder: str = ".", **overrides:
     if not os.path.exists(path):
         raise FileNotFoundError(f"there is no checkpoint {path}")
     data = os.path.abspath(os.path.join(folder, data_folder) if data_folder.startswith(".") else data_folder)
-    # How attention was computed in training is nothing to this machine.
-    overrides = {"attention": "auto", **overrides, "data": data}
+    # How it was computed in training is nothing to this machine.
+    overrides = {"attention": "auto", "precision": "fp32", **overrides, "data": data}
     state = checkpoint_utils.load_checkpoint_to_cpu(path, overrides, load_on_all_ranks=False)
     config = state["cfg"]
     task = tasks.setup_task(config.task, from_checkpoint=True)

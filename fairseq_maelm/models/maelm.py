@@ -12,14 +12,16 @@ from torch import Tensor, nn
 
 from fairseq_maelm.batch import Layout, padding_mask
 from fairseq_maelm.models.checkpoint import fit_state_dict
-from fairseq_maelm.models.checks import check_config
+from fairseq_maelm.models.checks import check_config, refuse_stock_bf16
 from fairseq_maelm.models.config import MaelmModelConfig, complete_config
 from fairseq_maelm.models.decoder import MaelmDecoder, Memory, build_decoder, encoder_memory
 from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
 from fairseq_maelm.models.sizes import SIZES, fill_from_size
+from fairseq_maelm.modules.execution import execute
 from fairseq_maelm.modules.heads import ClassificationHead, MaskedTokenHead
 from fairseq_maelm.modules.initialisation import initialize
 from fairseq_maelm.modules.linear_cross_entropy import MaskedTokenLoss
+from fairseq_maelm.modules.precision import in_its_precision
 from fairseq_maelm.modules.queries import Queries, masked_queries
 from fairseq_maelm.modules.reassemble import reassemble
 from fairseq_maelm.modules.transformer import LayerShape
@@ -60,6 +62,7 @@ class MaelmModel(FairseqEncoderModel):
         )
         super().__init__(encoder)
         self.config = config
+        self.precision = str(config.precision)
         self.mask_index, self.eos = dictionary.index("<mask>"), dictionary.eos()
         self.decoder: Optional[MaelmDecoder] = None
         self.lm_head: Optional[MaskedTokenHead] = None
@@ -84,7 +87,9 @@ class MaelmModel(FairseqEncoderModel):
                 f"the task makes sequences of up to {task.max_positions()} tokens, but the model has only "
                 f"{cfg.max_positions} positions: lower --tokens-per-sample or raise --max-positions"
             )
-        return cls(cfg, task.source_dictionary, getattr(task, "predicts_masked_tokens", False))
+        model = cls(cfg, task.source_dictionary, getattr(task, "predicts_masked_tokens", False))
+        execute(model, compiles=cfg.compile, recomputes=cfg.checkpoint_activations)
+        return model
 
     def encode(self, src_tokens: Tensor, layout: Optional[Layout] = None) -> EncoderOutput:
         """Encode the visible tokens <int64>[B, S] at their original positions."""
@@ -126,6 +131,7 @@ class MaelmModel(FairseqEncoderModel):
             return full if queries is None else queries.take(full)
         return self.decoder(full, self.encoder.embed_positions.weight, padding, memory, queries)
 
+    @in_its_precision
     def forward(
         self,
         src_tokens: Tensor,
@@ -274,6 +280,7 @@ def _register_sizes() -> None:
     for name in SIZES:
 
         def fill(cfg: Any, name: str = name) -> None:
+            refuse_stock_bf16(cfg)  # fairseq-train would look for a TPU before it builds the model
             fill_from_size(cfg, name)
 
         register_model_architecture("maelm", name)(fill)

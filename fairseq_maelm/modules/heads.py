@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_maelm.modules.linear_cross_entropy import MaskedTokenLoss, linear_cross_entropy
+from fairseq_maelm.modules.precision import LayerNorm
 
 
 class MaskedTokenHead(nn.Module):
@@ -19,7 +20,7 @@ class MaskedTokenHead(nn.Module):
     def __init__(self, input_dim: int, embed_dim: int, vocabulary_size: int) -> None:
         super().__init__()
         self.dense = nn.Linear(input_dim, input_dim)
-        self.layer_norm = nn.LayerNorm(input_dim)
+        self.layer_norm = LayerNorm(input_dim)
         self.output_projection = None if input_dim == embed_dim else nn.Linear(input_dim, embed_dim, bias=False)
         self.bias = nn.Parameter(torch.zeros(vocabulary_size))
 

@@ -21,5 +21,6 @@ def reassemble(visible: Tensor, mask_embedding: Tensor, layout: Layout) -> Tenso
     states = visible.reshape(-1, width)
     if layout["encoder_padded"] or len(states) != len(layout["visible_rows"]):
         states = states.index_select(0, layout["visible_rows"])
-    full = mask_embedding.expand(slots, width).index_copy(0, layout["visible_slots"], states)
+    # A weight is in single precision where states are in half.
+    full = mask_embedding.to(states.dtype).expand(slots, width).index_copy(0, layout["visible_slots"], states)
     return full.view(batch, layout["full_length"], width)

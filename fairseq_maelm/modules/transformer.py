@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from fairseq_maelm.modules.attention import CrossAttention, SelfAttention
 from fairseq_maelm.modules.attention_bias import AttentionBias
 from fairseq_maelm.modules.dropout import add_dropped
+from fairseq_maelm.modules.execution import Layer
+from fairseq_maelm.modules.precision import LayerNorm
 from fairseq_maelm.modules.queries import Queries
 
 # What a decoder may attend to; checkpoints hold an attention as its place here.
@@ -39,17 +41,17 @@ class LayerShape(NamedTuple):
         return self.embed_dim, self.attention_heads, self.attention_dropout, self.attention_path
 
 
-class TransformerLayer(nn.Module):
+class TransformerLayer(Layer):
     """Post-norm Transformer layer (Vaswani et al., 2017): each sub-layer, dropout, residual, LayerNorm."""
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
         self.dropout = shape.dropout
         self.self_attn = SelfAttention(*shape.attention)
-        self.self_attn_layer_norm = nn.LayerNorm(shape.embed_dim)
+        self.self_attn_layer_norm = LayerNorm(shape.embed_dim)
         self.fc1 = nn.Linear(shape.embed_dim, shape.ffn_embed_dim)
         self.fc2 = nn.Linear(shape.ffn_embed_dim, shape.embed_dim)
-        self.final_layer_norm = nn.LayerNorm(shape.embed_dim)
+        self.final_layer_norm = LayerNorm(shape.embed_dim)
 
     def forward(self, states: Tensor, bias: Optional[AttentionBias], queries: Optional[Queries] = None) -> Tensor:
         """<float>[B, S, D] to <float>[B, S, D]; ``bias`` is added to the attention logits.
@@ -64,7 +66,7 @@ class TransformerLayer(nn.Module):
         return self.final_layer_norm(add_dropped(states, transformed, self.dropout, self.training))
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(Layer):
     """Post-norm layer with cross-attention to the encoder's output, as in Vaswani et al. (2017).
 
     Args:
@@ -78,12 +80,12 @@ class DecoderLayer(nn.Module):
         self.self_attn: Optional[SelfAttention] = None
         if self_attention:
             self.self_attn = SelfAttention(*shape.attention)
-            self.self_attn_layer_norm = nn.LayerNorm(shape.embed_dim)
+            self.self_attn_layer_norm = LayerNorm(shape.embed_dim)
         self.cross_attn = CrossAttention(*shape.attention)
-        self.cross_attn_layer_norm = nn.LayerNorm(shape.embed_dim)
+        self.cross_attn_layer_norm = LayerNorm(shape.embed_dim)
         self.fc1 = nn.Linear(shape.embed_dim, shape.ffn_embed_dim)
         self.fc2 = nn.Linear(shape.ffn_embed_dim, shape.embed_dim)
-        self.final_layer_norm = nn.LayerNorm(shape.embed_dim)
+        self.final_layer_norm = LayerNorm(shape.embed_dim)
 
     def forward(
         self,

@@ -17,6 +17,7 @@ import pytest
 import torch
 from fairseq.criterions import CRITERION_DATACLASS_REGISTRY, CRITERION_REGISTRY
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
+from fairseq.optim import OPTIMIZER_DATACLASS_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 from support import dictionary_of
 
@@ -49,6 +50,7 @@ def own_dataclasses() -> dict[str, type]:
         "task": TASK_DATACLASS_REGISTRY,
         "model": MODEL_DATACLASS_REGISTRY,
         "criterion": CRITERION_DATACLASS_REGISTRY,
+        "optimizer": OPTIMIZER_DATACLASS_REGISTRY,
     }
     return {
         f"{kind} {name}": dataclass
@@ -78,7 +80,7 @@ def test_options_are_the_recorded_ones():
         }
         for name, dataclass in own_dataclasses().items()
     }
-    assert {"task maelm", "model maelm"} <= surface.keys()
+    assert {"task maelm", "model maelm", "optimizer fused_adamw"} <= surface.keys()
     compare({"options": surface, "sizes": SIZES}, SURFACE, "The configuration surface")
 
 

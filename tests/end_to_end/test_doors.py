@@ -61,7 +61,7 @@ common: {{cpu: true, reset_logging: true, log_format: json}}
 task: {{_name: maelm, data: "???", tokens_per_sample: 64}}
 criterion: maelm
 dataset: {{batch_size: 4, num_workers: 0, disable_validation: true}}
-optimizer: {{_name: adam}}
+optimizer: {{_name: fused_adamw}}
 lr_scheduler: {{_name: fixed}}
 optimization: {{lr: [0.001]}}
 checkpoint: {{save_dir: "???"}}

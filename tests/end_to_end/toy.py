@@ -182,7 +182,7 @@ def toy_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # The options of a short pretraining run of maelm_tiny: seconds on one core, and the loss falls.
 TINY_TRAINING = [
     *["--task", "maelm", "--arch", "maelm_tiny", "--criterion", "maelm", "--tokens-per-sample", "64"],
-    *["--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-6", "--clip-norm", "2.0"],
+    *["--optimizer", "fused_adamw", "--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-6", "--clip-norm", "2.0"],
     *["--lr-scheduler", "polynomial_decay", "--lr", "1e-3", "--warmup-updates", "10", "--total-num-update", "1000"],
     *["--batch-size", "16", "--cpu", "--num-workers", "0", "--log-format", "json", "--log-interval", "1"],
     *["--seed", "1", "--no-epoch-checkpoints"],

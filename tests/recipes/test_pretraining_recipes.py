@@ -142,7 +142,7 @@ def test_recipe_has_the_numbers_of_table_3(name: str, tmp_path: Path) -> None:
         "Weight Decay": optimizer.weight_decay,
     } == TABLE_3[name]
     # What the paper says beside the table.
-    assert (optimizer._name, configuration.lr_scheduler._name) == ("adam", "polynomial_decay")
+    assert (optimizer._name, configuration.lr_scheduler._name) == ("fused_adamw", "polynomial_decay")
     assert configuration.lr_scheduler.total_num_update == optimization.max_update
     assert configuration.lr_scheduler.end_learning_rate == 0.0
     assert model.config.attention_dropout == 0.1

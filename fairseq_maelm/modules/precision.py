@@ -1,0 +1,74 @@
+"""Mixed precision that leaves weights, gradients and optimiser in single precision."""
+
+from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
+from typing import Any, Callable, TypeVar, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+# What --precision offers.
+PRECISIONS = ("fp32", "bf16")
+
+_Forward = TypeVar("_Forward", bound=Callable[..., Any])
+
+
+def computing_in(precision: str, weight: Tensor, training: bool) -> "AbstractContextManager[Any]":
+    """The context in which a model computes.
+
+    Under "bf16", torch's autocast gives bfloat16 to matrix products, to attention and, by ``LayerNorm`` below, to all
+    states between them; each weight is cast once in a context and its gradient arrives in single precision.
+
+    Args:
+        precision: one of ``PRECISIONS``.
+        weight: any weight of the model. Weights that somebody put into half precision for inference are computed with
+            as they are.
+        training: whether the model is being trained.
+
+    Raises:
+        ValueError: if training mixes this with fairseq's own kinds of half precision.
+    """
+    if precision == "fp32":
+        return nullcontext()
+    device = weight.device.type
+    if training and weight.dtype != torch.float32:
+        raise ValueError(
+            f"--precision {precision} keeps weights in single precision, but they are in {weight.dtype}: "
+            "give either --precision bf16 or --fp16 (common.fp16), not both"
+        )
+    if training and torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) != torch.bfloat16:
+        raise ValueError("give either --precision bf16 or --amp (common.amp), not both")
+    if weight.dtype != torch.float32:
+        return nullcontext()
+    return torch.autocast(device, torch.bfloat16)
+
+
+def in_its_precision(forward: _Forward) -> _Forward:
+    """Make a method of a model with the attribute ``precision`` and an encoder compute in that precision."""
+
+    @wraps(forward)
+    def compute(model: Any, *args: Any, **options: Any) -> Any:
+        with computing_in(model.precision, model.encoder.embed_tokens.weight, model.training):
+            return forward(model, *args, **options)
+
+    return cast(_Forward, compute)
+
+
+class LayerNorm(nn.LayerNorm):
+    """torch's, but under autocast its results have the type that matrix products take.
+
+    torch's own returns float32 under autocast on a GPU: the states between layers would be moved and kept twice as
+    wide, and cast before every product. Mean and variance are computed in single precision either way, and states in
+    single precision, the sums of embeddings, are normalised before they are rounded.
+    """
+
+    def forward(self, states: Tensor) -> Tensor:
+        """<float>[..., D] to <float>[..., D]."""
+        device = states.device.type
+        if not torch.is_autocast_enabled(device):
+            return super().forward(states)
+        with torch.autocast(device, enabled=False):
+            weight, bias = self.weight.to(states.dtype), self.bias.to(states.dtype)
+            normalized = F.layer_norm(states, self.normalized_shape, weight, bias, self.eps)
+            return normalized.to(torch.get_autocast_dtype(device))

@@ -1,0 +1,179 @@
+"""AdamW as fairseq defines it, computed by torch's fused kernels."""
+
+import logging
+import math
+from collections import defaultdict
+from functools import cache
+from itertools import chain
+from typing import Any, Callable, DefaultDict, Dict, Iterable, List, Optional, Tuple, Union
+
+import torch
+from torch import Tensor
+from torch.optim.adamw import adamw
+
+logger = logging.getLogger(__name__)
+
+
+@cache
+def has_fused_kernel(device_type: str) -> bool:
+    """Whether torch has a fused AdamW for a type of device; says once where it has not."""
+    try:
+        torch.optim.AdamW([torch.zeros(1, device=device_type)], fused=True)
+    except RuntimeError as error:
+        logger.warning("no fused AdamW on %s, tensors are updated in groups instead: %s", device_type, error)
+        return False
+    return True
+
+
+class AdamW(torch.optim.Optimizer):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), equal to ``fairseq.optim.adam.Adam``.
+
+    The state of a parameter is that of fairseq's class: ``step`` <int>, ``exp_avg`` and ``exp_avg_sq`` <float32> of the
+    parameter's shape. Gradients and parameters in half precision are computed with in single precision.
+
+    Two things differ from ``torch.optim.AdamW``. fairseq adds epsilon to the root of the second moment before the
+    correction of its bias, so that epsilon is in effect larger in the first few thousand updates; and the number of
+    updates is a Python number, so that nothing waits for the device.
+
+    Args:
+        params: parameters, or groups of them.
+        lr: learning rate.
+        betas: decay of the first and the second moment, in [0, 1).
+        eps: epsilon, at least 0.
+        weight_decay: share of a parameter that an update removes, before it is multiplied by the learning rate.
+
+    Raises:
+        ValueError: if a number is out of its range.
+    """
+
+    supports_memory_efficient_fp16 = True
+    supports_flat_params = True
+    # fairseq's way to keep the state in single precision would undo ``load_state_dict`` below.
+    disable_mem_eff_fp16_loading_hack = True
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: Tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        if len(betas) != 2 or not all(0.0 <= beta < 1.0 for beta in betas):
+            raise ValueError(f"--adam-betas must be two numbers in [0, 1), such as '(0.9, 0.98)', and is {betas}")
+        if eps < 0.0 or weight_decay < 0.0:
+            raise ValueError(f"--adam-eps ({eps}) and --weight-decay ({weight_decay}) must be 0 or more")
+        super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Optional[Callable[[], float]] = None) -> Optional[float]:  # type: ignore[override]
+        """Update every parameter that has a gradient.
+
+        Args:
+            closure: computes the loss again and returns it; fairseq gives none.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            # Parameters that sat out some updates, such as an unused head, are corrected for another number of them.
+            together: DefaultDict[Tuple[int, torch.device], List[Tensor]] = defaultdict(list)
+            for param in group["params"]:
+                if param.grad is not None:
+                    state = self._state_of(param)
+                    state["step"] += 1
+                    together[state["step"], param.device].append(param)
+            for (count, _), params in together.items():
+                self._update(params, count, group)
+        return loss
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Take a state over; it stays in single precision for parameters in half precision, to which torch casts it."""
+        super().load_state_dict(state_dict)
+        saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
+        own = chain.from_iterable(group["params"] for group in self.param_groups)
+        for index, param in zip(saved, own):
+            if is_half(param) and index in state_dict["state"]:
+                self.state[param] = dict(state_dict["state"][index])
+
+    def _state_of(self, param: Tensor) -> Dict[str, Any]:
+        """The parameter's state, made if there is none, and moved to where it is needed after loading."""
+        state: Dict[str, Any] = self.state[param]
+        dtype = torch.float32 if is_half(param) else param.dtype
+        if not state:
+            state["step"] = 0
+            state["exp_avg"] = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
+            state["exp_avg_sq"] = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
+        for name in ("exp_avg", "exp_avg_sq"):
+            state[name] = state[name].to(device=param.device, dtype=dtype)
+        return state
+
+    def _update(self, params: List[Tensor], count: int, group: Dict[str, Any]) -> None:
+        """Make update number ``count`` of parameters on one device."""
+        full = [param for param in params if not is_half(param)]
+        self._update_full(full, full, count, group)
+        for param in params:
+            if is_half(param):
+                # One at a time: all of them in single precision would take the memory that half precision saves.
+                copy = param.float()
+                self._update_full([copy], [param], count, group)
+                param.copy_(copy)
+
+    def _update_full(self, values: List[Tensor], params: List[Tensor], count: int, group: Dict[str, Any]) -> None:
+        """Update ``values``, the parameters or their copies in single precision, in place."""
+        if not params:
+            return
+        grads = [param.grad.to(value.dtype) for param, value in zip(params, values) if param.grad is not None]
+        beta1, beta2 = group["betas"]
+        device = params[0].device
+        fused = has_fused_kernel(device.type)
+        # torch counts on by itself. Without the fused kernel it reads the counts on the host.
+        counts = torch.full((len(params),), count - 1.0, device=device if fused else "cpu").unbind()
+        adamw(
+            values,
+            grads,
+            [self.state[param]["exp_avg"] for param in params],
+            [self.state[param]["exp_avg_sq"] for param in params],
+            [],
+            list(counts),
+            fused=fused,
+            foreach=not fused,
+            amsgrad=False,
+            beta1=beta1,
+            beta2=beta2,
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"] / math.sqrt(1.0 - beta2**count),
+            maximize=False,
+        )
+
+
+def is_half(tensor: Tensor) -> bool:
+    """Whether a tensor is of half precision, whichever of the two."""
+    return tensor.dtype in (torch.float16, torch.bfloat16)
+
+
+def multiply(tensors: List[Tensor], factor: Union[float, Tensor]) -> None:
+    """Multiply tensors by a number in place; the number may be a tensor on any device, nothing waits for it."""
+    for device, chosen in by_device(tensors).items():
+        torch._foreach_mul_(chosen, factor.to(device) if isinstance(factor, Tensor) else factor)
+
+
+def norm_of_all(tensors: List[Tensor]) -> Tensor:
+    """The Euclidean norm <float32>[] of all elements of at least one tensor, on the device of the first.
+
+    Squares are added in single precision: in half precision a norm of 256 would overflow.
+    """
+    norms: List[Tensor] = []
+    for chosen in by_device(tensors).values():
+        norms += torch._foreach_norm(chosen, 2.0, dtype=torch.float32)
+    return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
+
+
+def by_device(tensors: List[Tensor]) -> Dict[torch.device, List[Tensor]]:
+    """Sort tensors by their device, for torch's operations on lists."""
+    chosen: DefaultDict[torch.device, List[Tensor]] = defaultdict(list)
+    for tensor in tensors:
+        chosen[tensor.device].append(tensor)
+    return chosen

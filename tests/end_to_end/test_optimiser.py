@@ -1,0 +1,57 @@
+"""A run may change between fairseq's ``adam`` and ``fused_adamw``: same updates, same checkpoints, nothing reset."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from end_to_end.small import cut, results, training
+from end_to_end.toy import losses, run
+
+HALF, WHOLE = 6, 12
+LAST = "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="module")
+def data(toy_data, tmp_path_factory) -> Path:
+    return cut(toy_data, tmp_path_factory.mktemp("short"), 160)
+
+
+def train(data: Path, folder: Path, optimizer: str, updates: int, *options: Any) -> tuple[dict[str, Any], list[float]]:
+    """The end of a run and its losses; the last --optimizer given is the one that counts."""
+    output = run(training(data, folder, "--optimizer", optimizer, "--max-update", updates, *options))
+    return results(folder / LAST), losses(output)
+
+
+def distance(first: dict[str, Any], second: dict[str, Any]) -> float:
+    """The largest difference between weights or moments of two runs."""
+    pairs = [(first["model"][name], second["model"][name]) for name in first["model"]]
+    for index, state in first["optimiser"]["state"].items():
+        other = second["optimiser"]["state"][index]
+        assert (state["step"], state.keys()) == (other["step"], other.keys())
+        pairs += [(state[name], other[name]) for name in ("exp_avg", "exp_avg_sq")]
+    return max(float((one.double() - two.double()).abs().max()) for one, two in pairs)
+
+
+@pytest.mark.slow
+def test_run_changes_between_both_optimisers(data, tmp_path):
+    expected, curve = train(data, tmp_path / "adam", "adam", WHOLE)
+    fused, fused_curve = train(data, tmp_path / "fused", "fused_adamw", WHOLE)
+    assert curve[0] - curve[-1] > 0.2
+    assert fused_curve == pytest.approx(curve, abs=2e-3)
+    # Adam's first updates divide by moments near zero: what rounding leaves is of the order of the learning rate.
+    assert distance(fused, expected) < 1e-3
+    for first, second in (("adam", "fused_adamw"), ("fused_adamw", "adam")):
+        folder = tmp_path / f"{first}-{second}"
+        train(data, folder, first, HALF)
+        shutil.copy(folder / LAST, folder / "half.pt")
+        changed, rest = train(data, folder, second, WHOLE)
+        assert len(rest) == WHOLE - HALF
+        assert rest == pytest.approx(curve[HALF:], abs=2e-3)
+        assert changed["updates"] == WHOLE
+    # Started anew on purpose: the moments are those of the updates since then.
+    again, _ = train(data, folder, "fused_adamw", WHOLE + 2, "--reset-optimizer", "--reset-lr-scheduler")
+    assert {state["step"] for state in again["optimiser"]["state"].values()} == {2}
+    assert torch.isfinite(again["model"]["lm_head.bias"]).all()

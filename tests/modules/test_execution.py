@@ -1,0 +1,165 @@
+"""Compiled and recomputed layers compute what plain ones do; only time and memory differ."""
+
+import copy
+import shutil
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support import batch_of, model_of, random_sequences
+from torch import Tensor
+
+from fairseq_maelm.models.maelm import MaelmModel
+from fairseq_maelm.modules import execution
+from fairseq_maelm.modules.execution import Layer, execute, layers_of
+from fairseq_maelm.modules.transformer import DecoderLayer, LayerShape, TransformerLayer
+
+DROPOUT = {"dropout": 0.1, "attention_dropout": 0.1}
+
+
+def losses_and_gradients(model: MaelmModel, seed: int = 7) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of a batch with padding and the gradients of all parameters."""
+    net_input, targets = batch_of(random_sequences([23, 19, 26]), [[2, 5, 7], [1, 4], [3, 8, 9, 14]])
+    torch.manual_seed(seed)
+    model.zero_grad()
+    loss = F.cross_entropy(model.train()(**net_input)[0].float(), targets)
+    loss.backward()
+    return loss.detach(), {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+# Recomputing
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("decoder_attention", ["self", "self_cross", "cross"])
+def test_recomputed_gradients_are_the_same_bit_for_bit_with_dropout(precision: str, decoder_attention: str) -> None:
+    plain = model_of(precision=precision, decoder_attention=decoder_attention, **DROPOUT)
+    recomputed = model_of(precision=precision, decoder_attention=decoder_attention, **DROPOUT)
+    execute(recomputed, compiles=False, recomputes=True)
+    expected_loss, expected = losses_and_gradients(plain)
+    loss, gradients = losses_and_gradients(recomputed)
+    assert torch.equal(loss, expected_loss)
+    assert len(expected) > 40
+    for name, gradient in expected.items():
+        assert (gradient is None) == (gradients[name] is None)
+        assert gradient is None or torch.equal(gradients[name], gradient), name
+    # Dropout is there to be repeated: another seed gives another loss.
+    assert not torch.equal(losses_and_gradients(plain, seed=8)[0], expected_loss)
+
+
+def kept_bytes(model: MaelmModel) -> int:
+    """What the forward pass of a batch keeps for the backward pass, weights apart."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    net_input, _ = batch_of(random_sequences([60] * 4), [[2, 5, 7]] * 4)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        logits = model.train()(**net_input)[0]
+    assert logits.requires_grad and len(kept) > 10
+    return sum(kept.values())
+
+
+def test_recomputing_keeps_less() -> None:
+    size = {"encoder_layers": 6, "decoder_layers": 4, **DROPOUT}
+    plain, recomputed = model_of(**size), model_of(**size)
+    execute(recomputed, compiles=False, recomputes=True)
+    # Of each layer its input alone; embeddings and the head keep what they kept.
+    assert kept_bytes(recomputed) < 0.2 * kept_bytes(plain)
+
+
+def test_nothing_is_recomputed_outside_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr(execution, "checkpoint", lambda call, *others, use_reentrant: calls.append(1) or call(*others))
+    model = model_of()
+    execute(model, compiles=False, recomputes=True)
+    net_input, _ = batch_of(random_sequences([23]), [[2, 5]])
+    model.eval()(**net_input)
+    with torch.no_grad():
+        model.train()(**net_input)
+    assert not calls
+    model(**net_input)
+    assert len(calls) == 4
+
+
+# Compiling
+
+
+def test_nothing_is_compiled_on_a_cpu_or_outside_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Layer] = []
+    monkeypatch.setattr(Layer, "compile", lambda layer, **options: compiled.append(layer))
+    model = model_of()
+    execute(model, compiles=True, recomputes=False)
+    net_input, _ = batch_of(random_sequences([23]), [[2, 5]])
+    model.train()(**net_input)
+    assert not compiled
+    monkeypatch.setattr(execution, "worth_compiling", lambda states: True)
+    model.eval()(**net_input)
+    assert not compiled
+    model.train()(**net_input)
+    assert compiled == list(layers_of(model)) and len(compiled) == 4
+
+
+def layer_of(kind: type) -> tuple[Layer, list[Any]]:
+    """A layer and arguments for it; a bias that needs a gradient is among them."""
+    shape = LayerShape(embed_dim=16, ffn_embed_dim=32, attention_heads=2, dropout=0.0, attention_dropout=0.0)
+    torch.manual_seed(0)
+    states, bias = torch.randn(2, 5, 16, requires_grad=True), torch.randn(1, 2, 5, 5, requires_grad=True)
+    if kind is TransformerLayer:
+        return TransformerLayer(shape), [states, bias]
+    return DecoderLayer(shape, True), [states, bias, torch.randn(2, 4, 16, requires_grad=True), None]
+
+
+def output_and_gradients(layer: Layer, arguments: list[Any]) -> list[Tensor]:
+    inputs = [
+        argument.detach().clone().requires_grad_() if torch.is_tensor(argument) else None for argument in arguments
+    ]
+    layer.zero_grad()
+    output = layer.train()(*inputs)
+    (output * torch.arange(output.numel()).view_as(output).sin()).sum().backward()
+    gradients = [tensor.grad for tensor in inputs if tensor is not None]
+    return [output.detach(), *gradients, *(parameter.grad.clone() for parameter in layer.parameters())]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
+@pytest.mark.parametrize("recomputes", [False, True])
+@pytest.mark.parametrize("kind", [TransformerLayer, DecoderLayer])
+def test_compiled_layer_is_the_plain_one(kind: type, recomputes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "worth_compiling", lambda states: True)
+    torch._dynamo.reset()
+    layer, arguments = layer_of(kind)
+    names = list(layer.state_dict())
+    expected = output_and_gradients(layer, arguments)
+    layer.compiles, layer.recomputes = True, recomputes
+    results = output_and_gradients(layer, arguments)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1
+    assert len(results) == len(expected) > 12
+    for result, plain in zip(results, expected):
+        torch.testing.assert_close(result, plain, rtol=1e-5, atol=1e-5)
+    assert list(layer.state_dict()) == names
+    # What copies models (an average of weights, for one) does not trip over compiled code.
+    torch.testing.assert_close(output_and_gradients(copy.deepcopy(layer), arguments)[0], expected[0])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
+def test_layers_of_a_kind_share_two_graphs_whatever_the_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for the first shape and one for all others: torch gives up compiling after eight."""
+    monkeypatch.setattr(execution, "worth_compiling", lambda states: True)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    layers = [layer_of(TransformerLayer)[0].train() for _ in range(3)]
+    for batch, length in ((2, 5), (3, 7), (4, 9), (5, 6)):
+        states, bias = torch.randn(batch, length, 16), torch.randn(1, 2, length, length)
+        for layer in layers:
+            layer.compiles = True
+            states = layer(states, bias)
+        states.sum().backward()
+    assert 1 <= torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 4
