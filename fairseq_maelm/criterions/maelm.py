@@ -39,7 +39,6 @@ class MaelmCriterion(FairseqCriterion):
         loss = F.cross_entropy(logits.float(), target, reduction="sum")
         sample_size = target.numel()
         layout = net_input["layout"]
-        visible = layout["visible_rows"].numel()
         slots = net_input["src_tokens"].numel() + len(net_input["src_tokens"]) * layout["full_length"]
         with torch.no_grad():
             correct = (logits.argmax(dim=-1) == target).sum()
@@ -53,7 +52,7 @@ class MaelmCriterion(FairseqCriterion):
                 "nsentences": sample["nsentences"],
                 "ncorrect": correct,
                 "slots": slots,
-                "filled_slots": visible + sample["ntokens"],
+                "filled_slots": layout["visible_tokens"] + sample["ntokens"],
             },
         )
 

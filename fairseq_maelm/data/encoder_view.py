@@ -1,7 +1,7 @@
 """What the encoder sees of a masked sequence, and which of its states the decoder gets (Table 2 and Figure 4)."""
 
 from dataclasses import dataclass
-from typing import Any, Dict, NamedTuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import numpy as np
 import torch
@@ -84,6 +84,8 @@ def show(
     """
     masked = draw.masked
     unmasked = inside & ~masked
+    if view.masked_input == "dropped" and not view.mask_fraction:
+        return Shown(draw.tokens, unmasked, unmasked)
     if view.masked_input == "dropped":
         staying = masked & fraction
         visible = unmasked | staying
@@ -105,8 +107,8 @@ def show_batch(
 ) -> Shown:
     """Apply a view with the random numbers of the sequences; arguments as in ``draw_masks`` and ``show``."""
     length = inside.shape[1]
-    fraction = np.zeros_like(inside)
-    random = draw.tokens
+    # Without a fraction and without random tokens, what stands here is not read.
+    fraction, random = inside, draw.tokens
     if view.mask_fraction:
         fraction = keep_fraction(view.mask_fraction, indices, seed, epoch, length)
     if view.masked_input in ("random", "random_kept"):
@@ -129,27 +131,40 @@ def encoder_input(
     Returns:
         ``src_tokens`` <int64>[B, S], ``src_lengths`` <int64>[B] and ``layout``.
     """
-    rows, places = np.nonzero(shown.visible)
-    counts = shown.visible.sum(axis=1)
+    batch_size, full_length = shown.tokens.shape
+    counts = np.count_nonzero(shown.visible, axis=1)
     width = int(counts.max())
-    columns = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    src_tokens = np.full((len(lengths), width), pad, dtype=np.int64)
-    src_tokens[rows, columns] = shown.tokens[rows, places]
-    src_positions = np.zeros_like(src_tokens)
-    src_positions[rows, columns] = columns if positions == "consecutive" else places
-    full_length = shown.tokens.shape[1]
-    encoder_rows, slots = rows * width + columns, rows * full_length + places
+    slots = np.flatnonzero(shown.visible)
+    tokens = shown.tokens.reshape(-1)[slots]
+    places = slots - np.repeat(np.arange(batch_size) * full_length, counts)
+    encoder_padded = len(slots) < batch_size * width
+    rows: Optional[np.ndarray] = None if not encoder_padded else np.flatnonzero(np.arange(width) < counts[:, None])
+    src_tokens = _spread(tokens, rows, (batch_size, width), pad)
+    src_positions = _spread(places, rows, (batch_size, width), 0)
+    if positions == "consecutive":
+        src_positions = np.where(np.arange(width) < counts[:, None], np.arange(width), 0)
+    visible_rows = np.arange(len(slots)) if rows is None else rows
     if shown.returned is not shown.visible:
-        enters = shown.returned[rows, places]
-        encoder_rows, slots = encoder_rows[enters], slots[enters]
+        enters = shown.returned.reshape(-1)[slots]
+        visible_rows, slots = visible_rows[enters], slots[enters]
     layout: Layout = {
         "positions": torch.from_numpy(src_positions),
         "full_lengths": torch.from_numpy(lengths),
         "full_length": full_length,
-        "visible_rows": torch.from_numpy(encoder_rows),
+        "visible_tokens": len(tokens),
+        "visible_rows": torch.from_numpy(visible_rows),
         "visible_slots": torch.from_numpy(slots),
         "masked_slots": torch.from_numpy(np.flatnonzero(predicted)),
-        "encoder_padded": bool((counts < width).any()),
-        "decoder_padded": bool((lengths < full_length).any()),
+        "encoder_padded": encoder_padded,
+        "decoder_padded": bool(lengths.min() < full_length),
     }
     return {"src_tokens": torch.from_numpy(src_tokens), "src_lengths": torch.from_numpy(counts), "layout": layout}
+
+
+def _spread(values: np.ndarray, rows: Optional[np.ndarray], shape: Tuple[int, int], filler: int) -> np.ndarray:
+    """<int64>[B, S] with values at their rows, the filler elsewhere; ``rows`` None if they fill all."""
+    if rows is None:
+        return values.reshape(shape)
+    spread = np.full(shape, filler, dtype=np.int64)
+    spread.reshape(-1)[rows] = values
+    return spread

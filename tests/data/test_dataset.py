@@ -26,6 +26,13 @@ class Blocks:
     def __getitem__(self, index):
         return self.sequences[index]
 
+    def read(self, indices, filler):
+        lengths = self.sizes[indices]
+        tokens = np.full((len(indices), lengths.max()), filler)
+        for row, index in zip(tokens, indices):
+            row[: self.sizes[index]] = self.sequences[index]
+        return tokens, lengths
+
 
 MAELM = EncoderView()
 
@@ -50,6 +57,7 @@ def test_encoder_input_by_hand():
     assert layout["positions"].tolist() == [[0, 2, 3], [1, 2, 0]]
     assert layout["full_lengths"].tolist() == [4, 3]
     assert layout["full_length"] == 4
+    assert layout["visible_tokens"] == 5
     assert layout["visible_rows"].tolist() == [0, 1, 2, 3, 4]
     assert layout["visible_slots"].tolist() == [0, 2, 3, 5, 6]
     assert layout["masked_slots"].tolist() == [1, 4]

@@ -17,7 +17,7 @@ def batch(view, **scheme):
     sample = dataset.collater([dataset[index] for index in range(len(SIZES))])
     tokens = np.full((len(SIZES), max(SIZES)), PAD)
     for row, size in enumerate(SIZES):
-        tokens[row, :size] = dataset[row]["tokens"]
+        tokens[row, :size] = dataset.blocks[row]
     draw = draw_masks(dataset.scheme, tokens, np.array(SIZES), np.arange(len(SIZES)), dataset.seed, dataset.epoch)
     return sample, tokens, draw
 
@@ -106,7 +106,7 @@ def test_consecutive_positions_leave_no_gaps_and_change_nothing_else():
 def test_predicting_all_tokens():
     dataset = dataset_of(SIZES, predicts_all=True)
     sample = dataset.collater([dataset[index] for index in range(len(SIZES))])
-    assert sample["target"].tolist() == [token for index in range(len(SIZES)) for token in dataset[index]["tokens"]]
+    assert sample["target"].tolist() == [token for index in range(len(SIZES)) for token in dataset.blocks[index]]
     full = sample["net_input"]["layout"]["full_tokens"]
     assert full.reshape(-1)[sample["net_input"]["layout"]["masked_slots"]].tolist() == sample["target"].tolist()
 
