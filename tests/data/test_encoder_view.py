@@ -45,6 +45,9 @@ def seen(sample):
 @pytest.mark.parametrize("scheme", [{}, {"leave_unmasked_prob": 0.3, "random_token_prob": 0.3}])
 def test_what_is_seen_and_what_returns(masked_input, scheme):
     sample, full, draw = batch(EncoderView(masked_input), **scheme)
+    lengths = sample["net_input"]["src_lengths"]
+    assert sample["net_input"]["layout"]["visible_tokens"] == int(lengths.sum())
+    assert lengths.tolist() == (SIZES if masked_input != "dropped" else ((full != PAD) & ~draw.masked).sum(1).tolist())
     tokens, returned = seen(sample)
     inside = full != PAD
     assert sample["target"].tolist() == full[draw.predicted].tolist()
