@@ -33,6 +33,7 @@ class Layout(_Optional):
     positions: Tensor  # <int64>[B, S] original position of each token that the encoder sees, 0 at padding
     full_lengths: Tensor  # <int64>[B] tokens of each full sequence
     full_length: int  # T
+    visible_tokens: int  # tokens that the encoder sees in the whole batch, padding not counted
     visible_rows: Tensor  # <int64>[N] rows of encoder states that enter the decoder
     visible_slots: Tensor  # <int64>[N] the slot of each; all other slots hold the mask embedding
     masked_slots: Tensor  # <int64>[M] slots to predict, ascending

@@ -37,7 +37,6 @@ class MaelmCriterion(FairseqCriterion):
         loss, extra = model(**net_input, target=target)
         sample_size = target.numel()
         layout = net_input["layout"]
-        visible = layout["visible_rows"].numel()
         slots = net_input["src_tokens"].numel() + len(net_input["src_tokens"]) * layout["full_length"]
         return (
             loss,
@@ -49,7 +48,7 @@ class MaelmCriterion(FairseqCriterion):
                 "nsentences": sample["nsentences"],
                 "ncorrect": extra["correct"],
                 "slots": slots,
-                "filled_slots": visible + sample["ntokens"],
+                "filled_slots": layout["visible_tokens"] + sample["ntokens"],
             },
         )
 

@@ -6,11 +6,13 @@ line that is longer than a block is cut into blocks; fairseq would skip it or st
 
 import logging
 import os
+from array import array
 from bisect import bisect_right
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Tuple
 
 import numpy as np
 from fairseq.data.indexed_dataset import MMapIndexedDataset
+from numpy.lib.stride_tricks import sliding_window_view
 
 logger = logging.getLogger(__name__)
 
@@ -62,19 +64,23 @@ def _documents(ends: np.ndarray, line_sizes: np.ndarray) -> np.ndarray:
 def _greedy(ends: np.ndarray, spans: np.ndarray, block_size: int) -> np.ndarray:
     """Fill blocks with as many whole lines as fit, within each span; a line longer than a block is cut."""
     fits = spans[:, 1] - spans[:, 0] <= block_size
-    long_spans = spans[~fits]
-    first_lines = np.searchsorted(ends, long_spans[:, 0], side="right")
-    last_lines = np.searchsorted(ends, long_spans[:, 1], side="left")
-    slices: List[List[int]] = []
-    for (start, stop), first, last in zip(long_spans.tolist(), first_lines, last_lines):
-        line_ends = ends[first : last + 1].tolist()
-        line = 0
+    if fits.all():
+        return spans
+    span_starts, span_stops = np.ascontiguousarray(spans[~fits].T)
+    first_lines = np.searchsorted(ends, span_starts, side="right")
+    # Machine integers, read and written one by one: lists of a long text's numbers would take gigabytes.
+    line_ends, starts, stops = memoryview(ends), array("q"), array("q")
+    for start, stop, line in zip(memoryview(span_starts), memoryview(span_stops), memoryview(first_lines)):
         while start < stop:
-            after = bisect_right(line_ends, start + block_size, lo=line)
+            # A line has at least one token, so no block holds more lines than tokens; nor does it leave its span.
+            limit = min(start + block_size, stop)
+            after = bisect_right(line_ends, limit, line, min(line + block_size, len(ends)))
             end = line_ends[after - 1] if after > line else start + block_size
-            slices.append([start, end])
+            starts.append(start)
+            stops.append(end)
             start, line = end, after
-    blocks = np.concatenate([spans[fits], np.array(slices, dtype=np.int64).reshape(-1, 2)])
+    long_blocks = np.stack([np.frombuffer(starts, dtype=np.int64), np.frombuffer(stops, dtype=np.int64)], axis=1)
+    blocks = np.concatenate([spans[fits], long_blocks])
     return blocks[np.argsort(blocks[:, 0], kind="stable")]
 
 
@@ -88,6 +94,17 @@ def _check_complete(path: str, expected: int) -> None:
         )
 
 
+def _windows(stream: np.ndarray, starts: np.ndarray, width: int) -> np.ndarray:
+    """<dtype>[B, width], the tokens from each start on, and zeros behind the end of the stream."""
+    if int(starts.max()) + width <= len(stream):
+        return sliding_window_view(stream, width)[starts]
+    windows = np.zeros((len(starts), width), dtype=stream.dtype)
+    for row, start in enumerate(starts.tolist()):
+        tokens = stream[start : start + width]
+        windows[row, : len(tokens)] = tokens
+    return windows
+
+
 class TokenBlocks:
     """Blocks of one split, read from disk on demand.
 
@@ -97,6 +114,9 @@ class TokenBlocks:
         block_size: the most tokens of a block, the symbol put in front included.
         first_symbol: token put in front of every block.
 
+    Attributes:
+        sizes: <int32>[blocks] tokens of each block, the first symbol included.
+
     Raises:
         ValueError: if the files hold no block, or a .bin is not as long as its .idx says.
     """
@@ -105,25 +125,28 @@ class TokenBlocks:
         self.paths = list(paths)
         self.first_symbol = first_symbol
         self._streams: Optional[List[np.ndarray]] = None
-        slices: List[np.ndarray] = []
+        starts: List[np.ndarray] = []
+        sizes: List[np.ndarray] = []
         self._dtypes: List[np.dtype] = []
         for path in self.paths:
             index = MMapIndexedDataset.Index(path + ".idx")
             self._dtypes.append(np.dtype(index.dtype))
             line_sizes = np.array(index.sizes)
             _check_complete(path, int(line_sizes.sum(dtype=np.int64)) * self._dtypes[-1].itemsize)
-            slices.append(block_slices(line_sizes, break_mode, block_size - 1))
-        self._slices = np.concatenate(slices)
-        self._first_blocks = np.cumsum([0] + [len(part) for part in slices])
-        if not len(self._slices):
+            slices = block_slices(line_sizes, break_mode, block_size - 1)
+            starts.append(slices[:, 0].copy())
+            sizes.append((slices[:, 1] - slices[:, 0] + 1).astype(np.int32))
+        self._starts = np.concatenate(starts)
+        self._first_blocks = np.cumsum([0] + [len(part) for part in starts])
+        if not len(self._starts):
             raise ValueError(
                 f"{', '.join(self.paths)}: the split is empty (no line with a token). Prepare it again, or check that "
                 "the text file was not empty"
             )
-        self.sizes = (self._slices[:, 1] - self._slices[:, 0] + 1).astype(np.int64)
+        self.sizes = np.concatenate(sizes)
 
     def __len__(self) -> int:
-        return len(self._slices)
+        return len(self._starts)
 
     def __getstate__(self) -> dict:
         # A memory map would be pickled as the whole file; workers open it themselves.
@@ -133,19 +156,41 @@ class TokenBlocks:
     def streams(self) -> List[np.ndarray]:
         """One memory-mapped <uint16 or int32>[tokens] for each file."""
         if self._streams is None:
+            # Plain arrays that keep the map alive: slicing np.memmap itself costs several times as much.
             self._streams = [
-                np.memmap(path + ".bin", dtype=dtype, mode="r") for path, dtype in zip(self.paths, self._dtypes)
+                np.memmap(path + ".bin", dtype=dtype, mode="r").view(np.ndarray)
+                for path, dtype in zip(self.paths, self._dtypes)
             ]
         return self._streams
 
+    def read(self, indices: np.ndarray, filler: int) -> Tuple[np.ndarray, np.ndarray]:
+        """Read the blocks of a batch at once.
+
+        Args:
+            indices: <int64>[B] which blocks.
+            filler: put behind blocks that are shorter than the longest.
+
+        Returns:
+            <int64>[B, T] the first symbol and the tokens of each block, and <int64>[B] their lengths.
+        """
+        lengths = self.sizes[indices].astype(np.int64)
+        starts, width = self._starts[indices], int(lengths.max())
+        tokens = np.empty((len(indices), width), dtype=np.int64)
+        tokens[:, 0] = self.first_symbol
+        if len(self.paths) == 1:
+            tokens[:, 1:] = _windows(self.streams[0], starts, width - 1)
+        else:
+            parts = np.searchsorted(self._first_blocks, indices, side="right") - 1
+            for part in np.unique(parts):
+                rows = np.flatnonzero(parts == part)
+                tokens[rows, 1:] = _windows(self.streams[part], starts[rows], width - 1)
+        if lengths.min() < width:
+            tokens[np.arange(width) >= lengths[:, None]] = filler
+        return tokens, lengths
+
     def __getitem__(self, index: int) -> np.ndarray:
         """<int64>[n], the first symbol and the tokens of the block."""
-        part = int(np.searchsorted(self._first_blocks, index, side="right")) - 1
-        start, stop = self._slices[index]
-        block = np.empty(stop - start + 1, dtype=np.int64)
-        block[0] = self.first_symbol
-        block[1:] = self.streams[part][start:stop]
-        return block
+        return self.read(np.array([index]), self.first_symbol)[0][0]
 
     def largest_token(self, sample: int = 1 << 20) -> int:
         """The largest token among the first and last ``sample`` tokens of each file; reads no more than that."""

@@ -1,5 +1,6 @@
 """Blocks of text, masked anew in every epoch and collated into batches that the model takes as they are."""
 
+import logging
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -9,6 +10,12 @@ from fairseq.data import FairseqDataset
 from fairseq_maelm.data.blocks import TokenBlocks
 from fairseq_maelm.data.encoder_view import EncoderView, encoder_input, show_batch
 from fairseq_maelm.data.masking import MaskingScheme, draw_masks
+from fairseq_maelm.data.order import order_by_length, padding_share
+
+logger = logging.getLogger(__name__)
+
+# From this share of padding on, a run spends hours on nothing and is told so.
+_MUCH_PADDING = 0.1
 
 
 def pad_rows(rows: Sequence[np.ndarray], lengths: np.ndarray, filler: int) -> np.ndarray:
@@ -75,25 +82,31 @@ class MaskedBlockDataset(FairseqDataset):
 
     @property
     def sizes(self) -> np.ndarray:
-        """<int64>[blocks], tokens of each full sequence."""
+        """<int>[blocks], tokens of each full sequence."""
         return self.blocks.sizes
 
     def __len__(self) -> int:
         return len(self.blocks)
 
     def num_tokens(self, index: int) -> int:
+        """What a sequence adds to ``--max-tokens``: its tokens, masked ones included.
+
+        fairseq multiplies the most of a batch by its number of sequences. That is the padded rectangle [B, T] of the
+        decoder, which processes masked tokens too; the encoder's [B, S] is never larger.
+        """
         return int(self.sizes[index])
 
     def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
+        """<int>[indices], ``num_tokens`` of many."""
         return self.sizes[indices]
 
     def size(self, index: int) -> int:
+        """Tokens of the full sequence, which must not exceed ``--max-positions``."""
         return int(self.sizes[index])
 
     def ordered_indices(self) -> np.ndarray:
-        """<int64>[blocks] by length, which keeps padding low, with equal lengths in a new random order each epoch."""
-        generator = np.random.default_rng([self.seed, self.epoch])
-        return np.lexsort((generator.permutation(len(self)), self.sizes))
+        """<int64>[blocks], near-equal lengths together, in a new random order each epoch; see ``order_by_length``."""
+        return order_by_length(self.sizes, np.random.default_rng([self.seed, self.epoch]))
 
     def batch_by_size(
         self,
@@ -106,27 +119,59 @@ class MaskedBlockDataset(FairseqDataset):
 
         fairseq drops the last batch when its size is no multiple of ``required_batch_size_multiple``, by default 8:
         the longest sequences, all of a small split, and in validation others for every batch size.
+
+        Raises:
+            ValueError: if a sequence alone has more than ``max_tokens`` tokens.
         """
+        longest = int(self.sizes[indices].max(initial=0))
+        if max_tokens is not None and longest > max_tokens:
+            raise ValueError(
+                f"--max-tokens {max_tokens} is less than the {longest} tokens of the longest sequence, which fits into "
+                f"no batch: give at least --max-tokens {longest}, or a smaller --tokens-per-sample"
+            )
         batches = list(super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple))
         remainder = indices[sum(len(batch) for batch in batches) :]
-        return [*batches, remainder] if len(remainder) else batches
+        batches = [*batches, remainder] if len(remainder) else batches
+        if batches:
+            self._report_padding(batches)
+        return batches
 
-    def __getitem__(self, index: int) -> Dict[str, Any]:
-        return {"id": int(index), "tokens": self.blocks[index]}
+    def _report_padding(self, batches: List[np.ndarray]) -> None:
+        share = padding_share(batches, self.sizes)
+        logger.info("%s batches, %.2f %% of their slots padding", f"{len(batches):,}", 100 * share)
+        # The few sequences of a validation set fill no batch with equal lengths, and take no time worth a warning.
+        if share > _MUCH_PADDING and self.fixed_epoch is None:
+            logger.warning(
+                "%.1f %% of the work of this epoch will be done on padding, because batches hold sequences of very "
+                "different lengths. Take smaller batches (--max-tokens, --batch-size, "
+                "--required-batch-size-multiple 1), or --sample-break-mode none, which makes blocks of equal length",
+                100 * share,
+            )
 
-    def collater(self, samples: List[Dict[str, Any]]) -> Dict[str, Any]:
-        """Mask and collate.
+    def __getitem__(self, index: int) -> int:
+        """The index itself: the collater reads a batch at once."""
+        return int(index)
+
+    def __getitems__(self, indices: Sequence[int]) -> Sequence[int]:
+        """The indices themselves; called by torch's loader for a batch."""
+        return indices
+
+    def collater(self, samples: Sequence[int]) -> Dict[str, Any]:
+        """Read, mask and collate a batch.
+
+        Args:
+            samples: <int>[B] indices of the sequences.
 
         Returns:
             fairseq's sample: ``id`` <int64>[B], ``nsentences``, ``ntokens`` (original tokens, masked ones included),
             ``target`` <int64>[M], and ``net_input`` with ``src_tokens`` <int64>[B, S], ``src_lengths`` <int64>[B] and
-            ``layout`` (see ``fairseq_maelm.batch``).
+            ``layout`` (see ``fairseq_maelm.batch``). Empty for no sequence, which is how fairseq gives ranks equally
+            many batches.
         """
-        if not samples:
+        if not len(samples):
             return {}
-        indices = np.array([sample["id"] for sample in samples], dtype=np.int64)
-        lengths = np.array([len(sample["tokens"]) for sample in samples], dtype=np.int64)
-        tokens = pad_rows([sample["tokens"] for sample in samples], lengths, self.symbols.pad)
+        indices = np.array(samples, dtype=np.int64)
+        tokens, lengths = self.blocks.read(indices, self.symbols.pad)
         inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
         draw = draw_masks(self.scheme, tokens, lengths, indices, self.seed, self.epoch)
         shown = show_batch(
@@ -138,8 +183,8 @@ class MaskedBlockDataset(FairseqDataset):
             net_input["layout"]["full_tokens"] = torch.from_numpy(tokens)
         return {
             "id": torch.from_numpy(indices),
-            "nsentences": len(samples),
+            "nsentences": len(indices),
             "ntokens": int(lengths.sum()),
             "net_input": net_input,
-            "target": torch.from_numpy(tokens[predicted]),
+            "target": torch.from_numpy(tokens).view(-1)[net_input["layout"]["masked_slots"]],
         }

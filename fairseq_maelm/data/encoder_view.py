@@ -1,7 +1,7 @@
 """What the encoder sees of a masked sequence, and which of its states the decoder gets (Table 2 and Figure 4)."""
 
 from dataclasses import dataclass
-from typing import Any, Dict, NamedTuple, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import numpy as np
 import torch
@@ -84,6 +84,8 @@ def show(
     """
     masked = draw.masked
     unmasked = inside & ~masked
+    if view.masked_input == "dropped" and not view.mask_fraction:
+        return Shown(draw.tokens, unmasked, unmasked)
     if view.masked_input == "dropped":
         staying = masked & fraction
         visible = unmasked | staying
@@ -105,32 +107,13 @@ def show_batch(
 ) -> Shown:
     """Apply a view with the random numbers of the sequences; arguments as in ``draw_masks`` and ``show``."""
     length = inside.shape[1]
-    fraction = np.zeros_like(inside)
-    random = draw.tokens
+    # Without a fraction and without random tokens, what stands here is not read.
+    fraction, random = inside, draw.tokens
     if view.mask_fraction:
         fraction = keep_fraction(view.mask_fraction, indices, seed, epoch, length)
     if view.masked_input in ("random", "random_kept"):
         random = replacements(real_tokens, indices, seed, epoch, length)
     return show(view, draw, inside, mask_index, fraction, random)
-
-
-def _columns(counts: np.ndarray) -> np.ndarray:
-    """<int64>[sum of counts]: 0, 1, 2, ... for each of the counts."""
-    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-
-
-def query_rows(predicted: np.ndarray) -> Tuple[np.ndarray, int]:
-    """Where the places to predict stand if those of each sequence move together to the left.
-
-    Args:
-        predicted: <bool>[B, T].
-
-    Returns:
-        ``query_rows`` <int64>[M] and ``query_length`` of the layout.
-    """
-    counts = predicted.sum(axis=1)
-    length = int(counts.max())
-    return np.repeat(np.arange(len(counts)) * length, counts) + _columns(counts), length
 
 
 def encoder_input(
@@ -148,31 +131,50 @@ def encoder_input(
     Returns:
         ``src_tokens`` <int64>[B, S], ``src_lengths`` <int64>[B] and ``layout``.
     """
-    rows, places = np.nonzero(shown.visible)
-    counts = shown.visible.sum(axis=1)
+    batch_size, full_length = shown.tokens.shape
+    counts = np.count_nonzero(shown.visible, axis=1)
     width = int(counts.max())
-    columns = _columns(counts)
-    src_tokens = np.full((len(lengths), width), pad, dtype=np.int64)
-    src_tokens[rows, columns] = shown.tokens[rows, places]
-    src_positions = np.zeros_like(src_tokens)
-    src_positions[rows, columns] = columns if positions == "consecutive" else places
-    full_length = shown.tokens.shape[1]
-    encoder_rows, slots = rows * width + columns, rows * full_length + places
+    slots = np.flatnonzero(shown.visible)
+    tokens = shown.tokens.reshape(-1)[slots]
+    places = slots - np.repeat(np.arange(batch_size) * full_length, counts)
+    encoder_padded = len(slots) < batch_size * width
+    rows: Optional[np.ndarray] = _rows(counts, width) if encoder_padded else None
+    src_tokens = _spread(tokens, rows, (batch_size, width), pad)
+    src_positions = _spread(places, rows, (batch_size, width), 0)
+    if positions == "consecutive":
+        src_positions = np.where(np.arange(width) < counts[:, None], np.arange(width), 0)
+    visible_rows = np.arange(len(slots)) if rows is None else rows
     if shown.returned is not shown.visible:
-        enters = shown.returned[rows, places]
-        encoder_rows, slots = encoder_rows[enters], slots[enters]
-    rows_of_queries, query_length = query_rows(predicted)
+        enters = shown.returned.reshape(-1)[slots]
+        visible_rows, slots = visible_rows[enters], slots[enters]
+    predicted_counts = np.count_nonzero(predicted, axis=1)
+    query_length = int(predicted_counts.max())
     layout: Layout = {
         "positions": torch.from_numpy(src_positions),
         "full_lengths": torch.from_numpy(lengths),
         "full_length": full_length,
-        "visible_rows": torch.from_numpy(encoder_rows),
+        "visible_tokens": len(tokens),
+        "visible_rows": torch.from_numpy(visible_rows),
         "visible_slots": torch.from_numpy(slots),
         "masked_slots": torch.from_numpy(np.flatnonzero(predicted)),
-        "query_rows": torch.from_numpy(rows_of_queries),
+        "query_rows": torch.from_numpy(_rows(predicted_counts, query_length)),
         "query_length": query_length,
         "all_visible": len(slots) == int(lengths.sum()),
-        "encoder_padded": bool((counts < width).any()),
-        "decoder_padded": bool((lengths < full_length).any()),
+        "encoder_padded": encoder_padded,
+        "decoder_padded": bool(lengths.min() < full_length),
     }
     return {"src_tokens": torch.from_numpy(src_tokens), "src_lengths": torch.from_numpy(counts), "layout": layout}
+
+
+def _rows(counts: np.ndarray, width: int) -> np.ndarray:
+    """<int64>[sum of counts] places in a flattened [B, width] of rows filled from the left."""
+    return np.flatnonzero(np.arange(width) < counts[:, None])
+
+
+def _spread(values: np.ndarray, rows: Optional[np.ndarray], shape: Tuple[int, int], filler: int) -> np.ndarray:
+    """<int64>[B, S] with values at their rows, the filler elsewhere; ``rows`` None if they fill all."""
+    if rows is None:
+        return values.reshape(shape)
+    spread = np.full(shape, filler, dtype=np.int64)
+    spread.reshape(-1)[rows] = values
+    return spread

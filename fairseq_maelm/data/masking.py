@@ -6,6 +6,7 @@ batch in a few array operations.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple, Optional
 
 import numpy as np
@@ -18,16 +19,26 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 # Independent streams of random numbers for one (seed, epoch, index).
 _PRIORITY, _ROUNDING, _TREATMENT, _REPLACEMENT, _STAYING = range(5)
 
-# The lowest bits of a priority hold the position, which makes priorities distinct; sequences are shorter than this.
-_POSITION_BITS = np.uint64(16)
+# The lowest 16 bits of a priority hold the position, which makes priorities distinct.
 MAX_LENGTH = 1 << 16
 
 
+# From this many expected units on the number that is chosen is a function of the sequence's length alone. Rounding to
+# the nearest whole number is then off by 1/16 at most, and nothing on average over lengths.
+_EXACT_FROM = 8
+
+
 def _mix(x: np.ndarray) -> np.ndarray:
-    """Apply splitmix64's finaliser to <uint64> values of any shape; wrapping multiplication is intended."""
-    x = (x ^ (x >> np.uint64(30))) * _MIX_1
-    x = (x ^ (x >> np.uint64(27))) * _MIX_2
-    return x ^ (x >> np.uint64(31))
+    """Apply splitmix64's finaliser to <uint64> values of any shape; wrapping multiplication is intended.
+
+    Works in place, because this is the data path's innermost loop, and returns its argument.
+    """
+    shifted = np.empty_like(x)
+    for shift, factor in ((np.uint64(30), _MIX_1), (np.uint64(27), _MIX_2)):
+        x ^= np.right_shift(x, shift, out=shifted)
+        x *= factor
+    x ^= np.right_shift(x, np.uint64(31), out=shifted)
+    return x
 
 
 def random_bits(seed: int, epoch: int, indices: np.ndarray, stream: int, length: int) -> np.ndarray:
@@ -43,13 +54,18 @@ def random_bits(seed: int, epoch: int, indices: np.ndarray, stream: int, length:
     Returns:
         <uint64>[B, length], a function of the arguments alone.
     """
-    with np.errstate(over="ignore"):  # unsigned overflow is how the hash works
-        key = np.asarray(seed % (1 << 64), dtype=np.uint64)
-        for part in (epoch, stream):
-            key = _mix(key * _GOLDEN_GAMMA + np.uint64(part) + _GOLDEN_GAMMA)
-        rows = _mix(key + (indices.astype(np.uint64) + np.uint64(1)) * _GOLDEN_GAMMA)
-        columns = (np.arange(length, dtype=np.uint64) + np.uint64(1)) * _GOLDEN_GAMMA
-        return _mix(_mix(rows)[:, None] + columns[None, :])
+    rows = _mix(_key(seed, epoch, stream) + (indices.astype(np.uint64) + np.uint64(1)) * _GOLDEN_GAMMA)
+    columns = np.arange(1, length + 1, dtype=np.uint64) * _GOLDEN_GAMMA
+    return _mix(_mix(rows)[:, None] + columns)
+
+
+@lru_cache(maxsize=64)
+def _key(seed: int, epoch: int, stream: int) -> np.ndarray:
+    """<uint64>[1], what the sequences of an epoch have in common; computed once, because numpy is slow at scalars."""
+    key = np.array([seed % (1 << 64)], dtype=np.uint64)
+    for part in (epoch, stream):
+        key = _mix(key * _GOLDEN_GAMMA + np.uint64(part) + _GOLDEN_GAMMA)
+    return key
 
 
 def uniform(bits: np.ndarray) -> np.ndarray:
@@ -109,9 +125,12 @@ def draw_masks(
 ) -> MaskDraw:
     """Choose the positions to predict in a batch.
 
-    The number of chosen tokens of a sequence (of words, when words are masked whole) is floor(p * n + u) with u uniform
-    in [0, 1), as in fairseq and in the authors' code, but at least one token of every sequence stays visible. If no
-    token of the whole batch was chosen, which happens for tiny p, one token of its longest sequence is.
+    The number of chosen tokens of a sequence (of words, when words are masked whole) is p * n, rounded to the nearest
+    whole number: sequences of equal length leave equally many tokens to the encoder, whose batch then needs no padding
+    and has the same shape in every step. Where p * n is below 8, such rounding would change the masking rate; there the
+    number is floor(p * n + u) with u uniform in [0, 1), as in fairseq and in the authors' code for all lengths. At
+    least one token of every sequence stays visible. If no token of the whole batch was chosen, which happens for tiny
+    p, one token of its longest sequence is.
 
     Args:
         scheme: probabilities and token classes.
@@ -127,21 +146,35 @@ def draw_masks(
     length = tokens.shape[1]
     if length > MAX_LENGTH:
         raise ValueError(f"sequences of {length} tokens are longer than masking allows ({MAX_LENGTH})")
-    columns = np.arange(length)
-    inside = columns[None, :] < lengths[:, None]
+    inside = np.arange(length)[None, :] < lengths[:, None]
     eligible = inside if scheme.protected is None else inside & ~scheme.protected[tokens]
     starts = _unit_starts(scheme, tokens, eligible)
-    # Every token of a unit (a word, or a token alone) takes the random numbers of the unit's first token.
-    unit = np.maximum.accumulate(np.where(starts | ~eligible, columns[None, :], 0), axis=1)
-
     priority = _priorities(seed, epoch, indices, length)
     counts = _unit_counts(scheme, starts, eligible, inside, seed, epoch, indices)
-    ranked = np.sort(np.where(starts & eligible, priority, np.iinfo(np.uint64).max), axis=1)
-    threshold = np.take_along_axis(ranked, np.maximum(counts - 1, 0)[:, None], axis=1)
-    predicted = eligible & (counts[:, None] > 0) & (np.take_along_axis(priority, unit, axis=1) <= threshold)
+    first = None if scheme.word_starts is None else _first_of_unit(starts, eligible)
+    predicted = _smallest(priority, starts, counts, first)
+    # The threshold of a row that has nothing to choose means nothing.
+    predicted &= eligible & (counts[:, None] > 0)
     if not predicted.any():
         predicted = _one_prediction(eligible, inside, lengths, priority)
-    return _treat(scheme, tokens, predicted, unit, seed, epoch, indices)
+    return _treat(scheme, tokens, predicted, first, seed, epoch, indices)
+
+
+def _smallest(priority: np.ndarray, starts: np.ndarray, counts: np.ndarray, first: Optional[np.ndarray]) -> np.ndarray:
+    """<bool>[B, T] True at the tokens of each row's ``counts`` units of smallest priority; at ineligible ones too."""
+    ranked = priority if starts.all() else np.where(starts, priority, np.iinfo(np.uint64).max)
+    ranks = np.maximum(counts - 1, 0)
+    # Sequences of equal length have one rank, and partitioning is cheaper than sorting.
+    same = ranks.min() == ranks.max()
+    ranked = np.partition(ranked, ranks[0], axis=1) if same else np.sort(ranked, axis=1)
+    threshold = np.take_along_axis(ranked, ranks[:, None], axis=1)
+    return (priority if first is None else np.take_along_axis(priority, first, axis=1)) <= threshold
+
+
+def _first_of_unit(starts: np.ndarray, eligible: np.ndarray) -> np.ndarray:
+    """<int64>[B, T], where each token's unit begins: all its tokens take the random numbers of the first."""
+    columns = np.arange(starts.shape[1])[None, :]
+    return np.maximum.accumulate(np.where(starts | ~eligible, columns, 0), axis=1)
 
 
 def _unit_starts(scheme: MaskingScheme, tokens: np.ndarray, eligible: np.ndarray) -> np.ndarray:
@@ -158,8 +191,9 @@ def _unit_starts(scheme: MaskingScheme, tokens: np.ndarray, eligible: np.ndarray
 def _priorities(seed: int, epoch: int, indices: np.ndarray, length: int) -> np.ndarray:
     """<uint64>[B, length], distinct within a sequence; the smallest are chosen."""
     bits = random_bits(seed, epoch, indices, _PRIORITY, length)
-    high = (bits >> _POSITION_BITS) << _POSITION_BITS
-    return high | np.arange(length, dtype=np.uint64)[None, :]
+    bits &= ~np.uint64(MAX_LENGTH - 1)
+    bits |= np.arange(length, dtype=np.uint64)
+    return bits
 
 
 def _unit_counts(
@@ -172,10 +206,14 @@ def _unit_counts(
     indices: np.ndarray,
 ) -> np.ndarray:
     """<int64>[B], how many units of each sequence are chosen."""
-    units = (starts & eligible).sum(axis=1)
-    rounding = uniform(random_bits(seed, epoch, indices, _ROUNDING, 1))[:, 0]
-    counts = (scheme.mask_prob * units + rounding).astype(np.int64)
-    everything_eligible = (eligible == inside).all(axis=1)
+    units = np.count_nonzero(starts, axis=1)
+    expected = scheme.mask_prob * units
+    rounding = np.full(len(units), 0.5)
+    few = expected < _EXACT_FROM
+    if few.any():
+        rounding[few] = uniform(random_bits(seed, epoch, indices[few], _ROUNDING, 1))[:, 0]
+    counts = (expected + rounding).astype(np.int64)
+    everything_eligible = np.ones(len(units), dtype=bool) if eligible is inside else (eligible == inside).all(axis=1)
     return np.minimum(counts, np.maximum(units - everything_eligible, 0))
 
 
@@ -199,7 +237,7 @@ def _treat(
     scheme: MaskingScheme,
     tokens: np.ndarray,
     predicted: np.ndarray,
-    unit: np.ndarray,
+    first: Optional[np.ndarray],
     seed: int,
     epoch: int,
     indices: np.ndarray,
@@ -209,7 +247,8 @@ def _treat(
         return MaskDraw(predicted, predicted, tokens)
     length = tokens.shape[1]
     treatment = uniform(random_bits(seed, epoch, indices, _TREATMENT, length))
-    treatment = np.take_along_axis(treatment, unit, axis=1)
+    if first is not None:
+        treatment = np.take_along_axis(treatment, first, axis=1)
     left = predicted & (treatment < scheme.leave_unmasked_prob)
     seen = treatment < scheme.leave_unmasked_prob + scheme.random_token_prob
     replaced = predicted & seen & ~left

@@ -3,6 +3,7 @@
 import math
 from typing import Any, Dict, List
 
+import numpy as np
 import pytest
 import torch
 from fairseq.criterions import CRITERION_REGISTRY
@@ -10,6 +11,7 @@ from fairseq.logging import metrics
 from support import batch_of, model_of, random_sequences
 
 from fairseq_maelm.criterions.maelm import MaelmCriterion
+from fairseq_maelm.data.encoder_view import Shown, encoder_input
 from fairseq_maelm.modules.linear_cross_entropy import linear_cross_entropy
 
 
@@ -70,6 +72,16 @@ def test_padding_counts_the_slots_of_encoder_and_decoder():
     assert reduced([output])["padding"] == pytest.approx(100 * 3 / 16, abs=1e-2)
     equal_lengths = sample_of(random_sequences([6, 6]), [[1, 2], [3, 4]])
     _, _, output = MaelmCriterion(None)(FixedLogits(4), {**equal_lengths, "target": torch.zeros(4, dtype=torch.int64)})
+    assert reduced([output])["padding"] == 0.0
+
+
+def test_padding_does_not_count_states_that_the_decoder_does_not_get():
+    """With --masked-input reset the encoder sees the masks and the decoder does not get their states."""
+    tokens, inside = np.array([[0, 3, 3, 2]]), np.ones((1, 4), dtype=bool)
+    predicted = np.array([[False, True, False, False]])
+    net_input = encoder_input(Shown(tokens, inside, ~predicted), predicted, np.array([4]), pad=1)
+    sample = {"net_input": net_input, "target": torch.tensor([0]), "ntokens": 4, "nsentences": 1}
+    _, _, output = MaelmCriterion(None)(FixedLogits(1), sample)
     assert reduced([output])["padding"] == 0.0
 
 

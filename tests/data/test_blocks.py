@@ -29,8 +29,42 @@ def test_equals_fairseq(sizes, mode):
     assert block_slices(sizes, mode, BLOCK).tolist() == theirs.tolist()
 
 
+any_line_sizes = st.lists(st.integers(1, 90), min_size=1, max_size=40).map(np.array)
+
+
+def plain_blocks(sizes, mode):
+    """Line by line: a line that does not fit any more ends the block; a line longer than a block is cut into some."""
+    blocks, block, first = [], [], 0
+
+    def flush():
+        blocks.append(list(block))
+        block.clear()
+
+    for size in sizes.tolist():
+        line, first = list(range(first, first + size)), first + size
+        if mode == "complete_doc" and size == 1:
+            flush()
+            continue
+        if len(block) + len(line) > BLOCK:
+            flush()
+        while len(line) > BLOCK:
+            blocks.append(line[:BLOCK])
+            line = line[BLOCK:]
+        block.extend(line)
+        if mode == "eos":
+            flush()
+    flush()
+    return [[block[0], block[-1] + 1] for block in blocks if len(block) > 1]
+
+
+@settings(max_examples=300, deadline=None)
+@given(any_line_sizes, st.sampled_from(["complete", "complete_doc", "eos"]))
+def test_equals_a_plain_loop(sizes, mode):
+    assert block_slices(sizes, mode, BLOCK).tolist() == plain_blocks(sizes, mode)
+
+
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.integers(1, 90), min_size=1, max_size=40).map(np.array), st.sampled_from(BREAK_MODES))
+@given(any_line_sizes, st.sampled_from(BREAK_MODES))
 def test_loses_no_token_of_long_lines(sizes, mode):
     slices = block_slices(sizes, mode, BLOCK)
     assert (slices[:, 1] - slices[:, 0] <= BLOCK).all()
@@ -57,16 +91,20 @@ def test_unknown_mode():
         block_slices(np.array([3]), "sentences", 8)
 
 
-@pytest.fixture
-def split(tmp_path):
+def write_split(folder):
     """Two files ``train`` and ``train1`` with lines 10..., blank lines between documents."""
     lines = [[10, 11, 2], [12, 13, 14, 2], [2], [15, 2]], [[16, 17, 2]]
     for name, content in zip(("train", "train1"), lines):
-        builder = MMapIndexedDatasetBuilder(str(tmp_path / f"{name}.bin"), dtype=np.uint16)
+        builder = MMapIndexedDatasetBuilder(str(folder / f"{name}.bin"), dtype=np.uint16)
         for line in content:
             builder.add_item(torch.tensor(line))
-        builder.finalize(str(tmp_path / f"{name}.idx"))
-    return tmp_path
+        builder.finalize(str(folder / f"{name}.idx"))
+    return folder
+
+
+@pytest.fixture
+def split(tmp_path):
+    return write_split(tmp_path)
 
 
 def test_reads_blocks(split):
@@ -82,6 +120,24 @@ def test_combines_files_and_survives_pickling(split):
     copy = pickle.loads(pickle.dumps(blocks))
     assert [copy[i].tolist() for i in range(len(copy))][-1] == [0, 16, 17, 2]
     assert len(pickle.dumps(blocks)) < 4000
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=6))
+def test_a_batch_is_read_as_its_blocks_are(two_files, rows):
+    """Across files, in any order, twice the same, and up to the last token of a file."""
+    blocks = TokenBlocks(two_files, "eos", 5, first_symbol=0)
+    content = [[0, 10, 11, 2], [0, 12, 13, 14, 2], [0, 15, 2], [0, 16, 17, 2]]
+    tokens, lengths = blocks.read(np.array(rows), filler=99)
+    assert lengths.tolist() == [len(content[row]) for row in rows]
+    width = max(len(content[row]) for row in rows)
+    assert tokens.tolist() == [content[row] + [99] * (width - len(content[row])) for row in rows]
+    assert tokens.dtype == np.int64 and tokens.flags.writeable
+
+
+@pytest.fixture(scope="module")
+def two_files(tmp_path_factory):
+    return split_files(str(write_split(tmp_path_factory.mktemp("split"))), "train", combine=True)
 
 
 def test_missing_split(split):

@@ -26,6 +26,13 @@ class Blocks:
     def __getitem__(self, index):
         return self.sequences[index]
 
+    def read(self, indices, filler):
+        lengths = self.sizes[indices]
+        tokens = np.full((len(indices), lengths.max()), filler)
+        for row, index in zip(tokens, indices):
+            row[: self.sizes[index]] = self.sequences[index]
+        return tokens, lengths
+
 
 MAELM = EncoderView()
 
@@ -50,6 +57,7 @@ def test_encoder_input_by_hand():
     assert layout["positions"].tolist() == [[0, 2, 3], [1, 2, 0]]
     assert layout["full_lengths"].tolist() == [4, 3]
     assert layout["full_length"] == 4
+    assert layout["visible_tokens"] == 5
     assert layout["visible_rows"].tolist() == [0, 1, 2, 3, 4]
     assert layout["visible_slots"].tolist() == [0, 2, 3, 5, 6]
     assert layout["masked_slots"].tolist() == [1, 4]
@@ -131,6 +139,99 @@ def test_order_is_by_length_and_anew_each_epoch():
         orders.append(dataset.ordered_indices().tolist())
         assert [int(dataset.sizes[i]) for i in orders[-1]] == [5] * 4 + [9] * 4
     assert orders[0] == orders[2] != orders[1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(2, 40), min_size=1, max_size=60),
+    st.integers(40, 300),
+    st.one_of(st.none(), st.integers(1, 20)),
+    st.sampled_from([1, 2, 8]),
+    st.sampled_from(MASKED_INPUTS),
+)
+def test_batches_hold_every_sequence_once_and_keep_the_bounds(sizes, max_tokens, max_sentences, multiple, masked_input):
+    """--max-tokens bounds the slots that are processed, padding included, in the encoder and in the decoder."""
+    dataset = dataset_of(sizes, EncoderView(masked_input), mask_prob=0.3)
+    batches = dataset.batch_by_size(dataset.ordered_indices(), max_tokens, max_sentences, multiple)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(sizes)))
+    for batch in batches:
+        sample = dataset.collater(dataset.__getitems__(batch))
+        rows, width = sample["net_input"]["src_tokens"].shape
+        assert rows <= (max_sentences or len(sizes))
+        assert rows * width <= rows * sample["net_input"]["layout"]["full_length"] <= max_tokens
+
+
+def test_batches_fill_the_bound():
+    """Of 10 tokens, 6 sequences fit into 64; with the default multiple of 8 no batch can be cut better."""
+    dataset = dataset_of([10] * 20)
+    batches = dataset.batch_by_size(dataset.ordered_indices(), max_tokens=64)
+    assert [len(batch) for batch in batches] == [6, 6, 6, 2]
+
+
+def test_a_sequence_longer_than_the_bound_is_an_error():
+    dataset = dataset_of([5, 50])
+    with pytest.raises(ValueError, match="at least --max-tokens 50"):
+        dataset.batch_by_size(dataset.ordered_indices(), max_tokens=49)
+
+
+def contents(sample):
+    """For each sequence of a batch: what the encoder sees of it and where, and what is to be predicted where."""
+    layout, net_input = sample["net_input"]["layout"], sample["net_input"]
+    masked_rows = layout["masked_slots"] // layout["full_length"]
+    found = {}
+    for row, index in enumerate(sample["id"].tolist()):
+        length = int(net_input["src_lengths"][row])
+        targets = sample["target"][masked_rows == row], layout["masked_slots"][masked_rows == row]
+        found[index] = (
+            net_input["src_tokens"][row, :length].tolist(),
+            layout["positions"][row, :length].tolist(),
+            targets[0].tolist(),
+            (targets[1] % layout["full_length"]).tolist(),
+        )
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(10, 40), min_size=1, max_size=12),
+    st.permutations(range(12)),
+    st.integers(1, 5),
+    st.sampled_from([EncoderView(each) for each in MASKED_INPUTS] + [EncoderView(mask_fraction=0.5)]),
+)
+def test_a_sequence_is_the_same_whatever_its_batch(sizes, order, batch_size, view):
+    dataset = dataset_of(sizes, view, mask_prob=0.3, leave_unmasked_prob=0.1, random_token_prob=0.1)
+    alone = {}
+    for index in range(len(sizes)):
+        alone.update(contents(dataset.collater([dataset[index]])))
+    order = [index for index in order if index < len(sizes)]
+    for first in range(0, len(order), batch_size):
+        batch = order[first : first + batch_size]
+        together = contents(dataset.collater(dataset.__getitems__(np.array(batch))))
+        assert together == {index: alone[index] for index in batch}
+
+
+def test_full_blocks_make_a_dense_batch_of_one_shape():
+    dataset = dataset_of([64] * 40, mask_prob=0.15)
+    for batch in dataset.batch_by_size(dataset.ordered_indices(), max_sentences=8):
+        net_input = dataset.collater(batch)["net_input"]
+        assert net_input["src_tokens"].shape == (8, 64 - 10)
+        assert not net_input["layout"]["encoder_padded"] and not net_input["layout"]["decoder_padded"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fixed_epoch", "warned"),
+    [([50, 5] * 8, None, True), ([50, 5] * 8, 1, False), ([50] * 16, None, False), ([50, 49] * 8, None, False)],
+)
+def test_much_padding_is_told_before_the_epoch_begins(sizes, fixed_epoch, warned, caplog):
+    dataset = dataset_of(sizes, fixed_epoch=fixed_epoch)
+    with caplog.at_level("INFO"):
+        dataset.batch_by_size(np.arange(16), max_sentences=4)
+    assert "4 batches" in caplog.text
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert bool(warnings) == warned
+    if warned:
+        # Of 16 x 50 slots 8 x 45 are empty.
+        assert "45.0 %" in warnings[0] and "--max-tokens" in warnings[0]
 
 
 def test_empty_batch():

@@ -17,7 +17,7 @@ def batch(view, **scheme):
     sample = dataset.collater([dataset[index] for index in range(len(SIZES))])
     tokens = np.full((len(SIZES), max(SIZES)), PAD)
     for row, size in enumerate(SIZES):
-        tokens[row, :size] = dataset[row]["tokens"]
+        tokens[row, :size] = dataset.blocks[row]
     draw = draw_masks(dataset.scheme, tokens, np.array(SIZES), np.arange(len(SIZES)), dataset.seed, dataset.epoch)
     return sample, tokens, draw
 
@@ -45,6 +45,9 @@ def seen(sample):
 @pytest.mark.parametrize("scheme", [{}, {"leave_unmasked_prob": 0.3, "random_token_prob": 0.3}])
 def test_what_is_seen_and_what_returns(masked_input, scheme):
     sample, full, draw = batch(EncoderView(masked_input), **scheme)
+    lengths = sample["net_input"]["src_lengths"]
+    assert sample["net_input"]["layout"]["visible_tokens"] == int(lengths.sum())
+    assert lengths.tolist() == (SIZES if masked_input != "dropped" else ((full != PAD) & ~draw.masked).sum(1).tolist())
     tokens, returned = seen(sample)
     inside = full != PAD
     assert sample["target"].tolist() == full[draw.predicted].tolist()
@@ -106,7 +109,7 @@ def test_consecutive_positions_leave_no_gaps_and_change_nothing_else():
 def test_predicting_all_tokens():
     dataset = dataset_of(SIZES, predicts_all=True)
     sample = dataset.collater([dataset[index] for index in range(len(SIZES))])
-    assert sample["target"].tolist() == [token for index in range(len(SIZES)) for token in dataset[index]["tokens"]]
+    assert sample["target"].tolist() == [token for index in range(len(SIZES)) for token in dataset.blocks[index]]
     full = sample["net_input"]["layout"]["full_tokens"]
     assert full.reshape(-1)[sample["net_input"]["layout"]["masked_slots"]].tolist() == sample["target"].tolist()
 

@@ -63,6 +63,43 @@ def test_count_is_rounded_at_random(length, probability, index):
     assert int(result.predicted.sum()) in {max(count, 1) for count in allowed}
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.integers(2, 600), probabilities, st.lists(st.integers(0, 10**6), min_size=1, max_size=5, unique=True))
+def test_equal_lengths_mask_equally_many(length, probability, indices):
+    """From 8 expected tokens on: then the encoder's batch has no padding, and one shape for all batches."""
+    _, _, result = draw(scheme_of(mask_prob=probability), [length] * len(indices), indices=indices)
+    if probability * length >= 8:
+        nearest = min(math.floor(probability * length + 0.5), length - 1)
+        assert result.predicted.sum(axis=1).tolist() == [nearest] * len(indices)
+
+
+def test_full_blocks_leave_the_encoder_what_one_expects():
+    for probability, masked in ((0.15, 77), (0.4, 205)):
+        _, _, result = draw(scheme_of(mask_prob=probability), [512] * 8)
+        assert result.predicted.sum(axis=1).tolist() == [masked] * 8
+
+
+def test_draw_is_the_one_of_the_plain_hash():
+    """The smallest hashes of (seed, epoch, index, position) are chosen, computed here with Python's integers."""
+    seed, epoch, index, length = 2**63 + 5, 3, 1234, 100
+    gamma, word = 0x9E3779B97F4A7C15, 2**64 - 1
+
+    def mix(x: int) -> int:
+        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & word
+        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & word
+        return x ^ (x >> 31)
+
+    key = seed
+    for part in (epoch, 0):
+        key = mix((key * gamma + part + gamma) & word)
+    row = mix(mix((key + (index + 1) * gamma) & word))
+    bits = [mix((row + (position + 1) * gamma) & word) for position in range(length)]
+    assert random_bits(seed, epoch, np.array([index]), 0, length)[0].tolist() == bits
+    _, _, result = draw(scheme_of(mask_prob=0.2), [length], indices=[index], seed=seed, epoch=epoch)
+    smallest = sorted(range(length), key=lambda position: (bits[position] >> 16, position))[:20]
+    assert np.flatnonzero(result.predicted[0]).tolist() == sorted(smallest)
+
+
 def test_expected_count_and_equal_chances():
     """On 200,000 tokens: the rate within 1 %, every position equally often, neighbours independent."""
     length, rows = 100, 2000

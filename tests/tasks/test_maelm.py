@@ -21,8 +21,8 @@ class Blocks:
     def __len__(self):
         return 8
 
-    def __getitem__(self, index):
-        return np.arange(4, 14)
+    def read(self, indices, filler):
+        return np.tile(np.arange(4, 14), (len(indices), 1)), self.sizes[indices]
 
 
 def task_of(**changes) -> MaelmTask:
@@ -44,6 +44,41 @@ def test_workers_end_with_their_epoch():
         while multiprocessing.active_children() and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not multiprocessing.active_children(), "workers outlive their epoch"
+
+
+class UnequalBlocks:
+    """Thirty sequences of 6 to 15 tokens."""
+
+    sizes = np.arange(30) % 10 + 6
+
+    def __len__(self):
+        return 30
+
+    def read(self, indices, filler):
+        lengths = self.sizes[indices]
+        return np.where(np.arange(lengths.max()) < lengths[:, None], 4 + np.asarray(indices)[:, None], filler), lengths
+
+
+@pytest.mark.parametrize("num_shards", [1, 2])
+def test_workers_and_ranks_change_no_batch(num_shards):
+    """Every rank gets equally many batches, all together every sequence once, the same from any number of workers."""
+    task = task_of()
+    dataset = MaskedBlockDataset(UnequalBlocks(), task.scheme, Symbols(1, task.mask_index), EncoderView(), seed=1)
+
+    def epoch_of(rank: int, workers: int) -> list[dict]:
+        iterator = task.get_batch_iterator(
+            dataset, max_tokens=64, num_workers=workers, epoch=2, num_shards=num_shards, shard_id=rank
+        )
+        return list(iterator.next_epoch_itr())
+
+    plain = [epoch_of(rank, workers=0) for rank in range(num_shards)]
+    assert len({len(batches) for batches in plain}) == 1
+    seen = [index for batches in plain for batch in batches if batch for index in batch["id"].tolist()]
+    assert sorted(seen) == list(range(30))
+    for batch, other in zip(plain[0], epoch_of(0, workers=2), strict=True):
+        assert batch["id"].tolist() == other["id"].tolist()
+        assert batch["target"].tolist() == other["target"].tolist()
+        assert batch["net_input"]["src_tokens"].tolist() == other["net_input"]["src_tokens"].tolist()
 
 
 @pytest.mark.parametrize("length", [0, 1, 2**17])

@@ -1,0 +1,57 @@
+"""The order in which sequences are batched: near-equal lengths together, at random among themselves."""
+
+from typing import Sequence
+
+import numpy as np
+
+# Lengths are put together until so many sequences share a bucket: several batches, which then are others every epoch.
+# But never lengths that differ by more than this fraction, so that padding stays below half of it on average.
+_ENOUGH_SEQUENCES = 256
+_WIDEST = 0.02
+
+
+def length_buckets(sizes: np.ndarray, enough: int = _ENOUGH_SEQUENCES, widest: float = _WIDEST) -> np.ndarray:
+    """Put neighbouring lengths together.
+
+    From the longest on downwards: so a text cut into full blocks has them in a bucket of their own, without padding.
+
+    Args:
+        sizes: <int>[sequences] lengths, each below 65,536.
+        enough: a bucket takes in no further length once it holds this many sequences.
+        widest: the shortest length of a bucket is at least (1 - widest) times its longest.
+
+    Returns:
+        <uint16>[longest + 1] the bucket of each length, ascending.
+    """
+    sequences = np.bincount(sizes).tolist()
+    longest, held, bucket = len(sequences) - 1, 0, 0
+    buckets = np.empty(len(sequences), dtype=np.uint16)
+    for length in range(len(sequences) - 1, -1, -1):
+        if held >= enough or length < (1.0 - widest) * longest:
+            longest, held, bucket = length, 0, bucket + 1
+        held += sequences[length]
+        buckets[length] = bucket
+    return np.uint16(bucket) - buckets
+
+
+def order_by_length(sizes: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """<int64>[sequences] all indices, bucket by bucket, in a random order within each; arguments as above."""
+    order = generator.permutation(len(sizes))
+    # A stable sort of 16-bit integers is numpy's radix sort: linear time.
+    return order[np.argsort(length_buckets(sizes)[sizes[order]], kind="stable")]
+
+
+def padding_share(batches: Sequence[np.ndarray], sizes: np.ndarray) -> float:
+    """Tell how much of the batches is padding.
+
+    Args:
+        batches: <int64>[B] indices for each, none empty.
+        sizes: <int>[sequences] lengths.
+
+    Returns:
+        the share, in [0, 1), of slots in the full sequences' padded rectangles that hold no token.
+    """
+    counts = np.array([len(batch) for batch in batches], dtype=np.int64)
+    lengths = sizes[np.concatenate(list(batches))]
+    longest = np.maximum.reduceat(lengths, np.cumsum(counts) - counts).astype(np.int64)
+    return 1.0 - int(lengths.sum(dtype=np.int64)) / int((counts * longest).sum())

@@ -1,0 +1,61 @@
+"""Order: every sequence once, near-equal lengths together, other companions in every epoch."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_maelm.data.order import length_buckets, order_by_length, padding_share
+
+some_sizes = st.lists(st.integers(2, 600), min_size=1, max_size=200).map(np.array)
+
+
+@settings(max_examples=100, deadline=None)
+@given(some_sizes, st.integers(1, 50), st.floats(0.0, 0.5))
+def test_buckets_keep_their_promises(sizes, enough, widest):
+    buckets = length_buckets(sizes, enough, widest)
+    assert len(buckets) == sizes.max() + 1
+    assert (np.diff(buckets.astype(int)) >= 0).all(), "a longer sequence in an earlier bucket"
+    lengths = np.unique(sizes)
+    for bucket in np.unique(buckets[lengths]):
+        inside = np.flatnonzero(buckets == bucket)
+        assert inside.min() >= (1 - widest) * inside.max()
+        held = np.isin(sizes, inside[1:]).sum()
+        assert held < enough, "a bucket that held enough took in another length"
+
+
+def test_full_blocks_have_a_bucket_of_their_own():
+    sizes = np.array([512] * 300 + [511] * 300 + [510] * 100 + [509] * 100 + [508] * 100 + [400])
+    buckets = length_buckets(sizes)
+    assert len(set(buckets[[512, 511, 510, 400]].tolist())) == 4
+    assert buckets[510] == buckets[509] == buckets[508]
+
+
+@settings(max_examples=100, deadline=None)
+@given(some_sizes, st.integers(0, 2**32))
+def test_order_holds_every_sequence_once_and_is_a_function_of_the_generator(sizes, seed):
+    order = order_by_length(sizes, np.random.default_rng(seed))
+    assert sorted(order.tolist()) == list(range(len(sizes)))
+    assert (np.diff(length_buckets(sizes)[sizes[order]].astype(int)) >= 0).all()
+    assert order.tolist() == order_by_length(sizes, np.random.default_rng(seed)).tolist()
+
+
+def test_companions_change_although_every_length_is_another():
+    """Sorted by exact length these would meet in the same batches for ever."""
+    sizes = np.arange(4000, 4064)
+    batches = [order_by_length(sizes, np.random.default_rng([1, epoch])).reshape(8, 8) for epoch in (1, 2)]
+    first, second = ({frozenset(batch) for batch in batches_.tolist()} for batches_ in batches)
+    assert not first & second
+    assert padding_share(list(batches[0]), sizes) < 0.02
+
+
+def test_padding_share_by_hand():
+    sizes = np.array([4, 2, 3, 3])
+    assert padding_share([np.array([0, 1]), np.array([2, 3])], sizes) == 1 - 12 / 14
+    assert padding_share([np.array([2, 3])], sizes) == 0.0
+
+
+def test_padding_of_documents_is_small():
+    """Lengths as documents have them, in batches as base models have them."""
+    sizes = np.minimum(np.random.default_rng(0).geometric(1 / 400, 20_000) + 1, 512)
+    order = order_by_length(sizes, np.random.default_rng(1))
+    assert padding_share(np.split(order, range(32, len(order), 32)), sizes) < 0.02
