@@ -217,9 +217,7 @@ def matrix_products(model: ModelShape, batch: BatchShape) -> List[MatrixProduct]
                 for rows in projected
             ]
         last = batch.length if all_asked else predicted
-        products += _stack(
-            decoder, "decoder", sequences, batch.length, last, model.decoder_attention, batch.visible
-        )
+        products += _stack(decoder, "decoder", sequences, batch.length, last, model.decoder_attention, batch.visible)
     rows = sequences * predicted
     products.append(MatrixProduct("head", "dense", 1, 1, rows, width, width))
     if width != encoder.embed_dim:
