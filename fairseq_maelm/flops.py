@@ -11,15 +11,12 @@ With width D, feed-forward width F, r rows that ask and c rows that are asked, a
     2 r D (2 D + 2 F) + 4 c D^2        queries and output, feed-forward; keys and values
     4 r c D                            per sequence: attention logits and weighted values
 
-In MAE-LM's encoder r = c = S, the visible tokens; in its decoder r = c = T, but the last layer of the stack that the
-prediction head stands on may have r = M, the predicted tokens, because nothing else reads its output. The head takes
-2 M (D^2 + D V).
+In MAE-LM's encoder r = c = S, the visible tokens; in its decoder r = c = T, but in the last layer under the prediction
+head r = M, the predicted tokens, because nothing else reads its output. The head takes 2 M (D^2 + D V).
 """
 
 from dataclasses import dataclass
 from typing import Any, List, NamedTuple, Optional
-
-LAST_LAYERS = ("masked", "all")
 
 
 class MatrixProduct(NamedTuple):
@@ -78,27 +75,21 @@ class ModelShape:
         decoder: the decoder's layers; None or 0 of them put the head on the encoder, as in RoBERTa.
         decoder_attention: as the model's option: "self", "self_cross", "causal_cross" or "cross". The product of all
             pairs is counted where a causal mask then hides half of them.
-        last_layer: whether the layer under the head asks only at predicted positions ("masked") or at all of them.
+        computes_unread: states that nothing reads are computed all the same, as in stock models: those of the layer
+            under the head, or of all layers of a decoder without self-attention, at positions that are not predicted.
         head_on_all: the head scores every position and not the predicted ones alone, as in Hugging Face's models.
-
-    Raises:
-        ValueError: if ``last_layer`` is neither.
     """
 
     encoder: StackShape
     vocabulary_size: int
     decoder: Optional[StackShape] = None
     decoder_attention: str = "self"
-    last_layer: str = "masked"
+    computes_unread: bool = False
     head_on_all: bool = False
 
-    def __post_init__(self) -> None:
-        if self.last_layer not in LAST_LAYERS:
-            raise ValueError(f"last_layer must be one of {', '.join(LAST_LAYERS)} and is {self.last_layer!r}")
-
     @classmethod
-    def from_config(cls, config: Any, vocabulary_size: int, last_layer: str = "masked") -> "ModelShape":
-        """The shape of a complete ``MaelmModelConfig``, or of a command line with its options."""
+    def from_config(cls, config: Any, vocabulary_size: int) -> "ModelShape":
+        """The shape of a complete ``MaelmModelConfig``, or of anything that has its options as attributes."""
         encoder, decoder = (
             StackShape(
                 getattr(config, f"{part}_layers"),
@@ -108,7 +99,7 @@ class ModelShape:
             )
             for part in ("encoder", "decoder")
         )
-        return cls(encoder, vocabulary_size, decoder, str(config.decoder_attention), last_layer)
+        return cls(encoder, vocabulary_size, decoder, str(config.decoder_attention))
 
 
 @dataclass(frozen=True)
@@ -184,9 +175,10 @@ def _feed_forward(stack: StackShape, stage: str, count: int, rows: float) -> Lis
 def _stack(
     stack: StackShape, stage: str, sequences: int, tokens: float, last: float, attention: str, memory: float
 ) -> List[MatrixProduct]:
-    """A stack over ``tokens`` positions whose last layer asks at ``last`` of them; ``memory`` tokens to cross to."""
+    """A stack over ``tokens`` positions, of which ``last`` are read at its end; ``memory`` tokens to cross to."""
     products: List[MatrixProduct] = []
-    for count, asking in ((stack.layers - 1, tokens), (1, last)):
+    # Without self-attention no position reads another, so that all layers can leave out what the last one may.
+    for count, asking in ((stack.layers - 1, last if attention == "cross" else tokens), (1, last)):
         if not count:
             continue
         if attention != "cross" and asking == tokens:
@@ -204,7 +196,7 @@ def matrix_products(model: ModelShape, batch: BatchShape) -> List[MatrixProduct]
     decoder = model.decoder if model.decoder is not None and model.decoder.layers else None
     sequences, encoder = batch.sequences, model.encoder
     predicted = batch.length if model.head_on_all else batch.predicted
-    all_asked = model.last_layer == "all" or model.head_on_all
+    all_asked = model.computes_unread or model.head_on_all
     last = batch.visible if all_asked or decoder is not None else predicted
     products = _stack(encoder, "encoder", sequences, batch.visible, last, "self", 0)
     width = encoder.embed_dim

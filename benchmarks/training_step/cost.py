@@ -17,13 +17,13 @@ def model_shape(name: str, settings: Settings, vocabulary: int) -> ModelShape:
     encoder = StackShape(settings.layers, settings.width, settings.ffn, settings.heads)
     decoder = StackShape(settings.decoder_layers, settings.width, settings.ffn, settings.heads)
     if contender.name in ("maelm", "authors"):
-        return ModelShape(encoder, vocabulary, decoder, last_layer="masked" if contender.kind == "ours" else "all")
+        return ModelShape(encoder, vocabulary, decoder, computes_unread=contender.kind == "authors")
     if contender.name == "mlm":
         return ModelShape(encoder, vocabulary)
     if contender.name == "modernbert":
         gated = StackShape(settings.layers, settings.width, gated_width(settings), settings.heads, gated=True)
-        return ModelShape(gated, vocabulary, last_layer="all")
-    return ModelShape(encoder, vocabulary, last_layer="all", head_on_all=contender.name == "mpnet")
+        return ModelShape(gated, vocabulary, computes_unread=True)
+    return ModelShape(encoder, vocabulary, computes_unread=True, head_on_all=contender.name == "mpnet")
 
 
 def batch_shape(settings: Settings, sizes: dict[str, Any]) -> BatchShape:
