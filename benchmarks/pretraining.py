@@ -132,8 +132,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         names = tuple(name for name in names if name != "authors")
     for name in names:
         split_name(name)
-    if arguments.authors_code is not None and not arguments.authors_code.is_dir():
-        raise ValueError(f"--authors-code {arguments.authors_code} is no folder")
+    check(arguments)
     return Plan(
         contenders=names,
         references=tuple(name for name in arguments.references.split(",") if name in names),
@@ -148,6 +147,23 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         iterations=20 if on_gpu else 1,
         timeout=arguments.timeout,
     )
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Refuse what would fail in every process.
+
+    Raises:
+        ValueError: says what is wrong.
+    """
+    if arguments.authors_code is not None and not arguments.authors_code.is_dir():
+        raise ValueError(f"--authors-code {arguments.authors_code} is no folder")
+    missing = [name for name in ("dict.txt", "train.bin", "train.idx") if not (arguments.data / name).is_file()]
+    if missing:
+        raise ValueError(f"--data {arguments.data} has no {', '.join(missing)}: give a folder made by `maelm prepare`")
+    for name in ("repeats", "threads", "batch", "steps", "warm_up", "layers"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1 and is {value}")
 
 
 def measure(arguments: argparse.Namespace, runs: list[dict]) -> list[dict]:

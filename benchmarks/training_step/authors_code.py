@@ -45,7 +45,7 @@ def import_fork(code: Path) -> None:
         ValueError: if the folder holds no fairseq with the model ``ae``, or another fairseq is imported already.
     """
     if not (code / "fairseq" / "models" / "ae").is_dir():
-        raise ValueError(f"{code} holds no fairseq/models/ae: give a copy of the authors' repository")
+        raise ValueError("there is no fairseq/models/ae in --authors-code: give a copy of the authors' repository")
     if "fairseq" in sys.modules:
         raise ValueError("another fairseq is imported already: the authors' code needs a process of its own")
     _hash_dataclasses()

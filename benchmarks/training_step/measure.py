@@ -104,22 +104,30 @@ class Measurement:
         except WorkerError as error:
             say(f"{label(name)} failed: {error}")
             say(worker.log_text()[-3000:])
-            self.results[name] = {"error": str(error)}
+            self.results[name] = {"error": self._without_paths(str(error))}
             worker.close()
             del self.workers[name]
             return None
+
+    def _without_paths(self, text: str) -> str:
+        """Results are for everyone, paths for one machine."""
+        if self.plan.code is not None:
+            text = text.replace(str(self.plan.code), "AUTHORS_CODE")
+        return text.replace(self.plan.data, "DATA")
 
     def _build(self) -> None:
         order = {"data": self.plan.data, "code": str(self.plan.code) if self.plan.code else None}
         order["extra"] = list(self.plan.extra)
         for name in self.plan.contenders:
-            say(f"{label(name)}: set-up and {self.plan.warm_up} steps to warm up")
             self.workers[name] = Worker(name, self.settings, order, self.plan.timeout)
-            built = self._attempt(name, lambda worker: worker.ask("build"))
+            # All at the same time: nobody looks at the clock yet.
+            self._attempt(name, lambda worker: worker.send("build"))
+        for name in self.plan.contenders:
+            built = self._attempt(name, lambda worker: worker.receive())
             if built is not None:
+                say(f"{label(name)} is set up; {self.plan.warm_up} steps to warm up")
                 self.machine = built.pop("machine")
-                # Results are for everyone, paths for one machine.
-                built["command"] = ["DATA" if word == self.plan.data else word for word in built["command"]]
+                built["command"] = [self._without_paths(word) for word in built["command"]]
                 self.results[name] = {"sizes": built, "prepared": [], "loaded": []}
                 self._attempt(name, self._warm_up)
         self._prepare_products()

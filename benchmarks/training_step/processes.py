@@ -45,10 +45,15 @@ class Worker:
         self._received = b""
 
     def ask(self, command: str, **arguments: Any) -> Any:
-        """Send a command and wait for its result.
+        """Send a command and wait for its result; errors as ``receive``."""
+        self.send(command, **arguments)
+        return self.receive()
+
+    def send(self, command: str, **arguments: Any) -> None:
+        """Send a command.
 
         Raises:
-            WorkerError: if it fails, ends, or takes too long; the process is then ended.
+            WorkerError: if the process has ended.
         """
         assert self.process.stdin is not None
         try:
@@ -56,12 +61,19 @@ class Worker:
             self.process.stdin.flush()
         except BrokenPipeError:
             raise WorkerError(self._ended()) from None
-        answer = json.loads(self._line(command))
+
+    def receive(self) -> Any:
+        """Wait for the result of the command sent before.
+
+        Raises:
+            WorkerError: if it failed, or the process has ended or takes too long and is then ended.
+        """
+        answer = json.loads(self._line())
         if "error" in answer:
             raise WorkerError(answer["error"])
         return answer["result"]
 
-    def _line(self, command: str) -> bytes:
+    def _line(self) -> bytes:
         assert self.process.stdout is not None
         descriptor = self.process.stdout.fileno()
         deadline = time.monotonic() + self.timeout
@@ -69,7 +81,7 @@ class Worker:
             ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
                 self.process.kill()
-                raise WorkerError(f"{command} took longer than {self.timeout:g} s")
+                raise WorkerError(f"no answer within {self.timeout:g} s")
             received = os.read(descriptor, 65536)
             if not received:
                 raise WorkerError(self._ended())
@@ -105,12 +117,14 @@ class Worker:
 
 def environment(settings: Settings) -> dict[str, str]:
     """A worker's environment: this checkout's package and benchmarks, one GPU, its number of threads."""
-    paths = [str(BENCHMARKS), str(BENCHMARKS.parent), os.environ.get("PYTHONPATH", "")]
+    given = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    # Workers run in another folder.
+    paths = [str(path) for path in (BENCHMARKS, BENCHMARKS.parent, *(Path(each).resolve() for each in given))]
     threads = str(settings.threads)
     return {
         "CUDA_VISIBLE_DEVICES": "0",
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        "PYTHONPATH": os.pathsep.join(paths),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "TOKENIZERS_PARALLELISM": "false",
