@@ -1,0 +1,211 @@
+"""The cost of a pretraining step, side by side: ours, fairseq's RoBERTa, the authors' code and Hugging Face's models.
+
+    python benchmarks/pretraining.py --data DATA --output benchmarks/results/pretraining_cpu.json
+
+DATA is a folder of `maelm prepare`. Every contender lives in a process of its own and takes real training steps
+(forward, backward, clipping, optimiser) on the same sequences; they are measured in turn, one at a time, round after
+round, and compared within rounds. Beside the JSON come a Markdown table and, for sweeps, plots. See
+benchmarks/README.md.
+"""
+
+import argparse
+import os
+import shlex
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
+
+from training_step.contenders import CONTENDERS, split_name  # noqa: E402
+from training_step.measure import Measurement, Plan, say  # noqa: E402
+from training_step.plots import draw  # noqa: E402
+from training_step.report import report, run_report  # noqa: E402
+from training_step.settings import DEVICES, PRECISIONS, SIZES, SWEEPS, Settings  # noqa: E402
+from training_step.store import is_measured, merge, read_runs, write_runs  # noqa: E402
+
+# What is measured unless named: the authors' code only where it is.
+DEFAULT_CONTENDERS = ("maelm", "mlm", "roberta", "authors")
+
+
+def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="name contenders and sizes, and leave")
+    parser.add_argument("--data", type=Path, help="folder with dict.txt, train.bin and train.idx")
+    parser.add_argument("--output", type=Path, help="result file (.json); table and plots come beside it")
+    parser.add_argument("--merge", type=Path, nargs="+", default=[], help="take over the runs of these result files")
+    parser.add_argument("--resume", action="store_true", help="leave out what the result file already holds")
+    parser.add_argument("--contenders", help="names with commas between (see --list)")
+    parser.add_argument("--references", default="roberta,authors", help="whom to compare with (roberta,authors)")
+    parser.add_argument("--authors-code", type=Path, help="a copy of the authors' repository")
+    parser.add_argument("--ours-options", default="", help="more words for fairseq-train with maelm and mlm")
+    _add_settings(parser)
+    _add_measuring(parser)
+    arguments = parser.parse_args(words)
+    if not arguments.list and arguments.output is None:
+        parser.error("--output says where the results go")
+    if not arguments.list and arguments.data is None and not arguments.merge:
+        parser.error("--data says where the training text is")
+    return arguments
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--size", choices=SIZES, default="base", help="of all models (base)")
+    parser.add_argument("--layers", type=int, help="encoder layers, for quick checks (the size's)")
+    parser.add_argument("--length", type=int, default=512, help="tokens of a sequence (512)")
+    parser.add_argument("--batch", type=int, help="sequences of a step (4 on a CPU, 128 on a GPU)")
+    parser.add_argument("--masking", type=float, nargs="+", default=[0.15, 0.4], help="fractions (0.15 0.4)")
+    parser.add_argument("--precision", choices=PRECISIONS, nargs="+", help="(fp32 on a CPU, bf16 on a GPU)")
+    parser.add_argument("--dropout", type=float, default=0.1, help="of all contenders (0.1)")
+    parser.add_argument("--device", choices=DEVICES, default="cpu", help="(cpu)")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of each process (all cores)")
+    parser.add_argument("--num-workers", type=int, help="data loader's processes (0 on a CPU, 4 on a GPU)")
+    parser.add_argument("--sweep", help=f"NAME=VALUE,... over {', '.join(SWEEPS)}, for instance length=128,256,512")
+
+
+def _add_measuring(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--repeats", type=int, default=5, help="rounds over all contenders (5)")
+    parser.add_argument("--steps", type=int, help="timed steps in a round (1 on a CPU, 20 on a GPU)")
+    parser.add_argument("--warm-up", type=int, help="steps of each before all rounds (1 on a CPU, 10 on a GPU)")
+    parser.add_argument("--budget", type=float, default=24.0, help="minutes after which no round begins (24)")
+    parser.add_argument("--timeout", type=float, default=900.0, help="seconds that one command may take (900)")
+    parser.add_argument(
+        "--clock", choices=("wall", "processor"), default="wall", help="of the tables; processor on a loaded machine"
+    )
+
+
+def base_settings(arguments: argparse.Namespace) -> Settings:
+    """The settings before precisions, masking rates and sweeps."""
+    layers, width, ffn, heads, decoder_layers = SIZES[arguments.size]
+    on_gpu = arguments.device == "cuda"
+    workers = arguments.num_workers
+    return Settings(
+        size=arguments.size,
+        layers=arguments.layers or layers,
+        width=width,
+        ffn=ffn,
+        heads=heads,
+        decoder_layers=decoder_layers,
+        length=arguments.length,
+        sequences=arguments.batch or (128 if on_gpu else 4),
+        masking=arguments.masking[0],
+        dropout=arguments.dropout,
+        precision="fp32",
+        device=arguments.device,
+        threads=arguments.threads,
+        num_workers=(4 if on_gpu else 0) if workers is None else workers,
+    )
+
+
+def points(arguments: argparse.Namespace) -> list[Settings]:
+    """Every measurement that was asked for.
+
+    Raises:
+        ValueError: if the sweep is over something else.
+    """
+    base = base_settings(arguments)
+    masking = arguments.masking
+    dimension, values = "", [0.0]
+    if arguments.sweep:
+        dimension, _, listed = arguments.sweep.partition("=")
+        values = [float(value) for value in listed.split(",")]
+        if dimension == "masking":
+            masking = masking[:1]
+    precisions = arguments.precision or ["bf16" if arguments.device == "cuda" else "fp32"]
+    varied = [replace(base, precision=precision, masking=rate) for precision in precisions for rate in masking]
+    if not dimension:
+        return varied
+    return [settings.swept(dimension, value) for settings in varied for value in values]
+
+
+def plan_of(arguments: argparse.Namespace) -> Plan:
+    """How to measure.
+
+    Raises:
+        ValueError: if a contender is not known.
+    """
+    on_gpu = arguments.device == "cuda"
+    names = tuple((arguments.contenders or "").split(",")) if arguments.contenders else DEFAULT_CONTENDERS
+    if not arguments.contenders and arguments.authors_code is None:
+        names = tuple(name for name in names if name != "authors")
+    for name in names:
+        split_name(name)
+    check(arguments)
+    return Plan(
+        contenders=names,
+        references=tuple(name for name in arguments.references.split(",") if name in names),
+        data=str(arguments.data.resolve()),
+        code=arguments.authors_code.resolve() if arguments.authors_code else None,
+        extra=tuple(shlex.split(arguments.ours_options)),
+        repeats=arguments.repeats,
+        steps=arguments.steps or (20 if on_gpu else 1),
+        untimed=5 if on_gpu else 0,
+        warm_up=arguments.warm_up or (10 if on_gpu else 1),
+        profiled=10 if on_gpu else 1,
+        iterations=20 if on_gpu else 1,
+        timeout=arguments.timeout,
+    )
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Refuse what would fail in every process.
+
+    Raises:
+        ValueError: says what is wrong.
+    """
+    if arguments.authors_code is not None and not arguments.authors_code.is_dir():
+        raise ValueError(f"--authors-code {arguments.authors_code} is no folder")
+    missing = [name for name in ("dict.txt", "train.bin", "train.idx") if not (arguments.data / name).is_file()]
+    if missing:
+        raise ValueError(f"--data {arguments.data} has no {', '.join(missing)}: give a folder made by `maelm prepare`")
+    for name in ("repeats", "threads", "batch", "steps", "warm_up", "layers"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1 and is {value}")
+
+
+def measure(arguments: argparse.Namespace, runs: list[dict]) -> list[dict]:
+    """Take all measurements that are left, writing the result file after each."""
+    plan, wanted = plan_of(arguments), points(arguments)
+    if arguments.resume:
+        wanted = [each for each in wanted if not is_measured(runs, each.as_dict(), plan.contenders)]
+    end = time.monotonic() + 60 * arguments.budget
+    for number, settings in enumerate(wanted):
+        now = time.monotonic()
+        # What is left of the budget is shared by the measurements that are left.
+        deadline = now + max(0.0, end - now) / (len(wanted) - number)
+        run = Measurement(settings, plan, deadline).run()
+        run["sweep"] = arguments.sweep.partition("=")[0] if arguments.sweep else None
+        runs = merge(runs, [run])
+        write_runs(arguments.output, runs)
+        print(run_report(run, arguments.clock), end="\n\n", flush=True)
+    return runs
+
+
+def main(words: list[str] | None = None) -> None:
+    """Measure, merge, report."""
+    arguments = arguments_of(words)
+    if arguments.list:
+        for contender in CONTENDERS.values():
+            needs = f" (needs {contender.needs})" if contender.needs else ""
+            print(f"{contender.name:12} {contender.label}: {contender.description}{needs}")
+        print("with +compile after the name: maelm, mlm, mpnet, modernbert")
+        for size, numbers in SIZES.items():
+            print(f"size {size:7} {numbers[0]} layers of {numbers[1]}, {numbers[4]} decoder layers")
+        return
+    try:
+        runs = merge(read_runs(arguments.output), *(read_runs(path) for path in arguments.merge))
+        if arguments.data is not None:
+            runs = measure(arguments, runs)
+    except ValueError as error:
+        raise SystemExit(str(error)) from error
+    write_runs(arguments.output, runs)
+    arguments.output.with_suffix(".md").write_text(report(runs, arguments.clock), encoding="utf-8")
+    files = [arguments.output.with_suffix(".md"), *draw(runs, arguments.output, arguments.clock)]
+    say(f"written: {arguments.output}, {', '.join(map(str, files))}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The parts of benchmarks/pretraining.py: contenders, worker processes, arithmetic, reports."""

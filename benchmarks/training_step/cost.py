@@ -1,0 +1,60 @@
+"""What each contender's step costs by the FLOPs model, and which matrix products it consists of."""
+
+from typing import Any
+
+from fairseq_maelm.flops import BatchShape, MatrixProduct, ModelShape, StackShape, matrix_products, training_flops
+from training_step.contenders import gated_width, split_name
+from training_step.products import Shape
+from training_step.settings import Settings
+
+
+def model_shape(name: str, settings: Settings, vocabulary: int) -> ModelShape:
+    """What a contender's cost depends on, as it computes: ours leave out what nothing reads, stock code does not.
+
+    ModernBERT's local attention is counted in full: without a kernel for it every pair is computed and then hidden.
+    """
+    contender, _ = split_name(name)
+    encoder = StackShape(settings.layers, settings.width, settings.ffn, settings.heads)
+    decoder = StackShape(settings.decoder_layers, settings.width, settings.ffn, settings.heads)
+    if contender.name in ("maelm", "authors"):
+        return ModelShape(encoder, vocabulary, decoder, computes_unread=contender.kind == "authors")
+    if contender.name == "mlm":
+        return ModelShape(encoder, vocabulary)
+    if contender.name == "modernbert":
+        gated = StackShape(settings.layers, settings.width, gated_width(settings), settings.heads, gated=True)
+        return ModelShape(gated, vocabulary, computes_unread=True)
+    return ModelShape(encoder, vocabulary, computes_unread=True, head_on_all=contender.name == "mpnet")
+
+
+def batch_shape(settings: Settings, sizes: dict[str, Any]) -> BatchShape:
+    """The batch as a contender's data made it."""
+    return BatchShape(settings.sequences, settings.length, sizes["visible"], sizes["predicted"])
+
+
+def step_flops(name: str, settings: Settings, sizes: dict[str, Any]) -> float:
+    """Operations of one training step."""
+    return training_flops(model_shape(name, settings, sizes["vocabulary"]), batch_shape(settings, sizes))
+
+
+def step_products(name: str, settings: Settings, sizes: dict[str, Any]) -> dict[Shape, int]:
+    """The products of one step's forward pass by shape, and how often each occurs."""
+    occurrences: dict[Shape, int] = {}
+    model = model_shape(name, settings, sizes["vocabulary"])
+    for product in matrix_products(model, batch_shape(settings, sizes)):
+        shape = whole(product)
+        occurrences[shape] = occurrences.get(shape, 0) + product.count
+    return occurrences
+
+
+def whole(product: MatrixProduct) -> Shape:
+    """The shape with numbers of tokens, which may be means, rounded."""
+    batch, rows, inner, columns = (
+        max(1, round(number)) for number in (product.batch, product.rows, product.inner, product.columns)
+    )
+    return batch, rows, inner, columns
+
+
+def shape_flops(shape: Shape) -> float:
+    """Operations of the three products of a shape: forward, and the two of the backward pass."""
+    batch, rows, inner, columns = shape
+    return 6.0 * batch * rows * inner * columns

@@ -1,0 +1,132 @@
+"""Training by fairseq's own Trainer: ours, fairseq's stock RoBERTa, and the authors' fork."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from training_step import authors_code
+from training_step.clocks import Stages
+from training_step.contenders import Contender, fairseq_options
+from training_step.fairseq_data import Batches
+from training_step.settings import Settings
+
+
+class FairseqSession:
+    """See ``training_step.session.Session``.
+
+    Args:
+        contender: of kind "ours", "fairseq" or "authors".
+        settings: of the measurement.
+        data: folder of `maelm prepare` or fairseq-preprocess.
+        code: the authors' repository, for their code only.
+        extra: more words for the command line, ours only.
+        compiled: whether to add --compile.
+    """
+
+    def __init__(
+        self, contender: Contender, settings: Settings, data: str, code: Path | None, extra: list[str], compiled: bool
+    ) -> None:
+        self.contender = contender
+        self.settings = settings
+        self.code = code
+        self.words = fairseq_options(contender.name, settings, data)
+        if contender.kind == "ours":
+            self.words += [*extra, *(["--compile"] if compiled else [])]
+        self.stages = Stages(settings.device)
+
+    def build(self) -> dict[str, Any]:
+        """Make data, model and trainer, as fairseq-train does."""
+        config = self._configuration()
+        from fairseq import tasks, utils
+        from fairseq.trainer import Trainer
+
+        task = tasks.setup_task(config.task)
+        # Weights and dropout of every run are the same.
+        utils.set_torch_seed(1)
+        model = task.build_model(config.model)
+        self.trainer = Trainer(config, task, model, task.build_criterion(config.criterion))
+        iterator = self.trainer.get_train_iterator(1)
+        self.batches = Batches(iterator, task.dataset("train"), self.settings)
+        self.trainer.begin_epoch(1)
+        sizes = self.batches.sizes(self._unpredicted(task))
+        if self.settings.device == "cuda":
+            self.batches.convert(utils.move_to_cuda)
+        self._watch()
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        vocabulary = len(task.source_dictionary)
+        return {**sizes, "vocabulary": vocabulary, "parameters": parameters, "command": self.words}
+
+    def _configuration(self) -> Any:
+        if self.contender.kind == "authors":
+            if self.code is None:
+                raise ValueError("the authors' code is not part of this project: give its folder by --authors-code")
+            authors_code.import_fork(self.code)
+        elif self.contender.kind == "ours":
+            import fairseq_maelm  # noqa: F401
+        # fairseq says much at every start.
+        logging.getLogger("fairseq").setLevel(logging.WARNING)
+        if self.contender.kind == "ours":
+            self.words += ours_defaults(self.words, self.settings.precision)
+        elif self.settings.precision != "fp32":
+            self.words.append(f"--{self.settings.precision}")
+        return configuration(self.words, self.code if self.contender.kind == "authors" else None)
+
+    def load(self) -> Any:
+        """The next batch of the epoch's iterator."""
+        return self.batches.load()
+
+    def take_prepared(self) -> Any:
+        """The next of the batches in memory."""
+        return self.batches.take_prepared()
+
+    def step(self, batch: Any) -> bool:
+        """One update by the trainer, logged as fairseq-train logs it."""
+        from fairseq.logging import metrics
+
+        with metrics.aggregate("train_inner"):
+            return self.trainer.train_step([batch], raise_oom=True) is not None
+
+    def _unpredicted(self, task: Any) -> int | None:
+        if self.contender.kind == "ours":
+            return None
+        # The authors' targets have <mask> where nothing is to be predicted.
+        return int(task.mask_idx if self.contender.kind == "authors" else task.source_dictionary.pad())
+
+    def _watch(self) -> None:
+        stages, trainer = self.stages, self.trainer
+        model, criterion = trainer.get_model(), trainer.get_criterion()
+        stages.watch("encoder forward", getattr(model.encoder, "sentence_encoder", model.encoder))
+        decoder = getattr(model, "gen_decoder", getattr(model, "decoder", None))
+        stages.watch("decoder forward", getattr(decoder, "sentence_encoder", decoder))
+        criterion.forward = stages.timed("forward", criterion.forward)
+        trainer.optimizer.backward = stages.timed("backward", trainer.optimizer.backward)
+        trainer.optimizer.multiply_grads = stages.timed("scale and clip", trainer.optimizer.multiply_grads)
+        trainer.clip_grad_norm = stages.timed("scale and clip", trainer.clip_grad_norm)
+        trainer.task.optimizer_step = stages.timed("optimiser", trainer.task.optimizer_step)
+
+
+def configuration(words: list[str], fork: Path | None = None) -> Any:
+    """The configuration that ``fairseq-train`` makes of its command line."""
+    from fairseq import options
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+    args = options.parse_args_and_arch(options.get_training_parser(), words)
+    config = convert_namespace_to_omegaconf(args) if fork is None else authors_code.configuration(fork, args)
+    # fairseq takes --bf16 for a sign of a TPU and then cannot train anywhere else.
+    config.common.tpu = False
+    return config
+
+
+def ours_defaults(words: list[str], precision: str) -> list[str]:
+    """The options of ours that the user did not set: the fused optimiser and the precision."""
+    from fairseq.models import MODEL_DATACLASS_REGISTRY
+    from fairseq.optim import OPTIMIZER_REGISTRY
+
+    added = []
+    if "--optimizer" not in words:
+        added += ["--optimizer", "fused_adamw" if "fused_adamw" in OPTIMIZER_REGISTRY else "adam"]
+    if "--precision" not in words and precision != "fp32":
+        own = "precision" in MODEL_DATACLASS_REGISTRY["maelm"].__dataclass_fields__
+        # In fp16 losses have to be scaled, which is fairseq's part.
+        added += ["--precision", precision] if own and precision == "bf16" else [f"--{precision}"]
+    return added

@@ -1,0 +1,71 @@
+"""What a worker can be told to do with a training run."""
+
+from typing import Any, Protocol
+
+from training_step.clocks import Clock, Stages
+from training_step.settings import Settings
+
+
+class Session(Protocol):
+    """A training run that takes steps when it is told to.
+
+    Attributes:
+        settings: of the measurement.
+        stages: where the stages of a step add up their time.
+    """
+
+    settings: Settings
+    stages: Stages
+
+    def build(self) -> dict[str, Any]:
+        """Make data, model and optimiser; says the sizes that costs follow from."""
+
+    def load(self) -> Any:
+        """The next batch, made now or by the workers of the data loader."""
+
+    def take_prepared(self) -> Any:
+        """The next of the batches that were made in advance."""
+
+    def step(self, batch: Any) -> bool:
+        """One whole training step; False if the weights were left as they were because the loss scale overflowed."""
+
+
+def run_steps(session: Session, count: int, untimed: int, loaded: bool) -> dict[str, float]:
+    """Seconds of one step, the mean of ``count``, after ``untimed`` ones.
+
+    Raises:
+        ValueError: if a timed step did not update the weights, and so did less work.
+    """
+    fetch = session.load if loaded else session.take_prepared
+    for _ in range(untimed):
+        session.step(fetch())
+    clock = Clock(session.settings.device)
+    updated = [session.step(fetch()) for _ in range(count)]
+    seconds = clock.read()
+    if not all(updated):
+        raise ValueError("the loss scale overflowed in a timed step: take more --warm-up steps")
+    return {name: value / count for name, value in seconds.items()}
+
+
+def profile(session: Session, count: int) -> dict[str, float]:
+    """Seconds of each stage of one step, the mean of ``count``; "other" is the rest, "total" all of it.
+
+    On a GPU every stage's start and end wait for the device, so the total may exceed that of an undisturbed step.
+    """
+    stages = session.stages
+    stages.seconds.clear()
+    stages.recording = True
+    clock = Clock(session.settings.device)
+    for _ in range(count):
+        stages.start("data")
+        batch = session.load()
+        stages.end("data")
+        session.step(batch)
+    total = clock.read()["wall"]
+    stages.recording = False
+    seconds = dict(stages.seconds)
+    # The criterion runs the model, which runs encoder and decoder: what is left is head and loss.
+    inner = seconds.get("encoder forward", 0.0) + seconds.get("decoder forward", 0.0)
+    seconds["head and loss"] = seconds.pop("forward", inner) - inner
+    seconds["other"] = total - sum(seconds.values())
+    return {**{stage: value / count for stage, value in seconds.items()}, "total": total / count}

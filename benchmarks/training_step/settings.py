@@ -1,0 +1,83 @@
+"""What one side-by-side measurement is made with, and its written form."""
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+# encoder layers, width, feed-forward width, heads, decoder layers: those of maelm_tiny, maelm_small and maelm_base.
+SIZES = {"tiny": (2, 128, 512, 2, 4), "small": (6, 384, 1536, 6, 4), "base": (12, 768, 3072, 12, 4)}
+PRECISIONS = ("fp32", "bf16", "fp16")
+DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that is the same for all contenders of one measurement.
+
+    Attributes:
+        size: row of ``SIZES``; the numbers after it may have been changed one by one.
+        layers, width, ffn, heads: of the encoder.
+        decoder_layers: of MAE-LM's decoder, which has the encoder's width.
+        length: tokens of each sequence, <s> included; no sequence is shorter.
+        sequences: of one step.
+        masking: fraction of the tokens to predict.
+        dropout: of states and of attention weights.
+        precision: of the matrix products.
+        device: "cpu" or "cuda".
+        threads: of each contender's process.
+        num_workers: processes that prepare batches, where data are included; 0 prepares them in the step's process.
+    """
+
+    size: str
+    layers: int
+    width: int
+    ffn: int
+    heads: int
+    decoder_layers: int
+    length: int
+    sequences: int
+    masking: float
+    dropout: float
+    precision: str
+    device: str
+    threads: int
+    num_workers: int
+
+    @property
+    def tokens(self) -> int:
+        """Raw tokens of one step."""
+        return self.length * self.sequences
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Settings":
+        """From JSON; what this version does not know is left out."""
+        return cls(**{field.name: values[field.name] for field in fields(cls)})
+
+    def swept(self, dimension: str, value: float) -> "Settings":
+        """The same with another length, width, batch or masking rate.
+
+        A step keeps its raw tokens when the length changes, and heads their 64 dimensions when the width does.
+        """
+        if dimension == "length":
+            return replace(self, length=int(value), sequences=max(1, self.tokens // int(value)))
+        if dimension == "width":
+            width = int(value)
+            return replace(self, width=width, ffn=4 * width, heads=max(1, width // 64))
+        if dimension == "batch":
+            return replace(self, sequences=int(value))
+        if dimension == "masking":
+            return replace(self, masking=value)
+        raise ValueError(f"cannot sweep over {dimension!r}: choose one of {', '.join(SWEEPS)}")
+
+    def describe(self) -> str:
+        """One line for people."""
+        return (
+            f"{self.size}: {self.layers} layers of {self.width}, {self.sequences} x {self.length} tokens a step, "
+            f"{self.masking:.0%} masking, dropout {self.dropout:g}, {self.precision} on {self.device}"
+        )
+
+
+SWEEPS = ("length", "width", "batch", "masking")

@@ -1,0 +1,239 @@
+"""Floating-point operations of a training step, counted from the matrix products that it is made of.
+
+Only matrix products are counted, a multiplication and an addition as two operations; LayerNorm, softmax, GELU, dropout
+and the optimiser do a thousandth of the work. The backward pass of a product C = A B is two products of the same size,
+dA = dC B^T and dB = A^T dC, so training takes three times the forward pass. What a kernel computes twice to save memory
+is not counted: this is the work that the model asks for, by which one speaks of model FLOPs utilisation (Chowdhery et
+al., 2022, appendix B).
+
+With width D, feed-forward width F, r rows that ask and c rows that are asked, a layer's forward pass takes
+
+    2 r D (2 D + 2 F) + 4 c D^2        queries and output, feed-forward; keys and values
+    4 r c D                            per sequence: attention logits and weighted values
+
+In MAE-LM's encoder r = c = S, the visible tokens; in its decoder r = c = T, but in the last layer under the prediction
+head r = M, the predicted tokens, because nothing else reads its output. The head takes 2 M (D^2 + D V).
+"""
+
+from dataclasses import dataclass
+from typing import Any, List, NamedTuple, Optional
+
+
+class MatrixProduct(NamedTuple):
+    """``count`` times ``batch`` independent products [rows, inner] x [inner, columns] of the forward pass.
+
+    Sizes are means over a batch, so they need not be whole.
+
+    Attributes:
+        stage: "encoder", "decoder" or "head".
+        name: what it computes.
+        count: layers that do it.
+        batch: products that one kernel does at once: sequences times heads in attention, otherwise 1.
+        rows, inner, columns: sizes.
+    """
+
+    stage: str
+    name: str
+    count: int
+    batch: float
+    rows: float
+    inner: float
+    columns: float
+
+    @property
+    def flops(self) -> float:
+        """Operations of the forward pass."""
+        return 2.0 * self.count * self.batch * self.rows * self.inner * self.columns
+
+
+@dataclass(frozen=True)
+class StackShape:
+    """The numbers of a stack of layers that its cost depends on.
+
+    Attributes:
+        layers: their number; 0 for no stack.
+        embed_dim: width.
+        ffn_embed_dim: feed-forward width.
+        attention_heads: divide the width; they change the shapes of products, not their cost.
+        gated: the feed-forward network multiplies two projections of its input, as GeGLU does.
+    """
+
+    layers: int
+    embed_dim: int
+    ffn_embed_dim: int
+    attention_heads: int
+    gated: bool = False
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """What the cost of a model depends on.
+
+    Attributes:
+        encoder: the encoder's layers.
+        vocabulary_size: V.
+        decoder: the decoder's layers; None or 0 of them put the head on the encoder, as in RoBERTa.
+        decoder_attention: as the model's option: "self", "self_cross", "causal_cross" or "cross". The product of all
+            pairs is counted where a causal mask then hides half of them.
+        computes_unread: states that nothing reads are computed all the same, as in stock models: those of the layer
+            under the head, or of all layers of a decoder without self-attention, at positions that are not predicted.
+        head_on_all: the head scores every position and not the predicted ones alone, as in Hugging Face's models.
+    """
+
+    encoder: StackShape
+    vocabulary_size: int
+    decoder: Optional[StackShape] = None
+    decoder_attention: str = "self"
+    computes_unread: bool = False
+    head_on_all: bool = False
+
+    @classmethod
+    def from_config(cls, config: Any, vocabulary_size: int) -> "ModelShape":
+        """The shape of a complete ``MaelmModelConfig``, or of anything that has its options as attributes."""
+        encoder, decoder = (
+            StackShape(
+                getattr(config, f"{part}_layers"),
+                getattr(config, f"{part}_embed_dim"),
+                getattr(config, f"{part}_ffn_embed_dim"),
+                getattr(config, f"{part}_attention_heads"),
+            )
+            for part in ("encoder", "decoder")
+        )
+        return cls(encoder, vocabulary_size, decoder, str(config.decoder_attention))
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """What the cost of a batch of equally long sequences depends on; numbers of tokens may be means.
+
+    Attributes:
+        sequences: B.
+        length: T, tokens of each sequence.
+        visible: S, tokens of each that the encoder sees.
+        predicted: tokens of each that are predicted, M / B.
+
+    Raises:
+        ValueError: if the encoder were to see, or the head to predict, more tokens than there are.
+    """
+
+    sequences: int
+    length: int
+    visible: float
+    predicted: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.visible <= self.length or not 0 <= self.predicted <= self.length:
+            raise ValueError(
+                f"of {self.length} tokens the encoder cannot see {self.visible} and {self.predicted} be predicted"
+            )
+
+    @classmethod
+    def from_config(cls, config: Any, sequences: int = 1) -> "BatchShape":
+        """What a complete ``MaelmTaskConfig`` makes of full sequences, in the mean.
+
+        A decoder that reads from left to right predicts every token, which no option of the task says: replace
+        ``predicted`` by the length then.
+        """
+        predicted = config.mask_prob * config.tokens_per_sample
+        hidden = 0.0
+        if str(config.masked_input) == "dropped":
+            masked = predicted * (1.0 - config.leave_unmasked_prob - config.random_token_prob)
+            hidden = masked * (1.0 - config.encoder_mask_fraction)
+        return cls(sequences, config.tokens_per_sample, config.tokens_per_sample - hidden, predicted)
+
+
+def _attention(
+    stack: StackShape, stage: str, count: int, sequences: int, asking: float, asked: float, asked_dim: int
+) -> List[MatrixProduct]:
+    width, heads = stack.embed_dim, stack.attention_heads
+    pairs, head_dim = sequences * heads, width / heads
+    return [
+        MatrixProduct(stage, "queries", count, 1, sequences * asking, width, width),
+        MatrixProduct(stage, "keys and values", count, 1, sequences * asked, asked_dim, 2 * width),
+        MatrixProduct(stage, "attention logits", count, pairs, asking, head_dim, asked),
+        MatrixProduct(stage, "weighted values", count, pairs, asking, asked, head_dim),
+        MatrixProduct(stage, "attention output", count, 1, sequences * asking, width, width),
+    ]
+
+
+def _self_attention(stack: StackShape, stage: str, count: int, sequences: int, tokens: float) -> List[MatrixProduct]:
+    products = _attention(stack, stage, count, sequences, tokens, tokens, stack.embed_dim)
+    # All positions ask and are asked, so that one product makes queries, keys and values.
+    width = stack.embed_dim
+    joined = MatrixProduct(stage, "queries, keys and values", count, 1, sequences * tokens, width, 3 * width)
+    return [joined, *products[2:]]
+
+
+def _feed_forward(stack: StackShape, stage: str, count: int, rows: float) -> List[MatrixProduct]:
+    inner = stack.ffn_embed_dim
+    return [
+        MatrixProduct(stage, "feed-forward in", count, 1, rows, stack.embed_dim, inner * (2 if stack.gated else 1)),
+        MatrixProduct(stage, "feed-forward out", count, 1, rows, inner, stack.embed_dim),
+    ]
+
+
+def _stack(
+    stack: StackShape, stage: str, sequences: int, tokens: float, last: float, attention: str, memory: float
+) -> List[MatrixProduct]:
+    """A stack over ``tokens`` positions, of which ``last`` are read at its end; ``memory`` tokens to cross to."""
+    products: List[MatrixProduct] = []
+    # Without self-attention no position reads another, so that all layers can leave out what the last one may.
+    for count, asking in ((stack.layers - 1, last if attention == "cross" else tokens), (1, last)):
+        if not count:
+            continue
+        if attention != "cross" and asking == tokens:
+            products += _self_attention(stack, stage, count, sequences, tokens)
+        elif attention != "cross":
+            products += _attention(stack, stage, count, sequences, asking, tokens, stack.embed_dim)
+        if attention != "self":
+            products += _attention(stack, stage, count, sequences, asking, memory, stack.embed_dim)
+        products += _feed_forward(stack, stage, count, sequences * asking)
+    return products
+
+
+def matrix_products(model: ModelShape, batch: BatchShape) -> List[MatrixProduct]:
+    """All matrix products of the forward pass of one training batch."""
+    decoder = model.decoder if model.decoder is not None and model.decoder.layers else None
+    sequences, encoder = batch.sequences, model.encoder
+    predicted = batch.length if model.head_on_all else batch.predicted
+    all_asked = model.computes_unread or model.head_on_all
+    last = batch.visible if all_asked or decoder is not None else predicted
+    products = _stack(encoder, "encoder", sequences, batch.visible, last, "self", 0)
+    width = encoder.embed_dim
+    if decoder is not None:
+        width = decoder.embed_dim
+        if width != encoder.embed_dim:
+            projected = [batch.length] if model.decoder_attention == "self" else [batch.length, batch.visible]
+            products += [
+                MatrixProduct("decoder", "input projection", 1, 1, sequences * rows, encoder.embed_dim, width)
+                for rows in projected
+            ]
+        last = batch.length if all_asked else predicted
+        products += _stack(decoder, "decoder", sequences, batch.length, last, model.decoder_attention, batch.visible)
+    rows = sequences * predicted
+    products.append(MatrixProduct("head", "dense", 1, 1, rows, width, width))
+    if width != encoder.embed_dim:
+        products.append(MatrixProduct("head", "output projection", 1, 1, rows, width, encoder.embed_dim))
+    products.append(MatrixProduct("head", "vocabulary", 1, 1, rows, encoder.embed_dim, model.vocabulary_size))
+    return products
+
+
+def training_flops(model: ModelShape, batch: BatchShape) -> float:
+    """Operations of one training step: forward and backward pass of a batch."""
+    return 3.0 * sum(product.flops for product in matrix_products(model, batch))
+
+
+def flops_per_token(model: ModelShape, batch: BatchShape) -> float:
+    """Operations of training on one raw token: one of the original text, whether it is masked or not."""
+    return training_flops(model, batch) / (batch.sequences * batch.length)
+
+
+def utilisation(flops: float, seconds: float, peak: float) -> float:
+    """Model FLOPs utilisation: the share of ``peak`` operations a second that ``flops`` in ``seconds`` make use of.
+
+    Raises:
+        ValueError: if the time or the peak is not positive.
+    """
+    if seconds <= 0.0 or peak <= 0.0:
+        raise ValueError(f"time and peak must be positive and are {seconds} s and {peak} FLOP/s")
+    return flops / seconds / peak

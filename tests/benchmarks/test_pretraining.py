@@ -1,0 +1,337 @@
+"""The comparison of training steps: its arithmetic, its tables, its files, and a small run with everything real."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pretraining
+import pytest
+import torch
+from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+from training_step import authors_code, clocks, plots, store
+from training_step.contenders import CONTENDERS, fairseq_options, split_name
+from training_step.cost import shape_flops, step_flops, step_products
+from training_step.fairseq_data import full_batches
+from training_step.figures import Ratio, datasheet_peak, evaluate, ratio
+from training_step.products import BareProducts
+from training_step.report import report, table
+from training_step.session import profile, run_steps
+from training_step.settings import Settings
+from training_step.worker import answer
+
+SETTINGS = Settings("tiny", 2, 32, 64, 4, 1, 16, 2, 0.25, 0.1, "fp32", "cpu", 1, 0)
+SIZES = {"vocabulary": 50, "visible": 12, "predicted": 4}
+
+
+def both(*values: float) -> list[dict[str, float]]:
+    """Wall-clock times, and processor times twice as long."""
+    return [{"wall": value, "processor": 2 * value} for value in values]
+
+
+def run_of(contenders: dict[str, list[float]], **changes: Any) -> dict[str, Any]:
+    """A side-by-side run of these times for a step, the products of every shape taking a millisecond."""
+    shapes = {shape for name in contenders for shape in step_products(name, SETTINGS, SIZES)}
+    rounds = max(map(len, contenders.values()))
+    results = {
+        name: {"sizes": SIZES, "prepared": both(*times), "loaded": both(*(time + 1 for time in times)), "memory": 10**9}
+        for name, times in contenders.items()
+    }
+    for result in results.values():
+        result["profile"] = {"encoder forward": 0.25, "total": 1.0}
+    return {
+        "settings": SETTINGS.as_dict(),
+        "references": ["roberta"],
+        "date": "2026-01-02 03:04:05",
+        "load_before_and_after": [0.1, 0.2],
+        "machine": {"processor": "a processor", "cores": 2, "versions": {"torch": "2.9"}},
+        "steps": {"steps": 1},
+        "contenders": results,
+        "products": {
+            "shapes": [list(shape) for shape in sorted(shapes)],
+            "repeats": [[{"seconds": both(1e-3)[0]} for _ in shapes]] * rounds,
+        },
+        **changes,
+    }
+
+
+def test_ratio_pairs_the_rounds():
+    # The machine was twice as slow in the second round, for both.
+    assert ratio([1.0, 2.0, 1.0], [1.5, 3.0, 1.2]) == Ratio(1.5, 1.2, 1.5)
+    for times in ([], [1.0]):
+        with pytest.raises(ValueError, match="no pairs"):
+            ratio(times, [1.0, 2.0])
+
+
+def test_figures_of_a_run_worked_by_hand():
+    run = run_of({"maelm": [1.0, 4.0, 2.0], "roberta": [2.0, 6.0, 3.0]})
+    ours, theirs = evaluate(run)
+    assert (ours["name"], theirs["name"]) == ("maelm", "roberta")
+    # 2 sequences of 16 tokens a step; the median step takes 2 s, with data a second more.
+    assert ours["tokens_per_second"] == 16.0
+    assert ours["tokens_per_second_with_data"] == pytest.approx(32 / 3)
+    assert ours["ratios"] == {"roberta": Ratio(1.5, 1.5, 2.0)}
+    assert theirs["ratios"]["roberta"] == Ratio(1.0, 1.0, 1.0)
+    occurrences = step_products("maelm", SETTINGS, SIZES)
+    assert ours["over_bare"] == pytest.approx(2.0 / (1e-3 * sum(occurrences.values())))
+    # All shapes took a millisecond, so the largest of the run has the best rate.
+    peak = max(shape_flops(tuple(shape)) for shape in run["products"]["shapes"]) / 1e-3
+    assert ours["utilisation"] == pytest.approx(step_flops("maelm", SETTINGS, SIZES) / 2.0 / peak)
+    assert evaluate(run, "processor")[0]["tokens_per_second"] == 8.0
+
+
+def test_datasheet_rate_is_for_tensor_cores():
+    machine = {"gpu": "NVIDIA H200"}
+    assert datasheet_peak(machine, "bf16") == datasheet_peak({"gpu": "NVIDIA H100 80GB HBM3"}, "fp16") == 989e12
+    assert datasheet_peak(machine, "fp32") is None
+    assert datasheet_peak({}, "bf16") is None
+
+
+@pytest.mark.parametrize("name", CONTENDERS)
+def test_bare_products_do_the_flops_of_the_step(name):
+    occurrences = step_products(name, SETTINGS, SIZES)
+    total = sum(count * shape_flops(shape) for shape, count in occurrences.items())
+    assert total == pytest.approx(step_flops(name, SETTINGS, SIZES), rel=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(1, 6, 4, 3), (5, 6, 4, 3)])
+def test_bare_products_are_three_of_a_size(shape):
+    with FlopCounterMode(display=False) as counter:
+        seconds = BareProducts("cpu", "fp32", iterations=2).seconds(shape)
+    # Once to warm up, twice timed.
+    assert counter.get_total_flops() == 3 * shape_flops(shape)
+    assert set(seconds) == {"wall", "processor"}
+
+
+def test_tables_name_everyone_and_what_failed():
+    run = run_of({"maelm": [1.0], "roberta": [2.0]})
+    run["contenders"]["authors"] = {"error": "ValueError: no such folder"}
+    text = report([run], "wall")
+    assert "| MAE-LM, ours " in text and "2.00 (2.00-2.00)" in text
+    assert "MAE-LM, authors' code failed: ValueError: no such folder" in text
+    assert "datasheet" not in text, "no column without figures"
+    assert "250.0" in text, "milliseconds of the encoder"
+    assert "processor time" not in text
+    assert "processor time" in report([run], "processor")
+
+
+def test_report_of_a_run_in_which_all_failed():
+    run = run_of({"maelm": [1.0]}, machine={})
+    run["contenders"] = {"maelm": {"error": "out of memory"}}
+    assert "MAE-LM, ours failed: out of memory" in report([run], "wall")
+
+
+def test_table_is_aligned():
+    assert table(["", "n"], [["a", "1"], ["bbb", "22"]]).splitlines() == [
+        "|     |  n |",
+        "| :-- | -: |",
+        "| a   |  1 |",
+        "| bbb | 22 |",
+    ]
+
+
+def test_results_are_merged_and_resumed(tmp_path):
+    first, second = run_of({"maelm": [1.0]}), run_of({"roberta": [1.0]}, date="2026-01-01 00:00:00")
+    path = tmp_path / "new" / "result.json"
+    assert store.read_runs(path) == []
+    store.write_runs(path, [first])
+    assert store.merge(store.read_runs(path), [second, first]) == [second, first]
+    assert store.is_measured([first], SETTINGS.as_dict(), ("maelm",))
+    assert not store.is_measured([first], SETTINGS.as_dict(), ("maelm", "roberta"))
+    assert not store.is_measured([first], SETTINGS.swept("batch", 4).as_dict(), ("maelm",))
+    first["contenders"]["maelm"] = {"error": "failed"}
+    assert not store.is_measured([first], SETTINGS.as_dict(), ("maelm",))
+    path.write_text("[]")
+    with pytest.raises(ValueError, match="no result of this benchmark"):
+        store.read_runs(path)
+
+
+def test_sweeps_change_what_they_say():
+    assert SETTINGS.swept("length", 8) == Settings("tiny", 2, 32, 64, 4, 1, 8, 4, 0.25, 0.1, "fp32", "cpu", 1, 0)
+    wide = SETTINGS.swept("width", 256)
+    assert (wide.width, wide.ffn, wide.heads) == (256, 1024, 4)
+    assert SETTINGS.swept("masking", 0.5).masking == 0.5
+    with pytest.raises(ValueError, match="choose one of length"):
+        SETTINGS.swept("depth", 3)
+    runs = [
+        run_of({"maelm": [time]}, settings=SETTINGS.swept("length", length).as_dict(), sweep="length")
+        for length, time in ((16, 2.0), (8, 1.0))
+    ]
+    # 32 tokens a step at either length.
+    assert plots.curves(runs, "length", "wall") == {"maelm": [(8.0, 1e6 / 32), (16.0, 2e6 / 32)]}
+    assert plots.curves(runs, "width", "wall") == {}
+
+
+def test_every_point_of_the_command_line_is_measured():
+    words = ["--data", ".", "--output", "o.json", "--size", "tiny", "--precision", "fp32", "bf16"]
+    asked = pretraining.points(pretraining.arguments_of([*words, "--sweep", "batch=2,4"]))
+    assert [(each.precision, each.masking, each.sequences) for each in asked] == [
+        (precision, masking, batch) for precision in ("fp32", "bf16") for masking in (0.15, 0.4) for batch in (2, 4)
+    ]
+    rates = pretraining.points(pretraining.arguments_of([*words, "--sweep", "masking=0.1,0.5"]))
+    assert [each.masking for each in rates] == [0.1, 0.5, 0.1, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--data", "nowhere"], "has no dict.txt, train.bin, train.idx"),
+        (["--data", "nowhere", "--contenders", "bert"], "there is no contender 'bert'; choose from maelm"),
+        (["--data", "nowhere", "--contenders", "roberta+compile"], "roberta has no compiled form"),
+        (["--data", "nowhere", "--authors-code", "nowhere"], "nowhere is no folder"),
+        (["--merge", "README.md"], "README.md is no result"),
+    ],
+)
+def test_bad_input_is_refused(words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("README.md").write_text("{}")
+    with pytest.raises(SystemExit, match=message):
+        pretraining.main([*words, "--output", "result.json"])
+
+
+def test_options_say_what_is_compared():
+    options = {name: fairseq_options(name, SETTINGS, "DATA") for name in ("maelm", "mlm", "roberta", "authors")}
+    for words in options.values():
+        asked = dict(zip(words, words[1:]))
+        assert asked["--dropout"] == asked["--attention-dropout"] == "0.1"
+        assert asked["--mask-prob"] == "0.25" and asked["--tokens-per-sample"] == "16"
+        assert asked["--sample-break-mode"] == "none" and asked["--encoder-embed-dim"] == "32"
+    assert options["mlm"][-4:] == ["--masked-input", "kept", "--decoder-layers", "0"]
+    assert split_name("maelm+compile") == (CONTENDERS["maelm"], True)
+
+
+def test_authors_code_needs_their_repository_and_a_process_of_its_own(tmp_path):
+    with pytest.raises(ValueError, match="give a copy of the authors' repository"):
+        authors_code.import_fork(tmp_path)
+    (tmp_path / "fairseq" / "models" / "ae").mkdir(parents=True)
+    with pytest.raises(ValueError, match="a process of its own"):
+        authors_code.import_fork(tmp_path)
+    assert (authors_code.installed_fairseq(tmp_path) / "trainer.py").is_file()
+
+
+class Steps:
+    """A session whose steps take what a clock in its hands says."""
+
+    settings = SETTINGS
+
+    def __init__(self, updated: bool = True) -> None:
+        self.stages = clocks.Stages("cpu")
+        self.updated = updated
+        self.taken: list[str] = []
+
+    def load(self) -> str:
+        return "loaded"
+
+    def take_prepared(self) -> str:
+        return "prepared"
+
+    def step(self, batch: str) -> bool:
+        for stage in ("forward", "encoder forward"):
+            self.stages.start(stage)
+        self.taken.append(batch)
+        for stage in ("encoder forward", "forward"):
+            self.stages.end(stage)
+        return self.updated
+
+
+def test_steps_are_taken_from_where_they_were_asked():
+    session = Steps()
+    assert set(run_steps(session, count=2, untimed=1, loaded=False)) == {"wall", "processor"}
+    run_steps(session, count=1, untimed=0, loaded=True)
+    assert session.taken == ["prepared"] * 3 + ["loaded"]
+    assert session.stages.seconds == {}, "stages cost nothing unless they are asked for"
+    with pytest.raises(ValueError, match="overflowed in a timed step"):
+        run_steps(Steps(updated=False), count=1, untimed=0, loaded=False)
+
+
+def test_stages_add_up_to_the_step(monkeypatch):
+    # Every look at the clock comes a second after the last.
+    ticks = iter(range(1000))
+    monkeypatch.setattr(clocks.time, "perf_counter", lambda: float(next(ticks)))
+    stages = profile(Steps(), count=2)
+    # Started at 0, data 1-2, forward 3-6 and in it the encoder 4-5; the same again 7-12; read at 13.
+    assert stages["data"] == stages["encoder forward"] == 1.0
+    assert stages["head and loss"] == 2.0
+    assert stages["total"] == pytest.approx(sum(value for name, value in stages.items() if name != "total"))
+
+
+def test_a_worker_s_errors_are_answers():
+    class Worker:
+        def build(self) -> None:
+            raise KeyError("no such thing")
+
+    assert answer(Worker(), '{"command": "build"}') == {"error": "KeyError: 'no such thing'"}
+    assert "unknown command" in answer(Worker(), '{"command": "rmtree"}')["error"]
+
+
+def test_only_full_sequences_make_batches():
+    class Blocks:
+        lengths = [16, 16, 16, 9, 16, 16]
+
+        def __len__(self) -> int:
+            return len(self.lengths)
+
+        def num_tokens(self, index: int) -> int:
+            return self.lengths[index]
+
+    assert full_batches(Blocks(), SETTINGS) == [[0, 1], [2, 4]]
+    with pytest.raises(ValueError, match="5 sequences of 16 tokens, fewer than a batch of 8"):
+        full_batches(Blocks(), SETTINGS.swept("batch", 8))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mpnet", "modernbert"])
+def test_hugging_face_models_multiply_what_the_cost_model_says(name):
+    pytest.importorskip("transformers")
+    from training_step.huggingface_session import build_model
+
+    model = build_model(name, SETTINGS, vocabulary=50, pad=1).train()
+    tokens = torch.randint(4, 50, (2, 16))
+    labels = torch.full_like(tokens, -100)
+    labels[:, :4] = tokens[:, :4]
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        model(input_ids=tokens, labels=labels).loss.backward()
+    expected = step_flops(name, SETTINGS, {**SIZES, "visible": 16})
+    # ModernBERT makes the angles of its rotary positions by small products.
+    assert counter.get_total_flops() == pytest.approx(expected, rel=1e-3)
+
+
+def prepared_data(folder: Path, tokens: int = 4000) -> Path:
+    """A data folder of random words."""
+    folder.mkdir()
+    (folder / "dict.txt").write_text("".join(f"word{number} {100 - number}\n" for number in range(60)))
+    builder = MMapIndexedDatasetBuilder(str(folder / "train.bin"), dtype=np.uint16)
+    for line in np.random.default_rng(1).integers(4, 64, (tokens // 20, 20)):
+        builder.add_item(torch.from_numpy(np.append(line, 2)))
+    builder.finalize(str(folder / "train.idx"))
+    return folder
+
+
+@pytest.mark.slow
+def test_small_run_with_everything_real(tmp_path, capsys):
+    data, output = prepared_data(tmp_path / "data"), tmp_path / "results" / "small.json"
+    (tmp_path / "empty").mkdir()
+    words = ["--data", str(data), "--output", str(output), "--size", "tiny", "--layers", "1", "--length", "32"]
+    words += ["--batch", "2", "--masking", "0.4", "--repeats", "1", "--threads", "1"]
+    words += ["--contenders", "maelm,roberta,authors", "--authors-code", str(tmp_path / "empty")]
+    pretraining.main(words)
+    (run,) = json.loads(output.read_text())["runs"]
+    ours, stock = (run["contenders"][name] for name in ("maelm", "roberta"))
+    assert (ours["sizes"]["visible"], stock["sizes"]["visible"]) == (pytest.approx(0.6 * 32, abs=0.85), 32)
+    for measured in (ours, stock):
+        assert measured["sizes"]["predicted"] == pytest.approx(0.4 * 32, abs=1)
+        assert measured["sizes"]["vocabulary"] == 65
+        stages = measured["profile"]
+        assert 0 < stages["encoder forward"] < stages["total"] and stages["optimiser"] > 0
+        assert stages["total"] == pytest.approx(sum(stages.values()) - stages["total"], rel=1e-3)
+        assert measured["memory"] > 10**8
+    assert "give a copy of the authors' repository" in run["contenders"]["authors"]["error"]
+    shown = capsys.readouterr().out
+    assert "| MAE-LM, ours " in shown and "| RoBERTa, fairseq " in shown and "authors' code failed" in shown
+    assert output.with_suffix(".md").read_text().strip() == shown.strip()
+    assert str(tmp_path / "data") not in output.read_text(), "results hold no path of this machine"
+    # What is there is not measured again.
+    pretraining.main([*words, "--contenders", "maelm,roberta", "--resume"])
+    assert len(json.loads(output.read_text())["runs"]) == 1
