@@ -12,6 +12,8 @@ from fairseq_maelm.modules.attention_paths import PATHS, choose_path
 from fairseq_maelm.modules.queries import Queries
 
 
+# Compiled layers are compiled around attention: it has kernels of its own.
+@torch.compiler.disable
 def attend(
     query: Tensor, key: Tensor, value: Tensor, bias: Optional[AttentionBias], dropout: float, path: str = "auto"
 ) -> Tensor:
@@ -63,6 +65,7 @@ class _Unpack(torch.autograd.Function):
         return torch.stack([gradient.transpose(1, 2) for gradient in gradients], dim=2)
 
 
+@torch.compiler.disable
 def unpack(packed: Tensor) -> Tuple[Tensor, ...]:
     """Query, key and value, <float>[B, H, S, d_h] each, as views of <float>[B, S, 3, H, d_h]."""
     if packed.device.type == "cpu":
