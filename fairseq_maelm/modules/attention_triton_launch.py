@@ -11,6 +11,7 @@ from torch import Tensor
 
 from . import attention_triton_gradients as gradient_kernels
 from . import attention_triton_kernels as kernels
+from .attention_triton import WIDEST_HEAD
 
 LOG2_E = math.log2(math.e)
 # Programs of the pair gradient over the whole grid; large batches are summed in parts to get there. Fixed and not
@@ -48,7 +49,6 @@ BLOCKS: Dict[Tuple[str, int, int], Block] = {
     ("pair gradient", 4, 64): Block(32, 32, 4, 2),
     ("pair gradient", 4, 128): Block(32, 32, 4, 1),
 }
-WIDEST_HEAD = 128
 
 
 class _Attention(NamedTuple):
