@@ -142,7 +142,7 @@ def time_problem(problem: Problem, dropout: float, faults: dict[str, str], round
     }
 
 
-def sweep(problem: Problem, rounds: int, seconds: float) -> dict[str, Any]:
+def sweep(problem: Problem, candidates: list[launch.Block], seconds: float) -> dict[str, Any]:
     """Try block sizes, one kernel after the other, and keep the best for this process."""
     deadline = time.monotonic() + seconds
     element, width = problem.qkv.element_size(), 64 if problem.qkv.shape[4] <= 64 else 128
@@ -150,13 +150,13 @@ def sweep(problem: Problem, rounds: int, seconds: float) -> dict[str, Any]:
     for kernel in ("forward", "query gradient", "key and value gradient", "pair gradient"):
         place, milliseconds = (kernel, element, width), {}
         original = launch.BLOCKS[place]
-        for block in dict.fromkeys([original, *CANDIDATES]):
+        for block in dict.fromkeys([original, *candidates]):
             if time.monotonic() > deadline:
                 break
             launch.BLOCKS[place] = block
             try:
                 ready = ours(problem, 0.1)
-                milliseconds[block] = interleaved({"": ready.both}, problem.qkv.device.type, rounds, 3)[""]
+                milliseconds[block] = interleaved({"": ready.both}, problem.qkv.device.type, 2, 3)[""]
             except Exception as error:  # Too much shared memory, for instance.
                 report[f"{kernel} {tuple(block)}"] = f"{type(error).__name__}"
         launch.BLOCKS[place] = min(milliseconds, key=milliseconds.__getitem__) if milliseconds else original
@@ -240,7 +240,8 @@ def main() -> None:
     report["faults"], report["errors"] = check(checked)
     problems = [Problem(batch, length, heads, head_dim, positions, dtype, options.device) for length in lengths]
     if options.sweep:
-        report["sweep"] = sweep(problems[0], 2, options.sweep_seconds)
+        candidates = CANDIDATES[: 1 if options.tiny else None]
+        report["sweep"] = sweep(problems[0], candidates, options.sweep_seconds)
     rounds = 1 if options.tiny else options.rounds
     report["runs"] = [
         {
