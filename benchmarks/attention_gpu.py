@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import triton
-from attention_gpu_variants import VARIANTS, Problem, decisions_per_pair, decisions_per_row, plain_bias
+from attention_gpu_variants import VARIANTS, Problem, plain_bias
 from torch import Tensor
 
 from fairseq_maelm.modules import attention_triton_launch as launch
@@ -224,28 +224,11 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> None:
-    """Check, sweep, measure, report."""
-    options = arguments()
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise SystemExit("there is no GPU here; --device cpu --tiny tries the script")
-    dtype, heads, head_dim, positions = torch.bfloat16, 12, 64, 512
-    times, batch, lengths, small = 5, options.batch, options.lengths, (4, 300)
-    if options.tiny:
-        dtype, heads, head_dim, positions, times = torch.float32, 1, 16, 24, 1
-        batch, lengths, small = 1, [17], (2, 19)
-    torch.manual_seed(0)
-    report: dict[str, Any] = {"versions": versions(options.device), "date": time.strftime("%Y-%m-%d")}
-    checked = Problem(*small, heads, head_dim, positions, dtype, options.device)
-    report["faults"], report["errors"] = check(checked)
-    problems = [Problem(batch, length, heads, head_dim, positions, dtype, options.device) for length in lengths]
-    if options.sweep:
-        candidates = CANDIDATES[: 1 if options.tiny else None]
-        report["sweep"] = sweep(problems[0], candidates, options.sweep_seconds)
-    rounds = 1 if options.tiny else options.rounds
+def measure(problems: list[Problem], report: dict[str, Any], rounds: int, times: int) -> None:
+    """Add the times of every way at every length, without and with dropout, and of what lies beside attention."""
     report["runs"] = [
         {
-            "shape": (batch, heads, problem.qkv.shape[1], head_dim),
+            "shape": problem.shape,
             "dropout": dropout,
             **time_problem(problem, dropout, report["faults"], rounds, times),
         }
@@ -254,10 +237,29 @@ def main() -> None:
     ]
     other = {
         "dense bias of all layers from the table, forward and backward": problems[0].build_dense_bias,
-        "dropout's decisions, two words mixed": lambda: decisions_per_row(problems[0]),
-        "dropout's decisions, Philox for each pair": lambda: decisions_per_pair(problems[0]),
+        "dropout's decisions, two words mixed": lambda: problems[0].decide(per_pair=False),
+        "dropout's decisions, Philox for each pair": lambda: problems[0].decide(per_pair=True),
     }
-    report["other_ms"] = interleaved(other, options.device, rounds, times)
+    report["other_ms"] = interleaved(other, problems[0].qkv.device.type, rounds, times)
+
+
+def main() -> None:
+    """Check, sweep, measure, report."""
+    options = arguments()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("there is no GPU here; --device cpu --tiny tries the script")
+    if options.tiny:
+        options.batch, options.lengths, options.rounds = 1, [17], 1
+    small, heads, head_dim, positions = ((2, 19), 1, 16, 24) if options.tiny else ((4, 300), 12, 64, 512)
+    dtype, times = (torch.float32, 1) if options.tiny else (torch.bfloat16, 5)
+    torch.manual_seed(0)
+    report: dict[str, Any] = {"versions": versions(options.device), "date": time.strftime("%Y-%m-%d")}
+    rest = (heads, head_dim, positions, dtype, options.device)
+    report["faults"], report["errors"] = check(Problem(*small, *rest))
+    problems = [Problem(options.batch, length, *rest) for length in options.lengths]
+    if options.sweep:
+        report["sweep"] = sweep(problems[0], CANDIDATES[: 1 if options.tiny else None], options.sweep_seconds)
+    measure(problems, report, options.rounds, times)
     shapes = [(768, 2304), (768, 768), (768, 3072), (3072, 768), (768, 50304)]
     rows = 32 if options.tiny else 65536
     report["matrix_products"] = matrix_products(options.device, dtype, rows, shapes[: 1 if options.tiny else None])

@@ -3,22 +3,20 @@
 import copy
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
+import torch._dynamo
 import torch.nn.functional as F
-import triton
-import triton.language as tl
+from attention_gpu_alternatives import AttentionWithAtomics, count_kept
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import flex_attention
 
-from fairseq_maelm.modules import attention_triton, attention_triton_gradients, attention_triton_kernels
+from fairseq_maelm.modules import attention_triton
 from fairseq_maelm.modules import attention_triton_launch as launch
 
-weights_and_gradient = attention_triton_gradients.weights_and_gradient
-kept_by_dropout = attention_triton_kernels.kept_by_dropout
-load_rows, load_words = attention_triton_kernels.load_rows, attention_triton_kernels.load_words
-place_of_program, store_rows = attention_triton_kernels.place_of_program, attention_triton_kernels.store_rows
+prepare = launch._prepare
 
 # Every shape and way compiles FlexAttention again; past the limit it would silently run uncompiled.
 for limit in ("recompile_limit", "cache_size_limit"):
@@ -47,11 +45,21 @@ class Problem:
         self.gradient = torch.randn(batch, length, heads, head_dim, device=device, dtype=dtype)
         self.seed = torch.tensor([1], device=device)
 
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(B, H, S, d_h)."""
+        batch, length, _, heads, head_dim = self.qkv.shape
+        return batch, heads, length, head_dim
+
     def without_bias(self) -> "Problem":
         """The same with a bias of zero."""
         other = copy.copy(self)
         other.table = torch.zeros_like(self.table).requires_grad_()
         return other
+
+    def decide(self, per_pair: bool) -> Tensor:
+        """Dropout's decisions alone; how many each row keeps <int32>[B, H, S]."""
+        return count_kept(self.qkv.detach(), self.table.detach(), self.positions, self.seed, per_pair)
 
     def build_dense_bias(self) -> None:
         """What a dense bias costs once a step: from the table, and its gradient back."""
@@ -203,86 +211,21 @@ class OursSeparate(Way):
         ).transpose(1, 2)
 
 
-@triton.jit
-def key_value_gradient_with_atomics(
-    query, key, value, table, positions, lengths, words, log_sums, output_gradient, deltas, gradients, pairs,
-    stride_batch, stride_head, stride_row, stride_positions, heads, length, max_positions, scale, plain_scale,
-    THRESHOLD: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """The package's kernel of the same name that also adds to ``pairs`` <float32>[H, P, P], key's position first."""
-    batch, head, first, tokens, end = place_of_program(lengths, heads, length, ROWS)
-    start = batch * stride_batch + head * stride_head
-    by_row = (batch * heads + head) * length
-    output_gradient += (batch * length * heads + head) * HEAD_DIM
-    table += head * (2 * max_positions - 1) + max_positions - 1
-    positions += batch * stride_positions
-    pairs += head * max_positions * max_positions
-    rows = first + tl.arange(0, ROWS)
-    valid = rows < tokens
-    key_rows = load_rows(key + start, rows, stride_row, valid, HEAD_DIM, BLOCK_D)
-    value_rows = load_rows(value + start, rows, stride_row, valid, HEAD_DIM, BLOCK_D)
-    row_positions = tl.load(positions + rows, mask=valid, other=0).to(tl.int32)
-    row_words = load_words(words + 2 * by_row + length, rows, valid, THRESHOLD)
-    key_gradient = tl.zeros([ROWS, BLOCK_D], tl.float32)
-    value_gradient = tl.zeros([ROWS, BLOCK_D], tl.float32)
-    for begin in range(0, end, COLUMNS):
-        columns = begin + tl.arange(0, COLUMNS)
-        inside = columns < tokens
-        query_rows = load_rows(query + start, columns, stride_row, inside, HEAD_DIM, BLOCK_D)
-        gradient_rows = load_rows(output_gradient, columns, heads * HEAD_DIM, inside, HEAD_DIM, BLOCK_D)
-        column_positions = tl.load(positions + columns, mask=inside, other=0).to(tl.int32)
-        distances = row_positions[:, None] - column_positions[None, :]
-        bias = tl.load(table + distances, mask=valid[:, None], other=float("-inf"))
-        column_log_sums = tl.load(log_sums + by_row + columns, mask=inside, other=float("inf"))
-        column_deltas = tl.load(deltas + by_row + columns, mask=inside, other=0.0)
-        column_words = load_words(words + 2 * by_row, columns, inside, THRESHOLD)
-        weights, logit_gradient = weights_and_gradient(
-            key_rows, query_rows, value_rows, gradient_rows, bias, column_log_sums[None, :], column_deltas[None, :],
-            row_words[:, None] ^ column_words[None, :], scale, THRESHOLD, PRECISION,
-        )  # fmt: skip
-        places = pairs + row_positions[:, None] * max_positions + column_positions[None, :]
-        tl.atomic_add(places, logit_gradient, mask=valid[:, None] & inside[None, :], sem="relaxed")
-        value_gradient = tl.dot(weights.to(key_rows.dtype), gradient_rows, value_gradient, input_precision=PRECISION)
-        key_gradient = tl.dot(logit_gradient.to(key_rows.dtype), query_rows, key_gradient, input_precision=PRECISION)
-    gradients += ((batch * length * 3 + 1) * heads + head) * HEAD_DIM
-    store_rows(gradients, rows, 3 * heads * HEAD_DIM, length, key_gradient * plain_scale, HEAD_DIM, BLOCK_D)
-    store_rows(gradients + heads * HEAD_DIM, rows, 3 * heads * HEAD_DIM, length, value_gradient, HEAD_DIM, BLOCK_D)
-
-
-class _Atomics(torch.autograd.Function):
-    """The package's forward pass and gradient of queries, with the kernel above for all other gradients."""
+class OursHalfTable(Ours):
+    """The same with the table in float16: Triton copies no loads of two bytes into shared memory ahead of time."""
 
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, table: Tensor, positions: Tensor, dropout: float, seed: Tensor) -> Tensor:
-        output, log_sums, words = launch.forward(*qkv.permute(2, 0, 3, 1, 4), table, positions, None, dropout, seed)
-        ctx.save_for_backward(qkv, table, positions, output, log_sums, words)
-        ctx.dropout = dropout
-        return output
+    def _prepare_half(*inputs: Any) -> launch._Attention:
+        attention = prepare(*inputs)
+        return attention._replace(table=attention.table.half())
 
-    @staticmethod
-    def backward(ctx: Any, output_gradient: Tensor) -> tuple[Tensor | None, ...]:
-        qkv, table, positions, output, log_sums, words = ctx.saved_tensors
-        attention = launch._prepare(*qkv.permute(2, 0, 3, 1, 4), table, positions, None, ctx.dropout)
-        gradients, deltas = torch.empty_like(qkv), torch.empty_like(log_sums)
-        heads, last = table.shape[0], attention.max_positions
-        pairs = table.new_zeros(1, heads, last, last)
-        scales = (attention.scale * launch.LOG2_E, attention.scale)
-        options = attention.options("query gradient")
-        attention_triton_gradients.query_gradient_kernel[launch._blocks(attention, options)](
-            *attention[:6], words, output, log_sums, output_gradient, deltas, gradients,
-            *attention.numbers, *scales, **options,
-        )  # fmt: skip
-        options = attention.options("key and value gradient")
-        key_value_gradient_with_atomics[launch._blocks(attention, options)](
-            *attention[:6], words, log_sums, output_gradient, deltas, gradients, pairs,
-            *attention.numbers, *scales, **options,
-        )  # fmt: skip
-        reversed_distances = torch.empty_like(table)
-        attention_triton_gradients.diagonal_kernel[(heads * -(-table.shape[1] // 64),)](
-            pairs, reversed_distances, 1, heads, last, ROWS=32, DISTANCES=64
-        )
-        return gradients, reversed_distances.flip(1), None, None, None
+    def forward(self) -> None:
+        with mock.patch.object(launch, "_prepare", self._prepare_half):
+            super().forward()
+
+    def both(self) -> list[Tensor]:
+        with mock.patch.object(launch, "_prepare", self._prepare_half):
+            return super().both()
 
 
 class OursWithAtomics(Way):
@@ -290,7 +233,7 @@ class OursWithAtomics(Way):
 
     def attend(self) -> Tensor:
         problem = self.problem
-        return _Atomics.apply(problem.qkv, problem.table, problem.positions, self.dropout, problem.seed)
+        return AttentionWithAtomics.apply(problem.qkv, problem.table, problem.positions, self.dropout, problem.seed)
 
 
 VARIANTS: dict[str, type[Way]] = {
@@ -301,49 +244,6 @@ VARIANTS: dict[str, type[Way]] = {
     "flex, dense [H, P, P]": FlexDense,
     "triton": Ours,
     "triton, separate q k v": OursSeparate,
+    "triton, table in float16": OursHalfTable,
     "triton, atomic additions": OursWithAtomics,
 }
-
-
-# Dropout's decisions alone
-
-
-@triton.jit
-def decisions_kernel(words, seed, counts, length, PER_PAIR: tl.constexpr, THRESHOLD: tl.constexpr, BLOCK: tl.constexpr):
-    """Count what dropout keeps in each row <int32>[B, H, S]."""
-    blocks = tl.cdiv(length, BLOCK)
-    pair = tl.program_id(0) // blocks
-    rows = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
-    row_words = load_words(words + 2 * pair * length, rows, rows < length, THRESHOLD)
-    kept = tl.zeros([BLOCK], tl.int32)
-    for begin in range(0, length, BLOCK):
-        columns = begin + tl.arange(0, BLOCK)
-        if PER_PAIR:
-            places = (pair * length + rows)[:, None] * length + columns[None, :]
-            keep = tl.randint(seed, places).to(tl.uint32, bitcast=True) >= THRESHOLD
-        else:
-            column_words = load_words(words + (2 * pair + 1) * length, columns, columns < length, THRESHOLD)
-            keep = kept_by_dropout(row_words[:, None] ^ column_words[None, :], THRESHOLD)
-        kept += tl.sum((keep & (columns < length)[None, :]).to(tl.int32), 1)
-    tl.store(counts + pair * length + rows, kept, mask=rows < length)
-
-
-def _decide(problem: Problem, per_pair: bool) -> Tensor:
-    views = problem.qkv.detach().permute(2, 0, 3, 1, 4)
-    attention = launch._prepare(*views, problem.table.detach(), problem.positions, None, 0.1)
-    words = launch.dropout_words(attention, problem.seed)
-    batch, heads, _, length = words.shape
-    counts = words.new_empty(batch, heads, length)
-    grid = (batch * heads * triton.cdiv(length, 64),)
-    decisions_kernel[grid](words, 1, counts, length, PER_PAIR=per_pair, THRESHOLD=round(0.1 * 2**32), BLOCK=64)
-    return counts
-
-
-def decisions_per_row(problem: Problem) -> Tensor:
-    """All decisions of a call as the package takes them; <int32>[B, H, S] kept in each row."""
-    return _decide(problem, per_pair=False)
-
-
-def decisions_per_pair(problem: Problem) -> Tensor:
-    """All decisions of a call by Philox for each pair; <int32>[B, H, S] kept in each row."""
-    return _decide(problem, per_pair=True)
