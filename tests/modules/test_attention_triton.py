@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from fairseq_maelm.modules import attention_triton
-from fairseq_maelm.modules.attention import attend_plainly
 from fairseq_maelm.modules.attention_triton import relative_attention, relative_attention_packed
 
 triton = pytest.importorskip("triton", reason="needs triton, which comes with torch's CUDA builds")
@@ -108,11 +107,8 @@ class Case:
         bias = of_distance[:, distances].transpose(0, 1)
         bias = bias.masked_fill(~self.valid[:, None, None, :], float("-inf")).to(dtype)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
-        if factors is None:
-            output = attend_plainly(query, key, value, bias, 0.0)
-        else:
-            logits = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5 + bias
-            output = (logits.softmax(dim=-1) * factors) @ value
+        weights = (query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5 + bias).softmax(dim=-1)
+        output = (weights if factors is None else weights * factors) @ value
         return self.results(output.transpose(1, 2) * self.valid[:, :, None, None].to(dtype), qkv, of_distance)
 
 
