@@ -5,3 +5,9 @@ import os
 # Before torch is imported anywhere: test processes side by side must not fight for the cores, and sums that are
 # split over another number of threads differ in their last bits.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+
+# Without a GPU Triton's kernels run in its interpreter. Triton decides that when it is imported, by whichever test.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")

@@ -12,6 +12,9 @@ from typing import Any, Optional, Tuple
 import torch
 from torch import Tensor
 
+INSTALLED = importlib.util.find_spec("triton") is not None
+# Triton decides when it is imported whether its interpreter runs the kernels, on any device: for tests.
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 WIDEST_HEAD = 128
 OLDEST_CAPABILITY = (8, 0)
@@ -23,14 +26,13 @@ def unavailable_because(query: Tensor) -> Optional[str]:
     Args:
         query: <float>[B, H, S, d_h], on the device and in the element type (after autocast) of the call.
     """
-    if importlib.util.find_spec("triton") is None:
+    if not INSTALLED:
         return "triton is not installed; it comes with torch's CUDA builds"
     if query.dtype not in DTYPES:
         return f"the kernels know float16, bfloat16 and float32, not {query.dtype}"
     if query.shape[-1] > WIDEST_HEAD:
         return f"the kernels hold heads up to {WIDEST_HEAD} wide, and these are {query.shape[-1]}"
-    # Triton's interpreter runs kernels on any device, for tests.
-    if os.environ.get("TRITON_INTERPRET") == "1":
+    if INTERPRETED:
         return None
     if query.device.type != "cuda" or torch.version.cuda is None:
         return f"the kernels need an NVIDIA GPU, and the queries are on {query.device}"
@@ -145,7 +147,8 @@ def _check(
     if query.dim() != 4:
         raise ValueError(f"queries, keys and values have shape [B, H, S, d_h], not {list(query.shape)}")
     batch, heads, length, _ = query.shape
-    reason = unavailable_because(query)
+    # Questions about the device would break the compiler's graph.
+    reason = None if torch.compiler.is_compiling() else unavailable_because(query)
     if reason is not None:
         raise ValueError(f"attention in Triton kernels cannot run: {reason}. Choose another way of attention")
     if of_distance.dim() != 2 or of_distance.shape[0] != heads or of_distance.shape[1] % 2 == 0:

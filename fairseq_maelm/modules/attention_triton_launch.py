@@ -11,6 +11,7 @@ from torch import Tensor
 
 from . import attention_triton_gradients as gradient_kernels
 from . import attention_triton_kernels as kernels
+from .attention_triton import WIDEST_HEAD
 
 LOG2_E = math.log2(math.e)
 # Programs of the pair gradient over the whole grid; large batches are summed in parts to get there. Fixed and not
@@ -48,7 +49,6 @@ BLOCKS: Dict[Tuple[str, int, int], Block] = {
     ("pair gradient", 4, 64): Block(32, 32, 4, 2),
     ("pair gradient", 4, 128): Block(32, 32, 4, 1),
 }
-WIDEST_HEAD = 128
 
 
 class _Attention(NamedTuple):
@@ -211,14 +211,14 @@ def _bias_gradient(
     assert isinstance(rows, int) and isinstance(columns, int)
     programs = heads * -(-max_positions // rows) * -(-max_positions // columns)
     parts = max(1, min(batch, PAIR_PROGRAMS // programs))
-    pairs = attention.table.new_empty(parts, heads, max_positions, max_positions)
+    pairs = log_sums.new_empty(parts, heads, max_positions, max_positions)
     strides, (_, heads, length, _) = attention.numbers[:3], attention.numbers[3:]
     stride_inverse = 0 if inverse.shape[0] == 1 else inverse.stride(0)
     gradient_kernels.pair_gradient_kernel[(programs * parts,)](
         *attention[:4], inverse, words, log_sums, output_gradient, deltas, pairs,
         *strides, stride_inverse, batch, heads, length, max_positions, attention.scale * LOG2_E, **options,
     )  # fmt: skip
-    of_distance = torch.empty_like(attention.table)
+    of_distance = log_sums.new_empty(attention.table.shape)
     distances = 64
     gradient_kernels.diagonal_kernel[(heads * -(-of_distance.shape[1] // distances),)](
         pairs, of_distance, parts, heads, max_positions, ROWS=32, DISTANCES=distances

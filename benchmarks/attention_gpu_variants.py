@@ -1,0 +1,249 @@
+"""The ways of attention that attention_gpu.py compares, each from packed queries, keys and values to joined heads."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import torch
+import torch._dynamo
+import torch.nn.functional as F
+from attention_gpu_alternatives import AttentionWithAtomics, count_kept
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import flex_attention
+
+from fairseq_maelm.modules import attention_triton
+from fairseq_maelm.modules import attention_triton_launch as launch
+
+prepare = launch._prepare
+
+# Every shape and way compiles FlexAttention again; past the limit it would silently run uncompiled.
+for limit in ("recompile_limit", "cache_size_limit"):
+    if hasattr(torch._dynamo.config, limit):
+        setattr(torch._dynamo.config, limit, 64)
+
+
+def plain_bias(table: Tensor, positions: Tensor) -> Tensor:
+    """<float>[H, 2 P - 1] and <int64>[B, S] to <float>[B, H, S, S], as the package's plain path does it."""
+    batch, length = positions.shape
+    distances = positions[:, None, :] - positions[:, :, None] + table.shape[1] // 2
+    return table.index_select(1, distances.view(-1)).view(-1, batch, length, length).transpose(0, 1)
+
+
+class Problem:
+    """Random inputs: B sequences of S tokens at positions drawn from P, and the gradient of the output."""
+
+    def __init__(
+        self, batch: int, length: int, heads: int, head_dim: int, positions: int, dtype: torch.dtype, device: str
+    ) -> None:
+        self.max_positions = positions
+        order = torch.rand(batch, positions, device=device).argsort(dim=1)
+        self.positions = order[:, :length].sort(dim=1).values
+        self.qkv = torch.randn(batch, length, 3, heads, head_dim, device=device, dtype=dtype).requires_grad_()
+        self.table = torch.randn(heads, 2 * positions - 1, device=device).requires_grad_()
+        self.gradient = torch.randn(batch, length, heads, head_dim, device=device, dtype=dtype)
+        self.seed = torch.tensor([1], device=device)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(B, H, S, d_h)."""
+        batch, length, _, heads, head_dim = self.qkv.shape
+        return batch, heads, length, head_dim
+
+    def without_bias(self) -> "Problem":
+        """The same with a bias of zero."""
+        other = copy.copy(self)
+        other.table = torch.zeros_like(self.table).requires_grad_()
+        return other
+
+    def decide(self, per_pair: bool) -> Tensor:
+        """Dropout's decisions alone; how many each row keeps <int32>[B, H, S]."""
+        return count_kept(self.qkv.detach(), self.table.detach(), self.positions, self.seed, per_pair)
+
+    def build_dense_bias(self) -> None:
+        """What a dense bias costs once a step: from the table, and its gradient back."""
+        bias = plain_bias(self.table, self.positions).to(self.qkv.dtype)
+        torch.autograd.grad(bias, self.table, bias.detach())
+
+
+class Way:
+    """One way of attention: ``attend`` is differentiable in ``leaves``, packed queries, keys and values first.
+
+    All pay for bringing the gradients into the packed tensor, because the layer needs them there.
+    """
+
+    biased = True
+    drops = True
+
+    def __init__(self, problem: Problem, dropout: float) -> None:
+        self.problem = problem
+        self.dropout = dropout
+        self.leaves: list[Tensor] = [problem.qkv, problem.table]
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Build what a step builds once for all its layers."""
+
+    def attend(self) -> Tensor:
+        """<float>[B, S, H, d_h]."""
+        raise NotImplementedError
+
+    def views(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values <float>[B, H, S, d_h]."""
+        query, key, value = self.problem.qkv.permute(2, 0, 3, 1, 4)
+        return query, key, value
+
+    def forward(self) -> None:
+        """Only forward."""
+        with torch.no_grad():
+            self.attend()
+
+    def both(self) -> list[Tensor]:
+        """Forward and backward: output and gradients of the leaves."""
+        output = self.attend()
+        return [output.detach(), *torch.autograd.grad(output, self.leaves, self.problem.gradient)]
+
+    def results(self) -> list[Tensor]:
+        """Output, gradient of packed queries, keys and values, and where there is a bias that of the table."""
+        return self.both()
+
+
+class Unbiased(Way):
+    """torch's own attention without a bias: what the bias is compared with."""
+
+    biased = False
+    backend = SDPBackend.FLASH_ATTENTION
+
+    def prepare(self) -> None:
+        self.leaves = [self.problem.qkv]
+
+    def attend(self) -> Tensor:
+        with sdpa_kernel(self.backend):
+            return F.scaled_dot_product_attention(*self.views(), dropout_p=self.dropout).transpose(1, 2)
+
+
+class UnbiasedCudnn(Unbiased):
+    """The same by cuDNN."""
+
+    backend = SDPBackend.CUDNN_ATTENTION
+
+
+class DenseBias(Way):
+    """torch's memory-efficient attention with a dense bias [B, H, S, S], rows padded to 16 elements."""
+
+    def prepare(self) -> None:
+        with torch.no_grad():
+            bias = plain_bias(self.problem.table, self.problem.positions).to(self.problem.qkv.dtype)
+        length = bias.shape[-1]
+        self.bias = F.pad(bias, (0, -length % 16))[..., :length].requires_grad_()
+        self.leaves = [self.problem.qkv, self.bias]
+
+    def attend(self) -> Tensor:
+        with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+            return F.scaled_dot_product_attention(*self.views(), attn_mask=self.bias, dropout_p=self.dropout).transpose(
+                1, 2
+            )
+
+    def results(self) -> list[Tensor]:
+        output, of_qkv, of_bias = self.both()
+        bias = plain_bias(self.problem.table, self.problem.positions)
+        return [output, of_qkv, *torch.autograd.grad(bias, self.problem.table, of_bias.to(bias))]
+
+
+class FlexTable(Way):
+    """FlexAttention that reads the bias from the table of distances; it has no dropout."""
+
+    drops = False
+
+    def score(self) -> Callable[..., Tensor]:
+        """The function that adds the bias."""
+        table, positions, last = self.problem.table, self.problem.positions.int(), self.problem.max_positions - 1
+        return lambda score, b, h, i, j: score + table[h, positions[b, j] - positions[b, i] + last]
+
+    def prepare(self) -> None:
+        score = self.score()
+
+        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return flex_attention(query, key, value, score_mod=score)
+
+        on_gpu = self.problem.qkv.is_cuda
+        self.function = torch.compile(attend, fullgraph=True, dynamic=False) if on_gpu else attend
+
+    def attend(self) -> Tensor:
+        return self.function(*self.views()).transpose(1, 2)
+
+
+class FlexDense(FlexTable):
+    """FlexAttention that reads the bias from a dense [H, P, P]."""
+
+    def score(self) -> Callable[..., Tensor]:
+        every = torch.arange(self.problem.max_positions, device=self.problem.qkv.device)[None]
+        dense = plain_bias(self.problem.table, every)[0]
+        self.source = dense
+        dense = dense.detach().requires_grad_()
+        self.leaves = [self.problem.qkv, dense]
+        positions = self.problem.positions.int()
+        return lambda score, b, h, i, j: score + dense[h, positions[b, i], positions[b, j]]
+
+    def results(self) -> list[Tensor]:
+        output, of_qkv, of_dense = self.both()
+        return [output, of_qkv, *torch.autograd.grad(self.source, self.problem.table, of_dense)]
+
+
+class Ours(Way):
+    """This package's kernels."""
+
+    def attend(self) -> Tensor:
+        problem = self.problem
+        return attention_triton.relative_attention_packed(
+            problem.qkv, problem.table, problem.positions, None, self.dropout, problem.seed
+        )
+
+
+class OursSeparate(Way):
+    """The same through the door for separate queries, keys and values: their gradients are copied together."""
+
+    def attend(self) -> Tensor:
+        problem = self.problem
+        return attention_triton.relative_attention(
+            *self.views(), problem.table, problem.positions, None, self.dropout, problem.seed
+        ).transpose(1, 2)
+
+
+class OursHalfTable(Ours):
+    """The same with the table in float16: Triton copies no loads of two bytes into shared memory ahead of time."""
+
+    @staticmethod
+    def _prepare_half(*inputs: Any) -> launch._Attention:
+        attention = prepare(*inputs)
+        return attention._replace(table=attention.table.half())
+
+    def forward(self) -> None:
+        with mock.patch.object(launch, "_prepare", self._prepare_half):
+            super().forward()
+
+    def both(self) -> list[Tensor]:
+        with mock.patch.object(launch, "_prepare", self._prepare_half):
+            return super().both()
+
+
+class OursWithAtomics(Way):
+    """This package's kernels, the gradient of the bias by atomic additions to [H, P, P]."""
+
+    def attend(self) -> Tensor:
+        problem = self.problem
+        return AttentionWithAtomics.apply(problem.qkv, problem.table, problem.positions, self.dropout, problem.seed)
+
+
+VARIANTS: dict[str, type[Way]] = {
+    "sdpa flash, no bias": Unbiased,
+    "sdpa cudnn, no bias": UnbiasedCudnn,
+    "sdpa memory-efficient, dense bias": DenseBias,
+    "flex, table": FlexTable,
+    "flex, dense [H, P, P]": FlexDense,
+    "triton": Ours,
+    "triton, separate q k v": OursSeparate,
+    "triton, table in float16": OursHalfTable,
+    "triton, atomic additions": OursWithAtomics,
+}
