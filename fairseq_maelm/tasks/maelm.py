@@ -150,7 +150,7 @@ class MaelmTask(FairseqTask):
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model and check that it fits what the encoder will see."""
         check_model_name(cfg)
-        if from_checkpoint and getattr(cfg, "attention", "auto") in PATHS_OF_A_MACHINE:
+        if from_checkpoint and str(getattr(cfg, "attention", "auto")) in PATHS_OF_A_MACHINE:
             # The checkpoint may come from another machine; all paths mean the same.
             cfg.attention = "auto"
         model = super().build_model(cfg, from_checkpoint)

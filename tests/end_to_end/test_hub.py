@@ -13,6 +13,7 @@ from support import batch_of
 from end_to_end.small import cut, training, updates
 from end_to_end.toy import run
 from fairseq_maelm import MaelmHubInterface, MaelmModel
+from fairseq_maelm.analysis.checkpoints import CheckpointEncoder
 
 SENTENCES = 8
 TEXTS = [
@@ -217,6 +218,20 @@ def test_a_checkpoint_moves_with_its_vocabulary_alone(overfitted, hub, tmp_path)
         shutil.copy(source, tmp_path)
     moved = MaelmModel.from_pretrained(str(tmp_path), "checkpoint_last.pt", ".")
     assert moved.fill_mask("The <mask> is old.") == hub.fill_mask("The <mask> is old.")
+
+
+def test_a_checkpoint_of_another_machine_loads(overfitted, hub, tmp_path):
+    """How attention was computed in training binds neither the hub nor the analysis."""
+    folder, data, _ = overfitted
+    state = torch.load(folder / "checkpoint_last.pt")
+    assert state["cfg"]["model"]["attention"] == "auto"
+    state["cfg"]["model"]["attention"] = "triton"
+    torch.save(state, tmp_path / "checkpoint.pt")
+    moved = MaelmModel.from_pretrained(str(tmp_path), "checkpoint.pt", str(data))
+    tokens = hub.encode(TEXTS[0])
+    assert torch.equal(moved.extract_features(tokens), hub.extract_features(tokens))
+    analysed = CheckpointEncoder(tmp_path / "checkpoint.pt", data).to(torch.device("cpu"))
+    assert torch.equal(analysed.hidden_states(tokens[None], None)[-1], hub.extract_features(tokens))
 
 
 def test_what_cannot_be_answered_is_explained(hub):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_maelm.modules import attention_paths
@@ -311,6 +312,28 @@ def test_unpack_gives_the_parts_and_takes_their_gradients(path):
         results.append([output, packed.grad])
     for ours, autograds in zip(*results):
         torch.testing.assert_close(ours, autograds, rtol=1e-12, atol=1e-12)
+
+
+class Operations(TorchDispatchMode):
+    """Records the names of torch's operations."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("path", "copies"), [("cpu", False), ("plain", True)])
+def test_gradients_that_lie_packed_are_not_copied(path, copies):
+    packed = torch.randn(2, 5, 3, 2, 4, requires_grad=True)
+    output = attend(*unpack(packed * 1.0), None, 0.0, path)
+    with Operations() as operations:
+        output.sum().backward()
+    assert any("bmm" in name for name in operations.names)
+    assert any("stack" in name or "cat" in name for name in operations.names) == copies
 
 
 def test_unpack_without_all_gradients():
