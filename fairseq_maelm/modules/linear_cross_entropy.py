@@ -13,10 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Logits that exist at a time. A chunk adds a pass over the gradient of the weight, so it should have hundreds of rows.
+# Logits that exist at a time. Every chunk adds a pass over the gradient of the weight, so it needs hundreds of rows:
+# these are 262 and 2097 of them with 64,000 symbols.
 CPU_CHUNK = 2**24
 DEVICE_CHUNK = 2**27
-# Tensor cores need rows of logits that begin at aligned addresses.
+# Tensor cores want rows that begin at aligned addresses; matrix products on a CPU do not care.
 DEVICE_MULTIPLE = 64
 
 
@@ -38,8 +39,8 @@ class ChunkSettings(NamedTuple):
     Attributes:
         dtype: of logits and matrix products. Losses and sums over chunks are at least <float32>.
         chunk: logits that may exist at a time, at least one row.
-        multiple: the vocabulary is padded in compute to a multiple of this number. It costs a copy of the weight, 1/60
-            of a millisecond for each 10^6 parameters; products with unaligned rows cost some times more.
+        multiple: the vocabulary is padded in compute to a multiple of this number. That costs a copy of the weight, one
+            pass over memory, where it is not such a multiple; under autocast, none more than the cast makes.
     """
 
     dtype: torch.dtype
@@ -80,8 +81,9 @@ def pad_vocabulary(weight: Tensor, bias: Tensor, settings: ChunkSettings) -> Tup
     size = ceil(vocabulary_size / settings.multiple) * settings.multiple
     if size == vocabulary_size:
         return weight.to(settings.dtype), bias.to(settings.dtype)
-    padded = weight.new_zeros(size, weight.shape[1], dtype=settings.dtype)
+    padded = weight.new_empty(size, weight.shape[1], dtype=settings.dtype)
     padded[:vocabulary_size] = weight
+    padded[vocabulary_size:] = 0
     padded_bias = bias.new_full((size,), float("-inf"), dtype=settings.dtype)
     padded_bias[:vocabulary_size] = bias
     return padded, padded_bias

@@ -1,0 +1,234 @@
+"""The loss computes at masked positions alone, and equals cross-entropy of the full computation's logits."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import batch_of, model_of, random_sequences
+
+from fairseq_maelm.criterions.maelm import MaelmCriterion
+from fairseq_maelm.data.encoder_view import EncoderView, encoder_input, query_rows, show
+from fairseq_maelm.data.masking import MaskDraw
+from fairseq_maelm.models.maelm import MaelmModel
+from fairseq_maelm.modules.queries import Queries
+from fairseq_maelm.modules.transformer import DECODER_ATTENTION
+
+PADDED = ([13, 30, 7, 2], [[0, 3, 4, 12], [1, 2, 28], [6], [1]])
+# As many masks in each sequence, and no padding.
+DENSE = ([12, 12], [[2, 3, 11], [0, 1, 7]])
+# Sequences without any mask, in the middle and at the end.
+BARE = ([9, 14, 14, 5], [[2, 5], [], [3, 4, 8, 9], []])
+
+
+def batch(lengths, masked, view=None):
+    """The model's input, with the full sequences for decoders that read them, and targets."""
+    sequences = random_sequences(lengths)
+    net_input, target = batch_of(sequences, masked) if view is None else viewed(sequences, masked, view)
+    full = torch.full((len(lengths), max(lengths)), 1)
+    for row, sequence in enumerate(sequences):
+        full[row, : len(sequence)] = torch.from_numpy(sequence)
+    net_input["layout"]["full_tokens"] = full
+    return net_input, target
+
+
+def viewed(sequences, masked, view):
+    """As ``batch_of``, with another view of masked positions."""
+    lengths = np.array([len(sequence) for sequence in sequences])
+    tokens = np.ones((len(sequences), lengths.max()), dtype=np.int64)
+    predicted = np.zeros(tokens.shape, dtype=bool)
+    for row, (sequence, positions) in enumerate(zip(sequences, masked)):
+        tokens[row, : len(sequence)] = sequence
+        predicted[row, positions] = True
+    inside = np.arange(tokens.shape[1]) < lengths[:, None]
+    half = np.zeros_like(predicted)
+    half[::2] = predicted[::2]
+    shown = show(view, MaskDraw(predicted, predicted, tokens), inside, 39, half, np.full_like(tokens, 7))
+    return encoder_input(shown, predicted, lengths, 1, view.positions), torch.from_numpy(tokens[predicted])
+
+
+def gradients_of(model: MaelmModel) -> dict[str, torch.Tensor]:
+    assert all(parameter.grad is not None for parameter in model.parameters()), "a parameter without a gradient"
+    found = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    return found
+
+
+def assert_loss_equals_that_of_the_logits(model, net_input, target, tolerance):
+    logits, _ = model(**net_input)
+    expected = F.cross_entropy(logits, target, reduction="sum")
+    expected.backward()
+    plain = gradients_of(model)
+    loss, extra = model(**net_input, target=target)
+    loss.backward()
+    ours = gradients_of(model)
+    torch.testing.assert_close(loss, expected, rtol=tolerance, atol=tolerance)
+    assert extra["correct"] == (logits.argmax(dim=-1) == target).sum()
+    assert len(plain) > 20
+    for name, gradient in plain.items():
+        scale = max(1.0, gradient.abs().max().item())
+        torch.testing.assert_close(
+            ours[name], gradient, rtol=0, atol=tolerance * scale, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+@pytest.mark.parametrize("attention", DECODER_ATTENTION)
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("shape", [PADDED, DENSE, BARE], ids=["padded", "dense", "bare"])
+def test_every_decoder(attention, layers, shape):
+    model = model_of(decoder_attention=attention, decoder_layers=layers).double()
+    assert_loss_equals_that_of_the_logits(model, *batch(*shape), 1e-10)
+
+
+@pytest.mark.parametrize("masked_input", ["kept", "random_kept"])
+@pytest.mark.parametrize("buckets", ["t5", "none"])
+@pytest.mark.parametrize("shape", [PADDED, DENSE, BARE], ids=["padded", "dense", "bare"])
+def test_the_encoder_without_a_decoder(masked_input, buckets, shape):
+    model = model_of(decoder_layers=0, relative_buckets=buckets, encoder_layers=2).double()
+    net_input, target = batch(*shape, EncoderView(masked_input))
+    assert net_input["layout"]["all_visible"]
+    assert_loss_equals_that_of_the_logits(model, net_input, target, 1e-10)
+
+
+def test_an_encoder_of_one_layer_without_a_decoder():
+    model = model_of(decoder_layers=0, encoder_layers=1).double()
+    assert_loss_equals_that_of_the_logits(model, *batch(*PADDED, EncoderView("kept")), 1e-10)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        EncoderView("reset"),
+        EncoderView("random"),
+        EncoderView("kept"),
+        EncoderView(mask_fraction=0.5),
+        EncoderView(positions="consecutive"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("attention", ["self", "self_cross"])
+def test_every_view_of_masked_positions(view, attention):
+    model = model_of(decoder_attention=attention).double()
+    net_input, target = batch(*PADDED, view)
+    assert net_input["layout"]["all_visible"] == (view.masked_input == "kept")
+    assert_loss_equals_that_of_the_logits(model, net_input, target, 1e-10)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"decoder_layers": 0}, {"decoder_embed_dim": 16, "decoder_attention_heads": 2}]
+)
+def test_single_precision(changes):
+    view = EncoderView("kept") if "decoder_layers" in changes else EncoderView()
+    assert_loss_equals_that_of_the_logits(model_of(**changes), *batch(*PADDED, view), 1e-5)
+
+
+@settings(deadline=None, max_examples=25)
+@given(data=st.data())
+def test_any_lengths_and_masks(data):
+    lengths = data.draw(st.lists(st.integers(3, 16), min_size=1, max_size=4))
+    # Something must be visible in each sequence, and something predicted in one.
+    masked = [sorted(data.draw(st.sets(st.integers(0, length - 2), max_size=length - 1))) for length in lengths]
+    masked[0] = masked[0] or [1]
+    attention = data.draw(st.sampled_from(DECODER_ATTENTION))
+    model = model_of(decoder_attention=attention, encoder_layers=1).double()
+    assert_loss_equals_that_of_the_logits(model, *batch(lengths, masked), 1e-10)
+
+
+def test_a_batch_without_masks_costs_nothing():
+    net_input, target = batch([5, 7], [[], []])
+    for changes in ({}, {"decoder_attention": "self_cross"}):
+        model = model_of(**changes)
+        loss, extra = model(**net_input, target=target)
+        loss.backward()
+        assert loss == 0 and extra["correct"] == 0
+        assert not any(gradient.any() for gradient in gradients_of(model).values())
+
+
+def rows_through(module: torch.nn.Module, model: MaelmModel, net_input: dict[str, Any], **target: Any) -> int:
+    """How many states pass a module in one forward pass."""
+    counts = []
+    handle = module.register_forward_pre_hook(lambda _, arguments: counts.append(arguments[0].flatten(0, -2).shape[0]))
+    model(**net_input, **target)
+    handle.remove()
+    return sum(counts)
+
+
+@pytest.mark.parametrize("attention", ["self", "self_cross", "cross"])
+def test_positions_that_nothing_reads_are_left_out(attention):
+    model = model_of(decoder_attention=attention)
+    net_input, target = batch(*PADDED)
+    slots, predicted = 4 * 30, len(target)
+    first, last = model.decoder.layers
+    attend = last.self_attn if attention == "self" else last.cross_attn
+    for module in (last.fc1, last.final_layer_norm, attend.out_proj):
+        assert rows_through(module, model, net_input) == slots
+        assert rows_through(module, model, net_input, target=target) == predicted
+    # Without self-attention no slot reads another, so the first layer needs no more than the last.
+    assert rows_through(first.fc1, model, net_input, target=target) == (predicted if attention == "cross" else slots)
+
+
+def test_the_encoders_last_layer_leaves_them_out_without_a_decoder():
+    model = model_of(decoder_layers=0)
+    net_input, target = batch(*PADDED, EncoderView("kept"))
+    first, last = model.encoder.layers
+    assert rows_through(last.fc1, model, net_input, target=target) == len(target)
+    assert rows_through(last.self_attn.out_proj, model, net_input, target=target) == len(target)
+    assert rows_through(first.fc1, model, net_input, target=target) == 4 * 30
+    # Features are the states of all tokens.
+    assert rows_through(last.fc1, model, net_input, features_only=True) == 4 * 30
+
+
+def test_dropout_reaches_the_last_layer():
+    model = model_of(decoder_layers=0, dropout=0.5, attention_dropout=0.5).train()
+    net_input, target = batch(*PADDED, EncoderView("kept"))
+    losses = {model(**net_input, target=target)[0].item() for _ in range(2)}
+    assert len(losses) == 2
+
+
+def test_queries_by_sequence_and_back():
+    predicted = np.zeros((3, 5), dtype=bool)
+    predicted[0, [1, 4]] = predicted[2, [0, 2, 3]] = True
+    rows, length = query_rows(predicted)
+    assert (rows.tolist(), length) == ([0, 1, 6, 7, 8], 3)
+    queries = Queries(torch.from_numpy(np.flatnonzero(predicted)), torch.from_numpy(rows), length)
+    states = torch.arange(1, 16).view(3, 5)
+    taken = queries.take(states)
+    assert taken.tolist() == [2, 5, 11, 13, 14]
+    padded = queries.pad(taken, 3)
+    assert padded.tolist() == [[2, 5, 0], [0, 0, 0], [11, 13, 14]]
+    assert queries.unpad(padded).tolist() == taken.tolist()
+
+
+def test_a_loss_needs_a_layout_and_a_head():
+    net_input, target = batch(*DENSE)
+    with pytest.raises(ValueError, match="needs the layout"):
+        model_of()(net_input["src_tokens"], target=target)
+    model = model_of()
+    model.lm_head = None
+    with pytest.raises(ValueError, match="built for fine-tuning"):
+        model(**net_input, target=target)
+
+
+@pytest.mark.parametrize("shape", [PADDED, DENSE], ids=["padded", "dense"])
+@pytest.mark.parametrize("changes", [{}, {"decoder_attention": "self_cross"}, {"decoder_layers": 0}], ids=str)
+def test_a_step_asks_the_device_for_nothing(shape, changes):
+    """Tensors of the device "meta" have no values: whatever would wait for a value fails."""
+    net_input, target = batch(*shape, EncoderView("kept" if "decoder_layers" in changes else "dropped"))
+
+    def without_values(value):
+        return value.to("meta") if torch.is_tensor(value) else value
+
+    layout = {name: without_values(value) for name, value in net_input.pop("layout").items()}
+    net_input = {**{name: without_values(value) for name, value in net_input.items()}, "layout": layout}
+    sample = {"net_input": net_input, "target": without_values(target), "ntokens": 52, "nsentences": 4}
+    model = model_of(dropout=0.1, attention_dropout=0.1, **changes).to("meta").train()
+    with pytest.raises(RuntimeError):
+        bool(sample["target"].any())
+    loss, sample_size, logged = MaelmCriterion(None)(model, sample)
+    loss.backward()
+    assert sample_size == len(target)
+    assert all(parameter.grad.shape == parameter.shape for parameter in model.parameters())
+    assert all(isinstance(logged[name], int) for name in ("slots", "filled_slots", "ntokens", "sample_size"))
