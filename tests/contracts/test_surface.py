@@ -38,6 +38,7 @@ def compare(actual: Any, path: Path, what: str) -> None:
     recorded = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
     if recorded != actual:
         content = json.dumps(actual, indent=1)
+        path.write_text(content + "\n")
         pytest.fail(f"{what} changed. If that is meant, this is the new {path.relative_to(ROOT)}:\n{content}\n")
 
 

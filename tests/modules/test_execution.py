@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support import batch_of, model_of, random_sequences
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.modules import execution
@@ -129,8 +129,7 @@ def output_and_gradients(layer: Layer, arguments: list[Any]) -> list[Tensor]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
-@pytest.mark.parametrize("recomputes", [False, True])
-@pytest.mark.parametrize("kind", [TransformerLayer, DecoderLayer])
+@pytest.mark.parametrize(("kind", "recomputes"), [(TransformerLayer, False), (DecoderLayer, True)])
 def test_compiled_layer_is_the_plain_one(kind: type, recomputes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution, "worth_compiling", lambda states: True)
     torch._dynamo.reset()
@@ -145,14 +144,14 @@ def test_compiled_layer_is_the_plain_one(kind: type, recomputes: bool, monkeypat
         torch.testing.assert_close(result, plain, rtol=1e-5, atol=1e-5)
     assert list(layer.state_dict()) == names
     # What copies models (an average of weights, for one) does not trip over compiled code.
-    torch.testing.assert_close(output_and_gradients(copy.deepcopy(layer), arguments)[0], expected[0])
+    torch.testing.assert_close(copy.deepcopy(layer).eval()(*arguments), expected[0])
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
 def test_layers_of_a_kind_share_two_graphs_whatever_the_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     """One for the first shape and one for all others: torch gives up compiling after eight."""
     monkeypatch.setattr(execution, "worth_compiling", lambda states: True)
+    # Graphs alone, without code made of them.
+    monkeypatch.setattr(Layer, "compile", lambda layer: nn.Module.compile(layer, backend="eager"))
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     layers = [layer_of(TransformerLayer)[0].train() for _ in range(3)]
@@ -162,4 +161,4 @@ def test_layers_of_a_kind_share_two_graphs_whatever_the_lengths(monkeypatch: pyt
             layer.compiles = True
             states = layer(states, bias)
         states.sum().backward()
-    assert 1 <= torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 4
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
