@@ -35,10 +35,10 @@ HEAD = "sentence_classification_head"
 
 def compare(actual: Any, path: Path, what: str) -> None:
     """Compare with the recorded content of a JSON file; on a difference print the actual one."""
+    actual = json.loads(json.dumps(actual))  # tuples become lists
     recorded = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
     if recorded != actual:
         content = json.dumps(actual, indent=1)
-        path.write_text(content + "\n")
         pytest.fail(f"{what} changed. If that is meant, this is the new {path.relative_to(ROOT)}:\n{content}\n")
 
 

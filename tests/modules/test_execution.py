@@ -147,18 +147,21 @@ def test_compiled_layer_is_the_plain_one(kind: type, recomputes: bool, monkeypat
     torch.testing.assert_close(copy.deepcopy(layer).eval()(*arguments), expected[0])
 
 
-def test_layers_of_a_kind_share_two_graphs_whatever_the_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for the first shape and one for all others: torch gives up compiling after eight."""
+@pytest.mark.parametrize("half", [False, True], ids=["fp32", "bf16"])
+def test_layers_of_a_kind_share_two_graphs_whatever_the_lengths(half: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for the first shape and one for all others: torch gives up compiling after eight. None of them is broken."""
     monkeypatch.setattr(execution, "worth_compiling", lambda states: True)
     # Graphs alone, without code made of them.
-    monkeypatch.setattr(Layer, "compile", lambda layer: nn.Module.compile(layer, backend="eager"))
+    monkeypatch.setattr(Layer, "compile", lambda layer: nn.Module.compile(layer, backend="eager", fullgraph=True))
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     layers = [layer_of(TransformerLayer)[0].train() for _ in range(3)]
     for batch, length in ((2, 5), (3, 7), (4, 9), (5, 6)):
         states, bias = torch.randn(batch, length, 16), torch.randn(1, 2, length, length)
-        for layer in layers:
-            layer.compiles = True
-            states = layer(states, bias)
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            for layer in layers:
+                layer.compiles = True
+                states = layer(states, bias)
+        assert states.dtype == (torch.bfloat16 if half else torch.float32)
         states.sum().backward()
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
