@@ -147,8 +147,10 @@ def test_compiled_layer_is_the_plain_one(kind: type, recomputes: bool, monkeypat
     torch.testing.assert_close(copy.deepcopy(layer).eval()(*arguments), expected[0])
 
 
-@pytest.mark.parametrize("half", [False, True], ids=["fp32", "bf16"])
-def test_layers_of_a_kind_share_two_graphs_whatever_the_lengths(half: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_layers_of_a_kind_share_two_graphs_whatever_the_lengths(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One for the first shape and one for all others: torch gives up compiling after eight. None of them is broken."""
     monkeypatch.setattr(execution, "worth_compiling", lambda states: True)
     # Graphs alone, without code made of them.
@@ -157,11 +159,11 @@ def test_layers_of_a_kind_share_two_graphs_whatever_the_lengths(half: bool, monk
     torch._dynamo.utils.counters.clear()
     layers = [layer_of(TransformerLayer)[0].train() for _ in range(3)]
     for batch, length in ((2, 5), (3, 7), (4, 9), (5, 6)):
-        states, bias = torch.randn(batch, length, 16), torch.randn(1, 2, length, length)
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        states, bias = torch.randn(batch, length, 16, dtype=dtype), torch.randn(1, 2, length, length, dtype=dtype)
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
             for layer in layers:
                 layer.compiles = True
                 states = layer(states, bias)
-        assert states.dtype == (torch.bfloat16 if half else torch.float32)
+        assert states.dtype == dtype
         states.sum().backward()
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
