@@ -91,7 +91,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--mask-prob", type=float, default=0.15)
     group.add_argument("--leave-unmasked-prob", type=float, default=0.0, help="BERT: 0.1")
     group.add_argument("--random-token-prob", type=float, default=0.0, help="BERT: 0.1")
-    group.add_argument("--precision", choices=("fp16", "fp32"), help="default: fp16 on GPUs, fp32 without")
+    group.add_argument("--precision", choices=("bf16", "fp16", "fp32"), help="default: fp16 on GPUs, fp32 without")
     group.add_argument(
         "--pretraining-options", type=shlex.split, default=[], metavar="OPTIONS",
         help="more of fairseq-train's, in one word: --pretraining-options='--init-std 0.05 --dropout 0'",

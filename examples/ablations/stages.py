@@ -79,10 +79,8 @@ def gpus_of(slot: str) -> int:
 
 def _machine(gpus: int, precision: str) -> list[str]:
     words = ["--distributed-world-size", str(gpus)] if gpus else ["--cpu", "--distributed-world-size", "1"]
-    return [
-        *words,
-        *(["--fp16", "--fp16-init-scale", "4", "--fp16-scale-window", "256"] if precision == "fp16" else []),
-    ]
+    half = {"fp16": ["--fp16", "--fp16-init-scale", "4", "--fp16-scale-window", "256"], "bf16": ["--precision", "bf16"]}
+    return [*words, *half.get(precision, [])]
 
 
 def pretraining(args: Namespace, row: Row, save_dir: Path, slot: str) -> Process:

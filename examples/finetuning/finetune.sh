@@ -15,7 +15,7 @@
 #     WARM_UP_PROPORTION   0.06    {0.06, 0.1} and 0.06
 #     SEED                 1       the paper reports medians of five
 #     GPUS                 1, or 0 on a machine without one
-#     PRECISION            fp16 on GPUs, fp32 without
+#     PRECISION            fp16, bf16 or fp32 (default: fp16 on GPUs, fp32 without)
 #     DRY_RUN=1            write the command instead of running it
 set -euo pipefail
 
@@ -40,8 +40,9 @@ SPEED_OPTIONS=()
 if ((GPUS > 0)); then SPEED_OPTIONS+=(--distributed-world-size "$GPUS"); else SPEED_OPTIONS+=(--cpu); fi
 case $PRECISION in
     fp16) SPEED_OPTIONS+=(--fp16 --fp16-init-scale 4 --fp16-scale-window 128) ;;
+    bf16) SPEED_OPTIONS+=(--precision bf16) ;;
     fp32) ;;
-    *) fail "PRECISION must be fp16 or fp32, not '$PRECISION'" ;;
+    *) fail "PRECISION must be bf16, fp16 or fp32, not '$PRECISION'" ;;
 esac
 
 if ! command -v fairseq-train >/dev/null && [[ -x $ROOT/.venv/bin/fairseq-train ]]; then

@@ -13,7 +13,7 @@
 #     GPUS                in total, over all nodes (default: those of this machine); 0 runs on the CPU
 #     SEQUENCES_PER_GPU   full-length sequences that a GPU takes at a time (default 32); memory decides. The rest of
 #                         the batch is accumulated with --update-freq
-#     PRECISION           fp16 (default on GPUs) or fp32
+#     PRECISION           fp16 (default on GPUs), bf16 or fp32
 #     NODES, NODE_RANK, MASTER_ADDR, MASTER_PORT
 #                         with NODES above 1 the recipe is started on every node and uses torchrun
 #     DRY_RUN=1           write the command instead of running it
@@ -71,8 +71,9 @@ case $PRECISION in
         # The loss scale of the authors' script: it starts low and is tried higher after 256 updates without overflow.
         SPEED_OPTIONS=(--fp16 --fp16-init-scale 4 --fp16-scale-window 256)
         ;;
+    bf16) SPEED_OPTIONS=(--precision bf16) ;;
     fp32) SPEED_OPTIONS=() ;;
-    *) fail "PRECISION must be fp16 or fp32, not '$PRECISION'" ;;
+    *) fail "PRECISION must be bf16, fp16 or fp32, not '$PRECISION'" ;;
 esac
 SPEED_OPTIONS+=(--num-workers 2)
 

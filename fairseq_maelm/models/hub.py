@@ -199,9 +199,9 @@ class MaelmHubInterface(nn.Module):
         if head not in self.model.classification_heads:
             known = ", ".join(self.model.classification_heads) or "none"
             raise ValueError(f"the model has no head {head!r} (it has: {known})")
-        states = self.extract_features(tokens)
-        assert isinstance(states, Tensor)
-        logits = self.model.classification_heads[head](states)
+        tokens = tokens[None] if tokens.dim() == 1 else tokens
+        self._check_length(tokens.shape[1])
+        logits, _ = self.model(tokens.to(self.device), classification_head_name=head)
         return logits if return_logits else F.log_softmax(logits, dim=-1)
 
     def _pad(self, sequences: List[np.ndarray]) -> Tensor:

@@ -37,7 +37,7 @@ class Layer(nn.Module):
 
 
 def worth_compiling(states: Tensor) -> bool:
-    """Whether compiled layers are faster where these states are: on GPUs; on a CPU compiling saves nothing."""
+    """Whether compiled layers are faster where these states are: on GPUs. On a CPU it costs and saves nothing."""
     return states.is_cuda
 
 

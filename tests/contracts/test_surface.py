@@ -35,6 +35,7 @@ HEAD = "sentence_classification_head"
 
 def compare(actual: Any, path: Path, what: str) -> None:
     """Compare with the recorded content of a JSON file; on a difference print the actual one."""
+    actual = json.loads(json.dumps(actual))  # tuples become lists
     recorded = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
     if recorded != actual:
         content = json.dumps(actual, indent=1)

@@ -95,6 +95,21 @@ def topics(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+def test_classification_in_bf16_with_little_memory(topics: Path, pretrained: Path, tmp_path: Path) -> None:
+    output = finetune(topics, pretrained, tmp_path, "--precision", "bf16", "--checkpoint-activations")
+    assert max(losses(output, "valid", "accuracy")) > 60, "as in single precision"
+    model = parameters(tmp_path / "checkpoint_best.pt")
+    assert {tensor.dtype for tensor in model.values()} == {torch.float32, torch.int64}
+    # The checkpoint is as good in single precision.
+    hub = MaelmModel.from_pretrained(str(tmp_path), "checkpoint_best.pt", str(topics))
+    lines = table(topics)
+    labels = hub.task.label_dictionary
+    predicted = hub_logits(hub, lines).argmax(dim=1)
+    right = [labels[int(index) + labels.nspecial] == line[-1] for index, line in zip(predicted, lines)]
+    assert 100 * sum(right) / len(right) > 60
+
+
+@pytest.mark.slow
 def test_classification(topics: Path, pretrained: Path, tmp_path: Path) -> None:
     output = finetune(topics, pretrained, tmp_path)
     assert re.search(

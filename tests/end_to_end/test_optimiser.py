@@ -37,21 +37,26 @@ def distance(first: dict[str, Any], second: dict[str, Any]) -> float:
 
 @pytest.mark.slow
 def test_run_changes_between_both_optimisers(data, tmp_path):
-    expected, curve = train(data, tmp_path / "adam", "adam", WHOLE)
-    fused, fused_curve = train(data, tmp_path / "fused", "fused_adamw", WHOLE)
+    """Half of one run and half of the other: the curve, and the end, are those of either whole run."""
+    expected, curve = train(data, tmp_path / "adam", "adam", WHOLE, "--save-interval-updates", HALF)
+    fused, fused_curve = train(data, tmp_path / "fused_adamw", "fused_adamw", WHOLE, "--save-interval-updates", HALF)
     assert curve[0] - curve[-1] > 0.2
     assert fused_curve == pytest.approx(curve, abs=2e-3)
     # Adam's first updates divide by moments near zero: what rounding leaves is of the order of the learning rate.
     assert distance(fused, expected) < 1e-3
     for first, second in (("adam", "fused_adamw"), ("fused_adamw", "adam")):
         folder = tmp_path / f"{first}-{second}"
-        train(data, folder, first, HALF)
-        shutil.copy(folder / LAST, folder / "half.pt")
+        folder.mkdir()
+        shutil.copy(tmp_path / first / f"checkpoint_1_{HALF}.pt", folder / LAST)
         changed, rest = train(data, folder, second, WHOLE)
         assert len(rest) == WHOLE - HALF
         assert rest == pytest.approx(curve[HALF:], abs=2e-3)
         assert changed["updates"] == WHOLE
-    # Started anew on purpose: the moments are those of the updates since then.
-    again, _ = train(data, folder, "fused_adamw", WHOLE + 2, "--reset-optimizer", "--reset-lr-scheduler")
+        assert distance(changed, expected) < 1e-3
+
+
+def test_optimiser_is_started_anew_on_request(data, tmp_path):
+    train(data, tmp_path, "fused_adamw", 3)
+    again, _ = train(data, tmp_path, "fused_adamw", 2, "--reset-optimizer", "--reset-lr-scheduler")
     assert {state["step"] for state in again["optimiser"]["state"].values()} == {2}
     assert torch.isfinite(again["model"]["lm_head.bias"]).all()

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support import batch_of, model_of, random_sequences
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.modules import execution
@@ -135,8 +135,7 @@ def output_and_gradients(layer: Layer) -> list[Tensor]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
-@pytest.mark.parametrize("recomputes", [False, True])
-@pytest.mark.parametrize("kind", [TransformerLayer, DecoderLayer])
+@pytest.mark.parametrize(("kind", "recomputes"), [(TransformerLayer, False), (DecoderLayer, True)])
 def test_compiled_layer_is_the_plain_one(kind: type, recomputes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution, "worth_compiling", lambda states: True)
     torch._dynamo.reset()
@@ -154,20 +153,29 @@ def test_compiled_layer_is_the_plain_one(kind: type, recomputes: bool, monkeypat
     torch.testing.assert_close(output_and_gradients(copy.deepcopy(layer))[0], expected[0])
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
-def test_layers_of_a_kind_share_their_graphs_whatever_the_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stands before attention and what follows it, each for the first shape and once more for all others."""
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_layers_of_a_kind_share_their_graphs_whatever_the_lengths(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands before attention and what follows it, each for the first shape and once more for all others.
+
+    torch gives up compiling after eight.
+    """
     monkeypatch.setattr(execution, "worth_compiling", lambda states: True)
+    # Graphs alone, without code made of them.
+    monkeypatch.setattr(Layer, "compile", lambda layer: nn.Module.compile(layer, backend="eager"))
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     layers = [layer_of(TransformerLayer).train() for _ in range(3)]
     graphs = []
     for batch, length in ((2, 5), (3, 7), (4, 9), (5, 6)):
         (states, bias), _ = arguments_of(TransformerLayer, batch, length)
-        for layer in layers:
-            layer.compiles = True
-            states = layer(states, bias)
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            states = states.to(dtype)
+            for layer in layers:
+                layer.compiles = True
+                states = layer(states, bias)
+        assert states.dtype == dtype
         states.sum().backward()
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     assert 1 <= graphs[0] <= graphs[1] <= 8

@@ -109,7 +109,6 @@ def test_each_weight_is_cast_once_in_a_forward_pass() -> None:
     casts = [tuple(event.input_shapes[0]) for event in profile.function_events if event.name == "aten::_to_copy"]
     weights = [tuple(module.weight.shape) for module in model.modules() if isinstance(module, nn.Linear)]
     weights.append(tuple(model.encoder.embed_tokens.weight.shape))
-    print(Counter(casts), Counter(weights))
     assert {shape: casts.count(shape) for shape in weights} == Counter(weights)
 
 

@@ -197,6 +197,18 @@ def test_baseline_differs_in_the_method_alone(data: Path, tmp_path: Path) -> Non
     }
 
 
+def test_bf16_is_an_option_of_the_recipe_and_of_the_yaml(data: Path, tmp_path: Path) -> None:
+    options = {"DATA": data, "SAVE_DIR": tmp_path, "GPUS": 8}
+    half = described(configuration_of_command(recipe_command("base", **options, PRECISION="bf16")))
+    single = described(configuration_of_command(recipe_command("base", **options, PRECISION="fp32")))
+    assert differences(single, half) == {"model.precision": ("fp32", "bf16")}
+    assert half["common"]["fp16"] is False
+    overrides = ["+model.precision=bf16", "common.fp16=false"]
+    yaml = described(configuration_of_yaml("base", *places(data, tmp_path), *overrides))
+    # What is left of fp16 there has no effect without it.
+    assert differences(half, yaml).keys() == {*LOGGING, "common.fp16_init_scale", "common.fp16_scale_window"}
+
+
 @pytest.mark.parametrize("gpus", [8, 16, 32, 64])
 @pytest.mark.parametrize("name", TABLE_3)
 def test_batch_is_the_paper_s_on_every_number_of_gpus(name: str, gpus: int, data: Path, tmp_path: Path) -> None:
@@ -308,7 +320,7 @@ def test_options_of_the_user_win(data: Path, tmp_path: Path) -> None:
         ("base", {"GPUS": 24}, "takes 768 sequences at a time, and a batch of 2048 is no multiple"),
         ("base", {"SEQUENCES_PER_GPU": 0}, "SEQUENCES_PER_GPU and NODES must be at least 1"),
         ("base", {"METHOD": "bert"}, "METHOD must be maelm or mlm, not 'bert'"),
-        ("base", {"PRECISION": "bf16"}, "PRECISION must be fp16 or fp32, not 'bf16'"),
+        ("base", {"PRECISION": "fp8"}, "PRECISION must be bf16, fp16 or fp32, not 'fp8'"),
         ("base", {"GPUS": 0, "PRECISION": "fp16"}, "PRECISION=fp16 needs a GPU"),
         ("base", {"NODES": 3}, "GPUS=8 must be a multiple of NODES=3"),
         ("base", {"NODES": 2}, "also set NODE_RANK (0 ... 1"),

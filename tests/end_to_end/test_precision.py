@@ -1,0 +1,127 @@
+"""Training in bfloat16 through the real commands: the curve of fp32, and checkpoints that load anywhere."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from end_to_end.small import cut, results, training
+from end_to_end.toy import ROOT, USER_DIR, losses, run
+from fairseq_maelm import MaelmModel
+
+UPDATES, MORE = 80, 10
+LAST = "checkpoint_last.pt"
+PRETRAINING = ROOT / "examples" / "pretraining"
+
+
+@pytest.fixture(scope="module")
+def data(toy_data, tmp_path_factory) -> Path:
+    return cut(toy_data, tmp_path_factory.mktemp("short"), 320)
+
+
+@pytest.fixture(scope="module")
+def runs(data, tmp_path_factory) -> dict[str, tuple[Path, list[float]]]:
+    """For each precision the folder of a run and its losses."""
+    made = {}
+    for precision in ("fp32", "bf16"):
+        folder = tmp_path_factory.mktemp(precision)
+        output = run(training(data, folder, "--precision", precision, "--max-update", UPDATES))
+        made[precision] = folder, losses(output)
+    return made
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+@pytest.mark.slow
+def test_curve_is_that_of_fp32(runs):
+    single, half = runs["fp32"][1], runs["bf16"][1]
+    assert len(single) == len(half) == UPDATES
+    assert mean(single[:5]) - mean(single[-10:]) > 1.0
+    assert single != half
+    # The same batches with the same dropout: what differs is rounding. Bits per token, of 5 to 9.
+    assert max(abs(one - other) for one, other in zip(single, half)) < 0.1
+    assert abs(mean(single[-10:]) - mean(half[-10:])) < 0.02
+
+
+@pytest.mark.slow
+def test_checkpoint_is_in_single_precision(runs):
+    single, half = (results(folder / LAST) for folder, _ in runs.values())
+    assert {name: tensor.dtype for name, tensor in half["model"].items()} == {
+        name: tensor.dtype for name, tensor in single["model"].items()
+    }
+    assert {tensor.dtype for tensor in half["model"].values()} == {torch.float32, torch.int64}
+    for state in half["optimiser"]["state"].values():
+        assert {state["exp_avg"].dtype, state["exp_avg_sq"].dtype} == {torch.float32}
+    # Weights are not rounded to bfloat16 ones.
+    weight = half["model"]["encoder.layers.0.fc1.weight"]
+    assert (weight != weight.bfloat16().float()).float().mean() > 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [("bf16", "fp32"), ("fp32", "bf16"), ("bf16", "bf16")])
+def test_run_continues_in_either_precision(before, after, runs, data, tmp_path):
+    folder, curve = runs[before]
+    shutil.copy(folder / LAST, tmp_path / LAST)
+    options = ["--precision", after, "--max-update", UPDATES + MORE, "--checkpoint-activations"]
+    rest = losses(run(training(data, tmp_path, *options)))
+    assert len(rest) == MORE
+    assert abs(mean(rest) - mean(curve[-10:])) < 0.3
+    assert results(tmp_path / LAST)["updates"] == UPDATES + MORE
+
+
+@pytest.mark.slow
+def test_checkpoint_computes_in_single_precision_elsewhere(runs, toy_data):
+    checkpoint = runs["bf16"][0]
+    model = MaelmModel.from_pretrained(str(checkpoint), LAST, str(toy_data))
+    tokens = model.encode_batch(["The cook bakes slowly."])
+    assert model.extract_features(tokens).dtype == torch.float32
+    chosen = MaelmModel.from_pretrained(str(checkpoint), LAST, str(toy_data), precision="bf16")
+    assert chosen.extract_features(tokens).dtype == torch.bfloat16
+    command = [
+        "fairseq-validate",
+        toy_data,
+        "--task",
+        "maelm",
+        "--path",
+        checkpoint / LAST,
+        "--batch-size",
+        16,
+        "--cpu",
+    ]
+    command += ["--log-format", "json"]
+    figures = [losses(run([*command, *options]), "valid")[0] for options in ([], overrides("fp32"))]
+    assert figures[0] == pytest.approx(figures[1], abs=0.02)
+
+
+def overrides(precision: str) -> list[str]:
+    return ["--model-overrides", str({"precision": precision})]
+
+
+def test_fp16_of_fairseq_trains(data, tmp_path):
+    """On a GPU --fp16 alone; on a CPU fairseq cannot join the copies of the weights to one tensor."""
+    options: list[Any] = ["--fp16", "--fp16-no-flatten-grads", "--fp16-init-scale", 4, "--max-update", 20]
+    curve = losses(run(training(data, tmp_path, *options)))
+    assert len(curve) == 20
+    assert curve[0] - curve[-1] > 0.2
+    assert results(tmp_path / LAST)["optimiser"]["loss_scale"] == 4
+
+
+@pytest.mark.parametrize("option", ["--bf16", "--memory-efficient-bf16"])
+def test_bf16_of_fairseq_train_is_explained(option, data, tmp_path):
+    output = run(training(data, tmp_path, option), check=False)
+    assert_explained(output)
+
+
+def test_bf16_of_fairseq_hydra_train_is_explained(data, tmp_path):
+    command = ["fairseq-hydra-train", "--config-dir", PRETRAINING / "config", "--config-name", "tiny"]
+    command += [f"task.data={data}", f"checkpoint.save_dir={tmp_path}", f"common.user_dir={USER_DIR}"]
+    assert_explained(run([*command, "common.bf16=true"], cwd=tmp_path, check=False))
+
+
+def assert_explained(output: str) -> None:
+    (line,) = [line for line in output.splitlines() if line.startswith("ValueError: ")]
+    assert "common.bf16" in line and "give --precision bf16 (model.precision=bf16)" in line
