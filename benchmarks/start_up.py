@@ -35,9 +35,11 @@ HEADER = struct.Struct("<9sQBQ")
 def simulated_line_sizes(tokens: int, mean: float) -> np.ndarray:
     """<int32>[lines] log-normal lengths, a blank line (one token) behind every document, about ``tokens`` in all."""
     generator = np.random.default_rng(0)
-    lines = int(tokens / mean)
-    sizes = np.clip(generator.lognormal(np.log(mean) - 0.32, 0.8, lines), 2, 4000).astype(np.int32)
-    sizes[generator.random(lines) < 1 / LINES_PER_DOCUMENT] = 1
+    blank = 1 / LINES_PER_DOCUMENT
+    lines = int(tokens / ((1 - blank) * mean + blank))
+    # The mean of a log-normal distribution is exp(mu + sigma ** 2 / 2).
+    sizes = np.clip(generator.lognormal(np.log(mean) - 0.32, 0.8, lines).round(), 2, 4000).astype(np.int32)
+    sizes[generator.random(lines) < blank] = 1
     return sizes
 
 
