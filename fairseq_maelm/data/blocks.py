@@ -185,7 +185,7 @@ class TokenBlocks:
                 rows = np.flatnonzero(parts == part)
                 tokens[rows, 1:] = _windows(self.streams[part], starts[rows], width - 1)
         if lengths.min() < width:
-            tokens[np.arange(width) >= lengths[:, None]] = filler
+            np.copyto(tokens, filler, where=np.arange(width) >= lengths[:, None])
         return tokens, lengths
 
     def __getitem__(self, index: int) -> np.ndarray:
