@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import platform
-import resource
 import struct
 import subprocess
 import sys
@@ -35,9 +34,11 @@ HEADER = struct.Struct("<9sQBQ")
 def simulated_line_sizes(tokens: int, mean: float) -> np.ndarray:
     """<int32>[lines] log-normal lengths, a blank line (one token) behind every document, about ``tokens`` in all."""
     generator = np.random.default_rng(0)
-    lines = int(tokens / mean)
-    sizes = np.clip(generator.lognormal(np.log(mean) - 0.32, 0.8, lines), 2, 4000).astype(np.int32)
-    sizes[generator.random(lines) < 1 / LINES_PER_DOCUMENT] = 1
+    blank = 1 / LINES_PER_DOCUMENT
+    lines = int(tokens / ((1 - blank) * mean + blank))
+    # The mean of a log-normal distribution is exp(mu + sigma ** 2 / 2).
+    sizes = np.clip(generator.lognormal(np.log(mean) - 0.32, 0.8, lines).round(), 2, 4000).astype(np.int32)
+    sizes[generator.random(lines) < blank] = 1
     return sizes
 
 
@@ -56,8 +57,12 @@ def write_corpus(folder: Path, tokens: int, mean: float) -> dict[str, int]:
 
 
 def peak_memory() -> float:
-    """The largest resident memory of this process so far, in 10^6 bytes, pages of mapped files included."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    """The largest resident memory of this process so far, in 10^6 bytes, pages of mapped files included.
+
+    Linux only: the portable ru_maxrss begins with the memory of the process that started this one.
+    """
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024 / 1e6
 
 
 def measure(folder: Path, mode: str, max_tokens: int) -> dict[str, Any]:

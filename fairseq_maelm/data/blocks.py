@@ -69,8 +69,8 @@ def _greedy(ends: np.ndarray, spans: np.ndarray, block_size: int) -> np.ndarray:
     span_starts, span_stops = np.ascontiguousarray(spans[~fits].T)
     first_lines = np.searchsorted(ends, span_starts, side="right")
     # Machine integers, read and written one by one: lists of a long text's numbers would take gigabytes.
-    line_ends, starts, stops = memoryview(ends), array("q"), array("q")
-    for start, stop, line in zip(memoryview(span_starts), memoryview(span_stops), memoryview(first_lines)):
+    line_ends, starts, stops = ends.data, array("q"), array("q")
+    for start, stop, line in zip(span_starts.data, span_stops.data, first_lines.data):
         while start < stop:
             # A line has at least one token, so no block holds more lines than tokens; nor does it leave its span.
             limit = min(start + block_size, stop)
@@ -185,7 +185,7 @@ class TokenBlocks:
                 rows = np.flatnonzero(parts == part)
                 tokens[rows, 1:] = _windows(self.streams[part], starts[rows], width - 1)
         if lengths.min() < width:
-            tokens[np.arange(width) >= lengths[:, None]] = filler
+            np.copyto(tokens, filler, where=np.arange(width) >= lengths[:, None])
         return tokens, lengths
 
     def __getitem__(self, index: int) -> np.ndarray:

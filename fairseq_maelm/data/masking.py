@@ -164,9 +164,11 @@ def _smallest(priority: np.ndarray, starts: np.ndarray, counts: np.ndarray, firs
     """<bool>[B, T] True at the tokens of each row's ``counts`` units of smallest priority; at ineligible ones too."""
     ranked = priority if starts.all() else np.where(starts, priority, np.iinfo(np.uint64).max)
     ranks = np.maximum(counts - 1, 0)
-    # Sequences of equal length have one rank, and partitioning is cheaper than sorting.
-    same = ranks.min() == ranks.max()
-    ranked = np.partition(ranked, ranks[0], axis=1) if same else np.sort(ranked, axis=1)
+    # Only the smallest need an order, and among sequences of one length only the last of them.
+    most = int(ranks.max())
+    ranked = np.partition(ranked, most, axis=1)[:, : most + 1]
+    if ranks.min() < most:
+        ranked.sort(axis=1)
     threshold = np.take_along_axis(ranked, ranks[:, None], axis=1)
     return (priority if first is None else np.take_along_axis(priority, first, axis=1)) <= threshold
 
