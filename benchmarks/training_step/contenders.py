@@ -94,8 +94,9 @@ def fairseq_options(name: str, settings: Settings, data: str) -> list[str]:
     options += ["--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-6", "--weight-decay", "0.01", "--clip-norm", "2.0"]
     options += ["--lr-scheduler", "polynomial_decay", "--lr", "1e-4", "--warmup-updates", "1000"]
     options += ["--total-num-update", "100000", "--seed", "1", "--disable-validation", "--no-save"]
-    # Batches that wait in a queue were made while nobody looked at the clock, so there are few.
-    options += ["--num-workers", str(settings.num_workers), "--data-buffer-size", "2"]
+    # Batches that wait in a queue were made while nobody looked at the clock: none, or few beside the timed steps.
+    buffered = "2" if settings.num_workers else "0"
+    options += ["--num-workers", str(settings.num_workers), "--data-buffer-size", buffered]
     if settings.device == "cpu":
         options.append("--cpu")
     return options + _of_model(contender, settings)

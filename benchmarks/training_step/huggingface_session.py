@@ -87,8 +87,12 @@ class HuggingFaceSession:
         torch.manual_seed(1)
         model = build_model(self.contender.name, self.settings, vocabulary, self._pad)
         self.model = model.to(self.settings.device).train()
-        self._watch()
-        self._run = torch.compile(self.model) if self.compiled else self.model
+        if self.compiled:
+            # Timers inside would break the graph.
+            self._run = torch.compile(self.model)
+        else:
+            self.stages.watch("encoder forward", self.model.base_model)
+            self._run = self.model
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01, fused=True
         )
@@ -136,9 +140,6 @@ class HuggingFaceSession:
     def _update(self) -> None:
         self.scaler.step(self.optimizer)
         self.scaler.update()
-
-    def _watch(self) -> None:
-        self.stages.watch("encoder forward", self.model.base_model)
 
 
 def stock_batches(settings: Settings, data: str) -> tuple[Batches, Dictionary]:

@@ -12,6 +12,7 @@ STAGES = (
     "encoder forward",
     "decoder forward",
     "head and loss",
+    "forward",
     "backward",
     "scale and clip",
     "optimiser",
@@ -67,11 +68,13 @@ def _without_empty(header: list[str], lines: list[list[str]]) -> tuple[list[str]
 
 def stage_table(rows: list[dict[str, Any]]) -> str:
     """Milliseconds of the stages of one step."""
-    lines = [
-        [label(row["name"]), *(f"{1e3 * row['profile'].get(stage, 0.0):,.1f}" for stage in (*STAGES, "total"))]
-        for row in rows
-    ]
-    return table(["ms a step", *STAGES, "total"], lines)
+
+    def milliseconds(profile: dict[str, float], stage: str) -> str:
+        return f"{1e3 * profile[stage]:,.1f}" if stage in profile else ""
+
+    stages = (*STAGES, "total")
+    lines = [[label(row["name"]), *(milliseconds(row["profile"], stage) for stage in stages)] for row in rows]
+    return table(*_without_empty(["ms a step", *stages], lines))
 
 
 def describe_machine(run: dict[str, Any]) -> str:

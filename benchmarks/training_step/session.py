@@ -50,6 +50,7 @@ def run_steps(session: Session, count: int, untimed: int, loaded: bool) -> dict[
 def profile(session: Session, count: int) -> dict[str, float]:
     """Seconds of each stage of one step, the mean of ``count``; "other" is the rest, "total" all of it.
 
+    The forward pass is one stage, "forward", where it is compiled as a whole.
     On a GPU every stage's start and end wait for the device, so the total may exceed that of an undisturbed step.
     """
     stages = session.stages
@@ -64,8 +65,9 @@ def profile(session: Session, count: int) -> dict[str, float]:
     total = clock.read()["wall"]
     stages.recording = False
     seconds = dict(stages.seconds)
-    # The criterion runs the model, which runs encoder and decoder: what is left is head and loss.
-    inner = seconds.get("encoder forward", 0.0) + seconds.get("decoder forward", 0.0)
-    seconds["head and loss"] = seconds.pop("forward", inner) - inner
+    if "encoder forward" in seconds:
+        # The criterion runs the model, which runs encoder and decoder: what is left is head and loss.
+        inner = seconds["encoder forward"] + seconds.get("decoder forward", 0.0)
+        seconds["head and loss"] = seconds.pop("forward") - inner
     seconds["other"] = total - sum(seconds.values())
     return {**{stage: value / count for stage, value in seconds.items()}, "total": total / count}

@@ -31,9 +31,9 @@ def both(*values: float) -> list[dict[str, float]]:
     return [{"wall": value, "processor": 2 * value} for value in values]
 
 
-def run_of(contenders: dict[str, list[float]], **changes: Any) -> dict[str, Any]:
+def run_of(contenders: dict[str, list[float]], settings: Settings = SETTINGS, **changes: Any) -> dict[str, Any]:
     """A side-by-side run of these times for a step, the products of every shape taking a millisecond."""
-    shapes = {shape for name in contenders for shape in step_products(name, SETTINGS, SIZES)}
+    shapes = {shape for name in contenders for shape in step_products(name, settings, SIZES)}
     rounds = max(map(len, contenders.values()))
     results = {
         name: {"sizes": SIZES, "prepared": both(*times), "loaded": both(*(time + 1 for time in times)), "memory": 10**9}
@@ -42,7 +42,7 @@ def run_of(contenders: dict[str, list[float]], **changes: Any) -> dict[str, Any]
     for result in results.values():
         result["profile"] = {"encoder forward": 0.25, "total": 1.0}
     return {
-        "settings": SETTINGS.as_dict(),
+        "settings": settings.as_dict(),
         "references": ["roberta"],
         "date": "2026-01-02 03:04:05",
         "load_before_and_after": [0.1, 0.2],
@@ -156,11 +156,11 @@ def test_sweeps_change_what_they_say():
     with pytest.raises(ValueError, match="choose one of length"):
         SETTINGS.swept("depth", 3)
     runs = [
-        run_of({"maelm": [time]}, settings=SETTINGS.swept("length", length).as_dict(), sweep="length")
-        for length, time in ((16, 2.0), (8, 1.0))
+        run_of({"maelm": [time]}, SETTINGS.swept("length", length), sweep="length")
+        for length, time in ((32, 2.0), (16, 1.0))
     ]
     # 32 tokens a step at either length.
-    assert plots.curves(runs, "length", "wall") == {"maelm": [(8.0, 1e6 / 32), (16.0, 2e6 / 32)]}
+    assert plots.curves(runs, "length", "wall") == {"maelm": [(16.0, 1e6 / 32), (32.0, 2e6 / 32)]}
     assert plots.curves(runs, "width", "wall") == {}
 
 
