@@ -45,6 +45,8 @@ EXTRAS_REQUIRE = {
         "pytest-xdist>=3.6,<4",
         # Formatting and rules differ between ruff's minor versions; checks must not change under a developer's feet.
         "ruff>=0.17,<0.18",
+        # Comes with torch's CUDA builds; without a GPU its interpreter runs the kernels' tests.
+        'triton>=3.2,<4; platform_system == "Linux" and platform_machine == "x86_64"',
         "types-PyYAML",
         "types-tqdm",
     ],
