@@ -27,14 +27,14 @@ class MatrixProduct(NamedTuple):
     Attributes:
         stage: "encoder", "decoder" or "head".
         name: what it computes.
-        count: layers that do it.
+        layers: that do it.
         batch: products that one kernel does at once: sequences times heads in attention, otherwise 1.
         rows, inner, columns: sizes.
     """
 
     stage: str
     name: str
-    count: int
+    layers: int
     batch: float
     rows: float
     inner: float
@@ -43,7 +43,7 @@ class MatrixProduct(NamedTuple):
     @property
     def flops(self) -> float:
         """Operations of the forward pass."""
-        return 2.0 * self.count * self.batch * self.rows * self.inner * self.columns
+        return 2.0 * self.layers * self.batch * self.rows * self.inner * self.columns
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def step_products(name: str, settings: Settings, sizes: dict[str, Any]) -> dict[
     model = model_shape(name, settings, sizes["vocabulary"])
     for product in matrix_products(model, batch_shape(settings, sizes)):
         shape = whole(product)
-        occurrences[shape] = occurrences.get(shape, 0) + product.count
+        occurrences[shape] = occurrences.get(shape, 0) + product.layers
     return occurrences
 
 
