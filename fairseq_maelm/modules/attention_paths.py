@@ -33,12 +33,9 @@ def attend_by_triton(
     """The CUDA kernels, which look the bias up by themselves. Arguments and result as in ``attend_plainly``."""
     kernels = triton_kernels()
     assert kernels is not None and bias is not None and bias.of_distance is not None
-    seed = torch.empty((), dtype=torch.int64, device=query.device)
     # Drawn on the device: neither waits for the other.
-    seed = seed.random_() if dropout else seed.zero_()
-    return kernels.relative_attention(
-        query, key, value, bias.of_distance.float(), bias.positions, bias.lengths, dropout, seed
-    )
+    seed = kernels.draw_seed(query.device) if dropout else None
+    return kernels.relative_attention(query, key, value, bias.of_distance, bias.positions, bias.lengths, dropout, seed)
 
 
 Path = Callable[[Tensor, Tensor, Tensor, Optional[AttentionBias], float], Tensor]

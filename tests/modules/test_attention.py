@@ -368,11 +368,16 @@ def stand_in(device, available=True):
     calls = []
 
     def relative_attention(query, key, value, of_distance, positions, lengths, dropout, seed):
-        assert of_distance.dtype == torch.float32 and positions.dtype == torch.int64 and seed.dtype == torch.int64
-        calls.append((dropout, int(seed)))
+        assert of_distance.dtype == torch.float32 and positions.dtype == torch.int64
+        calls.append((dropout, None if seed is None else int(seed)))
         return PATHS["plain"](query, key, value, AttentionBias(of_distance, positions, lengths), 0.0)
 
-    kernels = SimpleNamespace(available=lambda query: available, relative_attention=relative_attention)
+    def draw_seed(device):
+        return torch.randint(2**62, (1,), device=device)
+
+    kernels = SimpleNamespace(
+        available=lambda query: available, relative_attention=relative_attention, draw_seed=draw_seed
+    )
     query = SimpleNamespace(device=torch.device(device), dtype=torch.float32, shape=(2, 2, 4, 8))
     return query, kernels, calls
 
@@ -407,7 +412,7 @@ def test_kernels_get_what_they_are_promised(monkeypatch):
 
     for fast, plain in zip(problem.results("triton", 0.0, by_kernels), problem.results("plain"), strict=True):
         torch.testing.assert_close(fast, plain)
-    assert calls == [(0.0, 0)] * 2
+    assert calls == [(0.0, None)] * 2
     problem.outputs("triton", 0.1, by_kernels)
     assert calls[2][0] == 0.1 and calls[2][1] != calls[3][1]
     with pytest.raises(ValueError, match="on cpu"):

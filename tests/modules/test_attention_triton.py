@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from fairseq_maelm.modules import attention_triton
+from fairseq_maelm.modules.attention_bias import AttentionBias
+from fairseq_maelm.modules.attention_paths import PATHS
 from fairseq_maelm.modules.attention_triton import relative_attention, relative_attention_packed
 
 triton = pytest.importorskip("triton", reason="needs triton, which comes with torch's CUDA builds")
@@ -170,6 +172,28 @@ def test_separate_queries_keys_and_values():
         assert output.transpose(1, 2).is_contiguous()
         results = case.results(output.transpose(1, 2), qkv, of_distance)
         assert_equal(results, expected)
+
+
+def test_the_door_to_attention_reaches_the_kernels():
+    """With the bias object that the encoder makes; the table's gradient comes back to it."""
+    torch.manual_seed(3)
+    lengths = torch.tensor([7, 5])
+    results = []
+    for path in ("triton", "plain"):
+        torch.manual_seed(4)
+        query, key, value = (torch.randn(2, 2, 7, 16, device=DEVICE, requires_grad=True) for _ in range(3))
+        table = torch.randn(2, 39, device=DEVICE, requires_grad=True)
+        positions = torch.stack([torch.randperm(20)[:7].sort().values for _ in range(2)])
+        bias = AttentionBias(table, positions.to(DEVICE), lengths.to(DEVICE))
+        output = PATHS[path](query, key, value, bias, 0.0)
+        inside = (torch.arange(7) < lengths[:, None])[:, None, :, None].to(DEVICE)
+        (output * inside).sin().sum().backward()
+        results.append([(output * inside).detach(), query.grad, key.grad, value.grad, table.grad])
+    for result, plain in zip(*results):
+        torch.testing.assert_close(result, plain, rtol=1e-5, atol=1e-5)
+    query = torch.randn(2, 2, 7, 16, device=DEVICE)
+    outputs = [PATHS["triton"](query, query, query, bias, 0.3) for _ in range(2)]
+    assert not torch.equal(*outputs)
 
 
 def test_padding_is_not_read():
