@@ -93,7 +93,10 @@ def check_path(path: str) -> None:
     if path not in ATTENTION_PATHS:
         raise ValueError(f"unknown --attention {path}: choose one of {', '.join(ATTENTION_PATHS)}")
     if path == "triton" and not torch.cuda.is_available():
-        raise ValueError("--attention triton needs a CUDA GPU and torch finds none here: use --attention auto")
+        raise ValueError(
+            "--attention triton needs a CUDA GPU and torch finds none here: use --attention auto, or for a checkpoint "
+            "that was trained with it --model-overrides \"{'attention': 'auto'}\""
+        )
     if path == "triton" and triton_kernels() is None:
         raise ValueError("--attention triton needs the package triton: install it, or use --attention auto")
 
