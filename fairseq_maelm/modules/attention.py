@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fairseq_maelm.modules.attention_bias import AttentionBias
-from fairseq_maelm.modules.attention_paths import PATHS, choose_path
+from fairseq_maelm.modules.attention_paths import PATHS, choose_path, kernel_arguments, triton_kernels
 from fairseq_maelm.modules.queries import Queries
 
 
@@ -29,12 +29,16 @@ def attend(
         path: one of ``ATTENTION_PATHS``.
 
     Returns:
-        <float>[B, H, Q, d_h]; zeros for sequences whose keys are all hidden.
+        <float>[B, H, Q, d_h]; zeros for sequences whose keys are all hidden. What queries at padding get means nothing.
 
     Raises:
         ValueError: if the path is forced and cannot compute this.
     """
-    output = PATHS[choose_path(query, bias, dropout, path)](query, key, value, bias, dropout)
+    chosen = choose_path(query, bias, dropout, path)
+    output = PATHS[chosen](query, key, value, bias, dropout)
+    if chosen == "triton":
+        # The kernels write zeros there themselves.
+        return output
     blind = None if bias is None else bias.blind(key.shape[-2])
     return output if blind is None else output.masked_fill(blind, 0.0)
 
@@ -65,12 +69,29 @@ class _Unpack(torch.autograd.Function):
         return torch.stack([gradient.transpose(1, 2) for gradient in gradients], dim=2)
 
 
+# Compiled layers are compiled around attention: it has kernels of its own.
 @torch.compiler.disable
-def unpack(packed: Tensor) -> Tuple[Tensor, ...]:
+def attend_packed(packed: Tensor, bias: Optional[AttentionBias], dropout: float, path: str = "auto") -> Tensor:
+    """Self-attention from queries, keys and values that one matrix product made.
+
+    Args:
+        packed: <float>[B, S, 3, H, d_h]; the rest as in ``attend``.
+
+    Returns:
+        <float>[B, S, H, d_h].
+    """
+    query = packed[:, :, 0].transpose(1, 2)
+    if choose_path(query, bias, dropout, path) == "triton":
+        return triton_kernels().relative_attention_packed(packed, *kernel_arguments(query, bias, dropout))
+    return attend(*unpack(packed), bias, dropout, path).transpose(1, 2)
+
+
+def unpack(packed: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
     """Query, key and value, <float>[B, H, S, d_h] each, as views of <float>[B, S, 3, H, d_h]."""
     if packed.device.type == "cpu":
         return _Unpack.apply(packed)
-    return packed.permute(2, 0, 3, 1, 4).unbind()
+    query, key, value = packed.permute(2, 0, 3, 1, 4).unbind()
+    return query, key, value
 
 
 class _MultiHeadAttention(nn.Module):
@@ -120,8 +141,8 @@ class SelfAttention(_MultiHeadAttention):
             return self._attend_from(states, bias, queries)
         batch, length, width = states.shape
         qkv = self.qkv_proj(states).view(batch, length, 3, self.num_heads, width // self.num_heads)
-        query, key, value = unpack(qkv)
-        return self.attend_and_join(query, key, value, bias)
+        attended = attend_packed(qkv, bias, self.dropout if self.training else 0.0, self.path)
+        return self.out_proj(attended.flatten(2))
 
     def _attend_from(self, states: Tensor, bias: Optional[AttentionBias], queries: Queries) -> Tensor:
         """The rows of ``forward`` at the queries; keys and values come from all of <float>[B, S, D]."""

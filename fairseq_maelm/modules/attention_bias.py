@@ -26,7 +26,7 @@ def spread(of_distance: Tensor, index: Tensor) -> Tensor:
     return of_distance.index_select(1, index.view(-1)).view(-1, *index.shape).transpose(0, 1)
 
 
-def sum_over_distances(gradient: Tensor, index: Tensor, width: int) -> Tensor:
+def sum_over_distances(gradient: Tensor, index: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     """The adjoint of ``spread``: add up what belongs to the same distance.
 
     On a CPU the sum is exact to double precision and always the same, bit for bit.
@@ -35,33 +35,39 @@ def sum_over_distances(gradient: Tensor, index: Tensor, width: int) -> Tensor:
         gradient: <float>[B, H, S, S].
         index: <int64>[B, S, S] column of each pair, in [0, width).
         width: 2P - 1.
+        dtype: of the result.
 
     Returns:
-        <float>[H, width], of the gradient's type.
+        <dtype>[H, width].
     """
     flat = index.view(-1)
     if gradient.device.type != "cpu":
-        by_head = gradient.transpose(0, 1).reshape(gradient.shape[1], -1)
+        by_head = gradient.transpose(0, 1).reshape(gradient.shape[1], -1).to(dtype)
         return by_head.new_zeros(len(by_head), width).index_add_(1, flat, by_head)
     # torch's index_add_ takes 30 times as long here.
     heads = [torch.bincount(flat, head.reshape(-1).double(), width) for head in gradient.unbind(1)]
-    return torch.stack(heads).to(gradient.dtype)
+    return torch.stack(heads).to(dtype)
 
 
-class _Spread(torch.autograd.Function):
-    """``spread`` with ``sum_over_distances`` as its backward."""
+class _Attach(torch.autograd.Function):
+    """Gives a dense bias [B, H, S, S] that was made from ``of_distance`` its way back.
+
+    Nothing is saved the usual way: under activation checkpointing the first layer makes the bias and all use it, and a
+    layer must save as much in its recomputation, when the bias is there already, as it did at first.
+    """
 
     @staticmethod
-    def forward(ctx: Any, of_distance: Tensor, index: Tensor) -> Tensor:
-        ctx.save_for_backward(index)
-        ctx.width = of_distance.shape[1]
-        return spread(of_distance, index)
+    def forward(ctx: Any, of_distance: Tensor, values: Tensor, index: Tensor) -> Tensor:
+        ctx.index, ctx.width, ctx.dtype = index, of_distance.shape[1], of_distance.dtype
+        return values.view_as(values)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tuple[Tensor, None]:
-        (index,) = ctx.saved_tensors
-        return sum_over_distances(gradient, index, ctx.width), None
+    def backward(ctx: Any, gradient: Tensor) -> Tuple[Tensor, None, None]:
+        # Padding gives sequences biases of their own where they share positions.
+        if len(gradient) > len(ctx.index):
+            gradient = gradient.sum(dim=0, keepdim=True)
+        return sum_over_distances(gradient, ctx.index, ctx.width, ctx.dtype), None, None
 
 
 class GradientSum:
@@ -90,7 +96,7 @@ class GradientSum:
 
     def take(self, width: int) -> Tensor:
         """The sum of this backward pass over pairs of equal distance, <dtype>[H, width]; frees the buffer."""
-        total = sum_over_distances(self.buffer(), self.index, width)
+        total = sum_over_distances(self.buffer(), self.index, width, self._dtype)
         self._buffer = None
         return total
 
@@ -196,10 +202,10 @@ class AttentionBias:
         """
         kind = (key.dtype, self.needs_gradient)
         if kind not in self._dense:
-            relative = None
-            if self.of_distance is not None:
-                relative = _Spread.apply(self.of_distance, self._index()).to(key.dtype)
-            self._dense[kind] = self._hide(relative, key)
+            dense = self._values(key)
+            if self.needs_gradient:
+                dense = _Attach.apply(self.of_distance, dense, self._index())
+            self._dense[kind] = dense
         return self._dense[kind]
 
     def collecting(self, key: Tensor) -> DenseBias:
@@ -208,14 +214,11 @@ class AttentionBias:
             return DenseBias(self.dense(key))
         dtype = key.dtype
         if dtype not in self._collecting:
-            index = self._index()
-            with torch.no_grad():
-                relative = spread(self.of_distance.to(dtype), index)
-                values = self._hide(relative, key)
             # Half precision could not hold a sum over layers, sequences and pairs.
             sum_dtype = torch.promote_types(self.of_distance.dtype, torch.float32)
-            gradient_sum = GradientSum(index, len(self.of_distance), sum_dtype)
-            self._collecting[dtype] = DenseBias(values, _Collect.apply(self.of_distance, gradient_sum), gradient_sum)
+            gradient_sum = GradientSum(self._index(), len(self.of_distance), sum_dtype)
+            order = _Collect.apply(self.of_distance, gradient_sum)
+            self._collecting[dtype] = DenseBias(self._values(key), order, gradient_sum)
         return self._collecting[dtype]
 
     def _index(self) -> Tensor:
@@ -230,8 +233,10 @@ class AttentionBias:
         padding = padding_mask(self.lengths, length)
         return padding if self.hidden is None else padding | self.hidden
 
-    def _hide(self, relative: Optional[Tensor], key: Tensor) -> Optional[Tensor]:
-        """Put -inf at what is hidden, in place where shape and autograd allow."""
+    @torch.no_grad()
+    def _values(self, key: Tensor) -> Optional[Tensor]:
+        """The numbers of ``dense``."""
+        relative = None if self.of_distance is None else spread(self.of_distance.to(key.dtype), self._index())
         length = key.shape[-2]
         keys = self._hidden_keys(length)
         hidden = None if keys is None else (keys & ~keys.all(dim=1, keepdim=True))[:, None, None, :]
@@ -242,6 +247,6 @@ class AttentionBias:
             return relative
         if relative is None:
             relative = torch.zeros(hidden.shape, dtype=key.dtype, device=key.device)
-        if relative.requires_grad or len(relative) < len(hidden):
+        if len(relative) < len(hidden):
             return relative.masked_fill(hidden, float("-inf"))
         return relative.masked_fill_(hidden, float("-inf"))

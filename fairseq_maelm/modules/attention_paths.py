@@ -1,8 +1,9 @@
 """The ways of computing attention, and the choice between them. All mean the same as ``attend_plainly``."""
 
 import importlib
+import importlib.util
 from types import ModuleType
-from typing import Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -31,11 +32,17 @@ def attend_by_triton(
     query: Tensor, key: Tensor, value: Tensor, bias: Optional[AttentionBias], dropout: float
 ) -> Tensor:
     """The CUDA kernels, which look the bias up by themselves. Arguments and result as in ``attend_plainly``."""
-    kernels = triton_kernels()
-    assert kernels is not None and bias is not None and bias.of_distance is not None
-    # Drawn on the device: neither waits for the other.
-    seed = kernels.draw_seed(query.device) if dropout else None
-    return kernels.relative_attention(query, key, value, bias.of_distance, bias.positions, bias.lengths, dropout, seed)
+    return triton_kernels().relative_attention(query, key, value, *kernel_arguments(query, bias, dropout))
+
+
+def kernel_arguments(
+    query: Tensor, bias: Optional[AttentionBias], dropout: float
+) -> Tuple[Tensor, Tensor, Optional[Tensor], float, Optional[Tensor]]:
+    """What the kernels take besides queries, keys and values: bias, positions, lengths, dropout and its seed."""
+    assert bias is not None and bias.of_distance is not None and bias.positions is not None
+    # Drawn on the device: nobody waits for it.
+    seed = torch.randint(2**62, (1,), device=query.device) if dropout else None
+    return bias.of_distance.float(), bias.positions, bias.lengths, dropout, seed
 
 
 Path = Callable[[Tensor, Tensor, Tensor, Optional[AttentionBias], float], Tensor]
@@ -51,12 +58,30 @@ ATTENTION_PATHS = ("auto", *PATHS)
 PATHS_OF_A_MACHINE = ("cpu", "triton")
 
 
-def triton_kernels() -> Optional[ModuleType]:
-    """The module of CUDA kernels, or None where triton is not installed."""
+def _find_kernels() -> Optional[ModuleType]:
+    if importlib.util.find_spec("triton") is None:
+        return None
     try:
         return importlib.import_module("fairseq_maelm.modules.attention_triton")
     except ImportError:
         return None
+
+
+# Found once, at import: a compiler that follows ``choose_path`` could not follow this.
+_KERNELS = _find_kernels()
+
+
+def triton_kernels() -> Any:
+    """The module of CUDA kernels, or None where triton is not installed."""
+    return _KERNELS
+
+
+@torch.compiler.assume_constant_result
+def kernels_refuse(dtype: torch.dtype, device: torch.device, width: int) -> Optional[str]:
+    """Why the kernels cannot compute attention with heads of a width, or None when they can."""
+    if triton_kernels() is None:
+        return "the package triton is not installed"
+    return triton_kernels().unavailable_because(torch.empty(0, 1, 1, width, dtype=dtype, device=device))
 
 
 def check_path(path: str) -> None:
@@ -68,7 +93,10 @@ def check_path(path: str) -> None:
     if path not in ATTENTION_PATHS:
         raise ValueError(f"unknown --attention {path}: choose one of {', '.join(ATTENTION_PATHS)}")
     if path == "triton" and not torch.cuda.is_available():
-        raise ValueError("--attention triton needs a CUDA GPU and torch finds none here: use --attention auto")
+        raise ValueError(
+            "--attention triton needs a CUDA GPU and torch finds none here: use --attention auto, or for a checkpoint "
+            "that was trained with it --model-overrides \"{'attention': 'auto'}\""
+        )
     if path == "triton" and triton_kernels() is None:
         raise ValueError("--attention triton needs the package triton: install it, or use --attention auto")
 
@@ -80,8 +108,8 @@ def choose_path(query: Tensor, bias: Optional[AttentionBias], dropout: float, pa
         query: <float>[B, H, Q, d_h].
         bias: what is added to the logits, or None.
         dropout: of the attention weights.
-        path: one of ``ATTENTION_PATHS``. "triton" holds where there is a bias of distances, which is what its kernels
-            are for; elsewhere torch's attention stands in.
+        path: one of ``ATTENTION_PATHS``. "triton" holds where its kernels are at home: with a bias of distances and
+            nothing hidden but padding; elsewhere torch's attention stands in.
 
     Returns:
         a key of ``PATHS``.
@@ -103,13 +131,11 @@ def choose_path(query: Tensor, bias: Optional[AttentionBias], dropout: float, pa
 def _triton_or_torch(query: Tensor, bias: Optional[AttentionBias], forced: bool) -> str:
     if bias is None or bias.of_distance is None or bias.query_positions is not None:
         return "sdpa"
-    kernels = triton_kernels() if query.device.type == "cuda" else None
-    suits = bias.hidden is None and not bias.causal
-    if kernels is not None and suits and kernels.available(query):
+    if bias.hidden is not None or bias.causal:
+        return "sdpa"
+    reason = kernels_refuse(query.dtype, query.device, query.shape[-1])
+    if reason is None:
         return "triton"
     if forced:
-        raise ValueError(
-            f"--attention triton cannot compute attention of {query.dtype} on {query.device.type} with heads of width "
-            f"{query.shape[-1]}: use --attention auto"
-        )
+        raise ValueError(f"--attention triton cannot run: {reason}. Use --attention auto")
     return "sdpa"

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_maelm.modules import attention_paths
-from fairseq_maelm.modules.attention import CrossAttention, SelfAttention, attend, unpack
+from fairseq_maelm.modules.attention import CrossAttention, SelfAttention, attend, attend_packed, unpack
 from fairseq_maelm.modules.attention_bias import AttentionBias
 from fairseq_maelm.modules.attention_paths import PATHS, check_path, choose_path
 
@@ -136,8 +136,9 @@ def test_passes_do_not_mix():
     torch.testing.assert_close(doubled, 2 * expected)
 
 
+@pytest.mark.parametrize("path", ["plain", "sdpa", "cpu"])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_recomputation_changes_nothing(dropout):
+def test_recomputation_changes_nothing(dropout, path):
     """Activation checkpointing: the same random numbers, and the gradient of the bias counted once."""
     problem = Problem(2, 2, 9, 4, 12, shared=False, padded=True)
 
@@ -147,7 +148,7 @@ def test_recomputation_changes_nothing(dropout):
     results = []
     for attention in (attend, recomputed):
         torch.manual_seed(1)
-        results.append(problem.results("cpu", dropout, attention))
+        results.append(problem.results(path, dropout, attention))
     assert all(torch.equal(first, second) for first, second in zip(*results, strict=True))
 
 
@@ -363,60 +364,72 @@ def test_choice_on_a_cpu():
         assert choose_path(query, relative_bias(), 0.1, path) == path
 
 
-def stand_in(device, available=True):
-    """A query of another device, and a module of kernels that computes plainly."""
+def stand_in(refusal=None):
+    """A module of kernels that computes plainly, and what it was asked with."""
     calls = []
 
     def relative_attention(query, key, value, of_distance, positions, lengths, dropout, seed):
         assert of_distance.dtype == torch.float32 and positions.dtype == torch.int64
-        calls.append((dropout, None if seed is None else int(seed)))
-        return PATHS["plain"](query, key, value, AttentionBias(of_distance, positions, lengths), 0.0)
+        assert (seed is None) == (dropout == 0) and (seed is None or (seed.dtype, seed.shape) == (torch.int64, (1,)))
+        calls.append((dropout, seed))
+        bias = AttentionBias(of_distance, positions, lengths)
+        return PATHS["plain"](query, key, value, bias, 0.0)
 
-    def draw_seed(device):
-        return torch.randint(2**62, (1,), device=device)
+    def relative_attention_packed(packed, *others):
+        return relative_attention(*packed.permute(2, 0, 3, 1, 4), *others).transpose(1, 2)
 
-    kernels = SimpleNamespace(
-        available=lambda query: available, relative_attention=relative_attention, draw_seed=draw_seed
+    return SimpleNamespace(
+        unavailable_because=lambda query: refusal,
+        relative_attention=relative_attention,
+        relative_attention_packed=relative_attention_packed,
+        calls=calls,
     )
-    query = SimpleNamespace(device=torch.device(device), dtype=torch.float32, shape=(2, 2, 4, 8))
-    return query, kernels, calls
 
 
 def test_choice_on_a_gpu(monkeypatch):
-    query, kernels, _ = stand_in("cuda")
-    monkeypatch.setattr(attention_paths, "triton_kernels", lambda: kernels)
+    query = SimpleNamespace(device=torch.device("cuda"), dtype=torch.float32, shape=(2, 2, 4, 8))
+    monkeypatch.setattr(attention_paths, "kernels_refuse", lambda *of_query: None)
     for path in ("auto", "triton"):
         assert choose_path(query, relative_bias(), 0.1, path) == "triton"
+        assert choose_path(query, relative_bias(lengths=torch.ones(2)), 0.1, path) == "triton"
         # The decoder has no relative bias, and torch's kernels are the best for it.
         assert choose_path(query, AttentionBias(lengths=torch.ones(2)), 0.1, path) == "sdpa"
         assert choose_path(query, None, 0.1, path) == "sdpa"
-    assert choose_path(query, relative_bias(causal=True), 0.0) == "sdpa"
+        assert choose_path(query, relative_bias(causal=True), 0.0, path) == "sdpa"
+    for path in ("plain", "sdpa"):
+        assert choose_path(query, relative_bias(), 0.1, path) == path
     with pytest.raises(ValueError, match="--attention cpu cannot run on cuda"):
         choose_path(query, relative_bias(), 0.1, "cpu")
-    _, unavailable, _ = stand_in("cuda", available=False)
-    monkeypatch.setattr(attention_paths, "triton_kernels", lambda: unavailable)
+    monkeypatch.setattr(attention_paths, "kernels_refuse", lambda *of_query: "too old")
     assert choose_path(query, relative_bias(), 0.1) == "sdpa"
-    with pytest.raises(ValueError, match="cannot compute attention of torch.float32 on cuda with heads of width 8"):
+    with pytest.raises(ValueError, match="--attention triton cannot run: too old. Use --attention auto"):
         choose_path(query, relative_bias(), 0.1, "triton")
-    monkeypatch.setattr(attention_paths, "triton_kernels", lambda: None)
-    assert choose_path(query, relative_bias(), 0.1) == "sdpa"
 
 
 def test_kernels_get_what_they_are_promised(monkeypatch):
-    _, kernels, calls = stand_in("cpu")
-    monkeypatch.setattr(attention_paths, "triton_kernels", lambda: kernels)
+    kernels = stand_in()
+    monkeypatch.setattr(attention_paths, "_KERNELS", kernels)
     problem = Problem(2, 2, 9, 4, 12, shared=False, padded=False, dtype=torch.float32)
+    plain = problem.results("plain")
 
-    def by_kernels(query, key, value, bias, dropout, path):
-        return PATHS["triton"](query, key, value, bias, dropout)
+    def packed_attention(query, key, value, bias, dropout, path):
+        packed = torch.stack([query, key, value]).permute(1, 3, 0, 2, 4)
+        return attend_packed(packed, bias, dropout, path).transpose(1, 2)
 
-    for fast, plain in zip(problem.results("triton", 0.0, by_kernels), problem.results("plain"), strict=True):
-        torch.testing.assert_close(fast, plain)
-    assert calls == [(0.0, None)] * 2
-    problem.outputs("triton", 0.1, by_kernels)
-    assert calls[2][0] == 0.1 and calls[2][1] != calls[3][1]
-    with pytest.raises(ValueError, match="on cpu"):
-        attend(*unpack(problem.packed[0]), relative_bias(), 0.0, "triton")
+    for attention in (attend, packed_attention):
+        for fast, expected in zip(problem.results("triton", 0.0, attention), plain, strict=True):
+            torch.testing.assert_close(fast, expected)
+    assert kernels.calls == [(0.0, None)] * 4
+    problem.outputs("triton", 0.1)
+    assert kernels.calls[4][0] == 0.1 and kernels.calls[4][1] != kernels.calls[5][1]
+
+
+@pytest.mark.parametrize(("kernels", "reason"), [(None, "not installed"), (stand_in("no GPU"), "no GPU")])
+def test_kernels_that_are_missing_are_named(monkeypatch, kernels, reason):
+    monkeypatch.setattr(attention_paths, "_KERNELS", kernels)
+    problem = Problem(2, 2, 9, 4, 12, shared=False, padded=False)
+    with pytest.raises(ValueError, match=reason):
+        problem.outputs("triton")
 
 
 def test_impossible_paths(monkeypatch):
@@ -426,7 +439,7 @@ def test_impossible_paths(monkeypatch):
     with pytest.raises(ValueError, match="needs a CUDA GPU"):
         check_path("triton")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(attention_paths, "triton_kernels", lambda: None)
+    monkeypatch.setattr(attention_paths, "_KERNELS", None)
     with pytest.raises(ValueError, match="needs the package triton"):
         check_path("triton")
     for path in ("auto", "plain", "sdpa", "cpu"):
