@@ -10,6 +10,7 @@ correctness is that of the kernels, its times mean nothing.
 """
 
 import argparse
+import itertools
 import json
 import platform
 import statistics
@@ -219,28 +220,29 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--lengths", type=int, nargs="+", default=[435, 307], help="tokens that the encoder sees")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--sweep", action="store_true", help="try block sizes first")
-    parser.add_argument("--sweep-seconds", type=float, default=240)
+    parser.add_argument("--sweep-seconds", type=float, default=180)
     parser.add_argument("--output", type=Path, help="JSON file to write")
     return parser.parse_args()
 
 
-def measure(problems: list[Problem], report: dict[str, Any], rounds: int, times: int) -> None:
+def save(report: dict[str, Any], output: Path | None) -> None:
+    """Write what is known so far: a run that is stopped keeps it."""
+    if output:
+        output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def measure(problems: list[Problem], report: dict[str, Any], options: argparse.Namespace, times: int) -> None:
     """Add the times of every way at every length, without and with dropout, and of what lies beside attention."""
-    report["runs"] = [
-        {
-            "shape": problem.shape,
-            "dropout": dropout,
-            **time_problem(problem, dropout, report["faults"], rounds, times),
-        }
-        for problem in problems
-        for dropout in (0.0, 0.1)
-    ]
+    for problem, dropout in itertools.product(problems, (0.0, 0.1)):
+        timed = time_problem(problem, dropout, report["faults"], options.rounds, times)
+        report["runs"].append({"shape": problem.shape, "dropout": dropout, **timed})
+        save(report, options.output)
     other = {
         "dense bias of all layers from the table, forward and backward": problems[0].build_dense_bias,
         "dropout's decisions, two words mixed": lambda: problems[0].decide(per_pair=False),
         "dropout's decisions, Philox for each pair": lambda: problems[0].decide(per_pair=True),
     }
-    report["other_ms"] = interleaved(other, problems[0].qkv.device.type, rounds, times)
+    report["other_ms"] = interleaved(other, problems[0].qkv.device.type, options.rounds, times)
 
 
 def main() -> None:
@@ -253,20 +255,21 @@ def main() -> None:
     small, heads, head_dim, positions = ((2, 19), 1, 16, 24) if options.tiny else ((4, 300), 12, 64, 512)
     dtype, times = (torch.float32, 1) if options.tiny else (torch.bfloat16, 5)
     torch.manual_seed(0)
-    report: dict[str, Any] = {"versions": versions(options.device), "date": time.strftime("%Y-%m-%d")}
+    report: dict[str, Any] = {"versions": versions(options.device), "date": time.strftime("%Y-%m-%d"), "runs": []}
     rest = (heads, head_dim, positions, dtype, options.device)
     report["faults"], report["errors"] = check(Problem(*small, *rest))
+    save(report, options.output)
     problems = [Problem(options.batch, length, *rest) for length in options.lengths]
     if options.sweep:
         report["sweep"] = sweep(problems[0], CANDIDATES[: 1 if options.tiny else None], options.sweep_seconds)
-    measure(problems, report, options.rounds, times)
+        save(report, options.output)
+    measure(problems, report, options, times)
     shapes = [(768, 2304), (768, 768), (768, 3072), (3072, 768), (768, 50304)]
     rows = 32 if options.tiny else 65536
     report["matrix_products"] = matrix_products(options.device, dtype, rows, shapes[: 1 if options.tiny else None])
     if not options.tiny:
         report["matrix_products"] |= matrix_products(options.device, dtype, 8192, [(8192, 8192)])
-    if options.output:
-        options.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    save(report, options.output)
     print(json.dumps({key: report[key] for key in ("versions", "errors", "sweep") if key in report}, indent=1))
     print(table_of(report))
 
