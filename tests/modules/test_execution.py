@@ -151,7 +151,7 @@ def test_compiled_layer_is_the_plain_one(kind: type, recomputes: bool, monkeypat
 def test_layers_of_a_kind_share_two_graphs_whatever_the_lengths(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One for the first shape and one for all others: torch gives up compiling after eight. None of them is broken."""
+    """One for the first shape and one for all others. torch gives up compiling after eight, and broken ones are slow."""
     monkeypatch.setattr(execution, "worth_compiling", lambda states: True)
     # Graphs alone, without code made of them.
     monkeypatch.setattr(Layer, "compile", lambda layer: nn.Module.compile(layer, backend="eager", fullgraph=True))
@@ -159,7 +159,8 @@ def test_layers_of_a_kind_share_two_graphs_whatever_the_lengths(
     torch._dynamo.utils.counters.clear()
     layers = [layer_of(TransformerLayer)[0].train() for _ in range(3)]
     for batch, length in ((2, 5), (3, 7), (4, 9), (5, 6)):
-        states, bias = torch.randn(batch, length, 16, dtype=dtype), torch.randn(1, 2, length, length, dtype=dtype)
+        states = torch.randn(batch, length, 16, dtype=dtype, requires_grad=True)  # as those of embeddings
+        bias = torch.randn(1, 2, length, length, dtype=dtype, requires_grad=True)
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
             for layer in layers:
                 layer.compiles = True
