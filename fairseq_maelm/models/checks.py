@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from omegaconf.errors import OmegaConfBaseException
+
 from fairseq_maelm.modules.attention_paths import check_path
 from fairseq_maelm.modules.precision import PRECISIONS
 from fairseq_maelm.modules.relative_position import BUCKET_FUNCTIONS, check_buckets
@@ -40,8 +42,11 @@ def refuse_stock_bf16(config: Any) -> None:
     Raises:
         ValueError: says what to give instead.
     """
-    # Outside fairseq the option is absent, or the text that refers to fairseq's.
-    if getattr(config, "bf16", False) is True:
+    try:
+        asked_for = getattr(config, "bf16", False) is True
+    except OmegaConfBaseException:  # a configuration of the model alone, which refers to options that are not there
+        asked_for = False
+    if asked_for:
         raise ValueError(
             "fairseq's --bf16 and --memory-efficient-bf16 (common.bf16) ask for a TPU or round the weights "
             "in checkpoints: give --precision bf16 (model.precision=bf16) instead"

@@ -11,7 +11,7 @@ from end_to_end.small import cut, results, training
 from end_to_end.toy import ROOT, USER_DIR, losses, run
 from fairseq_maelm import MaelmModel
 
-UPDATES, MORE = 80, 10
+UPDATES, MORE = 60, 10
 LAST = "checkpoint_last.pt"
 PRETRAINING = ROOT / "examples" / "pretraining"
 
@@ -43,8 +43,8 @@ def test_curve_is_that_of_fp32(runs):
     assert mean(single[:5]) - mean(single[-10:]) > 1.0
     assert single != half
     # The same batches with the same dropout: what differs is rounding. Bits per token, of 5 to 9.
-    assert max(abs(one - other) for one, other in zip(single, half)) < 0.1
-    assert abs(mean(single[-10:]) - mean(half[-10:])) < 0.02
+    assert max(abs(one - other) for one, other in zip(single, half)) < 0.05
+    assert abs(mean(single[-10:]) - mean(half[-10:])) < 0.01
 
 
 @pytest.mark.slow
@@ -69,7 +69,8 @@ def test_run_continues_in_either_precision(before, after, runs, data, tmp_path):
     options = ["--precision", after, "--max-update", UPDATES + MORE, "--checkpoint-activations"]
     rest = losses(run(training(data, tmp_path, *options)))
     assert len(rest) == MORE
-    assert abs(mean(rest) - mean(curve[-10:])) < 0.3
+    # No jump up; learning goes on.
+    assert -1.0 < mean(rest) - mean(curve[-10:]) < 0.2
     assert results(tmp_path / LAST)["updates"] == UPDATES + MORE
 
 
@@ -94,7 +95,7 @@ def test_checkpoint_computes_in_single_precision_elsewhere(runs, toy_data):
     ]
     command += ["--log-format", "json"]
     figures = [losses(run([*command, *options]), "valid")[0] for options in ([], overrides("fp32"))]
-    assert figures[0] == pytest.approx(figures[1], abs=0.02)
+    assert figures[0] == pytest.approx(figures[1], abs=0.05)
 
 
 def overrides(precision: str) -> list[str]:
@@ -123,5 +124,5 @@ def test_bf16_of_fairseq_hydra_train_is_explained(data, tmp_path):
 
 
 def assert_explained(output: str) -> None:
-    (line,) = [line for line in output.splitlines() if line.startswith("ValueError: ")]
+    line = [line for line in output.splitlines() if line.startswith("ValueError: ")][-1]
     assert "common.bf16" in line and "give --precision bf16 (model.precision=bf16)" in line
