@@ -69,7 +69,7 @@ def _greedy(ends: np.ndarray, spans: np.ndarray, block_size: int) -> np.ndarray:
     span_starts, span_stops = np.ascontiguousarray(spans[~fits].T)
     first_lines = np.searchsorted(ends, span_starts, side="right")
     # Machine integers, read and written one by one: lists of a long text's numbers would take gigabytes.
-    line_ends, starts, stops = ends.data, array("q"), array("q")
+    line_ends, starts, stops, filled = ends.data, array("q"), array("q"), array("q")
     for start, stop, line in zip(span_starts.data, span_stops.data, first_lines.data):
         while start < stop:
             # A line has at least one token, so no block holds more lines than tokens; nor does it leave its span.
@@ -79,9 +79,12 @@ def _greedy(ends: np.ndarray, spans: np.ndarray, block_size: int) -> np.ndarray:
             starts.append(start)
             stops.append(end)
             start, line = end, after
-    long_blocks = np.stack([np.frombuffer(starts, dtype=np.int64), np.frombuffer(stops, dtype=np.int64)], axis=1)
-    blocks = np.concatenate([spans[fits], long_blocks])
-    return blocks[np.argsort(blocks[:, 0], kind="stable")]
+        filled.append(len(starts))
+    counts = np.ones(len(spans), dtype=np.int64)
+    counts[~fits] = np.diff(np.frombuffer(filled, dtype=np.int64), prepend=0)
+    blocks = np.repeat(spans, counts, axis=0)
+    blocks[np.repeat(~fits, counts)] = np.stack([starts, stops], axis=1)
+    return blocks
 
 
 def _check_complete(path: str, expected: int) -> None:
