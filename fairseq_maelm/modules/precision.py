@@ -66,7 +66,7 @@ class LayerNorm(nn.LayerNorm):
     def forward(self, states: Tensor) -> Tensor:
         """<float>[..., D] to <float>[..., D]."""
         device = states.device.type
-        if not torch.is_autocast_enabled(device):
+        if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
             return super().forward(states)
         with torch.autocast(device, enabled=False):
             weight, bias = self.weight.to(states.dtype), self.bias.to(states.dtype)
