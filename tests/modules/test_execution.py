@@ -151,7 +151,7 @@ def test_compiled_layer_is_the_plain_one(kind: type, recomputes: bool, monkeypat
 def test_layers_of_a_kind_share_two_graphs_whatever_the_lengths(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One for the first shape and one for all others. torch gives up compiling after eight, and broken ones are slow."""
+    """One for the first shape and one for all others. torch gives up compiling after eight; broken ones are slow."""
     monkeypatch.setattr(execution, "worth_compiling", lambda states: True)
     # Graphs alone, without code made of them.
     monkeypatch.setattr(Layer, "compile", lambda layer: nn.Module.compile(layer, backend="eager", fullgraph=True))
