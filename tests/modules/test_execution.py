@@ -148,10 +148,13 @@ def test_compiled_layer_is_the_plain_one(kind: type, recomputes: bool, monkeypat
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_layers_of_a_kind_share_two_graphs_whatever_the_lengths(
+def test_layers_of_a_kind_share_few_graphs_whatever_the_lengths(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One for the first shape and one for all others. torch gives up compiling after eight; broken ones are slow."""
+    """For the first shape and for all others, with and without a gradient for the input. torch gives up after eight.
+
+    None of them is broken by something that cannot be compiled.
+    """
     monkeypatch.setattr(execution, "worth_compiling", lambda states: True)
     # Graphs alone, without code made of them.
     monkeypatch.setattr(Layer, "compile", lambda layer: nn.Module.compile(layer, backend="eager", fullgraph=True))
@@ -167,4 +170,4 @@ def test_layers_of_a_kind_share_two_graphs_whatever_the_lengths(
                 states = layer(states, bias)
         assert states.dtype == dtype
         states.sum().backward()
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
+    assert 2 <= torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 4
