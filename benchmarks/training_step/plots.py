@@ -33,6 +33,10 @@ def curves(runs: list[dict[str, Any]], dimension: str, clock: str) -> Curves:
 
 def draw(runs: list[dict[str, Any]], output: Path, clock: str) -> list[Path]:
     """Draw every sweep that the runs hold; returns the files. Without matplotlib there are none."""
+    swept = {dimension: curves(runs, dimension, clock) for dimension in SWEEPS}
+    swept = {dimension: lines for dimension, lines in swept.items() if lines}
+    if not swept:
+        return []
     try:
         import matplotlib
 
@@ -41,10 +45,7 @@ def draw(runs: list[dict[str, Any]], output: Path, clock: str) -> list[Path]:
     except ImportError:
         return []
     files = []
-    for dimension in SWEEPS:
-        lines = curves(runs, dimension, clock)
-        if not lines:
-            continue
+    for dimension, lines in swept.items():
         figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
         for name, points in lines.items():
             axes.plot(*zip(*points), marker="o", label=label(name))

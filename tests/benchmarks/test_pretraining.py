@@ -164,6 +164,19 @@ def test_sweeps_change_what_they_say():
     assert plots.curves(runs, "width", "wall") == {}
 
 
+def test_every_sweep_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    points = [(0.2, [1.0, 1.0]), (0.5, [2.0, 3.0])]
+    runs = [
+        run_of({"maelm": ours, "roberta": ours}, SETTINGS.swept("masking", rate), sweep="masking")
+        for rate, ours in points
+    ]
+    files = plots.draw(runs, tmp_path / "result.json", "wall")
+    assert files == [tmp_path / "result_masking.png"]
+    assert files[0].stat().st_size > 1000
+    assert plots.draw(runs[:1], tmp_path / "result.json", "wall") == [], "one point makes no curve"
+
+
 def test_every_point_of_the_command_line_is_measured():
     words = ["--data", ".", "--output", "o.json", "--size", "tiny", "--precision", "fp32", "bf16"]
     asked = pretraining.points(pretraining.arguments_of([*words, "--sweep", "batch=2,4"]))
