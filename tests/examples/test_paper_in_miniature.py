@@ -161,7 +161,7 @@ def test_figure_3_takes_the_same_seeds_at_every_point(tmp_path: Path, monkeypatc
         path.parent.mkdir(exist_ok=True)
         with open(path, "a", encoding="utf-8") as stream:
             stream.write(f"| INFO | train_inner | {json.dumps({'num_updates': update, 'train_wall': wall})}\n")
-    for stage, scores in (("0", (50, 52, 51)), ("50", (60, 61, 62)), ("final", (70, 72, 71, 99, 99))):
+    for stage, scores in (("0", (50, 52)), ("50", (60, 62)), ("final", (70, 72, 99, 99, 99))):
         for seed, score in enumerate(scores, 1):
             path = tmp_path / "MLM" / stage / "SST-2" / f"seed_{seed}.json"
             path.parent.mkdir(parents=True, exist_ok=True)
