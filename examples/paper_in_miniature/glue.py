@@ -69,7 +69,8 @@ def write_tables(folder: Path, name: str, output: Path, most_examples: Optional[
         folder: GLUE's, with one folder for each task.
         name: of the task.
         output: folder for the three files.
-        most_examples: of training, from the beginning of GLUE's file; None takes all.
+        most_examples: of training, spread evenly over GLUE's file, which is ordered by source in some tasks; None takes
+            all.
 
     Returns:
         examples by split.
@@ -78,7 +79,9 @@ def write_tables(folder: Path, name: str, output: Path, most_examples: Optional[
     output.mkdir(parents=True, exist_ok=True)
     counts = {}
     for split, source in (("train", "train.tsv"), ("valid", "dev.tsv")):
-        examples = list(read_examples(folder / name / source, task))[: most_examples if split == "train" else None]
+        examples = list(read_examples(folder / name / source, task))
+        if split == "train" and most_examples is not None and most_examples < len(examples):
+            examples = [examples[number * len(examples) // most_examples] for number in range(most_examples)]
         if not examples:
             raise CorpusError(f"{folder / name / source} is empty")
         lines = ["\t".join(example) for example in examples]

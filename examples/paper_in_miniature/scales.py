@@ -81,7 +81,7 @@ SCALES = {
         learning_rate=1e-3,
         fine_tuning_rate=5e-4,
         fine_tuning_epochs=3,
-        most_examples=8000,
+        most_examples=2000,
         analysed_tokens=200_000,
     ),
     "gpu": Scale(
