@@ -1,7 +1,6 @@
 """The FLOPs model: published-size figures worked out elsewhere, and counts of what real models really multiply."""
 
 import math
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +23,7 @@ from fairseq_maelm.flops import (
     training_flops,
     utilisation,
 )
-from fairseq_maelm.models.maelm import MaelmModel, MaelmModelConfig
+from fairseq_maelm.models.maelm import MaelmModel
 
 BASE = StackShape(12, 768, 3072, 12)
 DECODER = StackShape(4, 768, 3072, 12)
@@ -152,16 +151,13 @@ def counted(run: Any) -> int:
 )
 def test_our_model_multiplies_what_the_model_says(changes: dict[str, Any], dropped: bool):
     # The path that shows its products, where the package has several.
-    plain = {"attention": "plain"} if "attention" in MaelmModelConfig.__dataclass_fields__ else {}
-    config = model_config(**changes, **plain)
+    config = model_config(**changes, attention="plain")
     model = MaelmModel(config, dictionary_of(40), predicts_masked_tokens=True).train()
     sequences = random_sequences([LENGTH] * 3)
     net_input, target = batch_of(sequences, [MASKED] * 3, None if dropped else 39)
     sample = {"net_input": net_input, "target": target, "ntokens": 3 * LENGTH, "nsentences": 3}
     visible = LENGTH - len(MASKED) if dropped else LENGTH
-    # Without the method that makes loss and last layer one, all positions are computed.
-    unread = not hasattr(model, "masked_token_loss")
-    shape = replace(ModelShape.from_config(config, 40), computes_unread=unread)
+    shape = ModelShape.from_config(config, 40)
     expected = training_flops(shape, BatchShape(3, LENGTH, visible, len(MASKED)))
     assert counted(lambda: MaelmCriterion(None)(model, sample)[0]) == expected
 
