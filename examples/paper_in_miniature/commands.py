@@ -39,8 +39,8 @@ def prepare_task(name: str, tables: Path, data: Path, output: Path) -> Process:
 def _machine(slot: str) -> tuple[list[str], dict[str, str]]:
     if not slot:
         return ["--cpu", "--distributed-world-size", "1", "--num-workers", "0"], {}
-    half = ["--fp16", "--fp16-init-scale", "4", "--fp16-scale-window", "256"]
-    return ["--distributed-world-size", "1", "--num-workers", "2", *half], {"CUDA_VISIBLE_DEVICES": slot}
+    words = ["--distributed-world-size", "1", "--num-workers", "2", "--precision", "bf16"]
+    return words, {"CUDA_VISIBLE_DEVICES": slot}
 
 
 def _train(model: str, scale: Scale, stage: Stage, data: Path, save_dir: Path, slot: str) -> Process:
@@ -53,7 +53,7 @@ def _train(model: str, scale: Scale, stage: Stage, data: Path, save_dir: Path, s
         "--sample-break-mode", "none", "--tokens-per-sample", str(stage.tokens_per_sample),
         "--max-tokens", str(stage.max_tokens), "--max-update", str(stage.updates),
         "--lr", str(scale.learning_rate), "--clip-norm", "2.0", "--seed", "1",
-        "--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-6", "--weight-decay", "0.01",
+        "--optimizer", "fused_adamw", "--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-6", "--weight-decay", "0.01",
         "--no-epoch-checkpoints", "--save-interval", "1000000000", "--validate-interval", "1000000000",
         "--log-format", "json", "--log-interval", str(max(1, min(50, stage.updates // 20))),
         *MODELS[model], *decoder, *machine,
@@ -128,6 +128,7 @@ def fine_tune(
         "EPOCHS": str(scale.fine_tuning_epochs),
         "SEED": str(seed),
         "GPUS": "1" if slot else "0",
+        "PRECISION": "bf16" if slot else "fp32",
     }
     return Process(words, {**environment, **_machine(slot)[1]})
 
