@@ -9,8 +9,8 @@
 # Batch   2,048 sequences of 512 tokens = 1,048,576 tokens. With SEQUENCES_PER_GPU=32 (--max-tokens 16384):
 #             GPUS           8   16   32   64
 #             --update-freq  8    4    2    1
-# Cost    0.708 GFLOP a token, 2.1 trillion tokens: 1,484 exaFLOP. Estimated, not measured, at 30 % of the half-precision
-#         peak: 58 days of one H100 or H200, 183 days of one A100. The paper's authors used 64 A100
+# Cost    0.673 GFLOP a token, 2.1 trillion tokens: 1,412 exaFLOP. Estimated, not measured, at 30 % of the half-precision
+#         peak: 55 days of one H100 or H200, 175 days of one A100. The paper's authors used 64 A100
 # Disk    2.0 GB a checkpoint; the last two, the best and every 100,000th update are kept: about 50 GB
 # Expect  16 bits at the first update (log2 of 64,000). The paper fine-tunes the result to 89.1/89.1 on MNLI and to a
 #         GLUE average of 87.8

@@ -8,8 +8,8 @@
 #             GPUS           8   16   32   64
 #             --update-freq 16    8    4    2
 #         and with SEQUENCES_PER_GPU=32 on GPUs of 80 GB and more half of these
-# Cost    2.036 GFLOP a token, 1.05 trillion tokens: 2,135 exaFLOP. Estimated, not measured, at 30 % of the half-precision
-#         peak: 83 days of one H100 or H200, 264 days of one A100
+# Cost    1.977 GFLOP a token, 1.05 trillion tokens: 2,074 exaFLOP. Estimated, not measured, at 30 % of the half-precision
+#         peak: 81 days of one H100 or H200, 256 days of one A100
 # Disk    5 GB a checkpoint; the last two, the best and every 100,000th update are kept: about 70 GB
 # Expect  16 bits at the first update (log2 of 64,000). The paper fine-tunes the result to 90.4/90.6 on MNLI and to a
 #         GLUE average of 89.3

@@ -8,7 +8,7 @@
 # Batch   256 sequences of 512 tokens = 131,072 tokens. With SEQUENCES_PER_GPU=32 (--max-tokens 16384):
 #             GPUS           1    2    4    8
 #             --update-freq  8    4    2    1
-# Cost    0.128 GFLOP a token, 3.9 billion tokens: 0.5 exaFLOP. Estimated, not measured: small matrices use a GPU badly,
+# Cost    0.118 GFLOP a token, 3.9 billion tokens: 0.5 exaFLOP. Estimated, not measured: small matrices use a GPU badly,
 #         at 15 % of the half-precision peak it is one hour of an H100, three hours of an A100
 # Disk    0.4 GB a checkpoint; the last two, the best and every 10,000th update are kept
 # Expect  15 bits at the first update (log2 of 32,768)
