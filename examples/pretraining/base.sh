@@ -8,7 +8,7 @@
 #             GPUS           8   16   32   64
 #             --update-freq  8    4    2    1
 # Cost    0.652 GFLOP a token, 131 billion tokens: 85 exaFLOP. Estimated, not measured, at 30 % of the half-precision
-#         peak: 3.3 days of one H100 or H200, 11 days of one A100. See README.md for how to know it after five minutes
+#         peak: 3.3 days of one H100 or H200, 10.6 days of one A100. See README.md for how to know it after five minutes
 # Disk    1.7 GB a checkpoint; the last two, the best and every 25,000th update are kept: about 15 GB
 # Expect  15 bits at the first update (log2 of 32,768). The paper fine-tunes the result to 87.2/87.1 on MNLI and to a
 #         GLUE average of 86.1, and METHOD=mlm ("RoBERTa (Ours)") to 85.9/85.8 and 85.2

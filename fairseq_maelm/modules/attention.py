@@ -1,6 +1,6 @@
 """Multi-head attention with an additive bias."""
 
-from typing import Any, Optional, Tuple
+from typing import Any, Optional, Set, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +12,6 @@ from fairseq_maelm.modules.attention_paths import PATHS, choose_path, kernel_arg
 from fairseq_maelm.modules.queries import Queries
 
 
-# Compiled layers are compiled around attention: it has kernels of its own.
-@torch.compiler.disable
 def attend(
     query: Tensor, key: Tensor, value: Tensor, bias: Optional[AttentionBias], dropout: float, path: str = "auto"
 ) -> Tensor:
@@ -69,8 +67,6 @@ class _Unpack(torch.autograd.Function):
         return torch.stack([gradient.transpose(1, 2) for gradient in gradients], dim=2)
 
 
-# Compiled layers are compiled around attention: it has kernels of its own.
-@torch.compiler.disable
 def attend_packed(packed: Tensor, bias: Optional[AttentionBias], dropout: float, path: str = "auto") -> Tensor:
     """Self-attention from queries, keys and values that one matrix product made.
 
@@ -84,6 +80,21 @@ def attend_packed(packed: Tensor, bias: Optional[AttentionBias], dropout: float,
     if choose_path(query, bias, dropout, path) == "triton":
         return triton_kernels().relative_attention_packed(packed, *kernel_arguments(query, bias, dropout))
     return attend(*unpack(packed), bias, dropout, path).transpose(1, 2)
+
+
+def compile_around_attention() -> None:
+    """Make torch.compile leave attention out of its graphs: it has kernels of its own.
+
+    Said when something is to be compiled and not by a decorator, which would import torch's compiler: that takes
+    seconds, for every command.
+    """
+    for name in ("attend", "attend_packed"):
+        if name not in _OUTSIDE_GRAPHS:
+            _OUTSIDE_GRAPHS.add(name)
+            globals()[name] = torch.compiler.disable(globals()[name])
+
+
+_OUTSIDE_GRAPHS: Set[str] = set()
 
 
 def unpack(packed: Tensor) -> Tuple[Tensor, Tensor, Tensor]:

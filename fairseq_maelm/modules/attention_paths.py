@@ -76,7 +76,6 @@ def triton_kernels() -> Any:
     return _KERNELS
 
 
-@torch.compiler.assume_constant_result
 def kernels_refuse(dtype: torch.dtype, device: torch.device, width: int) -> Optional[str]:
     """Why the kernels cannot compute attention with heads of a width, or None when they can."""
     if triton_kernels() is None:

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from fairseq_maelm.modules.attention import compile_around_attention
+
 
 class Layer(nn.Module):
     """A layer of a stack.
@@ -29,6 +31,7 @@ class Layer(nn.Module):
         call: Callable[..., Any] = self._call_impl
         if self.training and self.compiles and worth_compiling(states):
             if self._compiled_call_impl is None:
+                compile_around_attention()
                 self.compile()
             call = self._compiled_call_impl or call
         if self.training and self.recomputes and torch.is_grad_enabled():

@@ -242,11 +242,17 @@ def flops_of_a_token(name: str, baseline: bool = False) -> float:
     layers, width, decoder_layers = SHAPES[name]
     sequence, masked = 512, 0.15
     visible = 1.0 if baseline else 1 - masked
-    encoder = layers * (visible * 24 * width**2 + 4 * visible**2 * sequence * width)
-    decoder = 0 if baseline else decoder_layers * (24 * width**2 + 4 * sequence * width)
+    encoder_layer = visible * 24 * width**2 + 4 * visible**2 * sequence * width
+    decoder_layer = 24 * width**2 + 4 * sequence * width
+    # Of the layer under the head only keys and values are computed for all positions.
+    last_layer = 4 * width**2 + masked * (20 * width**2 + 4 * sequence * width)
+    if baseline:
+        stacks = (layers - 1) * encoder_layer + last_layer
+    else:
+        stacks = layers * encoder_layer + (decoder_layers - 1) * decoder_layer + last_layer
     head = masked * (2 * width**2 + 2 * width * VOCABULARY[name])
     # The backward pass costs twice the forward pass.
-    return 3 * (encoder + decoder + head)
+    return 3 * (stacks + head)
 
 
 def exaflop(name: str, baseline: bool = False) -> str:
