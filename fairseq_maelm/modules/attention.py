@@ -1,6 +1,7 @@
 """Multi-head attention with an additive bias."""
 
-from typing import Any, Optional, Set, Tuple
+from functools import cache
+from typing import Any, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -82,6 +83,7 @@ def attend_packed(packed: Tensor, bias: Optional[AttentionBias], dropout: float,
     return attend(*unpack(packed), bias, dropout, path).transpose(1, 2)
 
 
+@cache
 def compile_around_attention() -> None:
     """Make torch.compile leave attention out of its graphs: it has kernels of its own.
 
@@ -89,12 +91,7 @@ def compile_around_attention() -> None:
     seconds, for every command.
     """
     for name in ("attend", "attend_packed"):
-        if name not in _OUTSIDE_GRAPHS:
-            _OUTSIDE_GRAPHS.add(name)
-            globals()[name] = torch.compiler.disable(globals()[name])
-
-
-_OUTSIDE_GRAPHS: Set[str] = set()
+        globals()[name] = torch.compiler.disable(globals()[name])
 
 
 def unpack(packed: Tensor) -> Tuple[Tensor, Tensor, Tensor]:

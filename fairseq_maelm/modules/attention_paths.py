@@ -67,7 +67,7 @@ def _find_kernels() -> Optional[ModuleType]:
         return None
 
 
-# Found once, at import: a compiler that follows ``choose_path`` could not follow this.
+# Found once: every layer of every step asks for it.
 _KERNELS = _find_kernels()
 
 
