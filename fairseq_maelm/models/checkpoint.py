@@ -51,6 +51,16 @@ def classification_heads(state_dict: Dict[str, Tensor]) -> Dict[str, List[int]]:
     }
 
 
+def register_heads(model: Any, state_dict: Dict[str, Tensor]) -> None:
+    """Give a model the heads of a checkpoint, with fresh weights: of sentences, and of tokens, which have no dense
+    layer."""
+    for name, (outputs, inner_dim) in classification_heads(state_dict).items():
+        if f"{_HEADS}{name}.dense.weight" in state_dict:
+            model.register_classification_head(name, outputs, inner_dim)
+        else:
+            model.register_token_head(name, outputs)
+
+
 def _drop(state_dict: Dict[str, Tensor], keys: List[str], reason: str) -> None:
     if keys:
         parameters = sum(state_dict[key].numel() for key in keys)
@@ -64,7 +74,8 @@ def _fit_heads(model: Any, state_dict: Dict[str, Tensor]) -> None:
     own = model.classification_heads.state_dict()
     for name, (classes, inner_dim) in classification_heads(state_dict).items():
         weight = own.get(f"{name}.out_proj.weight")
-        if weight is None or list(weight.shape) != [classes, inner_dim]:
+        same_kind = (f"{name}.dense.weight" in own) == (f"{_HEADS}{name}.dense.weight" in state_dict)
+        if weight is None or list(weight.shape) != [classes, inner_dim] or not same_kind:
             logger.warning(
                 "head %r of the checkpoint (%d classes) is dropped: the model %s",
                 name,

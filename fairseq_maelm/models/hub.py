@@ -13,7 +13,7 @@ from fairseq_maelm.corpus.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
 from fairseq_maelm.data.dataset import pad_rows
 from fairseq_maelm.data.encoder_view import EncoderView, Shown, encoder_input
 from fairseq_maelm.data.tokenizer import MASK, Tokenizer
-from fairseq_maelm.models.checkpoint import classification_heads
+from fairseq_maelm.models.checkpoint import register_heads
 from fairseq_maelm.models.maelm import MaelmModel
 
 
@@ -183,7 +183,7 @@ class MaelmHubInterface(nn.Module):
         self.model.register_classification_head(name, num_classes, **options)
 
     def predict(self, head: str, tokens: Tensor, return_logits: bool = False) -> Tensor:
-        """Classify sequences.
+        """Classify sequences or, by the head's kind, their tokens.
 
         Args:
             head: name of a head; fairseq's fine-tuning calls it "sentence_classification_head".
@@ -191,7 +191,7 @@ class MaelmHubInterface(nn.Module):
             return_logits: give scores instead of log-probabilities; for regression, always ask for them.
 
         Returns:
-            <float>[B, classes].
+            <float>[B, classes], or <float>[B, S, outputs] from a head that scores tokens.
 
         Raises:
             ValueError: if there is no such head.
@@ -242,8 +242,7 @@ def load(folder: str, checkpoint_file: str, data_folder: str = ".", **overrides:
     model = task.build_model(config.model, from_checkpoint=True)
     if not isinstance(model, MaelmModel):
         raise ValueError(f"{path} holds a {type(model).__name__} and no MaelmModel")
-    for name, (classes, inner_dim) in classification_heads(state["model"]).items():
-        model.register_classification_head(name, classes, inner_dim)
+    register_heads(model, state["model"])
     model.load_state_dict(state["model"], strict=True, model_cfg=config.model)
     tokenizer = Tokenizer(find_sentencepiece(folder, data), task.source_dictionary)
     return MaelmHubInterface(config, task, model, tokenizer).eval()

@@ -18,7 +18,7 @@ from fairseq_maelm.models.decoder import MaelmDecoder, Memory, build_decoder, en
 from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
 from fairseq_maelm.models.sizes import SIZES, fill_from_size
 from fairseq_maelm.modules.execution import execute
-from fairseq_maelm.modules.heads import ClassificationHead, MaskedTokenHead
+from fairseq_maelm.modules.heads import ClassificationHead, MaskedTokenHead, TokenHead
 from fairseq_maelm.modules.initialisation import initialize
 from fairseq_maelm.modules.linear_cross_entropy import MaskedTokenLoss
 from fairseq_maelm.modules.precision import in_its_precision
@@ -151,14 +151,15 @@ class MaelmModel(FairseqEncoderModel):
                 its own position, and every position is predicted.
             features_only: return the encoder's last states instead of predictions.
             return_all_hiddens: give the states of all layers in the second value.
-            classification_head_name: return the scores of this head, computed from the encoder's last states.
+            classification_head_name: return this head's scores of the encoder's last states.
             target: <int64>[M] the tokens at the masked slots in order; asks for their loss, as ``masked_token_loss``
                 computes it, and needs a layout.
 
         Returns:
             logits <float>[M, V] at the masked slots in order, or [B, S, V] without a layout; or the loss <float>[];
-            or features <float>[B, S, D]; or class scores <float>[B, classes]. And a dictionary whose ``inner_states``
-            holds L + 1 times <float>[B, S, D], or None; beside a loss it holds ``correct`` <int64>[] instead.
+            or features <float>[B, S, D]; or scores <float>[B, classes], of a token head <float>[B, S, outputs]. And a
+            dictionary whose ``inner_states`` holds L + 1 times <float>[B, S, D], or None; beside a loss it holds
+            ``correct`` <int64>[] instead.
         """
         if target is not None:
             loss, correct = self.masked_token_loss(src_tokens, layout, target)
@@ -251,9 +252,15 @@ class MaelmModel(FairseqEncoderModel):
             unused: other fairseq models take more; accepted so that stock tasks can call this one too.
         """
         width = self.config.encoder_embed_dim
+        self._add_head(name, ClassificationHead(width, inner_dim or width, num_classes, self.config.pooler_dropout))
+
+    def register_token_head(self, name: str, num_outputs: int, dropout: float = 0.0) -> None:
+        """Add a head that scores every token, as ``TokenHead`` does, to the heads that score sentences."""
+        self._add_head(name, TokenHead(self.config.encoder_embed_dim, num_outputs, dropout))
+
+    def _add_head(self, name: str, head: nn.Module) -> None:
         if name in self.classification_heads:
-            logger.warning("head %r is replaced by a new one with %d outputs", name, num_classes)
-        head = ClassificationHead(width, inner_dim or width, num_classes, self.config.pooler_dropout)
+            logger.warning("head %r is replaced by a new one with %d outputs", name, head.out_proj.out_features)
         head.apply(partial(initialize, std=self.config.init_std, embedding_std=self.config.embedding_init_std))
         self.classification_heads[name] = head.to(self.encoder.embed_tokens.weight.device).train(self.training)
 

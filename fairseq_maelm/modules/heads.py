@@ -1,4 +1,4 @@
-"""Prediction heads: masked tokens in pretraining, classes in fine-tuning."""
+"""Prediction heads: masked tokens in pretraining, classes of sentences or tokens in fine-tuning."""
 
 import torch
 import torch.nn.functional as F
@@ -71,3 +71,22 @@ class ClassificationHead(nn.Module):
         """<float>[B, S, D] to logits <float>[B, num_classes]."""
         pooled = torch.tanh(self.dense(self.dropout(states[:, 0])))
         return self.out_proj(self.dropout(pooled))
+
+
+class TokenHead(nn.Module):
+    """Scores of every token: dropout and one projection.
+
+    Args:
+        embed_dim: D.
+        num_outputs: scores of a token: tags, or 2 for the start and the end of an answer.
+        dropout: before the projection, in [0, 1).
+    """
+
+    def __init__(self, embed_dim: int, num_outputs: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.out_proj = nn.Linear(embed_dim, num_outputs)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """<float>[B, S, D] to logits <float>[B, S, num_outputs]."""
+        return self.out_proj(self.dropout(states))

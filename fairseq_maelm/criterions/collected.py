@@ -1,0 +1,70 @@
+"""Figures of a whole validation set, which are no mean of figures of its batches: F1, correlations, exact match.
+
+A criterion puts the predictions of a batch into its logging output, fairseq brings the logging outputs of all ranks
+together, and ``reduce_metrics`` hands them to ``log_collected``. They are kept by example, so that batches which are
+seen twice count once, and the figures are computed when validation ends. Such a criterion must say that its logging
+outputs cannot be summed.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from fairseq.logging import metrics
+from fairseq.logging.meters import Meter
+
+__all__ = ["Collected", "log_collected"]
+
+# fairseq does not print what begins with an underscore.
+_KEY = "_collected"
+
+
+class Collected(Meter):
+    """Predictions of a validation set by example, and what has been computed from all of them."""
+
+    def __init__(self) -> None:
+        self.rows: dict[Any, Any] = {}
+        self._figures: Mapping[str, float] | None = None
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.rows = {}
+        self._figures = None
+
+    def update(self, rows: Iterable[tuple[Any, Any]]) -> None:
+        """Add pairs of an example's key, unique in the set, and what is known of it."""
+        self.rows.update(rows)
+        self._figures = None
+
+    def figures(self, compute: Callable[[dict[Any, Any]], Mapping[str, float]]) -> Mapping[str, float]:
+        """The figures of all rows; computed once, however many of them are asked for."""
+        if self._figures is None:
+            self._figures = compute(self.rows)
+        return self._figures
+
+    @property
+    def smoothed_value(self) -> int:
+        """How many examples there are: the one figure that any such set has."""
+        return len(self.rows)
+
+
+def log_collected(
+    rows: Iterable[tuple[Any, Any]],
+    compute: Callable[[dict[Any, Any]], Mapping[str, float]],
+    names: Iterable[str],
+) -> None:
+    """Collect rows of a validation set and log figures of the whole set under their names.
+
+    Call it in ``reduce_metrics``, for validation alone: in training the rows of an epoch would pile up.
+
+    Args:
+        rows: pairs of an example's key and what is known of it, from all ranks; any order, repetitions count once.
+        compute: all rows, key -> what is known -> name -> figure. Called at the end of validation.
+        names: of the figures to log; ``compute`` gives at least these.
+    """
+    metrics.log_custom(Collected, _KEY, rows)
+
+    def value(name: str) -> Callable[[Any], float]:
+        return lambda meters: meters[_KEY].figures(compute)[name]
+
+    for name in names:
+        metrics.log_derived(name, value(name))
