@@ -2,7 +2,7 @@
 
 import logging
 from functools import partial
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 import torch
 import torch.nn.functional as F
@@ -258,7 +258,7 @@ class MaelmModel(FairseqEncoderModel):
         """Add a head that scores every token, as ``TokenHead`` does, to the heads that score sentences."""
         self._add_head(name, TokenHead(self.config.encoder_embed_dim, num_outputs, dropout))
 
-    def _add_head(self, name: str, head: nn.Module) -> None:
+    def _add_head(self, name: str, head: Union[ClassificationHead, TokenHead]) -> None:
         if name in self.classification_heads:
             logger.warning("head %r is replaced by a new one with %d outputs", name, head.out_proj.out_features)
         head.apply(partial(initialize, std=self.config.init_std, embedding_std=self.config.embedding_init_std))
