@@ -159,6 +159,8 @@ def _signal_group(process: int, number: int) -> None:
 def main(address: str) -> None:
     """Import what the commands need, then serve those who have been waiting since."""
     server = Server(address)
+    # Should an import ask whether there is a GPU, this keeps CUDA from being initialised, which a fork cannot inherit.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     for module in COMMANDS.values():
         importlib.import_module(module)
     server.serve()
