@@ -1,0 +1,37 @@
+"""Random attention to compute along several paths."""
+
+import torch
+
+from fairseq_maelm.modules.attention import attend, unpack
+from fairseq_maelm.modules.attention_bias import AttentionBias
+
+
+class Problem:
+    """Random attention over several layers that share a bias, as an encoder has it."""
+
+    def __init__(self, batch, heads, length, width, span, shared, padded, seed=0, dtype=torch.float64, layers=2):
+        generator = torch.Generator().manual_seed(seed)
+
+        def draw(*shape):
+            return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+        self.packed = [draw(batch, length, 3, heads, width).requires_grad_() for _ in range(layers)]
+        self.table = draw(heads, 2 * span - 1).requires_grad_()
+        self.weights = draw(batch, heads, length, width)
+        rows = 1 if shared else batch
+        self.positions = torch.stack([torch.randperm(span, generator=generator)[:length] for _ in range(rows)])
+        self.lengths = torch.randint(0, length + 1, (batch,), generator=generator) if padded else None
+
+    @property
+    def leaves(self):
+        return [*self.packed, self.table]
+
+    def outputs(self, path, dropout=0.0, attention=attend):
+        bias = AttentionBias(self.table, self.positions, self.lengths)
+        return [attention(*unpack(packed), bias, dropout, path) for packed in self.packed]
+
+    def results(self, path, dropout=0.0, attention=attend):
+        """Outputs and the gradients of all leaves."""
+        outputs = self.outputs(path, dropout, attention)
+        loss = sum(((layer + 1) * output * self.weights).sum() for layer, output in enumerate(outputs))
+        return [output.detach() for output in outputs] + list(torch.autograd.grad(loss, self.leaves))

@@ -1,0 +1,209 @@
+"""Requests for a preparation: the same again, another for the same folder, and impossible ones."""
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairseq_maelm.corpus import CorpusError, prepare, steps
+from fairseq_maelm.corpus.files import FolderLock
+
+from .texts import (
+    as_text,
+    contents,
+    flat,
+    make_documents,
+    settings_for,
+    train_model,
+    write_text,
+)
+
+DOCUMENTS = make_documents(120)
+
+
+@pytest.fixture(autouse=True)
+def many_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks so small that documents lie across them."""
+    monkeypatch.setattr(steps, "CHUNK_BYTES", 3000)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the corpus text.txt."""
+    write_text(tmp_path / "text.txt", DOCUMENTS)
+    return tmp_path
+
+
+def test_the_same_request_again_does_nothing(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    prepare(settings_for(folder))
+    before = {path: path.stat().st_mtime_ns for path in (folder / "data").iterdir()}
+    (folder / "data" / "unfinished").mkdir()
+    caplog.set_level(logging.INFO)
+    again = prepare(settings_for(folder, workers=2))
+    assert again.was_there
+    assert "nothing to do" in caplog.text
+    assert {path: path.stat().st_mtime_ns for path in (folder / "data").iterdir()} == before
+
+
+def test_a_copy_of_the_same_text_counts_as_the_same_input(folder: Path) -> None:
+    prepare(settings_for(folder))
+    (folder / "elsewhere").mkdir()
+    copy = Path(shutil.copy(folder / "text.txt", folder / "elsewhere" / "text.txt"))
+    assert prepare(settings_for(folder, inputs=(copy,))).was_there
+
+
+OTHER_REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
+    "seed": ({"seed": 7}, "--seed was 1 and is now 7"),
+    "fraction": ({"valid_fraction": 0.5}, "--valid-fraction was None and is now 0.5"),
+    "documents": ({"valid_documents": 6}, "--valid-documents was 5 and is now 6"),
+    "size": ({"vocabulary_size": 121}, "--vocabulary-size was 120 and is now 121"),
+    "preset": ({"preset": "cased"}, "--preset was 'uncased' and is now 'cased'"),
+    "shards": ({"shards": 2}, "--shards was 1 and is now 2"),
+    "duplicates": ({"deduplicate": True}, "--deduplicate was False and is now True"),
+    "coverage": ({"character_coverage": 1.0}, "--character-coverage was 0.9995 and is now 1.0"),
+    "sample": ({"sample_megabytes": 5}, "--sample-megabytes was 100.0 and is now 5"),
+    "field": ({"json_field": "body"}, "--json-field was 'text' and is now 'body'"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_REQUESTS)
+def test_another_request_for_the_same_folder_names_the_difference(finished: Path, name: str) -> None:
+    changes, message = OTHER_REQUESTS[name]
+    before = contents(finished / "data")
+    with pytest.raises(CorpusError, match=message):
+        prepare(settings_for(finished, **changes))
+    assert contents(finished / "data") == before
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a finished preparation, not to be changed."""
+    folder = tmp_path_factory.mktemp("finished")
+    write_text(folder / "text.txt", DOCUMENTS)
+    prepare(settings_for(folder))
+    return folder
+
+
+def test_changed_inputs_are_noticed(folder: Path) -> None:
+    prepare(settings_for(folder))
+    model = folder / "m.model"
+    model.write_bytes(train_model(flat(DOCUMENTS)))
+    with pytest.raises(CorpusError, match=r"--sentencepiece-model was None and is now 'm\.model'"):
+        prepare(settings_for(folder, sentencepiece_model=model))
+    write_text(folder / "more.txt", DOCUMENTS)
+    with pytest.raises(CorpusError, match="inputs was 1 files and is now 2"):
+        prepare(settings_for(folder, inputs=(folder / "text.txt", folder / "more.txt")))
+    with pytest.raises(CorpusError, match=r"inputs had the file .*text\.txt and now has .*more\.txt"):
+        prepare(settings_for(folder, inputs=(folder / "more.txt",)))
+    write_text(folder / "text.txt", list(reversed(DOCUMENTS)))
+    with pytest.raises(CorpusError, match=r"the file .*text\.txt was changed since"):
+        prepare(settings_for(folder))
+
+
+def test_a_damaged_result_is_noticed(folder: Path) -> None:
+    prepare(settings_for(folder))
+    (folder / "data" / "train.bin").unlink()
+    with pytest.raises(CorpusError, match=r"train\.bin is missing or was changed"):
+        prepare(settings_for(folder))
+
+
+def test_an_output_folder_that_holds_something_else_is_left_alone(folder: Path) -> None:
+    (folder / "data").mkdir()
+    (folder / "data" / "thesis.txt").write_text("ten years of work")
+    with pytest.raises(CorpusError, match=r"data holds something else \(thesis\.txt\)"):
+        prepare(settings_for(folder))
+    assert [path.name for path in (folder / "data").iterdir()] == ["thesis.txt"]
+    (folder / "data" / "manifest.json").write_text("{}")
+    with pytest.raises(CorpusError, match="was not written by `maelm prepare`"):
+        prepare(settings_for(folder))
+    (folder / "data" / "manifest.json").write_text("{")
+    with pytest.raises(CorpusError, match=r"manifest\.json is damaged"):
+        prepare(settings_for(folder))
+    with pytest.raises(CorpusError, match=r"thesis\.txt exists and is not a folder"):
+        prepare(settings_for(folder, output=folder / "data" / "thesis.txt"))
+
+
+def test_two_runs_into_one_folder_are_kept_apart(folder: Path) -> None:
+    (folder / "data" / "unfinished").mkdir(parents=True)
+    with (
+        FolderLock(folder / "data" / "unfinished" / "lock"),
+        pytest.raises(CorpusError, match="another `maelm prepare` is writing to .*data;"),
+    ):
+        prepare(settings_for(folder))
+    prepare(settings_for(folder))
+
+
+BAD_REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
+    "no inputs": ({"inputs": ()}, "name at least one input"),
+    "fraction 0": ({"valid_fraction": 0.0}, "--valid-fraction must lie between 0 and 1"),
+    "fraction 1": ({"valid_fraction": 1.0}, "--valid-fraction must lie between 0 and 1"),
+    "fraction rounds to none": ({"valid_fraction": 0.001}, "validation split is empty: the fraction 0.001 of 120"),
+    "documents 0": ({"valid_documents": 0}, "--valid-documents must be at least 1"),
+    "all documents": ({"valid_documents": 120}, "hold 120 documents .* 120 for validation leave none"),
+    "two kinds of validation": (
+        {"valid_fraction": 0.1, "valid_documents": 3},
+        "--valid-fraction and --valid-documents exclude each other",
+    ),
+    "shards": ({"shards": 0}, "--shards must lie in 1 ... 100"),
+    "more shards than documents": ({"shards": 100}, "120 documents are too few for 100 shards"),
+    "workers": ({"workers": 0}, "--workers must be at least 1"),
+    "preset": ({"preset": "titlecase"}, "--preset must be one of uncased, cased"),
+    "size": ({"vocabulary_size": 3}, "--vocabulary-size must be at least 4"),
+    "size too large": (
+        {"vocabulary_size": 50_000},
+        r"50000 pieces is too large for this text, which gives \d+ at most",
+    ),
+    "coverage": ({"character_coverage": 0.5}, "--character-coverage must lie in 0.98 ... 1"),
+    "sample": ({"sample_megabytes": 0}, "--sample-megabytes must be positive"),
+    "model and size": (
+        {"sentencepiece_model": Path("m"), "vocabulary_size": 9},
+        "--sentencepiece-model brings a vocabulary, so --vocabulary-size has no use",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_REQUESTS)
+def test_bad_requests_are_refused(folder: Path, name: str) -> None:
+    changes, message = BAD_REQUESTS[name]
+    with pytest.raises(CorpusError, match=message):
+        prepare(settings_for(folder, **changes))
+    assert not (folder / "data" / "manifest.json").exists()
+
+
+def test_texts_without_documents_are_refused(folder: Path) -> None:
+    (folder / "blank.txt").write_text("\n \n\u200b\n")
+    with pytest.raises(CorpusError, match="the inputs hold no documents"):
+        prepare(settings_for(folder, inputs=(folder / "blank.txt",)))
+    with pytest.raises(CorpusError, match="validation split is empty: the files given by --valid"):
+        prepare(settings_for(folder, output=folder / "b", valid=(folder / "blank.txt",)))
+
+
+def test_a_file_is_read_for_one_purpose(folder: Path) -> None:
+    with pytest.raises(CorpusError, match=r"text\.txt is among the inputs and --valid more than once"):
+        prepare(settings_for(folder, valid=(folder / "text.txt",)))
+    with pytest.raises(CorpusError, match="more than once"):
+        prepare(settings_for(folder, inputs=(folder, folder / "text.txt"), output=folder.parent / "apart"))
+
+
+def test_an_output_inside_an_input_is_refused(folder: Path) -> None:
+    with pytest.raises(CorpusError, match="lies inside the input folder"):
+        prepare(settings_for(folder, inputs=(folder,)))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_in_a_worker_reaches_the_user(folder: Path, workers: int) -> None:
+    with open(folder / "text.txt", "ab") as stream:
+        stream.write(b"\xff\n")
+    line = as_text(DOCUMENTS).count("\n") + 1
+    with pytest.raises(CorpusError, match=rf"text\.txt:{line}: not valid UTF-8"):
+        prepare(settings_for(folder, workers=workers))
+
+
+@pytest.mark.parametrize("content", [b"", b"not a model"])
+def test_a_bad_model_is_refused_before_any_work(folder: Path, content: bytes) -> None:
+    (folder / "bad.model").write_bytes(content)
+    with pytest.raises(CorpusError, match=r"bad\.model is not a sentencepiece model"):
+        prepare(settings_for(folder, sentencepiece_model=folder / "bad.model"))
+    assert not (folder / "data").exists()
