@@ -6,6 +6,7 @@ every prediction by its example until validation ends.
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from fairseq.logging import metrics
 from torch import Tensor
 
 from fairseq_maelm.criterions.collected import log_collected
+from fairseq_maelm.data.sentence_prediction import example_lengths
 from fairseq_maelm.glue.metrics import classification_figures, regression_figures
 
 # Labels that F1 is of unless an option says otherwise: those of GLUE's tasks that are scored by it.
@@ -45,11 +47,13 @@ class MaelmSentencePredictionCriterion(FairseqCriterion):
     percent.
 
     Raises:
-        ValueError: the task's number of classes is not that of its labels, or the positive label is none of them.
+        ValueError: the task's number of classes is not that of its labels, the positive label is none of them, or
+            training examples are too long, which fairseq would leave out with no more than a warning.
     """
 
     def __init__(self, cfg: MaelmSentencePredictionConfig, task: Any) -> None:
         super().__init__(task)
+        _refuse_skipped_examples(task.cfg)
         self.head = cfg.classification_head_name
         self.regression = cfg.regression_target
         self.positive: Optional[int] = None
@@ -120,6 +124,19 @@ class MaelmSentencePredictionCriterion(FairseqCriterion):
     def logging_outputs_can_be_summed() -> bool:
         """Predictions are no sums."""
         return False
+
+
+def _refuse_skipped_examples(task_config: Any) -> None:
+    if str(task_config.shorten_method) != "none":
+        return
+    lengths = example_lengths(Path(task_config.data), "train")
+    too_long = int((lengths > task_config.max_positions).sum())
+    if too_long:
+        raise ValueError(
+            f"{too_long:,} training examples of {task_config.data} are longer than the {task_config.max_positions} "
+            f"positions of the model (the longest has {lengths.max()}) and would be left out: prepare the data with "
+            f"--max-positions {task_config.max_positions}, or give --shorten-method truncate"
+        )
 
 
 def class_names(dictionary: Any) -> List[str]:

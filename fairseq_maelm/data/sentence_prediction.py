@@ -14,7 +14,7 @@ from typing import Any, Optional
 import numpy as np
 import torch
 from fairseq.data import Dictionary
-from fairseq.data.indexed_dataset import make_builder
+from fairseq.data.indexed_dataset import MMapIndexedDataset, make_builder
 from numpy.typing import NDArray
 
 from fairseq_maelm.corpus.errors import CorpusError
@@ -40,6 +40,23 @@ def copy_vocabulary(data: Path, folder: Path, sentences: int) -> None:
     for number in range(sentences):
         shutil.copyfile(data / DICTIONARY_FILE, folder / f"input{number}" / DICTIONARY_FILE)
     shutil.copyfile(data / MODEL_FILE, folder / "input0" / MODEL_FILE)
+
+
+def example_lengths(folder: Path, split: str) -> NDArray[np.int64]:
+    """Tokens of each example of a split, with those that the task puts around sentences.
+
+    Returns:
+        <int64>[n]: of ``<s> a </s>`` or ``<s> a </s> </s> b </s>``.
+    """
+    lengths: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+    for prefix in (folder / f"input{number}" / split for number in range(2)):
+        if prefix.with_suffix(".idx").is_file():
+            # By a name: without one the file is closed, and its sizes with it, before they are read.
+            dataset = MMapIndexedDataset(str(prefix))
+            # The end symbols are stored; one more symbol stands in front of each sentence.
+            own = np.array(dataset.sizes, dtype=np.int64) + 1
+            lengths = lengths + own if len(lengths) else own
+    return lengths
 
 
 class SplitWriter:
