@@ -82,7 +82,9 @@ def regression_figures(predictions: Array, targets: Array) -> dict[str, float]:
 
 def _correlation(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
     """Covariance of two <float64>[n, k], summed over k, over the root of the product of both variances; in [-1, 1]."""
-    # Scaled first: the squares of very small or very large numbers leave the range of float64.
+    # From their first entry on, so that what is constant is exactly so; and scaled, because the squares of very small
+    # or very large numbers leave the range of float64.
+    first, second = (each - each[0] for each in (first, second))
     first, second = (each - each.mean(axis=0) for each in (first, second))
     scales = [float(np.abs(each).max(initial=0.0)) for each in (first, second)]
     if np.isnan(scales).any() or np.isinf(scales).any():
