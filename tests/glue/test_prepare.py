@@ -17,7 +17,24 @@ from fairseq_maelm.glue import prepare as prepare_module
 from fairseq_maelm.glue.folder import TaskFolder
 from fairseq_maelm.glue.prepare import GlueSettings, prepare_task
 
-WORDS = "the cook sailed a boat and ate bread while it rained on an old harbour wall".split()
+WORDS = [
+    "the",
+    "cook",
+    "sailed",
+    "a",
+    "boat",
+    "and",
+    "ate",
+    "bread",
+    "while",
+    "it",
+    "rained",
+    "on",
+    "an",
+    "old",
+    "harbour",
+    "wall",
+]
 LONG = " ".join(WORDS * 4)
 
 
@@ -81,7 +98,18 @@ def test_everything_is_kept_and_cut_to_the_models_length(tmp_path, data):
 
 
 def test_scores_are_stored_between_0_and_1(tmp_path, data):
-    columns = "index genre filename year old_index source1 source2 sentence1 sentence2 score".split()
+    columns = [
+        "index",
+        "genre",
+        "filename",
+        "year",
+        "old_index",
+        "source1",
+        "source2",
+        "sentence1",
+        "sentence2",
+        "score",
+    ]
     (tmp_path / "glue" / "STS-B").mkdir(parents=True)
     row = "\t".join(["0", "g", "f", "y", "1", "n", "n", "A.", "B."])
     for name in ("train", "dev"):
