@@ -13,6 +13,11 @@ from collections.abc import Sequence
 SUB_COMMANDS = {
     "analyze": ("fairseq_maelm.analysis.command", "measure representations: effective rank, subspace of [MASK]"),
     "prepare": ("fairseq_maelm.corpus.command", "turn raw text into a data folder for fairseq-train"),
+    "predict-glue": (
+        "fairseq_maelm.glue.predict_command",
+        "write GLUE submission files and dev figures of a checkpoint",
+    ),
+    "prepare-glue": ("fairseq_maelm.glue.prepare_command", "turn the files of GLUE into folders for fine-tuning"),
     "user-dir": ("fairseq_maelm.user_dir", "print the folder to give to fairseq as --user-dir"),
 }
 

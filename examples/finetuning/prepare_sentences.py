@@ -19,17 +19,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-from fairseq.data import Dictionary, indexed_dataset
+from fairseq.data import Dictionary
 from tqdm import tqdm
 
 # The package is found beside the examples when it is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from fairseq_maelm.corpus import CorpusError, FairseqEncoder, clean_text, load_sentencepiece
+from fairseq_maelm.corpus.vocabulary import DICTIONARY_FILE, MODEL_FILE
+from fairseq_maelm.data.sentence_prediction import SplitWriter, copy_vocabulary, label_dictionary
 
-SENTENCEPIECE_MODEL = "sentencepiece.bpe.model"
-DICTIONARY = "dict.txt"
 CHUNK = 10_000
 
 
@@ -73,17 +72,12 @@ def read_table(path: Path) -> Iterator[Example]:
             yield Example(place, sentences, cells[-1].strip())
 
 
-def label_dictionary(train: Path) -> Dictionary:
+def labels_of(train: Path) -> Dictionary:
     """Return the labels of the training table in alphabetical order, which is the order of the classes."""
     labels = sorted({example.label for example in read_table(train)})
     if len(labels) < 2:
         raise CorpusError(f"{train} has {len(labels)} different labels; classification needs two at least")
-    dictionary = Dictionary()
-    for label in labels:
-        if label in dictionary:
-            raise CorpusError(f"the label {label!r} is spelled like one of fairseq's special symbols: rename it")
-        dictionary.add_symbol(label)
-    return dictionary
+    return label_dictionary(labels)
 
 
 def checked_number(example: Example) -> str:
@@ -97,65 +91,37 @@ def checked_number(example: Example) -> str:
     return repr(number)
 
 
-class SplitWriter:
-    """Writes one split.
+def checked_label(example: Example, sentences: int, labels: Dictionary | None) -> str:
+    """Return the label as it is stored.
 
-    Args:
-        folder: of the task.
-        split: "train", "valid" or "test".
-        columns: sentences of an example, 1 or 2.
-        encoder: turns sentences into tokens.
-        labels: the classes, or None for regression.
+    Raises:
+        CorpusError: another number of sentences than in the first table, an unknown label, or not a number.
     """
+    if len(example.sentences) != sentences:
+        raise CorpusError(f"{example.place} has {len(example.sentences)} sentences, and the training table {sentences}")
+    if labels is None:
+        return checked_number(example)
+    if example.label not in labels:
+        raise CorpusError(f"{example.place} has the label {example.label!r}, which no training example has")
+    return example.label
 
-    def __init__(
-        self, folder: Path, split: str, columns: int, encoder: FairseqEncoder, labels: Dictionary | None
-    ) -> None:
-        self.folder, self.split, self.columns = folder, split, columns
-        self.encoder, self.labels = encoder, labels
-        self.inputs = [self._builder(f"input{number}", encoder.dictionary_size) for number in range(columns)]
-        self.classes = None if labels is None else self._builder("label", len(labels))
-        self.numbers: list[str] = []
 
-    def _builder(self, name: str, symbols: int) -> indexed_dataset.MMapIndexedDatasetBuilder:
-        (self.folder / name).mkdir(exist_ok=True)
-        return indexed_dataset.make_builder(f"{self.folder / name / self.split}.bin", impl="mmap", vocab_size=symbols)
-
-    def add(self, examples: list[Example]) -> None:
-        """Encode and store examples.
-
-        Raises:
-            CorpusError: another number of columns than in the first table, an unknown label, or not a number.
-        """
-        for example in examples:
-            if len(example.sentences) != self.columns:
-                raise CorpusError(
-                    f"{example.place} has {len(example.sentences)} sentences, and the training table {self.columns}"
-                )
-            self._add_label(example)
-        for number, builder in enumerate(self.inputs):
-            for tokens in self.encoder.encode([example.sentences[number] for example in examples]):
-                builder.add_item(torch.from_numpy(tokens.astype("int64")))
-
-    def _add_label(self, example: Example) -> None:
-        if self.labels is None or self.classes is None:
-            self.numbers.append(checked_number(example))
-            return
-        if example.label not in self.labels:
-            raise CorpusError(f"{example.place} has the label {example.label!r}, which no training example has")
-        self.classes.add_item(torch.tensor([self.labels.index(example.label), self.labels.eos()]))
-
-    def close(self) -> None:
-        """Write what belongs at the end."""
-        named = [(f"input{number}", builder) for number, builder in enumerate(self.inputs)]
-        if self.classes is not None:
-            named.append(("label", self.classes))
-        else:
-            (self.folder / "label").mkdir(exist_ok=True)
-            lines = "".join(f"{number}\n" for number in self.numbers)
-            (self.folder / "label" / f"{self.split}.label").write_text(lines, encoding="ascii")
-        for name, builder in named:
-            builder.finalize(f"{self.folder / name / self.split}.idx")
+def write_split(
+    writer: SplitWriter, table: Path, sentences: int, encoder: FairseqEncoder, labels: Dictionary | None
+) -> None:
+    """Encode and store a table."""
+    # One iterator for all chunks: a bar that is asked for another one ends the examples early.
+    progress = iter(tqdm(read_table(table), desc=table.stem, unit=" examples", mininterval=1))
+    count = 0
+    while examples := list(itertools.islice(progress, CHUNK)):
+        stored = [checked_label(example, sentences, labels) for example in examples]
+        columns = [encoder.encode(column) for column in zip(*(example.sentences for example in examples))]
+        for label, *tokens in zip(stored, *columns):
+            writer.add(tokens, label)
+        count += len(examples)
+    if not count:
+        raise CorpusError(f"{table} is empty")
+    writer.close()
 
 
 def prepare(data: Path, tables: dict[str, Path], output: Path, regression: bool) -> None:
@@ -167,29 +133,21 @@ def prepare(data: Path, tables: dict[str, Path], output: Path, regression: bool)
     """
     if output.exists():
         raise CorpusError(f"{output} exists already: name another folder, or remove it first")
-    encoder = FairseqEncoder(load_sentencepiece(data / SENTENCEPIECE_MODEL))
-    labels = None if regression else label_dictionary(tables["train"])
+    encoder = FairseqEncoder(load_sentencepiece(data / MODEL_FILE))
+    labels = None if regression else labels_of(tables["train"])
     first = next(read_table(tables["train"]), None)
     if first is None:
         raise CorpusError(f"{tables['train']} is empty")
+    sentences = len(first.sentences)
     partial = output.with_name(output.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     for split, table in tables.items():
-        writer = SplitWriter(partial, split, len(first.sentences), encoder, labels)
-        progress = tqdm(read_table(table), desc=split, unit=" examples", mininterval=1)
-        count = 0
-        while examples := list(itertools.islice(progress, CHUNK)):
-            writer.add(examples)
-            count += len(examples)
-        if not count:
-            raise CorpusError(f"{table} is empty")
-        writer.close()
-    for number in range(len(first.sentences)):
-        shutil.copyfile(data / DICTIONARY, partial / f"input{number}" / DICTIONARY)
-    shutil.copyfile(data / SENTENCEPIECE_MODEL, partial / "input0" / SENTENCEPIECE_MODEL)
+        writer = SplitWriter(partial, split, sentences, encoder.dictionary_size, labels)
+        write_split(writer, table, sentences, encoder, labels)
+    copy_vocabulary(data, partial, sentences)
     if labels is not None:
-        labels.save(str(partial / "label" / DICTIONARY))
+        labels.save(str(partial / "label" / DICTIONARY_FILE))
     os.replace(partial, output)
 
 

@@ -61,7 +61,8 @@ def log_collected(
         compute: all rows, key -> what is known -> name -> figure. Called at the end of validation.
         names: of the figures to log; ``compute`` gives at least these.
     """
-    metrics.log_custom(Collected, _KEY, rows)
+    # fairseq hands them to one meter after the other: an iterator would be empty for the second.
+    metrics.log_custom(Collected, _KEY, list(rows))
 
     def value(name: str) -> Callable[[Any], float]:
         return lambda meters: meters[_KEY].figures(compute)[name]

@@ -15,12 +15,31 @@ from .sources import PACKAGE, count_package_files, module_name, package_files, p
 LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "pure functions",
-        ("version", "user_dir", "batch", "flops", "corpus", "data.masking", "models.sizes", "warm_start"),
+        (
+            *("version", "user_dir", "batch", "flops", "libraries", "corpus", "warm_start", "hf", "models.sizes"),
+            *("data.masking", "tagging", "retrieval"),
+            *("glue.metrics", "glue.layout", "glue.reading", "glue.truncation", "glue.folder"),
+            *(f"prompting.{name}" for name in ("template", "metrics", "prompts", "tables", "few_shot", "checksums")),
+        ),
     ),
-    ("modules and data", ("modules", "data", "optim")),
+    (
+        "modules and data",
+        (
+            *("modules", "data", "optim", "exchange", "squad", "prompting"),
+            *("tagging.dataset", "retrieval.datasets", "retrieval.validation"),
+        ),
+    ),
     ("models and criterions", ("models", "criterions")),
     ("tasks", ("tasks",)),
-    ("hub, export and analysis", ("models.hub", "export", "analysis", "finetune")),
+    (
+        "hub, export and analysis",
+        (
+            *("models.hub", "export", "importing", "runtime", "analysis", "finetune", "sweep", "glue"),
+            *("prompting.command", "tagging.predict", "tagging.tag_command"),
+            *("squad.inference", "squad.predict_command", "squad.answer_command"),
+            *("retrieval.prepare", "retrieval.prepare_command", "retrieval.embed", "retrieval.embed_command"),
+        ),
+    ),
     ("registration", ("",)),
     ("command line", ("cli",)),
 )

@@ -1,0 +1,52 @@
+"""Cutting examples to the model's length without losing their end symbols."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Tokens = NDArray[np.unsignedinteger]
+
+
+def special_tokens(sentences: int) -> int:
+    """Special tokens around one sentence, ``<s> a </s>``, or two, ``<s> a </s> </s> b </s>``."""
+    return 2 * sentences
+
+
+def shortened_lengths(lengths: Sequence[int], room: int) -> list[int]:
+    """How many tokens of each sentence stay.
+
+    The longer of two sentences loses tokens until both are equally long, then both lose them in turn, the second one
+    first, as in BERT's code.
+
+    Args:
+        lengths: tokens of the one or two sentences, special ones not counted.
+        room: tokens that may stay in all, at least one a sentence.
+    """
+    if sum(lengths) <= room:
+        return list(lengths)
+    if len(lengths) == 1:
+        return [room]
+    first, second = lengths
+    if first <= room // 2:
+        return [first, room - first]
+    if second <= room // 2:
+        return [room - second, second]
+    return [room - room // 2, room // 2]
+
+
+def truncate(sentences: Sequence[Tokens], max_positions: int) -> tuple[list[Tokens], bool]:
+    """Cut the sentences of an example so that it fits the model with its special tokens.
+
+    Args:
+        sentences: <uint16 or uint32>[tokens] each, with </s> at the end, which stays.
+        max_positions: of the model.
+
+    Returns:
+        the sentences, and whether anything was cut.
+    """
+    lengths = [len(sentence) - 1 for sentence in sentences]
+    kept = shortened_lengths(lengths, max_positions - special_tokens(len(sentences)))
+    if kept == lengths:
+        return list(sentences), False
+    return [np.append(sentence[:length], sentence[-1]) for sentence, length in zip(sentences, kept)], True

@@ -1,0 +1,224 @@
+"""GLUE through the real commands: files, folders, fine-tuning, figures, predictions, and the checkpoint in the hub."""
+
+import json
+import random
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from end_to_end.test_distributed import run_ranks
+from end_to_end.toy import ROOT, TINY_TRAINING, TOPICS, run, sentence, train_log, write_corpus
+from fairseq_maelm import MaelmModel, cli
+
+GLUE = ROOT / "examples" / "glue"
+HEAD = "sentence_classification_head"
+# Premises and hypotheses about the same topic entail each other; of other pairs the order of the topics decides.
+MNLI_ROWS = {"train": 96, "dev_matched": 33, "dev_mismatched": 17, "test_matched": 9, "test_mismatched": 5}
+STS_ROWS = {"train": 48, "dev": 20, "test": 7}
+MNLI_COLUMNS = "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse sentence1_parse "
+MNLI_COLUMNS += "sentence2_parse sentence1 sentence2"
+STS_COLUMNS = "index genre filename year old_index source1 source2 sentence1 sentence2"
+
+pytestmark = pytest.mark.slow
+
+
+def write_table(path: Path, columns: str, rows: list[list[str]]) -> None:
+    lines = ["\t".join(columns.split()), *("\t".join(row) for row in rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def write_glue(folder: Path) -> None:
+    """MNLI and STS-B in GLUE's layout, about the toy corpus' topics."""
+    generator = random.Random(3)
+    topics = sorted(TOPICS)
+    for task in ("MNLI", "STS-B"):
+        (folder / task).mkdir(parents=True)
+    for name, count in MNLI_ROWS.items():
+        rows = []
+        for number in range(count):
+            first, second = generator.choice(topics), generator.choice(topics)
+            label = "entailment" if first == second else "neutral" if first < second else "contradiction"
+            row = [str(number), *"abcdefg", sentence(first, generator), sentence(second, generator)]
+            votes = [] if name.startswith("test") else [label] * (2 if name == "train" else 6)
+            rows.append(row + votes)
+        labels = {"train": " label1 gold_label", "dev": " label1 label2 label3 label4 label5 gold_label", "test": ""}
+        write_table(folder / "MNLI" / f"{name}.tsv", MNLI_COLUMNS + labels[name.split("_")[0]], rows)
+    for name, count in STS_ROWS.items():
+        rows = []
+        for number in range(count):
+            first, second = generator.choice(topics), generator.choice(topics)
+            row = [str(number), *"abcdef", sentence(first, generator), sentence(second, generator)]
+            score = [] if name == "test" else [f"{4.5 if first == second else generator.random():.3f}"]
+            rows.append(row + score)
+        write_table(folder / "STS-B" / f"{name}.tsv", STS_COLUMNS + ("" if name == "test" else " score"), rows)
+
+
+def prepare(glue: Path, data: Path, output: Path) -> Path:
+    words = ["--accept-counts", "--max-positions", "96"]
+    cli.main(["prepare-glue", str(glue), "--data", str(data), "--output", str(output), *words])
+    return output
+
+
+@pytest.fixture(scope="module")
+def tasks(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("glue")
+    write_glue(folder / "glue")
+    return prepare(folder / "glue", toy_data, folder / "tasks")
+
+
+@pytest.fixture(scope="module")
+def pretrained(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pretrained")
+    short = ["--max-update", 10, "--disable-validation", "--max-positions", 96]
+    run(["fairseq-train", toy_data, *TINY_TRAINING, *short, "--save-dir", folder])
+    return folder / "checkpoint_last.pt"
+
+
+def recipe(task: str, tasks: Path, checkpoint: Path, save_dir: Path, **variables: str) -> str:
+    environment = {"LEARNING_RATE": "1e-3", "EPOCHS": "2", "BATCH_SIZE": "16", "GPUS": "0", **variables}
+    words = ["bash", GLUE / "run.sh", task, tasks, checkpoint, save_dir, "--num-workers", 0]
+    return run(words, environment=environment)
+
+
+@pytest.fixture(scope="module")
+def mnli(tasks: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The recipe's command for MNLI without its save directory; dropout is off, so that it can be cut over ranks."""
+    words = shlex.split(recipe("MNLI", tasks, pretrained, tmp_path_factory.mktemp("unused"), DRY_RUN="1"))
+    place = words.index("--save-dir")
+    return [*words[:place], *words[place + 2 :], "--dropout", "0", "--attention-dropout", "0"]
+
+
+@pytest.fixture(scope="module")
+def whole(mnli: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, validations(run([*mnli, "--save-dir", folder]))
+
+
+def validations(output: str) -> list[dict[str, Any]]:
+    return [entry for entry in train_log(output) if entry["split"] in ("valid", "valid1")]
+
+
+def predict(capsys: pytest.CaptureFixture[str], *words: Any) -> list[dict[str, Any]]:
+    """Run ``maelm predict-glue`` and return its lines of figures."""
+    capsys.readouterr()
+    cli.main(["predict-glue", *map(str, words), "--device", "cpu"])
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def predictions(path: Path) -> list[tuple[str, str]]:
+    header, *lines = path.read_text(encoding="ascii").splitlines()
+    assert header == "index\tprediction"
+    pairs = [line.split("\t") for line in lines]
+    return [(index, prediction) for index, prediction in pairs]
+
+
+def test_both_dev_sets_in_one_run_and_every_prediction_as_the_hub_gives_it(tasks, whole, tmp_path, capsys):
+    folder, logged = whole
+    assert [entry["split"] for entry in logged] == ["valid", "valid1"] * 2
+    best = max(logged[::2], key=lambda entry: entry["valid_accuracy"])
+    figures = predict(capsys, tasks / "MNLI", folder / "checkpoint_best.pt", "--output", tmp_path, "--batch-size", 7)
+    assert [(line["task"], line["split"]) for line in figures] == [("MNLI-m", "valid"), ("MNLI-mm", "valid1")]
+    assert figures[0]["accuracy"] == pytest.approx(best["valid_accuracy"], abs=1e-3), "matched chooses the checkpoint"
+    other = logged[logged.index(best) + 1]
+    assert other["split"] == "valid1"
+    assert figures[1]["accuracy"] == pytest.approx(other["valid1_accuracy"], abs=1e-3)
+    assert figures[1]["mcc"] == pytest.approx(other["valid1_mcc"], abs=1e-3)
+    assert "f1" not in figures[0]
+
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"MNLI-m.tsv", "MNLI-mm.tsv", "MNLI-m.dev.tsv", "MNLI-mm.dev.tsv"}
+    hub = MaelmModel.from_pretrained(str(folder), "checkpoint_best.pt", str(tasks / "MNLI"))
+    labels = hub.task.label_dictionary
+    for name, table in (("MNLI-mm.tsv", "test_mismatched"), ("MNLI-m.dev.tsv", "dev_matched")):
+        lines = (tasks.parent / "glue" / "MNLI" / f"{table}.tsv").read_text(encoding="utf-8").splitlines()[1:]
+        expected = []
+        for number, cells in enumerate(line.split("\t") for line in lines):
+            scores = hub.predict(HEAD, hub.encode(cells[8], cells[9]))
+            expected.append((str(number), labels[labels.nspecial + int(scores.argmax())]))
+        assert predictions(tmp_path / name) == expected
+        assert len(expected) == MNLI_ROWS[table]
+    assert {label for _, label in predictions(tmp_path / "MNLI-m.dev.tsv")} <= {
+        "contradiction",
+        "entailment",
+        "neutral",
+    }
+
+
+def test_two_ranks_give_the_figures_of_one(mnli, whole, tmp_path):
+    """33 and 17 examples in batches of 8: ranks get unequal shares, and one of them a batch that must not count."""
+    over_ranks = ["--batch-size", "8", "--ddp-backend", "legacy_ddp", "--save-dir", str(tmp_path)]
+    logged = validations(run_ranks([*mnli, *over_ranks], 2, tmp_path))
+    assert len(logged) == len(whole[1]) == 4
+    for own, other in zip(logged, whole[1]):
+        split = own["split"]
+        for figure in ("accuracy", "mcc"):
+            assert own[f"{split}_{figure}"] == other[f"{split}_{figure}"]
+        assert own[f"{split}_loss"] == pytest.approx(other[f"{split}_loss"], rel=1e-3)
+
+
+def test_stopped_in_the_middle_of_an_epoch_and_resumed(mnli, whole, tmp_path):
+    run([*mnli, "--save-dir", tmp_path, "--max-update", 8])
+    resumed = run([*mnli, "--save-dir", tmp_path])
+    assert "Loaded checkpoint" in resumed and "loading pretrained model" not in resumed
+    of_time = re.compile("_(wps|wpb|bsz|best_accuracy)$")
+    last, expected = (
+        [{name: value for name, value in entry.items() if not of_time.search(name)} for entry in entries[-2:]]
+        for entries in (validations(resumed), whole[1])
+    )
+    assert last == expected
+    own, other = (torch.load(folder / "checkpoint_last.pt")["model"] for folder in (tmp_path, whole[0]))
+    assert own.keys() == other.keys() and all(torch.equal(own[name], other[name]) for name in own)
+
+
+def test_scores_of_similarity_and_what_does_not_belong_together(tasks, whole, pretrained, toy_data, tmp_path, capsys):
+    logged = validations(recipe("STS-B", tasks, pretrained, tmp_path / "run", EPOCHS="1"))
+    checkpoint = tmp_path / "run" / "checkpoint_best.pt"
+    (figures,) = predict(capsys, tasks / "STS-B", checkpoint, "--output", tmp_path / "out")
+    for name in ("pearson", "spearman"):
+        assert figures[name] == pytest.approx(logged[0][f"valid_{name}"], abs=1e-3)
+    assert "valid_best_spearman" in logged[0] or torch.load(checkpoint)["extra_state"]["best"] == pytest.approx(
+        figures["spearman"], abs=1e-3
+    )
+    scores = [float(score) for _, score in predictions(tmp_path / "out" / "STS-B.tsv")]
+    assert len(scores) == STS_ROWS["test"] and all(0 <= score <= 5 for score in scores)
+
+    def refused(*words: Any) -> str:
+        with pytest.raises(SystemExit) as caught:
+            predict(capsys, *words, "--output", tmp_path / "refused")
+        return str(caught.value.code)
+
+    assert "has no head 'sentence_classification_head' (it has: none): fine-tune" in refused(tasks / "MNLI", pretrained)
+    assert "its head has 1 outputs, and MNLI needs 3" in refused(tasks / "MNLI", checkpoint)
+    assert "its head has 3 outputs, and STS-B needs 1" in refused(tasks / "STS-B", whole[0] / "checkpoint_best.pt")
+    assert "there is no checkpoint" in refused(tasks / "STS-B", tmp_path / "missing.pt")
+    assert "give the folder of one task" in refused(tasks, checkpoint)
+    assert "has no split dev; it has train, valid, test" in refused(tasks / "STS-B", checkpoint, "--splits", "dev")
+    assert not (tmp_path / "refused").exists()
+    with pytest.raises(SystemExit, match="STS-B.test|there already"):
+        predict(capsys, tasks / "STS-B", checkpoint, "--output", tmp_path / "out")
+
+    other = prepare(tasks.parent / "glue", other_vocabulary(tmp_path, capsys), tmp_path / "other")
+    assert "another vocabulary of the same size" in refused(other / "STS-B", checkpoint)
+
+
+def other_vocabulary(folder: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A data folder with as many pieces as the toy corpus' has, but others."""
+    write_corpus(folder / "text.txt", seed=2)
+    text = (folder / "text.txt").read_text(encoding="utf-8")
+    (folder / "text.txt").write_text(text.replace("s", "z"), encoding="utf-8")
+    words = ["--vocabulary-size", "400", "--valid-fraction", "0.1", "--workers", "1"]
+    cli.main(["prepare", str(folder / "text.txt"), "--output", str(folder / "data"), *words])
+    return folder / "data"
+
+
+@pytest.mark.parametrize("wrong", ["task", "folder"])
+def test_the_recipe_says_what_is_missing(wrong, tasks, pretrained, tmp_path):
+    words = ["SNLI", tasks] if wrong == "task" else ["MNLI", tmp_path]
+    output = run(["bash", GLUE / "run.sh", *words, pretrained, tmp_path / "run"], check=False)
+    expected = "the tasks are CoLA, MNLI, MRPC" if wrong == "task" else "was not written by 'maelm prepare-glue'"
+    assert expected in output and "Traceback" not in output
+    assert not (tmp_path / "run").exists()
