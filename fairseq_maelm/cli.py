@@ -13,6 +13,11 @@ from collections.abc import Sequence
 SUB_COMMANDS = {
     "analyze": ("fairseq_maelm.analysis.command", "measure representations: effective rank, subspace of [MASK]"),
     "prepare": ("fairseq_maelm.corpus.command", "turn raw text into a data folder for fairseq-train"),
+    "report": (
+        "fairseq_maelm.sweep.report_command",
+        "the table of a sweep: best settings, medians, the paper's beside",
+    ),
+    "sweep": ("fairseq_maelm.sweep.command", "fine-tune checkpoints on a grid of settings and seeds"),
     "user-dir": ("fairseq_maelm.user_dir", "print the folder to give to fairseq as --user-dir"),
 }
 
