@@ -26,7 +26,8 @@ from fairseq_maelm.sweep.log import last_line, log_records
 __all__ = ["Job", "Launcher", "LocalLauncher", "Process", "count", "is_finished", "read_json", "run", "unfinished"]
 
 _POLL_SECONDS = 0.2
-_SHOW_SECONDS = 1.0
+# A bar that is written into a file gets a line each time.
+_SHOW_SECONDS = 1.0 if sys.stderr.isatty() else 60.0
 _STOP_SECONDS = 20
 
 
@@ -230,7 +231,7 @@ class _Runner:
             total=_cost(self.waiting), desc=f"{skipped} done earlier" if skipped else "runs", mininterval=0,
             bar_format="{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}",
         )  # fmt: skip
-        self._shown = 0.0
+        self._shown = time.monotonic()
 
     def run(self) -> None:
         while self.waiting or self.running:
@@ -279,8 +280,8 @@ class _Runner:
     def _show(self) -> None:
         self._shown = time.monotonic()
         failed = f", {self.failed} failed" if self.failed else ""
-        now = "; ".join(_progress(job) for job, _, _ in self.running[:2])
-        self.bar.set_postfix_str(f"{self.done} of {self.total} runs{failed}; {now}", refresh=True)
+        now = "".join(f"; {_progress(job)}" for job, _, _ in self.running[:2])
+        self.bar.set_postfix_str(f"{self.done} of {self.total} runs{failed}{now}", refresh=True)
 
     def close(self) -> None:
         self.launcher.leave([running for _, _, running in self.running])

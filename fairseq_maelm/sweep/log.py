@@ -72,8 +72,9 @@ def best_validation(log: Path, metric: str, figures: Sequence[str], subsets: Seq
         subsets: the validation sets.
 
     Returns:
-        ``score``, the metric on the first validation set, and ``scores``, on each; ``figures``, name -> value, with the set's name in front for all
-        sets but the first; ``epoch`` and ``updates`` of that validation; ``seconds`` that the last attempt took.
+        ``score``, the metric on the first validation set, and ``scores``, on each; ``figures``, name -> value, with
+        the set's name in front for all sets but the first; ``epoch`` and ``updates`` of that validation; ``seconds``
+        that the last attempt took.
 
     Raises:
         ValueError: the training diverged, or there is no such figure.

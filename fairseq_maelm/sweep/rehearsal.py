@@ -8,7 +8,8 @@ import contextlib
 import io
 import logging
 import math
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,20 +50,11 @@ class Rehearsal(NamedTuple):
     vocabulary: int
 
 
-def rehearse(
-    options: Mapping[str, Any],
-    more: list[str],
-    data: Path,
-    batch_sizes: tuple[int, ...],
-    metric: str,
-    figures: tuple[str, ...],
-) -> Rehearsal:
+def rehearse(words: Sequence[str], batch_sizes: Sequence[int], metric: str, figures: Sequence[str]) -> Rehearsal:
     """Try a task.
 
     Args:
-        options: of fairseq-train, without folders and machine.
-        more: words that win over them.
-        data: the task's folder.
+        words: fairseq-train, the task's folder, and all options of a run.
         batch_sizes: that are searched.
         metric: that must be logged for every validation set.
         figures: that must be logged for the first.
@@ -71,9 +63,10 @@ def rehearse(
         FileNotFoundError: there is no such folder.
         ValueError: the options, the data or the figures are not as they must be.
     """
+    data = Path(words[1])
     if not data.is_dir():
         raise FileNotFoundError(f"there is no folder {data}")
-    parsed = _parse([str(data), *words_of({**options, "batch-size": batch_sizes[0]}), *more, *words_of(_SMALL)])
+    parsed = _parse([*words[1:], *words_of(_SMALL)])
     with _quiet():
         try:
             config = convert_namespace_to_omegaconf(parsed)
@@ -95,12 +88,14 @@ def rehearse(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep back what fairseq says about every dictionary and data file."""
+    """Keep back what fairseq and Hydra say about every dictionary, file and option; errors come as exceptions."""
     logger = logging.getLogger("fairseq")
     level = logger.level
-    logger.setLevel(logging.WARNING)
+    logger.setLevel(logging.CRITICAL)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         logger.setLevel(level)
 
@@ -135,7 +130,7 @@ def _validate_a_little(config: Any, task: Any, model: Any, criterion: Any) -> di
     return logged
 
 
-def _count(config: Any, task: Any, model: Any, batch_sizes: tuple[int, ...]) -> tuple[int, dict[int, int]]:
+def _count(config: Any, task: Any, model: Any, batch_sizes: Sequence[int]) -> tuple[int, dict[int, int]]:
     """Examples of training, and updates of an epoch by batch size, as fairseq will form them."""
     task.load_dataset("train", combine=True, epoch=1)
     dataset, updates, examples = task.dataset("train"), {}, 0
@@ -162,7 +157,7 @@ def _count(config: Any, task: Any, model: Any, batch_sizes: tuple[int, ...]) -> 
     return examples, updates
 
 
-def _check_figures(logged: dict[str, set[str]], metric: str, figures: tuple[str, ...]) -> None:
+def _check_figures(logged: dict[str, set[str]], metric: str, figures: Sequence[str]) -> None:
     first = next(iter(logged))
     for subset, names in logged.items():
         missing = [name for name in ((metric, *figures) if subset == first else (metric,)) if name not in names]

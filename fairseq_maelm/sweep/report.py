@@ -112,8 +112,8 @@ def _captions(sweep: Sweep, tasks: Sequence[str]) -> str:
     seeds = max((outcome.run.seed for outcome in sweep.outcomes), default=0)
     sets = [task for task in sweep.tasks if len(sweep.about["tasks"][task]["subsets"]) > 1]
     text = (
-        f"Median over {seeds} seeds of the best setting (lowest..highest), in percent, on the validation data that also "
-        "chose the checkpoint and the setting. Runs that diverged or failed count as worse than any score."
+        f"Median over {seeds} seeds of the best setting (lowest..highest), in percent, on the validation data that "
+        "also chose the checkpoint and the setting. Runs that diverged or failed count as worse than any score."
     )
     if sets:
         text += f" {', '.join(sets)}: one number for each validation set, averaged before AVG."

@@ -1,7 +1,7 @@
 """What the runs of a sweep reached, and which setting of each task and model is the best."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any, NamedTuple, Optional
@@ -160,7 +160,7 @@ def averaged_tasks(sweep: Sweep) -> list[str]:
     return [task for task in candidates if all(sweep.cells[task, model].complete for model in sweep.models)]
 
 
-def average(scores: dict[str, Sequence[float]], tasks: Sequence[str]) -> Optional[float]:
+def average(scores: Mapping[str, Sequence[float]], tasks: Sequence[str]) -> Optional[float]:
     """The mean over tasks, several validation sets of one averaged first; None unless every task has all its scores.
 
     Args:

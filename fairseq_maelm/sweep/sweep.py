@@ -15,9 +15,9 @@ from fairseq_maelm.sweep.folder import SweepFolder, fingerprint
 from fairseq_maelm.sweep.grid import Run, choose, expand
 from fairseq_maelm.sweep.jobs import Job, Launcher, Process, is_finished, read_json, run, unfinished
 from fairseq_maelm.sweep.log import best_validation, is_divergence
-from fairseq_maelm.sweep.recipe import Recipe, Search, check_name
+from fairseq_maelm.sweep.recipe import Recipe, check_name
 from fairseq_maelm.sweep.rehearsal import Rehearsal, rehearse
-from fairseq_maelm.sweep.training import Machine, Model, fine_tuning, run_options, task_options
+from fairseq_maelm.sweep.training import Machine, Model, fine_tuning, run_options
 
 __all__ = ["Plan", "make_plan", "read_models", "run_plan"]
 
@@ -55,8 +55,8 @@ class Plan:
         recipe, model = self.recipes[run.task], self.models[run.model]
         updates = self.rehearsals[run.task, run.model].updates_per_epoch[run.setting["batch-size"]]
         options = run_options(recipe, model, run, updates)
-        save_dir, keeps_best = folder.checkpoints(run), self.keep != "none"
-        return fine_tuning(options, self.data / recipe.data, save_dir, keeps_best, self.machine, self.options, slot)
+        save_dir = folder.checkpoints(run)
+        return fine_tuning(options, self.data / recipe.data, save_dir, self.machine, self.options, slot)
 
     def examples(self, run: Run) -> int:
         """Training examples that a run sees, each as often as it sees it."""
@@ -161,12 +161,16 @@ def make_plan(
     data = data.resolve()
     rehearsals: dict[tuple[str, str], Rehearsal] = {}
     for recipe in recipes:
+        first = next(expand(recipe.task, list(models), searches[recipe.task], seeds))
         tried: dict[str, Rehearsal] = {}
         for name, model in models.items():
             size = str(model.encoder.options)
             if size not in tried:
                 logger.info("trying %s with the size of %s", recipe.task, name)
-                tried[size] = _try(recipe, data / recipe.data, model, searches[recipe.task], options)
+                process = fine_tuning(
+                    run_options(recipe, model, first, 1), data / recipe.data, Path("checkpoints"), machine, options, ""
+                )
+                tried[size] = _try(recipe, process, searches[recipe.task]["batch-size"])
             _check_vocabulary(recipe, model, tried[size])
             rehearsals[recipe.task, name] = tried[size]
     runs = [each for task, search in searches.items() for each in expand(task, list(models), search, seeds)]
@@ -174,12 +178,9 @@ def make_plan(
     return Plan(by_task, models, data, runs, rehearsals, machine, options, keep)
 
 
-def _try(recipe: Recipe, data: Path, model: Model, search: Search, options: list[str]) -> Rehearsal:
-    first = {name: values[0] for name, values in search.items() if name not in ("batch-size", "epochs", "warm-up")}
+def _try(recipe: Recipe, process: Process, batch_sizes: tuple[int, ...]) -> Rehearsal:
     try:
-        return rehearse(
-            {**task_options(recipe, model), **first}, options, data, search["batch-size"], recipe.metric, recipe.figures
-        )
+        return rehearse(process.words, batch_sizes, recipe.metric, recipe.figures)
     except (FileNotFoundError, ValueError) as error:
         raise type(error)(f"{recipe.task} ({recipe.path}): {error}") from error
 

@@ -108,7 +108,6 @@ def fine_tuning(
     options: Mapping[str, Any],
     data: Path,
     save_dir: Path,
-    keeps_best: bool,
     machine: Machine,
     more: list[str],
     gpu: str,
@@ -119,12 +118,11 @@ def fine_tuning(
         options: of ``run_options``.
         data: the task's folder.
         save_dir: for checkpoints.
-        keeps_best: whether checkpoint_best.pt is written beside checkpoint_last.pt.
         machine: where it runs.
         more: of fairseq-train, which win over all others.
         gpu: its number, "" for the CPU or where SLURM chooses it.
     """
-    saving = {"save-dir": save_dir, "no-epoch-checkpoints": True, "no-best-checkpoints": not keeps_best}
+    saving = {"save-dir": save_dir, "no-epoch-checkpoints": True}
     words = [
         *("fairseq-train", str(data), "--user-dir", str(_USER_DIR), "--log-format", "json"),
         *words_of({**options, **machine.options(), **saving}),
