@@ -73,7 +73,7 @@ def as_markdown(sweep: Sweep, groups: Optional[Sequence[str]] = None) -> str:
         mine = average({task: cell.scores for task, cell in cells.items()}, tasks)
         lines.append([model, *map(_cell, cells.values()), _number(mine)])
     for row, scores in published.items():
-        printed = ["/".join(map(_number, scores.get(task, [math.nan]))) for task in sweep.tasks]
+        printed = ["/".join(map(_number, scores.get(task) or [math.nan])) for task in sweep.tasks]
         lines.append([f"paper, {row}", *printed, _number(average(scores, tasks))])
     parts = [_table(lines), _captions(sweep, tasks), _table(_settings(sweep)), *_problems(sweep)]
     return "\n\n".join(parts) + "\n"
@@ -102,7 +102,7 @@ def _cell(cell: Cell) -> str:
     note = f" [{missing} runs missing]" if missing else ""
     if not cell.scores:
         return _NOTHING + note
-    lost = len(cell.outcomes) - len(cell.finished)
+    lost = sum(each.state in (DIVERGED, FAILED) for each in cell.outcomes)
     ranges = "/".join(f"{_number(min(scores))}..{_number(max(scores))}" for scores in zip(*cell.finished))
     seeds = f"; {lost} of {len(cell.outcomes)} seeds without a score" if lost else ""
     return f"{'/'.join(map(_number, cell.scores))} ({ranges}{seeds}){note}"

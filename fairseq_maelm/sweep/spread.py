@@ -71,6 +71,7 @@ def _panel(axis: Any, sweep: Sweep, task: str, groups: Optional[Sequence[str]]) 
         (f"paper, {group}: {name}", scores[0])
         for group in (published if groups is None else groups)
         for name, scores in published.get(group, {}).items()
+        if scores
     ]
     for number, (label, score) in enumerate(rows):
         style = _LINES[number % len(_LINES)]
