@@ -28,6 +28,8 @@ INSTALL_REQUIRES = [
     # fairseq 0.12.2 uses numpy.float, which numpy 1.24 removed.
     'numpy>=1.22,<1.24; python_version < "3.11"',
     'numpy>=1.23.2,<3; python_version >= "3.11"',
+    # The recipes of sweeps; fairseq's configuration brings it along.
+    "PyYAML>=5.1",
     # fairseq's sentence_prediction criterion computes MCC, F1 and correlations with it.
     "scikit-learn>=1.2,<2",
     "sentencepiece>=0.2,<0.3",
@@ -38,6 +40,7 @@ EXTRAS_REQUIRE = {
     "hf": ["safetensors>=0.4", "tokenizers>=0.20", "transformers>=4.46", "protobuf>=4"],
     "onnx": ["onnx>=1.17", "onnxscript>=0.2", "onnxruntime>=1.20"],
     "plots": ["matplotlib>=3.8"],
+    "slurm": ["submitit>=1.5,<2"],
     "dev": [
         "hypothesis>=6.100,<7",
         "mypy>=1.13,<3",

@@ -18,6 +18,11 @@ SUB_COMMANDS = {
         "write GLUE submission files and dev figures of a checkpoint",
     ),
     "prepare-glue": ("fairseq_maelm.glue.prepare_command", "turn the files of GLUE into folders for fine-tuning"),
+    "report": (
+        "fairseq_maelm.sweep.report_command",
+        "the table of a sweep: best settings, medians, the paper's beside",
+    ),
+    "sweep": ("fairseq_maelm.sweep.command", "fine-tune checkpoints on a grid of settings and seeds"),
     "user-dir": ("fairseq_maelm.user_dir", "print the folder to give to fairseq as --user-dir"),
 }
 

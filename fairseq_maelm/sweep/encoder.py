@@ -1,0 +1,82 @@
+"""What a checkpoint decides about fine-tuning, and how long a fine-tuning is."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairseq import checkpoint_utils
+
+from fairseq_maelm.models.maelm import complete_config
+
+__all__ = ["Encoder", "read_encoder", "schedule"]
+
+# What the encoder is made of; a checkpoint fits no other.
+_FIELDS = (
+    "encoder_layers",
+    "encoder_embed_dim",
+    "encoder_ffn_embed_dim",
+    "encoder_attention_heads",
+    "relative_buckets",
+    "relative_num_buckets",
+    "relative_max_distance",
+    "max_positions",
+)
+# How its random weights were drawn before pretraining.
+_DRAWN = ("init_std", "embedding_init_std")
+
+
+class Encoder(NamedTuple):
+    """An encoder as options of fairseq-train.
+
+    Attributes:
+        options: name without dashes -> value: all that its weights need to be loaded.
+        drawn: name -> value: what draws weights as its own were drawn before pretraining.
+        vocabulary: a number that is another for any other vocabulary.
+    """
+
+    options: dict[str, Any]
+    drawn: dict[str, Any]
+    vocabulary: int
+
+
+def read_encoder(checkpoint: Path) -> Encoder:
+    """Read what a checkpoint holds.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is no checkpoint of our model.
+    """
+    if not checkpoint.is_file():
+        raise FileNotFoundError(f"there is no checkpoint {checkpoint}")
+    try:
+        state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))
+        config: Any = state["cfg"].model
+    except Exception as error:  # torch, pickle and fairseq each have errors of their own for a file of another kind
+        raise ValueError(f"{checkpoint} cannot be read as a checkpoint of fairseq: {error}") from error
+    if not str(getattr(config, "_name", "")).startswith("maelm"):
+        raise ValueError(f"{checkpoint} holds the model {getattr(config, '_name', 'unknown')}, not maelm")
+    complete_config(config)
+    named = {field.replace("_", "-"): getattr(config, field) for field in _FIELDS}
+    drawn = {field.replace("_", "-"): getattr(config, field) for field in _DRAWN}
+    options = {"arch": str(config._name), **{name: _plain(value) for name, value in named.items()}}
+    return Encoder(options, drawn, int(state["model"]["encoder.identity"][0]))
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
+
+
+def schedule(epochs: int, updates_per_epoch: int, warm_up: float) -> dict[str, int]:
+    """Options for the length of training and its warm-up.
+
+    Args:
+        epochs: passes over the training data.
+        updates_per_epoch: batches of the training data.
+        warm_up: fraction of all updates in which the learning rate rises.
+    """
+    updates = epochs * updates_per_epoch
+    return {
+        "max-epoch": epochs,
+        "max-update": updates,
+        "total-num-update": updates,
+        "warmup-updates": round(warm_up * updates),
+    }

@@ -1,0 +1,131 @@
+"""The runs of a grid, and the part of it that is asked for."""
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from fairseq_maelm.sweep.recipe import Recipe, Search, number_if_it_is_one
+
+__all__ = ["Run", "Setting", "choose", "expand", "parse_choice", "spelled"]
+
+
+def spelled(value: Any) -> str:
+    """A value as it stands in command lines, in paths and in tables."""
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A point of the grid.
+
+    Attributes:
+        values: names of what is searched with one value each, in the recipe's order.
+    """
+
+    values: tuple[tuple[str, Any], ...]
+
+    def __getitem__(self, name: str) -> Any:
+        return dict(self.values)[name]
+
+    @property
+    def name(self) -> str:
+        """A name for paths, the same for the same values."""
+        return re.sub(r"[^\w.+-]", "_", "-".join(f"{name}_{spelled(value)}" for name, value in sorted(self.values)))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {spelled(value)}" for name, value in self.values)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A fine-tuning.
+
+    Attributes:
+        task: of the recipe.
+        model: the checkpoint's name.
+        setting: of the grid.
+        seed: of data order, new weights and dropout, 1, 2, ...
+    """
+
+    task: str
+    model: str
+    setting: Setting
+    seed: int
+
+    @property
+    def folder(self) -> PurePath:
+        """Its place below the folder of all runs."""
+        return PurePath(self.task, self.model, self.setting.name, f"seed_{self.seed}")
+
+    def __str__(self) -> str:
+        return f"{self.task}, {self.model}, {self.setting}, seed {self.seed}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The run as JSON types."""
+        return {"task": self.task, "model": self.model, "setting": dict(self.setting.values), "seed": self.seed}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "Run":
+        """The run that ``as_json`` wrote."""
+        setting = Setting(tuple(content["setting"].items()))
+        return cls(content["task"], content["model"], setting, content["seed"])
+
+
+def expand(task: str, models: Sequence[str], search: Search, seeds: int) -> Iterator[Run]:
+    """Yield the runs of a task: all combinations, setting by setting, so that models and seeds of one can be compared
+    before the next setting begins."""
+    for values in itertools.product(*search.values()):
+        setting = Setting(tuple(zip(search, values)))
+        for seed in range(1, seeds + 1):
+            for model in models:
+                yield Run(task, model, setting, seed)
+
+
+def parse_choice(text: str) -> tuple[str, tuple[Any, ...]]:
+    """Read a part of the grid: "lr=2e-5", or several values as in "epochs=2,3".
+
+    Raises:
+        ValueError: it is neither.
+    """
+    name, equals, values = text.partition("=")
+    if not (name and equals and values):
+        raise ValueError(f"{text!r} is not NAME=VALUE[,VALUE...]")
+    return name, tuple(number_if_it_is_one(value) for value in values.split(","))
+
+
+def choose(recipes: Sequence[Recipe], large: bool, choices: Mapping[str, tuple[Any, ...]]) -> dict[str, Search]:
+    """What is searched for each task.
+
+    Args:
+        recipes: of the tasks.
+        large: take ``search_large``.
+        choices: values to which a name is restricted.
+
+    Raises:
+        ValueError: a recipe has no search for large models, does not search what is chosen, or has no such value.
+    """
+    searches: dict[str, Search] = {}
+    for recipe in recipes:
+        search = recipe.search_large if large else recipe.search
+        if search is None:
+            raise ValueError(f"the recipe {recipe.path} has no search_large")
+        searches[recipe.task] = dict(search)
+    for name, wanted in choices.items():
+        for task, search in searches.items():
+            if name not in search:
+                raise ValueError(f"--only {name}: {task} does not search it, but {', '.join(search)}")
+            kept = tuple(value for value in search[name] if value in wanted)
+            if not kept:
+                raise ValueError(f"--only {name}: {task} has none of these values, but {_listed(search[name])}")
+            search[name] = kept
+        found = {value for search in searches.values() for value in search[name]}
+        if set(wanted) - found:
+            raise ValueError(f"--only {name}: no recipe has the value {_listed(set(wanted) - found)}")
+    return searches
+
+
+def _listed(values: Any) -> str:
+    return ", ".join(map(spelled, values))

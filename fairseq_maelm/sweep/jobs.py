@@ -1,0 +1,300 @@
+"""Running programs side by side: progress, failures that stop nothing else, interruption, going on later.
+
+What is done is known from small files, one for each program, so that any number of sittings add up.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Optional, Protocol
+
+from tqdm import tqdm
+
+from fairseq_maelm.corpus.files import write_json
+from fairseq_maelm.sweep.child import tied
+from fairseq_maelm.sweep.log import last_line, log_records
+
+__all__ = ["Job", "Launcher", "LocalLauncher", "Process", "count", "is_finished", "read_json", "run", "unfinished"]
+
+_POLL_SECONDS = 0.2
+# A bar that is written into a file gets a line each time.
+_SHOW_SECONDS = 1.0 if sys.stderr.isatty() else 60.0
+_STOP_SECONDS = 20
+
+
+class Process(NamedTuple):
+    """A program to run.
+
+    Attributes:
+        words: the command line.
+        environment: variables to add.
+    """
+
+    words: list[str]
+    environment: dict[str, str]
+
+    def __str__(self) -> str:
+        variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        return " ".join([*variables, shlex.join(self.words)])
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass
+class Job:
+    """A program whose result is worth keeping.
+
+    Attributes:
+        name: for people.
+        marker: gets the result, or the reason of a failure.
+        process: makes the command for a slot (a list of GPUs, "" for the CPU).
+        result: reads the result from the log; raises ValueError if the run went wrong though it ended well.
+        resumes: whether the program goes on from what it saved; its log is then continued too.
+        followers: what can be done after it has succeeded.
+        cost: how long it takes, in any unit; for the progress bar.
+        ended: called once its marker is written.
+    """
+
+    name: str
+    marker: Path
+    process: Callable[[str], Process]
+    result: Callable[[Path], dict[str, Any]]
+    resumes: bool = False
+    followers: "list[Job]" = field(default_factory=list)
+    cost: float = 1.0
+    ended: Callable[[], None] = _nothing
+
+    @property
+    def log(self) -> Path:
+        """The file for the program's output."""
+        return self.marker.with_suffix(".log")
+
+
+def read_json(path: Path) -> Optional[dict[str, Any]]:
+    """Read a JSON file, or return None where there is none."""
+    if not path.exists():
+        return None
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
+
+
+def is_finished(marker: Path) -> bool:
+    """Whether a run has succeeded."""
+    result = read_json(marker)
+    return result is not None and "failed" not in result
+
+
+def unfinished(jobs: Sequence[Job], retry_failed: bool = True) -> list[Job]:
+    """What can be started: jobs without a result, and those that follow jobs with one."""
+    found = []
+    for job in jobs:
+        result = read_json(job.marker)
+        if result is None or ("failed" in result and retry_failed):
+            found.append(job)
+        elif "failed" not in result:
+            found += unfinished(job.followers, retry_failed)
+    return found
+
+
+def count(jobs: Sequence[Job]) -> int:
+    """The number of jobs with all that follow them."""
+    return sum(1 + count(job.followers) for job in jobs)
+
+
+def _cost(jobs: Sequence[Job]) -> float:
+    return sum(job.cost + _cost(job.followers) for job in jobs)
+
+
+class Running(Protocol):
+    """A program that was started."""
+
+    def poll(self) -> Optional[str]:
+        """None while it runs, "" once it has ended well, otherwise what happened to it."""
+
+
+class Launcher(Protocol):
+    """Starts programs, here or elsewhere."""
+
+    def start(self, job: Job, slot: str) -> Optional[Running]:
+        """Start a job; None if it cannot be started yet."""
+
+    def leave(self, running: Sequence[Any]) -> None:
+        """Called with what still runs when this process must end."""
+
+
+class LocalProcess:
+    """A program on this machine."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self.process = process
+
+    def poll(self) -> Optional[str]:
+        """As ``Running.poll``."""
+        status = self.process.poll()
+        if status is None or status == 0:
+            return None if status is None else ""
+        return f"exit status {status}" if status > 0 else f"killed by {signal.Signals(-status).name}"
+
+
+class LocalLauncher:
+    """Starts programs on this machine, and stops them when it must end.
+
+    Args:
+        side_by_side: how many run at a time; the cores are divided among them.
+    """
+
+    def __init__(self, side_by_side: int) -> None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        # Threads that spin while they wait cost half the speed as soon as another program wants a core.
+        self._environment = {"OMP_NUM_THREADS": str(max(1, cores // side_by_side)), "OMP_WAIT_POLICY": "PASSIVE"}
+
+    def start(self, job: Job, slot: str) -> Optional[LocalProcess]:
+        """Start a job, unless its program still runs on behalf of a process that was killed."""
+        process = job.process(slot)
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        with open(job.log, "ab") as log:
+            try:
+                # The program inherits the log and with it the lock: both are given back when it ends.
+                fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return None
+            if not job.resumes:
+                log.truncate(0)
+            log.write(f"$ {process}\n".encode())
+            log.flush()
+            return LocalProcess(
+                # A group of its own, so that the processes that it starts can be stopped with it.
+                subprocess.Popen(
+                    tied(process.words),
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                    env={**self._environment, **os.environ, **process.environment, "PATH": path},
+                    start_new_session=True,
+                )
+            )
+
+    def leave(self, running: Sequence[LocalProcess]) -> None:
+        """Stop programs, by force those that do not listen."""
+        processes = [each.process for each in running]
+        for sent in (signal.SIGTERM, signal.SIGKILL):
+            for process in processes:
+                if process.poll() is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, sent)
+            deadline = time.monotonic() + _STOP_SECONDS
+            for process in processes:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, deadline - time.monotonic()))
+
+
+def run(
+    jobs: Sequence[Job], slots: Sequence[str], launcher: Optional[Launcher] = None, retry_failed: bool = True
+) -> None:
+    """Run what is not finished, one job in each slot at a time; what follows a job comes before other jobs.
+
+    A job that fails leaves its reason in its marker and keeps back its followers only.
+
+    Args:
+        jobs: what to do.
+        slots: for each job that runs at the same time its GPUs, as in CUDA_VISIBLE_DEVICES, "" for the CPU.
+        launcher: on this machine, if it is not given.
+        retry_failed: whether jobs that failed earlier are tried again.
+    """
+    runner = _Runner(jobs, slots, launcher or LocalLauncher(len(slots)), retry_failed)
+    try:
+        runner.run()
+    finally:
+        runner.close()
+
+
+class _Runner:
+    """What waits, what runs, and the bar that shows it."""
+
+    def __init__(self, jobs: Sequence[Job], slots: Sequence[str], launcher: Launcher, retry_failed: bool) -> None:
+        self.waiting, self.free, self.launcher = unfinished(jobs, retry_failed), list(slots), launcher
+        self.running: list[tuple[Job, str, Running]] = []
+        self.total, self.done, self.failed = count(self.waiting), 0, 0
+        skipped = count(jobs) - self.total
+        self.bar = tqdm(
+            total=_cost(self.waiting), desc=f"{skipped} done earlier" if skipped else "runs", mininterval=0,
+            bar_format="{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}",
+        )  # fmt: skip
+        self._shown = time.monotonic()
+
+    def run(self) -> None:
+        while self.waiting or self.running:
+            self._start()
+            time.sleep(_POLL_SECONDS)
+            for entry in list(self.running):
+                ended = entry[2].poll()
+                if ended is not None:
+                    self.running.remove(entry)
+                    self._finish(*entry[:2], ended)
+            if time.monotonic() - self._shown > _SHOW_SECONDS:
+                self._show()
+
+    def _start(self) -> None:
+        for job in list(self.waiting):
+            if not self.free:
+                return
+            job.marker.parent.mkdir(parents=True, exist_ok=True)
+            started = self.launcher.start(job, self.free[0])
+            if started is not None:
+                # A failure of an earlier attempt is no longer true.
+                job.marker.unlink(missing_ok=True)
+                self.waiting.remove(job)
+                self.running.append((job, self.free.pop(0), started))
+
+    def _finish(self, job: Job, slot: str, ended: str) -> None:
+        self.free.append(slot)
+        try:
+            if ended:
+                raise ValueError(f"{ended}: {last_line(job.log)}")
+            result = job.result(job.log)
+        except ValueError as error:
+            write_json(job.marker, {"failed": str(error)})
+            line, kept_back = f"FAILED, {error} ({job.log})", job.followers
+            self.failed += 1
+        else:
+            write_json(job.marker, result)
+            line, kept_back = _summary(result), []
+            self.waiting[:0] = unfinished(job.followers)
+        job.ended()
+        self.bar.write(f"{job.name}: {line}", file=sys.stderr)
+        self.done += 1 + count(kept_back)
+        self.bar.update(job.cost + _cost(kept_back))
+        self._show()
+
+    def _show(self) -> None:
+        self._shown = time.monotonic()
+        failed = f", {self.failed} failed" if self.failed else ""
+        now = "".join(f"; {_progress(job)}" for job, _, _ in self.running[:2])
+        self.bar.set_postfix_str(f"{self.done} of {self.total} runs{failed}{now}", refresh=True)
+
+    def close(self) -> None:
+        self.launcher.leave([running for _, _, running in self.running])
+        self.bar.close()
+
+
+def _summary(result: dict[str, Any]) -> str:
+    numbers = {name: value for name, value in result.items() if isinstance(value, (int, float))}
+    return ", ".join(f"{name} {value:.4g}" for name, value in numbers.items()) or "done"
+
+
+def _progress(job: Job) -> str:
+    records = [record for _, record in log_records(job.log, ["train_inner"], tail=True)]
+    if not records:
+        return job.name
+    return f"{job.name}: {records[-1].get('num_updates', 0):.0f} updates, loss {records[-1].get('loss', 0):.2f}"

@@ -1,0 +1,176 @@
+"""The report of a sweep: a table in Markdown, all runs in a CSV, and a figure of the spread."""
+
+import csv
+import io
+import logging
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+from fairseq_maelm.corpus.files import write_bytes
+from fairseq_maelm.sweep.folder import SweepFolder
+from fairseq_maelm.sweep.grid import spelled
+from fairseq_maelm.sweep.results import (
+    DIVERGED,
+    FAILED,
+    FINISHED,
+    MISSING,
+    Cell,
+    Sweep,
+    average,
+    averaged_tasks,
+    collect,
+)
+from fairseq_maelm.sweep.spread import draw_spread
+
+__all__ = ["as_csv", "as_markdown", "write_report"]
+
+logger = logging.getLogger(__name__)
+
+_NOTHING = "–"
+
+
+def write_report(folder: Path, draws: bool = True, groups: Optional[Sequence[str]] = None) -> str:
+    """Write report.md, runs.csv, and spread.png and .svg into a sweep's folder.
+
+    Args:
+        folder: of a sweep, finished or not.
+        draws: whether to draw the figure; it is left out, with a warning, where matplotlib is missing.
+        groups: of the paper's rows; all by default.
+
+    Returns:
+        the Markdown.
+
+    Raises:
+        FileNotFoundError: it is no sweep.
+        ValueError: no recipe has such a group.
+    """
+    sweep = collect(SweepFolder(folder))
+    text = as_markdown(sweep, groups)
+    write_bytes(folder / "report.md", text.encode("utf-8"))
+    write_bytes(folder / "runs.csv", as_csv(sweep).encode("utf-8"))
+    if draws:
+        try:
+            draw_spread(sweep, folder, groups)
+        except ValueError as error:
+            logger.warning("%s", error)
+    return text
+
+
+def as_markdown(sweep: Sweep, groups: Optional[Sequence[str]] = None) -> str:
+    """The tables: scores of all models beside the paper's, and the best settings with the number of runs behind them.
+
+    Raises:
+        ValueError: no recipe has such a group of published rows.
+    """
+    published = _published(sweep, groups)
+    tasks = averaged_tasks(sweep)
+    head = ["", *(f"{task} ({sweep.about['tasks'][task]['metric']})" for task in sweep.tasks), "AVG"]
+    lines = [head]
+    for model in sweep.models:
+        cells = {task: sweep.cells[task, model] for task in sweep.tasks}
+        mine = average({task: cell.scores for task, cell in cells.items()}, tasks)
+        lines.append([model, *map(_cell, cells.values()), _number(mine)])
+    for row, scores in published.items():
+        printed = ["/".join(map(_number, scores.get(task) or [math.nan])) for task in sweep.tasks]
+        lines.append([f"paper, {row}", *printed, _number(average(scores, tasks))])
+    parts = [_table(lines), _captions(sweep, tasks), _table(_settings(sweep)), *_problems(sweep)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _published(sweep: Sweep, groups: Optional[Sequence[str]]) -> dict[str, dict[str, list[float]]]:
+    """The paper's rows, "group: model" -> task -> scores."""
+    rows: dict[str, dict[str, list[float]]] = {}
+    known = dict.fromkeys(group for task in sweep.about["tasks"].values() for group in task["paper"])
+    unknown = [group for group in groups or [] if group not in known]
+    if unknown:
+        raise ValueError(f"no recipe has published rows named {', '.join(unknown)}, but {', '.join(known) or 'none'}")
+    for group in known if groups is None else groups:
+        for task, about in sweep.about["tasks"].items():
+            for model, scores in about["paper"].get(group, {}).items():
+                rows.setdefault(f"{group}: {model}", {})[task] = scores
+    return rows
+
+
+def _number(value: Optional[float]) -> str:
+    return _NOTHING if value is None or not math.isfinite(value) else f"{value:.1f}"
+
+
+def _cell(cell: Cell) -> str:
+    missing = cell.states.get(MISSING, 0)
+    note = f" [{missing} runs missing]" if missing else ""
+    if not cell.scores:
+        return _NOTHING + note
+    lost = sum(each.state in (DIVERGED, FAILED) for each in cell.outcomes)
+    ranges = "/".join(f"{_number(min(scores))}..{_number(max(scores))}" for scores in zip(*cell.finished))
+    seeds = f"; {lost} of {len(cell.outcomes)} seeds without a score" if lost else ""
+    return f"{'/'.join(map(_number, cell.scores))} ({ranges}{seeds}){note}"
+
+
+def _captions(sweep: Sweep, tasks: Sequence[str]) -> str:
+    seeds = max((outcome.run.seed for outcome in sweep.outcomes), default=0)
+    sets = [task for task in sweep.tasks if len(sweep.about["tasks"][task]["subsets"]) > 1]
+    text = (
+        f"Median over {seeds} seeds of the best setting (lowest..highest), in percent, on the validation data that "
+        "also chose the checkpoint and the setting. Runs that diverged or failed count as worse than any score."
+    )
+    if sets:
+        text += f" {', '.join(sets)}: one number for each validation set, averaged before AVG."
+    left_out = [task for task in sweep.tasks if task not in tasks]
+    if not tasks:
+        return text + " AVG: no task has a final score of every model."
+    return text + f" AVG: mean over {', '.join(tasks)}" + (f", without {', '.join(left_out)}." if left_out else ".")
+
+
+def _settings(sweep: Sweep) -> list[list[str]]:
+    lines = [["task", "model", "best setting", FINISHED, DIVERGED, FAILED, MISSING]]
+    for (task, model), cell in sweep.cells.items():
+        numbers = [str(cell.states.get(state, 0)) for state in lines[0][3:]]
+        lines.append([task, model, _NOTHING if cell.setting is None else str(cell.setting), *numbers])
+    return lines
+
+
+def _problems(sweep: Sweep) -> list[str]:
+    """What is not as it should be, run by run for those that failed."""
+    failed = [each for each in sweep.outcomes if each.state == FAILED]
+    diverged = [each for each in sweep.outcomes if each.state == DIVERGED]
+    missing = sum(each.state == MISSING for each in sweep.outcomes)
+    parts = []
+    if missing:
+        parts.append(f"{missing} of {len(sweep.outcomes)} runs are missing: the table is not final.")
+    for state, outcomes in ((FAILED, failed), (DIVERGED, diverged)):
+        if outcomes:
+            lines = [f"- {each.run}: {each.result['failed']} (runs/{each.run.folder}/run.log)" for each in outcomes]
+            parts.append("\n".join([f"Runs that {state}:", "", *lines]))
+    return parts
+
+
+def _table(lines: Sequence[Sequence[str]]) -> str:
+    # A | would end the cell.
+    cells = [[" ".join(cell.replace("|", "/").split()) for cell in line] for line in lines]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
+    text = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths)) + " |" for line in cells]
+    text.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(text)
+
+
+def as_csv(sweep: Sweep) -> str:
+    """All runs, one a line, with everything that was noted; an empty field where there is nothing."""
+    searched = dict.fromkeys(name for each in sweep.outcomes for name, _ in each.run.setting.values)
+    figures = dict.fromkeys(name for each in sweep.outcomes for name in each.result.get("figures", {}))
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    noted = ["epoch", "updates", "seconds"]
+    head = ["task", "model", *searched, "seed", "state", "metric", "score", *figures, *noted, "chosen", "reason", "log"]
+    writer.writerow(head)
+    for outcome in sweep.outcomes:
+        run, result = outcome.run, outcome.result
+        setting = {name: spelled(value) for name, value in run.setting.values}
+        line: list[Any] = [run.task, run.model, *(setting.get(name, "") for name in searched), run.seed, outcome.state]
+        line += [sweep.about["tasks"][run.task]["metric"], result.get("score", "")]
+        line += [result.get("figures", {}).get(name, "") for name in figures]
+        line += [result.get(name, "") for name in noted]
+        chosen = sweep.cells[run.task, run.model].setting == run.setting
+        writer.writerow([*line, "yes" if chosen else "no", result.get("failed", ""), f"runs/{run.folder}/run.log"])
+    return stream.getvalue()

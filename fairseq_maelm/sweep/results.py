@@ -1,0 +1,171 @@
+"""What the runs of a sweep reached, and which setting of each task and model is the best."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+from typing import Any, NamedTuple, Optional
+
+from fairseq_maelm.sweep.folder import SweepFolder
+from fairseq_maelm.sweep.grid import Run, Setting
+from fairseq_maelm.sweep.jobs import read_json
+from fairseq_maelm.sweep.log import is_divergence
+
+__all__ = ["GLUE", "Cell", "Outcome", "Sweep", "average", "averaged_tasks", "best_of", "collect", "median_with_losses"]
+
+FINISHED, DIVERGED, FAILED, MISSING = "finished", "diverged", "failed", "not run"
+# The tasks that the paper's average is made of.
+GLUE = ("MNLI", "QQP", "QNLI", "SST-2", "CoLA", "RTE", "MRPC", "STS-B")
+
+
+class Outcome(NamedTuple):
+    """What became of a run.
+
+    Attributes:
+        run: what was asked for.
+        state: "finished", "diverged", "failed" or "not run".
+        scores: the metric on each validation set, of a finished run.
+        result: all that was noted.
+    """
+
+    run: Run
+    state: str
+    scores: tuple[float, ...]
+    result: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The best setting of a model on a task.
+
+    Attributes:
+        setting: chosen; None if no setting has a score.
+        outcomes: of its seeds.
+        scores: on each validation set the median over seeds; empty without a setting.
+        states: how many runs of the whole grid are in which state.
+    """
+
+    setting: Optional[Setting]
+    outcomes: list[Outcome]
+    scores: tuple[float, ...]
+    states: dict[str, int]
+
+    @property
+    def complete(self) -> bool:
+        """Whether no run is missing, so that the choice is final, and there is a score."""
+        return not self.states.get(MISSING) and bool(self.scores)
+
+    @property
+    def finished(self) -> list[tuple[float, ...]]:
+        """The scores of the seeds that have some."""
+        return [outcome.scores for outcome in self.outcomes if outcome.scores]
+
+    @property
+    def value(self) -> float:
+        """The mean over validation sets of the medians, as the paper's average takes MNLI."""
+        return mean(self.scores)
+
+
+class Sweep(NamedTuple):
+    """All that a folder holds.
+
+    Attributes:
+        about: of ``sweep.json``: the tasks with metric, figures, subsets and published scores, and the models.
+        outcomes: of all runs that were ever asked for.
+        cells: (task, model) -> the best setting.
+    """
+
+    about: dict[str, Any]
+    outcomes: list[Outcome]
+    cells: dict[tuple[str, str], Cell]
+
+    @property
+    def tasks(self) -> list[str]:
+        """Names of the tasks."""
+        return list(self.about["tasks"])
+
+    @property
+    def models(self) -> list[str]:
+        """Names of the models."""
+        return list(self.about["models"])
+
+
+def collect(folder: SweepFolder) -> Sweep:
+    """Read the folder of a sweep, finished or not.
+
+    Raises:
+        FileNotFoundError: it holds none.
+    """
+    outcomes = [_outcome(folder, run) for run in folder.runs()]
+    about = folder.read()["about"]
+    cells = {
+        (task, model): best_of([each for each in outcomes if (each.run.task, each.run.model) == (task, model)])
+        for task in about["tasks"]
+        for model in about["models"]
+    }
+    return Sweep(about, outcomes, cells)
+
+
+def _outcome(folder: SweepFolder, run: Run) -> Outcome:
+    result = read_json(folder.marker(run))
+    if result is None:
+        return Outcome(run, MISSING, (), {})
+    if "failed" in result:
+        return Outcome(run, DIVERGED if is_divergence(result["failed"]) else FAILED, (), result)
+    return Outcome(run, FINISHED, tuple(result["scores"]), result)
+
+
+def median_with_losses(scores: Sequence[float], lost: int) -> float:
+    """The median where runs without a score count as worse than any score; minus infinity if it falls on one."""
+    values = [*scores, *[-math.inf] * lost]
+    return median(values) if values else -math.inf
+
+
+def best_of(outcomes: Sequence[Outcome]) -> Cell:
+    """Choose the setting with the best median over seeds of the metric on the first validation set.
+
+    Runs that diverged or failed count as worse than any score: a setting must not win by the seeds that it survives.
+    While runs are missing, settings are compared by the seeds that they have, those with more of them first. Equal
+    medians are decided by the mean, then by the order of the grid.
+    """
+    by_setting: dict[str, list[Outcome]] = {}
+    states: dict[str, int] = {}
+    for outcome in outcomes:
+        by_setting.setdefault(outcome.run.setting.name, []).append(outcome)
+        states[outcome.state] = states.get(outcome.state, 0) + 1
+    best, chosen = (0, -math.inf, -math.inf), list[Outcome]()
+    for group in by_setting.values():
+        scores, lost = [each.scores[0] for each in group if each.scores], _lost(group)
+        middle = median_with_losses(scores, lost)
+        rank = (len(scores) + lost, middle, mean(scores) if scores else -math.inf)
+        if middle > -math.inf and rank > best:
+            best, chosen = rank, group
+    if not chosen:
+        return Cell(None, [], (), states)
+    sets = zip(*(each.scores for each in chosen if each.scores))
+    medians = tuple(median_with_losses(scores, _lost(chosen)) for scores in sets)
+    return Cell(chosen[0].run.setting, chosen, medians, states)
+
+
+def _lost(outcomes: Sequence[Outcome]) -> int:
+    return sum(each.state in (DIVERGED, FAILED) for each in outcomes)
+
+
+def averaged_tasks(sweep: Sweep) -> list[str]:
+    """The tasks that an average is made of: those where every model has its final score.
+
+    With tasks of GLUE in the sweep it is made of those alone, as in the paper.
+    """
+    candidates = [task for task in sweep.tasks if task in GLUE] or sweep.tasks
+    return [task for task in candidates if all(sweep.cells[task, model].complete for model in sweep.models)]
+
+
+def average(scores: Mapping[str, Sequence[float]], tasks: Sequence[str]) -> Optional[float]:
+    """The mean over tasks, several validation sets of one averaged first; None unless every task has all its scores.
+
+    Args:
+        scores: task -> score on each validation set.
+        tasks: to average over.
+    """
+    values = [mean(scores[task]) for task in tasks if scores.get(task)]
+    return mean(values) if values and len(values) == len(tasks) and not any(map(math.isnan, values)) else None

@@ -1,0 +1,137 @@
+"""Running the programs of a sweep as jobs of SLURM, through submitit (the extra ``slurm``).
+
+A job in the queue outlives the sweep: stopped and started again, the sweep finds it by the number that it noted.
+"""
+
+import logging
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+from fairseq_maelm.corpus.files import write_json
+from fairseq_maelm.sweep import child
+from fairseq_maelm.sweep.jobs import Job, read_json
+from fairseq_maelm.sweep.recipe import number_if_it_is_one
+
+__all__ = ["SlurmLauncher", "parse_parameters"]
+
+logger = logging.getLogger(__name__)
+
+# submitit's names for all clusters; others are for SLURM alone and begin with its name.
+_SHARED = ("name", "timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node")
+_DEFAULTS: dict[str, Any] = {"timeout_min": 240, "cpus_per_task": 4, "name": "maelm_sweep"}
+_CLUSTERS = ("slurm", "local")
+
+
+def parse_parameters(words: Sequence[str]) -> dict[str, Any]:
+    """Read NAME=VALUE as submitit's parameters.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    parameters: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (name.isidentifier() and equals and value):
+            raise ValueError(f"--slurm {word}: it must be NAME=VALUE, such as partition=gpu or timeout_min=240")
+        parameters[name] = number_if_it_is_one(value)
+    if parameters.get("cluster", "slurm") not in _CLUSTERS:
+        raise ValueError(f"--slurm cluster={parameters['cluster']}: there are {' and '.join(_CLUSTERS)}")
+    return parameters
+
+
+def _import_submitit() -> Any:
+    try:
+        import submitit
+    except ImportError as error:
+        raise ValueError("--slurm needs submitit: pip install 'fairseq_maelm[slurm]'") from error
+    return submitit
+
+
+class SubmittedJob:
+    """A job in a queue.
+
+    Args:
+        job: submitit's.
+        record: the file with its number.
+    """
+
+    def __init__(self, job: Any, record: Path) -> None:
+        self.job, self.record = job, record
+
+    def poll(self) -> Optional[str]:
+        """None while it waits or runs, "" once it has ended well, otherwise what happened to it."""
+        if not self.job.done():
+            return None
+        try:
+            status = self.job.result()
+        except Exception as error:  # submitit raises what the job raised, and its own errors
+            state, lines = self.job.state, str(error).strip().splitlines() or ["no message"]
+            ended = f"the job {self.job.job_id} ended without a result ({state}: {lines[0]}; {self.job.paths.stderr})"
+        else:
+            ended = f"exit status {status}" if status else ""
+        self.record.unlink(missing_ok=True)
+        return ended
+
+
+class SlurmLauncher:
+    """Submits programs; what it submitted earlier and is still there it takes up again.
+
+    Args:
+        parameters: of submitit, ``cluster`` among them: "slurm", or "local" for processes of this machine.
+
+    Raises:
+        ValueError: submitit is missing, has no such cluster here, or does not take a parameter.
+    """
+
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        submitit = _import_submitit()
+        given = dict(parameters)
+        self.cluster = str(given.pop("cluster", "slurm"))
+        self._job_class = {"slurm": submitit.SlurmJob, "local": submitit.LocalJob}[self.cluster]
+        self._make = submitit.AutoExecutor
+        self._parameters = {
+            name if name in _SHARED or name.startswith("slurm_") else f"slurm_{name}": value
+            for name, value in {**_DEFAULTS, **given}.items()
+        }
+        if self.cluster == "slurm" and shutil.which("srun") is None:
+            raise ValueError("--slurm: there is no SLURM on this machine (no srun); run it on a login node")
+        self._executor(Path("."))
+        # The jobs need nothing of the package then, and no second import of torch.
+        import cloudpickle
+
+        cloudpickle.register_pickle_by_value(child)
+
+    def _executor(self, folder: Path) -> Any:
+        executor = self._make(folder=folder, cluster=self.cluster)
+        try:
+            executor.update_parameters(**self._parameters)
+        except (AssertionError, NameError, TypeError) as error:
+            raise ValueError(f"--slurm: {error}") from error
+        return executor
+
+    def start(self, job: Job, slot: str) -> SubmittedJob:
+        """Submit a job, or find the one that was submitted for it."""
+        folder, record = job.marker.with_name("submitit"), job.marker.with_name("submitted.json")
+        earlier = read_json(record)
+        if earlier is not None and earlier["cluster"] == self.cluster:
+            found = self._job_class(folder=folder, job_id=earlier["job"])
+            if found.paths.result_pickle.exists() or not found.done():
+                return SubmittedJob(found, record)
+        # Numbers of processes come again, and with them the names of results.
+        shutil.rmtree(folder, ignore_errors=True)
+        process = job.process(slot)
+        executor = self._executor(folder)
+        submitted = executor.submit(
+            child.execute, child.__file__, process.words, process.environment, str(job.log), not job.resumes,
+            f"$ {process}",
+        )  # fmt: skip
+        write_json(record, {"cluster": self.cluster, "job": submitted.job_id})
+        return SubmittedJob(submitted, record)
+
+    def leave(self, running: Sequence[SubmittedJob]) -> None:
+        """Jobs stay in their queue."""
+        if running:
+            numbers = " ".join(each.job.job_id for each in running)
+            logger.info("%d jobs go on without this process; to stop them: scancel %s", len(running), numbers)

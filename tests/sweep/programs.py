@@ -1,0 +1,46 @@
+"""Programs for job runners, and waiting for what happens elsewhere."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from fairseq_maelm.sweep.jobs import Job, Process
+
+
+def program(folder: Path, name: str, code: str, *followers: Job, resumes: bool = False) -> Job:
+    """A job that runs some Python, and whose result is the number in the last line of its output."""
+    words = [sys.executable, "-c", code]
+    return Job(
+        name,
+        folder / f"{name}.json",
+        lambda slot: Process(words, {"SLOT": slot}),
+        lambda log: {"output": float(log.read_text(encoding="utf-8").splitlines()[-1])},
+        resumes=resumes,
+        followers=list(followers),
+    )
+
+
+def counting(folder: Path) -> str:
+    """A program that leaves a mark each time it is run."""
+    return f"open({str(folder / 'calls')!r}, 'a').write('x'); print(7)"
+
+
+def calls(folder: Path) -> int:
+    path = folder / "calls"
+    return len(path.read_text()) if path.exists() else 0
+
+
+def wait_until(condition: Any, seconds: float = 60) -> None:
+    """Wait for something that takes a moment."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def is_running(process: int) -> bool:
+    """Whether a process lives; one that is dead and not yet collected does not."""
+    status = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True, check=False)
+    return bool(status.stdout.strip()) and not status.stdout.startswith("Z")

@@ -1,0 +1,83 @@
+"""Jobs through submitit, by its executor for one machine."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairseq_maelm.sweep.jobs import read_json, run
+from fairseq_maelm.sweep.slurm import SlurmLauncher, parse_parameters
+
+from .programs import calls, counting, program, wait_until
+
+
+@pytest.fixture
+def local() -> dict[str, Any]:
+    pytest.importorskip("submitit")
+    return parse_parameters(["cluster=local", "timeout_min=5"])
+
+
+def test_jobs_succeed_and_fail_through_submitit(local: dict[str, Any], tmp_path: Path) -> None:
+    variable = "import os; print(os.environ['SLOT'])"
+    jobs = [
+        program(tmp_path / "a", "good", variable),
+        program(tmp_path / "b", "bad", "raise FloatingPointError('nan')"),
+    ]
+    run(jobs, ["5", "5"], SlurmLauncher(local))
+    assert read_json(jobs[0].marker) == {"output": 5.0}
+    assert read_json(jobs[1].marker) == {"failed": "exit status 1: FloatingPointError: nan"}
+    assert jobs[0].log.read_text().startswith("$ SLOT=5 ")
+    assert not list(tmp_path.rglob("submitted.json"))
+
+
+def test_a_submitted_job_is_found_again(local: dict[str, Any], tmp_path: Path) -> None:
+    """The sweep was killed after it had submitted a job, which then ended well."""
+    job = program(tmp_path, "job", counting(tmp_path), resumes=True)
+    first = SlurmLauncher(local).start(job, "")
+    wait_until(lambda: first.job.paths.result_pickle.exists())
+    assert read_json(tmp_path / "submitted.json") == {"cluster": "local", "job": first.job.job_id}
+    run([job], [""], SlurmLauncher(local))
+    assert calls(tmp_path) == 1
+    assert read_json(job.marker) == {"output": 7.0}
+
+
+def test_a_job_that_is_gone_is_submitted_again_and_waits_for_its_own_rest(
+    local: dict[str, Any], tmp_path: Path
+) -> None:
+    """Of a job that left no result nothing is known; if its program still runs, it is alone all the same."""
+    slow = f"import time; time.sleep(2); {counting(tmp_path)}"
+    job = program(tmp_path, "job", slow, resumes=True)
+    first = SlurmLauncher(local).start(job, "")
+    wait_until(lambda: job.log.exists() and "$ " in job.log.read_text())
+    # As a sweep in a new process would see it: the number is known, the process is not.
+    first.job._process = None
+    second = SlurmLauncher(local)
+    second._job_class = lambda folder, job_id: first.job
+    begin = time.monotonic()
+    run([job], [""], second)
+    assert calls(tmp_path) == 2 and job.log.read_text().count("$ ") == 2
+    assert time.monotonic() - begin > 2, "both at once"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["partition"], "must be NAME=VALUE"),
+        (["cluster=moon"], "there are slurm and local"),
+    ],
+)
+def test_wrong_words_are_refused(words: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_parameters(words)
+
+
+def test_wrong_parameters_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("submitit")
+    with pytest.raises(ValueError, match="--slurm: .*Unknown argument 'colour'"):
+        SlurmLauncher(parse_parameters(["cluster=local", "colour=red"]))
+    with pytest.raises(ValueError, match="timeout_min"):
+        SlurmLauncher(parse_parameters(["cluster=local", "timeout_min=long"]))
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ValueError, match="there is no SLURM on this machine"):
+        SlurmLauncher(parse_parameters(["partition=gpu"]))
