@@ -13,6 +13,7 @@ from collections.abc import Sequence
 SUB_COMMANDS = {
     "analyze": ("fairseq_maelm.analysis.command", "measure representations: effective rank, subspace of [MASK]"),
     "prepare": ("fairseq_maelm.corpus.command", "turn raw text into a data folder for fairseq-train"),
+    "prepare-squad": ("fairseq_maelm.squad.prepare_command", "turn SQuAD's files into a folder for fairseq-train"),
     "user-dir": ("fairseq_maelm.user_dir", "print the folder to give to fairseq as --user-dir"),
 }
 
