@@ -79,8 +79,14 @@ class SquadDataset(FairseqDataset):
         )
         for count, what in (
             ((split.question_lengths > self.form.max_question_length).sum(), "are longer than may be and are cut"),
-            ((answerable & ~held).sum(), "have an answer that no window holds whole: all their windows say 'no answer'"),
-            ((split.answers[:, 0] == NOT_LOCATED).sum(), "have an answer that is not in their context: no part of the loss"),
+            (
+                (answerable & ~held).sum(),
+                "have an answer that no window holds whole: all their windows say 'no answer'",
+            ),
+            (
+                (split.answers[:, 0] == NOT_LOCATED).sum(),
+                "have an answer that is not in their context: no part of the loss",
+            ),
         ):
             if count:
                 logger.warning("%s: %s questions %s", self.name, f"{int(count):,}", what)

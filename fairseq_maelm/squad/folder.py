@@ -38,6 +38,7 @@ class Texts:
         self.contexts = contexts
         self.identities = identities
         self.answers = answers
+        self._golds: dict[str, list[Gold]] = {}
 
     def golds_of(self, version: str) -> list[Gold]:
         """What each question expects by the rules of a version; nothing where answers are unknown."""

@@ -14,8 +14,8 @@ from tqdm import tqdm
 from fairseq_maelm.corpus.files import sha256_of, write_json
 from fairseq_maelm.corpus.vocabulary import DICTIONARY_FILE, FAIRSEQ_SYMBOLS, MODEL_FILE, UNKNOWN, load_sentencepiece
 from fairseq_maelm.squad.folder import NO_ANSWER, NOT_LOCATED, PreparedSplit, Texts
-from fairseq_maelm.squad.offsets import Aligner, AlignedTokens, token_span
-from fairseq_maelm.squad.reading import NOT_FOUND, SquadFile, read_squad
+from fairseq_maelm.squad.offsets import AlignedTokens, Aligner, token_span
+from fairseq_maelm.squad.reading import SquadFile, read_squad
 
 logger = logging.getLogger(__name__)
 
@@ -186,6 +186,3 @@ def _report(split: str, facts: Mapping[str, Any], problems: Mapping[str, list[st
             "train: %s questions have an answer that no piece of their context holds; training leaves them out",
             f"{facts['not_located']:,}",
         )
-
-
-__all__ = ["NOT_FOUND", "build_split", "load_aligner", "prepare_squad"]

@@ -11,7 +11,9 @@ WRONG_OFFSET = "answers whose offset is wrong, found again elsewhere in the cont
 NOT_FOUND = "answers that are not in their context"
 EMPTY_ANSWER = "empty answers, which can be neither found nor predicted"
 EMPTY_QUESTION = "questions without text"
-CONTRADICTION = "questions marked impossible that have an answer, taken as marked in training and as answered in scoring"
+CONTRADICTION = (
+    "questions marked impossible that have an answer, taken as marked in training and as answered in scoring"
+)
 
 
 class Answer(NamedTuple):

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -54,7 +55,7 @@ def best_spans(logits: Tensor, context_mask: Tensor, start_mask: Tensor, decodin
         context_mask: <bool>[B, S] True at tokens that may be an end.
         start_mask: <bool>[B, S] True at tokens that may be a start, a part of the former.
         decoding: how answers are chosen.
-        kept: K at most; fewer where ``n_best`` starts do not make so many.
+        kept: K.
     """
     logits = logits.float()
     start_logits = logits[..., 0].masked_fill(~start_mask, -torch.inf)
@@ -64,7 +65,8 @@ def best_spans(logits: Tensor, context_mask: Tensor, start_mask: Tensor, decodin
     ends = starts[:, :, None] + torch.arange(decoding.max_answer_length, device=logits.device)
     end_scores = end_logits.gather(1, ends.clamp(max=length - 1).flatten(1)).view(ends.shape)
     scores = (start_scores[:, :, None] + end_scores).masked_fill(ends >= length, -torch.inf).flatten(1)
-    score, chosen = scores.topk(min(kept, scores.shape[1]), dim=1)
+    score, chosen = F.pad(scores, (0, max(0, kept - scores.shape[1])), value=-torch.inf).topk(kept, dim=1)
+    chosen = chosen.clamp(max=scores.shape[1] - 1)
     first = starts.gather(1, chosen // decoding.max_answer_length)
     last = ends.flatten(1).gather(1, chosen).clamp(max=length - 1)
     return WindowSpans(first, last, score, logits[:, 0].sum(dim=1))

@@ -43,8 +43,8 @@ class SquadTaskConfig(FairseqDataclass):
     null_threshold: float = field(
         default=0.0,
         metadata={
-            "help": "there is no answer where no answer scores higher than the best one by more than this (logits), for "
-            "the figures exact, f1, HasAns_* and NoAns_*; best_* look for the threshold themselves"
+            "help": "there is no answer where no answer scores higher than the best one by more than this (logits): "
+            "for the figures exact, f1, HasAns_* and NoAns_*; best_* look for the threshold themselves"
         },
     )
     squad_version: ChoiceEnum(["auto", "1.1", "2.0"]) = field(  # type: ignore[valid-type]
@@ -100,6 +100,12 @@ class SquadTask(FairseqTask):
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model with a head that scores every token as start and as end."""
         check_model_name(cfg)
+        positions = getattr(cfg, "max_positions", None)
+        if positions and positions < self.format.max_length:
+            raise ValueError(
+                f"--max-length {self.format.max_length} is more than the encoder's {positions} positions: lower it, "
+                "and --max-question-length if no room is left"
+            )
         model = super().build_model(cfg, from_checkpoint)
         if not isinstance(model, MaelmModel):
             raise ValueError(f"the task maelm_squad needs a model of this package and got {type(model).__name__}")
@@ -146,7 +152,9 @@ class SquadTask(FairseqTask):
         rows = np.array([collected[window] for window in sorted(collected)], dtype=WINDOW_DTYPE)
         return self.figures(dataset, best_of_questions(rows, dataset.windows.first))
 
-    def figures(self, dataset: SquadDataset, spans: QuestionSpans, threshold: Optional[float] = None) -> Dict[str, float]:
+    def figures(
+        self, dataset: SquadDataset, spans: QuestionSpans, threshold: Optional[float] = None
+    ) -> Dict[str, float]:
         """Score the best answers of all questions of a split.
 
         Args:

@@ -10,14 +10,17 @@ import pytest
 
 from .sources import PACKAGE, count_package_files, module_name, package_files, parse
 
+# The parts of a task's package that use the hub.
+_SQUAD_ON_TOP = ("squad.inference", "squad.predict_command", "squad.answer_command")
+
 # From the bottom up: a module may import its own layer and the layers above it in this table, never one below.
 # The longest prefix decides, so that models.hub is not in the layer of models.
 LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("pure functions", ("version", "user_dir", "batch", "flops", "corpus", "data.masking", "models.sizes")),
-    ("modules and data", ("modules", "data", "optim")),
+    ("modules and data", ("modules", "data", "optim", "squad")),
     ("models and criterions", ("models", "criterions")),
     ("tasks", ("tasks",)),
-    ("hub, export and analysis", ("models.hub", "export", "analysis", "finetune")),
+    ("hub, export and analysis", ("models.hub", "export", "analysis", "finetune", *_SQUAD_ON_TOP)),
     ("registration", ("",)),
     ("command line", ("cli",)),
 )
