@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[2]
-# The package and the other recipe's script are found beside this one when the package is not installed.
-sys.path[:0] = [str(ROOT), str(ROOT / "examples" / "finetuning")]
+# The package is found beside the examples when it is not installed, and so is the script of the other recipe.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "finetuning"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from task_options import encoder_options
 

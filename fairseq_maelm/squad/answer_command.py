@@ -32,8 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="T",
         help="no answer where it scores higher than the best text by more than this, in logits; inf always answers "
-        "(the checkpoint's "
-        " --null-threshold, usually 0)",
+        "(the checkpoint's --null-threshold, usually 0)",
     )
     parser.add_argument("--json", action="store_true", help="write an object a line, with all answers that were found")
     add_device_argument(parser)
