@@ -169,6 +169,8 @@ def answer_questions(
     if not questions:
         return []
     asked = [Question(str(number), question, 0, [], True) for number, question in enumerate(questions)]
+    if not hasattr(hub.tokenizer, "token_of_piece"):
+        raise ValueError("answers need a vocabulary of sentencepiece, which tells where in the text its pieces stand")
     aligner = Aligner(hub.tokenizer.processor, hub.tokenizer.token_of_piece)
     split, _ = build_split(aligner, SquadFile("2.0", [context], asked, False, {}), np.int32)
     dataset = hub.task.dataset_of(split, "questions")

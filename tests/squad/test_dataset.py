@@ -42,7 +42,7 @@ def test_a_sequence_token_by_token():
 
 
 def test_targets_are_where_the_answer_is_and_the_first_position_elsewhere():
-    dataset = dataset_of(("the cat ran", CONTEXT, "mat."), ("the dog", CONTEXT, None))
+    dataset = dataset_of(("the cat ran", CONTEXT, "river"), ("the dog", CONTEXT, None))
     batch = dataset.collater(list(range(len(dataset))))
     found = 0
     for row, (start, end) in enumerate(batch["target"].tolist()):
@@ -50,7 +50,7 @@ def test_targets_are_where_the_answer_is_and_the_first_position_elsewhere():
             continue
         found += 1
         first, last = start + int(batch["shift"][row]), end + int(batch["shift"][row])
-        assert dataset.split.answer_text(0, first, last) == "mat."
+        assert dataset.split.answer_text(0, first, last) == "river"
         assert dataset.windows.question[row] == 0
         assert batch["context_mask"][row, [start, end]].all()
     assert found >= 1

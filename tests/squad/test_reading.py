@@ -97,6 +97,9 @@ def test_what_is_wrong_with_questions_is_counted_and_nothing_is_dropped(tmp_path
     assert [each.impossible for each in source.questions] == [False, False, False, False, False, True]
 
 
+ASKED = '{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "q", "question": "?", "answers": %s}]}]}]}'
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
