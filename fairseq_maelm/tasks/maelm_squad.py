@@ -1,6 +1,7 @@
 """The task SQuAD: answers are spans of a context, or there is none."""
 
 import logging
+import math
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional
 
@@ -146,9 +147,12 @@ class SquadTask(FairseqTask):
         rows = [(int(row["window"]), row) for batch in batches for row in batch["windows"]]
         has_answer = np.array([gold.has_answer for gold in self.golds_of(dataset.split)])
         names = figure_names(self.version_of(dataset.split), has_answer)
-        log_collected(rows, lambda collected: self._figures(dataset, collected), names)
+        log_collected(rows, lambda collected: self._figures(dataset, collected, names), names)
 
-    def _figures(self, dataset: SquadDataset, collected: Mapping[int, Any]) -> Mapping[str, float]:
+    def _figures(self, dataset: SquadDataset, collected: Mapping[int, Any], names: List[str]) -> Mapping[str, float]:
+        # fairseq also asks after every batch for the figures of the batch, and looks at none of them.
+        if len(collected) < len(dataset):
+            return dict.fromkeys(names, math.nan)
         rows = np.array([collected[window] for window in sorted(collected)], dtype=WINDOW_DTYPE)
         return self.figures(dataset, best_of_questions(rows, dataset.windows.first))
 
