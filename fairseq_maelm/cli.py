@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 SUB_COMMANDS = {
     "analyze": ("fairseq_maelm.analysis.command", "measure representations: effective rank, subspace of [MASK]"),
+    "answer": ("fairseq_maelm.squad.answer_command", "answer questions about a text file"),
     "prepare": ("fairseq_maelm.corpus.command", "turn raw text into a data folder for fairseq-train"),
     "predict-glue": (
         "fairseq_maelm.glue.predict_command",
@@ -23,6 +24,9 @@ SUB_COMMANDS = {
         "the table of a sweep: best settings, medians, the paper's beside",
     ),
     "sweep": ("fairseq_maelm.sweep.command", "fine-tune checkpoints on a grid of settings and seeds"),
+    "prepare-squad": ("fairseq_maelm.squad.prepare_command", "turn SQuAD's files into a folder for fairseq-train"),
+    "predict-squad": ("fairseq_maelm.squad.predict_command", "answer the questions of a prepared SQuAD split"),
+    "score-squad": ("fairseq_maelm.squad.score_command", "score SQuAD predictions as the official script does"),
     "user-dir": ("fairseq_maelm.user_dir", "print the folder to give to fairseq as --user-dir"),
 }
 

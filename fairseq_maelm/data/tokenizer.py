@@ -42,6 +42,16 @@ class Tokenizer:
         self._piece_of_token = {int(token): piece for piece, token in enumerate(self._token_of_piece)}
         self._piece_of_token[dictionary.unk()] = self._start.unk_id()
 
+    @property
+    def processor(self) -> SentencePieceProcessor:
+        """The sentencepiece model, for texts that hold no <mask>."""
+        return self._start
+
+    @property
+    def token_of_piece(self) -> np.ndarray:
+        """<int64>[pieces], the symbol of the dictionary for each piece of the model."""
+        return self._token_of_piece
+
     def encode(self, text: str) -> List[int]:
         """Encode text without special symbols around it.
 

@@ -53,12 +53,21 @@ def classification_heads(state_dict: Dict[str, Tensor]) -> Dict[str, List[int]]:
 
 def register_heads(model: Any, state_dict: Dict[str, Tensor]) -> None:
     """Give a model the heads of a checkpoint, with fresh weights: of sentences, and of tokens, which have no dense
-    layer."""
+    layer. Those that it has in the same size, because its task made them, stay."""
+    own = model.classification_heads.state_dict()
     for name, (outputs, inner_dim) in classification_heads(state_dict).items():
+        if _same_head(own, state_dict, name):
+            continue
         if f"{_HEADS}{name}.dense.weight" in state_dict:
             model.register_classification_head(name, outputs, inner_dim)
         else:
             model.register_token_head(name, outputs)
+
+
+def _same_head(own: Dict[str, Tensor], state_dict: Dict[str, Tensor], name: str) -> bool:
+    theirs = {key[len(_HEADS) :]: tensor for key, tensor in state_dict.items() if key.startswith(f"{_HEADS}{name}.")}
+    mine = {key: tensor for key, tensor in own.items() if key.startswith(f"{name}.")}
+    return theirs.keys() == mine.keys() and all(mine[key].shape == tensor.shape for key, tensor in theirs.items())
 
 
 def _drop(state_dict: Dict[str, Tensor], keys: List[str], reason: str) -> None:

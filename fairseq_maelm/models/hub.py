@@ -1,7 +1,7 @@
 """The hub interface: a checkpoint in the hands of somebody who has sentences and no batches."""
 
 import os
-from typing import Any, List, NamedTuple, Sequence, Union
+from typing import Any, List, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from fairseq_maelm.data.encoder_view import EncoderView, Shown, encoder_input
 from fairseq_maelm.data.tokenizer import MASK, Tokenizer
 from fairseq_maelm.models.checkpoint import register_heads
 from fairseq_maelm.models.maelm import MaelmModel
+from fairseq_maelm.squad.inference import SpanAnswer, answer_questions, choose
 
 
 class MaskCandidate(NamedTuple):
@@ -203,6 +204,24 @@ class MaelmHubInterface(nn.Module):
         self._check_length(tokens.shape[1])
         logits, _ = self.model(tokens.to(self.device), classification_head_name=head)
         return logits if return_logits else F.log_softmax(logits, dim=-1)
+
+    def answer(self, question: str, context: str, threshold: Optional[float] = None) -> SpanAnswer:
+        """Answer a question about a text of any length, with a checkpoint of the task ``maelm_squad``.
+
+        Args:
+            question: the question.
+            context: the text.
+            threshold: no answer is given where it scores higher than the best text by more than this, in logits;
+                infinity always gives a text. By default the task's ``--null-threshold``.
+
+        Returns:
+            the answer with its characters in ``context``; ``text`` is "" where there is none.
+
+        Raises:
+            ValueError: if the checkpoint cannot answer, or the question or the context is empty.
+        """
+        answers = answer_questions(self, context, [question])[0]
+        return choose(answers, self.task.cfg.null_threshold if threshold is None else threshold)
 
     def _pad(self, sequences: List[np.ndarray]) -> Tensor:
         lengths = np.array([len(sequence) for sequence in sequences])

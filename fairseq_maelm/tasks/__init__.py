@@ -4,3 +4,6 @@ from fairseq_maelm.criterions import sentence_prediction as sentence_prediction_
 from fairseq_maelm.tasks import maelm
 
 __all__ = ["maelm", "sentence_prediction_criterion"]
+from fairseq_maelm.tasks import maelm, maelm_squad
+
+__all__ = ["maelm", "maelm_squad"]

@@ -58,3 +58,16 @@ def test_a_head_that_does_not_fit_starts_anew(kind, caplog):
     model.load_state_dict(state)
     assert torch.equal(model.classification_heads["tags"].out_proj.weight, fresh)
     assert "starts it anew" in caplog.text
+
+
+def test_heads_that_the_task_made_in_the_same_size_stay(caplog):
+    saved = model_of(seed=1)
+    saved.register_token_head("tags", 3)
+    model = model_of(seed=2)
+    model.register_token_head("tags", 3)
+    head = model.classification_heads["tags"]
+    register_heads(model, saved.state_dict())
+    assert model.classification_heads["tags"] is head and "replaced" not in caplog.text
+    saved.register_token_head("tags", 5)
+    register_heads(model, saved.state_dict())
+    assert model.classification_heads["tags"].out_proj.out_features == 5

@@ -1,0 +1,178 @@
+"""Reading SQuAD's JSON of versions 1.1 and 2.0, and finding every answer in its context."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# What is wrong with a question but no reason to stop; each is counted, and listed by id in problems.json.
+WRONG_OFFSET = "answers whose offset is wrong, found again elsewhere in the context"
+NOT_FOUND = "answers that are not in their context"
+EMPTY_ANSWER = "empty answers, which can be neither found nor predicted"
+EMPTY_QUESTION = "questions without text"
+CONTRADICTION = (
+    "questions marked impossible that have an answer, taken as marked in training and as answered in scoring"
+)
+
+
+class Answer(NamedTuple):
+    """A right answer.
+
+    Attributes:
+        text: as given.
+        span: its first character in the context and the one after its last, white space around it left out; None if
+            the context does not hold it.
+    """
+
+    text: str
+    span: tuple[int, int] | None
+
+
+class Question(NamedTuple):
+    """A question with what is expected.
+
+    Attributes:
+        identity: its id, unique in the file.
+        text: the question.
+        context: number of its context.
+        answers: the right ones; none where there is no answer.
+        impossible: whether training shall predict no answer.
+    """
+
+    identity: str
+    text: str
+    context: int
+    answers: list[Answer]
+    impossible: bool
+
+
+class SquadFile(NamedTuple):
+    """A file of questions.
+
+    Attributes:
+        version: "1.1" if every question has an answer and none says whether it is possible, otherwise "2.0".
+        contexts: the paragraphs.
+        questions: in the order of the file.
+        has_answers: whether the questions come with right answers; those of a test set do not.
+        problems: kind -> the ids of the questions that have it.
+    """
+
+    version: str
+    contexts: list[str]
+    questions: list[Question]
+    has_answers: bool
+    problems: dict[str, list[str]]
+
+
+def read_squad(path: Path | str) -> SquadFile:
+    """Read and check a file in SQuAD's layout.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it is no such file, an id comes twice, or a context is empty; the message says where.
+    """
+    content = _load(Path(path))
+    contexts: list[str] = []
+    questions: list[Question] = []
+    problems: dict[str, list[str]] = {}
+    seen: set[str] = set()
+    marked = answered = False
+    for place, paragraph in _paragraphs(content, str(path)):
+        context = _text(paragraph, "context", place)
+        if not context.strip():
+            raise ValueError(f"{place} has an empty context, in which there can be no answer: remove it")
+        for number, entry in enumerate(_list(paragraph, "qas", place), 1):
+            question = _question(entry, context, len(contexts), f"{place}, question {number}", problems)
+            if question.identity in seen:
+                raise ValueError(
+                    f"{path} has the id {question.identity!r} twice (the second time in {place}); predictions are "
+                    "stored by id, so every question needs its own"
+                )
+            seen.add(question.identity)
+            marked |= "is_impossible" in entry
+            answered |= "answers" in entry
+            questions.append(question)
+        contexts.append(context)
+    if not questions:
+        raise ValueError(f"{path} has no question")
+    version = "2.0" if marked or (answered and not all(question.answers for question in questions)) else "1.1"
+    return SquadFile(version, contexts, questions, answered, problems)
+
+
+def find_answer(context: str, text: str, start: int) -> tuple[tuple[int, int] | None, bool]:
+    """Find an answer in its context.
+
+    The given offset is taken if the text stands there. Otherwise the nearest place with exactly this text is, or else
+    the nearest with the same words whatever the case and the white space between them.
+
+    Args:
+        context: the paragraph.
+        text: the answer, not blank.
+        start: the character where it should begin; -1 if unknown.
+
+    Returns:
+        its span without white space at the ends, or None; and whether the given offset was right.
+    """
+    blank = len(text) - len(text.lstrip())
+    words = text.strip()
+    if start >= 0 and context.startswith(text, start):
+        return (start + blank, start + blank + len(words)), True
+    for pattern, flags in ((re.escape(words), 0), (r"\s+".join(map(re.escape, words.split())), re.IGNORECASE)):
+        places = [match.span() for match in re.finditer(pattern, context, flags)]
+        if places:
+            return min(places, key=lambda span: abs(span[0] - blank - start)), False
+    return None, False
+
+
+def _load(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error})") from error
+
+
+def _paragraphs(content: Any, path: str) -> Iterator[tuple[str, Any]]:
+    for number, article in enumerate(_list(content, "data", path), 1):
+        place = f"{path}, article {number}"
+        for count, paragraph in enumerate(_list(article, "paragraphs", place), 1):
+            yield f"{place}, paragraph {count}", paragraph
+
+
+def _question(entry: Any, context: str, number: int, place: str, problems: dict[str, list[str]]) -> Question:
+    identity, text = _text(entry, "id", place), _text(entry, "question", place)
+
+    def note(problem: str) -> None:
+        problems.setdefault(problem, []).append(identity)
+
+    answers = []
+    for each in _list(entry, "answers", place) if "answers" in entry else []:
+        answer = _text(each, "text", place)
+        if not answer.strip():
+            note(EMPTY_ANSWER)
+            # Kept, because the official scorer counts its question among those that have an answer.
+            answers.append(Answer(answer, None))
+            continue
+        start = each.get("answer_start")
+        span, right = find_answer(context, answer, start if isinstance(start, int) else -1)
+        if not right:
+            note(NOT_FOUND if span is None else WRONG_OFFSET)
+        answers.append(Answer(answer, span))
+    marked = bool(entry.get("is_impossible", False))
+    if not text.strip():
+        note(EMPTY_QUESTION)
+    if marked and answers:
+        note(CONTRADICTION)
+    return Question(identity, text, number, answers, marked or not answers)
+
+
+def _list(record: Any, name: str, place: str) -> list[Any]:
+    if not isinstance(record, dict) or not isinstance(record.get(name), list):
+        raise ValueError(f"{place} has no list {name!r}: it is not in the layout of SQuAD")
+    return list(record[name])
+
+
+def _text(record: Any, name: str, place: str) -> str:
+    if not isinstance(record, dict) or not isinstance(record.get(name), str):
+        raise ValueError(f"{place} has no text {name!r}: it is not in the layout of SQuAD")
+    return str(record[name])

@@ -1,0 +1,238 @@
+"""The figures of SQuAD 1.1 and 2.0, as the official scripts evaluate-v1.1 and evaluate-v2.0 define them.
+
+A prediction is compared with each of a question's answers and the best comparison counts. Both are normalised: lower
+case, no punctuation, no articles, single spaces. ``exact`` asks for equal texts, ``f1`` is the harmonic mean of
+precision and recall of their words, counted as often as they occur.
+
+In 2.0 a question without an answer expects the empty text. A prediction file may come with the odds of no answer for
+each question; where they lie above a threshold, "no answer" is scored in the prediction's place.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+# Of the odds of no answer, where none are given and where no threshold is: both from the official script.
+NO_ODDS = 0.0
+OFFICIAL_THRESHOLD = 1.0
+
+
+def normalise_answer(text: str) -> str:
+    """Lower-case a text, take punctuation (ASCII's) and articles out of it, and put single spaces between its words."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_score(gold: str, predicted: str) -> float:
+    """1.0 if two normalised texts are equal, otherwise 0.0."""
+    return float(gold == predicted)
+
+
+def f1_score(gold: str, predicted: str, empty_matches_empty: bool = True) -> float:
+    """F1 of the words of two normalised texts, in [0, 1].
+
+    Args:
+        gold: a right answer.
+        predicted: the text to score.
+        empty_matches_empty: whether two texts without words score 1.0, as in version 2.0, or 0.0 as in 1.1.
+    """
+    gold_words, predicted_words = gold.split(), predicted.split()
+    if not gold_words or not predicted_words:
+        return float(empty_matches_empty and gold_words == predicted_words)
+    common = sum((Counter(gold_words) & Counter(predicted_words)).values())
+    if not common:
+        return 0.0
+    precision, recall = common / len(predicted_words), common / len(gold_words)
+    return (2 * precision * recall) / (precision + recall)
+
+
+class Gold(NamedTuple):
+    """What a question expects.
+
+    Attributes:
+        texts: normalised right answers; in version 2.0 those that normalise to nothing are left out, and one empty
+            text stands for no answer.
+        has_answer: whether the file gives any answer, before anything is left out.
+    """
+
+    texts: tuple[str, ...]
+    has_answer: bool
+
+
+def gold_of(answers: Sequence[str], version: str) -> Gold:
+    """Normalise a question's answers for version "1.1" or "2.0"."""
+    texts = tuple(map(normalise_answer, answers))
+    if version == "2.0":
+        texts = tuple(filter(None, texts)) or ("",)
+    return Gold(texts, bool(answers))
+
+
+class RawScores(NamedTuple):
+    """Scores of Q questions before any threshold, in the order of the data.
+
+    Attributes:
+        exact: <float64>[Q] in {0, 1}.
+        f1: <float64>[Q] in [0, 1].
+        has_answer: <bool>[Q] whether the question has one.
+        answered: <bool>[Q] whether the prediction is a text that is not empty.
+    """
+
+    exact: NDArray[np.float64]
+    f1: NDArray[np.float64]
+    has_answer: NDArray[np.bool_]
+    answered: NDArray[np.bool_]
+
+
+def raw_scores(golds: Sequence[Gold], predictions: Sequence[str], version: str) -> RawScores:
+    """Score each of Q predictions against its question's answers."""
+    exact, f1 = np.zeros(len(golds)), np.zeros(len(golds))
+    for number, (gold, prediction) in enumerate(zip(golds, predictions)):
+        predicted = normalise_answer(prediction)
+        exact[number] = max((exact_score(text, predicted) for text in gold.texts), default=0.0)
+        f1[number] = max((f1_score(text, predicted, version == "2.0") for text in gold.texts), default=0.0)
+    return RawScores(
+        exact,
+        f1,
+        np.array([gold.has_answer for gold in golds], dtype=bool),
+        np.array([prediction != "" for prediction in predictions], dtype=bool),
+    )
+
+
+def with_threshold(
+    scores: NDArray[np.float64], has_answer: NDArray[np.bool_], odds: NDArray[np.float64], threshold: float
+) -> NDArray[np.float64]:
+    """Scores <float64>[Q] when questions whose odds of no answer exceed a threshold get no answer."""
+    return np.where(odds > threshold, (~has_answer).astype(np.float64), scores)
+
+
+def best_threshold(
+    scores: NDArray[np.float64], raw: RawScores, odds: NDArray[np.float64], order: NDArray[np.int64]
+) -> tuple[float, float]:
+    """The highest mean score that any threshold of the odds gives, and that threshold.
+
+    Starting from no answer everywhere, questions are answered one after the other with growing odds. An answered
+    question that has an answer adds its score; one that has none takes its point away, unless its prediction is empty.
+    The first best place counts. As in the official script, questions of equal odds are answered one at a time, in the
+    order in which they stand, although no threshold can tell them apart; and before the first the threshold is 0.
+
+    Args:
+        scores: <float64>[Q] of ``raw``, exact or F1.
+        raw: the scores they come from.
+        odds: <float64>[Q] of no answer.
+        order: <int64>[Q] the questions in the order of the file with the odds.
+
+    Returns:
+        the mean score in percent, and the threshold.
+    """
+    walk = order[np.argsort(odds[order], kind="stable")]
+    gains = np.where(raw.has_answer, scores, -raw.answered.astype(np.float64))[walk]
+    # One sum after the other, as the script does it, and not in pairs: near ties are then decided alike.
+    totals = np.cumsum(np.concatenate([[float((~raw.has_answer).sum())], gains]))
+    best = int(np.argmax(totals))
+    return 100.0 * float(totals[best]) / len(scores), float(odds[walk[best - 1]]) if best else 0.0
+
+
+def squad1_figures(raw: RawScores) -> dict[str, float]:
+    """The figures of version 1.1 in percent: ``exact``, ``f1``, and the number of questions ``total``."""
+    return {"exact": _mean(raw.exact), "f1": _mean(raw.f1), "total": len(raw.exact)}
+
+
+def squad2_figures(
+    raw: RawScores,
+    odds: NDArray[np.float64] | None = None,
+    threshold: float = OFFICIAL_THRESHOLD,
+    order: NDArray[np.int64] | None = None,
+) -> dict[str, float]:
+    """The figures of version 2.0 in percent, under the official names and in their order.
+
+    Args:
+        raw: scores of Q questions.
+        odds: <float64>[Q] of no answer; without them every prediction is taken as it is, and no best threshold sought.
+        threshold: of the odds, above which there is no answer.
+        order: <int64>[Q] the order of the questions in the file with the odds, for ties; by default the data's.
+
+    Returns:
+        ``exact``, ``f1``, ``total``; for questions with an answer ``HasAns_exact``, ``HasAns_f1``, ``HasAns_total`` and
+        for those without one ``NoAns_...``, where there are any; with odds also ``best_exact``,
+        ``best_exact_thresh``, ``best_f1`` and ``best_f1_thresh``.
+    """
+    given = np.full(len(raw.exact), NO_ODDS) if odds is None else odds
+    exact = with_threshold(raw.exact, raw.has_answer, given, threshold)
+    f1 = with_threshold(raw.f1, raw.has_answer, given, threshold)
+    figures: dict[str, float] = {"exact": _mean(exact), "f1": _mean(f1), "total": len(exact)}
+    for name, chosen in (("HasAns", raw.has_answer), ("NoAns", ~raw.has_answer)):
+        if chosen.any():
+            figures |= {f"{name}_exact": _mean(exact[chosen]), f"{name}_f1": _mean(f1[chosen])}
+            figures[f"{name}_total"] = int(chosen.sum())
+    if odds is not None:
+        order = np.arange(len(odds)) if order is None else order
+        for name, scores in (("exact", raw.exact), ("f1", raw.f1)):
+            figures[f"best_{name}"], figures[f"best_{name}_thresh"] = best_threshold(scores, raw, odds, order)
+    return figures
+
+
+def figure_names(version: str, has_answer: NDArray[np.bool_]) -> list[str]:
+    """The names of the figures in percent, and of the thresholds, that a validation set of this kind has."""
+    nothing = np.zeros(len(has_answer))
+    raw = RawScores(nothing, nothing, has_answer, has_answer)
+    figures = squad1_figures(raw) if version == "1.1" else squad2_figures(raw, nothing)
+    return [name for name in figures if not name.endswith("total")]
+
+
+def score_predictions(
+    answers: Mapping[str, Sequence[str]],
+    version: str,
+    predictions: Mapping[str, str],
+    odds: Mapping[str, float] | None = None,
+    threshold: float = OFFICIAL_THRESHOLD,
+    report: Callable[[str], None] = lambda text: None,
+) -> dict[str, float]:
+    """Score a predictions file as the official script does.
+
+    Args:
+        answers: texts of the right answers of each question's id, in the order of the data.
+        version: "1.1" or "2.0".
+        predictions: text for each id; ids that are no questions' are left aside.
+        odds: of no answer for each id (version 2.0).
+        threshold: of the odds.
+        report: told what is left aside, or scored 0.
+
+    Returns:
+        the figures of ``squad1_figures`` or ``squad2_figures``.
+
+    Raises:
+        ValueError: if a question of version 2.0 has no prediction or no odds; in 1.1 it scores 0, and that is reported.
+    """
+    missing = [identity for identity in answers if identity not in predictions]
+    if missing and version == "2.0":
+        raise ValueError(f"{len(missing)} of {len(answers)} questions have no prediction (the first: {missing[0]})")
+    if missing:
+        report(f"{len(missing)} of {len(answers)} questions have no prediction and score 0 (the first: {missing[0]})")
+    surplus = [identity for identity in predictions if identity not in answers]
+    if surplus:
+        report(f"{len(surplus)} predictions belong to no question and are left aside (the first: {surplus[0]})")
+    golds = [gold_of(texts, version) for texts in answers.values()]
+    if version == "1.1":
+        # A question that is not predicted must not win by an answer that normalises to nothing.
+        known = [gold if key in predictions else Gold((), True) for key, gold in zip(answers, golds)]
+        return squad1_figures(raw_scores(known, [predictions.get(key, "") for key in answers], version))
+    raw = raw_scores(golds, [predictions[key] for key in answers], version)
+    if odds is None:
+        return squad2_figures(raw, None, threshold)
+    if missing := [identity for identity in answers if identity not in odds]:
+        raise ValueError(f"{len(missing)} of {len(answers)} questions have no odds (the first: {missing[0]})")
+    number = {identity: index for index, identity in enumerate(answers)}
+    order = np.array([number[identity] for identity in odds if identity in number], dtype=np.int64)
+    return squad2_figures(raw, np.array([odds[key] for key in answers], dtype=np.float64), threshold, order)
+
+
+def _mean(scores: NDArray[np.float64]) -> float:
+    # One after the other, as the script adds them up.
+    return 100.0 * sum(scores.tolist()) / len(scores)

@@ -1,0 +1,131 @@
+"""The best answers of windows, from the scores of their tokens."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+class Decoding(NamedTuple):
+    """How answers are chosen.
+
+    Attributes:
+        n_best: number of starts that are looked at in a window, and of answers that are kept of a question.
+        max_answer_length: pieces of an answer at most.
+    """
+
+    n_best: int
+    max_answer_length: int
+
+
+class WindowSpans(NamedTuple):
+    """The K best answers of B windows, the best first.
+
+    Attributes:
+        first: <int64>[B, K] position of the first token.
+        last: <int64>[B, K] position of the last token, not before the first.
+        score: <float32>[B, K] sum of the start's and the end's logit; -inf where a window has fewer answers.
+        null: <float32>[B] the same sum at position 0, which stands for no answer.
+    """
+
+    first: Tensor
+    last: Tensor
+    score: Tensor
+    null: Tensor
+
+
+# What a window says about its question, for the choice of one answer: the best one's pieces and scores.
+WINDOW_DTYPE = np.dtype(
+    [("window", "<i4"), ("first", "<i4"), ("last", "<i4"), ("score", "<f4"), ("null", "<f4")],
+)
+
+
+def best_spans(logits: Tensor, context_mask: Tensor, start_mask: Tensor, decoding: Decoding, kept: int) -> WindowSpans:
+    """Choose the best answers of each window, all windows at once.
+
+    As in BERT's fine-tuning the best ``n_best`` starts are combined with ends that do not come before them and make no
+    answer longer than ``max_answer_length``. The ends are looked for among those alone, and not among the best ends of
+    the whole window: a window that can hold an answer then always has one.
+
+    Args:
+        logits: <float>[B, S, 2] scores of every token as start and as end.
+        context_mask: <bool>[B, S] True at tokens that may be an end.
+        start_mask: <bool>[B, S] True at tokens that may be a start, a part of the former.
+        decoding: how answers are chosen.
+        kept: K.
+    """
+    logits = logits.float()
+    start_logits = logits[..., 0].masked_fill(~start_mask, -torch.inf)
+    end_logits = logits[..., 1].masked_fill(~context_mask, -torch.inf)
+    length = logits.shape[1]
+    start_scores, starts = start_logits.topk(min(decoding.n_best, length), dim=1)
+    ends = starts[:, :, None] + torch.arange(decoding.max_answer_length, device=logits.device)
+    end_scores = end_logits.gather(1, ends.clamp(max=length - 1).flatten(1)).view(ends.shape)
+    scores = (start_scores[:, :, None] + end_scores).masked_fill(ends >= length, -torch.inf).flatten(1)
+    score, chosen = F.pad(scores, (0, max(0, kept - scores.shape[1])), value=-torch.inf).topk(kept, dim=1)
+    chosen = chosen.clamp(max=scores.shape[1] - 1)
+    first = starts.gather(1, chosen // decoding.max_answer_length)
+    last = ends.flatten(1).gather(1, chosen).clamp(max=length - 1)
+    return WindowSpans(first, last, score, logits[:, 0].sum(dim=1))
+
+
+def window_rows(spans: WindowSpans, window: Tensor, shift: Tensor) -> NDArray[np.void]:
+    """The best answer of each window in few bytes: <WINDOW_DTYPE>[B], tokens as pieces of the context.
+
+    Args:
+        spans: of B windows.
+        window: <int64>[B] their numbers.
+        shift: <int64>[B] from positions to pieces.
+    """
+    rows = np.empty(len(window), dtype=WINDOW_DTYPE)
+    columns = (window, spans.first[:, 0] + shift, spans.last[:, 0] + shift, spans.score[:, 0], spans.null)
+    for name, column in zip(WINDOW_DTYPE.names or (), columns):
+        rows[name] = column.cpu().numpy()
+    return rows
+
+
+class QuestionSpans(NamedTuple):
+    """The answers of Q questions.
+
+    Attributes:
+        first: <int64>[Q] first piece of the best answer in the context.
+        last: <int64>[Q] last piece.
+        score: <float64>[Q] of that answer.
+        null: <float64>[Q] of no answer: the lowest that any window gives it.
+    """
+
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    score: NDArray[np.float64]
+    null: NDArray[np.float64]
+
+    @property
+    def odds(self) -> NDArray[np.float64]:
+        """<float64>[Q], how much higher no answer scores than the best answer, in logits."""
+        return self.null - self.score
+
+
+def best_of_questions(rows: NDArray[np.void], first_window: NDArray[np.int64]) -> QuestionSpans:
+    """Choose among the windows of each question.
+
+    Args:
+        rows: <WINDOW_DTYPE>[W] of all windows, in order.
+        first_window: <int64>[Q + 1] the first window of each question.
+
+    Raises:
+        ValueError: if windows are missing or come twice.
+    """
+    if len(rows) != first_window[-1] or (rows["window"] != np.arange(len(rows))).any():
+        raise ValueError(f"{len(rows)} windows were scored and there are {first_window[-1]}")
+    starts = first_window[:-1]
+    question = np.repeat(np.arange(len(starts)), np.diff(first_window))
+    # The last key sorts first: within a question by falling score, then by window.
+    order = np.lexsort((rows["window"], -rows["score"].astype(np.float64), question))
+    best = rows[order[starts]]
+    null = np.minimum.reduceat(rows["null"], starts).astype(np.float64)
+    return QuestionSpans(
+        best["first"].astype(np.int64), best["last"].astype(np.int64), best["score"].astype(np.float64), null
+    )

@@ -1,0 +1,243 @@
+"""SQuAD through the real commands: prepare, fine-tune, resume, several ranks, predict, score and answer."""
+
+import json
+import random
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from end_to_end.test_distributed import run_ranks
+from end_to_end.toy import ROOT, TINY_TRAINING, TOPICS, run, train_log
+from fairseq_maelm import MaelmModel
+
+SQUAD = ROOT / "examples" / "squad"
+# Questions short enough for several windows of a context: a sequence has 48 tokens, a context 50 to 90 pieces.
+FORMAT = {"MAX_LENGTH": "48", "DOC_STRIDE": "16", "MAX_QUESTION_LENGTH": "12"}
+SETTINGS = {"LEARNING_RATE": "2e-3", "EPOCHS": "3", "BATCH_SIZE": "16", "GPUS": "0", **FORMAT}
+QUESTIONS = {"Who is it?": 0, "Where is it?": 3, "When is it?": 4}
+FILLERS = ("The old table is near the door.", "In the night the net and the rope and the knife.", "Until morning.")
+FIGURES = ["exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1"]
+FIGURES += ["best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"]
+
+
+def write_questions(path: Path, contexts: int, seed: int, version: str = "2.0") -> None:
+    """Write contexts with one fact among other sentences; in version 2.0 a fourth question has no answer."""
+    generator = random.Random(seed)
+    paragraphs = []
+    for number in range(contexts):
+        words = TOPICS[generator.choice(sorted(TOPICS))]
+        who, does, where = (generator.choice(words[place]) for place in (0, 2, 3))
+        when = generator.choice(("Monday", "Tuesday", "Friday", "Sunday"))
+        fact = {0: f"The {who.upper()}", 3: where, 4: when}
+        sentences = [generator.choice(FILLERS), f"{fact[0]} {does} at the  {where} on {when}."]
+        context = " ".join([*sentences, generator.choice(FILLERS)] if generator.random() < 0.5 else sentences)
+        questions: list[dict[str, Any]] = [
+            {
+                "id": f"{seed}-{number}-{part}",
+                "question": question,
+                "answers": [{"text": fact[part], "answer_start": context.index(fact[part])}],
+            }
+            for question, part in QUESTIONS.items()
+        ]
+        if version == "2.0":
+            questions.append({"id": f"{seed}-{number}-none", "question": "What does it cost?", "answers": []})
+            for question in questions:
+                question["is_impossible"] = not question["answers"]
+        paragraphs.append({"context": context, "qas": questions})
+    path.write_text(json.dumps({"version": version, "data": [{"title": "t", "paragraphs": paragraphs}]}))
+
+
+@pytest.fixture(scope="module")
+def pretrained(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of two updates: what is learnt here is learnt in fine-tuning."""
+    folder = tmp_path_factory.mktemp("pretrained_for_squad")
+    options = ["--max-update", 2, "--disable-validation", "--decoder-layers", 1, "--save-dir", folder]
+    run(["fairseq-train", toy_data, *TINY_TRAINING, *options])
+    return folder / "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="module")
+def task(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("squad")
+    for split, contexts, seed in (("train", 100, 1), ("dev", 20, 2)):
+        write_questions(folder / f"{split}.json", contexts, seed)
+    run(
+        ["maelm", "prepare-squad", "--data", toy_data, "--train", folder / "train.json"]
+        + ["--valid", folder / "dev.json", "--output", folder / "task"]
+    )
+    return folder / "task"
+
+
+def finetune(task: Path, checkpoint: Path, save_dir: Path, *options: Any) -> str:
+    """Run the recipe on the CPU."""
+    command = ["bash", SQUAD / "finetune.sh", task, checkpoint, save_dir, "--num-workers", 0, *options]
+    return run(command, environment=SETTINGS)
+
+
+def validations(output: str) -> list[dict[str, float]]:
+    """The figures of every validation, in order."""
+    entries = [entry for entry in train_log(output) if entry["split"] == "valid"]
+    return [{name: entry[f"valid_{name}"] for name in FIGURES} for entry in entries]
+
+
+@pytest.fixture(scope="module")
+def finetuned(task: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("finetuned")
+    return folder, finetune(task, pretrained, folder)
+
+
+@pytest.fixture(scope="module")
+def predicted(task: Path, finetuned: tuple[Path, str]) -> tuple[Path, str]:
+    output = finetuned[0] / "predictions"
+    words = ["maelm", "predict-squad", finetuned[0] / "checkpoint_best.pt", "--data", task, "--output", output]
+    return output, run([*words, "--device", "cpu"])
+
+
+def best(finetuned: tuple[Path, str]) -> dict[str, float]:
+    return max(validations(finetuned[1]), key=lambda figures: figures["best_f1"])
+
+
+def objects(folder: Path) -> dict[str, Any]:
+    """All JSON files of a folder."""
+    return {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
+
+
+@pytest.mark.slow
+def test_it_learns_and_the_figures_are_those_of_the_official_rules(
+    task: Path, finetuned: tuple[Path, str], predicted: tuple[Path, str]
+) -> None:
+    assert "dropping decoder, lm_head of the checkpoint" in finetuned[1]
+    figures = best(finetuned)
+    assert figures["best_f1"] > 60, "half of the questions by nothing but their kind"
+    assert figures["HasAns_f1"] > 30
+    written = objects(predicted[0])
+    assert {name: pytest.approx(written["figures"][name], abs=5e-3) for name in FIGURES} == figures
+
+    dev, folder = task.parent / "dev.json", predicted[0]
+    odds = ["--na-prob-file", folder / "null_odds.json", "--na-prob-thresh", 0]
+    scored = json.loads(run(["maelm", "score-squad", dev, folder / "best_spans.json", *odds]))
+    assert scored == written["figures"]
+    submitted = json.loads(run(["maelm", "score-squad", dev, folder / "predictions.json"]))
+    assert submitted == {name: value for name, value in scored.items() if not name.startswith("best")}
+
+
+@pytest.mark.slow
+def test_predictions_are_substrings_and_lists_agree(task: Path, predicted: tuple[Path, str]) -> None:
+    written = objects(predicted[0])
+    paragraphs = json.loads((task.parent / "dev.json").read_text())["data"][0]["paragraphs"]
+    contexts = {each["id"]: paragraph["context"] for paragraph in paragraphs for each in paragraph["qas"]}
+    assert all(set(written[name]) == set(contexts) for name in ("predictions", "best_spans", "null_odds", "nbest"))
+    assert any(text for text in written["predictions"].values())
+    for identity, context in contexts.items():
+        best_text, odds = written["best_spans"][identity], written["null_odds"][identity]
+        assert best_text and written["predictions"][identity] == ("" if odds > 0 else best_text)
+        answers = written["nbest"][identity]
+        assert len({answer["text"] for answer in answers}) == len(answers) <= 20
+        assert sum(answer["probability"] for answer in answers) == pytest.approx(1)
+        assert [answer["score"] for answer in answers] == sorted((a["score"] for a in answers), reverse=True)
+        (null,) = [answer for answer in answers if not answer["text"]]
+        first = next(answer for answer in answers if answer["text"])
+        assert first["text"] == best_text
+        assert null["score"] - first["score"] == pytest.approx(odds, abs=1e-4)
+        assert all(context[a["begin"] : a["end"]] == a["text"] for a in answers if a["text"])
+
+
+@pytest.mark.slow
+def test_resumed_in_the_middle_is_uninterrupted(
+    task: Path, pretrained: Path, finetuned: tuple[Path, str], tmp_path: Path
+) -> None:
+    stopped = finetune(task, pretrained, tmp_path, "--max-update", 40)
+    resumed = finetune(task, pretrained, tmp_path)
+    assert "Loaded checkpoint" in resumed and "loading pretrained model" not in resumed
+    states = [torch.load(folder / "checkpoint_last.pt")["model"] for folder in (finetuned[0], tmp_path)]
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
+    assert validations(resumed)[-1] == validations(finetuned[1])[-1] != validations(stopped)[-1]
+
+
+@pytest.mark.slow
+def test_two_ranks_give_the_figures_of_one(task: Path, finetuned: tuple[Path, str], tmp_path: Path) -> None:
+    """Windows of one question lie on both ranks; a learning rate of zero leaves the checkpoint as it is."""
+    checkpoint = finetuned[0] / "checkpoint_best.pt"
+    dry = run(
+        ["bash", SQUAD / "finetune.sh", task, checkpoint, tmp_path, "--num-workers", 0, "--no-save"],
+        environment={**SETTINGS, "DRY_RUN": "1"},
+    )
+    words = shlex.split(dry.splitlines()[-1])
+    del words[words.index("--user-dir") : words.index("--user-dir") + 2]
+    command = [*words, "--lr", 0, "--max-update", 1, "--batch-size-valid", 7, "--ddp-backend", "legacy_ddp"]
+    output = run_ranks(command, 2, tmp_path)
+    assert validations(output) == [best(finetuned)]
+
+
+@pytest.mark.slow
+def test_answers_for_people(toy_data: Path, finetuned: tuple[Path, str], tmp_path: Path) -> None:
+    text = (
+        "Until morning.\r\n" * 20
+        + "The BAKER bakes at the  oven on Friday.\n"
+        + "The old table is near the door. " * 20
+    )
+    (tmp_path / "text.txt").write_bytes(text.encode())
+    command = ["maelm", "answer", finetuned[0] / "checkpoint_best.pt", tmp_path / "text.txt", *QUESTIONS]
+    command += ["--data", toy_data, "--device", "cpu", "--threshold", "inf"]
+    lines = [json.loads(line) for line in run([*command, "--json"]).splitlines() if line.startswith("{")]
+    assert [line["question"] for line in lines] == list(QUESTIONS)
+    assert all(line["text"] and text[line["begin"] : line["end"]] == line["text"] for line in lines)
+    assert "Friday" in lines[2]["text"]
+
+    hub = MaelmModel.from_pretrained(str(finetuned[0]), "checkpoint_best.pt", str(toy_data))
+    for line in lines:
+        assert hub.answer(line["question"], text, threshold=float("inf"))._asdict().items() <= line.items()
+    never = hub.answer("Who is it?", text, threshold=-float("inf"))
+    assert (never.text, never.begin, never.end) == ("", -1, -1)
+    with pytest.raises(ValueError, match="no character that could be an answer"):
+        hub.answer("Who is it?", " \n")
+    with pytest.raises(ValueError, match="a question is empty"):
+        hub.answer(" ", text)
+
+
+def test_version_1_always_answers(toy_data: Path, pretrained: Path, tmp_path: Path) -> None:
+    write_questions(tmp_path / "dev.json", 4, 3, "1.1")
+    run(
+        ["maelm", "prepare-squad", "--data", toy_data, "--train", tmp_path / "dev.json"]
+        + ["--valid", tmp_path / "dev.json", "--output", tmp_path / "task"]
+    )
+    output = finetune(tmp_path / "task", pretrained, tmp_path / "run", "--max-update", 1)
+    (entry,) = [entry for entry in train_log(output) if entry["split"] == "valid"]
+    assert {"valid_exact", "valid_f1", "valid_best_f1"} & entry.keys() >= {"valid_exact", "valid_f1"}
+    assert "valid_NoAns_f1" not in entry
+    output = run(
+        ["maelm", "predict-squad", tmp_path / "run" / "checkpoint_last.pt", "--data", tmp_path / "task"]
+        + ["--output", tmp_path / "out", "--device", "cpu"]
+    )
+    written = objects(tmp_path / "out")
+    assert set(written) == {"predictions", "nbest", "figures"}
+    assert all(written["predictions"].values())
+    assert written["figures"]["f1"] == pytest.approx(entry["valid_f1"], abs=5e-3)
+    assert run(["maelm", "score-squad", tmp_path / "dev.json", tmp_path / "out" / "predictions.json"]) in output
+
+
+def test_bad_input_is_said_in_one_line(toy_data: Path, task: Path, pretrained: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The cook bakes.")
+    (tmp_path / "bad.json").write_text("{}")
+    answer = ["maelm", "answer", pretrained, text, "Who?", "--data", toy_data, "--device", "cpu"]
+    prepare = ["maelm", "prepare-squad", "--data", toy_data, "--output"]
+    for command, message in (
+        (answer, "this checkpoint was not fine-tuned to answer questions"),
+        ([*prepare, tmp_path / "new", "--valid", tmp_path / "bad.json"], "has no list 'data'"),
+        ([*prepare, task, "--valid", task.parent / "dev.json"], "exists already"),
+        (["maelm", "score-squad", task.parent / "dev.json", tmp_path / "bad.json"], "questions have no prediction"),
+    ):
+        output = run(command, check=False)
+        assert message in output and "Traceback" not in output
+    assert not (tmp_path / "new").exists()
+    output = run(
+        ["bash", SQUAD / "finetune.sh", task, pretrained, tmp_path / "run"],
+        environment={**SETTINGS, "MAX_LENGTH": "20"},
+        check=False,
+    )
+    assert "--max-length 20 leaves no room for a context" in output
