@@ -61,7 +61,8 @@ def log_collected(
         compute: all rows, key -> what is known -> name -> figure. Called at the end of validation.
         names: of the figures to log; ``compute`` gives at least these.
     """
-    metrics.log_custom(Collected, _KEY, rows)
+    # Every aggregator that is open takes them, and an iterator could be read by the first one alone.
+    metrics.log_custom(Collected, _KEY, list(rows))
 
     def value(name: str) -> Callable[[Any], float]:
         return lambda meters: meters[_KEY].figures(compute)[name]

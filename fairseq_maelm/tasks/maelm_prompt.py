@@ -152,6 +152,12 @@ class MaelmPromptTask(FairseqTask):
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model and check that it can fill masks."""
+        positions = getattr(cfg, "max_positions", None)
+        if positions is not None and positions < self.max_positions():
+            raise ValueError(
+                f"prompts have up to {self.max_positions()} tokens and the model has {positions} positions: give "
+                f"--max-length {positions}"
+            )
         model = super().build_model(cfg, from_checkpoint)
         decoder = getattr(model, "decoder", None)
         if decoder is None and self.encoder_view.hides_all_masks:
@@ -205,12 +211,12 @@ class MaelmPromptTask(FairseqTask):
             gold, predicted = np.array(list(rows.values())).T
             return compute_metrics(names, gold, predicted)
 
-        rows = (
+        rows = [
             (int(key), (gold, predicted))
             for output in logging_outputs
             if "predicted" in output
             for key, gold, predicted in zip(output["ids"], output["gold"], output["predicted"])
-        )
+        ]
         log_collected(rows, compute, names)
 
     @property
