@@ -27,6 +27,8 @@ SUB_COMMANDS = {
     "prepare-squad": ("fairseq_maelm.squad.prepare_command", "turn SQuAD's files into a folder for fairseq-train"),
     "predict-squad": ("fairseq_maelm.squad.predict_command", "answer the questions of a prepared SQuAD split"),
     "score-squad": ("fairseq_maelm.squad.score_command", "score SQuAD predictions as the official script does"),
+    "prepare-few-shot": ("fairseq_maelm.prompting.few_shot_command", "make the few-shot splits of Gao et al. (2021)"),
+    "prompt": ("fairseq_maelm.prompting.command", "classify by the words at a template's mask, also without training"),
     "user-dir": ("fairseq_maelm.user_dir", "print the folder to give to fairseq as --user-dir"),
 }
 

@@ -1,1 +1,1 @@
-"""The criterion ``maelm``."""
+"""The criterions ``maelm`` and ``maelm_prompt``."""

@@ -179,6 +179,31 @@ def encoder_input(
     return {"src_tokens": torch.from_numpy(src_tokens), "src_lengths": torch.from_numpy(counts), "layout": layout}
 
 
+def encoder_input_of_masks(
+    tokens: np.ndarray, lengths: np.ndarray, masks: np.ndarray, view: EncoderView, pad: int
+) -> Dict[str, Any]:
+    """Ask for the tokens at given masks, which the encoder must see as it did in pretraining.
+
+    Nothing is drawn: under a ``mask_fraction`` all masks stay if most of them did, and a model that was trained with
+    random tokens, which are no way to ask for a prediction, is asked as one that never saw a mask.
+
+    Args:
+        tokens: <int64>[B, T] sequences with <mask>, padded on the right.
+        lengths: <int64>[B] of the sequences.
+        masks: <bool>[B, T] True at the places to predict.
+        view: of pretraining.
+        pad: padding symbol.
+
+    Returns:
+        as ``encoder_input``.
+    """
+    inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
+    kept = view.masked_input in ("kept", "reset") or view.mask_fraction > 0.5
+    visible = inside if kept else inside & ~masks
+    returned = inside & ~masks if view.masked_input == "reset" else visible
+    return encoder_input(Shown(tokens, visible, returned), masks, lengths, pad, view.positions)
+
+
 def _rows(counts: np.ndarray, width: int) -> np.ndarray:
     """<int64>[sum of counts] places in a flattened [B, width] of rows filled from the left."""
     return np.flatnonzero(np.arange(width) < counts[:, None])

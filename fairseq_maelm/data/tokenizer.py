@@ -67,6 +67,16 @@ class Tokenizer:
             tokens += self._tokens(self._middle.encode(segment.rstrip(" ")))
         return tokens
 
+    def encode_part(self, text: str, starts_word: bool) -> List[int]:
+        """Encode a part of a text by itself; ``<mask>`` and the like in it are ordinary text.
+
+        Args:
+            text: any white space at its ends is left out.
+            starts_word: whether a space, or the start of the text, stands before it.
+        """
+        processor = self._start if starts_word else self._middle
+        return self._tokens(processor.encode(" ".join(text.split())))
+
     def decode(self, tokens: Sequence[int]) -> str:
         """Turn tokens into text; ``<mask>`` is spelled out, other special symbols are left out."""
         mask = self.dictionary.index(MASK)

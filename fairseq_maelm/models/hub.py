@@ -1,7 +1,7 @@
 """The hub interface: a checkpoint in the hands of somebody who has sentences and no batches."""
 
 import os
-from typing import Any, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 import torch
@@ -11,11 +11,13 @@ from torch import Tensor, nn
 
 from fairseq_maelm.corpus.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
 from fairseq_maelm.data.dataset import pad_rows
-from fairseq_maelm.data.encoder_view import EncoderView, Shown, encoder_input
+from fairseq_maelm.data.encoder_view import EncoderView, encoder_input_of_masks
 from fairseq_maelm.data.tokenizer import MASK, Tokenizer
 from fairseq_maelm.models.checkpoint import register_heads
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.squad.inference import SpanAnswer, answer_questions, choose
+from fairseq_maelm.prompting import inference
+from fairseq_maelm.prompting.prompts import Prompt
 
 
 class MaskCandidate(NamedTuple):
@@ -144,30 +146,29 @@ class MaelmHubInterface(nn.Module):
                 row += 1
         return results[0] if isinstance(text, str) else results
 
-    @torch.no_grad()
     def _score_masks(self, sequences: List[np.ndarray]) -> Tensor:
         """Probabilities <float>[M, V] of the masks of all sequences, in order."""
         lengths = np.array([len(sequence) for sequence in sequences])
         tokens = pad_rows(sequences, lengths, self.dictionary.pad())
-        inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
         masks = tokens == self.model.mask_index
-        # The encoder must see the masks as it did in pretraining. Random tokens are no way to ask for a prediction;
-        # a model that was trained with them is asked as one that never saw a mask.
         view: EncoderView = getattr(self.task, "encoder_view", EncoderView())
-        kept = view.masked_input in ("kept", "reset") or view.mask_fraction > 0.5
-        visible = inside if kept else inside & ~masks
-        returned = inside & ~masks if view.masked_input == "reset" else visible
-        shown = Shown(tokens, visible, returned)
-        net_input = encoder_input(shown, masks, lengths, self.dictionary.pad(), view.positions)
-        layout = net_input.pop("layout")
-        layout = {key: value.to(self.device) if torch.is_tensor(value) else value for key, value in layout.items()}
+        net_input = encoder_input_of_masks(tokens, lengths, masks, view, self.dictionary.pad())
+        return self.predict_masks(net_input).float().softmax(dim=-1)
+
+    @torch.no_grad()
+    def predict_masks(self, net_input: Dict[str, Any]) -> Tensor:
+        """Logits <float>[M, V] at the places to predict of a batch, as ``encoder_input`` makes it."""
+        layout = {
+            key: value.to(self.device) if torch.is_tensor(value) else value
+            for key, value in net_input["layout"].items()
+        }
         training = self.model.training
         self.model.eval()
         try:
             logits, _ = self.model(net_input["src_tokens"].to(self.device), layout=layout)
         finally:
             self.model.train(training)
-        return logits.float().softmax(dim=-1)
+        return logits
 
     def _candidate(self, sequence: np.ndarray, position: int, token: int, probability: float) -> MaskCandidate:
         filled = sequence.copy()
@@ -178,6 +179,35 @@ class MaelmHubInterface(nn.Module):
             probability,
             text if isinstance(text, str) else " ".join(text),
         )
+
+    def classify_by_prompt(
+        self,
+        texts: Sequence[Union[str, Sequence[str]]],
+        prompt: Union[str, Prompt, None] = None,
+        label_words: Optional[Mapping[str, str]] = None,
+        several_pieces: bool = False,
+        batch_size: int = 32,
+    ) -> List[Dict[str, float]]:
+        """Classify texts by the words that the decoder puts at a template's mask; no head is needed.
+
+        Args:
+            texts: sentences, or pairs and more for templates that have as many.
+            prompt: name of a GLUE task, a .yaml or .json file, or, with ``label_words``, a template; by default the
+                prompt that the checkpoint was fine-tuned with.
+            label_words: label -> word.
+            several_pieces: allow label words of several pieces, scored by their mean log-probability.
+            batch_size: examples of a batch.
+
+        Returns:
+            for each text, label -> probability among the labels. Of a regression the labels are its two bounds.
+
+        Raises:
+            ValueError: if the prompt is missing or wrong, or the checkpoint cannot fill masks.
+        """
+        prompter = inference.find_prompter(self, prompt, label_words, several_pieces)
+        examples = [prompter.encode([text] if isinstance(text, str) else text) for text in texts]
+        probabilities = inference.score(self, prompter, examples, batch_size).softmax(dim=-1).tolist()
+        return [dict(zip(prompter.prompt.labels, row)) for row in probabilities]
 
     def register_classification_head(self, name: str, num_classes: int, **options: Any) -> None:
         """Add a head with fresh weights; see ``MaelmModel.register_classification_head``."""

@@ -7,3 +7,6 @@ __all__ = ["maelm", "sentence_prediction_criterion"]
 from fairseq_maelm.tasks import maelm, maelm_squad
 
 __all__ = ["maelm", "maelm_squad"]
+from fairseq_maelm.tasks import maelm, maelm_prompt
+
+__all__ = ["maelm", "maelm_prompt"]
