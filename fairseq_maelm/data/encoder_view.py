@@ -54,6 +54,15 @@ class EncoderView:
         """Whether no state of a masked position reaches the decoder: without a decoder nothing could be predicted."""
         return self.masked_input in ("dropped", "reset", "random") and self.mask_fraction < 1.0
 
+    @property
+    def asks_with_masks(self) -> bool:
+        """Whether a model that was trained so sees <mask> when it is asked to fill one.
+
+        Random tokens are no way to ask for a prediction: a model that was trained with them is asked as one that never
+        saw a mask.
+        """
+        return self.masked_input in ("kept", "reset") or self.mask_fraction > 0.5
+
 
 class Shown(NamedTuple):
     """A batch as the encoder is to see it.
@@ -198,8 +207,7 @@ def encoder_input_of_masks(
         as ``encoder_input``.
     """
     inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
-    kept = view.masked_input in ("kept", "reset") or view.mask_fraction > 0.5
-    visible = inside if kept else inside & ~masks
+    visible = inside if view.asks_with_masks else inside & ~masks
     returned = inside & ~masks if view.masked_input == "reset" else visible
     return encoder_input(Shown(tokens, visible, returned), masks, lengths, pad, view.positions)
 

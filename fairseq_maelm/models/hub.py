@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from fairseq_maelm.corpus.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
 from fairseq_maelm.data.dataset import pad_rows
-from fairseq_maelm.data.encoder_view import EncoderView, encoder_input_of_masks
+from fairseq_maelm.data.encoder_view import EncoderView
 from fairseq_maelm.data.tokenizer import MASK, Tokenizer
 from fairseq_maelm.models.checkpoint import register_heads
 from fairseq_maelm.models.maelm import MaelmModel
-from fairseq_maelm.squad.inference import SpanAnswer, answer_questions, choose
+from fairseq_maelm.models.masked_tokens import masked_token_logits
 from fairseq_maelm.prompting import inference
 from fairseq_maelm.prompting.prompts import Prompt
+from fairseq_maelm.squad.inference import SpanAnswer, answer_questions, choose
 
 
 class MaskCandidate(NamedTuple):
@@ -136,7 +137,9 @@ class MaelmHubInterface(nn.Module):
             if self.model.mask_index not in sequence:
                 raise ValueError(f"there is no {MASK} to fill in {each!r}")
             self._check_length(len(sequence))
-        values, candidates = self._score_masks(sequences).topk(min(topk, len(self.dictionary)))
+        view: EncoderView = getattr(self.task, "encoder_view", EncoderView())
+        probabilities = masked_token_logits(self.model, view, sequences).float().softmax(dim=-1)
+        values, candidates = probabilities.topk(min(topk, len(self.dictionary)))
         results: List[List[List[MaskCandidate]]] = [[] for _ in texts]
         row = 0
         for result, sequence in zip(results, sequences):
@@ -145,30 +148,6 @@ class MaelmHubInterface(nn.Module):
                 result.append([self._candidate(sequence, position, token, value) for token, value in pairs])
                 row += 1
         return results[0] if isinstance(text, str) else results
-
-    def _score_masks(self, sequences: List[np.ndarray]) -> Tensor:
-        """Probabilities <float>[M, V] of the masks of all sequences, in order."""
-        lengths = np.array([len(sequence) for sequence in sequences])
-        tokens = pad_rows(sequences, lengths, self.dictionary.pad())
-        masks = tokens == self.model.mask_index
-        view: EncoderView = getattr(self.task, "encoder_view", EncoderView())
-        net_input = encoder_input_of_masks(tokens, lengths, masks, view, self.dictionary.pad())
-        return self.predict_masks(net_input).float().softmax(dim=-1)
-
-    @torch.no_grad()
-    def predict_masks(self, net_input: Dict[str, Any]) -> Tensor:
-        """Logits <float>[M, V] at the places to predict of a batch, as ``encoder_input`` makes it."""
-        layout = {
-            key: value.to(self.device) if torch.is_tensor(value) else value
-            for key, value in net_input["layout"].items()
-        }
-        training = self.model.training
-        self.model.eval()
-        try:
-            logits, _ = self.model(net_input["src_tokens"].to(self.device), layout=layout)
-        finally:
-            self.model.train(training)
-        return logits
 
     def _candidate(self, sequence: np.ndarray, position: int, token: int, probability: float) -> MaskCandidate:
         filled = sequence.copy()

@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from fairseq_maelm.data.dataset import Symbols
 from fairseq_maelm.data.encoder_view import EncoderView
+from fairseq_maelm.models.masked_tokens import predict_masks
 from fairseq_maelm.prompting.features import Prompter
 from fairseq_maelm.prompting.prompts import Prompt, find_prompt
 from fairseq_maelm.prompting.scoring import label_scores, prompt_input
@@ -68,6 +69,6 @@ def score(
     starts = range(0, len(order), batch_size)
     for start in tqdm(starts, unit=" batches", disable=not progress, mininterval=1):
         batch = order[start : start + batch_size]
-        logits = hub.predict_masks(prompt_input([examples[place] for place in batch], symbols, view))
+        logits = predict_masks(hub.model, prompt_input([examples[place] for place in batch], symbols, view))
         scores[batch] = label_scores(logits, prompter.words.pieces).cpu()
     return scores

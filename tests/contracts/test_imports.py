@@ -35,7 +35,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "hub, export and analysis",
         (
             *("models.hub", "export", "importing", "runtime", "analysis", "finetune", "sweep", "glue"),
-            *("prompting.command", "tagging.predict", "tagging.tag_command"),
+            *("prompting.command", "prompting.inference", "tagging.predict", "tagging.tag_command"),
             *("squad.inference", "squad.predict_command", "squad.answer_command"),
             *("retrieval.prepare", "retrieval.prepare_command", "retrieval.embed", "retrieval.embed_command"),
         ),
