@@ -1,7 +1,7 @@
-"""Text to tokens and back with the corpus' sentencepiece model, also around <mask>."""
+"""Text to tokens and back with the corpus' sentencepiece model or an imported tokenizer, also around <mask>."""
 
 import re
-from typing import List, Sequence
+from typing import List, Protocol, Sequence
 
 import numpy as np
 from fairseq.data import Dictionary
@@ -14,6 +14,25 @@ from fairseq_maelm.corpus.vocabulary import MASK_SYMBOL as MASK
 _CONTINUE_TEXT = b"\x1a\x04\x18\x00\x20\x00"
 
 _WHITE_SPACE = re.compile(r"\s+")
+
+# Of the library tokenizers; a data folder has it where `maelm import` found no sentencepiece model. Its numbers are
+# those of dict.txt.
+TOKENIZER_FILE = "tokenizer.json"
+
+
+class TextTokenizer(Protocol):
+    """What turns text into tokens and back; ``open_tokenizer`` gives the one that belongs to a file."""
+
+    def encode(self, text: str) -> List[int]:
+        """Encode text without special symbols around it; ``<mask>`` in it becomes the mask symbol."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Turn tokens into text; ``<mask>`` is spelled out, other special symbols are left out."""
+
+
+def open_tokenizer(path: str, dictionary: Dictionary) -> TextTokenizer:
+    """The tokenizer of a data folder's sentencepiece model or tokenizer.json; arguments as of ``Tokenizer``."""
+    return ImportedTokenizer(path, dictionary) if path.endswith(".json") else Tokenizer(path, dictionary)
 
 
 class Tokenizer:
@@ -76,3 +95,58 @@ class Tokenizer:
 
     def _tokens(self, pieces: List[int]) -> List[int]:
         return self._token_of_piece[pieces].tolist() if pieces else []
+
+
+class ImportedTokenizer:
+    """A tokenizer of the library tokenizers whose numbers are those of a fairseq dictionary.
+
+    Args:
+        path: of its tokenizer.json.
+        dictionary: fairseq's, with ``<mask>``.
+
+    Raises:
+        ValueError: if the library is not installed, or the tokenizer does not belong to the dictionary.
+    """
+
+    def __init__(self, path: str, dictionary: Dictionary) -> None:
+        try:
+            from tokenizers import Tokenizer as Loaded
+        except ImportError as error:
+            raise ValueError(f"{path} needs the package tokenizers: pip install 'fairseq_maelm[hf]'") from error
+        self.dictionary = dictionary
+        self._tokenizer = Loaded.from_file(path)
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        numbers = self._tokenizer.get_vocab(with_added_tokens=True)
+        special = {*range(dictionary.nspecial), dictionary.index(MASK)}
+        wrong = [
+            token
+            for token, number in numbers.items()
+            if dictionary.indices.get(token, number) not in special | {number} and number not in special
+        ]
+        if wrong or max(numbers.values()) >= len(dictionary):
+            raise ValueError(
+                f"{path} and dict.txt do not belong together (for example {wrong[0] if wrong else len(numbers)!r}): "
+                "both must come from one `maelm import`"
+            )
+        self._mask_text = self._tokenizer.id_to_token(dictionary.index(MASK))
+        self._special = special - {dictionary.unk(), dictionary.index(MASK)}
+
+    def encode(self, text: str) -> List[int]:
+        """Encode text as the tokenizer's own library does, without special symbols around it.
+
+        Where ``<mask>`` stands in the text, other special symbols that it spells are read as such too; elsewhere they
+        are ordinary text.
+        """
+        masked = MASK in text
+        self._tokenizer.encode_special_tokens = not masked
+        if masked:
+            text = text.replace(MASK, self._mask_text)
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Turn tokens into text; ``<mask>`` is spelled out, other special symbols are left out."""
+        kept = [int(token) for token in tokens if int(token) not in self._special]
+        text = self._tokenizer.decode(kept, skip_special_tokens=False)
+        # A mask takes the space before it along, as in the text that it was encoded from.
+        return re.sub(rf"\s*{re.escape(self._mask_text)}", f" {MASK}", text).strip()
