@@ -15,10 +15,6 @@ _CONTINUE_TEXT = b"\x1a\x04\x18\x00\x20\x00"
 
 _WHITE_SPACE = re.compile(r"\s+")
 
-# Of the library tokenizers; a data folder has it where `maelm import` found no sentencepiece model. Its numbers are
-# those of dict.txt.
-TOKENIZER_FILE = "tokenizer.json"
-
 
 class TextTokenizer(Protocol):
     """What turns text into tokens and back; ``open_tokenizer`` gives the one that belongs to a file."""
@@ -117,19 +113,15 @@ class ImportedTokenizer:
         self._tokenizer = Loaded.from_file(path)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        numbers = self._tokenizer.get_vocab(with_added_tokens=True)
         special = {*range(dictionary.nspecial), dictionary.index(MASK)}
-        wrong = [
-            token
-            for token, number in numbers.items()
-            if dictionary.indices.get(token, number) not in special | {number} and number not in special
-        ]
-        if wrong or max(numbers.values()) >= len(dictionary):
+        named = {number for number, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
+        largest = max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        if largest >= len(dictionary) or dictionary.index(MASK) not in named:
             raise ValueError(
-                f"{path} and dict.txt do not belong together (for example {wrong[0] if wrong else len(numbers)!r}): "
-                "both must come from one `maelm import`"
+                f"{path} and dict.txt do not belong together: token {dictionary.index(MASK)} must be {MASK} and the "
+                f"last one, and the tokenizer goes up to {largest}. Both must come from one `maelm import`"
             )
-        self._mask_text = self._tokenizer.id_to_token(dictionary.index(MASK))
+        self._mask_text = str(self._tokenizer.id_to_token(dictionary.index(MASK)))
         self._special = special - {dictionary.unk(), dictionary.index(MASK)}
 
     def encode(self, text: str) -> List[int]:

@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import options
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from omegaconf import OmegaConf
+from fairseq.dataclass.configs import FairseqConfig
+from omegaconf import OmegaConf, open_dict
 from torch import Tensor
 
 from fairseq_maelm.importing.source import Source
+from fairseq_maelm.models.config import MaelmModelConfig, complete_config
 from fairseq_maelm.models.encoder import BUCKET_FUNCTION_NAMES, dictionary_fingerprint
 from fairseq_maelm.models.sizes import DEFAULT_SIZE, SIZES
+from fairseq_maelm.tasks.maelm import MaelmTaskConfig
 
 # The name that the hub interface opens when none is given.
 CHECKPOINT_FILE = "checkpoint_best.pt"
@@ -87,14 +88,15 @@ def _identity(model: dict[str, Any], dictionary: Any) -> Tensor:
 
 
 def _configuration(source: Source) -> Any:
-    words = [
-        *("--task", "maelm", "--criterion", "maelm", "--tokens-per-sample", str(source.options["max_positions"])),
-        *fairseq_options(source),
-        *task_options(source),
-    ]
+    """The whole of fairseq's configuration: defaults, and what builds this task and this model."""
+    tokens = source.options["max_positions"]
     # The folder of the data is not the checkpoint's business: whoever loads it says where they are.
-    arguments = options.parse_args_and_arch(options.get_training_parser(), [".", *words])
-    configuration = convert_namespace_to_omegaconf(arguments)
+    task = MaelmTaskConfig(_name="maelm", data=".", tokens_per_sample=tokens, **source.task_options)
+    model = MaelmModelConfig(_name=fairseq_options(source)[1], **source.options)
+    configuration = OmegaConf.create(OmegaConf.structured(FairseqConfig(task=task, model=model)))
+    with open_dict(configuration):
+        complete_config(configuration.model)
+        configuration.criterion = {"_name": "maelm"}
     return OmegaConf.to_container(configuration, resolve=True, enum_to_str=True)
 
 

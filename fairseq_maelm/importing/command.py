@@ -23,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data",
         type=Path,
         metavar="FOLDER",
-        help="for a checkpoint: the folder with its dict.txt, and sentencepiece.bpe.model or encoder.json and vocab.bpe "
-        "(the checkpoint's own folder)",
+        help="for a checkpoint: the folder with its dict.txt, and with sentencepiece.bpe.model or encoder.json and "
+        "vocab.bpe (the checkpoint's own folder)",
     )
 
 

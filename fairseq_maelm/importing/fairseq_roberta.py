@@ -12,8 +12,8 @@ from fairseq.models.roberta import RobertaModel
 from torch import Tensor
 
 from fairseq_maelm.corpus.files import sha256_of
+from fairseq_maelm.corpus.imported import TOKENIZER_FILE
 from fairseq_maelm.corpus.vocabulary import MODEL_FILE
-from fairseq_maelm.data.tokenizer import TOKENIZER_FILE
 from fairseq_maelm.importing.huggingface import MLM_TASK_OPTIONS
 from fairseq_maelm.importing.source import LAYER_NORM_EPS, Reference, Source, SourceVocabulary, refuse
 from fairseq_maelm.models.roberta_weights import roberta_state

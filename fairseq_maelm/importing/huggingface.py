@@ -48,11 +48,11 @@ def open_folder(folder: Path) -> Source:
 def _reference(folder: Path, pad: int, with_head: bool, transformers: Any) -> Reference:
     kind = transformers.AutoModelForMaskedLM if with_head else transformers.AutoModel
     try:
-        model: nn.Module = kind.from_pretrained(folder, local_files_only=True).eval().float()
+        model = kind.from_pretrained(folder, local_files_only=True).eval().float()
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise ValueError(f"transformers cannot read {folder}: {error}") from error
-    encoder = model.base_model
-    head = model.lm_head if with_head else None
+    encoder: nn.Module = model.base_model
+    head: nn.Module | None = model.lm_head if with_head else None
 
     @torch.no_grad()
     def encode(tokens: Tensor) -> Tensor:

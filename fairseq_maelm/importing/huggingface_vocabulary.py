@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
+from fairseq_maelm.corpus.imported import TOKENIZER_FILE
 from fairseq_maelm.corpus.vocabulary import (
     FAIRSEQ_SYMBOLS,
     MASK_SYMBOL,
@@ -12,7 +13,6 @@ from fairseq_maelm.corpus.vocabulary import (
     dictionary_symbols,
     load_sentencepiece,
 )
-from fairseq_maelm.data.tokenizer import TOKENIZER_FILE
 from fairseq_maelm.importing.source import SourceVocabulary, refuse
 from fairseq_maelm.importing.tokenizer_json import renumber
 

@@ -13,7 +13,12 @@ from fairseq_maelm.importing.source import refuse
 
 logger = logging.getLogger(__name__)
 
-_WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+_WEIGHT_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
 
 # Of each layer: the projections of query, key and value, then our name -> theirs.
 _ROBERTA_QKV = tuple(f"attention.self.{name}" for name in ("query", "key", "value"))
@@ -135,7 +140,9 @@ def _layers(config: dict[str, Any], theirs: dict[str, Tensor]) -> dict[str, Tens
         ours, prefix = f"encoder.layers.{layer}.", f"encoder.layer.{layer}."
         for part in ("weight", "bias"):
             # Our rows are all queries, then all keys, then all values.
-            state[f"{ours}self_attn.qkv_proj.{part}"] = torch.cat([theirs.pop(f"{prefix}{each}.{part}") for each in qkv])
+            state[f"{ours}self_attn.qkv_proj.{part}"] = torch.cat(
+                [theirs.pop(f"{prefix}{each}.{part}") for each in qkv]
+            )
         for own, name in names.items():
             state |= _take(theirs, ours + own, prefix + name)
     return state

@@ -83,9 +83,7 @@ def compare(source: Source, model: MaelmModel) -> Differences:
             worst[kind] = max(worst[kind], _difference(actual, expected))
             largest[kind] = max(largest[kind], float(expected.abs().max()))
     has_head = source.reference.predict is not None and model.lm_head is not None
-    return Differences(
-        lengths, worst[0], worst[1] if has_head else None, largest[0], largest[1] if has_head else None
-    )
+    return Differences(lengths, worst[0], worst[1] if has_head else None, largest[0], largest[1] if has_head else None)
 
 
 def _difference(actual: Tensor, expected: Tensor) -> float:
@@ -106,8 +104,6 @@ def _sequences(lengths: list[int], vocabulary_size: int) -> list[np.ndarray]:
 
 def _batches(sequences: list[np.ndarray]) -> Iterator[Tensor]:
     longest = max(map(len, sequences))
-    yield torch.from_numpy(
-        np.stack([np.pad(each, (0, longest - len(each)), constant_values=1) for each in sequences])
-    )
+    yield torch.from_numpy(np.stack([np.pad(each, (0, longest - len(each)), constant_values=1) for each in sequences]))
     for sequence in sequences:
         yield torch.from_numpy(sequence)[None]

@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from fairseq import checkpoint_utils, tasks
 from torch import Tensor, nn
 
+from fairseq_maelm.corpus.imported import TOKENIZER_FILE
 from fairseq_maelm.corpus.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
 from fairseq_maelm.data.dataset import pad_rows
 from fairseq_maelm.data.encoder_view import EncoderView, Shown, encoder_input
-from fairseq_maelm.data.tokenizer import MASK, TOKENIZER_FILE, TextTokenizer, open_tokenizer
+from fairseq_maelm.data.tokenizer import MASK, TextTokenizer, open_tokenizer
 from fairseq_maelm.models.checkpoint import register_heads
 from fairseq_maelm.models.maelm import MaelmModel
 

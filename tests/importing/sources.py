@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from end_to_end.toy import write_corpus
 from fairseq.data import Dictionary
 from fairseq.models.roberta import RobertaModel, base_architecture
 
-from end_to_end.toy import write_corpus
 from fairseq_maelm.analysis.huggingface import import_transformers
 from fairseq_maelm.corpus.vocabulary import MODEL_FILE, train_sentencepiece, write_dictionary
 
@@ -31,6 +31,14 @@ SIZES = {
 }
 NAMES = {"bos_token": "<s>", "cls_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "pad_token": "<pad>"}
 NAMES |= {"unk_token": "<unk>", "mask_token": "<mask>"}
+BERT_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+BERT_NAMES = {
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "mask_token": "[MASK]",
+}
 
 
 def corpus(folder: Path) -> list[str]:
@@ -51,14 +59,22 @@ def byte_pairs(folder: Path, special: list[str], last: list[str]) -> Any:
     return inner
 
 
-def word_pieces(folder: Path) -> Any:
-    """A WordPiece as MPNet's: its unknown symbol [UNK] is an ordinary row, <unk> one that nothing leads to."""
+def word_pieces(folder: Path, special: list[str], last: list[str]) -> Any:
+    """A WordPiece as MPNet's and BERT's; ``special`` comes first in its vocabulary, ``last`` behind all else."""
     tokenizer = tokenizers.BertWordPieceTokenizer(lowercase=True)
-    tokenizer.train_from_iterator(
-        corpus(folder), vocab_size=300, special_tokens=[*SPECIAL, "[UNK]"], show_progress=False
-    )
+    tokenizer.train_from_iterator(corpus(folder), vocab_size=300, special_tokens=special, show_progress=False)
     inner = tokenizer._tokenizer
-    inner.add_special_tokens([tokenizers.AddedToken("<mask>", lstrip=True)])
+    inner.add_special_tokens([tokenizers.AddedToken(each, lstrip=True) for each in last])
+    return between(inner, *(("<s>", "</s>") if "<s>" in special else ("[CLS]", "[SEP]")))
+
+
+def between(inner: Any, first: str, last: str) -> Any:
+    """Give a tokenizer RoBERTa's template."""
+    inner.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"{first} $A {last}",
+        pair=f"{first} $A {last} {last} $B {last}",
+        special_tokens=[(each, inner.token_to_id(each)) for each in (first, last)],
+    )
     return inner
 
 
@@ -90,7 +106,7 @@ def unigram(folder: Path) -> tuple[Any, bytes]:
     inner.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     inner.decoder = tokenizers.decoders.Metaspace()
     inner.add_special_tokens([*SPECIAL, tokenizers.AddedToken("<mask>", lstrip=True)])
-    return inner, model
+    return between(inner, "<s>", "</s>"), model
 
 
 def save(folder: Path, family: str, tokenizer: Any, rows: int, names: dict[str, str] = NAMES, **changes: Any) -> Path:
@@ -139,14 +155,9 @@ def fairseq_checkpoint(folder: Path, **changes: Any) -> Path:
     write_dictionary(sentencepiece.SentencePieceProcessor(model_proto=model), folder / "dict.txt")
     dictionary = Dictionary.load(str(folder / "dict.txt"))
     dictionary.add_symbol("<mask>")
-    args = Namespace(
-        **{
-            **{"task": "masked_lm", "arch": "roberta_base", "criterion": "masked_lm", "data": "/nowhere", "seed": 1},
-            **{"encoder_layers": 2, "encoder_embed_dim": 48, "encoder_ffn_embed_dim": 96, "encoder_attention_heads": 4},
-            **{"max_positions": 40, "tokens_per_sample": 40},
-            **changes,
-        }
-    )
+    args = Namespace(task="masked_lm", arch="roberta_base", criterion="masked_lm", data="/nowhere", seed=1, **changes)
+    sizes = {"layers": 2, "embed_dim": 48, "ffn_embed_dim": 96, "attention_heads": 4}
+    vars(args).update({f"encoder_{name}": size for name, size in sizes.items()}, max_positions=40, tokens_per_sample=40)
     base_architecture(args)
     roberta = RobertaModel.build_model(args, SimpleNamespace(source_dictionary=dictionary))
     torch.manual_seed(4)

@@ -11,26 +11,34 @@ from fairseq.data import Dictionary
 
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.analysis.encoders import open_encoder
+from fairseq_maelm.corpus.imported import TOKENIZER_FILE
 from fairseq_maelm.corpus.vocabulary import MODEL_FILE
-from fairseq_maelm.data.tokenizer import TOKENIZER_FILE
 from fairseq_maelm.importing.folder import CHECKPOINT_FILE, FACTS_FILE, import_model
 from fairseq_maelm.importing.verify import compared_lengths
 
 from . import sources
 from .sources import transformers
 
-TEXT = "The sailor takes the rope to the harbour; déjà vu, naïve Übung."
+TEXT = "The sailor takes the rope; déjà vu."
 MASKED = "The sailor takes the <mask> to the harbour."
 
 
+def bert_vocabulary(folder: Path) -> Path:
+    """RoBERTa over a vocabulary whose special symbols have BERT's names and numbers, and a table with spare rows."""
+    tokenizer = sources.word_pieces(sources.folder_of(folder), sources.BERT_SPECIAL, [])
+    rows = tokenizer.get_vocab_size() + 3
+    return sources.save(folder, "Roberta", tokenizer, rows, sources.BERT_NAMES, pad_token_id=0)
+
+
 def early_mask(folder: Path) -> Path:
-    """Special symbols as a tokenizer trained with all five of them has them, and a table with spare rows."""
+    """<mask> right behind the other special symbols, where it stands when a tokenizer is trained with all of them."""
     tokenizer = sources.byte_pairs(sources.folder_of(folder), [*sources.SPECIAL, "<mask>"], [])
-    return sources.save(folder, "Roberta", tokenizer, tokenizer.get_vocab_size() + 3)
+    return sources.save(folder, "Roberta", tokenizer, tokenizer.get_vocab_size())
 
 
 def mpnet(folder: Path) -> Path:
-    tokenizer = sources.word_pieces(sources.folder_of(folder))
+    """As mpnet-base: text leads to [UNK] among the ordinary rows, and never to <unk>."""
+    tokenizer = sources.word_pieces(sources.folder_of(folder), [*sources.SPECIAL, "[UNK]"], ["<mask>"])
     return sources.save(folder, "MPNet", tokenizer, tokenizer.get_vocab_size())
 
 
@@ -41,7 +49,13 @@ def xlm_roberta(folder: Path) -> Path:
     return folder
 
 
-FOLDERS = {"roberta": sources.roberta_folder, "early": early_mask, "mpnet": mpnet, "xlm_roberta": xlm_roberta}
+FOLDERS = {
+    "roberta": sources.roberta_folder,
+    "early": early_mask,
+    "bert_vocabulary": bert_vocabulary,
+    "mpnet": mpnet,
+    "xlm_roberta": xlm_roberta,
+}
 
 
 @pytest.fixture(scope="module", params=FOLDERS)
@@ -58,8 +72,10 @@ def their_numbers(folder: Path, imported: Path) -> torch.Tensor:
     tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
     dictionary = Dictionary.load(str(imported / "dict.txt"))
     numbers = tokenizer.get_vocab()
-    symbols = [*dictionary.symbols, "<mask>"]
-    return torch.tensor([int(s[10:]) if s.startswith("madeupword") else numbers[s] for s in symbols])
+    names = ("cls", "pad", "sep", "unk")
+    special = [numbers.get(s, getattr(tokenizer, f"{name}_token_id")) for s, name in zip(dictionary.symbols, names)]
+    ordinary = [int(s[10:]) if s.startswith("madeupword") else numbers[s] for s in dictionary.symbols[4:]]
+    return torch.tensor([*special, *ordinary, tokenizer.mask_token_id])
 
 
 def test_logits_are_those_of_transformers(pair: tuple[Path, Path]) -> None:
@@ -71,7 +87,8 @@ def test_logits_are_those_of_transformers(pair: tuple[Path, Path]) -> None:
     order = their_numbers(folder, imported)
     assert sorted(order.tolist()) == list(range(len(hub.dictionary)))
     for texts in ([TEXT], [MASKED, TEXT, "a"]):
-        theirs = tokenizer(texts, return_tensors="pt", padding=True, return_token_type_ids=False)
+        in_their_words = [text.replace("<mask>", tokenizer.mask_token) for text in texts]
+        theirs = tokenizer(in_their_words, return_tensors="pt", padding=True, return_token_type_ids=False)
         ours = hub.encode_batch(texts)
         assert torch.equal(order[ours], theirs["input_ids"])
         with torch.no_grad():
@@ -86,7 +103,7 @@ def test_masks_are_filled_as_transformers_does(pair: tuple[Path, Path]) -> None:
     hub = MaelmModel.from_pretrained(str(imported))
     tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
-    inputs = tokenizer(MASKED, return_tensors="pt", return_token_type_ids=False)
+    inputs = tokenizer(MASKED.replace("<mask>", tokenizer.mask_token), return_tensors="pt", return_token_type_ids=False)
     with torch.no_grad():
         scores = model(**inputs).logits[inputs["input_ids"] == tokenizer.mask_token_id].softmax(dim=-1)[0]
     best = hub.fill_mask(MASKED, topk=3)[0]
@@ -96,7 +113,7 @@ def test_masks_are_filled_as_transformers_does(pair: tuple[Path, Path]) -> None:
 def test_text_survives(pair: tuple[Path, Path]) -> None:
     hub = MaelmModel.from_pretrained(str(pair[1]))
     text = "The sailor takes the rope."
-    assert hub.decode(hub.encode(text)).lower() == text.lower().replace(".", hub.decode(hub.encode("x."))[1:])
+    assert hub.decode(hub.encode(text)).lower() == text.lower()
     assert hub.decode(hub.encode(MASKED)).count("<mask>") == 1
     # Text that spells a special symbol is text.
     assert 2 not in hub.encode("a </s> b")[1:-1].tolist()
@@ -108,7 +125,7 @@ def test_tables_are_rearranged_only_where_numbers_differ(pair: tuple[Path, Path]
     facts = json.loads((imported / FACTS_FILE).read_text())
     moved = int((order != torch.arange(len(order))).sum())
     assert facts["vocabulary"]["moved"] == moved
-    assert (moved > 0) == ("early" in str(folder))
+    assert (moved > 0) == any(name in str(folder) for name in ("early", "bert_vocabulary"))
     if not moved and not (imported / MODEL_FILE).exists():
         assert (imported / TOKENIZER_FILE).read_bytes() == (folder / TOKENIZER_FILE).read_bytes()
     table = torch.load(imported / CHECKPOINT_FILE, weights_only=True)["model"]["encoder.embed_tokens.weight"]
@@ -119,7 +136,7 @@ def test_tables_are_rearranged_only_where_numbers_differ(pair: tuple[Path, Path]
 def test_imported_models_are_analysed(pair: tuple[Path, Path]) -> None:
     folder, imported = pair
     ours, theirs = open_encoder(imported / CHECKPOINT_FILE, None), open_encoder(folder, None)
-    assert ours.kind == theirs.kind == "mlm" and ours.max_length == theirs.max_length == 40
+    assert ours.kind == theirs.kind == "mlm" and ours.max_length >= theirs.max_length == 40
     order = their_numbers(folder, imported)
     line = torch.tensor([[0, *ours.encode_line("the sailor sails"), 2]])
     with torch.no_grad():
