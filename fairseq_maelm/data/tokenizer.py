@@ -1,7 +1,7 @@
 """Text to tokens and back with the corpus' sentencepiece model or an imported tokenizer, also around <mask>."""
 
 import re
-from typing import List, Protocol, Sequence
+from typing import List, Sequence, Union
 
 import numpy as np
 from fairseq.data import Dictionary
@@ -14,21 +14,6 @@ from fairseq_maelm.corpus.vocabulary import MASK_SYMBOL as MASK
 _CONTINUE_TEXT = b"\x1a\x04\x18\x00\x20\x00"
 
 _WHITE_SPACE = re.compile(r"\s+")
-
-
-class TextTokenizer(Protocol):
-    """What turns text into tokens and back; ``open_tokenizer`` gives the one that belongs to a file."""
-
-    def encode(self, text: str) -> List[int]:
-        """Encode text without special symbols around it; ``<mask>`` in it becomes the mask symbol."""
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Turn tokens into text; ``<mask>`` is spelled out, other special symbols are left out."""
-
-
-def open_tokenizer(path: str, dictionary: Dictionary) -> TextTokenizer:
-    """The tokenizer of a data folder's sentencepiece model or tokenizer.json; arguments as of ``Tokenizer``."""
-    return ImportedTokenizer(path, dictionary) if path.endswith(".json") else Tokenizer(path, dictionary)
 
 
 class Tokenizer:
@@ -142,3 +127,11 @@ class ImportedTokenizer:
         text = self._tokenizer.decode(kept, skip_special_tokens=False)
         # A mask takes the space before it along, as in the text that it was encoded from.
         return re.sub(rf"\s*{re.escape(self._mask_text)}", f" {MASK}", text).strip()
+
+
+TextTokenizer = Union[Tokenizer, ImportedTokenizer]
+
+
+def open_tokenizer(path: str, dictionary: Dictionary) -> TextTokenizer:
+    """The tokenizer of a data folder's sentencepiece model or tokenizer.json; arguments as of ``Tokenizer``."""
+    return ImportedTokenizer(path, dictionary) if path.endswith(".json") else Tokenizer(path, dictionary)
