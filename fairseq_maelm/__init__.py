@@ -7,6 +7,7 @@ fairseq's copying of checkpoints safe against being killed.
 """
 
 import argparse
+import importlib.util
 
 import torch
 
@@ -16,11 +17,13 @@ from fairseq_maelm.version import __version__
 # refusing everything else: a file that carries code is rejected instead of run.
 torch.serialization.add_safe_globals([argparse.Namespace])
 
-from fairseq_maelm import optim, tasks  # noqa: E402  (registration comes last: everything else must be importable first)
-from fairseq_maelm.models.checkpoint_files import write_whole_checkpoints  # noqa: E402
-from fairseq_maelm.models.hub import MaelmHubInterface  # noqa: E402
-from fairseq_maelm.models.maelm import MaelmModel  # noqa: E402
+# Everything else needs fairseq, but exported models are also opened, by fairseq_maelm.hf, where there is none.
+if importlib.util.find_spec("fairseq") is not None:
+    from fairseq_maelm import optim, tasks  # registration comes last: everything else must be importable first
+    from fairseq_maelm.models.checkpoint_files import write_whole_checkpoints
+    from fairseq_maelm.models.hub import MaelmHubInterface
+    from fairseq_maelm.models.maelm import MaelmModel
 
-write_whole_checkpoints()
+    write_whole_checkpoints()
 
 __all__ = ["MaelmHubInterface", "MaelmModel", "__version__", "optim", "tasks"]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 SUB_COMMANDS = {
     "analyze": ("fairseq_maelm.analysis.command", "measure representations: effective rank, subspace of [MASK]"),
+    "export": ("fairseq_maelm.export.command", "turn a checkpoint into a folder of Hugging Face transformers"),
     "import": ("fairseq_maelm.importing.command", "turn a Hugging Face or RoBERTa model into a fairseq checkpoint"),
     "prepare": ("fairseq_maelm.corpus.command", "turn raw text into a data folder for fairseq-train"),
     "user-dir": ("fairseq_maelm.user_dir", "print the folder to give to fairseq as --user-dir"),

@@ -1,7 +1,5 @@
 """Encoders from Hugging Face folders: BERT, RoBERTa, MPNet, ModernBERT, and others that say what they have alike."""
 
-import importlib
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional
@@ -12,33 +10,10 @@ from torch import Tensor, nn
 
 from fairseq_maelm.analysis.encoders import Vocabulary
 from fairseq_maelm.analysis.theorem import AttentionWeights, attention_weights
+from fairseq_maelm.libraries import import_transformers
 
 # Families whose first position is pad + 1, so that their tables have that many rows more than positions.
 _OFFSET_POSITIONS = {"roberta", "xlm-roberta", "camembert", "mpnet"}
-
-
-def import_transformers() -> Any:
-    """The package transformers, whatever torchaudio there is.
-
-    Raises:
-        ValueError: says how to install it.
-    """
-    # fairseq brings torchaudio along, pip may choose one that was built for another torch, and transformers imports any
-    # that there is. Text needs none: with None in its place Python says that it is not installed.
-    try:
-        importlib.import_module("torchaudio")
-    except (ImportError, OSError):
-        sys.modules["torchaudio"] = None  # type: ignore[assignment]
-    try:
-        import transformers
-    except ImportError as error:
-        raise ValueError(
-            "Hugging Face models need the package transformers: pip install 'fairseq_maelm[hf]'"
-        ) from error
-    if sys.modules["torchaudio"] is None:
-        # Imported before, transformers may have noted that torchaudio is there.
-        transformers.utils.is_torchaudio_available.cache_clear()
-    return transformers
 
 
 class HuggingFaceEncoder:

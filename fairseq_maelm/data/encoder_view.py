@@ -54,6 +54,15 @@ class EncoderView:
         """Whether no state of a masked position reaches the decoder: without a decoder nothing could be predicted."""
         return self.masked_input in ("dropped", "reset", "random") and self.mask_fraction < 1.0
 
+    @property
+    def asks_with_masks(self) -> bool:
+        """Whether a model that was trained so sees <mask> when it is asked to fill one.
+
+        Random tokens are no way to ask for a prediction: a model that was trained with them is asked as one that never
+        saw a mask.
+        """
+        return self.masked_input in ("kept", "reset") or self.mask_fraction > 0.5
+
 
 class Shown(NamedTuple):
     """A batch as the encoder is to see it.

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_maelm.analysis.huggingface import import_transformers
+from fairseq_maelm.libraries import import_transformers
 from fairseq_maelm.corpus.files import sha256_of
 from fairseq_maelm.importing.huggingface_config import check_config, model_options, read_config
 from fairseq_maelm.importing.huggingface_vocabulary import read_vocabulary

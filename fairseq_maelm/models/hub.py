@@ -32,6 +32,38 @@ class MaskCandidate(NamedTuple):
     text: str
 
 
+@torch.no_grad()
+def masked_token_logits(model: MaelmModel, view: EncoderView, sequences: List[np.ndarray]) -> Tensor:
+    """Score the masks of sequences, which the encoder sees, or does not see, as in pretraining.
+
+    Args:
+        model: with prediction head; its dropout is switched off.
+        view: what the encoder saw in pretraining.
+        sequences: <int64>[n] each, with <mask>.
+
+    Returns:
+        logits <float>[M, V] of the masks of all sequences, in order.
+    """
+    pad = model.encoder.padding_idx
+    lengths = np.array([len(sequence) for sequence in sequences])
+    tokens = pad_rows(sequences, lengths, pad)
+    inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
+    masks = tokens == model.mask_index
+    visible = inside if view.asks_with_masks else inside & ~masks
+    returned = inside & ~masks if view.masked_input == "reset" else visible
+    net_input = encoder_input(Shown(tokens, visible, returned), masks, lengths, pad, view.positions)
+    device = model.encoder.embed_tokens.weight.device
+    layout = net_input.pop("layout")
+    layout = {key: value.to(device) if torch.is_tensor(value) else value for key, value in layout.items()}
+    training = model.training
+    model.eval()
+    try:
+        logits, _ = model(net_input["src_tokens"].to(device), layout=layout)
+    finally:
+        model.train(training)
+    return logits
+
+
 class MaelmHubInterface(nn.Module):
     """A model with its task and tokenizer; ``load`` and ``MaelmModel.from_pretrained`` make it, ready for inference.
 
@@ -134,7 +166,9 @@ class MaelmHubInterface(nn.Module):
             if self.model.mask_index not in sequence:
                 raise ValueError(f"there is no {MASK} to fill in {each!r}")
             self._check_length(len(sequence))
-        values, candidates = self._score_masks(sequences).topk(min(topk, len(self.dictionary)))
+        view: EncoderView = getattr(self.task, "encoder_view", EncoderView())
+        probabilities = masked_token_logits(self.model, view, sequences).float().softmax(dim=-1)
+        values, candidates = probabilities.topk(min(topk, len(self.dictionary)))
         results: List[List[List[MaskCandidate]]] = [[] for _ in texts]
         row = 0
         for result, sequence in zip(results, sequences):
@@ -143,31 +177,6 @@ class MaelmHubInterface(nn.Module):
                 result.append([self._candidate(sequence, position, token, value) for token, value in pairs])
                 row += 1
         return results[0] if isinstance(text, str) else results
-
-    @torch.no_grad()
-    def _score_masks(self, sequences: List[np.ndarray]) -> Tensor:
-        """Probabilities <float>[M, V] of the masks of all sequences, in order."""
-        lengths = np.array([len(sequence) for sequence in sequences])
-        tokens = pad_rows(sequences, lengths, self.dictionary.pad())
-        inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
-        masks = tokens == self.model.mask_index
-        # The encoder must see the masks as it did in pretraining. Random tokens are no way to ask for a prediction;
-        # a model that was trained with them is asked as one that never saw a mask.
-        view: EncoderView = getattr(self.task, "encoder_view", EncoderView())
-        kept = view.masked_input in ("kept", "reset") or view.mask_fraction > 0.5
-        visible = inside if kept else inside & ~masks
-        returned = inside & ~masks if view.masked_input == "reset" else visible
-        shown = Shown(tokens, visible, returned)
-        net_input = encoder_input(shown, masks, lengths, self.dictionary.pad(), view.positions)
-        layout = net_input.pop("layout")
-        layout = {key: value.to(self.device) if torch.is_tensor(value) else value for key, value in layout.items()}
-        training = self.model.training
-        self.model.eval()
-        try:
-            logits, _ = self.model(net_input["src_tokens"].to(self.device), layout=layout)
-        finally:
-            self.model.train(training)
-        return logits.float().softmax(dim=-1)
 
     def _candidate(self, sequence: np.ndarray, position: int, token: int, probability: float) -> MaskCandidate:
         filled = sequence.copy()

@@ -1,0 +1,1 @@
+"""Checkpoints become Hugging Face folders, exactly, or not at all."""

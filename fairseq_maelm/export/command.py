@@ -1,0 +1,71 @@
+"""The sub-command ``maelm export``."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from fairseq_maelm.export.configuration import ARCHITECTURES, FORMATS
+from fairseq_maelm.export.run import ExportSettings, export
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments of ``maelm export``."""
+    parser.description = (
+        "Turns a checkpoint into a folder of Hugging Face transformers: configuration, weights, tokenizer, model card. "
+        "Both sides are run and compared before the folder gets its name; what a format cannot hold exactly is refused."
+    )
+    parser.add_argument("checkpoint", type=Path, help="file of pretraining or fine-tuning")
+    parser.add_argument(
+        "--data",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="the prepared data, or the data folder of fine-tuning: dict.txt, sentencepiece model, labels, manifest",
+    )
+    parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder to make")
+    parser.add_argument(
+        "--format",
+        required=True,
+        choices=FORMATS,
+        help="mpnet: stock MPNet, needs no code of ours anywhere, only for T5 buckets 32/128; maelm: every model, with "
+        "its code in the folder (trust_remote_code=True) or by `import fairseq_maelm.hf`",
+    )
+    parser.add_argument(
+        "--architecture",
+        choices=tuple(ARCHITECTURES),
+        help="what the folder is for (what the checkpoint was trained for; in the format mpnet, the encoder of MAE-LM)",
+    )
+    parser.add_argument("--head", metavar="NAME", help="which fine-tuned head, if there are several")
+    parser.add_argument(
+        "--labels", type=Path, metavar="FILE", help="names of the head's outputs, one a line (label/dict.txt of --data)"
+    )
+    parser.add_argument("--name", help="of the model, for its card (the folder's)")
+    parser.add_argument("--license", metavar="SPDX", help="of the model, for its card (to be filled in)")
+    parser.add_argument(
+        "--replace", action="store_true", help="rename an existing folder to DIR.old-1 when the new one is whole"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    """Exports, and writes to standard output what was compared and where the folder is.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        FileExistsError: the folder exists.
+        ValueError: the checkpoint cannot be exported like this, or the verification fails.
+    """
+    settings = ExportSettings(
+        form=args.format,
+        architecture=args.architecture,
+        head=args.head,
+        labels=args.labels,
+        name=args.name,
+        licence=args.license,
+        replace=args.replace,
+    )
+    done = export(args.checkpoint, args.data, args.output, settings)
+    for each in done.agreements:
+        sys.stdout.write(f"{each.what}: largest difference {each.difference:.2e}, largest value {each.size:.2e}\n")
+    for text, reason in done.tokenizer_differences.items():
+        sys.stdout.write(f"tokenizer: {ascii(text)} is known to be read differently ({reason})\n")
+    sys.stdout.write(f"{done.folder}: {done.content.class_name}, verified\n")

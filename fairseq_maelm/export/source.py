@@ -1,0 +1,131 @@
+"""A checkpoint as the export reads it: the model with its heads, the vocabulary, and how it was trained."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+import torch
+from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
+
+from fairseq_maelm.data.encoder_view import EncoderView
+from fairseq_maelm.data.tokenizer import Tokenizer
+from fairseq_maelm.models.checkpoint import register_heads
+from fairseq_maelm.models.hub import find_sentencepiece
+from fairseq_maelm.models.maelm import MaelmModel, complete_config
+from fairseq_maelm.tasks.vocabulary import load_dictionary
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is exported.
+
+    Attributes:
+        checkpoint: the file.
+        model: on the CPU, in single precision, in evaluation mode, with the heads that the checkpoint has.
+        dictionary: fairseq's, with ``<mask>``.
+        sentencepiece: file of the sentencepiece model.
+        data: the data folder, where labels and the manifest are looked for.
+        config: the checkpoint's whole fairseq configuration.
+        view: what the encoder saw in pretraining.
+        history: ``num_updates``, ``epoch``, and what else the checkpoint says of its training.
+        manifest: what ``maelm prepare`` wrote about the data, or None.
+    """
+
+    checkpoint: Path
+    model: MaelmModel
+    dictionary: Dictionary
+    sentencepiece: Path
+    data: Path
+    config: Any
+    view: EncoderView
+    history: dict[str, Any]
+    manifest: Optional[dict[str, Any]]
+
+    @property
+    def task_name(self) -> str:
+        """The registered name of the task that the checkpoint was trained on."""
+        return str(getattr(self.config["task"], "_name", ""))
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Text to tokens as the hub interface does it."""
+        return Tokenizer(str(self.sentencepiece), self.dictionary)
+
+
+def load_source(checkpoint: Path, data: Path) -> Source:
+    """Read a checkpoint of pretraining or fine-tuning.
+
+    Args:
+        checkpoint: the file.
+        data: the prepared data, or the folder of the fine-tuning task's data.
+
+    Raises:
+        FileNotFoundError: if the checkpoint, the dictionary or the sentencepiece model is missing.
+        ValueError: if the checkpoint is not one of the model maelm or belongs to another vocabulary.
+    """
+    if not checkpoint.is_file():
+        raise FileNotFoundError(f"there is no checkpoint {checkpoint}")
+    dictionary = load_dictionary(str(_dictionary_folder(checkpoint.parent, data)))
+    # How it was computed in training is nothing to this machine.
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint), {"attention": "auto"}, load_on_all_ranks=False)
+    if "encoder.identity" not in state["model"]:
+        raise ValueError(f"{checkpoint} is not a checkpoint of the model maelm")
+    config = state["cfg"]
+    complete_config(config["model"])
+    pretrained = any(key.startswith("lm_head.") for key in state["model"])
+    model = MaelmModel(config["model"], dictionary, predicts_masked_tokens=pretrained)
+    model.precision = "fp32"
+    register_heads(model, state["model"])
+    model.load_state_dict(state["model"], strict=True, model_cfg=config["model"])
+    return Source(
+        checkpoint=checkpoint,
+        model=model.to(torch.float32).eval(),
+        dictionary=dictionary,
+        sentencepiece=Path(find_sentencepiece(str(checkpoint.parent), str(data))),
+        data=data,
+        config=config,
+        view=_encoder_view(config["task"], model),
+        history=_history(state),
+        manifest=_manifest(data),
+    )
+
+
+def _dictionary_folder(beside: Path, data: Path) -> Path:
+    places = (data, data / "input0", beside)
+    for folder in places:
+        if (folder / "dict.txt").is_file():
+            return folder
+    raise FileNotFoundError(
+        f"there is no dict.txt in {', '.join(map(str, places))}: give --data with the folder that the model was "
+        "trained on"
+    )
+
+
+def _encoder_view(task: Any, model: MaelmModel) -> EncoderView:
+    # Tasks that do not mask have no such option; without a decoder, a prediction needs the mask's own state.
+    default = "dropped" if model.decoder is not None else "kept"
+    return EncoderView(
+        str(getattr(task, "masked_input", default)),
+        float(getattr(task, "encoder_mask_fraction", 0.0)),
+        str(getattr(task, "encoder_positions", "original")),
+    )
+
+
+def _history(state: dict[str, Any]) -> dict[str, Any]:
+    extra = state.get("extra_state", {})
+    optimizer = state.get("optimizer_history") or [{}]
+    found = {
+        "num_updates": optimizer[-1].get("num_updates"),
+        "epoch": extra.get("train_iterator", {}).get("epoch"),
+        "val_loss": extra.get("val_loss"),
+        "best": extra.get("best"),
+        "training_seconds": extra.get("previous_training_time"),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _manifest(data: Path) -> Optional[dict[str, Any]]:
+    path = data / "manifest.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None

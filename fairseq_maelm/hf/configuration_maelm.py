@@ -1,0 +1,75 @@
+"""The configuration of MAE-LM encoders for Hugging Face transformers, and their buckets of relative positions."""
+
+import math
+from typing import Any, Optional
+
+from transformers import MPNetConfig
+
+
+class MaelmConfig(MPNetConfig):
+    """MPNet's configuration and what an MAE-LM checkpoint has besides.
+
+    Args:
+        relative_attention_buckets: "t5", "reference" (those of the authors' code) or "none".
+        relative_attention_max_distance: from here on all distances share a bucket.
+        mask_token_id: the mask symbol.
+        masked_input: what the encoder sees of masks: nothing ("dropped", MAE-LM), the mask symbol ("kept", MLM), or the
+            symbol, but its state does not enter the decoder ("reset").
+        encoder_positions: "original", or "consecutive" to number what the encoder sees without gaps.
+        decoder_layers: 0 puts the prediction head on the encoder.
+        decoder_hidden_size: width of the decoder, the encoder's if not given; so are the next two.
+        decoder_intermediate_size: width of its feed-forward networks.
+        decoder_attention_heads: its attention heads.
+        share_decoder_positions: the decoder reads the encoder's table of positions.
+        **kwargs: MPNet's.
+    """
+
+    model_type = "maelm"
+
+    def __init__(
+        self,
+        relative_attention_buckets: str = "t5",
+        relative_attention_max_distance: int = 128,
+        mask_token_id: Optional[int] = None,
+        masked_input: str = "dropped",
+        encoder_positions: str = "original",
+        decoder_layers: int = 0,
+        decoder_hidden_size: Optional[int] = None,
+        decoder_intermediate_size: Optional[int] = None,
+        decoder_attention_heads: Optional[int] = None,
+        share_decoder_positions: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.relative_attention_buckets = relative_attention_buckets
+        self.relative_attention_max_distance = relative_attention_max_distance
+        self.mask_token_id = mask_token_id
+        self.masked_input = masked_input
+        self.encoder_positions = encoder_positions
+        self.decoder_layers = decoder_layers
+        self.decoder_hidden_size = decoder_hidden_size or self.hidden_size
+        self.decoder_intermediate_size = decoder_intermediate_size or self.intermediate_size
+        self.decoder_attention_heads = decoder_attention_heads or self.num_attention_heads
+        self.share_decoder_positions = share_decoder_positions
+
+
+def relative_bucket(function: str, distance: int, num_buckets: int, max_distance: int) -> int:
+    """The bucket of a relative position: key's minus query's.
+
+    Args:
+        function: "t5" (Raffel et al., 2020), or "reference", symmetric and rounding up.
+        distance: in either direction.
+        num_buckets: a multiple of 4; half of them serve each direction, and half of those single distances.
+        max_distance: from here on all distances share a bucket.
+    """
+    half, size = num_buckets // 2, abs(distance)
+    exact = half // 2
+    if function == "t5":
+        if size >= exact:
+            growth = math.log(size / exact) / math.log(max_distance / exact)
+            size = min(exact + int(growth * (half - exact)), half - 1)
+        return size + half if distance > 0 else size
+    if size >= exact:
+        growth = math.log(size / exact) / math.log((max_distance - 1) / exact)
+        size = min(exact + math.ceil(growth * (half - 1 - exact)), half - 1)
+    return (size if distance >= 0 else -size) + half - 1

@@ -1,0 +1,141 @@
+"""The parts of MAE-LM models for Hugging Face transformers: layers, encoder, decoder and prediction head.
+
+Shapes: B sequences, T tokens of the full sequence, S of them that the encoder sees, D width, H heads, V vocabulary.
+Parameters have MPNet's names.
+"""
+
+import copy
+import math
+from typing import Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.models.mpnet.modeling_mpnet import MPNetLayer
+
+from .configuration_maelm import MaelmConfig, relative_bucket
+
+# Rows of the position table before the first position: RoBERTa's and MPNet's count starts behind the padding symbol, 1.
+OFFSET = 2
+
+
+def hide(bias: Optional[Tensor], attention_mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Give keys whose mask <int64 or bool>[B, S] is 0 the lowest logit: <dtype>[B, H or 1, S or 1, S]."""
+    hidden = attention_mask[:, None, None, :] == 0
+    if bias is None:
+        bias = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+    # Not -inf: a sequence of padding alone must not give NaN.
+    return bias.masked_fill(hidden, torch.finfo(dtype).min)
+
+
+class MaelmLayer(MPNetLayer):
+    """MPNet's layer with torch's fused attention."""
+
+    def forward(
+        self, states: Tensor, bias: Optional[Tensor], output_attentions: bool = False
+    ) -> tuple[Tensor, Optional[Tensor]]:
+        """<float>[B, S, D] to states <float>[B, S, D] and, if asked for, attention weights <float>[B, H, S, S].
+
+        ``bias`` broadcasts to [B, H, S, S] and is added to the scaled products of queries and keys.
+        """
+        attention = self.attention.attn
+        query, key, value = (
+            project(states).unflatten(-1, (attention.num_attention_heads, -1)).transpose(1, 2)
+            for project in (attention.q, attention.k, attention.v)
+        )
+        weights = None
+        if output_attentions:
+            logits = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+            weights = (logits if bias is None else logits + bias).softmax(dim=-1)
+            attended = attention.dropout(weights) @ value
+        else:
+            rate = attention.dropout.p if self.training else 0.0
+            attended = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=rate)
+        attended = self.attention.dropout(attention.o(attended.transpose(1, 2).flatten(2)))
+        states = self.attention.LayerNorm(states + attended)
+        return self.output(self.intermediate(states), states), weights
+
+
+class MaelmEncoder(nn.Module):
+    """The layers and their one table of relative biases."""
+
+    def __init__(self, config: MaelmConfig) -> None:
+        super().__init__()
+        self.layer = nn.ModuleList(MaelmLayer(config) for _ in range(config.num_hidden_layers))
+        self.positions = config.max_position_embeddings - OFFSET
+        self.relative_attention_bias: Optional[nn.Embedding] = None
+        if config.relative_attention_buckets != "none":
+            numbers = config.relative_attention_num_buckets, config.relative_attention_max_distance
+            self.relative_attention_bias = nn.Embedding(numbers[0], config.num_attention_heads)
+            # Integers, so that half precision moves no distance to another bucket; no buffer, so that nothing depends
+            # on how transformers fills buffers that a checkpoint does not hold.
+            self.bucket_of_distance = [
+                relative_bucket(config.relative_attention_buckets, distance, *numbers)
+                for distance in range(1 - self.positions, self.positions)
+            ]
+
+    def position_bias(self, positions: Tensor) -> Optional[Tensor]:
+        """<float>[B or 1, H, S, S] of tokens at positions <int64>[B or 1, S]; None without relative positions."""
+        if self.relative_attention_bias is None:
+            return None
+        of_distance = self.relative_attention_bias(torch.tensor(self.bucket_of_distance, device=positions.device))
+        index = positions[:, None, :] - positions[:, :, None] + self.positions - 1
+        return of_distance.t().index_select(1, index.flatten()).unflatten(1, index.shape).transpose(0, 1)
+
+    def forward(self, states: Tensor, bias: Optional[Tensor], output_attentions: bool) -> tuple[list, list]:
+        """The L + 1 states <float>[B, S, D] before, between and after the layers, and L attention weights or None."""
+        all_states, all_weights = [states], []
+        for layer in self.layer:
+            states, weights = layer(states, bias, output_attentions)
+            all_states.append(states)
+            all_weights.append(weights)
+        return all_states, all_weights
+
+
+class MaelmDecoder(nn.Module):
+    """The shallow decoder of pretraining: positions, LayerNorm, and layers without relative bias and dropout."""
+
+    def __init__(self, config: MaelmConfig) -> None:
+        super().__init__()
+        shape = copy.deepcopy(config)
+        shape.hidden_size, shape.intermediate_size = config.decoder_hidden_size, config.decoder_intermediate_size
+        shape.num_attention_heads = config.decoder_attention_heads
+        shape.hidden_dropout_prob = shape.attention_probs_dropout_prob = 0.0
+        same_width = shape.hidden_size == config.hidden_size
+        self.projection = None if same_width else nn.Linear(config.hidden_size, shape.hidden_size)
+        self.position_embeddings: Optional[nn.Embedding] = None
+        if not config.share_decoder_positions:
+            self.position_embeddings = nn.Embedding(config.max_position_embeddings, shape.hidden_size)
+        self.LayerNorm = nn.LayerNorm(shape.hidden_size, eps=config.layer_norm_eps)
+        self.layer = nn.ModuleList(MaelmLayer(shape) for _ in range(config.decoder_layers))
+
+    def forward(self, full: Tensor, position_ids: Tensor, shared: nn.Embedding, attention_mask: Tensor) -> Tensor:
+        """Reassembled states <float>[B, T, D] to <float>[B, T, width of the decoder].
+
+        ``shared`` is the encoder's table of positions, read where the decoder has none.
+        """
+        if self.projection is not None:
+            full = self.projection(full)
+        table = shared if self.position_embeddings is None else self.position_embeddings
+        states = self.LayerNorm(full + table(position_ids))
+        bias = hide(None, attention_mask, states.dtype)
+        for layer in self.layer:
+            states, _ = layer(states, bias)
+        return states
+
+
+class MaelmLMHead(nn.Module):
+    """Dense, GELU, LayerNorm and the product with the token embeddings, which are tied, plus a bias."""
+
+    def __init__(self, config: MaelmConfig) -> None:
+        super().__init__()
+        width = config.decoder_hidden_size if config.decoder_layers else config.hidden_size
+        self.dense = nn.Linear(width, width)
+        self.layer_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.projection = None if width == config.hidden_size else nn.Linear(width, config.hidden_size, bias=False)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def forward(self, states: Tensor, embedding: Tensor) -> Tensor:
+        """<float>[B, T, width] and <float>[V, D] to logits <float>[B, T, V]."""
+        states = self.layer_norm(F.gelu(self.dense(states)))
+        return F.linear(states if self.projection is None else self.projection(states), embedding, self.bias)

@@ -1,0 +1,212 @@
+"""MAE-LM encoders for Hugging Face transformers: MPNet with other relative positions, and MAE-LM's prediction of masks.
+
+An exported folder holds copies of the files named ..._maelm.py: with ``trust_remote_code=True`` a machine needs neither
+fairseq nor fairseq_maelm. Shapes as in layers_maelm.py.
+"""
+
+from typing import Any, Optional, Union
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutputWithPooling, MaskedLMOutput
+from transformers.models.mpnet.modeling_mpnet import (
+    MPNetClassificationHead,
+    MPNetEmbeddings,
+    MPNetForQuestionAnswering,
+    MPNetForSequenceClassification,
+    MPNetForTokenClassification,
+    MPNetPreTrainedModel,
+)
+
+from .configuration_maelm import MaelmConfig
+from .layers_maelm import OFFSET, MaelmDecoder, MaelmEncoder, MaelmLMHead, hide
+
+
+class MaelmPreTrainedModel(MPNetPreTrainedModel):
+    """Loading and saving."""
+
+    config_class = MaelmConfig
+    base_model_prefix = "mpnet"
+    _supports_sdpa = True
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, MaelmLMHead):
+            nn.init.zeros_(module.bias)
+
+
+class MaelmModel(MaelmPreTrainedModel):
+    """The encoder. It has no pooler: MAE-LM trains none."""
+
+    def __init__(self, config: MaelmConfig) -> None:
+        super().__init__(config)
+        self.embeddings = MPNetEmbeddings(config)
+        self.encoder = MaelmEncoder(config)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The table of token embeddings."""
+        return self.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the table of token embeddings."""
+        self.embeddings.word_embeddings = value
+
+    def forward(
+        self,
+        input_ids: Optional[Tensor] = None,
+        attention_mask: Optional[Tensor] = None,
+        position_ids: Optional[Tensor] = None,
+        inputs_embeds: Optional[Tensor] = None,
+        output_attentions: Optional[bool] = None,
+        output_hidden_states: Optional[bool] = None,
+        return_dict: Optional[bool] = None,
+        head_mask: None = None,
+    ) -> Union[tuple, BaseModelOutputWithPooling]:
+        """Encode.
+
+        Args:
+            input_ids: <int64>[B, S].
+            attention_mask: <int64>[B, S], 1 at tokens, 0 at padding; looked up in ``input_ids`` if not given.
+            position_ids: <int64>[B, S] original positions plus 2, where they are not simply those in the sequence.
+            inputs_embeds: <float>[B, S, D] instead of ``input_ids``.
+            head_mask: older versions of transformers pass None.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give either input_ids or inputs_embeds")
+        if attention_mask is None and input_ids is not None:
+            attention_mask = input_ids.ne(self.config.pad_token_id)
+        states = self.embeddings.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        length = states.shape[1]
+        if not torch.compiler.is_compiling() and length > self.encoder.positions:
+            raise ValueError(f"{length} tokens are more than the model's {self.encoder.positions} positions: truncate")
+        states = self.embeddings(input_ids=input_ids, position_ids=position_ids, inputs_embeds=states)
+        places = torch.arange(length, device=states.device)[None, :] if position_ids is None else position_ids
+        bias = self.encoder.position_bias(places)
+        if attention_mask is not None:
+            bias = hide(bias, attention_mask, states.dtype)
+        weights_wanted = self.config.output_attentions if output_attentions is None else output_attentions
+        all_states, all_weights = self.encoder(states, bias, weights_wanted)
+        output = BaseModelOutputWithPooling(
+            last_hidden_state=all_states[-1],
+            hidden_states=tuple(all_states)
+            if (self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
+            else None,
+            attentions=tuple(all_weights) if weights_wanted else None,
+        )
+        if self.config.return_dict if return_dict is None else return_dict:
+            return output
+        # The place of the pooled output, which MPNet's heads skip.
+        return (output[0], None, *output.to_tuple()[1:])
+
+
+class MaelmForMaskedLM(MaelmPreTrainedModel):
+    """Prediction of masked tokens as in pretraining: they are dropped from the encoder's input, and the decoder gets
+    the mask's embedding in their places, or what else ``config.masked_input`` says."""
+
+    def __init__(self, config: MaelmConfig) -> None:
+        super().__init__(config)
+        self.mpnet = MaelmModel(config)
+        self.decoder = MaelmDecoder(config) if config.decoder_layers else None
+        self.lm_head = MaelmLMHead(config)
+        self.post_init()
+
+    def encode(self, input_ids: Tensor, inside: Tensor, **options: Any) -> tuple[Tensor, Tensor, Any]:
+        """Encode what the encoder is to see, and put its states back to their places.
+
+        Args:
+            input_ids: <int64>[B, T].
+            inside: <bool>[B, T] True at tokens, False at padding.
+            options: for the encoder.
+
+        Returns:
+            <float>[B, T, D] with the mask's embedding where no state is, position ids <int64>[B, T], encoder's output.
+        """
+        masked = input_ids == self.config.mask_token_id
+        dropped = masked if self.config.masked_input == "dropped" else torch.zeros_like(masked)
+        visible = inside & ~dropped
+        position_ids = (inside.cumsum(dim=1) - 1).clamp(min=0) + OFFSET
+        # What is visible moves to the left, in its order.
+        order = visible.logical_not().to(torch.uint8).argsort(dim=1, stable=True)
+        if not (torch.jit.is_tracing() or torch.compiler.is_compiling()):
+            order = order[:, : max(1, int(visible.sum(dim=1).max()))]
+        taken = visible.gather(1, order)
+        places = position_ids.gather(1, order)
+        if self.config.encoder_positions == "consecutive":
+            places = (taken.cumsum(dim=1) - 1).clamp(min=0) + OFFSET
+        output = self.mpnet(input_ids.gather(1, order), taken, places, return_dict=True, **options)
+        returned = taken & ~masked.gather(1, order) if self.config.masked_input == "reset" else taken
+        mask_embedding = self.mpnet.embeddings.word_embeddings.weight[self.config.mask_token_id]
+        states = torch.where(returned[..., None], output.last_hidden_state, mask_embedding)
+        full = mask_embedding.expand(*input_ids.shape, -1)
+        return full.scatter(1, order[..., None].expand_as(states), states), position_ids, output
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Optional[Tensor] = None,
+        labels: Optional[Tensor] = None,
+        output_attentions: Optional[bool] = None,
+        output_hidden_states: Optional[bool] = None,
+        return_dict: Optional[bool] = None,
+    ) -> Union[tuple, MaskedLMOutput]:
+        """Score the vocabulary at every position: logits <float>[B, T, V].
+
+        Args:
+            input_ids: <int64>[B, T] with masks.
+            attention_mask: <int64>[B, T], 1 at tokens, 0 at padding; looked up in ``input_ids`` if not given.
+            labels: <int64>[B, T] what stood there, -100 where no loss is wanted.
+            output_attentions: give the encoder's attention weights, over the tokens that it saw.
+            output_hidden_states: give the encoder's states, of the tokens that it saw.
+            return_dict: whether to return named values.
+        """
+        inside = input_ids.ne(self.config.pad_token_id) if attention_mask is None else attention_mask.bool()
+        wanted = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
+        states, position_ids, encoded = self.encode(input_ids, inside, **wanted)
+        embeddings = self.mpnet.embeddings
+        if self.decoder is not None:
+            states = self.decoder(states, position_ids, embeddings.position_embeddings, inside)
+        logits = self.lm_head(states, embeddings.word_embeddings.weight)
+        loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        output = MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=encoded.hidden_states, attentions=encoded.attentions
+        )
+        return output if (self.config.return_dict if return_dict is None else return_dict) else output.to_tuple()
+
+
+# The constructors of MPNet's own heads are passed by: they would build MPNet's encoder.
+
+
+class MaelmForSequenceClassification(MaelmPreTrainedModel, MPNetForSequenceClassification):
+    """Classification or regression of sequences by MPNet's head, which is RoBERTa's: on the first token."""
+
+    def __init__(self, config: MaelmConfig) -> None:
+        MPNetPreTrainedModel.__init__(self, config)
+        self.num_labels = config.num_labels
+        self.mpnet = MaelmModel(config)
+        self.classifier = MPNetClassificationHead(config)
+        self.post_init()
+
+
+class MaelmForTokenClassification(MaelmPreTrainedModel, MPNetForTokenClassification):
+    """Classification of every token by a linear head."""
+
+    def __init__(self, config: MaelmConfig) -> None:
+        MPNetPreTrainedModel.__init__(self, config)
+        self.num_labels = config.num_labels
+        self.mpnet = MaelmModel(config)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+
+class MaelmForQuestionAnswering(MaelmPreTrainedModel, MPNetForQuestionAnswering):
+    """Start and end of an answer by a linear head."""
+
+    def __init__(self, config: MaelmConfig) -> None:
+        MPNetPreTrainedModel.__init__(self, config)
+        self.num_labels = config.num_labels
+        self.mpnet = MaelmModel(config)
+        self.qa_outputs = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()

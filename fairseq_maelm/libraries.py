@@ -1,0 +1,29 @@
+"""Libraries that are needed for some purposes only."""
+
+import importlib
+import sys
+from typing import Any
+
+
+def import_transformers() -> Any:
+    """The package transformers, whatever torchaudio there is.
+
+    Raises:
+        ValueError: says how to install it.
+    """
+    # fairseq brings torchaudio along, pip may choose one that was built for another torch, and transformers imports any
+    # that there is. Text needs none: with None in its place Python says that it is not installed.
+    try:
+        importlib.import_module("torchaudio")
+    except (ImportError, OSError):
+        sys.modules["torchaudio"] = None  # type: ignore[assignment]
+    try:
+        import transformers
+    except ImportError as error:
+        raise ValueError(
+            "Hugging Face models need the package transformers: pip install 'fairseq_maelm[hf]'"
+        ) from error
+    if sys.modules["torchaudio"] is None:
+        # Imported before, transformers may have noted that torchaudio is there.
+        transformers.utils.is_torchaudio_available.cache_clear()
+    return transformers
