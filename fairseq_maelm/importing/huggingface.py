@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_maelm.libraries import import_transformers
 from fairseq_maelm.corpus.files import sha256_of
 from fairseq_maelm.importing.huggingface_config import check_config, model_options, read_config
 from fairseq_maelm.importing.huggingface_vocabulary import read_vocabulary
 from fairseq_maelm.importing.huggingface_weights import convert_weights, read_weights
 from fairseq_maelm.importing.source import Reference, Source
+from fairseq_maelm.libraries import import_transformers
 
 # The encoder of an MLM has seen <mask>, and goes on seeing it.
 MLM_TASK_OPTIONS = {"masked_input": "kept", "leave_unmasked_prob": 0.1, "random_token_prob": 0.1}

@@ -20,7 +20,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("modules and data", ("modules", "data", "optim")),
     ("models and criterions", ("models", "criterions")),
     ("tasks", ("tasks",)),
-    ("hub, export and analysis", ("models.hub", "export", "importing", "analysis", "finetune")),
+    ("hub, export and analysis", ("models.hub", "export", "importing", "runtime", "analysis", "finetune")),
     ("registration", ("",)),
     ("command line", ("cli",)),
 )

@@ -12,8 +12,8 @@ from end_to_end.toy import write_corpus
 from fairseq.data import Dictionary
 from fairseq.models.roberta import RobertaModel, base_architecture
 
-from fairseq_maelm.libraries import import_transformers
 from fairseq_maelm.corpus.vocabulary import MODEL_FILE, train_sentencepiece, write_dictionary
+from fairseq_maelm.libraries import import_transformers
 
 tokenizers = pytest.importorskip("tokenizers")
 pytest.importorskip("transformers")
