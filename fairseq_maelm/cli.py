@@ -14,6 +14,7 @@ SUB_COMMANDS = {
     "analyze": ("fairseq_maelm.analysis.command", "measure representations: effective rank, subspace of [MASK]"),
     "answer": ("fairseq_maelm.squad.answer_command", "answer questions about a text file"),
     "export": ("fairseq_maelm.export.command", "turn a checkpoint into a folder of Hugging Face transformers"),
+    "import": ("fairseq_maelm.importing.command", "turn a Hugging Face or RoBERTa model into a fairseq checkpoint"),
     "prepare": ("fairseq_maelm.corpus.command", "turn raw text into a data folder for fairseq-train"),
     "predict-glue": (
         "fairseq_maelm.glue.predict_command",

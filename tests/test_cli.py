@@ -21,6 +21,7 @@ PREPARE_OPTIONS = {
     "--sentencepiece-model",
     "--seed",
     "--shards",
+    "--tokenizer",
     "--valid",
     "--valid-documents",
     "--valid-fraction",

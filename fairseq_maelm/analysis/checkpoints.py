@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fairseq_maelm.analysis.encoders import Vocabulary
 from fairseq_maelm.analysis.theorem import AttentionWeights, attention_weights
-from fairseq_maelm.data.tokenizer import Tokenizer
-from fairseq_maelm.models.hub import find_sentencepiece
+from fairseq_maelm.data.tokenizer import TextTokenizer, open_tokenizer
+from fairseq_maelm.models.hub import find_tokenizer
 from fairseq_maelm.models.maelm import MaelmModel, complete_config
 from fairseq_maelm.tasks.vocabulary import MASK, load_dictionary, special_tokens
 
@@ -98,8 +98,8 @@ class CheckpointEncoder:
         return self._model.encoder(tokens, positions).all_states
 
     @cached_property
-    def _tokenizer(self) -> Tokenizer:
-        return Tokenizer(find_sentencepiece(self._folder, self._folder), self._dictionary)
+    def _tokenizer(self) -> TextTokenizer:
+        return open_tokenizer(find_tokenizer(self._folder, self._folder), self._dictionary)
 
     def encode_line(self, line: str) -> list[int]:
         """Tokens of a line of text; <mask> in it is ordinary text."""

@@ -71,6 +71,12 @@ def _add_vocabulary_arguments(parser: argparse.ArgumentParser) -> None:
         "--sample-megabytes", type=float, metavar="MB", help="text that the vocabulary is trained on (100)"
     )
     group.add_argument("--sentencepiece-model", type=Path, metavar="FILE", help="use this model and train none")
+    group.add_argument(
+        "--tokenizer",
+        type=Path,
+        metavar="FOLDER",
+        help="use dictionary and tokenizer of this folder, of `maelm import` for example, and train none",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -92,6 +98,7 @@ def run(args: argparse.Namespace) -> None:
         character_coverage=args.character_coverage,
         sample_megabytes=args.sample_megabytes,
         sentencepiece_model=args.sentencepiece_model,
+        tokenizer=args.tokenizer,
         shards=args.shards,
         seed=args.seed,
         workers=args.workers,

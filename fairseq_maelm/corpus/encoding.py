@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fairseq_maelm.corpus.chunks import Chunk, read_chunk
 from fairseq_maelm.corpus.files import atomic_file
+from fairseq_maelm.corpus.imported import TokenizerEncoder
 from fairseq_maelm.corpus.splitting import Split
 from fairseq_maelm.corpus.vocabulary import END_OF_SENTENCE, UNKNOWN, FairseqEncoder
 
@@ -33,7 +34,7 @@ class EncodingJob:
     parts: Path
     split: Split | None
     shards: int
-    encoder: FairseqEncoder
+    encoder: FairseqEncoder | TokenizerEncoder
 
     @staticmethod
     def part_name(number: int) -> str:

@@ -23,6 +23,7 @@ from fairseq_maelm.corpus.files import (
     synchronise_folder,
     write_json,
 )
+from fairseq_maelm.corpus.imported import open_encoder, vocabulary_files
 from fairseq_maelm.corpus.reading import Source, find_sources
 from fairseq_maelm.corpus.settings import PrepareSettings, explain_difference, fingerprint
 from fairseq_maelm.corpus.splitting import Split, draw_split
@@ -35,6 +36,7 @@ MANIFEST_FILE = "manifest.json"
 UNFINISHED_FOLDER = "unfinished"
 _RUN_FILE = "run.json"
 _MODEL_ROLE = "sentencepiece_model"
+_TOKENIZER_ROLE = "tokenizer"
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,13 @@ def _describe(settings: PrepareSettings, sources: dict[str, list[Source]]) -> di
         dictionary_symbols(load_sentencepiece(settings.sentencepiece_model))
         files[_MODEL_ROLE] = fingerprint([Source(settings.sentencepiece_model)])
         files[_MODEL_ROLE][0]["sha256"] = sha256_of(settings.sentencepiece_model)
+    if settings.tokenizer is not None:
+        open_encoder(settings.tokenizer)
+        paths = vocabulary_files(settings.tokenizer)
+        states = fingerprint([Source(path) for path in paths])
+        files[_TOKENIZER_ROLE] = [
+            {**state, "sha256": sha256_of(path)} for state, path in zip(states, paths, strict=True)
+        ]
     return {"settings": settings.resolved(), "files": files}
 
 

@@ -31,6 +31,7 @@ class PrepareSettings:
         character_coverage: share (0.98 ... 1) of the text's characters that the vocabulary must spell.
         sample_megabytes: how much text, in 10^6 bytes, the vocabulary is trained on; drawn at random.
         sentencepiece_model: a model to use instead of training one.
+        tokenizer: a data folder whose dictionary and tokenizer to use instead of training a vocabulary.
         shards: parts of the training split, 1 ... 100.
         seed: decides the split, the shards and the sample.
         workers: processes; it does not change the result.
@@ -48,6 +49,7 @@ class PrepareSettings:
     character_coverage: float | None = None
     sample_megabytes: float | None = None
     sentencepiece_model: Path | None = None
+    tokenizer: Path | None = None
     shards: int = 1
     seed: int = 1
     workers: int = field(default_factory=available_cores)
@@ -80,10 +82,12 @@ class PrepareSettings:
             raise CorpusError(f"--valid-documents must be at least 1, not {self.valid_documents}")
 
     def _check_vocabulary(self) -> None:
-        if self.sentencepiece_model is not None:
-            for name in ("preset", "vocabulary_size", "character_coverage", "sample_megabytes"):
+        given = [name for name in ("tokenizer", "sentencepiece_model") if getattr(self, name) is not None]
+        if given:
+            names = ("preset", "vocabulary_size", "character_coverage", "sample_megabytes", *given[1:])
+            for name in names:
                 if getattr(self, name) is not None:
-                    raise CorpusError(f"--sentencepiece-model brings a vocabulary, so {_option(name)} has no use")
+                    raise CorpusError(f"{_option(given[0])} brings a vocabulary, so {_option(name)} has no use")
         if self.preset is not None and self.preset not in PRESETS:
             raise CorpusError(f"--preset must be one of {', '.join(PRESETS)}, not {self.preset!r}")
         if self.vocabulary_size is not None and self.vocabulary_size < 4:
@@ -109,7 +113,9 @@ class PrepareSettings:
             "shards": self.shards,
             "seed": self.seed,
         }
-        if self.sentencepiece_model is None:
+        if self.tokenizer is not None:
+            resolved["tokenizer"] = self.tokenizer.name
+        elif self.sentencepiece_model is None:
             preset = PRESETS[self.preset or DEFAULT_PRESET]
             resolved |= {
                 "preset": self.preset or DEFAULT_PRESET,

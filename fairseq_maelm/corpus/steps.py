@@ -21,6 +21,7 @@ from fairseq_maelm.corpus.cleaning import Deduplicator, clean_segments
 from fairseq_maelm.corpus.encoding import EncodingJob, read_parts
 from fairseq_maelm.corpus.errors import CorpusError
 from fairseq_maelm.corpus.files import atomic_file, sha256_of, write_bytes
+from fairseq_maelm.corpus.imported import TokenizerEncoder, open_encoder, vocabulary_files
 from fairseq_maelm.corpus.reading import Segment, Source, SourceReader
 from fairseq_maelm.corpus.settings import PrepareSettings
 from fairseq_maelm.corpus.splitting import Split, random_keys
@@ -70,6 +71,19 @@ class Work:
     def model(self) -> Path:
         """The sentencepiece model."""
         return self.folder / MODEL_FILE
+
+    def encoder(self) -> FairseqEncoder | TokenizerEncoder:
+        """What encodes text, once there is a vocabulary."""
+        if self.settings.tokenizer is not None:
+            return open_encoder(self.folder)
+        return FairseqEncoder(load_sentencepiece(self.model))
+
+    def vocabulary(self) -> dict[str, bytes]:
+        """The files of the vocabulary that belong into every data folder: name -> content."""
+        if self.settings.tokenizer is not None:
+            return {path.name: path.read_bytes() for path in vocabulary_files(self.folder)}
+        dictionary = dictionary_text(load_sentencepiece(self.model))
+        return {MODEL_FILE: self.model.read_bytes(), DICTIONARY_FILE: dictionary.encode("utf-8")}
 
     @property
     def outputs(self) -> Path:
@@ -126,8 +140,11 @@ def _grouped(readers: Iterable[SourceReader], bar: Any) -> Iterator[list[Segment
 
 
 def make_vocabulary(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
-    """Trains the sentencepiece model on a random sample of the training split, or takes the user's."""
-    if work.settings.sentencepiece_model is not None:
+    """Trains the sentencepiece model on a random sample of the training split, or takes one that is there."""
+    if work.settings.tokenizer is not None:
+        for path in vocabulary_files(work.settings.tokenizer):
+            write_bytes(work.folder / path.name, path.read_bytes())
+    elif work.settings.sentencepiece_model is not None:
         write_bytes(work.model, work.settings.sentencepiece_model.read_bytes())
     else:
         resolved = work.settings.resolved()
@@ -136,7 +153,7 @@ def make_vocabulary(work: Work, cleaned: dict[str, Any], split: Split) -> dict[s
         normalisation = PRESETS[resolved["preset"]].normalisation
         model = train_sentencepiece(sample, resolved["vocabulary_size"], normalisation, resolved["character_coverage"])
         write_bytes(work.model, model)
-    encoder = FairseqEncoder(load_sentencepiece(work.model))
+    encoder = work.encoder()
     return {"dictionary_symbols": encoder.dictionary_size, "dictionary_symbols_with_mask": encoder.dictionary_size + 1}
 
 
@@ -154,7 +171,7 @@ def _sample(work: Work, chunks: list[Chunk], split: Split, share: float) -> Iter
 
 def encode(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
     """Encodes every chunk of every role into a part file; parts that an interrupted run left are kept."""
-    encoder = FairseqEncoder(load_sentencepiece(work.model))
+    encoder = work.encoder()
     reused = 0
     for role, state in cleaned.items():
         work.parts(role).mkdir(exist_ok=True)
@@ -178,8 +195,8 @@ def binarise(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any
     Returns:
         counts by dataset, such as "train", and the bytes and checksum of every file written.
     """
-    processor = load_sentencepiece(work.model)
-    dtype = FairseqEncoder(processor).dtype
+    dtype = work.encoder().dtype
+    vocabulary = work.vocabulary()
     parts = {
         role: [work.parts(role) / EncodingJob.part_name(number) for number in range(len(state["chunks"]))]
         for role, state in cleaned.items()
@@ -189,8 +206,8 @@ def binarise(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any
     for shard, name in enumerate(shard_names(split.shards)):
         folder = work.outputs / name
         folder.mkdir(parents=True)
-        write_bytes(folder / MODEL_FILE, work.model.read_bytes())
-        write_bytes(folder / DICTIONARY_FILE, dictionary_text(processor).encode("utf-8"))
+        for file, content in vocabulary.items():
+            write_bytes(folder / file, content)
         counts[_joined(name, "train")] = write_dataset(folder / "train", read_parts(parts[CORPUS], shard), dtype)
         if shard == 0:
             # The user's own validation files, when there are any, are the whole of the split.

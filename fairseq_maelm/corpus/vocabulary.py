@@ -163,24 +163,38 @@ def write_dictionary(processor: sentencepiece.SentencePieceProcessor, path: Path
     Path(path).write_text(dictionary_text(processor), encoding="utf-8", newline="\n")
 
 
+def fairseq_dtype(dictionary_size: int) -> type[np.uint16] | type[np.uint32]:
+    """The integer type that fairseq-preprocess stores for a dictionary of this size, <mask> not counted."""
+    return np.uint16 if dictionary_size < 65_500 else np.uint32
+
+
 class FairseqEncoder:
     """Turns paragraphs into the ids of fairseq's dictionary.
 
     Ids are mapped by number and never by spelling. Text that spells ``<s>`` or ``<mask>`` therefore stays ordinary
     text, also where sentencepiece does not know its characters: those become <unk>.
 
+    Args:
+        processor: the sentencepiece model.
+        symbols: of dict.txt, where it is not the one that is made from the model: it then holds every piece, in any
+            order, and may hold more.
+
     Attributes:
         dictionary_size: symbols of fairseq's dictionary without <mask>.
         dtype: the integer type that fairseq-preprocess stores for a dictionary of this size.
     """
 
-    def __init__(self, processor: sentencepiece.SentencePieceProcessor) -> None:
-        ordinary = _ordinary_ids(processor)
-        self.dictionary_size = len(FAIRSEQ_SYMBOLS) + len(dictionary_symbols(processor))
-        self.dtype: type[np.uint16] | type[np.uint32] = np.uint16 if self.dictionary_size < 65_500 else np.uint32
+    def __init__(self, processor: sentencepiece.SentencePieceProcessor, symbols: Sequence[str] | None = None) -> None:
+        ordinary, pieces = _ordinary_ids(processor), dictionary_symbols(processor)
+        places = {symbol: place for place, symbol in enumerate(pieces if symbols is None else symbols)}
+        missing = [piece for piece in pieces if piece not in places]
+        if missing:
+            raise CorpusError(f"dict.txt lacks {len(missing)} pieces of {MODEL_FILE}, such as {missing[0]!r}")
+        self.dictionary_size = len(FAIRSEQ_SYMBOLS) + len(places)
+        self.dtype = fairseq_dtype(self.dictionary_size)
         self._processor = processor
         self._fairseq_id = np.full(processor.get_piece_size(), UNKNOWN, dtype=self.dtype)
-        self._fairseq_id[ordinary] = np.arange(len(FAIRSEQ_SYMBOLS), self.dictionary_size)
+        self._fairseq_id[ordinary] = [len(FAIRSEQ_SYMBOLS) + places[piece] for piece in pieces]
 
     def encode_flat(self, paragraphs: Sequence[str]) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int32]]:
         """Encodes paragraphs one after the other, each ended by </s>.

@@ -1,7 +1,7 @@
-"""Text to tokens and back with the corpus' sentencepiece model, also around <mask>."""
+"""Text to tokens and back with the corpus' sentencepiece model or an imported tokenizer, also around <mask>."""
 
 import re
-from typing import List, Sequence
+from typing import List, Sequence, Union
 
 import numpy as np
 from fairseq.data import Dictionary
@@ -96,3 +96,62 @@ class Tokenizer:
 
     def _tokens(self, pieces: List[int]) -> List[int]:
         return self._token_of_piece[pieces].tolist() if pieces else []
+
+
+class ImportedTokenizer:
+    """A tokenizer of the library tokenizers whose numbers are those of a fairseq dictionary.
+
+    Args:
+        path: of its tokenizer.json.
+        dictionary: fairseq's, with ``<mask>``.
+
+    Raises:
+        ValueError: if the library is not installed, or the tokenizer does not belong to the dictionary.
+    """
+
+    def __init__(self, path: str, dictionary: Dictionary) -> None:
+        try:
+            from tokenizers import Tokenizer as Loaded
+        except ImportError as error:
+            raise ValueError(f"{path} needs the package tokenizers: pip install 'fairseq_maelm[hf]'") from error
+        self.dictionary = dictionary
+        self._tokenizer = Loaded.from_file(path)
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        special = {*range(dictionary.nspecial), dictionary.index(MASK)}
+        named = {number for number, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
+        largest = max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        if largest >= len(dictionary) or dictionary.index(MASK) not in named:
+            raise ValueError(
+                f"{path} and dict.txt do not belong together: token {dictionary.index(MASK)} must be {MASK} and the "
+                f"last one, and the tokenizer goes up to {largest}. Both must come from one `maelm import`"
+            )
+        self._mask_text = str(self._tokenizer.id_to_token(dictionary.index(MASK)))
+        self._special = special - {dictionary.unk(), dictionary.index(MASK)}
+
+    def encode(self, text: str) -> List[int]:
+        """Encode text as the tokenizer's own library does, without special symbols around it.
+
+        Where ``<mask>`` stands in the text, other special symbols that it spells are read as such too; elsewhere they
+        are ordinary text.
+        """
+        masked = MASK in text
+        self._tokenizer.encode_special_tokens = not masked
+        if masked:
+            text = text.replace(MASK, self._mask_text)
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Turn tokens into text; ``<mask>`` is spelled out, other special symbols are left out."""
+        kept = [int(token) for token in tokens if int(token) not in self._special]
+        text = self._tokenizer.decode(kept, skip_special_tokens=False)
+        # A mask takes the space before it along, as in the text that it was encoded from.
+        return re.sub(rf"\s*{re.escape(self._mask_text)}", f" {MASK}", text).strip()
+
+
+TextTokenizer = Union[Tokenizer, ImportedTokenizer]
+
+
+def open_tokenizer(path: str, dictionary: Dictionary) -> TextTokenizer:
+    """The tokenizer of a data folder's sentencepiece model or tokenizer.json; arguments as of ``Tokenizer``."""
+    return ImportedTokenizer(path, dictionary) if path.endswith(".json") else Tokenizer(path, dictionary)

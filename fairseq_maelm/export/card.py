@@ -41,6 +41,8 @@ def model_card(
     licence: Optional[str],
     agreements: Sequence[Agreement],
     tokenizer_differences: Mapping[str, str],
+    use: Optional[str] = None,
+    more: Sequence[str] = (),
 ) -> str:
     """README.md of an exported folder.
 
@@ -51,23 +53,27 @@ def model_card(
         licence: SPDX identifier, or None to leave it open.
         agreements: what the verification found.
         tokenizer_differences: texts that are known to be read differently, with the reason.
+        use: lines of Python for a folder that transformers does not open.
+        more: further sections.
     """
+    how = f"```python\n{use or usage(content, name)}\n```" + ("" if use else f"\n\n{_notes(content)}")
     sections = [
-        _front_matter(content, licence),
+        _front_matter(content, licence, "onnx" if use else "transformers"),
         f"# {name}\n\n{_summary(source, content)}",
-        f"## Use\n\n```python\n{usage(content, name)}\n```\n\n{_notes(content)}",
+        f"## Use\n\n{how}",
         f"## Training\n\n{_table(_training(source))}",
         f"### Hyper-parameters\n\n{_table(_hyper_parameters(source))}",
         f"### Data\n\n{_data(source)}",
         f"## Exactness\n\n{_exactness(agreements, tokenizer_differences)}",
+        *more,
         f"## Licence\n\n{licence or 'To be filled in by whoever publishes this model, here and in the first lines.'}",
     ]
     return "\n\n".join(sections) + "\n"
 
 
-def _front_matter(content: Content, licence: Optional[str]) -> str:
+def _front_matter(content: Content, licence: Optional[str], library: str) -> str:
     lines = [
-        "library_name: transformers",
+        f"library_name: {library}",
         f"pipeline_tag: {_PIPELINES[content.architecture]}",
         f"license: {licence or 'unknown'}",
         "tags:\n- mae-lm\n- fairseq",

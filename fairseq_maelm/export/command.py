@@ -26,9 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
         required=True,
-        choices=FORMATS,
+        choices=(*FORMATS, "onnx"),
         help="mpnet: stock MPNet, needs no code of ours anywhere, only for T5 buckets 32/128; maelm: every model, with "
-        "its code in the folder (trust_remote_code=True) or by `import fairseq_maelm.hf`",
+        "its code in the folder (trust_remote_code=True) or by `import fairseq_maelm.hf`; onnx: encoders and heads for "
+        "runtimes without torch",
     )
     parser.add_argument(
         "--architecture",
@@ -41,6 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--name", help="of the model, for its card (the folder's)")
     parser.add_argument("--license", metavar="SPDX", help="of the model, for its card (to be filled in)")
+    parser.add_argument(
+        "--int8", action="store_true", help="onnx: a second file in 8 bits, and what it loses on a sample of texts"
+    )
+    parser.add_argument(
+        "--texts", type=Path, metavar="FILE", help="onnx: the sample for --int8, a text a line (bundled hard strings)"
+    )
     parser.add_argument(
         "--replace", action="store_true", help="rename an existing folder to DIR.old-1 when the new one is whole"
     )
@@ -63,9 +70,27 @@ def run(args: argparse.Namespace) -> None:
         licence=args.license,
         replace=args.replace,
     )
+    if args.format == "onnx":
+        run_onnx(args, settings)
+        return
+    if args.int8 or args.texts:
+        raise ValueError(f"--int8 and --texts are for --format onnx, not {args.format}")
     done = export(args.checkpoint, args.data, args.output, settings)
     for each in done.agreements:
         sys.stdout.write(f"{each.what}: largest difference {each.difference:.2e}, largest value {each.size:.2e}\n")
     for text, reason in done.tokenizer_differences.items():
         sys.stdout.write(f"tokenizer: {ascii(text)} is known to be read differently ({reason})\n")
     sys.stdout.write(f"{done.folder}: {done.content.class_name}, verified\n")
+
+
+def run_onnx(args: argparse.Namespace, settings: ExportSettings) -> None:
+    """Exports ONNX files; output and errors as of ``run``."""
+    from fairseq_maelm.runtime.folder import export_onnx
+
+    done = export_onnx(args.checkpoint, args.data, args.output, settings, args.int8, args.texts)
+    for each in done.agreements:
+        sys.stdout.write(f"{each.what}: largest difference {each.difference:.2e}, largest value {each.size:.2e}\n")
+    if done.loss is not None:
+        sys.stdout.write(f"{done.loss.describe()}\n")
+    for name, size in done.sizes.items():
+        sys.stdout.write(f"{done.folder / name}: {size / 1e6:.1f} MB, verified\n")

@@ -1,7 +1,7 @@
 """The hub interface: a checkpoint in the hands of somebody who has sentences and no batches."""
 
 import os
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
+from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from fairseq import checkpoint_utils, tasks
 from torch import Tensor, nn
 
+from fairseq_maelm.corpus.imported import TOKENIZER_FILE
 from fairseq_maelm.corpus.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
 from fairseq_maelm.data.dataset import pad_rows
 from fairseq_maelm.data.encoder_view import EncoderView
-from fairseq_maelm.data.tokenizer import MASK, Tokenizer
+from fairseq_maelm.data.tokenizer import MASK, TextTokenizer, open_tokenizer
 from fairseq_maelm.models.checkpoint import register_heads
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.models.masked_tokens import masked_token_logits
@@ -47,7 +48,7 @@ class MaelmHubInterface(nn.Module):
         tokenizer: of the data the model was trained on.
     """
 
-    def __init__(self, config: Any, task: Any, model: MaelmModel, tokenizer: Tokenizer) -> None:
+    def __init__(self, config: Any, task: Any, model: MaelmModel, tokenizer: TextTokenizer) -> None:
         super().__init__()
         self.config = config
         self.task = task
@@ -262,18 +263,51 @@ def load(folder: str, checkpoint_file: str, data_folder: str = ".", **overrides:
     if not os.path.exists(path):
         raise FileNotFoundError(f"there is no checkpoint {path}")
     data = os.path.abspath(os.path.join(folder, data_folder) if data_folder.startswith(".") else data_folder)
+    config, task, model = load_model(path, data, **overrides)
+    tokenizer = open_tokenizer(find_tokenizer(folder, data), task.source_dictionary)
+    return MaelmHubInterface(config, task, model, tokenizer).eval()
+
+
+def load_model(path: str, data: str, **overrides: Any) -> Tuple[Any, Any, MaelmModel]:
+    """Load a checkpoint without a tokenizer.
+
+    Args:
+        path: of the checkpoint.
+        data: absolute path of the data folder; overrides and errors as in ``load``.
+
+    Returns:
+        the checkpoint's whole configuration, its task and the model. An encoder that was imported without a prediction
+        head gets none.
+    """
     # How it was computed in training is nothing to this machine.
     overrides = {"attention": "auto", "precision": "fp32", **overrides, "data": data}
     state = checkpoint_utils.load_checkpoint_to_cpu(path, overrides, load_on_all_ranks=False)
     config = state["cfg"]
     task = tasks.setup_task(config.task, from_checkpoint=True)
+    if not any(key.startswith("lm_head.") for key in state["model"]):
+        task.predicts_masked_tokens = False
     model = task.build_model(config.model, from_checkpoint=True)
     if not isinstance(model, MaelmModel):
         raise ValueError(f"{path} holds a {type(model).__name__} and no MaelmModel")
     register_heads(model, state["model"])
     model.load_state_dict(state["model"], strict=True, model_cfg=config.model)
-    tokenizer = Tokenizer(find_sentencepiece(folder, data), task.source_dictionary)
-    return MaelmHubInterface(config, task, model, tokenizer).eval()
+    return config, task, model
+
+
+def find_tokenizer(folder: str, data: str) -> str:
+    """Find the sentencepiece model as ``find_sentencepiece`` does, or in its absence an imported tokenizer.json.
+
+    Raises:
+        FileNotFoundError: says where it was looked for.
+    """
+    try:
+        return find_sentencepiece(folder, data)
+    except FileNotFoundError:
+        for place in _places(folder, data):
+            path = os.path.join(place, TOKENIZER_FILE)
+            if os.path.exists(path) and os.path.exists(os.path.join(place, "dict.txt")):
+                return path
+        raise
 
 
 def find_sentencepiece(folder: str, data: str) -> str:
@@ -282,9 +316,13 @@ def find_sentencepiece(folder: str, data: str) -> str:
     Raises:
         FileNotFoundError: says where it was looked for.
     """
-    places = [folder, data, os.path.join(data, "input0")]
+    places = _places(folder, data)
     for place in places:
         path = os.path.join(place, SENTENCEPIECE_MODEL)
         if os.path.exists(path):
             return path
     raise FileNotFoundError(f"there is no {SENTENCEPIECE_MODEL} in {', '.join(places)}: copy it there")
+
+
+def _places(folder: str, data: str) -> List[str]:
+    return [folder, data, os.path.join(data, "input0")]

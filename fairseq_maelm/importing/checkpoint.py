@@ -1,0 +1,107 @@
+"""Writing what was imported as a checkpoint that fairseq's trainer could have written."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.dataclass.configs import FairseqConfig
+from omegaconf import OmegaConf, open_dict
+from torch import Tensor
+
+from fairseq_maelm.importing.source import Source
+from fairseq_maelm.models.config import MaelmModelConfig, complete_config
+from fairseq_maelm.models.encoder import BUCKET_FUNCTION_NAMES, dictionary_fingerprint
+from fairseq_maelm.models.sizes import DEFAULT_SIZE, SIZES
+from fairseq_maelm.tasks.maelm import MaelmTaskConfig
+
+# The name that the hub interface opens when none is given.
+CHECKPOINT_FILE = "checkpoint_best.pt"
+
+
+def fairseq_options(source: Source) -> list[str]:
+    """The options of fairseq-train that build this model, for the next training command: --arch and what differs."""
+    model = source.options
+    sizes = {name: numbers for name, numbers in SIZES.items() if _agrees(numbers, model)}
+    arch = next(iter(sizes), DEFAULT_SIZE)
+    defaults: dict[str, Any] = {**SIZES[arch], "relative_buckets": "t5", "max_positions": 512}
+    words = ["--arch", arch]
+    for name, value in model.items():
+        if defaults.get(name) != value:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return words
+
+
+def _agrees(numbers: dict[str, int], model: dict[str, Any]) -> bool:
+    return all(model.get(name, number) == number for name, number in numbers.items() if name != "decoder_layers")
+
+
+def task_options(source: Source) -> list[str]:
+    """The options of the task maelm that go on with the source's pretraining."""
+    return [word for name, value in source.task_options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+
+
+def build_state(source: Source, dictionary: Any) -> dict[str, Any]:
+    """The content of the checkpoint.
+
+    Args:
+        source: what is imported.
+        dictionary: made from the dict.txt of the result, with <mask>.
+    """
+    weights = _reorder(source)
+    weights["encoder.identity"] = _identity(source.options, dictionary)
+    return {
+        "args": None,
+        "cfg": _configuration(source),
+        "model": weights,
+        "criterion": {},
+        # No update has been made here: optimiser, schedule and data start anew.
+        "optimizer_history": [
+            {
+                "criterion_name": "MaelmCriterion",
+                "optimizer_name": "none",
+                "lr_scheduler_state": {},
+                "num_updates": 0,
+            }
+        ],
+        "task_state": {},
+        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0, "shuffle": True}},
+    }
+
+
+def _reorder(source: Source) -> dict[str, Tensor]:
+    weights = dict(source.weights)
+    if source.vocabulary.is_reordered:
+        order = torch.tensor(source.vocabulary.order)
+        for name in ("encoder.embed_tokens.weight", "lm_head.bias"):
+            if name in weights:
+                weights[name] = weights[name][order]
+    # Slices and shared storages would be saved with all that they are cut from.
+    return {name: weight.detach().clone() for name, weight in weights.items()}
+
+
+def _identity(model: dict[str, Any], dictionary: Any) -> Tensor:
+    function = BUCKET_FUNCTION_NAMES.index(model["relative_buckets"])
+    distance = model["relative_max_distance"] if function else 0
+    fields = [dictionary_fingerprint(dictionary), model["encoder_attention_heads"], function, distance]
+    return torch.tensor(fields, dtype=torch.int64)
+
+
+def _configuration(source: Source) -> Any:
+    """The whole of fairseq's configuration: defaults, and what builds this task and this model."""
+    tokens = source.options["max_positions"]
+    # The folder of the data is not the checkpoint's business: whoever loads it says where they are.
+    task = MaelmTaskConfig(_name="maelm", data=".", tokens_per_sample=tokens, **source.task_options)
+    model = MaelmModelConfig(_name=fairseq_options(source)[1], **source.options)
+    configuration = OmegaConf.create(OmegaConf.structured(FairseqConfig(task=task, model=model)))
+    with open_dict(configuration):
+        complete_config(configuration.model)
+        configuration.criterion = {"_name": "maelm"}
+    return OmegaConf.to_container(configuration, resolve=True, enum_to_str=True)
+
+
+def save(state: dict[str, Any], path: Path) -> None:
+    """Write a checkpoint that torch reads with weights_only."""
+    content = io.BytesIO()
+    torch.save(state, content)
+    path.write_bytes(content.getbuffer())

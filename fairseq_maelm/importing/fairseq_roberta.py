@@ -1,0 +1,135 @@
+"""fairseq's own RoBERTa checkpoints as sources: RoBERTa, XLM-R, CamemBERT and whatever `--arch roberta` has trained."""
+
+import json
+from pathlib import Path
+from typing import Any, Optional
+
+import torch
+import torch.nn.functional as F
+from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
+from fairseq.models.roberta import RobertaModel
+from torch import Tensor
+
+from fairseq_maelm.corpus.files import sha256_of
+from fairseq_maelm.corpus.imported import TOKENIZER_FILE
+from fairseq_maelm.corpus.vocabulary import MODEL_FILE
+from fairseq_maelm.importing.huggingface import MLM_TASK_OPTIONS
+from fairseq_maelm.importing.source import LAYER_NORM_EPS, Reference, Source, SourceVocabulary, refuse
+from fairseq_maelm.models.roberta_weights import roberta_state
+
+# What fairseq's hub lays beside its RoBERTa: GPT-2's byte pairs, whose numbers are the symbols of dict.txt.
+GPT2_FILES = ("encoder.json", "vocab.bpe")
+
+
+def open_checkpoint(path: Path, data: Optional[Path]) -> Source:
+    """Read a checkpoint of fairseq's model roberta.
+
+    Args:
+        path: of the checkpoint.
+        data: folder with its dict.txt and what text is encoded with; the checkpoint's own by default.
+
+    Raises:
+        FileNotFoundError: if there is no checkpoint or no dict.txt.
+        ValueError: if it is no RoBERTa, or cannot be imported exactly.
+    """
+    folder = data or path.parent
+    if not (folder / "dict.txt").is_file():
+        raise FileNotFoundError(
+            f"there is no dict.txt in {folder}: give --data with the folder of the dictionary that the checkpoint was "
+            "trained with"
+        )
+    try:
+        (model,), _, task = checkpoint_utils.load_model_ensemble_and_task(
+            [str(path)], arg_overrides={"data": str(folder.resolve())}
+        )
+    except Exception as error:  # fairseq's errors for what it cannot read are of all kinds
+        raise ValueError(f"fairseq cannot read {path} with the dictionary in {folder}: {error}") from error
+    if not isinstance(model, RobertaModel):
+        raise refuse(path, f"it holds a {type(model).__name__} and not fairseq's RobertaModel")
+    model.eval().float()
+    options = _model_options(path, model)
+    state = model.state_dict()
+    return Source(
+        kind="fairseq roberta",
+        options=options,
+        task_options=dict(MLM_TASK_OPTIONS),
+        weights=roberta_state(state, options["encoder_layers"], model.encoder.sentence_encoder.padding_idx + 1),
+        vocabulary=_read_vocabulary(folder, task.source_dictionary),
+        reference=_reference(model),
+        facts={"files": {path.name: sha256_of(path)}},
+    )
+
+
+def _model_options(path: Path, model: RobertaModel) -> dict[str, Any]:
+    encoder = model.encoder.sentence_encoder
+    layer = encoder.layers[0]
+    if layer.normalize_before or encoder.layer_norm is not None:
+        raise refuse(path, "its LayerNorms stand before the sub-layers, and ours stand behind them")
+    if encoder.layernorm_embedding is None:
+        raise refuse(path, "it has no LayerNorm behind the embeddings")
+    if encoder.layernorm_embedding.eps != LAYER_NORM_EPS:
+        raise refuse(path, f"its LayerNorm adds {encoder.layernorm_embedding.eps} and ours {LAYER_NORM_EPS}")
+    sample = torch.linspace(-4.0, 4.0, 101)
+    if not torch.allclose(layer.activation_fn(sample), F.gelu(sample), atol=1e-6):
+        raise refuse(path, "its activation is not the exact gelu")
+    if getattr(encoder.embed_positions, "weight", None) is None:
+        raise refuse(path, "its positions are no learned table")
+    if model.encoder.lm_head.weight is not encoder.embed_tokens.weight:
+        raise refuse(path, "its prediction head has a table of its own, and ours uses the token embeddings")
+    return {
+        "encoder_layers": len(encoder.layers),
+        "encoder_embed_dim": layer.embed_dim,
+        "encoder_ffn_embed_dim": layer.fc1.out_features,
+        "encoder_attention_heads": layer.self_attn.num_heads,
+        "decoder_layers": 0,
+        "max_positions": encoder.embed_positions.num_embeddings - encoder.padding_idx - 1,
+        "relative_buckets": "none",
+    }
+
+
+def _reference(model: RobertaModel) -> Reference:
+    @torch.no_grad()
+    def encode(tokens: Tensor) -> Tensor:
+        states: Tensor = model(tokens, features_only=True)[0]
+        return states
+
+    return Reference(encode, torch.no_grad()(model.encoder.lm_head))
+
+
+def _read_vocabulary(folder: Path, dictionary: Dictionary) -> SourceVocabulary:
+    """The dictionary as it is; <mask> stands last already, and is no symbol of dict.txt."""
+    if dictionary.index("<mask>") != len(dictionary) - 1:
+        raise refuse(folder, "<mask> is not the last symbol of its dictionary")
+    symbols = dictionary.symbols[dictionary.nspecial : -1]
+    files: dict[str, bytes] = {}
+    if (folder / MODEL_FILE).is_file():
+        files[MODEL_FILE] = (folder / MODEL_FILE).read_bytes()
+    elif all((folder / name).is_file() for name in GPT2_FILES):
+        files[TOKENIZER_FILE] = _gpt2_tokenizer(folder, dictionary).encode("utf-8")
+    return SourceVocabulary(list(range(len(dictionary))), symbols, files)
+
+
+def _gpt2_tokenizer(folder: Path, dictionary: Dictionary) -> str:
+    """GPT-2's byte pairs as a tokenizer.json with the dictionary's numbers.
+
+    Raises:
+        ValueError: if the dictionary lacks tokens that text can become.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    pieces: dict[str, int] = json.loads((folder / GPT2_FILES[0]).read_text(encoding="utf-8"))
+    numbers = {piece: dictionary.index(str(number)) for piece, number in pieces.items() if piece != "<|endoftext|>"}
+    unknown = [piece for piece, number in numbers.items() if number == dictionary.unk()]
+    if unknown:
+        raise refuse(folder, f"dict.txt lacks {len(unknown)} of the tokens in {GPT2_FILES[0]}, such as {unknown[0]!r}")
+    lines = (folder / GPT2_FILES[1]).read_text(encoding="utf-8").split("\n")
+    merges = [(left, right) for left, _, right in (line.partition(" ") for line in lines[1:]) if right]
+    special = {symbol: dictionary.index(symbol) for symbol in ("<s>", "<pad>", "</s>", "<unk>", "<mask>")}
+    tokenizer = Tokenizer(models.BPE(vocab={**special, **numbers}, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(
+        [AddedToken(symbol, lstrip=symbol == "<mask>", normalized=False, special=True) for symbol in special]
+    )
+    return str(tokenizer.to_str())
