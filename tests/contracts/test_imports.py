@@ -13,11 +13,11 @@ from .sources import PACKAGE, count_package_files, module_name, package_files, p
 # From the bottom up: a module may import its own layer and the layers above it in this table, never one below.
 # The longest prefix decides, so that models.hub is not in the layer of models.
 LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("pure functions", ("version", "user_dir", "batch", "flops", "corpus", "data.masking", "models.sizes")),
-    ("modules and data", ("modules", "data", "optim")),
+    ("pure functions", ("version", "user_dir", "batch", "flops", "corpus", "data.masking", "models.sizes", "tagging")),
+    ("modules and data", ("modules", "data", "optim", "tagging.dataset")),
     ("models and criterions", ("models", "criterions")),
     ("tasks", ("tasks",)),
-    ("hub, export and analysis", ("models.hub", "export", "analysis", "finetune")),
+    ("hub, export and analysis", ("models.hub", "export", "analysis", "finetune", "tagging.predict", "tagging.tag_command")),
     ("registration", ("",)),
     ("command line", ("cli",)),
 )
