@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 SUB_COMMANDS = {
     "analyze": ("fairseq_maelm.analysis.command", "measure representations: effective rank, subspace of [MASK]"),
+    "extend-vocabulary": ("fairseq_maelm.adaptation.command", "add pieces for a domain's words to a checkpoint"),
     "prepare": ("fairseq_maelm.corpus.command", "turn raw text into a data folder for fairseq-train"),
     "prepare-tagging": ("fairseq_maelm.tagging.prepare_command", "turn labelled words into a folder for maelm_tagging"),
     "tag": ("fairseq_maelm.tagging.tag_command", "label the words of a file"),

@@ -6,10 +6,9 @@ import math
 import sys
 from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parent
 # The package is found beside the examples when it is not installed, and the encoder's options beside this folder.
-sys.path.insert(0, str(FOLDER.parents[1]))
-sys.path.insert(0, str(FOLDER.parent / "finetuning"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "finetuning"))
 
 from task_options import encoder_options
 

@@ -17,7 +17,10 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("modules and data", ("modules", "data", "optim", "tagging.dataset")),
     ("models and criterions", ("models", "criterions")),
     ("tasks", ("tasks",)),
-    ("hub, export and analysis", ("models.hub", "export", "analysis", "finetune", "tagging.predict", "tagging.tag_command")),
+    (
+        "hub, export and analysis",
+        ("models.hub", "export", "analysis", "finetune", "tagging.predict", "tagging.tag_command"),
+    ),
     ("registration", ("",)),
     ("command line", ("cli",)),
 )
