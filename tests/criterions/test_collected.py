@@ -51,3 +51,14 @@ def test_the_whole_set_is_computed_once_however_many_figures_are_read():
         log_collected([(0, 1), (1, 0)], compute, ["one", "two"])
     validation.get_smoothed_values()
     assert calls == [2]
+
+
+def test_rows_stay_out_of_checkpoints():
+    """fairseq restores meters of its own kinds alone: any other in a checkpoint, and no run resumes from it."""
+    with metrics.aggregate(new_root=True) as validation:
+        log_collected([(0, 1), (1, 0)], share_of_ones, ["share"])
+        metrics.log_scalar("loss", 2.0)
+    state = validation.state_dict()
+    assert [name for _, name, _, _ in state] == ["loss"]
+    validation.load_state_dict(state)
+    assert validation.get_smoothed_values() == {"loss": 2.0}
