@@ -5,7 +5,6 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -36,33 +35,32 @@ _EMBEDDING, _BIAS, _IDENTITY = "encoder.embed_tokens.weight", "lm_head.bias", "e
 
 
 def count_words(processor: SentencePieceProcessor, texts: Sequence[Path]) -> Counter[Pieces]:
-    """Count the words of a text that are made of letters alone, as their pieces.
+    """Count the words of a text, which are made of letters alone, as their pieces.
 
-    A word is what stands between spaces in the vocabulary's normal form; punctuation and numbers, and words that touch
-    them, are left as they are, and so are words with unknown characters.
+    Spaces, punctuation and numbers stand between words and are no part of them. Words with unknown characters are left
+    out.
     """
     known = frozenset(dictionary_symbols(processor))
     words: Counter[Pieces] = Counter()
     for path in texts:
         for document in tqdm(read_documents(path), desc=str(path), unit=" documents", mininterval=1):
             for pieces in processor.encode(document, out_type=str):
-                words.update(_words(pieces))
-    return Counter(
-        {
-            word: count
-            for word, count in words.items()
-            if "".join(word).lstrip(WORD_START).isalpha() and known.issuperset(word)
-        }
-    )
+                words.update(words_in(pieces))
+    return Counter({word: count for word, count in words.items() if known.issuperset(word)})
 
 
-def _words(pieces: Sequence[str]) -> list[Pieces]:
-    number = 0
-    numbered = []
+def words_in(pieces: Sequence[str]) -> list[Pieces]:
+    """Cut the pieces of a text into words of letters; what is no letter is left out, but for the sign of a space."""
+    words: list[list[str]] = [[]]
     for piece in pieces:
-        number += piece.startswith(WORD_START)
-        numbered.append((number, piece))
-    return [tuple(piece for _, piece in group) for _, group in groupby(numbered, key=lambda item: item[0])]
+        letters = piece.lstrip(WORD_START)
+        if letters and not letters.isalpha():
+            words.append([])
+        elif piece.startswith(WORD_START):
+            words.append([piece])
+        else:
+            words[-1].append(piece)
+    return [tuple(word) for word in words if "".join(word).lstrip(WORD_START)]
 
 
 def extend_vocabulary(
