@@ -2,7 +2,7 @@
 
 import logging
 import math
-from typing import Any, Callable, Iterable, List, Optional
+from typing import Any, Callable, Iterable, List, Optional, Tuple
 
 import torch
 from fairseq import utils
@@ -97,6 +97,13 @@ class GeneralLossBound:
             )
 
 
+def own_share() -> Tuple[int, int]:
+    """This rank's number and the number of ranks, also where there is but one."""
+    if not torch.distributed.is_initialized():
+        return 0, 1
+    return distributed_utils.get_data_parallel_rank(), distributed_utils.get_data_parallel_world_size()
+
+
 @torch.no_grad()
 def mean_loss(model: Any, samples: Iterable[Any]) -> float:
     """The loss of the model over the samples of all ranks, in bits per predicted token; see the criterion ``maelm``."""
@@ -112,7 +119,7 @@ def mean_loss(model: Any, samples: Iterable[Any]) -> float:
         loss, _ = model(**sample["net_input"], target=sample["target"])
         sums += torch.tensor([float(loss), sample["target"].numel()], dtype=torch.float64)
     model.train(training)
-    if distributed_utils.get_data_parallel_world_size() > 1:
+    if torch.distributed.is_initialized():
         sums = sums.to(embedding.device)
         distributed_utils.all_reduce(sums, group=distributed_utils.get_data_parallel_group())
     return float(sums[0] / sums[1]) / math.log(2)

@@ -9,7 +9,6 @@ import torch
 from fairseq import utils
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.distributed import utils as distributed_utils
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II, MISSING
@@ -22,7 +21,7 @@ from fairseq_maelm.data.masking import MAX_LENGTH, MaskingScheme
 from fairseq_maelm.data.mixing import MixedBlockDataset
 from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.modules.attention_paths import PATHS_OF_A_MACHINE
-from fairseq_maelm.tasks.general import GENERAL, GeneralLossBound, check_general_options, general_folders
+from fairseq_maelm.tasks.general import GENERAL, GeneralLossBound, check_general_options, general_folders, own_share
 from fairseq_maelm.tasks.vocabulary import (
     MASK,
     check_shards,
@@ -260,12 +259,13 @@ class MaelmTask(FairseqTask):
     def _general_samples(self) -> Any:
         """This rank's part of the validation set general."""
         dataset = self.datasets[GENERAL]
+        rank, ranks = own_share()
         iterator = self.get_batch_iterator(
             dataset=dataset,
             max_tokens=max(_TOKENS_AT_START, int(dataset.sizes.max())),
             max_positions=self.max_positions(),
-            num_shards=distributed_utils.get_data_parallel_world_size(),
-            shard_id=distributed_utils.get_data_parallel_rank(),
+            num_shards=ranks,
+            shard_id=rank,
         )
         return iterator.next_epoch_itr(shuffle=False, set_dataset_epoch=False)
 

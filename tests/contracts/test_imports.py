@@ -14,7 +14,7 @@ from .sources import PACKAGE, count_package_files, module_name, package_files, p
 # The longest prefix decides, so that models.hub is not in the layer of models.
 LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("pure functions", ("version", "user_dir", "batch", "flops", "corpus", "data.masking", "models.sizes", "tagging")),
-    ("modules and data", ("modules", "data", "optim", "tagging.dataset")),
+    ("modules and data", ("modules", "data", "optim", "exchange", "tagging.dataset")),
     ("models and criterions", ("models", "criterions")),
     ("tasks", ("tasks",)),
     (
