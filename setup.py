@@ -41,6 +41,7 @@ EXTRAS_REQUIRE = {
     "onnx": ["onnx>=1.17", "onnxscript>=0.2", "onnxruntime>=1.20"],
     "plots": ["matplotlib>=3.8"],
     "slurm": ["submitit>=1.5,<2"],
+    "tagging": ["seqeval>=1.2.2,<2"],
     "dev": [
         "hypothesis>=6.100,<7",
         "mypy>=1.13,<3",

@@ -20,10 +20,12 @@ torch.serialization.add_safe_globals([argparse.Namespace])
 # Everything else needs fairseq, but exported models are also opened, by fairseq_maelm.hf, where there is none.
 if importlib.util.find_spec("fairseq") is not None:
     from fairseq_maelm import optim, tasks  # registration comes last: everything else must be importable first
+    from fairseq_maelm.exchange import mend_exchange
     from fairseq_maelm.models.checkpoint_files import write_whole_checkpoints
     from fairseq_maelm.models.hub import MaelmHubInterface
     from fairseq_maelm.models.maelm import MaelmModel
 
     write_whole_checkpoints()
+    mend_exchange()
 
 __all__ = ["MaelmHubInterface", "MaelmModel", "__version__", "optim", "tasks"]

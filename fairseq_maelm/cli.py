@@ -31,6 +31,10 @@ SUB_COMMANDS = {
     "score-squad": ("fairseq_maelm.squad.score_command", "score SQuAD predictions as the official script does"),
     "prepare-few-shot": ("fairseq_maelm.prompting.few_shot_command", "make the few-shot splits of Gao et al. (2021)"),
     "prompt": ("fairseq_maelm.prompting.command", "classify by the words at a template's mask, also without training"),
+    "extend-vocabulary": ("fairseq_maelm.adaptation.command", "add pieces for a domain's words to a checkpoint"),
+    "prepare": ("fairseq_maelm.corpus.command", "turn raw text into a data folder for fairseq-train"),
+    "prepare-tagging": ("fairseq_maelm.tagging.prepare_command", "turn labelled words into a folder for maelm_tagging"),
+    "tag": ("fairseq_maelm.tagging.tag_command", "label the words of a file"),
     "user-dir": ("fairseq_maelm.user_dir", "print the folder to give to fairseq as --user-dir"),
 }
 

@@ -151,6 +151,10 @@ class TokenBlocks:
     def __len__(self) -> int:
         return len(self._starts)
 
+    def blocks_of_files(self, number: int) -> int:
+        """How many blocks the first ``number`` files have; they are the first ones."""
+        return int(self._first_blocks[number])
+
     def __getstate__(self) -> dict:
         # A memory map would be pickled as the whole file; workers open it themselves.
         return {**self.__dict__, "_streams": None}
@@ -218,3 +222,16 @@ def split_files(folder: str, split: str, combine: bool) -> List[str]:
             "`fairseq-preprocess --only-source --srcdict dict.txt --dataset-impl mmap`"
         )
     return paths
+
+
+def shard_files(folders: Sequence[str], split: str, epoch: int, combine: bool) -> List[str]:
+    """Find the files of a split that an epoch reads: of training the next folder's, otherwise always the first one's.
+
+    Training files are looked for in all folders at once: one that is missing would otherwise show only in its epoch.
+
+    Raises:
+        FileNotFoundError: see ``split_files``.
+    """
+    if not split.startswith("train"):
+        return split_files(folders[0], split, combine)
+    return [split_files(folder, split, combine) for folder in folders][(epoch - 1) % len(folders)]

@@ -10,3 +10,6 @@ __all__ = ["maelm", "maelm_squad"]
 from fairseq_maelm.tasks import maelm, maelm_prompt
 
 __all__ = ["maelm", "maelm_prompt"]
+from fairseq_maelm.tasks import maelm, tagging
+
+__all__ = ["maelm", "tagging"]

@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, List, Optional
 
 import numpy as np
 import torch
@@ -14,12 +14,14 @@ from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II, MISSING
 
 from fairseq_maelm.criterions import maelm as maelm_criterion
-from fairseq_maelm.data.blocks import BREAK_MODES, TokenBlocks, split_files
+from fairseq_maelm.data.blocks import BREAK_MODES, TokenBlocks, shard_files, split_files
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
 from fairseq_maelm.data.encoder_view import ENCODER_POSITIONS, MASKED_INPUTS, EncoderView
 from fairseq_maelm.data.masking import MAX_LENGTH, MaskingScheme
+from fairseq_maelm.data.mixing import MixedBlockDataset
 from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.modules.attention_paths import PATHS_OF_A_MACHINE
+from fairseq_maelm.tasks.general import GENERAL, GeneralLossBound, check_general_options, general_folders, own_share
 from fairseq_maelm.tasks.vocabulary import (
     MASK,
     check_shards,
@@ -37,6 +39,8 @@ __all__ = ["MaelmTask", "MaelmTaskConfig", "maelm_criterion"]
 # Validation masks depend on no option, so that losses can be compared over epochs and over runs.
 _VALIDATION_SEED = 0
 _VALIDATION_EPOCH = 1
+# A batch of the validation before the first update.
+_TOKENS_AT_START = 8192
 
 
 @dataclass
@@ -85,6 +89,23 @@ class MaelmTaskConfig(FairseqDataclass):
             "which spares short runs the updates that learn it"
         },
     )
+    general_data: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "folder of general text with the same vocabulary, or several with a colon between them; its valid "
+            "split becomes the validation set 'general' (--valid-subset valid,general)"
+        },
+    )
+    general_ratio: float = field(
+        default=0.0, metadata={"help": "share of each epoch's tokens that come from the general text's train split"}
+    )
+    general_loss_bound: Optional[float] = field(
+        default=None,
+        metadata={
+            "help": "stop, without saving, when the loss of 'general' is more than so many bits above its value before "
+            "the first update"
+        },
+    )
     seed: int = II("common.seed")
 
 
@@ -96,6 +117,7 @@ def check_config(cfg: Any) -> None:
     """
     if not 2 <= cfg.tokens_per_sample <= MAX_LENGTH:
         raise ValueError(f"--tokens-per-sample must lie between 2 and {MAX_LENGTH} and is {cfg.tokens_per_sample}")
+    check_general_options(cfg)
 
 
 def check_model_name(cfg: Any) -> None:
@@ -137,6 +159,10 @@ class MaelmTask(FairseqTask):
         self.encoder_view = EncoderView(str(cfg.masked_input), cfg.encoder_mask_fraction, str(cfg.encoder_positions))
         # Known when the model is built, which fairseq does before it opens any data.
         self.predicts_all = False
+        self.general_bound: Optional[GeneralLossBound] = None
+        if cfg.general_loss_bound is not None:
+            self.general_bound = GeneralLossBound(cfg.general_loss_bound)
+        self._read_last: Any = None
 
     @classmethod
     def setup_task(cls, cfg: Any, **unused: Any) -> "MaelmTask":
@@ -173,24 +199,25 @@ class MaelmTask(FairseqTask):
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **unused: Any) -> None:
         """Open a split: for training the shard of the epoch, otherwise the first folder's."""
-        folders = utils.split_paths(self.cfg.data)
         training = split.startswith("train")
-        folder = folders[(epoch - 1) % len(folders)] if training else folders[0]
-        # Every shard is looked for at once: one that is missing would otherwise show only in its epoch.
-        files = {each: split_files(each, split, combine) for each in (folders if training else [folder])}
+        paths = self._paths(split, epoch, combine)
+        domain_files = len(paths)
+        if training and self.cfg.general_ratio:
+            paths = [*paths, *self._general_paths("train", combine)]
         blocks = TokenBlocks(
-            files[folder],
+            paths,
             str(self.cfg.sample_break_mode),
             self.cfg.tokens_per_sample,
             self.dictionary.bos(),
         )
         if blocks.largest_token() >= self.mask_index:
             raise ValueError(
-                f"{folder}/{split}.bin holds token {blocks.largest_token()}, but dict.txt has only {self.mask_index} "
+                f"{paths[0]}.bin holds token {blocks.largest_token()}, but dict.txt has only {self.mask_index} "
                 "symbols: the text was binarised with another dictionary"
             )
         logger.info("%s: %s blocks of %s tokens", split, f"{len(blocks):,}", f"{blocks.sizes.sum():,}")
-        self.datasets[split] = MaskedBlockDataset(
+        mixed = domain_files < len(paths)
+        dataset = (MixedBlockDataset if mixed else MaskedBlockDataset)(
             blocks,
             self.scheme,
             Symbols(self.dictionary.pad(), self.mask_index),
@@ -199,9 +226,58 @@ class MaelmTask(FairseqTask):
             None if training else _VALIDATION_EPOCH,
             self.predicts_all,
         )
+        if isinstance(dataset, MixedBlockDataset):
+            dataset.mix(blocks.blocks_of_files(domain_files), self.cfg.general_ratio)
+            logger.info(
+                "an epoch takes %s blocks of the domain and %s of the general text",
+                f"{dataset.domain_blocks:,}",
+                f"{dataset.general_blocks:,}",
+            )
+        self.datasets[split] = dataset
+
+    def _paths(self, split: str, epoch: int, combine: bool) -> List[str]:
+        """A split's files without suffix: for training the shard of the epoch, otherwise the first folder's."""
+        if split == GENERAL and self.cfg.general_data is not None:
+            return self._general_paths("valid", combine)[:1]
+        folders = utils.split_paths(self.cfg.data)
+        return shard_files(folders, split, epoch, combine)
+
+    def _general_paths(self, split: str, combine: bool) -> List[str]:
+        """The files of all shards: an epoch chooses its blocks from all of them."""
+        folders = general_folders(self.cfg, utils.split_paths(self.cfg.data)[0])
+        return [path for folder in folders for path in split_files(folder, split, combine)]
+
+    def begin_epoch(self, epoch: int, model: Any) -> None:
+        """Before the first update, measure the general loss if it is bounded; called by fairseq on all ranks."""
+        super().begin_epoch(epoch, model)
+        if self.general_bound is None:
+            return
+        if GENERAL not in self.datasets:
+            raise ValueError("--general-loss-bound needs the validation set general: --valid-subset valid,general")
+        self.general_bound.watch(model, self._general_samples)
+
+    def _general_samples(self) -> Any:
+        """This rank's part of the validation set general."""
+        dataset = self.datasets[GENERAL]
+        rank, ranks = own_share()
+        iterator = self.get_batch_iterator(
+            dataset=dataset,
+            max_tokens=max(_TOKENS_AT_START, int(dataset.sizes.max())),
+            max_positions=self.max_positions(),
+            num_shards=ranks,
+            shard_id=rank,
+        )
+        return iterator.next_epoch_itr(shuffle=False, set_dataset_epoch=False)
+
+    def post_validate(self, model: Any, stats: Any, agg: Any) -> None:
+        """Look at the general loss after its validation; called by fairseq after that of each validation set."""
+        if self.general_bound is not None and self._read_last is self.datasets.get(GENERAL):
+            self.general_bound.check(float(stats["loss"]))
 
     def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
         """Make the batches of an epoch; arguments and result are fairseq's."""
+        # fairseq asks for a validation set's batches before it validates, and does not name the set afterwards.
+        self._read_last = kwargs["dataset"] if "dataset" in kwargs else args[0]
         iterator = super().get_batch_iterator(*args, **kwargs)
         # Every epoch has an iterator of its own. Workers that outlive their epoch would add up over hundreds of them.
         iterator.persistent_workers = False

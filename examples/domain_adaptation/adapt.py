@@ -1,0 +1,219 @@
+#!/usr/bin/env python3
+"""Adapt a pretrained encoder to a domain's text, fine-tune it on the domain's tasks before and after, and compare.
+
+Every step leaves a file; the same command after an interruption goes on behind the last one that is complete.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairseq import checkpoint_utils
+from tables import SPLITS, tasks_in, write_columns, write_results, write_table
+
+# The package and the sizes of checkpoints are found beside this folder.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "finetuning"))
+
+from task_options import encoder_options
+
+EXAMPLES = Path(__file__).resolve().parents[1]
+USER_DIR = EXAMPLES.parent / "fairseq_maelm"
+MAELM = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(USER_DIR.parent)!r}); "
+         "from fairseq_maelm.cli import main; main()"]  # fmt: skip
+# What a checkpoint is besides its encoder, and how it was trained: adaptation goes on in the same way.
+MODEL_FIELDS = ("decoder_layers", "decoder_attention", "decoder_embed_dim", "decoder_ffn_embed_dim",
+                "decoder_attention_heads", "share_decoder_positions")  # fmt: skip
+TASK_FIELDS = ("masked_input", "encoder_mask_fraction", "encoder_positions", "mask_prob", "leave_unmasked_prob",
+               "random_token_prob", "mask_whole_words", "protect_special_tokens", "tokens_per_sample",
+               "sample_break_mode")  # fmt: skip
+
+
+def run(command: Sequence[Any], log: Path, **environment: Any) -> None:
+    """Run a command with its output in a log file; when it fails, say so and where the log is."""
+    words = [str(word) for word in command]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    variables = {**os.environ, **{name: str(value) for name, value in environment.items()}}
+    with open(log, "a", encoding="utf-8") as stream:
+        stream.write(f"$ {shlex.join(words)}\n")
+        stream.flush()
+        status = subprocess.run(words, stdout=stream, stderr=subprocess.STDOUT, env=variables).returncode
+    if status:
+        tail = "\n".join(log.read_text(encoding="utf-8").splitlines()[-5:])
+        raise SystemExit(f"adapt.py: a command failed; its output is {log}\n{tail}")
+
+
+def once(result: Path, title: str, work: Callable[[], None]) -> Path:
+    """Do a step unless its result is there already."""
+    print(f"{title}: {'done before' if result.exists() else 'running'}", flush=True)
+    if not result.exists():
+        work()
+    return result
+
+
+def training_options(checkpoint: Path) -> list[str]:
+    """The options that build the checkpoint's model and mask as in its pretraining."""
+    config: Any = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["cfg"]
+    options = encoder_options(checkpoint)
+    for part, fields in ((config.model, MODEL_FIELDS), (config.task, TASK_FIELDS)):
+        for field in fields:
+            value = getattr(part, field, None)
+            flag = "--" + field.replace("_", "-")
+            options += [flag] if value is True else [] if value in (None, False) else [flag, str(value)]
+    return options
+
+
+def adapt(args: argparse.Namespace, domain: Path, data: Path, checkpoint: Path) -> Path:
+    """Continue pretraining; returns the checkpoint of the lowest domain loss within the bound."""
+    save_dir = args.output / "adapted"
+    done = args.output / "adapted.done"
+
+    def work() -> None:
+        command = [
+            *["fairseq-train", domain, "--user-dir", USER_DIR, "--task", "maelm", "--criterion", "maelm"],
+            *["--save-dir", save_dir, "--finetune-from-model", checkpoint, *training_options(checkpoint)],
+            *["--general-data", data, "--general-ratio", args.general_ratio, "--valid-subset", "valid,general"],
+            *["--general-loss-bound", args.general_loss_bound, "--patience", args.patience],
+            *["--validate-interval-updates", args.interval, "--save-interval-updates", args.interval],
+            *["--keep-interval-updates", 1, "--no-epoch-checkpoints", "--max-update", args.updates],
+            *["--total-num-update", args.updates, "--warmup-updates", args.updates // 10, "--lr", args.learning_rate],
+            *["--lr-scheduler", "polynomial_decay", "--optimizer", "fused_adamw", "--adam-betas", "(0.9, 0.98)"],
+            *["--adam-eps", "1e-6", "--weight-decay", 0.01, "--clip-norm", 2.0, "--batch-size", args.batch_size],
+            *["--log-format", "json", "--log-interval", 20, "--num-workers", 0, *args.train_options.split()],
+        ]
+        run(command, args.output / "logs" / "adaptation.log")
+        if not (save_dir / "checkpoint_best.pt").exists():
+            raise SystemExit("the general loss was above its bound before anything could be saved: see adaptation.log")
+        done.touch()
+
+    once(done, "continuing pretraining", work)
+    return save_dir / "checkpoint_best.pt"
+
+
+def prepare_task(args: argparse.Namespace, name: str, kind: str, data: Path, folder: Path) -> Path:
+    """Write a task in a vocabulary."""
+    tables = args.output / "tables" / name
+    writer, suffix = (write_table, "tsv") if kind == "jsonl" else (write_columns, "conll")
+
+    def work() -> None:
+        tables.mkdir(parents=True, exist_ok=True)
+        for split in SPLITS:
+            number = args.train_examples if split == "train" else args.test_examples
+            writer(args.folder / name / f"{split}.{kind}", tables / f"{split}.{suffix}", number)
+        prepare = [*MAELM, "prepare-tagging"]
+        if kind == "jsonl":
+            prepare = [sys.executable, str(EXAMPLES / "finetuning" / "prepare_sentences.py")]
+        files = ["--train", tables / f"train.{suffix}", "--valid", tables / f"dev.{suffix}"]
+        run([*prepare, "--data", data, *files, "--output", folder], args.output / "logs" / f"prepare_{name}.log")
+
+    return once(folder, f"preparing {name}", work)
+
+
+def finetune(args: argparse.Namespace, name: str, kind: str, task: Path, checkpoint: Path, run_name: str) -> float:
+    """Fine-tune with one seed and score the test set; returns percent."""
+    result = args.output / "scores" / f"{name}_{run_name}.json"
+    save_dir = args.output / "runs" / f"{name}_{run_name}"
+    log = args.output / "logs" / f"{name}_{run_name}.log"
+
+    def work() -> None:
+        recipe = EXAMPLES / ("finetuning" if kind == "jsonl" else "tagging") / "finetune.sh"
+        own = ["--no-last-checkpoints"] if args.remove_runs else []
+        settings = {"LEARNING_RATE": args.finetuning_learning_rate, "EPOCHS": args.epochs, "BATCH_SIZE": 16}
+        run(
+            ["bash", recipe, task, checkpoint, save_dir, "--num-workers", 0, *own],
+            log, SEED=run_name.rpartition("_")[2], **settings,
+        )  # fmt: skip
+        best = save_dir / "checkpoint_best.pt"
+        result.parent.mkdir(exist_ok=True)
+        test = args.output / "tables" / name / ("test.tsv" if kind == "jsonl" else "test.conll")
+        if kind == "jsonl":
+            run([sys.executable, EXAMPLES / "domain_adaptation" / "score_sentences.py", best, task, test, result], log)
+        else:
+            tagged = result.with_suffix(".conll")
+            tagged.unlink(missing_ok=True)
+            command = [*MAELM, "tag", test, "--checkpoint", best, "--task", task]
+            run([*command, "--output", tagged, "--score", result], log)
+        if args.remove_runs:
+            shutil.rmtree(save_dir)
+
+    once(result, f"{name}, {run_name.replace('_', ', seed ')}", work)
+    figures: dict[str, float] = json.loads(result.read_text(encoding="utf-8"))
+    return figures["macro F1" if kind == "jsonl" else "f1"]
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="domain text and tasks")
+    parser.add_argument("checkpoint", type=Path, help="of pretraining")
+    parser.add_argument("data", type=Path, help="folder that it was trained on")
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--tasks", nargs="+", help="some of the tasks (all)")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--updates", type=int, default=2000, help="the most updates of pretraining (2000)")
+    parser.add_argument("--interval", type=int, default=100, help="updates between validations (100)")
+    parser.add_argument("--patience", type=int, default=5, help="validations without a lower domain loss (5)")
+    parser.add_argument("--batch-size", type=int, default=128, help="sequences of pretraining (128)")
+    parser.add_argument("--learning-rate", default="5e-4", help="of pretraining (5e-4)")
+    parser.add_argument("--general-ratio", default="0.25", help="share of general text in pretraining (0.25)")
+    parser.add_argument("--general-loss-bound", default="0.1", help="bits that the general loss may rise (0.1)")
+    parser.add_argument("--extend", type=int, default=0, metavar="N", help="add N pieces for the domain's words (0)")
+    parser.add_argument("--general-text", nargs="+", type=Path, default=[], help="with --extend: to be encoded anew")
+    parser.add_argument("--epochs", type=int, default=5, help="of fine-tuning (5)")
+    parser.add_argument("--finetuning-learning-rate", default="5e-5", help="(5e-5; small encoders need 5e-4)")
+    parser.add_argument("--train-examples", type=int, metavar="N", help="the first N examples of each task (all)")
+    parser.add_argument("--test-examples", type=int, metavar="N", help="the first N to validate and to test (all)")
+    parser.add_argument("--train-options", default="", help="more options of fairseq-train, such as =--cpu")
+    parser.add_argument("--remove-runs", action="store_true", help="keep scores and no checkpoints of fine-tuning")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Do all steps and write the table."""
+    args = arguments()
+    texts = {split: sorted(args.folder.glob(f"*_{split}.txt")) for split in ("train", "valid")}
+    if not texts["train"] or not texts["valid"]:
+        raise SystemExit(f"{args.folder} needs *_train.txt and *_valid.txt with the domain's text")
+    if args.extend and not args.general_text:
+        raise SystemExit("--extend needs --general-text: the general text must be encoded with the new vocabulary")
+    found = tasks_in(args.folder)
+    tasks = {name: found[name] for name in args.tasks or found if name in found}
+    if len(tasks) != len(args.tasks or found):
+        raise SystemExit(f"the tasks in {args.folder} are {', '.join(found)}")
+    args.output.mkdir(parents=True, exist_ok=True)
+    logs = args.output / "logs"
+    general, vocabulary, start = args.data, args.data, args.checkpoint
+    prepare = [*MAELM, "prepare", "--workers", 1, "--sentencepiece-model"]
+    if args.extend:
+        vocabulary = args.output / "vocabulary"
+        command = [*MAELM, "extend-vocabulary", *texts["train"], "--data", args.data, "--checkpoint", args.checkpoint]
+        command += ["--pieces", args.extend, "--output", vocabulary]
+        once(vocabulary, "extending the vocabulary", lambda: run(command, logs / "vocabulary.log"))
+        start = vocabulary / "checkpoint.pt"
+        general = args.output / "general"
+        again = [*prepare, vocabulary / "sentencepiece.bpe.model", *args.general_text, "--output", general]
+        once(general / "train.idx", "preparing the general text", lambda: run(again, logs / "general.log"))
+    domain = args.output / "domain"
+    command_domain = [*prepare, vocabulary / "sentencepiece.bpe.model", *texts["train"], "--output", domain]
+    command_domain += ["--valid", *texts["valid"]]
+    once(domain / "train.idx", "preparing the domain's text", lambda: run(command_domain, logs / "domain.log"))
+    adapted = adapt(args, domain, general, start)
+    scores: dict[tuple[str, str, int], float] = {}
+    for model, data, checkpoint in (("before", args.data, args.checkpoint), ("after", vocabulary, adapted)):
+        for name, kind in tasks.items():
+            task = prepare_task(args, name, kind, data, args.output / "tasks" / f"{name}_{model}")
+            for seed in range(1, args.seeds + 1):
+                scores[name, model, seed] = finetune(args, name, kind, task, checkpoint, f"{model}_{seed}")
+    metrics = {name: "macro F1" if kind == "jsonl" else "entity F1" for name, kind in tasks.items()}
+    print(write_results(scores, metrics, args.output), end="")
+
+
+if __name__ == "__main__":
+    main()

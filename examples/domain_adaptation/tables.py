@@ -1,0 +1,97 @@
+"""The domain's tasks as the tables and columns that the fine-tuning recipes read, and the table of their scores."""
+
+import csv
+import json
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+SPLITS = ("train", "dev", "test")
+
+
+def tasks_in(folder: Path) -> dict[str, str]:
+    """Name the tasks of a folder, in alphabetical order: name -> "jsonl" or "conll"."""
+    found = {}
+    for path in sorted(folder.iterdir()):
+        for kind in ("jsonl", "conll"):
+            if path.is_dir() and (path / f"train.{kind}").exists():
+                missing = [split for split in SPLITS if not (path / f"{split}.{kind}").exists()]
+                if missing:
+                    raise SystemExit(f"there is no {path / missing[0]}.{kind}")
+                found[path.name] = kind
+    if not found:
+        raise SystemExit(f"{folder} has no folder with train, dev and test as .jsonl or .conll")
+    return found
+
+
+def read_jsonl(path: Path) -> list[tuple[str, str]]:
+    """Read text and label of every line; white space in the text becomes single spaces."""
+    rows = []
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                record = json.loads(line)
+                text, label = " ".join(record["text"].split()), " ".join(str(record["label"]).split())
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise SystemExit(f'{path}, line {number} is no record with "text" and "label" ({error!r})') from error
+            if not text or not label:
+                raise SystemExit(f"{path}, line {number} has an empty text or label")
+            rows.append((text, label))
+    return rows
+
+
+def first_examples(rows: list[tuple[str, str]], number: int | None) -> list[tuple[str, str]]:
+    """Take the first examples, the first one of every label among them, so that no label is unknown; None for all."""
+    if number is None:
+        return rows
+    first_of_label = {label: place for place, (_, label) in reversed(list(enumerate(rows)))}
+    places = [*first_of_label.values(), *range(len(rows))]
+    return [rows[place] for place in sorted(set(list(dict.fromkeys(places))[:number]))]
+
+
+def write_table(source: Path, target: Path, number: int | None) -> None:
+    """Write a .jsonl file as the table of sentences and labels that prepare_sentences.py reads."""
+    rows = first_examples(read_jsonl(source), number)
+    target.write_text("".join(f"{text}\t{label}\n" for text, label in rows), encoding="utf-8")
+
+
+def write_columns(source: Path, target: Path, number: int | None) -> None:
+    """Write the first sentences of a .conll file; None for all."""
+    text = source.read_text(encoding="utf-8")
+    sentences = text.split("\n\n")
+    target.write_text(text if number is None else "\n\n".join(sentences[:number]) + "\n", encoding="utf-8")
+
+
+def write_results(scores: dict[tuple[str, str, int], float], metrics: dict[str, str], output: Path) -> str:
+    """Write every run's score into results.csv, and the medians into table.md.
+
+    Args:
+        scores: (task, "before" or "after", seed) -> percent.
+        metrics: task -> the name of its figure.
+        output: folder of both files.
+
+    Returns:
+        the table.
+    """
+    with open(output / "results.csv", "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["task", "metric", "model", "seed", "score"])
+        writer.writerows([task, metrics[task], model, seed, score] for (task, model, seed), score in scores.items())
+    lines = ["| task | figure | before | after | difference |", "|---|---|---|---|---|"]
+    for task, metric in metrics.items():
+        before, after = (_scores(scores, task, model) for model in ("before", "after"))
+        difference = statistics.median(after) - statistics.median(before)
+        lines.append(f"| {task} | {metric} | {_spread(before)} | {_spread(after)} | {difference:+.1f} |")
+    table = "\n".join(lines) + "\n"
+    (output / "table.md").write_text(table, encoding="utf-8")
+    return table
+
+
+def _scores(scores: dict[tuple[str, str, int], float], task: str, model: str) -> list[float]:
+    return [score for (own, name, _), score in scores.items() if (own, name) == (task, model)]
+
+
+def _spread(scores: Iterable[Any]) -> str:
+    values = sorted(scores)
+    return f"{statistics.median(values):.1f} ({values[0]:.1f} to {values[-1]:.1f})"

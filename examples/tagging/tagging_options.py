@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+"""Write the options of fairseq-train that a tagging task and a checkpoint decide, one word a line; for finetune.sh."""
+
+import argparse
+import math
+import sys
+from pathlib import Path
+
+# The package is found beside the examples when it is not installed, and the encoder's options beside this folder.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "finetuning"))
+
+from task_options import encoder_options
+
+from fairseq_maelm.tagging.folder import TaggedSplit, read_settings
+
+
+def main() -> None:
+    """Read the command line and write the options."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("task", type=Path, help="folder of `maelm prepare-tagging`")
+    parser.add_argument("checkpoint", type=Path, help="of pretraining")
+    parser.add_argument("--epochs", type=int, required=True)
+    parser.add_argument("--batch-size", type=int, required=True)
+    parser.add_argument("--warm-up-proportion", type=float, required=True)
+    args = parser.parse_args()
+    try:
+        settings = read_settings(args.task)
+        sentences = len(TaggedSplit.load(args.task / "train.npz").word_counts)
+    except (OSError, ValueError) as error:
+        raise SystemExit(str(error)) from error
+    encoder = encoder_options(args.checkpoint)
+    positions = int(encoder[encoder.index("--max-positions") + 1])
+    updates = args.epochs * math.ceil(sentences / args.batch_size)
+    words = [
+        *encoder,
+        *["--tokens-per-sample", str(min(512, positions)), "--window-overlap", str(min(64, positions // 4))],
+        *["--best-checkpoint-metric", "f1" if settings.has_entities else "accuracy"],
+        *["--max-epoch", str(args.epochs), "--total-num-update", str(updates)],
+        *["--warmup-updates", str(round(args.warm_up_proportion * updates))],
+    ]
+    sys.stdout.write("".join(f"{word}\n" for word in words))
+
+
+if __name__ == "__main__":
+    main()

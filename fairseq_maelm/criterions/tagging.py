@@ -1,0 +1,101 @@
+"""The loss of token labelling: cross-entropy of the words' labels."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Dict, List, Tuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
+from torch import Tensor
+
+HEAD = "tagging_head"
+# What a criterion's logging output holds in validation: the predictions of its windows.
+PREDICTIONS = "predictions"
+
+
+@dataclass
+class MaelmTaggingCriterionConfig(FairseqDataclass):
+    """No options."""
+
+
+def window_rows(logging_outputs: List[Dict[str, Any]]) -> List[Tuple[int, Tuple[int, np.ndarray, np.ndarray]]]:
+    """Take the predictions out of the logging outputs of all batches and ranks.
+
+    Returns:
+        for every window its number, and with it the number of its sentence and, <uint8 or uint16>[words] each, the
+        labels and the predictions of the words that are labelled in it.
+    """
+    rows = []
+    for output in logging_outputs:
+        if PREDICTIONS not in output:
+            continue
+        windows, sentences, words, labels, predicted = output[PREDICTIONS]
+        ends = np.cumsum(words, dtype=np.int64)
+        for window, sentence, start, stop in zip(windows.tolist(), sentences.tolist(), ends - words, ends):
+            rows.append((window, (sentence, labels[start:stop], predicted[start:stop])))
+    return rows
+
+
+@register_criterion("maelm_tagging", dataclass=MaelmTaggingCriterionConfig)
+class MaelmTaggingCriterion(FairseqCriterion):
+    """Cross-entropy of the labels at the first pieces of words, summed over words.
+
+    Logged: ``loss`` in bits per word; in training also ``accuracy`` of words in percent. In validation the task logs
+    accuracy and the figures of entities, of the whole set, from the predictions that this criterion collects.
+    """
+
+    def forward(self, model: Any, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, int, Dict[str, Any]]:
+        """Compute the loss of one batch of ``TaggingDataset``.
+
+        Returns:
+            the loss in nats, summed over words; the number of words W, by which fairseq divides the gradient; and the
+            figures to log.
+        """
+        logits, _ = model(**sample["net_input"], classification_head_name=HEAD)
+        logits = logits.flatten(0, 1).index_select(0, sample["rows"]).float()
+        target = sample["target"]
+        loss = F.cross_entropy(logits, target, reduction="sum")
+        predicted = logits.argmax(dim=1)
+        output = {
+            "loss": loss.detach(),
+            "sample_size": target.numel(),
+            "ntokens": sample["ntokens"],
+            "nsentences": sample["nsentences"],
+            "ncorrect": (predicted == target).sum(),
+        }
+        if not model.training:
+            output[PREDICTIONS] = _compact(sample, predicted, logits.shape[1])
+        return loss, target.numel(), output
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
+        """Add the figures of all batches and ranks and log them."""
+
+        def total(name: str) -> float:
+            return sum(float(output.get(name, 0)) for output in logging_outputs)
+
+        words = total("sample_size")
+        metrics.log_scalar("loss", total("loss") / words / math.log(2), words, round=4)
+        if not any(PREDICTIONS in output for output in logging_outputs):
+            metrics.log_scalar("accuracy", 100.0 * total("ncorrect") / words, words, round=2)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        """Predictions are collected by window."""
+        return False
+
+
+def _compact(sample: Dict[str, Any], predicted: Tensor, labels: int) -> Tuple[np.ndarray, ...]:
+    """Windows, their sentences and words, labels and predictions, in few bytes: ranks send one another this."""
+    dtype = torch.uint8 if labels <= 256 else torch.int32
+    return (
+        sample["id"].cpu().numpy().astype(np.int32),
+        sample["sentence"].cpu().numpy().astype(np.int32),
+        sample["words"].cpu().numpy().astype(np.uint16),
+        sample["target"].to(dtype).cpu().numpy(),
+        predicted.to(dtype).cpu().numpy(),
+    )

@@ -1,0 +1,88 @@
+"""From labelled files to labelled files: preparation, the recipe, its resumption, ranks, and `maelm tag`."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from end_to_end.small import differences, results
+from end_to_end.test_distributed import run_ranks
+from end_to_end.toy import ROOT, TINY_TRAINING, TOPICS, losses, run, sentence
+
+pytest.importorskip("seqeval")
+
+KINDS = ("WHO", "TOOL", None, "PLACE", None)
+ENTITY = {word: KINDS[role] for words in TOPICS.values() for role in range(5) for word in words[role]}
+FINETUNE = ROOT / "examples" / "tagging" / "finetune.sh"
+
+
+def write_entities(path: Path, sentences: int, seed: int) -> None:
+    """Toy sentences as two columns, with IOB1 labels, a document's start, and sentences of two windows."""
+    generator = random.Random(seed)
+    lines = ["-DOCSTART- O", ""]
+    for number in range(sentences):
+        text = " ".join(sentence(generator.choice(sorted(TOPICS)), generator) for _ in range(1 + (number % 8 == 0) * 6))
+        for word in text.split():
+            kind = ENTITY.get(word.strip(".;"))
+            lines.append(f"{word} {f'I-{kind}' if kind else 'O'}")
+        lines.append("")
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+def finetune(task: Path, checkpoint: Path, save_dir: Path, *options: object) -> str:
+    return run(
+        ["bash", FINETUNE, task, checkpoint, save_dir, "--num-workers", 0, *options],
+        environment={"LEARNING_RATE": "2e-3", "EPOCHS": "3", "BATCH_SIZE": "16", "GPUS": "0"},
+    )
+
+
+@pytest.mark.slow
+def test_tagging(toy_data: Path, tmp_path: Path) -> None:
+    own = ["--max-positions", 64, "--max-update", 2, "--disable-validation", "--tokens-per-sample", 64]
+    run(["fairseq-train", toy_data, *TINY_TRAINING, *own, "--save-dir", tmp_path / "pretrained"])
+    checkpoint = tmp_path / "pretrained" / "checkpoint_last.pt"
+    for split, sentences, seed in (("train", 150, 1), ("valid", 24, 2)):
+        write_entities(tmp_path / split, sentences, seed)
+    task = tmp_path / "task"
+    files = ["--train", tmp_path / "train", "--valid", tmp_path / "valid", "--output", task]
+    assert "the labels are IOB1" in run(["maelm", "prepare-tagging", "--data", toy_data, *files])
+
+    output = finetune(task, checkpoint, tmp_path / "whole")
+    assert "dropping decoder, lm_head of the checkpoint" in output
+    f1 = losses(output, "valid", "f1")
+    assert len(f1) == 3
+    assert max(f1) > 80, "words decide their labels"
+
+    # Stopped in the middle of the second epoch, and the same command again.
+    finetune(task, checkpoint, tmp_path / "parts", "--max-update", 14)
+    resumed = finetune(task, checkpoint, tmp_path / "parts")
+    paths = [tmp_path / name / "checkpoint_last.pt" for name in ("whole", "parts")]
+    assert differences(*map(results, paths)) == []
+    assert losses(resumed, "valid", "f1")[-1] == f1[-1]
+
+    best = tmp_path / "whole" / "checkpoint_best.pt"
+    validation = ["fairseq-validate", task, "--path", best, "--task", "maelm_tagging", "--criterion", "maelm_tagging"]
+    options = ["--tokens-per-sample", 64, "--window-overlap", 16, "--batch-size", 5, "--cpu", "--num-workers", 0]
+    ranks = run_ranks([*validation, *options, "--log-format", "json"], 2, tmp_path)
+    assert losses(ranks, "valid", "f1") == [max(f1)]
+    tag(task, best, tmp_path, max(f1))
+
+
+def tag(task: Path, checkpoint: Path, folder: Path, f1: float) -> None:
+    """Label the validation file and compare with what validation said."""
+    command = ["maelm", "tag", "--checkpoint", checkpoint, "--task", task]
+    given, predicted = folder / "valid", folder / "predicted"
+    run([*command, given, "--output", predicted, "--score", folder / "score.json"])
+    assert json.loads((folder / "score.json").read_text())["f1"] == pytest.approx(f1)
+    lines, others = given.read_text().split("\n"), predicted.read_text().split("\n")
+    assert [line.split(" ")[0] for line in lines] == [line.split(" ")[0] for line in others[:-1]]
+    assert [line == "" for line in lines] == [line == "" for line in others[:-1]] and others[0] == "-DOCSTART- O"
+    text = folder / "text"
+    text.write_text("The sailor rows, patiently.\n\n", encoding="utf-8")
+    words = run([*command, "--text", text]).splitlines()[-2:]
+    assert [part.rpartition("/")[0] for part in words[0].split()] == ["The", "sailor", "rows", ",", "patiently", "."]
+    assert words[1] == ""
+    assert "exists already" in run([*command, given, "--output", predicted], check=False)
+    assert torch.load(checkpoint)["model"]["classification_heads.tagging_head.out_proj.weight"].shape == (7, 128)
