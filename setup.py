@@ -38,6 +38,7 @@ EXTRAS_REQUIRE = {
     "hf": ["safetensors>=0.4", "tokenizers>=0.20", "transformers>=4.46", "protobuf>=4"],
     "onnx": ["onnx>=1.17", "onnxscript>=0.2", "onnxruntime>=1.20"],
     "plots": ["matplotlib>=3.8"],
+    "retrieval": ["ir-measures>=0.3.3,<0.5"],
     "dev": [
         "hypothesis>=6.100,<7",
         "mypy>=1.13,<3",

@@ -12,7 +12,11 @@ from collections.abc import Sequence
 
 SUB_COMMANDS = {
     "analyze": ("fairseq_maelm.analysis.command", "measure representations: effective rank, subspace of [MASK]"),
+    "embed": ("fairseq_maelm.retrieval.embed_command", "embed texts with the encoder of a checkpoint"),
+    "evaluate-retrieval": ("fairseq_maelm.retrieval.evaluate_command", "measure run files against judgements"),
     "prepare": ("fairseq_maelm.corpus.command", "turn raw text into a data folder for fairseq-train"),
+    "prepare-retrieval": ("fairseq_maelm.retrieval.prepare_command", "binarise a retrieval task in BEIR layout"),
+    "search": ("fairseq_maelm.retrieval.search_command", "exact search over embeddings"),
     "user-dir": ("fairseq_maelm.user_dir", "print the folder to give to fairseq as --user-dir"),
 }
 

@@ -14,6 +14,7 @@ from fairseq_maelm.data.dataset import pad_rows
 from fairseq_maelm.data.encoder_view import EncoderView, Shown, encoder_input
 from fairseq_maelm.data.tokenizer import MASK, Tokenizer
 from fairseq_maelm.models.checkpoint import register_heads
+from fairseq_maelm.models.hub_embedding import EmbedsTexts
 from fairseq_maelm.models.maelm import MaelmModel
 
 
@@ -31,7 +32,7 @@ class MaskCandidate(NamedTuple):
     text: str
 
 
-class MaelmHubInterface(nn.Module):
+class MaelmHubInterface(EmbedsTexts, nn.Module):
     """A model with its task and tokenizer; ``load`` and ``MaelmModel.from_pretrained`` make it, ready for inference.
 
     It moves between devices as any module: ``interface.cuda()``.

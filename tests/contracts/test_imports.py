@@ -13,11 +13,18 @@ from .sources import PACKAGE, count_package_files, module_name, package_files, p
 # From the bottom up: a module may import its own layer and the layers above it in this table, never one below.
 # The longest prefix decides, so that models.hub is not in the layer of models.
 LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("pure functions", ("version", "user_dir", "batch", "flops", "corpus", "data.masking", "models.sizes")),
-    ("modules and data", ("modules", "data", "optim")),
+    (
+        "pure functions",
+        ("version", "user_dir", "batch", "flops", "corpus", "data.masking", "models.sizes", "retrieval"),
+    ),
+    ("modules and data", ("modules", "data", "optim", "retrieval.datasets", "retrieval.validation")),
     ("models and criterions", ("models", "criterions")),
     ("tasks", ("tasks",)),
     ("hub, export and analysis", ("models.hub", "export", "analysis", "finetune")),
+    (
+        "commands that read checkpoints or write fairseq's files",
+        ("retrieval.prepare", "retrieval.prepare_command", "retrieval.embed", "retrieval.embed_command"),
+    ),
     ("registration", ("",)),
     ("command line", ("cli",)),
 )
