@@ -42,6 +42,7 @@ EXTRAS_REQUIRE = {
     "plots": ["matplotlib>=3.8"],
     "slurm": ["submitit>=1.5,<2"],
     "tagging": ["seqeval>=1.2.2,<2"],
+    "retrieval": ["ir-measures>=0.3.3,<0.5"],
     "dev": [
         "hypothesis>=6.100,<7",
         "mypy>=1.13,<3",

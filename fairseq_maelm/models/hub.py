@@ -15,6 +15,7 @@ from fairseq_maelm.data.dataset import pad_rows
 from fairseq_maelm.data.encoder_view import EncoderView
 from fairseq_maelm.data.tokenizer import MASK, TextTokenizer, open_tokenizer
 from fairseq_maelm.models.checkpoint import register_heads
+from fairseq_maelm.models.hub_embedding import EmbedsTexts
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.models.masked_tokens import masked_token_logits
 from fairseq_maelm.prompting import inference
@@ -36,7 +37,7 @@ class MaskCandidate(NamedTuple):
     text: str
 
 
-class MaelmHubInterface(nn.Module):
+class MaelmHubInterface(EmbedsTexts, nn.Module):
     """A model with its task and tokenizer; ``load`` and ``MaelmModel.from_pretrained`` make it, ready for inference.
 
     It moves between devices as any module: ``interface.cuda()``.

@@ -15,9 +15,7 @@ from fairseq_maelm.models.maelm import MaelmModel
 def predict_masks(model: MaelmModel, net_input: Dict[str, Any]) -> Tensor:
     """Logits <float>[M, V] at the places to predict of a batch, as ``encoder_input`` makes it; without dropout."""
     device = model.encoder.embed_tokens.weight.device
-    layout = {
-        key: value.to(device) if torch.is_tensor(value) else value for key, value in net_input["layout"].items()
-    }
+    layout = {key: value.to(device) if torch.is_tensor(value) else value for key, value in net_input["layout"].items()}
     training = model.training
     model.eval()
     try:

@@ -1,0 +1,64 @@
+"""What the folder of ``maelm prepare-retrieval`` holds, and reading it."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+TEXTS = ("documents", "queries")
+SPLITS = ("train", "valid", "test")
+FACTS = "retrieval.json"
+NEGATIVES = "train.negatives.npy"
+
+
+def identifiers_file(folder: Path, texts: str) -> Path:
+    """The ids of "documents" or "queries", one a line, in the order of their rows."""
+    return folder / f"{texts}.ids"
+
+
+def judgements_file(folder: Path, split: str) -> Path:
+    """<int64>[n, 3] query row, document row, score, sorted."""
+    return folder / f"{split}.judgements.npy"
+
+
+def qrels_file(folder: Path, split: str) -> Path:
+    """The same with ids, in BEIR's layout."""
+    return folder / "qrels" / f"{split}.tsv"
+
+
+def read_identifiers(path: Path) -> list[str]:
+    """Read ids, one a line."""
+    return path.read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def write_identifiers(path: Path, identifiers: list[str]) -> None:
+    """Write ids, one a line."""
+    path.write_text("".join(f"{identifier}\n" for identifier in identifiers), encoding="utf-8", newline="\n")
+
+
+class Pairs(NamedTuple):
+    """What a split is about.
+
+    Attributes:
+        queries: <int64>[Q] rows of the judged queries, ascending.
+        relevant: for each of them <int64>[P] rows of its relevant documents, ascending; may be empty.
+    """
+
+    queries: np.ndarray
+    relevant: list[np.ndarray]
+
+
+def group_relevant(judgements: np.ndarray) -> Pairs:
+    """Group judgements <int64>[n, 3] by query; scores above zero are relevant."""
+    ordered = judgements[np.lexsort((judgements[:, 1], judgements[:, 0]))]
+    queries, starts = np.unique(ordered[:, 0], return_index=True)
+    groups = np.split(ordered, starts[1:]) if len(queries) else []
+    return Pairs(queries, [group[group[:, 2] > 0, 1] for group in groups])
+
+
+def group_pairs(pairs: np.ndarray) -> dict[int, np.ndarray]:
+    """Group <int64>[n, 2] query rows and document rows: query row -> <int64>[documents], in the given order."""
+    order = np.argsort(pairs[:, 0], kind="stable")
+    queries, starts = np.unique(pairs[order, 0], return_index=True)
+    groups = np.split(pairs[order, 1], starts[1:]) if len(queries) else []
+    return {int(query): group for query, group in zip(queries, groups)}

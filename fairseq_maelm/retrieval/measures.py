@@ -1,0 +1,65 @@
+"""Measures of retrieval, computed by ir-measures, which calls trec_eval's code as BEIR's evaluation does."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+# Names of figures in training, without the sign that options cannot hold, and the measures they stand for.
+VALIDATION_MEASURES = {"ndcg10": "nDCG@10", "recall100": "R@100", "mrr10": "RR@10"}
+
+# Documents of a query that those measures look at.
+DEPTH = 100
+
+# query -> document -> score: graded relevance, or similarity.
+Judgements = Mapping[str, Mapping[str, int]]
+Run = Mapping[str, Mapping[str, float]]
+
+
+def load_library() -> Any:
+    """Import ir-measures.
+
+    Raises:
+        ValueError: says how to install it.
+    """
+    try:
+        import ir_measures
+    except ImportError as error:
+        raise ValueError(
+            "measuring retrieval needs the library ir-measures: pip install 'fairseq_maelm[retrieval]'"
+        ) from error
+    return ir_measures
+
+
+def measure(judgements: Judgements, run: Run, names: Iterable[str]) -> dict[str, float]:
+    """Means over the judged queries; one without a result counts as zero, one without a judgement does not count.
+
+    Args:
+        judgements: query -> document -> relevance.
+        run: query -> document -> score; documents are ranked by it.
+        names: of measures as ir-measures spells them, "nDCG@10" for example.
+
+    Returns:
+        name -> percent.
+
+    Raises:
+        ValueError: a name that is no measure, no judgement, or the library is missing.
+    """
+    library = load_library()
+    measures = {name: parse(name) for name in names}
+    if not judgements:
+        raise ValueError("there are no judgements to measure against")
+    judged = {query: dict(documents) for query, documents in judgements.items()}
+    found = {query: dict(run[query]) for query in judged if run.get(query)}
+    values = library.calc_aggregate(list(measures.values()), judged, found) if found else {}
+    return {name: 100.0 * float(values.get(each, 0.0)) for name, each in measures.items()}
+
+
+def parse(name: str) -> Any:
+    """Look up a measure.
+
+    Raises:
+        ValueError: if ir-measures does not know the name.
+    """
+    try:
+        return load_library().parse_measure(name)
+    except (ValueError, NameError, SyntaxError, KeyError) as error:
+        raise ValueError(f"there is no measure {name!r}; write it as in nDCG@10, R@100, RR@10 or AP@1000") from error

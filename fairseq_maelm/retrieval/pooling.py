@@ -1,0 +1,149 @@
+"""From an encoder's states to one embedding of a text."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+POOLINGS = ("mean", "first")
+SIMILARITIES = ("cosine", "dot")
+
+
+class EmbeddingSettings(NamedTuple):
+    """What turns a text into an embedding, beside the encoder.
+
+    Attributes:
+        pooling: one of ``POOLINGS``; see ``pool``.
+        similarity: one of ``SIMILARITIES``; embeddings that are compared by their cosine have length 1.
+        max_tokens: longer texts are cut; <s> and </s> counted.
+    """
+
+    pooling: str
+    similarity: str
+    max_tokens: int
+
+
+def embedding_settings(task_config: Any, positions: int) -> EmbeddingSettings:
+    """The settings that a checkpoint's task was trained with.
+
+    Checkpoints of other tasks have none and get the mean of all tokens, compared by cosine, of texts as long as the
+    model allows.
+
+    Args:
+        task_config: a checkpoint's ``cfg.task``.
+        positions: the longest sequence that the model takes.
+    """
+    if getattr(task_config, "pooling", None) is None or getattr(task_config, "similarity", None) is None:
+        return EmbeddingSettings("mean", "cosine", positions)
+    limit = min(int(task_config.tokens_per_sample), positions)
+    return EmbeddingSettings(str(task_config.pooling), str(task_config.similarity), limit)
+
+
+def check_settings(settings: EmbeddingSettings, positions: int) -> None:
+    """Refuse settings that make no embedding.
+
+    Raises:
+        ValueError: says which one is wrong and what is possible.
+    """
+    if settings.pooling not in POOLINGS:
+        raise ValueError(f"unknown pooling {settings.pooling!r}: choose one of {', '.join(POOLINGS)}")
+    if settings.similarity not in SIMILARITIES:
+        raise ValueError(f"unknown similarity {settings.similarity!r}: choose one of {', '.join(SIMILARITIES)}")
+    if not 3 <= settings.max_tokens <= positions:
+        raise ValueError(
+            f"texts can be cut to between 3 tokens, one of them between <s> and </s>, and the {positions} positions of "
+            f"the model, not to {settings.max_tokens}"
+        )
+
+
+def pool(states: Tensor, padding: Tensor, pooling: str) -> Tensor:
+    """One vector for each sequence.
+
+    Args:
+        states: <float>[B, S, D] the encoder's last states.
+        padding: <bool>[B, S] True at padding, which never counts.
+        pooling: "mean" of the states of all tokens, <s> and </s> among them, as in Sentence-BERT (Reimers and
+            Gurevych, 2019, section 3); or "first", the state of <s>.
+
+    Returns:
+        <float32>[B, D].
+    """
+    if pooling == "first":
+        return states[:, 0].float()
+    kept = states.float().masked_fill(padding[:, :, None], 0.0)
+    return kept.sum(dim=1) / (~padding).sum(dim=1, keepdim=True)
+
+
+def embed_states(states: Tensor, padding: Tensor, pooling: str, similarity: str) -> Tensor:
+    """``pool``, and to length 1 if embeddings are compared by their cosine: <float32>[B, D]."""
+    pooled = pool(states, padding, pooling)
+    return F.normalize(pooled, dim=-1) if similarity == "cosine" else pooled
+
+
+def cut(tokens: Sequence[int], begin: int, end: int, max_tokens: int) -> np.ndarray:
+    """Put a text between its special symbols.
+
+    Args:
+        tokens: of the text alone.
+        begin: the symbol <s>.
+        end: the symbol </s>.
+        max_tokens: of the result; the text is cut at its end.
+
+    Returns:
+        <int64>[n] with n at most ``max_tokens``.
+    """
+    inside = np.asarray(tokens[: max_tokens - 2], dtype=np.int64)
+    return np.concatenate([[begin], inside, [end]]).astype(np.int64)
+
+
+def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> list[np.ndarray]:
+    """Put sequences of near-equal length together, the longest first.
+
+    Args:
+        lengths: of the sequences.
+        batch_tokens: slots of a batch, padding counted; a longer sequence is a batch of its own.
+
+    Returns:
+        <int64>[B] places of the sequences, for every batch; each sequence is in one of them. The longest come first, so
+        that memory that does not suffice shows at once.
+    """
+    order = np.argsort(-np.asarray(lengths), kind="stable")
+    batches, first = [], 0
+    while first < len(order):
+        size = max(1, batch_tokens // int(lengths[order[first]]))
+        batches.append(order[first : first + size])
+        first += size
+    return batches
+
+
+@torch.no_grad()
+def embed_sequences(
+    model: Any, sequences: Sequence[np.ndarray], pad: int, settings: EmbeddingSettings, batch_tokens: int
+) -> Tensor:
+    """Embed texts with a model as it stands, in batches of near-equal length.
+
+    Args:
+        model: a ``MaelmModel`` in evaluation.
+        sequences: <int64>[n] tokens of each text with <s> and </s>.
+        pad: the padding symbol.
+        settings: pooling and similarity.
+        batch_tokens: slots of a batch, padding counted.
+
+    Returns:
+        <float32>[texts, D] on the CPU, in the order of the sequences.
+    """
+    weight = model.encoder.embed_tokens.weight
+    embeddings = torch.empty(len(sequences), weight.shape[1])
+    for places in batches_by_length([len(sequence) for sequence in sequences], batch_tokens):
+        longest = len(sequences[places[0]])
+        tokens = np.full((len(places), longest), pad, dtype=np.int64)
+        for row, place in zip(tokens, places):
+            row[: len(sequences[place])] = sequences[place]
+        batch = torch.from_numpy(tokens).to(weight.device)
+        states, _ = model(batch, features_only=True)
+        pooled = embed_states(states, batch.eq(pad), settings.pooling, settings.similarity)
+        embeddings[torch.from_numpy(places)] = pooled.cpu()
+    return embeddings
