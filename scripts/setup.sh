@@ -219,20 +219,22 @@ choose_fairseq() {
         # From 24.1 on pip refuses the metadata of omegaconf 2.0, which fairseq 0.12.2 needs; numpy 1.24 removed the
         # numpy.float that it uses. Its archive lacks a C++ file that its build wants where it can import torch, so it
         # is built in isolation from the torch that is here.
-        BUILD_NEEDS=("pip>=23.1,<24.1" "numpy<1.24" wheel "setuptools>=77.0.3,<81")
+        BUILD_NEEDS=("pip>=23.1,<24.1" "numpy<1.24" wheel "setuptools>=77.0.3,<81" "setuptools_scm<9")
         FAIRSEQ=(fairseq==0.12.2)
     else
         # In isolation its build would fetch a second torch. The setuptools is one that torch 2.13 accepts, and older
         # than the first without pkg_resources.
-        BUILD_NEEDS=(cython "numpy<3" wheel "setuptools>=77.0.3,<81")
+        # seqeval is built from source too, and setuptools_scm 9 and later does not serve its old way of asking for it.
+        BUILD_NEEDS=(cython "numpy<3" wheel "setuptools>=77.0.3,<81" "setuptools_scm<9")
         FAIRSEQ=(--no-build-isolation fairseq-fixed==0.12.3.1)
     fi
 }
 
 # --- main ------------------------------------------------------------------------------------------------------------
 
-[[ $EXTRAS =~ ^(dev|plots|hf|onnx)(,(dev|plots|hf|onnx))*$ ]] ||
-    fail "the extras \"$EXTRAS\" are not known." "Choose from dev, plots, hf, onnx, separated by commas."
+KNOWN_EXTRAS="dev|plots|hf|onnx|retrieval|sentence-transformers|slurm|tagging"
+[[ $EXTRAS =~ ^($KNOWN_EXTRAS)(,($KNOWN_EXTRAS))*$ ]] ||
+    fail "the extras \"$EXTRAS\" are not known." "Choose from ${KNOWN_EXTRAS//|/, }, separated by commas."
 
 if is_up_to_date; then
     echo "set-up is up to date in $VENV"
