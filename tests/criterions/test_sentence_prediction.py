@@ -7,6 +7,7 @@ from typing import Any, Optional, Sequence
 import pytest
 import torch
 from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from fairseq.logging import metrics
 
 from fairseq_maelm.criterions.sentence_prediction import (
@@ -146,3 +147,18 @@ def test_a_batch_of_a_thousand_fits_into_what_ranks_may_exchange():
     count = 1000
     scores, targets = torch.randn(count, 2), torch.randint(0, 2, (count,))
     assert len(pickle.dumps(outputs(criterion_of(), scores, targets, [list(range(count))]))) < 16384 - 4
+
+
+def test_training_examples_that_fairseq_would_skip_are_refused(tmp_path):
+    for name, lengths in (("input0", [3, 9]), ("input1", [4, 5])):
+        (tmp_path / name).mkdir()
+        builder = MMapIndexedDatasetBuilder(str(tmp_path / name / "train.bin"))
+        for length in lengths:
+            builder.add_item(torch.full((length,), 2))
+        builder.finalize(str(tmp_path / name / "train.idx"))
+    task = task_of(("0", "1"))
+    task.cfg = SimpleNamespace(num_classes=2, shorten_method="none", data=str(tmp_path), max_positions=16)
+    MaelmSentencePredictionCriterion(MaelmSentencePredictionConfig(), task)
+    task.cfg.max_positions = 15
+    with pytest.raises(ValueError, match=r"1 training examples of .* longer than the 15 positions .*longest has 16"):
+        MaelmSentencePredictionCriterion(MaelmSentencePredictionConfig(), task)

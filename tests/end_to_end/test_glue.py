@@ -87,7 +87,9 @@ def recipe(task: str, tasks: Path, checkpoint: Path, save_dir: Path, **variables
 @pytest.fixture(scope="module")
 def mnli(tasks: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The recipe's command for MNLI without its save directory; dropout is off, so that it can be cut over ranks."""
-    words = shlex.split(recipe("MNLI", tasks, pretrained, tmp_path_factory.mktemp("unused"), DRY_RUN="1"))
+    output = recipe("MNLI", tasks, pretrained, tmp_path_factory.mktemp("unused"), DRY_RUN="1")
+    # Libraries may have written lines of their own before it.
+    words = shlex.split(output[output.index("fairseq-train ") :])
     place = words.index("--save-dir")
     return [*words[:place], *words[place + 2 :], "--dropout", "0", "--attention-dropout", "0"]
 
