@@ -5,41 +5,22 @@ import argparse
 import math
 import sys
 from pathlib import Path
-from typing import Any
 
-from fairseq import checkpoint_utils
 from fairseq.data import Dictionary, data_utils
 
 # The package is found beside the examples when it is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from fairseq_maelm.models.maelm import complete_config
-
-# What the encoder is made of; a checkpoint fits no other.
-ENCODER_FIELDS = (
-    "encoder_layers",
-    "encoder_embed_dim",
-    "encoder_ffn_embed_dim",
-    "encoder_attention_heads",
-    "relative_buckets",
-    "relative_num_buckets",
-    "relative_max_distance",
-    "max_positions",
-)
+from fairseq_maelm.sweep.encoder import read_encoder, schedule
+from fairseq_maelm.sweep.training import words_of
 
 
 def encoder_options(checkpoint: Path) -> list[str]:
     """Return the options that build the checkpoint's encoder."""
-    if not checkpoint.exists():
-        raise SystemExit(f"there is no checkpoint {checkpoint}")
-    config: Any = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["cfg"].model
-    if not str(getattr(config, "_name", "")).startswith("maelm"):
-        raise SystemExit(f"{checkpoint} holds the model {getattr(config, '_name', 'unknown')}, not maelm")
-    complete_config(config)
-    options = ["--arch", str(config._name)]
-    for field in ENCODER_FIELDS:
-        options += ["--" + field.replace("_", "-"), str(getattr(config, field))]
-    return options
+    try:
+        return words_of(read_encoder(checkpoint).options)
+    except (FileNotFoundError, ValueError) as error:
+        raise SystemExit(str(error)) from error
 
 
 def label_options(task: Path) -> list[str]:
@@ -57,11 +38,7 @@ def label_options(task: Path) -> list[str]:
 def schedule_options(task: Path, epochs: int, batch_size: int, warm_up: float) -> list[str]:
     """Return the options for the length of training."""
     examples = len(data_utils.load_indexed_dataset(str(task / "input0" / "train"), None))
-    updates = epochs * math.ceil(examples / batch_size)
-    return [
-        *["--max-epoch", str(epochs), "--max-update", str(updates), "--total-num-update", str(updates)],
-        *["--warmup-updates", str(round(warm_up * updates))],
-    ]
+    return words_of(schedule(epochs, math.ceil(examples / batch_size), warm_up))
 
 
 def main() -> None:

@@ -15,13 +15,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from tqdm import tqdm
 
 from fairseq_maelm.corpus.files import write_json
 from fairseq_maelm.sweep.child import tied
 from fairseq_maelm.sweep.log import last_line, log_records
+
+if TYPE_CHECKING:  # it imports this module
+    from fairseq_maelm.sweep.slurm import SlurmLauncher, SubmittedJob
 
 __all__ = ["Job", "Launcher", "LocalLauncher", "Process", "count", "is_finished", "read_json", "run", "unfinished"]
 
@@ -116,23 +119,6 @@ def _cost(jobs: Sequence[Job]) -> float:
     return sum(job.cost + _cost(job.followers) for job in jobs)
 
 
-class Running(Protocol):
-    """A program that was started."""
-
-    def poll(self) -> Optional[str]:
-        """None while it runs, "" once it has ended well, otherwise what happened to it."""
-
-
-class Launcher(Protocol):
-    """Starts programs, here or elsewhere."""
-
-    def start(self, job: Job, slot: str) -> Optional[Running]:
-        """Start a job; None if it cannot be started yet."""
-
-    def leave(self, running: Sequence[Any]) -> None:
-        """Called with what still runs when this process must end."""
-
-
 class LocalProcess:
     """A program on this machine."""
 
@@ -140,7 +126,7 @@ class LocalProcess:
         self.process = process
 
     def poll(self) -> Optional[str]:
-        """As ``Running.poll``."""
+        """None while it runs, "" once it has ended well, otherwise what happened to it."""
         status = self.process.poll()
         if status is None or status == 0:
             return None if status is None else ""
@@ -160,7 +146,7 @@ class LocalLauncher:
         self._environment = {"OMP_NUM_THREADS": str(max(1, cores // side_by_side)), "OMP_WAIT_POLICY": "PASSIVE"}
 
     def start(self, job: Job, slot: str) -> Optional[LocalProcess]:
-        """Start a job, unless its program still runs on behalf of a process that was killed."""
+        """Start a job; None if its program still runs on behalf of a process that was killed."""
         process = job.process(slot)
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         with open(job.log, "ab") as log:
@@ -185,7 +171,7 @@ class LocalLauncher:
                 )
             )
 
-    def leave(self, running: Sequence[LocalProcess]) -> None:
+    def leave(self, running: Sequence[Any]) -> None:
         """Stop programs, by force those that do not listen."""
         processes = [each.process for each in running]
         for sent in (signal.SIGTERM, signal.SIGKILL):
@@ -197,6 +183,10 @@ class LocalLauncher:
             for process in processes:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(max(0.0, deadline - time.monotonic()))
+
+
+Launcher = Union[LocalLauncher, "SlurmLauncher"]
+Running = Union[LocalProcess, "SubmittedJob"]
 
 
 def run(

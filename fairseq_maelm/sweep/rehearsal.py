@@ -75,6 +75,7 @@ def rehearse(words: Sequence[str], batch_sizes: Sequence[int], metric: str, figu
             criterion = task.build_criterion(config.criterion)
             logged = _validate_a_little(config, task, model, criterion)
             counted = _count(config, task, model, batch_sizes)
+            model.train()
             criterion(model, _first_examples(task.dataset("train")))
         except (FileNotFoundError, ValueError):
             raise

@@ -130,7 +130,7 @@ class SlurmLauncher:
         write_json(record, {"cluster": self.cluster, "job": submitted.job_id})
         return SubmittedJob(submitted, record)
 
-    def leave(self, running: Sequence[SubmittedJob]) -> None:
+    def leave(self, running: Sequence[Any]) -> None:
         """Jobs stay in their queue."""
         if running:
             numbers = " ".join(each.job.job_id for each in running)

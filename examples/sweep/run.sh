@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# The whole grid of GLUE's small tasks (the paper's Table 4) in one command: prepare, fine-tune, report.
+#
+#     bash examples/sweep/run.sh GLUE DATA OUTPUT NAME=CHECKPOINT [NAME=CHECKPOINT ...] [MAELM SWEEP OPTIONS]
+#
+# GLUE        the folder of the official files: CoLA, RTE, MRPC, STS-B, each as unpacked
+# DATA        the folder of `maelm prepare` that the checkpoints were pretrained on, for its vocabulary
+# OUTPUT      for tasks/ and sweep/; the same command goes on after an interruption
+# CHECKPOINT  of pretraining; "random" for random weights of the first one's size
+#
+# For example:  run.sh GLUE DATA runs/glue ours=checkpoint_last.pt random=random --gpus 0,0,0
+#
+# Environment variables:
+#     TASKS           names of recipes in examples/glue/recipes ("CoLA RTE MRPC STS-B")
+#     MAX_POSITIONS   of the encoders; longer examples are cut when they are prepared (512)
+#
+# 1,280 runs a model, which train on 33 million examples: see README.md for what that costs, and --dry-run for the
+# commands. --only lr=2e-5 epochs=3 batch-size=32 warm-up=0.06 is a sixty-fourth of it.
+set -euo pipefail
+
+FOLDER=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+ROOT=$(cd "$FOLDER/../.." && pwd)
+
+fail() {
+    printf '%s: %s\n' "$(basename "$0")" "$1" >&2
+    exit 2
+}
+
+(($# >= 4)) || fail "usage: run.sh GLUE DATA OUTPUT NAME=CHECKPOINT [NAME=CHECKPOINT ...] [MAELM SWEEP OPTIONS]"
+GLUE=$1 DATA=$2 OUTPUT=$3
+shift 3
+CHECKPOINTS=()
+while (($#)) && [[ $1 != -* ]]; do
+    [[ $1 == ?*=?* ]] || fail "'$1' is not NAME=CHECKPOINT"
+    CHECKPOINTS+=(--checkpoint "$1")
+    shift
+done
+((${#CHECKPOINTS[@]})) || fail "no checkpoint is given (NAME=PATH)"
+: "${TASKS:=CoLA RTE MRPC STS-B}" "${MAX_POSITIONS:=512}"
+
+if ! command -v maelm >/dev/null && [[ -x $ROOT/.venv/bin/maelm ]]; then
+    PATH=$ROOT/.venv/bin:$PATH
+fi
+command -v maelm >/dev/null ||
+    fail "maelm is not installed: run 'bash scripts/setup.sh', or activate the environment that has it"
+
+read -r -a NAMES <<<"$TASKS"
+RECIPES=()
+for name in "${NAMES[@]}"; do
+    RECIPES+=("$ROOT/examples/glue/recipes/$name.yaml")
+    [[ -f ${RECIPES[-1]} ]] || fail "there is no recipe ${RECIPES[-1]} (TASKS names '$name')"
+done
+
+# What is prepared already, from the same files, is kept.
+maelm prepare-glue "$GLUE" --data "$DATA" --output "$OUTPUT/tasks" --tasks "${NAMES[@]}" \
+    --max-positions "$MAX_POSITIONS" >/dev/null
+maelm sweep "${RECIPES[@]}" --data "$OUTPUT/tasks" --output "$OUTPUT/sweep" "${CHECKPOINTS[@]}" "$@"
+[[ " $* " == *" --dry-run "* ]] || maelm report "$OUTPUT/sweep" >/dev/null
