@@ -111,17 +111,7 @@ def build_split(
     for begin in range(0, len(source.questions), _QUESTIONS_AT_A_TIME):
         some = source.questions[begin : begin + _QUESTIONS_AT_A_TIME]
         questions += aligner.tokens([question.text for question in some])
-    answers = np.full((len(questions), 2), NO_ANSWER, dtype=np.int32)
-    inside = []
-    for number, question in enumerate(source.questions):
-        if question.impossible:
-            continue
-        spans = [answer.span for answer in question.answers if answer.span is not None]
-        aligned = contexts[question.context]
-        found = token_span(aligned.begin, aligned.end, *spans[0]) if spans else None
-        answers[number] = NOT_LOCATED if found is None else found
-        if found is not None and (aligned.begin[found[0]], aligned.end[found[1]]) != spans[0]:
-            inside.append(question.identity)
+    answers, inside = _answer_pieces(source, contexts)
     arrays = {
         "context_tokens": _flat([context.tokens for context in contexts], dtype),
         "context_begin": _flat([context.begin for context in contexts], np.int32),
@@ -139,6 +129,22 @@ def build_split(
         [[answer.text for answer in question.answers] for question in source.questions] if source.has_answers else None,
     )
     return PreparedSplit(arrays, texts), inside
+
+
+def _answer_pieces(source: SquadFile, contexts: Sequence[AlignedTokens]) -> tuple[NDArray[np.int32], list[str]]:
+    """First and last piece <int32>[Q, 2] of each question's answer, and the ids of those that reach into a piece."""
+    answers = np.full((len(source.questions), 2), NO_ANSWER, dtype=np.int32)
+    inside = []
+    for number, question in enumerate(source.questions):
+        if question.impossible:
+            continue
+        spans = [answer.span for answer in question.answers if answer.span is not None]
+        aligned = contexts[question.context]
+        found = token_span(aligned.begin, aligned.end, *spans[0]) if spans else None
+        answers[number] = NOT_LOCATED if found is None else found
+        if found is not None and (aligned.begin[found[0]], aligned.end[found[1]]) != spans[0]:
+            inside.append(question.identity)
+    return answers, inside
 
 
 def _aligned(aligner: Aligner, context: str) -> AlignedTokens:
