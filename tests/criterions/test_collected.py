@@ -51,9 +51,3 @@ def test_the_whole_set_is_computed_once_however_many_figures_are_read():
         log_collected([(0, 1), (1, 0)], compute, ["one", "two"])
     validation.get_smoothed_values()
     assert calls == [2]
-
-
-def test_rows_of_an_iterator_reach_every_aggregator():
-    with metrics.aggregate(new_root=True) as validation, metrics.aggregate() as batch:
-        log_collected(iter([(0, 1), (1, 0)]), share_of_ones, ["share"])
-    assert validation.get_smoothed_values() == batch.get_smoothed_values() == {"share": 0.5}
