@@ -168,20 +168,15 @@ def test_probabilities_are_those_of_filling_the_mask(
     path = pretrained if model == "MAE-LM" else masked_language_model
     hub = MaelmModel.from_pretrained(str(path.parent), path.name, str(toy_data))
     texts = [row[0] for row in rows_of(task)[:6]]
-    template = "*cls**sent_0*_It_was*mask*,_the_old_one.*sep+*"
-    # Two words that are single pieces of this vocabulary.
-    answers = hub.classify_by_prompt(
-        texts, template, {"a": "the", "b": "of" if hub.tokenizer.encode("of")[1:] == [] else "a"}
-    )
-    filled = hub.fill_mask([f"{text} It was <mask>, the old one." for text in texts], topk=len(hub.dictionary))
-    word = "of" if hub.tokenizer.encode("of")[1:] == [] else "a"
-    start = {symbol: hub.dictionary[hub.tokenizer.encode(symbol)[0]] for symbol in ("the", word)}
-    assert all(piece.startswith("\u2581") for piece in start.values())
-    for answer, ((candidates),) in zip(answers, filled):
-        by_text = {candidate.text: candidate.probability for candidate in candidates}
+    template = "*cls**sent_0*_It_was*mask*_near_the_old_one.*sep+*"
+    whole = [symbol[1:] for symbol in hub.dictionary.symbols if symbol.startswith("\u2581") and symbol[1:].isalpha()]
+    words = sorted(whole, key=len)[-2:]
+    answers = hub.classify_by_prompt(texts, template, {"a": words[0], "b": words[1]})
+    filled = hub.fill_mask([f"{text} It was <mask> near the old one." for text in texts], topk=len(hub.dictionary))
+    for answer, (candidates,) in zip(answers, filled):
         first, second = (
-            next(value for text, value in by_text.items() if f"it was {symbol}, the old" in text.lower())
-            for symbol in ("the", word)
+            next(each.probability for each in candidates if each.text.lower().endswith(f" {word} near the old one."))
+            for word in words
         )
         assert answer["a"] == pytest.approx(first / (first + second), rel=1e-4)
 
@@ -200,7 +195,7 @@ def test_a_checkpoint_without_a_prompt_needs_one(pretrained: Path, toy_data: Pat
         (["--prompt", "GLUE"], "there is no prompt 'GLUE'"),
         (["--max-length", 600], "prompts have up to 600 tokens and the model has 512 positions: give --max-length 512"),
         (["--max-length", 8], "which leaves no room for sentences in 8"),
-        (["--examples", "nowhere"], "nowhere/train.tsv"),
+        (["--examples", "nowhere"], "nowhere/valid.tsv"),
         (["--train-subset", "other"], "other.tsv, line 2: the label 'desert' has no word"),
         (["--encoder-mask-fraction", 0.5, "--masked-input", "kept"], "goes with --masked-input dropped"),
     ],
