@@ -1,0 +1,262 @@
+"""Prompting through the real commands: fine-tuning with decoder and head, resumed, reloaded, scored; bad input."""
+
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from end_to_end.small import differences, results
+from end_to_end.test_distributed import run_ranks
+from end_to_end.toy import ROOT, TINY_TRAINING, TOPICS, losses, run, sentence
+from fairseq_maelm import MaelmHubInterface, MaelmModel
+
+PROMPT = """
+template: '*cls**sent_0*_This_is_near_the*mask*.*sep+*'
+label_words: {sea: harbour, kitchen: oven, court: bench, garden: orchard}
+metrics: [accuracy, mcc]
+max_length: 64
+"""
+WORDS = {"sea": "harbour", "kitchen": "oven", "court": "bench", "garden": "orchard"}
+TEMPLATE = "*cls**sent_0*_This_is_near_the*mask*.*sep+*"
+UPDATES = 30
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with topics.yaml, and the tables of which topic a sentence is about."""
+    folder = tmp_path_factory.mktemp("topics")
+    (folder / "topics.yaml").write_text(PROMPT)
+    generator = random.Random(3)
+    for split, examples in (("train", 160), ("valid", 42)):
+        rows = []
+        for _ in range(examples):
+            topic = generator.choice(sorted(TOPICS))
+            rows.append(f"{sentence(topic, generator)}\t{topic}\n")
+        (folder / f"{split}.tsv").write_text("".join(rows))
+    return folder
+
+
+def pretrain(toy_data: Path, folder: Path, *options: Any) -> Path:
+    run(
+        ["fairseq-train", toy_data, *TINY_TRAINING, "--save-dir", folder, "--max-update", 30, "--disable-validation"]
+        + list(options)
+    )
+    return folder / "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="module")
+def pretrained(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of MAE-LM."""
+    return pretrain(toy_data, tmp_path_factory.mktemp("maelm"))
+
+
+@pytest.fixture(scope="module")
+def masked_language_model(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of MLM: masks in the encoder, no decoder."""
+    return pretrain(toy_data, tmp_path_factory.mktemp("mlm"), "--masked-input", "kept", "--decoder-layers", 0)
+
+
+def training(data: Path, task: Path, checkpoint: Path, save_dir: Path, *options: Any) -> list[Any]:
+    """The command of prompt-based fine-tuning, a validation every ten updates, no dropout."""
+    return [
+        *["fairseq-train", data, "--task", "maelm_prompt", "--criterion", "maelm_prompt", "--arch", "maelm_tiny"],
+        *["--prompt", task / "topics.yaml", "--examples", task, "--several-pieces", "--save-dir", save_dir],
+        *["--finetune-from-model", checkpoint, "--batch-size", 16, "--required-batch-size-multiple", 1],
+        *["--optimizer", "fused_adamw", "--lr", "1e-3", "--lr-scheduler", "polynomial_decay", "--clip-norm", "1.0"],
+        *["--total-num-update", UPDATES, "--max-update", UPDATES, "--no-epoch-checkpoints", "--cpu"],
+        *["--validate-interval-updates", 10, "--save-interval-updates", 10, "--keep-interval-updates", 1],
+        *["--best-checkpoint-metric", "accuracy", "--maximize-best-checkpoint-metric", "--num-workers", 0],
+        *["--log-format", "json", "--log-interval", 1, "--dropout", 0, "--attention-dropout", 0, *options],
+    ]
+
+
+@pytest.fixture(scope="module")
+def fine_tuned(
+    toy_data: Path, task: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, str]:
+    """The folder and the log of a fine-tuning run."""
+    folder = tmp_path_factory.mktemp("tuned")
+    return folder, run(training(toy_data, task, pretrained, folder))
+
+
+def rows_of(task: Path) -> list[list[str]]:
+    return [line.split("\t") for line in (task / "valid.tsv").read_text().splitlines()]
+
+
+def accuracy(hub: MaelmHubInterface, rows: list[list[str]], **options: Any) -> float:
+    answers = hub.classify_by_prompt([row[0] for row in rows], **options)
+    assert all(sum(answer.values()) == pytest.approx(1, abs=1e-5) for answer in answers)
+    right = sum(max(answer, key=answer.__getitem__) == row[1] for answer, row in zip(answers, rows))
+    return 100 * right / len(rows)
+
+
+def test_fine_tuning_trains_encoder_decoder_and_head(fine_tuned: tuple[Path, str], pretrained: Path) -> None:
+    folder, output = fine_tuned
+    assert "dropping" not in output, "decoder and prediction head are kept"
+    before, after = (torch.load(path)["model"] for path in (pretrained, folder / "checkpoint_last.pt"))
+    assert before.keys() == after.keys()
+    changed = {name.split(".")[0] for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {"encoder", "decoder", "lm_head"}
+    assert losses(output, "valid")[-1] < losses(output, "valid")[0]
+    assert max(losses(output, "valid", "accuracy")) > 50, "four topics, all equally likely"
+
+
+def test_the_hub_and_the_command_give_the_figures_of_validation(
+    fine_tuned: tuple[Path, str], task: Path, toy_data: Path, tmp_path: Path
+) -> None:
+    folder, output = fine_tuned
+    last = losses(output, "valid", "accuracy")[-1], losses(output, "valid", "mcc")[-1]
+    # The prompt is in the checkpoint: neither its file nor the tables are asked for.
+    hub = MaelmModel.from_pretrained(str(folder), "checkpoint_last.pt", str(toy_data))
+    assert str(task) not in json.dumps(
+        {name: str(value) for name, value in hub.config.task.items() if name == "prompt"}
+    )
+    for options in ({}, {"batch_size": 5}, {"prompt": TEMPLATE, "label_words": WORDS, "several_pieces": True}):
+        assert accuracy(hub, rows_of(task), **options) == pytest.approx(last[0], abs=5e-3)
+    command = ["maelm", "prompt", folder / "checkpoint_last.pt", toy_data, "--examples", task / "valid.tsv"]
+    command += ["--device", "cpu", "--output", tmp_path / "predictions.tsv"]
+    figures = json.loads(run(command).splitlines()[-1])
+    assert figures["examples"] == 42
+    assert (figures["accuracy"], figures["mcc"]) == pytest.approx(last, abs=6e-3)
+    header, *lines = [line.split("\t") for line in (tmp_path / "predictions.tsv").read_text().splitlines()]
+    assert header == ["prediction", "p(sea)", "p(kitchen)", "p(court)", "p(garden)"]
+    right = sum(line[0] == row[1] for line, row in zip(lines, rows_of(task)))
+    assert len(lines) == 42 and 100 * right / 42 == pytest.approx(last[0], abs=6e-3)
+    assert "exists already" in run(command, check=False)
+
+
+def test_a_run_in_two_parts_is_the_same_run(
+    fine_tuned: tuple[Path, str], task: Path, toy_data: Path, pretrained: Path, tmp_path: Path
+) -> None:
+    # Stopped in the middle of the second epoch of ten updates.
+    run(training(toy_data, task, pretrained, tmp_path, "--max-update", 14))
+    output = run(training(toy_data, task, pretrained, tmp_path))
+    assert "Loaded checkpoint" in output and "loading pretrained model" not in output
+    assert not differences(results(fine_tuned[0] / "checkpoint_last.pt"), results(tmp_path / "checkpoint_last.pt"))
+    assert losses(output, "valid", "mcc")[-1] == losses(fine_tuned[1], "valid", "mcc")[-1]
+
+
+@pytest.mark.slow
+def test_two_ranks_give_the_figures_of_one(
+    fine_tuned: tuple[Path, str], task: Path, toy_data: Path, pretrained: Path, tmp_path: Path
+) -> None:
+    command = training(toy_data, task, pretrained, tmp_path / "run", "--batch-size", 8, "--batch-size-valid", 5)
+    output = run_ranks(command, 2, tmp_path)
+    for name in ("accuracy", "mcc", "loss"):
+        assert losses(output, "valid", name) == pytest.approx(losses(fine_tuned[1], "valid", name), abs=2e-3)
+
+
+def test_a_masked_language_model_is_asked_as_it_was_pretrained(
+    masked_language_model: Path, task: Path, toy_data: Path, tmp_path: Path
+) -> None:
+    command = training(toy_data, task, masked_language_model, tmp_path, "--decoder-layers", 0, "--max-update", 10)
+    run(command)
+    hub = MaelmModel.from_pretrained(str(tmp_path), "checkpoint_last.pt", str(toy_data))
+    assert hub.task.encoder_view.masked_input == hub.config.task.masked_input == "kept"
+    refused = run([*command[:2], *command[2:], "--masked-input", "dropped", "--reset-dataloader"], check=False)
+    assert "without a decoder nothing can predict the mask" in refused
+
+
+@pytest.mark.parametrize("model", ["MAE-LM", "MLM"])
+def test_probabilities_are_those_of_filling_the_mask(
+    model: str, pretrained: Path, masked_language_model: Path, task: Path, toy_data: Path
+) -> None:
+    path = pretrained if model == "MAE-LM" else masked_language_model
+    hub = MaelmModel.from_pretrained(str(path.parent), path.name, str(toy_data))
+    texts = [row[0] for row in rows_of(task)[:6]]
+    template = "*cls**sent_0*_It_was*mask*_near_the_old_one.*sep+*"
+    whole = [symbol[1:] for symbol in hub.dictionary.symbols if symbol.startswith("\u2581") and symbol[1:].isalpha()]
+    words = sorted(whole, key=len)[-2:]
+    answers = hub.classify_by_prompt(texts, template, {"a": words[0], "b": words[1]})
+    filled = hub.fill_mask([f"{text} It was <mask> near the old one." for text in texts], topk=len(hub.dictionary))
+    for answer, (candidates,) in zip(answers, filled):
+        first, second = (
+            next(each.probability for each in candidates if each.text.lower().endswith(f" {word} near the old one."))
+            for word in words
+        )
+        assert answer["a"] == pytest.approx(first / (first + second), rel=1e-4)
+
+
+def test_a_checkpoint_without_a_prompt_needs_one(pretrained: Path, toy_data: Path) -> None:
+    hub = MaelmModel.from_pretrained(str(pretrained.parent), pretrained.name, str(toy_data))
+    with pytest.raises(ValueError, match="was not fine-tuned with a prompt: give one"):
+        hub.classify_by_prompt(["a"])
+    with pytest.raises(ValueError, match="label words must be single pieces of the vocabulary"):
+        hub.classify_by_prompt(["a"], "SST-2")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--prompt", "GLUE"], "there is no prompt 'GLUE'"),
+        (["--max-length", 600], "prompts have up to 600 tokens and the model has 512 positions: give --max-length 512"),
+        (["--max-length", 8], "which leaves no room for sentences in 8"),
+        (["--examples", "nowhere"], "nowhere/valid.tsv"),
+        (["--train-subset", "other"], "other.tsv, line 2: the label 'desert' has no word"),
+        (["--encoder-mask-fraction", 0.5, "--masked-input", "kept"], "goes with --masked-input dropped"),
+    ],
+)
+def test_bad_input_stops_training_with_a_reason(
+    options: list[Any], message: str, task: Path, pretrained: Path, toy_data: Path, tmp_path: Path
+) -> None:
+    (task / "other.tsv").write_text("a ship\tsea\nsand\tdesert\n")
+    output = run(training(toy_data, task, pretrained, tmp_path / "run", *options), check=False)
+    assert message in output.splitlines()[-1]
+    assert not list(tmp_path.rglob("*.pt"))
+
+
+# The few-shot recipe
+
+
+def write_glue(folder: Path) -> Path:
+    """SST-2 in GLUE's layout: sentences about the sea are good."""
+    generator = random.Random(8)
+    (folder / "SST-2").mkdir(parents=True)
+    for split, examples in (("train", 60), ("dev", 20)):
+        rows = ["sentence\tlabel\n"]
+        for number in range(examples):
+            rows.append(f"{sentence('sea' if number % 2 else 'court', generator)} \t{number % 2}\n")
+        (folder / "SST-2" / f"{split}.tsv").write_text("".join(rows))
+    return folder
+
+
+def test_preparing_few_shot_splits(tmp_path: Path) -> None:
+    glue = write_glue(tmp_path / "glue")
+    command = ["maelm", "prepare-few-shot", glue, "--output", tmp_path / "splits"]
+    assert "these differ from the splits of Gao et al.: SST-2/16-100/train.tsv" in run(
+        [*command, "--seeds", 100, "--require-checksums"], check=False
+    ).replace("\n", " ")
+    assert not (tmp_path / "splits").exists()
+    output = run([*command, "--examples-per-label", 4])
+    assert "15 files in" in output
+    assert not list(tmp_path.rglob("*.partial"))
+    raw = (tmp_path / "splits" / "k-shot" / "SST-2" / "4-13" / "train.tsv").read_text().splitlines()
+    assert raw[0] == "sentence\tlabel" and sorted(line[-1] for line in raw[1:]) == ["0"] * 4 + ["1"] * 4
+    table = (tmp_path / "splits" / "tables" / "SST-2" / "4-13" / "train.tsv").read_text().splitlines()
+    assert table == [line.replace(" \t", "\t") for line in raw[1:]]
+    assert len((tmp_path / "splits" / "tables" / "SST-2" / "test.tsv").read_text().splitlines()) == 20
+    assert "exists already" in run(command, check=False)
+    assert "there is no task's train.tsv" in run(["maelm", "prepare-few-shot", tmp_path, "--output", "x"], check=False)
+
+
+@pytest.mark.slow
+def test_the_recipe_of_the_paper_s_table(pretrained: Path, toy_data: Path, tmp_path: Path) -> None:
+    run(["maelm", "prepare-few-shot", write_glue(tmp_path / "glue"), "--output", tmp_path / "splits"])
+    command = ["bash", ROOT / "examples" / "prompting" / "run.sh", pretrained, "--data", toy_data]
+    command += ["--splits", tmp_path / "splits", "--output", tmp_path / "runs", "--tasks", "SST-2", "--seeds", 100]
+    command += ["--batch-sizes", 8, "--learning-rates", "1e-3", "--updates", 4, "--validate-every", 2]
+    command += ["--several-pieces"]
+    table = run(command).splitlines()[-11:]
+    rows = [re.split(r" *\| *", line.strip("| ")) for line in table if "this checkpoint" in line]
+    assert [row[0] for row in rows] == ["zero-shot", "head", "prompt"]
+    assert all(0 <= float(row[2]) <= 100 for row in rows)
+    # Everything is there already: nothing is trained again.
+    logs = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("train.log")}
+    assert len(logs) == 2
+    assert run(command).splitlines()[-11:] == table
+    assert logs == {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("train.log")}
+    assert "have other settings" in run([*command, "--updates", 5], check=False)
