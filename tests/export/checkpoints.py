@@ -72,7 +72,7 @@ def write_checkpoint(
         register(head, outputs)
     for parameter in model.parameters():
         parameter.data = torch.randn_like(parameter) * scale
-    options = {field.name: getattr(config, field.name) for field in fields(MaelmModelConfig) if field.name != "_name"}
+    options = {name: getattr(config, name) for name in _own_options(MaelmModelConfig)}
     state = {
         "cfg": {
             "_name": None,
@@ -100,5 +100,14 @@ def str_or_number(value: Any) -> Any:
 
 
 def _task_defaults(data: Path) -> dict[str, Any]:
-    defaults = {field.name: str_or_number(field.default) for field in fields(MaelmTaskConfig)}
+    defaults = {name: str_or_number(default) for name, default in _own_options(MaelmTaskConfig).items()}
     return {**defaults, "_name": "maelm", "data": str(data), "seed": 1}
+
+
+def _own_options(dataclass: Any) -> dict[str, Any]:
+    """Names and defaults, without options that stand for some of fairseq's own."""
+    return {
+        field.name: field.default
+        for field in fields(dataclass)
+        if not field.name.startswith("_") and "${" not in str(field.default)
+    }
