@@ -15,6 +15,7 @@ from fairseq_maelm.export.content import choose_content
 from fairseq_maelm.export.folder import whole_folder
 from fairseq_maelm.export.hard_strings import HARD_STRINGS
 from fairseq_maelm.export.run import ExportSettings
+from fairseq_maelm.export.sentence_vectors import sentence_vectors_of
 from fairseq_maelm.export.source import Source, load_source
 from fairseq_maelm.export.tokenizer import build_tokenizer, tokenizer_files
 from fairseq_maelm.export.verification import Agreement, verify_tokenizer
@@ -123,11 +124,10 @@ def _content(source: Source, settings: ExportSettings) -> Content:
 
 
 def _graph(source: Source, content: Content) -> EncoderGraph:
-    task = source.config["task"]
-    pooling = getattr(task, "pooling", None) if content.head is None else None
-    cosine = str(getattr(task, "similarity", "cosine")) == "cosine"
-    name = None if pooling is None else str(pooling)
-    return EncoderGraph(source.model, content.head, name, name is not None and cosine).eval()
+    vectors = sentence_vectors_of(source)
+    if vectors is None or content.architecture != "encoder":
+        return EncoderGraph(source.model, content.head).eval()
+    return EncoderGraph(source.model, None, vectors.pooling, vectors.normalized).eval()
 
 
 def _sequences(source: Source, texts: Optional[Path]) -> list[np.ndarray]:
