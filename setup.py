@@ -39,6 +39,7 @@ INSTALL_REQUIRES = [
 EXTRAS_REQUIRE = {
     "hf": ["safetensors>=0.4", "tokenizers>=0.20", "transformers>=4.46", "protobuf>=4"],
     "onnx": ["onnx>=1.17", "onnxscript>=0.2", "onnxruntime>=1.20"],
+    "sentence-transformers": ["sentence-transformers>=3"],
     "plots": ["matplotlib>=3.8"],
     "slurm": ["submitit>=1.5,<2"],
     "tagging": ["seqeval>=1.2.2,<2"],

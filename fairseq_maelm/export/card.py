@@ -56,10 +56,11 @@ def model_card(
         use: lines of Python for a folder that transformers does not open.
         more: further sections.
     """
+    held = "ONNX files" if use else f"the class `{content.class_name}`"
     how = f"```python\n{use or usage(content, name)}\n```" + ("" if use else f"\n\n{_notes(content)}")
     sections = [
         _front_matter(content, licence, "onnx" if use else "transformers"),
-        f"# {name}\n\n{_summary(source, content)}",
+        f"# {name}\n\n{_summary(source)} The folder holds {held}.",
         f"## Use\n\n{how}",
         f"## Training\n\n{_table(_training(source))}",
         f"### Hyper-parameters\n\n{_table(_hyper_parameters(source))}",
@@ -81,7 +82,7 @@ def _front_matter(content: Content, licence: Optional[str], library: str) -> str
     return "\n".join(["---", *lines, "---"])
 
 
-def _summary(source: Source, content: Content) -> str:
+def _summary(source: Source) -> str:
     config, model = source.config["model"], source.model
     parameters = sum(parameter.numel() for parameter in model.parameters())
     relative = "no relative positions"
@@ -93,8 +94,7 @@ def _summary(source: Source, content: Content) -> str:
     return (
         f"A text encoder trained with fairseq and fairseq_maelm, {about}: {config.encoder_layers} layers of width "
         f"{config.encoder_embed_dim} with {config.encoder_attention_heads} heads, {relative}, {config.max_positions} "
-        f"positions, {len(source.dictionary):,} symbols; {parameters:,} parameters in the checkpoint. The folder holds "
-        f"the class `{content.class_name}`."
+        f"positions, {len(source.dictionary):,} symbols; {parameters:,} parameters in the checkpoint."
     )
 
 

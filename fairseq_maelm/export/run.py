@@ -14,6 +14,7 @@ from fairseq_maelm.export.card import model_card
 from fairseq_maelm.export.configuration import Content, configuration
 from fairseq_maelm.export.content import choose_content
 from fairseq_maelm.export.folder import whole_folder
+from fairseq_maelm.export.sentence_vectors import verify_sentence_vectors, write_sentence_vectors
 from fairseq_maelm.export.source import Source, load_source
 from fairseq_maelm.export.tokenizer import build_tokenizer, tokenizer_files
 from fairseq_maelm.export.verification import Agreement, verify_model, verify_tokenizer
@@ -89,8 +90,9 @@ def export(checkpoint: Path, data: Path, output: Path, settings: ExportSettings)
             build_tokenizer(source.sentencepiece, source.dictionary), source.model.max_positions()
         ).items():
             (folder / name).write_text(text, encoding="utf-8")
+        write_sentence_vectors(source, content, folder)
         differences = verify_tokenizer(source, folder)
-        agreements = verify_model(source, content, folder)
+        agreements = verify_model(source, content, folder) + verify_sentence_vectors(source, content, folder)
         card = model_card(source, content, settings.name or output.name, settings.licence, agreements, differences)
         (folder / "README.md").write_text(card, encoding="utf-8")
     return Export(output, content, agreements, differences)

@@ -8,12 +8,14 @@ from typing import Any, Optional
 
 import numpy as np
 
+from fairseq_maelm.corpus.vocabulary import FAIRSEQ_SYMBOLS
 from fairseq_maelm.export.card import model_card
 from fairseq_maelm.export.configuration import Content
 from fairseq_maelm.export.content import choose_content
 from fairseq_maelm.export.folder import whole_folder
 from fairseq_maelm.export.hard_strings import HARD_STRINGS
 from fairseq_maelm.export.run import ExportSettings
+from fairseq_maelm.export.sentence_vectors import sentence_vectors_of
 from fairseq_maelm.export.source import Source, load_source
 from fairseq_maelm.export.tokenizer import build_tokenizer, tokenizer_files
 from fairseq_maelm.export.verification import Agreement, verify_tokenizer
@@ -101,7 +103,7 @@ def export_onnx(
         (folder / FACTS_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         name = settings.name or output.name
         more = [] if loss is None else [f"## 8 bits\n\n`{QUANTISED_FILE}`: {loss.describe()}."]
-        use = _use(content, graph, name)
+        use = _use(graph, name)
         card = model_card(source, content, name, settings.licence, agreements, differences, use, more)
         (folder / "README.md").write_text(card, encoding="utf-8")
     return OnnxExport(output, graph.outputs, agreements, loss, sizes)
@@ -111,21 +113,21 @@ def _content(source: Source, settings: ExportSettings) -> Content:
     architecture = settings.architecture
     if architecture == "masked-lm":
         raise ValueError(
-            "the format onnx holds encoders and fine-tuned heads; masked tokens, which leave the encoder's input and come "
-            "back in the decoder's, are filled by --format maelm"
+            "the format onnx holds encoders and fine-tuned heads; masked tokens, which leave the encoder's input and "
+            "come back in the decoder's, are filled by --format maelm"
         )
-    if architecture is None and settings.head is None and not source.model.classification_heads:
+    fine_tuned = source.model.lm_head is None and bool(source.model.classification_heads)
+    if architecture is None and settings.head is None and not fine_tuned:
         architecture = "encoder"
     # Whatever the relative positions are: the form that holds every model.
     return choose_content(source, "maelm", architecture, settings.head, settings.labels)
 
 
 def _graph(source: Source, content: Content) -> EncoderGraph:
-    task = source.config["task"]
-    pooling = getattr(task, "pooling", None) if content.head is None else None
-    cosine = str(getattr(task, "similarity", "cosine")) == "cosine"
-    name = None if pooling is None else str(pooling)
-    return EncoderGraph(source.model, content.head, name, name is not None and cosine).eval()
+    vectors = sentence_vectors_of(source)
+    if vectors is None or content.architecture != "encoder":
+        return EncoderGraph(source.model, content.head).eval()
+    return EncoderGraph(source.model, None, vectors.pooling, vectors.normalized).eval()
 
 
 def _sequences(source: Source, texts: Optional[Path]) -> list[np.ndarray]:
@@ -145,8 +147,11 @@ def _sequences(source: Source, texts: Optional[Path]) -> list[np.ndarray]:
 
 
 def _write_tokenizer(source: Source, folder: Path) -> dict[str, str]:
-    tokenizer = build_tokenizer(source.sentencepiece, source.dictionary)
-    for name, text in tokenizer_files(tokenizer, source.model.max_positions()).items():
+    tokenizer, positions = build_tokenizer(source.sentencepiece, source.dictionary), source.model.max_positions()
+    # Without transformers nobody else says how a batch is made.
+    tokenizer.enable_padding(pad_id=source.dictionary.pad(), pad_token=FAIRSEQ_SYMBOLS[source.dictionary.pad()])
+    tokenizer.enable_truncation(positions)
+    for name, text in tokenizer_files(tokenizer, positions).items():
         (folder / name).write_text(text, encoding="utf-8")
     return verify_tokenizer(source, folder)
 
@@ -175,17 +180,16 @@ def _facts(
     }
 
 
-def _use(content: Content, graph: EncoderGraph, name: str) -> str:
+def _use(graph: EncoderGraph, name: str) -> str:
     """Lines of Python that need onnxruntime and tokenizers, and neither torch nor transformers."""
     results = ", ".join({SCORES: "scores", STATES: "states"}.get(output, "vectors") for output in graph.outputs)
-    limit = graph.embed_positions.num_embeddings
+    rows = {"input_ids": "ids", "attention_mask": "attention_mask"}
+    inputs = ", ".join(f'"{key}": numpy.array([row.{value} for row in batch])' for key, value in rows.items())
     lines = [
         "import numpy, onnxruntime, tokenizers",
         f'tokenizer = tokenizers.Tokenizer.from_file("{name}/tokenizer.json")',
-        f'tokenizer.enable_padding(pad_id=1, pad_token="<pad>"), tokenizer.enable_truncation({limit})',
         f'session = onnxruntime.InferenceSession("{name}/{MODEL_FILE}")',
         'batch = tokenizer.encode_batch(["A sentence.", "And one more."])',
-        'inputs = {"input_ids": [each.ids for each in batch], "attention_mask": [each.attention_mask for each in batch]}',
-        f"[{results}] = session.run(None, {{key: numpy.array(rows) for key, rows in inputs.items()}})",
+        f"[{results}] = session.run(None, {{{inputs}}})",
     ]
     return "\n".join(lines)

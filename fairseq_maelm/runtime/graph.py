@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_maelm.export.sentence_vectors import POOLINGS
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.modules.transformer import TransformerLayer
 
@@ -13,8 +14,6 @@ INPUTS = ("input_ids", "attention_mask")
 
 # What a graph may give: states of all tokens, scores of a fine-tuned head, or one vector for each text.
 STATES, SCORES, EMBEDDING = "last_hidden_state", "logits", "sentence_embedding"
-
-POOLINGS = ("mean", "first")
 
 
 class EncoderGraph(nn.Module):

@@ -12,7 +12,8 @@ from end_to_end.toy import write_corpus
 from fairseq.data import Dictionary
 from fairseq.models.roberta import RobertaModel, base_architecture
 
-from fairseq_maelm.corpus.vocabulary import MODEL_FILE, train_sentencepiece, write_dictionary
+from fairseq_maelm.corpus.vocabulary import MODEL_FILE, load_sentencepiece, train_sentencepiece, write_dictionary
+from fairseq_maelm.export.tokenizer import build_tokenizer
 from fairseq_maelm.libraries import import_transformers
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -78,35 +79,14 @@ def between(inner: Any, first: str, last: str) -> Any:
     return inner
 
 
-def unigram(folder: Path) -> tuple[Any, bytes]:
+def pieces(folder: Path) -> tuple[Any, bytes]:
     """A sentencepiece model, and the tokenizer.json that belongs to it, numbered as XLM-R's."""
-    model = train_sentencepiece(iter(corpus(folder) * 2), 200, "identity", 1.0)
-    import sentencepiece
-
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    pieces = [processor.id_to_piece(number) for number in range(3, processor.get_piece_size())]
-    vocabulary = {piece: number for number, piece in enumerate([*SPECIAL, *pieces])}
-    scores = {piece: processor.get_score(number) for number, piece in enumerate(pieces, 3)}
-    splits = [
-        (scores[piece], piece[:cut], piece[cut:])
-        for piece in pieces
-        for cut in range(1, len(piece))
-        if piece[:cut] in vocabulary and piece[cut:] in vocabulary
-    ]
-    merges = [(left, right) for _, left, right in sorted(splits, key=lambda split: -split[0])]
-    inner = tokenizers.Tokenizer(
-        tokenizers.models.BPE(vocab=vocabulary, merges=merges, unk_token="<unk>", fuse_unk=True)
-    )
-    inner.normalizer = tokenizers.normalizers.Sequence(
-        [
-            tokenizers.normalizers.Replace(tokenizers.Regex(r"\s+"), " "),
-            tokenizers.normalizers.Strip(left=True, right=True),
-        ]
-    )
-    inner.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
-    inner.decoder = tokenizers.decoders.Metaspace()
-    inner.add_special_tokens([*SPECIAL, tokenizers.AddedToken("<mask>", lstrip=True)])
-    return between(inner, "<s>", "</s>"), model
+    model = train_sentencepiece(iter(corpus(folder)), 200, "nmt_nfkc", 1.0)
+    (folder / MODEL_FILE).write_bytes(model)
+    write_dictionary(load_sentencepiece(model), folder / "dict.txt")
+    dictionary = Dictionary.load(str(folder / "dict.txt"))
+    dictionary.add_symbol("<mask>")
+    return build_tokenizer(folder / MODEL_FILE, dictionary), model
 
 
 def save(folder: Path, family: str, tokenizer: Any, rows: int, names: dict[str, str] = NAMES, **changes: Any) -> Path:

@@ -43,7 +43,7 @@ def mpnet(folder: Path) -> Path:
 
 
 def xlm_roberta(folder: Path) -> Path:
-    tokenizer, model = sources.unigram(sources.folder_of(folder))
+    tokenizer, model = sources.pieces(sources.folder_of(folder))
     sources.save(folder, "XLMRoberta", tokenizer, tokenizer.get_vocab_size(), type_vocab_size=1)
     (folder / MODEL_FILE).write_bytes(model)
     return folder
