@@ -19,7 +19,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("tasks", ("tasks",)),
     (
         "hub, export and analysis",
-        ("models.hub", "export", "analysis", "finetune", "tagging.predict", "tagging.tag_command"),
+        ("models.hub", "export", "analysis", "finetune", "adaptation", "tagging.predict", "tagging.tag_command"),
     ),
     ("registration", ("",)),
     ("command line", ("cli",)),
