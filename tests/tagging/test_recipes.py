@@ -19,7 +19,7 @@ def test_recipe(path: Path) -> None:
     assert set(recipe["search"]) == {"lr", "batch-size", "epochs", "warm-up"}
     assert all(isinstance(value, (int, float)) for values in recipe["search"].values() for value in values)
     assert recipe["metric"] in recipe["figures"] and set(recipe["figures"]) <= set(ENTITY_FIGURES)
-    words = ["data"]
+    words = ["data", "--arch", "maelm_tiny"]
     for name, value in recipe["options"].items():
         words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
     args = options.parse_args_and_arch(options.get_training_parser(), words)
