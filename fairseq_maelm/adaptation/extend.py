@@ -102,20 +102,24 @@ def extend_vocabulary(
             "that the vocabulary cuts"
         )
     model = with_pieces((data / MODEL_FILE).read_bytes(), [merge.piece for merge in merges])
+    _write(output, model, merges, state, old_dictionary)
+    _report(words, processor, load_sentencepiece(model), merges)
+    return merges
+
+
+def _write(output: Path, model: bytes, merges: Sequence[Merge], state: dict[str, Any], old_dictionary: Any) -> None:
     partial = output.with_name(output.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     (partial / MODEL_FILE).write_bytes(model)
     write_dictionary(load_sentencepiece(model), partial / DICTIONARY_FILE)
-    lines = [f"{merge.piece}\t{merge.count}\t{' '.join(merge.parts)}\n" for merge in merges]
+    lines = [f"{merge.piece}\t{merge.frequency}\t{' '.join(merge.parts)}\n" for merge in merges]
     (partial / PIECES_FILE).write_text("".join(lines), encoding="utf-8")
     new_dictionary = load_dictionary(str(partial))
     parts = [[old_dictionary.index(part) for part in merge.parts] for merge in merges]
     extend_state(state, parts, dictionary_fingerprint(new_dictionary))
     torch.save(state, partial / CHECKPOINT_FILE)
     os.replace(partial, output)
-    _report(words, processor, load_sentencepiece(model), merges)
-    return merges
 
 
 def _check(state: dict[str, Any], checkpoint: Path, dictionary: Any) -> None:

@@ -20,12 +20,12 @@ class Merge(NamedTuple):
     Attributes:
         piece: its spelling.
         parts: the pieces of the old vocabulary that it is made of, two or more.
-        count: how often the pair of pieces stood in the text when it was merged.
+        frequency: how often the pair of pieces stood in the text when it was merged.
     """
 
     piece: str
     parts: Pieces
-    count: int
+    frequency: int
 
 
 def learn_merges(words: Mapping[Pieces, int], number: int, least_count: int, known: frozenset[str]) -> list[Merge]:

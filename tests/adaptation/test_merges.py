@@ -44,9 +44,9 @@ def test_every_piece_is_made_of_pieces_there_were_and_was_the_most_frequent_pair
             for pair in zip(pieces, pieces[1:]):
                 if "".join(pair) not in seen:
                     counts[pair] = counts.get(pair, 0) + words[word]
-        assert merge.count == max(counts.values())
+        assert merge.frequency == max(counts.values())
         pairs = sorted(pair for pair in counts if "".join(pair) == merge.piece)
-        assert counts[min(pairs, key=lambda pair: (-counts[pair], pair))] == merge.count
+        assert counts[min(pairs, key=lambda pair: (-counts[pair], pair))] == merge.frequency
         for pieces in current.values():
             for pair in sorted({pair for pair in zip(pieces, pieces[1:]) if "".join(pair) == merge.piece}):
                 pieces[:] = merged(pieces, pair)

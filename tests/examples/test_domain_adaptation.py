@@ -1,0 +1,99 @@
+"""The recipe that adapts an encoder to a domain and compares it with itself before."""
+
+import csv
+import importlib.util
+import json
+import random
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from end_to_end.toy import ROOT, TINY_TRAINING, TOPICS, run, sentence, toy_data, write_corpus
+
+__all__ = ["toy_data"]
+
+RECIPE = ROOT / "examples" / "domain_adaptation"
+
+
+def tables() -> ModuleType:
+    """Import the script, which is no module of the package."""
+    specification = importlib.util.spec_from_file_location("tables", RECIPE / "tables.py")
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def write_records(path: Path, number: int, seed: int) -> None:
+    generator = random.Random(seed)
+    lines = []
+    for _ in range(number):
+        topic = generator.choice(sorted(TOPICS))
+        lines.append(json.dumps({"text": sentence(topic, generator) + "\n\tMore.", "label": topic}))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def test_tasks_are_found_and_must_be_whole(tmp_path: Path) -> None:
+    for name, kind in (("b", "jsonl"), ("a", "conll")):
+        (tmp_path / name).mkdir()
+        for split in ("train", "dev", "test"):
+            (tmp_path / name / f"{split}.{kind}").touch()
+    assert list(tables().tasks_in(tmp_path).items()) == [("a", "conll"), ("b", "jsonl")]
+    (tmp_path / "a" / "dev.conll").unlink()
+    with pytest.raises(SystemExit, match="there is no .*dev.conll"):
+        tables().tasks_in(tmp_path)
+    with pytest.raises(SystemExit, match="has no folder with train, dev and test"):
+        tables().tasks_in(tmp_path / "b")
+
+
+def test_records_become_lines_of_a_table(tmp_path: Path) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.tsv"
+    records = [("a\tb\nc", "x"), ("d", "x"), ("e", "x"), ("f", "y z")]
+    source.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in records))
+    tables().write_table(source, target, None)
+    assert target.read_text() == "a b c\tx\nd\tx\ne\tx\nf\ty z\n"
+    tables().write_table(source, target, 3)
+    assert target.read_text() == "a b c\tx\nd\tx\nf\ty z\n", "every label is among the first ones"
+    for line, message in (
+        ('{"text": "a"}', "line 1 is no record"),
+        ('{"text": " ", "label": 1}', "line 1 has an empty"),
+    ):
+        source.write_text(line + "\n")
+        with pytest.raises(SystemExit, match=message):
+            tables().write_table(source, target, None)
+
+
+def test_the_table_holds_medians_and_spread(tmp_path: Path) -> None:
+    scores = {
+        ("t", model, seed): score + seed for model, score in (("before", 50.0), ("after", 53.5)) for seed in (1, 2, 6)
+    }
+    table = tables().write_results(scores, {"t": "macro F1"}, tmp_path)
+    assert table.splitlines()[2] == "| t | macro F1 | 52.0 (51.0 to 56.0) | 55.5 (54.5 to 59.5) | +3.5 |"
+    with open(tmp_path / "results.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    assert len(rows) == 7 and rows[1] == ["t", "macro F1", "before", "1", "51.0"]
+
+
+@pytest.mark.slow
+def test_the_recipe_from_text_to_table(toy_data: Path, tmp_path: Path) -> None:
+    own = ["--max-positions", 64, "--max-update", 2, "--disable-validation", "--tokens-per-sample", 48]
+    run(["fairseq-train", toy_data, *TINY_TRAINING, *own, "--save-dir", tmp_path / "pretrained"])
+    folder = tmp_path / "folder"
+    (folder / "topics").mkdir(parents=True)
+    write_corpus(folder / "toy_train.txt", documents=6, seed=5)
+    write_corpus(folder / "toy_valid.txt", documents=2, seed=6)
+    for split, number in (("train", 24), ("dev", 12), ("test", 12)):
+        write_records(folder / "topics" / f"{split}.jsonl", number, seed=len(split))
+    command = ["bash", RECIPE / "run.sh", folder, tmp_path / "pretrained" / "checkpoint_last.pt", toy_data]
+    command += [tmp_path / "out", "--seeds", 1, "--updates", 4, "--interval", 2, "--batch-size", 4, "--epochs", 1]
+    command += ["--general-loss-bound", 5, "--train-options=--cpu", "--remove-runs"]
+    output = run(command, environment={"GPUS": "0"})
+    table = (tmp_path / "out" / "table.md").read_text()
+    assert output.endswith(table) and table.splitlines()[2].startswith("| topics | macro F1 | ")
+    score = json.loads((tmp_path / "out" / "scores" / "topics_after_1.json").read_text())
+    assert 0 <= score["macro F1"] <= 100 and score["accuracy"] == pytest.approx(round(score["accuracy"] * 0.12) / 0.12)
+    log = (tmp_path / "out" / "logs" / "adaptation.log").read_text()
+    assert "general loss before the first update" in log and "Loaded checkpoint" in log
+
+    again = run(command, environment={"GPUS": "0"})
+    assert "running" not in again and again.endswith(table), "everything is there"
