@@ -44,6 +44,11 @@ class MaelmRetrievalCriterion(FairseqCriterion):
             raise ValueError(f"--temperature must be positive and is {temperature}")
         self.temperature = temperature
 
+    @classmethod
+    def build_criterion(cls, cfg: Any, task: Any) -> "MaelmRetrievalCriterion":
+        """Build the criterion; called by fairseq."""
+        return cls(task, cfg.temperature)
+
     def forward(self, model: Any, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, int, Dict[str, Any]]:
         """Compute the loss of one batch of pairs, or embed one batch of a validation split.
 
