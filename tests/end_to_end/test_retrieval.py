@@ -23,8 +23,8 @@ PAIRS = 31  # Two ranks have 16 and 15 of them.
 TRAINING = [
     *["--task", "maelm_retrieval", "--arch", "maelm_tiny", "--criterion", "maelm_retrieval", "--max-positions", "64"],
     *["--tokens-per-sample", "24", "--hard-negatives", "2", "--temperature", "0.1"],
-    # Adam divides by the gradients' size: with a small epsilon, rounding decides where parameters of hardly any gradient
-    # go, and runs whose batches are cut in other ways could not be compared.
+    # Adam divides by the gradients' size: with a small epsilon, rounding decides where parameters go that have hardly
+    # any gradient, and runs whose batches are cut in other ways could not be compared.
     *["--optimizer", "fused_adamw", "--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-3", "--clip-norm", "0"],
     *["--lr-scheduler", "polynomial_decay", "--lr", "2e-3", "--warmup-updates", "2", "--total-num-update", "30"],
     *[
