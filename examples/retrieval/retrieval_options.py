@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the options of fairseq-train that a retrieval task and a checkpoint decide, one word a line; for finetune.sh."""
+"""Write the options of fairseq-train that a retrieval task and a checkpoint decide, a word a line; for finetune.sh."""
 
 import argparse
 import math
