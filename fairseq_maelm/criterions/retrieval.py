@@ -44,6 +44,11 @@ class MaelmRetrievalCriterion(FairseqCriterion):
             raise ValueError(f"--temperature must be positive and is {temperature}")
         self.temperature = temperature
 
+    @classmethod
+    def build_criterion(cls, cfg: Any, task: Any) -> "MaelmRetrievalCriterion":
+        """Build the criterion; called by fairseq."""
+        return cls(task, cfg.temperature)
+
     def forward(self, model: Any, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, int, Dict[str, Any]]:
         """Compute the loss of one batch of pairs, or embed one batch of a validation split.
 
@@ -51,12 +56,12 @@ class MaelmRetrievalCriterion(FairseqCriterion):
             the loss in nats, summed over this rank's Q queries; Q, by which fairseq divides the gradient; and the
             figures to log, all of them sums. Of a validation split the loss is 0.
         """
-        if not self.training:
-            return self._collect(model, sample)
-        queries = self.task.embed(model, sample["net_input"])
         # Where ranks have different numbers of batches, fairseq fills up with a batch that must not count, not even as
         # negatives of the other ranks. It may be one of the last validation.
         ignored = bool(sample.get("ignored"))
+        if "split" in sample and not ignored:
+            return self._collect(model, sample)
+        queries = self.task.embed(model, sample["net_input"])
         if ignored:
             documents, ids = queries[:0], sample["id"][:0]
         else:

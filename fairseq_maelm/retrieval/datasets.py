@@ -56,7 +56,7 @@ class Texts:
 
     def largest_token(self, block: int = 1 << 24) -> int:
         """The highest symbol of the file, which tells whether it fits a dictionary."""
-        tokens = np.memmap(data_file_path(self._prefix), dtype=self._items.dtype, mode="r")
+        tokens = np.memmap(data_file_path(self._prefix), dtype=self._items._index.dtype, mode="r")
         return max(int(tokens[first : first + block].max()) for first in range(0, len(tokens), block))
 
 

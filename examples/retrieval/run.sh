@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# A retrieval task in BEIR layout from end to end: prepare, search with the encoder as pretraining left it, fine-tune,
+# search again, and a table of both on the test queries.
+#
+#     bash examples/retrieval/run.sh BEIR DATA CHECKPOINT OUTPUT [FAIRSEQ OPTIONS]
+#
+# BEIR        folder with corpus.jsonl, queries.jsonl and qrels/{train,test}.tsv, perhaps dev.tsv
+# DATA        folder of `maelm prepare` that the checkpoint was pretrained on
+# CHECKPOINT  of pretraining
+# OUTPUT      folder for everything that is made; what is there already is not made again
+#
+# Environment variables: those of finetune.sh, and
+#     VALID_FRACTION       0.1     of the training queries, held out where there is no dev.tsv
+set -euo pipefail
+
+FOLDER=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+ROOT=$(cd "$FOLDER/../.." && pwd)
+
+if (($# < 4)); then
+    printf 'usage: run.sh BEIR DATA CHECKPOINT OUTPUT [FAIRSEQ OPTIONS]\n' >&2
+    exit 2
+fi
+BEIR=$1 DATA=$2 CHECKPOINT=$3 OUTPUT=$4
+shift 4
+: "${VALID_FRACTION:=0.1}" "${MAX_TOKENS:=256}"
+export MAX_TOKENS
+
+maelm() {
+    PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} python -m fairseq_maelm.cli "$@"
+}
+
+HELD_OUT=(--valid-fraction "$VALID_FRACTION")
+if [[ -f $BEIR/qrels/dev.tsv ]]; then HELD_OUT=(); fi
+if [[ ! -d $OUTPUT/task ]]; then
+    mkdir -p "$OUTPUT"
+    maelm prepare-retrieval "$BEIR" --data "$DATA" --output "$OUTPUT/task" "${HELD_OUT[@]}"
+fi
+
+# find_documents NAME CHECKPOINT [EMBED OPTIONS]: embed corpus and queries and search.
+find_documents() {
+    local name=$1 checkpoint=$2
+    shift 2
+    if [[ -f $OUTPUT/$name.run ]]; then return; fi
+    maelm embed "$BEIR/corpus.jsonl" --checkpoint "$checkpoint" --data "$OUTPUT/task" \
+        --output "$OUTPUT/$name/documents" "$@"
+    maelm embed "$BEIR/queries.jsonl" --checkpoint "$checkpoint" --data "$OUTPUT/task" \
+        --output "$OUTPUT/$name/queries" "$@"
+    maelm search "$OUTPUT/$name/queries" "$OUTPUT/$name/documents" --output "$OUTPUT/$name.run"
+}
+
+# Both searches cut texts at the same length.
+LENGTH=$(python "$FOLDER/retrieval_options.py" "$OUTPUT/task" "$CHECKPOINT" --epochs 1 --batch-size 1 \
+    --warm-up-proportion 0 --max-tokens "$MAX_TOKENS" | sed -n '/^--tokens-per-sample$/{n;p}')
+
+find_documents before "$CHECKPOINT" --pooling "${POOLING:-mean}" --similarity "${SIMILARITY:-cosine}" \
+    --max-tokens "$LENGTH"
+if [[ ! -f $OUTPUT/after.run ]]; then
+    bash "$FOLDER/finetune.sh" "$OUTPUT/task" "$CHECKPOINT" "$OUTPUT/checkpoints" "$@"
+fi
+find_documents after "$OUTPUT/checkpoints/checkpoint_best.pt"
+
+maelm evaluate-retrieval "$OUTPUT/before.run" "$OUTPUT/after.run" --qrels "$OUTPUT/task/qrels/test.tsv" |
+    tee "$OUTPUT/results.md"
