@@ -1,7 +1,7 @@
 """The hub interface: a checkpoint in the hands of somebody who has sentences and no batches."""
 
 import os
-from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, List, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
 import torch
@@ -15,12 +15,11 @@ from fairseq_maelm.data.dataset import pad_rows
 from fairseq_maelm.data.encoder_view import EncoderView
 from fairseq_maelm.data.tokenizer import MASK, TextTokenizer, open_tokenizer
 from fairseq_maelm.models.checkpoint import register_heads
+from fairseq_maelm.models.hub_answers import AnswersQuestions
 from fairseq_maelm.models.hub_embedding import EmbedsTexts
+from fairseq_maelm.models.hub_prompts import ClassifiesByPrompt
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.models.masked_tokens import masked_token_logits
-from fairseq_maelm.prompting import inference
-from fairseq_maelm.prompting.prompts import Prompt
-from fairseq_maelm.squad.inference import SpanAnswer, answer_questions, choose
 
 
 class MaskCandidate(NamedTuple):
@@ -37,7 +36,7 @@ class MaskCandidate(NamedTuple):
     text: str
 
 
-class MaelmHubInterface(EmbedsTexts, nn.Module):
+class MaelmHubInterface(EmbedsTexts, AnswersQuestions, ClassifiesByPrompt, nn.Module):
     """A model with its task and tokenizer; ``load`` and ``MaelmModel.from_pretrained`` make it, ready for inference.
 
     It moves between devices as any module: ``interface.cuda()``.
@@ -161,35 +160,6 @@ class MaelmHubInterface(EmbedsTexts, nn.Module):
             text if isinstance(text, str) else " ".join(text),
         )
 
-    def classify_by_prompt(
-        self,
-        texts: Sequence[Union[str, Sequence[str]]],
-        prompt: Union[str, Prompt, None] = None,
-        label_words: Optional[Mapping[str, str]] = None,
-        several_pieces: bool = False,
-        batch_size: int = 32,
-    ) -> List[Dict[str, float]]:
-        """Classify texts by the words that the decoder puts at a template's mask; no head is needed.
-
-        Args:
-            texts: sentences, or pairs and more for templates that have as many.
-            prompt: name of a GLUE task, a .yaml or .json file, or, with ``label_words``, a template; by default the
-                prompt that the checkpoint was fine-tuned with.
-            label_words: label -> word.
-            several_pieces: allow label words of several pieces, scored by their mean log-probability.
-            batch_size: examples of a batch.
-
-        Returns:
-            for each text, label -> probability among the labels. Of a regression the labels are its two bounds.
-
-        Raises:
-            ValueError: if the prompt is missing or wrong, or the checkpoint cannot fill masks.
-        """
-        prompter = inference.find_prompter(self, prompt, label_words, several_pieces)
-        examples = [prompter.encode([text] if isinstance(text, str) else text) for text in texts]
-        probabilities = inference.score(self, prompter, examples, batch_size).softmax(dim=-1).tolist()
-        return [dict(zip(prompter.prompt.labels, row)) for row in probabilities]
-
     def register_classification_head(self, name: str, num_classes: int, **options: Any) -> None:
         """Add a head with fresh weights; see ``MaelmModel.register_classification_head``."""
         self.model.register_classification_head(name, num_classes, **options)
@@ -215,24 +185,6 @@ class MaelmHubInterface(EmbedsTexts, nn.Module):
         self._check_length(tokens.shape[1])
         logits, _ = self.model(tokens.to(self.device), classification_head_name=head)
         return logits if return_logits else F.log_softmax(logits, dim=-1)
-
-    def answer(self, question: str, context: str, threshold: Optional[float] = None) -> SpanAnswer:
-        """Answer a question about a text of any length, with a checkpoint of the task ``maelm_squad``.
-
-        Args:
-            question: the question.
-            context: the text.
-            threshold: no answer is given where it scores higher than the best text by more than this, in logits;
-                infinity always gives a text. By default the task's ``--null-threshold``.
-
-        Returns:
-            the answer with its characters in ``context``; ``text`` is "" where there is none.
-
-        Raises:
-            ValueError: if the checkpoint cannot answer, or the question or the context is empty.
-        """
-        answers = answer_questions(self, context, [question])[0]
-        return choose(answers, self.task.cfg.null_threshold if threshold is None else threshold)
 
     def _pad(self, sequences: List[np.ndarray]) -> Tensor:
         lengths = np.array([len(sequence) for sequence in sequences])

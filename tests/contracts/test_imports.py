@@ -34,7 +34,8 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "hub, export and analysis",
         (
-            *("models.hub", "export", "importing", "runtime", "analysis", "finetune", "sweep", "glue"),
+            *(f"models.{name}" for name in ("hub", "hub_answers", "hub_embedding", "hub_prompts")),
+            *("export", "importing", "runtime", "adaptation", "analysis", "sweep", "glue"),
             *("prompting.command", "prompting.inference", "tagging.predict", "tagging.tag_command"),
             *("squad.inference", "squad.predict_command", "squad.answer_command"),
             *("retrieval.prepare", "retrieval.prepare_command", "retrieval.embed", "retrieval.embed_command"),
