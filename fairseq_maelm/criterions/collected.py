@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fairseq.logging import metrics
-from fairseq.logging.meters import Meter
+from fairseq.logging.meters import MetersDict
 
 __all__ = ["Collected", "log_collected"]
 
@@ -18,10 +18,15 @@ __all__ = ["Collected", "log_collected"]
 _KEY = "_collected"
 
 
-class Collected(Meter):
-    """Predictions of a validation set by example, and what has been computed from all of them."""
+class Collected(MetersDict._DerivedMeter):
+    """Predictions of a validation set by example, and what has been computed from all of them.
+
+    fairseq writes all meters into checkpoints but for derived ones, and can restore only its own kinds: as a plain
+    meter, this one would make every checkpoint larger and no run could be resumed.
+    """
 
     def __init__(self) -> None:
+        super().__init__(lambda meters: self.smoothed_value)
         self.rows: dict[Any, Any] = {}
         self._figures: Mapping[str, float] | None = None
 

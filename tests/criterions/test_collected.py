@@ -57,3 +57,14 @@ def test_rows_may_be_an_iterator_although_several_meters_read_them():
     with metrics.aggregate(new_root=True) as validation, metrics.aggregate() as batch:
         log_collected(iter([(0, 1), (1, 0)]), share_of_ones, ["share"])
     assert batch.get_smoothed_values() == validation.get_smoothed_values() == {"share": 0.5}
+
+
+def test_rows_stay_out_of_checkpoints():
+    """fairseq restores meters of its own kinds alone: any other in a checkpoint, and no run resumes from it."""
+    with metrics.aggregate(new_root=True) as validation:
+        log_collected([(0, 1), (1, 0)], share_of_ones, ["share"])
+        metrics.log_scalar("loss", 2.0)
+    state = validation.state_dict()
+    assert [name for _, name, _, _ in state] == ["loss"]
+    validation.load_state_dict(state)
+    assert validation.get_smoothed_values() == {"loss": 2.0}
