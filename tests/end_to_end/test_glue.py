@@ -16,7 +16,9 @@ from fairseq_maelm import MaelmModel, cli
 
 GLUE = ROOT / "examples" / "glue"
 HEAD = "sentence_classification_head"
-# Premises and hypotheses about the same topic entail each other; of other pairs the order of the topics decides.
+# Labels and scores that the topic of the second sentence decides, which a few updates can learn.
+LABELS = {"sea": "entailment", "kitchen": "neutral", "court": "contradiction", "garden": "contradiction"}
+SCORES = {"sea": 0.0, "kitchen": 2.5, "court": 4.75, "garden": 3.0}
 MNLI_ROWS = {"train": 96, "dev_matched": 33, "dev_mismatched": 17, "test_matched": 9, "test_mismatched": 5}
 STS_ROWS = {"train": 48, "dev": 20, "test": 7}
 MNLI_COLUMNS = "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse sentence1_parse "
@@ -41,7 +43,7 @@ def write_glue(folder: Path) -> None:
         rows = []
         for number in range(count):
             first, second = generator.choice(topics), generator.choice(topics)
-            label = "entailment" if first == second else "neutral" if first < second else "contradiction"
+            label = LABELS[second]
             row = [str(number), *"abcdefg", sentence(first, generator), sentence(second, generator)]
             votes = [] if name.startswith("test") else [label] * (2 if name == "train" else 6)
             rows.append(row + votes)
@@ -52,7 +54,7 @@ def write_glue(folder: Path) -> None:
         for number in range(count):
             first, second = generator.choice(topics), generator.choice(topics)
             row = [str(number), *"abcdef", sentence(first, generator), sentence(second, generator)]
-            score = [] if name == "test" else [f"{4.5 if first == second else generator.random():.3f}"]
+            score = [] if name == "test" else [f"{SCORES[second]:.3f}"]
             rows.append(row + score)
         write_table(folder / "STS-B" / f"{name}.tsv", STS_COLUMNS + ("" if name == "test" else " score"), rows)
 
@@ -79,7 +81,7 @@ def pretrained(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def recipe(task: str, tasks: Path, checkpoint: Path, save_dir: Path, **variables: str) -> str:
-    environment = {"LEARNING_RATE": "1e-3", "EPOCHS": "2", "BATCH_SIZE": "16", "GPUS": "0", **variables}
+    environment = {"LEARNING_RATE": "1e-3", "EPOCHS": "5", "BATCH_SIZE": "16", "GPUS": "0", **variables}
     words = ["bash", GLUE / "run.sh", task, tasks, checkpoint, save_dir, "--num-workers", 0]
     return run(words, environment=environment)
 
@@ -120,7 +122,7 @@ def predictions(path: Path) -> list[tuple[str, str]]:
 
 def test_both_dev_sets_in_one_run_and_every_prediction_as_the_hub_gives_it(tasks, whole, tmp_path, capsys):
     folder, logged = whole
-    assert [entry["split"] for entry in logged] == ["valid", "valid1"] * 2
+    assert [entry["split"] for entry in logged] == ["valid", "valid1"] * 5
     best = max(logged[::2], key=lambda entry: entry["valid_accuracy"])
     figures = predict(capsys, tasks / "MNLI", folder / "checkpoint_best.pt", "--output", tmp_path, "--batch-size", 7)
     assert [(line["task"], line["split"]) for line in figures] == [("MNLI-m", "valid"), ("MNLI-mm", "valid1")]
@@ -152,18 +154,23 @@ def test_both_dev_sets_in_one_run_and_every_prediction_as_the_hub_gives_it(tasks
 
 def test_two_ranks_give_the_figures_of_one(mnli, whole, tmp_path):
     """33 and 17 examples in batches of 8: ranks get unequal shares, and one of them a batch that must not count."""
-    over_ranks = ["--batch-size", "8", "--ddp-backend", "legacy_ddp", "--save-dir", str(tmp_path)]
-    logged = validations(run_ranks([*mnli, *over_ranks], 2, tmp_path))
-    assert len(logged) == len(whole[1]) == 4
-    for own, other in zip(logged, whole[1]):
+    checkpoint = whole[0] / "checkpoint_best.pt"
+    score = torch.load(checkpoint)["extra_state"]["best"]
+    expected = [pair for pair in zip(whole[1][::2], whole[1][1::2]) if abs(pair[0]["valid_accuracy"] - score) < 1e-3][0]
+    assert expected[0]["valid_mcc"] > 10, "a model that tells the labels apart"
+    # One update with a learning rate of zero leaves what was loaded.
+    options = ["--finetune-from-model", str(checkpoint), "--lr", "0", "--max-update", "1", "--batch-size", "8"]
+    over_ranks = ["--ddp-backend", "legacy_ddp", "--save-dir", str(tmp_path)]
+    logged = validations(run_ranks([*mnli, *options, *over_ranks], 2, tmp_path))
+    assert [entry["split"] for entry in logged] == ["valid", "valid1"]
+    for own, other in zip(logged, expected):
         split = own["split"]
-        for figure in ("accuracy", "mcc"):
-            assert own[f"{split}_{figure}"] == other[f"{split}_{figure}"]
-        assert own[f"{split}_loss"] == pytest.approx(other[f"{split}_loss"], rel=1e-3)
+        for figure in ("accuracy", "mcc", "loss"):
+            assert own[f"{split}_{figure}"] == pytest.approx(other[f"{split}_{figure}"], abs=2e-4)
 
 
 def test_stopped_in_the_middle_of_an_epoch_and_resumed(mnli, whole, tmp_path):
-    run([*mnli, "--save-dir", tmp_path, "--max-update", 8])
+    run([*mnli, "--save-dir", tmp_path, "--max-update", 9])
     resumed = run([*mnli, "--save-dir", tmp_path])
     assert "Loaded checkpoint" in resumed and "loading pretrained model" not in resumed
     of_time = re.compile("_(wps|wpb|bsz|best_accuracy)$")
@@ -177,14 +184,12 @@ def test_stopped_in_the_middle_of_an_epoch_and_resumed(mnli, whole, tmp_path):
 
 
 def test_scores_of_similarity_and_what_does_not_belong_together(tasks, whole, pretrained, toy_data, tmp_path, capsys):
-    logged = validations(recipe("STS-B", tasks, pretrained, tmp_path / "run", EPOCHS="1"))
+    logged = validations(recipe("STS-B", tasks, pretrained, tmp_path / "run", EPOCHS="2"))
     checkpoint = tmp_path / "run" / "checkpoint_best.pt"
     (figures,) = predict(capsys, tasks / "STS-B", checkpoint, "--output", tmp_path / "out")
     for name in ("pearson", "spearman"):
-        assert figures[name] == pytest.approx(logged[0][f"valid_{name}"], abs=1e-3)
-    assert "valid_best_spearman" in logged[0] or torch.load(checkpoint)["extra_state"]["best"] == pytest.approx(
-        figures["spearman"], abs=1e-3
-    )
+        best = max(logged, key=lambda entry: entry["valid_spearman"])
+        assert figures[name] == pytest.approx(best[f"valid_{name}"], abs=1e-3)
     scores = [float(score) for _, score in predictions(tmp_path / "out" / "STS-B.tsv")]
     assert len(scores) == STS_ROWS["test"] and all(0 <= score <= 5 for score in scores)
 
