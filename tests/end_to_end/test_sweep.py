@@ -19,6 +19,7 @@ from fairseq_maelm.sweep.report import write_report
 
 # 40 examples in batches of 16.
 EPOCHS, UPDATES = 12, 3
+OPTIONS = {"task": "sentence_prediction", "criterion": "sentence_prediction", "num-classes": 4}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def recipe(folder: Path, **changes: Any) -> Path:
         "task": "topics",
         "data": "topics",
         "metric": "accuracy",
-        "options": {"task": "sentence_prediction", "criterion": "sentence_prediction", "num-classes": 4},
+        "options": OPTIONS,
         "search": {"lr": [1e-3, 1e30], "batch-size": [16], "epochs": [EPOCHS], "warm-up": [0]},
         "paper": {"base": {"MAE-LM": 99.5}},
         **changes,
@@ -134,7 +135,7 @@ def kill_in_the_second_run(words: list[Any], output: Path) -> None:
     [
         ({"metric": "mcc"}, [], "validation on valid logs no mcc, but accuracy"),
         ({"figures": ["f1"]}, [], "logs no f1"),
-        ({"options": {"task": "sentence_prediction", "criterion": "sentence_prediction", "num-clases": 4}}, [], "num-clases"),
+        ({"options": {**OPTIONS, "num-clases": 4}}, [], "num-clases"),
         ({"options": {"task": "unheard_of", "criterion": "sentence_prediction"}}, [], "invalid choice: 'unheard_of'"),
         ({"data": "missing"}, [], "there is no folder .*missing"),
         ({}, ["--options=--dropuot 0.1"], "unrecognized arguments: --dropuot"),
