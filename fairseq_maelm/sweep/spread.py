@@ -35,13 +35,12 @@ def draw_spread(sweep: Sweep, folder: Path, groups: Optional[Sequence[str]] = No
     if not tasks:
         raise ValueError("no figure: no run has finished")
     pyplot = import_pyplot()
-    rows = math.ceil(len(tasks) / _COLUMNS)
-    columns = min(len(tasks), _COLUMNS)
+    lines, columns = math.ceil(len(tasks) / _COLUMNS), min(len(tasks), _COLUMNS)
     with pyplot.rc_context({"svg.hashsalt": "spread", "font.size": 9}):
         width = max(2.8, 0.9 * len(sweep.models) + 1.2)
-        figure, axes = pyplot.subplots(rows, columns, figsize=(width * columns + 1.6, 3.4 * rows), squeeze=False)
+        figure, axes = pyplot.subplots(lines, columns, figsize=(width * columns + 1.6, 3.4 * lines), squeeze=False)
         for axis, task in zip(axes.flat, tasks):
-            _panel(axis, sweep, task, groups)
+            _panel(axis, sweep, task, _published_rows(sweep, groups))
         for axis in axes.flat[len(tasks) :]:
             axis.set_axis_off()
         figure.tight_layout()
@@ -54,7 +53,16 @@ def draw_spread(sweep: Sweep, folder: Path, groups: Optional[Sequence[str]] = No
         pyplot.close(figure)
 
 
-def _panel(axis: Any, sweep: Sweep, task: str, groups: Optional[Sequence[str]]) -> None:
+def _published_rows(sweep: Sweep, groups: Optional[Sequence[str]]) -> list[tuple[str, str]]:
+    """Group and name of the paper's rows; their order gives them the same line in all panels."""
+    found = {}
+    for about in sweep.about["tasks"].values():
+        for group in about["paper"] if groups is None else groups:
+            found.update(dict.fromkeys((group, name) for name in about["paper"].get(group, {})))
+    return list(found)
+
+
+def _panel(axis: Any, sweep: Sweep, task: str, rows: Sequence[tuple[str, str]]) -> None:
     for place, model in enumerate(sweep.models):
         cell = sweep.cells[task, model]
         of_model = [each for each in sweep.outcomes if (each.run.task, each.run.model) == (task, model)]
@@ -67,15 +75,12 @@ def _panel(axis: Any, sweep: Sweep, task: str, groups: Optional[Sequence[str]]) 
             ends = (place + 0.02, place + 0.34)
             axis.hlines(cell.scores[0], *ends, color=_BEST_COLOUR, linewidth=1.8, label="its median")
     published = sweep.about["tasks"][task]["paper"]
-    rows = [
-        (f"paper, {group}: {name}", scores[0])
-        for group in (published if groups is None else groups)
-        for name, scores in published.get(group, {}).items()
-        if scores
-    ]
-    for number, (label, score) in enumerate(rows):
-        style = _LINES[number % len(_LINES)]
-        axis.axhline(score, color=_PAPER_COLOUR, linewidth=1.0, linestyle=style, label=label)
+    for number, (group, name) in enumerate(rows):
+        score = (published.get(group, {}).get(name) or [math.nan])[0]
+        if math.isfinite(score):
+            style = _LINES[number % len(_LINES)]
+            label = f"paper, {group}: {name}"
+            axis.axhline(score, color=_PAPER_COLOUR, linewidth=1.0, linestyle=style, label=label)
     axis.set_xticks(range(len(sweep.models)), sweep.models, rotation=20, ha="right")
     axis.set(title=task, ylabel=f"{sweep.about['tasks'][task]['metric']} (%)", xlim=(-0.6, len(sweep.models) - 0.4))
     axis.grid(axis="y", alpha=0.3)

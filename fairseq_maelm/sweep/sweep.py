@@ -19,7 +19,7 @@ from fairseq_maelm.sweep.recipe import Recipe, check_name
 from fairseq_maelm.sweep.rehearsal import Rehearsal, rehearse
 from fairseq_maelm.sweep.training import Machine, Model, fine_tuning, run_options
 
-__all__ = ["Plan", "make_plan", "read_models", "run_plan"]
+__all__ = ["Plan", "begin_diverged_runs_anew", "make_plan", "read_models", "run_plan"]
 
 logger = logging.getLogger(__name__)
 
@@ -216,7 +216,7 @@ def run_plan(
         keeper.tidy(folder.runs())
         jobs = plan.jobs(folder, keeper)
         if retry_failed:
-            _begin_diverged_runs_anew(folder, plan.runs)
+            begin_diverged_runs_anew(folder, plan.runs)
         waiting = len(unfinished(jobs, retry_failed))
         logger.info("%d runs, %d of them to do; logs in %s", len(jobs), waiting, output / "runs")
         run(jobs, slots, launcher, retry_failed)
@@ -224,7 +224,7 @@ def run_plan(
         return {job.name: str((read_json(job.marker) or {}).get("failed", "not run")) for job in without}
 
 
-def _begin_diverged_runs_anew(folder: SweepFolder, runs: Sequence[Run]) -> None:
+def begin_diverged_runs_anew(folder: SweepFolder, runs: Sequence[Run]) -> None:
     """A checkpoint of weights that are no numbers is no place to go on from."""
     for each in runs:
         result = read_json(folder.marker(each))

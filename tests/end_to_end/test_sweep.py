@@ -1,9 +1,9 @@
 """A sweep through the real commands: killed in the middle, gone on with, failing and diverging runs, and its report."""
 
 import csv
-import os
 import random
-import signal
+import shlex
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -13,10 +13,13 @@ import pytest
 import yaml
 
 from end_to_end.toy import ROOT, TINY_TRAINING, TOPICS, _resolve, command_environment, run, sentence
+from fairseq_maelm import cli
 from fairseq_maelm.sweep.jobs import read_json
 from fairseq_maelm.sweep.report import write_report
 
-EPOCHS = 12
+# 40 examples in batches of 16.
+EPOCHS, UPDATES = 12, 3
+OPTIONS = {"task": "sentence_prediction", "criterion": "sentence_prediction", "num-classes": 4}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +52,7 @@ def recipe(folder: Path, **changes: Any) -> Path:
         "task": "topics",
         "data": "topics",
         "metric": "accuracy",
-        "options": {"task": "sentence_prediction", "criterion": "sentence_prediction", "num-classes": 4},
+        "options": OPTIONS,
         "search": {"lr": [1e-3, 1e30], "batch-size": [16], "epochs": [EPOCHS], "warm-up": [0]},
         "paper": {"base": {"MAE-LM": 99.5}},
         **changes,
@@ -70,7 +73,9 @@ def starts(log: Path) -> int:
 
 
 @pytest.mark.slow
-def test_a_sweep_that_is_killed_goes_on(tasks: Path, checkpoint: Path, tmp_path: Path) -> None:
+def test_a_sweep_that_is_killed_goes_on(
+    tasks: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = command(tmp_path, tasks, checkpoint)
     output = tmp_path / "sweep"
     kill_in_the_second_run(words, output)
@@ -79,42 +84,32 @@ def test_a_sweep_that_is_killed_goes_on(tasks: Path, checkpoint: Path, tmp_path:
     ours, drawn = logs
     assert ("/ours/" in str(ours), "/random weights/" in str(drawn)) == (True, True)
     finished = ours.with_name("run.json").stat().st_mtime_ns
-    place = read_json(output / "sweep.json")["runs"]
-    assert [(each["model"], each["setting"]["lr"]) for each in place] == [
-        ("ours", 1e-3), ("random weights", 1e-3), ("ours", 1e30), ("random weights", 1e30),
-    ]  # fmt: skip
     blocked = Path(str(drawn.parent).replace("lr_0.001", "lr_1e+30")) / "checkpoints"
     blocked.parent.mkdir(parents=True)
     blocked.write_text("in the way")
 
-    said = run(words, check=False)
-    assert "maelm sweep: error: 1 runs have no result (topics, random weights, lr 1e+30" in said
-    assert "FileExistsError" in said and "FloatingPointError" in said
+    with pytest.raises(SystemExit, match=r"1 runs have no result \(topics, random weights, lr 1e\+30.*FileExistsError"):
+        cli.main(list(map(str, words[1:])))
+    said = capsys.readouterr()
+    assert "FAILED" in said.err and "| ours " in said.out and "paper, base: MAE-LM" in said.out
     assert ours.with_name("run.json").stat().st_mtime_ns == finished
     diverged = Path(str(ours).replace("lr_0.001", "lr_1e+30"))
     assert [starts(log) for log in (ours, drawn, diverged, blocked.with_name("run.log"))] == [1, 2, 1, 1]
     second = drawn.read_text(encoding="utf-8").rpartition("$ OMP_NUM_THREADS=1")[2]
-    assert "Loaded checkpoint" in second and "epoch 1\n" not in second, "it began anew"
-    results = {log: read_json(log.with_name("run.json")) for log in (ours, drawn, diverged)}
-    assert results[ours]["updates"] <= EPOCHS * 3
+    assert "Loaded checkpoint" in second and '"train_loss"' in second, "it began anew, or had been finished"
+    assert second.count("begin validation") < EPOCHS
+    results = [read_json(log.with_name("run.json")) or {} for log in (ours, drawn, diverged)]
+    assert results[0]["updates"] <= EPOCHS * UPDATES
     # 16 sentences: every accuracy is a whole number of them.
-    assert all(results[log]["score"] * 0.16 == pytest.approx(round(results[log]["score"] * 0.16)) for log in logs)
-    assert "FloatingPointError" in results[diverged]["failed"]
-    # Nothing is left but what a retry would need.
+    assert all(each["score"] * 0.16 == pytest.approx(round(each["score"] * 0.16), abs=0.01) for each in results[:2])
+    assert "FloatingPointError" in results[2]["failed"]
     assert not list(output.rglob("*.pt"))
 
     report = write_report(output)
-    assert "| ours " in report and "paper, base: MAE-LM" in report and "Runs that diverged:" in report
+    assert report == said.out and "Runs that diverged:" in report and "Runs that failed:" in report
     with open(output / "runs.csv", encoding="utf-8") as stream:
         states = [line["state"] for line in csv.DictReader(stream)]
     assert states == ["finished", "finished", "diverged", "failed"]
-    assert (output / "spread.svg").exists()
-    # What was in the way is gone: that run alone is tried again, and keeps nothing of its failure.
-    blocked.unlink()
-    more = ["--retry-failed", "--only", "lr=1e30", "--keep-checkpoints", "best"]
-    assert "1e+30" in run([*words, *more])
-    assert [starts(log) for log in (ours, drawn, diverged, blocked.with_name("run.log"))] == [1, 2, 1, 2]
-    assert "FloatingPointError" in read_json(blocked.with_name("run.json"))["failed"]
 
 
 def kill_in_the_second_run(words: list[Any], output: Path) -> None:
@@ -123,11 +118,67 @@ def kill_in_the_second_run(words: list[Any], output: Path) -> None:
         process = subprocess.Popen(
             _resolve(list(map(str, words))), env=command_environment(), stdout=said, stderr=subprocess.STDOUT
         )
-        deadline = time.monotonic() + 300
-        while not list(output.glob("runs/*/random weights/*/seed_1/checkpoints/checkpoint_last.pt")):
-            assert process.poll() is None, said.seek(0) or said.read()
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+        deadline = time.monotonic() + 900
+        try:
+            while not list(output.glob("runs/*/random weights/*/seed_1/checkpoints/checkpoint_last.pt")):
+                assert process.poll() is None, said.seek(0) or said.read()
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        finally:
+            process.kill()
+            process.wait()
     assert len(list(output.rglob("run.json"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "more", "message"),
+    [
+        ({"metric": "mcc"}, [], "validation on valid logs no mcc, but accuracy"),
+        ({"figures": ["f1"]}, [], "logs no f1"),
+        ({"options": {**OPTIONS, "num-clases": 4}}, [], "num-clases"),
+        ({"options": {"task": "unheard_of", "criterion": "sentence_prediction"}}, [], "invalid choice: 'unheard_of'"),
+        ({"data": "missing"}, [], "there is no folder .*missing"),
+        ({}, ["--options=--dropuot 0.1"], "unrecognized arguments: --dropuot"),
+        ({}, ["--only", "lr=7"], "topics has none of these values"),
+        ({}, ["--large"], "has no search_large"),
+        ({}, ["--gpus", "0", "--jobs", "2"], "give neither --jobs nor --slurm"),
+        ({}, ["--precision", "fp16"], "fp16 needs GPUs"),
+        ({}, ["--checkpoint", "ours=random"], "needs a name of its own"),
+        ({}, ["--checkpoint", "x=random:y"], "needs the size of a checkpoint"),
+        ({}, ["--checkpoint", "x=/no/such.pt"], "there is no checkpoint /no/such.pt"),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_refused_before_anything_is_written(
+    changes: dict[str, Any], more: list[str], message: str, tasks: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit, match=f"maelm sweep: error: .*{message}"):
+        cli.main(list(map(str, command(tmp_path, tasks, checkpoint, *more, **changes)[1:])))
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_data_with_another_vocabulary_are_refused(tasks: Path, checkpoint: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(tasks / "topics", tmp_path / "topics")
+    symbols = (other / "input0" / "dict.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+    (other / "input0" / "dict.txt").write_text("".join([symbols[1], symbols[0], *symbols[2:]]), encoding="utf-8")
+    with pytest.raises(SystemExit, match="prepared with another vocabulary than the checkpoint"):
+        cli.main(list(map(str, command(tmp_path, tmp_path, checkpoint)[1:])))
+
+
+def test_a_dry_run_shows_every_command_and_writes_nothing(
+    tasks: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = command(tmp_path, tasks, checkpoint, "--dry-run", "--gpus", "1", "--precision", "bf16", "--seeds", "2")
+    cli.main(list(map(str, words[1:])))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == f"# 8 runs, 0 of them finished; they train on {8 * 40 * EPOCHS:,} examples in all"
+    commands = [shlex.split(line) for line in lines if not line.startswith("#")]
+    assert len(commands) == 8 and len({" ".join(each) for each in commands}) == 8
+    for each, model in zip(commands, ["ours", "random weights"] * 4):
+        options = dict(zip(each, each[1:]))
+        assert ("--finetune-from-model" in each) == (model == "ours") != ("--init-std" in each)
+        assert options["--max-positions"] == "96" and options["--relative-num-buckets"] == "16"
+        assert options["--max-update"] == options["--total-num-update"] == str(EPOCHS * UPDATES)
+        assert options["--precision"] == "bf16" and "--cpu" not in each
+        assert model in options["--save-dir"]
+    assert [dict(zip(each, each[1:]))["--seed"] for each in commands] == ["1", "1", "2", "2"] * 2
+    assert not (tmp_path / "sweep").exists()
