@@ -112,7 +112,8 @@ def predicted(task: Path, finetuned: tuple[Path, str]) -> tuple[Path, str]:
 
 
 def best(finetuned: tuple[Path, str]) -> dict[str, float]:
-    return max(validations(finetuned[1]), key=lambda figures: figures["best_f1"])
+    """The figures of checkpoint_best.pt; of equally good checkpoints fairseq keeps the last."""
+    return max(reversed(validations(finetuned[1])), key=lambda figures: figures["best_f1"])
 
 
 def objects(folder: Path) -> dict[str, Any]:
