@@ -14,7 +14,7 @@ SUB_COMMANDS = {
     "analyze": ("fairseq_maelm.analysis.command", "measure representations: effective rank, subspace of [MASK]"),
     "prepare": ("fairseq_maelm.corpus.command", "turn raw text into a data folder for fairseq-train"),
     "prepare-few-shot": ("fairseq_maelm.prompting.few_shot_command", "make the few-shot splits of Gao et al. (2021)"),
-    "prompt": ("fairseq_maelm.prompting.command", "classify by the words at a template's mask, also without training"),
+    "prompt": ("fairseq_maelm.prompting.command", "classify by the words at a template's mask"),
     "user-dir": ("fairseq_maelm.user_dir", "print the folder to give to fairseq as --user-dir"),
 }
 
