@@ -18,7 +18,7 @@ __all__ = ["Collected", "log_collected"]
 _KEY = "_collected"
 
 
-class Collected(MetersDict._DerivedMeter):  # type: ignore[misc]
+class Collected(MetersDict._DerivedMeter):
     """Predictions of a validation set by example, and what has been computed from all of them.
 
     fairseq writes all meters into checkpoints but for derived ones, and can restore only its own kinds: as a plain
