@@ -38,6 +38,7 @@ SUB_COMMANDS = {
     "search": ("fairseq_maelm.retrieval.search_command", "exact search over embeddings"),
     "sweep": ("fairseq_maelm.sweep.command", "fine-tune checkpoints on a grid of settings and seeds"),
     "tag": ("fairseq_maelm.tagging.tag_command", "label the words of a file"),
+    "prompt": ("fairseq_maelm.prompting.command", "classify by the words at a template's mask"),
     "user-dir": ("fairseq_maelm.user_dir", "print the folder to give to fairseq as --user-dir"),
 }
 

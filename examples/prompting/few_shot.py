@@ -19,13 +19,12 @@ from tqdm import tqdm
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from paper import TABLE_7
-from trials import ROOT, Study, Trial, run_trial, write_result
+from trials import BEST, ROOT, Study, Trial, run_trial, write_result
 
 from fairseq_maelm.prompting.few_shot import EXAMPLES_PER_LABEL, SEEDS
 from fairseq_maelm.prompting.prompts import BUILT_IN
 
 WAYS = ("zero-shot", "head", "prompt")
-CHECKPOINT = "checkpoint_best.pt"
 
 
 def test_tables(study: Study, task: str) -> list[Path]:
@@ -78,14 +77,14 @@ def few_shot(study: Study, way: str, task: str, grid: dict[int, list[Trial]]) ->
             if dev > best_dev:
                 best, best_dev, worse = trial, dev, best
             if worse is not best:
-                (worse.folder(study) / CHECKPOINT).unlink(missing_ok=True)
+                (worse.folder(study) / BEST).unlink(missing_ok=True)
         folder = best.folder(study)
         for place, table in enumerate(test_tables(study, task)):
             if way == "prompt":
-                words = prompt_words(study, folder / CHECKPOINT, table, None)
+                words = prompt_words(study, folder / BEST, table, None)
             else:
                 script = str(Path(__file__).with_name("score_head.py"))
-                words = [script, str(folder / CHECKPOINT), str(folder.parent / "sentences"), str(table)]
+                words = [script, str(folder / BEST), str(folder.parent / "sentences"), str(table)]
                 words += ["--task", task]
             figures[place].append(score(words, folder / f"{table.stem}.json")[metric])
     return figures

@@ -20,6 +20,9 @@ from fairseq_maelm.prompting.prompts import BUILT_IN, Prompt
 ROOT = Path(__file__).resolve().parents[2]
 FINETUNING = ROOT / "examples" / "finetuning"
 
+# The one checkpoint of a finished run that is kept, as long as no other run of its split is better.
+BEST = "checkpoint_best.pt"
+
 ENCODER_FIELDS = (
     "encoder_layers",
     "encoder_embed_dim",
@@ -173,9 +176,11 @@ def run_trial(trial: Trial, study: Study) -> float:
         status = subprocess.run(command(trial, study, folder), stdout=log, stderr=subprocess.STDOUT).returncode
     if status:
         raise SystemExit(f"fairseq-train failed (exit status {status}); see {folder / 'train.log'}")
-    dev = float(torch.load(folder / "checkpoint_best.pt", weights_only=False)["extra_state"]["val_loss"])
+    dev = float(torch.load(folder / BEST, weights_only=True)["extra_state"]["val_loss"])
     write_result(result, {"dev": dev})
-    (folder / "checkpoint_last.pt").unlink(missing_ok=True)
+    for path in folder.glob("checkpoint_*.pt"):
+        if path.name != BEST:
+            path.unlink()
     return dev
 
 

@@ -1,9 +1,11 @@
 """Prompting through the real commands: fine-tuning with decoder and head, resumed, reloaded, scored; bad input."""
 
+import argparse
 import json
 import random
 import re
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,9 @@ from end_to_end.small import differences, results
 from end_to_end.test_distributed import run_ranks
 from end_to_end.toy import ROOT, TINY_TRAINING, TOPICS, losses, run, sentence
 from fairseq_maelm import MaelmHubInterface, MaelmModel
+from fairseq_maelm.prompting import command as command_module
+from fairseq_maelm.prompting import few_shot_command
+from fairseq_maelm.tasks.maelm_prompt import MaelmPromptTask, MaelmPromptTaskConfig
 
 PROMPT = """
 template: '*cls**sent_0*_This_is_near_the*mask*.*sep+*'
@@ -126,7 +131,8 @@ def test_the_hub_and_the_command_give_the_figures_of_validation(
     assert header == ["prediction", "p(sea)", "p(kitchen)", "p(court)", "p(garden)"]
     right = sum(line[0] == row[1] for line, row in zip(lines, rows_of(task)))
     assert len(lines) == 42 and 100 * right / 42 == pytest.approx(last[0], abs=6e-3)
-    assert "exists already" in run(command, check=False)
+    with pytest.raises(ValueError, match="exists already"):
+        called(command_module, *command[2:])
 
 
 def test_a_run_in_two_parts_is_the_same_run(
@@ -189,23 +195,43 @@ def test_a_checkpoint_without_a_prompt_needs_one(pretrained: Path, toy_data: Pat
         hub.classify_by_prompt(["a"], "SST-2")
 
 
+def task_of(data: Path, task: Path, **options: Any) -> MaelmPromptTask:
+    """The task as fairseq sets it up, with both tables read."""
+    settings = {"data": str(data), "prompt": str(task / "topics.yaml"), "examples": str(task), "several_pieces": True}
+    config = MaelmPromptTaskConfig(**{**settings, "finetune_from_model": None, "seed": 1, **options})
+    made = MaelmPromptTask.setup_task(config)
+    made.load_dataset("train")
+    made.load_dataset("valid")
+    return made
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--prompt", "GLUE"], "there is no prompt 'GLUE'"),
-        (["--max-length", 600], "prompts have up to 600 tokens and the model has 512 positions: give --max-length 512"),
-        (["--max-length", 8], "which leaves no room for sentences in 8"),
-        (["--examples", "nowhere"], "nowhere/valid.tsv"),
-        (["--train-subset", "other"], "other.tsv, line 2: the label 'desert' has no word"),
-        (["--encoder-mask-fraction", 0.5, "--masked-input", "kept"], "goes with --masked-input dropped"),
+        ({"prompt": "GLUE"}, "there is no prompt 'GLUE'"),
+        ({"max_length": 8}, "which leaves no room for sentences in 8"),
+        ({"examples": "nowhere"}, "nowhere/train.tsv"),
+        ({"examples": None}, "--examples is missing: the folder with train.tsv"),
+        ({"encoder_mask_fraction": 0.5, "masked_input": "kept"}, "goes with --masked-input dropped"),
+        ({"data": "nowhere"}, "there is no dict.txt in nowhere"),
     ],
 )
-def test_bad_input_stops_training_with_a_reason(
-    options: list[Any], message: str, task: Path, pretrained: Path, toy_data: Path, tmp_path: Path
-) -> None:
-    (task / "other.tsv").write_text("a ship\tsea\nsand\tdesert\n")
-    output = run(training(toy_data, task, pretrained, tmp_path / "run", *options), check=False)
-    assert message in output.splitlines()[-1]
+def test_bad_input_is_refused_with_a_reason(options: dict[str, Any], message: str, task: Path, toy_data: Path) -> None:
+    with pytest.raises((ValueError, OSError), match=re.escape(message)):
+        task_of(toy_data, task, **options)
+
+
+def test_a_model_that_is_too_short_is_refused(task: Path, toy_data: Path) -> None:
+    with pytest.raises(ValueError, match="up to 64 tokens and the model has 32 positions: give --max-length 32"):
+        task_of(toy_data, task).build_model(SimpleNamespace(max_positions=32))
+
+
+def test_a_wrong_label_stops_training_at_once(task: Path, pretrained: Path, toy_data: Path, tmp_path: Path) -> None:
+    (tmp_path / "topics.yaml").write_text(PROMPT)
+    for split in ("train", "valid"):
+        (tmp_path / f"{split}.tsv").write_text("a ship\tsea\nsand\tdesert\n")
+    output = run(training(toy_data, tmp_path, pretrained, tmp_path / "run"), check=False)
+    assert "valid.tsv, line 2: the label 'desert' has no word" in output.splitlines()[-1]
     assert not list(tmp_path.rglob("*.pt"))
 
 
@@ -224,23 +250,31 @@ def write_glue(folder: Path) -> Path:
     return folder
 
 
-def test_preparing_few_shot_splits(tmp_path: Path) -> None:
+def called(module: ModuleType, *words: Any) -> None:
+    """Run a sub-command in this process."""
+    parser = argparse.ArgumentParser()
+    module.add_arguments(parser)
+    module.run(parser.parse_args([str(word) for word in words]))
+
+
+def test_preparing_few_shot_splits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     glue = write_glue(tmp_path / "glue")
-    command = ["maelm", "prepare-few-shot", glue, "--output", tmp_path / "splits"]
-    assert "these differ from the splits of Gao et al.: SST-2/16-100/train.tsv" in run(
-        [*command, "--seeds", 100, "--require-checksums"], check=False
-    ).replace("\n", " ")
+    words = [glue, "--output", tmp_path / "splits"]
+    with pytest.raises(ValueError, match="differ from the splits of Gao et al.: SST-2/16-100/train.tsv"):
+        called(few_shot_command, *words, "--seeds", 100, "--require-checksums")
     assert not (tmp_path / "splits").exists()
-    output = run([*command, "--examples-per-label", 4])
-    assert "15 files in" in output
+    called(few_shot_command, *words, "--examples-per-label", 4)
+    assert "15 files in" in capsys.readouterr().out
     assert not list(tmp_path.rglob("*.partial"))
     raw = (tmp_path / "splits" / "k-shot" / "SST-2" / "4-13" / "train.tsv").read_text().splitlines()
     assert raw[0] == "sentence\tlabel" and sorted(line[-1] for line in raw[1:]) == ["0"] * 4 + ["1"] * 4
     table = (tmp_path / "splits" / "tables" / "SST-2" / "4-13" / "train.tsv").read_text().splitlines()
     assert table == [line.replace(" \t", "\t") for line in raw[1:]]
     assert len((tmp_path / "splits" / "tables" / "SST-2" / "test.tsv").read_text().splitlines()) == 20
-    assert "exists already" in run(command, check=False)
-    assert "there is no task's train.tsv" in run(["maelm", "prepare-few-shot", tmp_path, "--output", "x"], check=False)
+    with pytest.raises(ValueError, match="exists already"):
+        called(few_shot_command, *words)
+    with pytest.raises(ValueError, match="there is no task's train.tsv"):
+        called(few_shot_command, tmp_path, "--output", tmp_path / "other")
 
 
 @pytest.mark.slow
