@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--head", metavar="NAME", help="which fine-tuned head, if there are several")
     parser.add_argument(
-        "--labels", type=Path, metavar="FILE", help="names of the head's outputs, one a line (label/dict.txt of --data)"
+        "--labels", type=Path, metavar="FILE", help="names of the head's outputs, one a line (those in --data)"
     )
     parser.add_argument("--name", help="of the model, for its card (the folder's)")
     parser.add_argument("--license", metavar="SPDX", help="of the model, for its card (to be filled in)")

@@ -1,5 +1,6 @@
 """What a checkpoint's folder is to hold: the encoder, the prediction of masks, or a fine-tuned head with its labels."""
 
+import json
 import logging
 from pathlib import Path
 from typing import Optional
@@ -16,6 +17,8 @@ logger = logging.getLogger(__name__)
 # The tasks whose heads on tokens find answers; other heads on tokens tag them.
 _ANSWERING_TASKS = ("maelm_squad",)
 _START_AND_END = ("start", "end")
+# Where the folders of fine-tuning name labels: sentences by fairseq's dictionary, words by the settings of the task.
+_LABEL_FILES = ("label/dict.txt", "tagging.json")
 
 
 def choose_content(
@@ -103,20 +106,26 @@ def _content(source: Source, form: str, architecture: str, head: Optional[str], 
 
 
 def _labels(source: Source, outputs: int, given: Optional[Path]) -> tuple[str, ...]:
-    path = given or source.data / "label" / "dict.txt"
-    if given is not None:
-        names = given.read_text(encoding="utf-8").split("\n")
-        names = [name.strip() for name in names if name.strip()]
-    elif outputs == 1 or not path.is_file():
-        names = [f"LABEL_{number}" for number in range(outputs)]
+    path = given or next((path for name in _LABEL_FILES if (path := source.data / name).is_file()), None)
+    if path is None or (given is None and outputs == 1):
         if outputs > 1:
-            logger.warning("there is no %s: the classes are called %s ...; --labels names them", path, names[0])
-    else:
-        dictionary = Dictionary.load(str(path))
-        # Labels are numbered behind fairseq's special symbols; padding to a round number is none.
-        names = [name for name in dictionary.symbols[dictionary.nspecial :] if not name.startswith("madeupword")]
+            logger.warning(
+                "the outputs are called LABEL_0 ...: %s has none of %s", source.data, ", ".join(_LABEL_FILES)
+            )
+        return tuple(f"LABEL_{number}" for number in range(outputs))
+    names = _read_labels(path)
     if len(names) != outputs:
         raise ValueError(f"{path} names {len(names)} labels, and the head has {outputs} outputs")
     if len(set(names)) < len(names):
         raise ValueError(f"{path} names a label twice")
     return tuple(names)
+
+
+def _read_labels(path: Path) -> list[str]:
+    if path.suffix == ".json":
+        return [str(name) for name in json.loads(path.read_text(encoding="utf-8"))["labels"]]
+    if path.name == "dict.txt":
+        dictionary = Dictionary.load(str(path))
+        # Labels are numbered behind fairseq's special symbols; padding to a round number is none.
+        return [name for name in dictionary.symbols[dictionary.nspecial :] if not name.startswith("madeupword")]
+    return [name.strip() for name in path.read_text(encoding="utf-8").split("\n") if name.strip()]

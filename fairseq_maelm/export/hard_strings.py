@@ -88,5 +88,7 @@ MAY_DIFFER = {
         "the spelling of a special token is that token to transformers and text to fairseq; "
         "tokenizer(..., split_special_tokens=True) reads it as text"
     ),
-    "a <mask> b\u200b \u200bc": "spaces of no width beside others, behind a mask",
+    "a <mask> b\u200b \u200bc <mask> \u00b4": (
+        "characters that the normaliser turns into spaces, beside other spaces, behind a mask"
+    ),
 }

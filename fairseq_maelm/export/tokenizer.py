@@ -126,7 +126,7 @@ def _normalizer(model: Any) -> Any:
         # tokenizers' Precompiled loses marks that follow a letter which it changes: composed first, most are safe.
         steps += [NFC(), Precompiled(charsmap)]
     # No stripping on the left: Metaspace looks where a text begins and would find that it does not begin there.
-    steps += [Replace(Regex(f"[ {WORD_START}]+$"), ""), Replace(Regex(f"[ {WORD_START}]{{2,}}"), " ")]
+    steps += [Replace(Regex(f"[ {WORD_START}]+$"), ""), Replace(Regex(" {2,}"), " ")]
     return Sequence(steps)
 
 

@@ -112,6 +112,10 @@ class MaelmForMaskedLM(MaelmPreTrainedModel):
         self.lm_head = MaelmLMHead(config)
         self.post_init()
 
+    def get_output_embeddings(self) -> None:
+        """None: the head reads the table of token embeddings itself, and there is nothing to tie."""
+        return None
+
     def encode(self, input_ids: Tensor, inside: Tensor, **options: Any) -> tuple[Tensor, Tensor, Any]:
         """Encode what the encoder is to see, and put its states back to their places.
 

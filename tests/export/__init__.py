@@ -1,0 +1,1 @@
+"""Export to Hugging Face: helpers and tests."""

@@ -1,0 +1,27 @@
+"""Text of several languages, written for these tests."""
+
+LINES = [
+    "The old house by the river has three windows and a green door; nobody lives there.",
+    'In 1897, Dr. Smith\'s ship (the "Aurora") left at 6:45 a.m. -- 1,250 km to go!',
+    "Das alte Haus am Fluß hat drei Fenster und eine grüne Tür, über der eine Laterne hängt.",
+    "La vieille maison près de la rivière a trois fenêtres ; ça fait longtemps qu'où l'on dort, oœuvre à part.",
+    "La casa vieja junto al río tiene tres ventanas. ¿Quién vive allí? ¡Nadie, señor!",
+    "Stary dom nad rzeką ma trzy okna i zielone drzwi; śpią w nim żółwie, jeże i ćmy.",
+    "Starý dům u řeky má tři okna a zelené dveře, žluťoučký kůň pěl.",
+    "Nehir kıyısındaki eski evin üç penceresi var; İstanbul'da yağmur yağıyor.",
+    "Ngôi nhà cũ bên sông có ba cửa sổ và một cánh cửa xanh.",
+    "Gamla huset vid ån har tre fönster; ældre hús við ána hefur þrý gluggana.",
+    "Старый дом у реки имеет три окна и зелёную дверь, но в нём никто не живёт.",
+    "Старий будинок біля річки має три вікна й їжака.",
+    "Το παλιό σπίτι δίπλα στο ποτάμι έχει τρία παράθυρα.",
+    "לבית הישן ליד הנהר יש שלושה חלונות.",
+    "البيت القديم بجانب النهر له ثلاث نوافذ، وباب أخضر.",
+    "नदी के पास पुराने घर में तीन खिड़कियाँ हैं।",
+    "บ้านเก่าริมแม่น้ำมีหน้าต่างสามบาน",
+    "河边的老房子有三扇窗户和一扇绿门，没有人住。",
+    "川のそばの古い家には窓が三つある。ドアは緑色だ！",
+    "강가의 낡은 집에는 창문이 세 개 있고 문은 초록색이다.",
+    "ძველ სახლს მდინარესთან სამი ფანჯარა აქვს.",
+    "Հին տունը գետի մոտ երեք պատուհան ունի։",
+    "E = mc², π ≈ 3.14159, √2 ≤ 1.5 → ∞; 50 € — ‘quoted’ … 😀🚀",
+]
