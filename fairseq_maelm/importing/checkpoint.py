@@ -50,12 +50,25 @@ def build_state(source: Source, dictionary: Any) -> dict[str, Any]:
     """
     weights = _reorder(source)
     weights["encoder.identity"] = _identity(source.options, dictionary)
+    return untrained_state(weights, fairseq_options(source)[1], source.options, source.task_options)
+
+
+def untrained_state(
+    weights: dict[str, Tensor], arch: str, model_options: dict[str, Any], task_options: dict[str, Any]
+) -> dict[str, Any]:
+    """A checkpoint of the task maelm as fairseq's trainer writes it, before its first update.
+
+    Args:
+        weights: the model's whole state dictionary.
+        arch: name of the size, whose numbers hold where ``model_options`` say nothing.
+        model_options, task_options: options of the model and the task ``maelm``, name -> value.
+    """
     return {
         "args": None,
-        "cfg": _configuration(source),
+        "cfg": _configuration(arch, model_options, task_options),
         "model": weights,
         "criterion": {},
-        # No update has been made here: optimiser, schedule and data start anew.
+        # No update has been made: optimiser, schedule and data start anew.
         "optimizer_history": [
             {
                 "criterion_name": "MaelmCriterion",
@@ -87,12 +100,12 @@ def _identity(model: dict[str, Any], dictionary: Any) -> Tensor:
     return torch.tensor(fields, dtype=torch.int64)
 
 
-def _configuration(source: Source) -> Any:
+def _configuration(arch: str, model_options: dict[str, Any], task_options: dict[str, Any]) -> Any:
     """The whole of fairseq's configuration: defaults, and what builds this task and this model."""
-    tokens = source.options["max_positions"]
+    tokens = model_options.get("max_positions", MaelmModelConfig.max_positions)
     # The folder of the data is not the checkpoint's business: whoever loads it says where they are.
-    task = MaelmTaskConfig(_name="maelm", data=".", tokens_per_sample=tokens, **source.task_options)
-    model = MaelmModelConfig(_name=fairseq_options(source)[1], **source.options)
+    task = MaelmTaskConfig(_name="maelm", data=".", tokens_per_sample=tokens, **task_options)
+    model = MaelmModelConfig(_name=arch, **model_options)
     configuration = OmegaConf.create(OmegaConf.structured(FairseqConfig(task=task, model=model)))
     with open_dict(configuration):
         complete_config(configuration.model)

@@ -14,12 +14,14 @@ from torch import Tensor
 from fairseq_maelm.corpus.files import sha256_of
 from fairseq_maelm.corpus.imported import TOKENIZER_FILE
 from fairseq_maelm.corpus.vocabulary import MODEL_FILE
-from fairseq_maelm.importing.huggingface import MLM_TASK_OPTIONS
 from fairseq_maelm.importing.source import LAYER_NORM_EPS, Reference, Source, SourceVocabulary, refuse
 from fairseq_maelm.models.roberta_weights import roberta_state
 
 # What fairseq's hub lays beside its RoBERTa: GPT-2's byte pairs, whose numbers are the symbols of dict.txt.
 GPT2_FILES = ("encoder.json", "vocab.bpe")
+
+# The encoder of an MLM has seen <mask>, and goes on seeing it.
+_TASK_OPTIONS = {"masked_input": "kept", "leave_unmasked_prob": 0.1, "random_token_prob": 0.1}
 
 
 def open_checkpoint(path: Path, data: Optional[Path]) -> Source:
@@ -53,7 +55,7 @@ def open_checkpoint(path: Path, data: Optional[Path]) -> Source:
     return Source(
         kind="fairseq roberta",
         options=options,
-        task_options=dict(MLM_TASK_OPTIONS),
+        task_options=_TASK_OPTIONS,
         weights=roberta_state(state, options["encoder_layers"], model.encoder.sentence_encoder.padding_idx + 1),
         vocabulary=_read_vocabulary(folder, task.source_dictionary),
         reference=_reference(model),

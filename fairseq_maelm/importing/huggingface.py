@@ -1,5 +1,6 @@
 """Hugging Face folders of RoBERTa's and MPNet's shape as sources."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,14 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_maelm.corpus.files import sha256_of
-from fairseq_maelm.importing.huggingface_config import check_config, model_options, read_config
+from fairseq_maelm.importing.huggingface_config import (
+    check_config,
+    has_decoder_options,
+    model_options,
+    read_config,
+    task_options,
+)
 from fairseq_maelm.importing.huggingface_vocabulary import read_vocabulary
-from fairseq_maelm.importing.huggingface_weights import convert_weights, read_weights
+from fairseq_maelm.importing.huggingface_weights import FINE_TUNED_HEADS, convert_weights, read_weights
 from fairseq_maelm.importing.source import Reference, Source
 from fairseq_maelm.libraries import import_transformers
-
-# The encoder of an MLM has seen <mask>, and goes on seeing it.
-MLM_TASK_OPTIONS = {"masked_input": "kept", "leave_unmasked_prob": 0.1, "random_token_prob": 0.1}
 
 
 def open_folder(folder: Path) -> Source:
@@ -33,10 +37,10 @@ def open_folder(folder: Path) -> Source:
     return Source(
         kind=f"Hugging Face {config['model_type']}",
         options=model_options(config),
-        task_options=dict(MLM_TASK_OPTIONS),
+        task_options=task_options(config),
         weights=weights,
         vocabulary=read_vocabulary(folder, rows, pad, transformers),
-        reference=_reference(folder, pad, "lm_head.bias" in weights, transformers),
+        reference=_reference(folder, config, weights, transformers),
         facts={
             "model_type": config["model_type"],
             "architectures": config.get("architectures"),
@@ -45,18 +49,51 @@ def open_folder(folder: Path) -> Source:
     )
 
 
-def _reference(folder: Path, pad: int, with_head: bool, transformers: Any) -> Reference:
-    kind = transformers.AutoModelForMaskedLM if with_head else transformers.AutoModel
+def _reference(folder: Path, config: dict[str, Any], weights: dict[str, Tensor], transformers: Any) -> Reference:
+    kind, pad = _auto_class(weights), int(config.get("pad_token_id", 1))
+    if config["model_type"] == "maelm":
+        import fairseq_maelm.hf  # noqa: F401  (registers the classes)
     try:
-        model = kind.from_pretrained(folder, local_files_only=True).eval().float()
+        model = getattr(transformers, kind).from_pretrained(folder, local_files_only=True).eval().float()
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise ValueError(f"transformers cannot read {folder}: {error}") from error
-    encoder: nn.Module = model.base_model
-    head: nn.Module | None = model.lm_head if with_head else None
 
-    @torch.no_grad()
+    def call(part: nn.Module) -> Callable[[Tensor], Any]:
+        return torch.no_grad()(lambda tokens: part(input_ids=tokens, attention_mask=tokens.ne(pad).long()))
+
+    encoder, whole = call(model.base_model), call(model)
+
     def encode(tokens: Tensor) -> Tensor:
-        states: Tensor = encoder(input_ids=tokens, attention_mask=tokens.ne(pad).long()).last_hidden_state
+        states: Tensor = encoder(tokens).last_hidden_state
         return states
 
-    return Reference(encode, None if head is None else torch.no_grad()(head))
+    def fill(tokens: Tensor) -> Tensor:
+        logits: Tensor = whole(tokens).logits
+        return logits[tokens == config["mask_token_id"]]
+
+    def score(tokens: Tensor) -> Tensor:
+        output = whole(tokens)
+        answers = kind.endswith("QuestionAnswering")
+        return torch.stack([output.start_logits, output.end_logits], dim=-1) if answers else output.logits
+
+    if kind == "AutoModel":
+        return Reference(encode)
+    if kind != "AutoModelForMaskedLM":
+        return Reference(encode, score=score)
+    return (
+        Reference(encode, fill=fill)
+        if has_decoder_options(config)
+        else Reference(encode, torch.no_grad()(model.lm_head))
+    )
+
+
+def _auto_class(weights: dict[str, Tensor]) -> str:
+    if "lm_head.bias" in weights:
+        return "AutoModelForMaskedLM"
+    kinds = {
+        "sentence_classification_head": "AutoModelForSequenceClassification",
+        "tagging_head": "AutoModelForTokenClassification",
+        "span_head": "AutoModelForQuestionAnswering",
+    }
+    found = (kinds[name] for name in FINE_TUNED_HEADS if f"classification_heads.{name}.out_proj.weight" in weights)
+    return next(found, "AutoModel")

@@ -6,8 +6,9 @@ from typing import Any
 
 from fairseq_maelm.importing.source import LAYER_NORM_EPS, refuse
 
-# model_type -> how relative positions are computed.
-BUCKETS_OF = {"roberta": "none", "xlm-roberta": "none", "camembert": "none", "mpnet": "t5"}
+# model_type -> how relative positions are computed; None where the configuration says it. "maelm" is what
+# `maelm export` writes.
+BUCKETS_OF = {"roberta": "none", "xlm-roberta": "none", "camembert": "none", "mpnet": "t5", "maelm": None}
 
 # What stock MPNet computes, whatever its configuration says.
 MPNET_BUCKETS, MPNET_MAX_DISTANCE = 32, 128
@@ -17,6 +18,11 @@ _SIZES = {
     "encoder_embed_dim": "hidden_size",
     "encoder_ffn_embed_dim": "intermediate_size",
     "encoder_attention_heads": "num_attention_heads",
+}
+_DECODER_SIZES = {
+    "decoder_embed_dim": "decoder_hidden_size",
+    "decoder_ffn_embed_dim": "decoder_intermediate_size",
+    "decoder_attention_heads": "decoder_attention_heads",
 }
 
 
@@ -81,14 +87,35 @@ def _check_mpnet(folder: Path, config: dict[str, Any]) -> None:
 
 
 def model_options(config: dict[str, Any]) -> dict[str, Any]:
-    """Options of the model ``maelm`` for a checked configuration: no decoder, the prediction head on the encoder."""
+    """Options of the model ``maelm`` for a checked configuration.
+
+    Only folders of `maelm export` have a decoder; elsewhere the prediction head stands on the encoder.
+    """
     options: dict[str, Any] = {ours: int(config[theirs]) for ours, theirs in _SIZES.items()}
-    options["decoder_layers"] = 0
+    options["decoder_layers"] = int(config.get("decoder_layers") or 0) if has_decoder_options(config) else 0
     options["max_positions"] = int(config["max_position_embeddings"]) - first_position(config)
-    options["relative_buckets"] = BUCKETS_OF[config["model_type"]]
-    if options["relative_buckets"] != "none":
+    options["relative_buckets"] = BUCKETS_OF[config["model_type"]] or str(config["relative_attention_buckets"])
+    if config["model_type"] == "mpnet":
         options |= {"relative_num_buckets": MPNET_BUCKETS, "relative_max_distance": MPNET_MAX_DISTANCE}
+    elif options["relative_buckets"] != "none":
+        options["relative_num_buckets"] = int(config["relative_attention_num_buckets"])
+        options["relative_max_distance"] = int(config["relative_attention_max_distance"])
+    if options["decoder_layers"]:
+        options |= {ours: int(config[theirs]) for ours, theirs in _DECODER_SIZES.items()}
+        options["share_decoder_positions"] = bool(config["share_decoder_positions"])
     return options
+
+
+def has_decoder_options(config: dict[str, Any]) -> bool:
+    """Whether the configuration is one of ours, which says how masks are filled."""
+    return bool(config["model_type"] == "maelm" and config.get("mask_token_id") is not None)
+
+
+def task_options(config: dict[str, Any]) -> dict[str, Any]:
+    """Options of the task ``maelm`` that go on with the source's pretraining: an MLM has seen <mask>, and goes on."""
+    if has_decoder_options(config):
+        return {name: str(config[name]) for name in ("masked_input", "encoder_positions")}
+    return {"masked_input": "kept", "leave_unmasked_prob": 0.1, "random_token_prob": 0.1}
 
 
 def first_position(config: dict[str, Any]) -> int:

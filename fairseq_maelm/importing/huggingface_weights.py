@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_maelm.importing.huggingface_config import first_position
+from fairseq_maelm.importing.huggingface_config import first_position, model_options
 from fairseq_maelm.importing.source import refuse
+from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,12 @@ _MPNET_LAYER = {
 
 # Buffers that old versions saved, and the pooler, which no masked language model has trained.
 _NOT_NEEDED = ("embeddings.position_ids", "embeddings.token_type_ids", "pooler.dense.weight", "pooler.dense.bias")
+# Our name of a fine-tuned head -> their name of it, and its layers.
+FINE_TUNED_HEADS = {
+    "sentence_classification_head": ("classifier", ("dense", "out_proj")),
+    "tagging_head": ("classifier", ("out_proj",)),
+    "span_head": ("qa_outputs", ("out_proj",)),
+}
 _TIED = {"lm_head.decoder.weight": "embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"}
 
 
@@ -99,10 +106,11 @@ def convert_weights(folder: Path, config: dict[str, Any], theirs: dict[str, Tens
         ValueError: if weights are missing, are there that we have no place for, or are not tied as ours.
     """
     try:
-        ours = _embeddings(config, theirs) | _layers(config, theirs)
+        ours = _embeddings(config, theirs) | _layers(config, theirs, "encoder", int(config["num_hidden_layers"]))
         if "lm_head.dense.weight" in theirs:
             _check_tied(folder, theirs)
-            ours |= _prediction_head(theirs)
+            ours |= _prediction_head(theirs) | _decoder(config, theirs)
+        ours |= _fine_tuned_head(theirs)
     except KeyError as error:
         raise refuse(folder, f"its weights lack {error.args[0]}") from error
     for name in (*_NOT_NEEDED, "embeddings.word_embeddings.weight"):
@@ -128,16 +136,17 @@ def _embeddings(config: dict[str, Any], theirs: dict[str, Tensor]) -> dict[str, 
         "encoder.embed_positions.weight": positions,
         **_take(theirs, "encoder.layernorm_embedding", "embeddings.LayerNorm"),
     }
-    if config["model_type"] == "mpnet":
+    if model_options(config)["relative_buckets"] != "none":
         state["encoder.relative_attention_bias.weight"] = theirs.pop("encoder.relative_attention_bias.weight")
     return state
 
 
-def _layers(config: dict[str, Any], theirs: dict[str, Tensor]) -> dict[str, Tensor]:
-    qkv, names = (_MPNET_QKV, _MPNET_LAYER) if config["model_type"] == "mpnet" else (_ROBERTA_QKV, _ROBERTA_LAYER)
+def _layers(config: dict[str, Any], theirs: dict[str, Tensor], stack: str, number: int) -> dict[str, Tensor]:
+    like_mpnet = config["model_type"] in ("mpnet", "maelm")
+    qkv, names = (_MPNET_QKV, _MPNET_LAYER) if like_mpnet else (_ROBERTA_QKV, _ROBERTA_LAYER)
     state: dict[str, Tensor] = {}
-    for layer in range(int(config["num_hidden_layers"])):
-        ours, prefix = f"encoder.layers.{layer}.", f"encoder.layer.{layer}."
+    for layer in range(number):
+        ours, prefix = f"{stack}.layers.{layer}.", f"{stack}.layer.{layer}."
         for part in ("weight", "bias"):
             # Our rows are all queries, then all keys, then all values.
             state[f"{ours}self_attn.qkv_proj.{part}"] = torch.cat(
@@ -163,4 +172,33 @@ def _prediction_head(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
     head = {"lm_head.bias": theirs.pop("lm_head.bias")}
     for name in ("dense", "layer_norm"):
         head |= _take(theirs, f"lm_head.{name}", f"lm_head.{name}")
+    if "lm_head.projection.weight" in theirs:
+        head["lm_head.output_projection.weight"] = theirs.pop("lm_head.projection.weight")
     return head
+
+
+def _decoder(config: dict[str, Any], theirs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The decoder of a folder of `maelm export`, where it has one."""
+    options = model_options(config)
+    if not options["decoder_layers"]:
+        return {}
+    state = _take(theirs, "decoder.layernorm_embedding", "decoder.LayerNorm")
+    if not options["share_decoder_positions"]:
+        positions = theirs.pop("decoder.position_embeddings.weight")
+        state["decoder.embed_positions.weight"] = positions[first_position(config) :].clone()
+    if "decoder.projection.weight" in theirs:
+        state |= _take(theirs, "decoder.input_projection", "decoder.projection")
+    identity = [options["decoder_attention_heads"], DECODER_ATTENTION.index("self")]
+    state["decoder.identity"] = torch.tensor(identity, dtype=torch.int64)
+    return state | _layers(config, theirs, "decoder", options["decoder_layers"])
+
+
+def _fine_tuned_head(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A head on sentences or tokens, under the name that the task of its kind gives it."""
+    state: dict[str, Tensor] = {}
+    for name, (theirs_of, layers) in FINE_TUNED_HEADS.items():
+        for layer in layers:
+            source = f"{theirs_of}.{layer}" if len(layers) > 1 else theirs_of
+            if f"{source}.weight" in theirs:
+                state |= _take(theirs, f"classification_heads.{name}.{layer}", source)
+    return state

@@ -15,11 +15,16 @@ class Reference(NamedTuple):
 
     Attributes:
         encode: tokens <int64>[B, S] in the source's numbers, padded on the right, to last states <float>[B, S, D].
-        predict: states <float>[N, D] to logits <float>[N, V] in the source's order, or None without such a head.
+        predict: states <float>[N, D] to logits <float>[N, V] in the source's order, or None where they do
+            not follow from a token's state alone.
+        fill: tokens with masks, as for ``encode``, to logits <float>[M, V] of the masks, or None.
+        score: tokens to the outputs of a fine-tuned head, <float>[B, classes] or <float>[B, S, outputs], or None.
     """
 
     encode: Callable[[Tensor], Tensor]
-    predict: Optional[Callable[[Tensor], Tensor]]
+    predict: Optional[Callable[[Tensor], Tensor]] = None
+    fill: Optional[Callable[[Tensor], Tensor]] = None
+    score: Optional[Callable[[Tensor], Tensor]] = None
 
 
 @dataclass(frozen=True)

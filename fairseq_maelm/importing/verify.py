@@ -7,7 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairseq_maelm.data.dataset import pad_rows
+from fairseq_maelm.data.encoder_view import EncoderView
 from fairseq_maelm.importing.source import Source
+from fairseq_maelm.models.hub import masked_token_logits
 from fairseq_maelm.models.maelm import MaelmModel
 
 # The largest difference that is put down to rounding, as a share of the largest value.
@@ -67,23 +70,46 @@ def compare(source: Source, model: MaelmModel) -> Differences:
         model: as loaded from the checkpoint.
     """
     lengths = compared_lengths(model.max_positions())
-    sequences = _sequences(lengths, len(source.vocabulary.order))
-    order = torch.tensor(source.vocabulary.order)
-    worst, largest = [0.0, 0.0], [0.0, 0.0]
-    for tokens in _batches(sequences):
-        theirs, ours = source.reference.encode(order[tokens]), model.extract_features(tokens)[0]
-        inside = tokens.ne(model.encoder.padding_idx)
-        pairs = [(theirs[inside], ours[inside])]
-        if source.reference.predict is not None and model.lm_head is not None:
-            some = torch.linspace(0, int(inside.sum()) - 1, min(_SCORED_TOKENS, int(inside.sum()))).long()
-            # Each head on its own encoder's states: the whole path is compared.
-            their_logits = source.reference.predict(pairs[0][0][some])[:, order]
-            pairs.append((their_logits, model.lm_head(pairs[0][1][some], model.encoder.embed_tokens.weight)))
-        for kind, (expected, actual) in enumerate(pairs):
-            worst[kind] = max(worst[kind], _difference(actual, expected))
-            largest[kind] = max(largest[kind], float(expected.abs().max()))
-    has_head = source.reference.predict is not None and model.lm_head is not None
-    return Differences(lengths, worst[0], worst[1] if has_head else None, largest[0], largest[1] if has_head else None)
+    worst: dict[str, float] = {}
+    largest: dict[str, float] = {}
+    for sequences in _batches(_sequences(lengths, len(source.vocabulary.order))):
+        for kind, expected, actual in _pairs(source, model, sequences):
+            worst[kind] = max(worst.get(kind, 0.0), _difference(actual, expected))
+            largest[kind] = max(largest.get(kind, 0.0), float(expected.abs().max()))
+    return Differences(lengths, worst["states"], worst.get("logits"), largest["states"], largest.get("logits"))
+
+
+def _pairs(source: Source, model: MaelmModel, sequences: list[np.ndarray]) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """What the source gives and what the model gives for a batch, padding left out."""
+    reference, order = source.reference, torch.tensor(source.vocabulary.order)
+    pad = model.encoder.padding_idx
+    tokens = _padded(sequences, pad)
+    inside = tokens.ne(pad)
+    theirs, ours = reference.encode(order[tokens])[inside], model.extract_features(tokens)[0][inside]
+    yield "states", theirs, ours
+    if reference.predict is not None and model.lm_head is not None:
+        some = torch.linspace(0, len(theirs) - 1, min(_SCORED_TOKENS, len(theirs))).long()
+        # Each head on its own encoder's states: the whole path is compared.
+        scores = model.lm_head(ours[some], model.encoder.embed_tokens.weight)
+        yield "logits", reference.predict(theirs[some])[:, order], scores
+    masked = [sequence for sequence in sequences if model.mask_index in sequence]
+    if reference.fill is not None and masked:
+        options = source.task_options
+        view = EncoderView(masked_input=options["masked_input"], positions=options["encoder_positions"])
+        expected = reference.fill(order[_padded(masked, pad)])[:, order]
+        yield "logits", expected, masked_token_logits(model, view, masked)
+    if reference.score is not None:
+        (head,) = model.classification_heads
+        expected, actual = reference.score(order[tokens]), model(tokens, classification_head_name=head)[0]
+        yield (
+            "logits",
+            expected if expected.dim() == 2 else expected[inside],
+            actual if actual.dim() == 2 else actual[inside],
+        )
+
+
+def _padded(sequences: list[np.ndarray], pad: int) -> Tensor:
+    return torch.from_numpy(pad_rows(sequences, np.array([len(sequence) for sequence in sequences]), pad))
 
 
 def _difference(actual: Tensor, expected: Tensor) -> float:
@@ -102,8 +128,7 @@ def _sequences(lengths: list[int], vocabulary_size: int) -> list[np.ndarray]:
     return sequences
 
 
-def _batches(sequences: list[np.ndarray]) -> Iterator[Tensor]:
-    longest = max(map(len, sequences))
-    yield torch.from_numpy(np.stack([np.pad(each, (0, longest - len(each)), constant_values=1) for each in sequences]))
+def _batches(sequences: list[np.ndarray]) -> Iterator[list[np.ndarray]]:
+    yield sequences
     for sequence in sequences:
-        yield torch.from_numpy(sequence)[None]
+        yield [sequence]
