@@ -63,8 +63,6 @@ class MaelmTaggingTask(FairseqTask):
     def setup_task(cls, cfg: Any, **unused: Any) -> "MaelmTaggingTask":
         """Load the dictionary and the labels and build the task; called by fairseq."""
         settings = read_settings(Path(cfg.data))
-        if settings.has_entities:
-            require_seqeval()
         logger.info("%d labels (%s)", len(settings.labels), settings.scheme)
         return cls(cfg, load_dictionary(cfg.data), settings)
 
@@ -77,7 +75,9 @@ class MaelmTaggingTask(FairseqTask):
         return model
 
     def load_dataset(self, split: str, **unused: Any) -> None:
-        """Open a split."""
+        """Open a split; what scores its entities must be there before an epoch is trained."""
+        if split != "train" and self.settings.has_entities:
+            require_seqeval()
         content = TaggedSplit.load(Path(self.cfg.data) / f"{split}.npz")
         dataset = self.dataset_of(content, shuffle=split == "train")
         sentences = len(content.word_counts)

@@ -80,13 +80,15 @@ def test_the_recipe_from_text_to_table(toy_data: Path, tmp_path: Path) -> None:
     run(["fairseq-train", toy_data, *TINY_TRAINING, *own, "--save-dir", tmp_path / "pretrained"])
     folder = tmp_path / "folder"
     (folder / "topics").mkdir(parents=True)
-    write_corpus(folder / "toy_train.txt", documents=6, seed=5)
+    (folder / "toy_train.txt").write_text("The cryostat cools the spectrometer.\n" * 30, encoding="utf-8")
     write_corpus(folder / "toy_valid.txt", documents=2, seed=6)
+    write_corpus(tmp_path / "general.txt", documents=12, seed=7)
     for split, number in (("train", 24), ("dev", 12), ("test", 12)):
         write_records(folder / "topics" / f"{split}.jsonl", number, seed=len(split))
     command = ["bash", RECIPE / "run.sh", folder, tmp_path / "pretrained" / "checkpoint_last.pt", toy_data]
     command += [tmp_path / "out", "--seeds", 1, "--updates", 4, "--interval", 2, "--batch-size", 4, "--epochs", 1]
     command += ["--general-loss-bound", 5, "--train-options=--cpu", "--remove-runs"]
+    command += ["--extend", 8, "--general-text", tmp_path / "general.txt"]
     output = run(command, environment={"GPUS": "0"})
     table = (tmp_path / "out" / "table.md").read_text()
     assert output.endswith(table) and table.splitlines()[2].startswith("| topics | macro F1 | ")
@@ -94,6 +96,8 @@ def test_the_recipe_from_text_to_table(toy_data: Path, tmp_path: Path) -> None:
     assert 0 <= score["macro F1"] <= 100 and score["accuracy"] == pytest.approx(round(score["accuracy"] * 0.12) / 0.12)
     log = (tmp_path / "out" / "logs" / "adaptation.log").read_text()
     assert "general loss before the first update" in log and "Loaded checkpoint" in log
+    symbols = (tmp_path / "out" / "tasks" / "topics_after" / "input0" / "dict.txt").read_text().splitlines()
+    assert len(symbols) == len((toy_data / "dict.txt").read_text().splitlines()) + 8
 
     again = run(command, environment={"GPUS": "0"})
     assert "running" not in again and again.endswith(table), "everything is there"

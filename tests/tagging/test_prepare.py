@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -210,3 +211,14 @@ def test_a_worked_score() -> None:
     }
     assert score(gold, predicted, False) == {"accuracy": pytest.approx(50.0)}
     assert score([["O"]], [["O"]], True) == {"accuracy": 100.0, "precision": 0.0, "recall": 0.0, "f1": 0.0}
+
+
+def test_without_seqeval_it_is_said_before_training(
+    toy_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(tmp_path, toy_data)
+    monkeypatch.setitem(sys.modules, "seqeval", None)
+    task = task_of(tmp_path / "task")
+    task.load_dataset("train")
+    with pytest.raises(ValueError, match="pip install seqeval"):
+        task.load_dataset("valid")
