@@ -16,6 +16,9 @@ set -euo pipefail
 FOLDER=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ROOT=$(cd "$FOLDER/../.." && pwd)
 
+if ! command -v fairseq-train >/dev/null && [[ -x $ROOT/.venv/bin/fairseq-train ]]; then
+    PATH=$ROOT/.venv/bin:$PATH
+fi
 if (($# < 4)); then
     printf 'usage: run.sh BEIR DATA CHECKPOINT OUTPUT [FAIRSEQ OPTIONS]\n' >&2
     exit 2
@@ -26,7 +29,8 @@ shift 4
 export MAX_TOKENS
 
 maelm() {
-    PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} python -m fairseq_maelm.cli "$@"
+    # From this checkout, whether or not the package is installed.
+    python -c 'import sys; sys.path.insert(0, sys.argv.pop(1)); from fairseq_maelm.cli import main; main()' "$ROOT" "$@"
 }
 
 HELD_OUT=(--valid-fraction "$VALID_FRACTION")
