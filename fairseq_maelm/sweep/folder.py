@@ -52,11 +52,6 @@ class SweepFolder:
         """Where a run saves its checkpoints."""
         return self.path / "runs" / run.folder / "checkpoints"
 
-    @property
-    def submitted(self) -> list[Path]:
-        """Records of jobs in a queue."""
-        return sorted((self.path / "runs").rglob("submitted.json"))
-
     def read(self) -> dict[str, Any]:
         """What ``sweep.json`` holds.
 

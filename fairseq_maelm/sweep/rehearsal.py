@@ -66,8 +66,8 @@ def rehearse(words: Sequence[str], batch_sizes: Sequence[int], metric: str, figu
     data = Path(words[1])
     if not data.is_dir():
         raise FileNotFoundError(f"there is no folder {data}")
-    parsed = _parse([*words[1:], *words_of(_SMALL)])
     with _quiet():
+        parsed = _parse([*words[1:], *words_of(_SMALL)])
         try:
             config = convert_namespace_to_omegaconf(parsed)
             task = tasks.setup_task(config.task)

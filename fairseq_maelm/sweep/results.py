@@ -60,11 +60,6 @@ class Cell:
         """The scores of the seeds that have some."""
         return [outcome.scores for outcome in self.outcomes if outcome.scores]
 
-    @property
-    def value(self) -> float:
-        """The mean over validation sets of the medians, as the paper's average takes MNLI."""
-        return mean(self.scores)
-
 
 class Sweep(NamedTuple):
     """All that a folder holds.

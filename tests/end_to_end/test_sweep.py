@@ -18,7 +18,7 @@ from fairseq_maelm.sweep.jobs import read_json
 from fairseq_maelm.sweep.report import write_report
 
 # 40 examples in batches of 16.
-EPOCHS, UPDATES = 12, 3
+EPOCHS, UPDATES = 8, 3
 OPTIONS = {"task": "sentence_prediction", "criterion": "sentence_prediction", "num-classes": 4}
 
 
