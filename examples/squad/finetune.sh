@@ -13,7 +13,7 @@
 #     EPOCHS               2       {2, 3}
 #     BATCH_SIZE           16      {16, 32}; over all GPUs
 #     WARM_UP_PROPORTION   0.1     {0.06, 0.1}
-#     MAX_LENGTH           512     512; 384 is the other usual one, and a third faster
+#     MAX_LENGTH           512     512; 384 is the other usual one
 #     DOC_STRIDE           128
 #     MAX_QUESTION_LENGTH  64
 #     SEED                 1       the paper reports medians of five
