@@ -202,7 +202,7 @@ def test_a_checkpoint_without_a_prompt_needs_one(pretrained: Path, toy_data: Pat
         hub.classify_by_prompt(["a"], "SST-2")
 
 
-def task_of(data: Path, task: Path, **options: Any) -> MaelmPromptTask:
+def task_of(data: Path, task: Path, /, **options: Any) -> MaelmPromptTask:
     """The task as fairseq sets it up, with both tables read."""
     settings = {"data": str(data), "prompt": str(task / "topics.yaml"), "examples": str(task), "several_pieces": True}
     config = MaelmPromptTaskConfig(**{**settings, "finetune_from_model": None, "seed": 1, **options})
