@@ -84,7 +84,7 @@ def write_checkpoint(
             "checkpoint": {"best_checkpoint_metric": "loss"},
         },
         "model": model.state_dict(),
-        "optimizer_history": [{"num_updates": 30, "optimizer_name": "Adam", "criterion_name": "maelm"}],
+        "optimizer_history": [{"num_updates": 30, "optimizer_name": "Adam", "lr_scheduler_state": {}}],
         "extra_state": {"train_iterator": {"epoch": 2}, "val_loss": 4.25, "best": 4.25},
         "task_state": {},
         "last_optimizer_state": None,
@@ -101,7 +101,7 @@ def str_or_number(value: Any) -> Any:
 
 def _task_defaults(data: Path) -> dict[str, Any]:
     defaults = {name: str_or_number(default) for name, default in _own_options(MaelmTaskConfig).items()}
-    return {**defaults, "_name": "maelm", "data": str(data), "seed": 1}
+    return {**defaults, "_name": "maelm", "data": str(data), "seed": 1, "tokens_per_sample": 20}
 
 
 def _own_options(dataclass: Any) -> dict[str, Any]:
