@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 _ANSWERING_TASKS = ("maelm_squad",)
 _START_AND_END = ("start", "end")
 # Where the folders of fine-tuning name labels: sentences by fairseq's dictionary, words by the settings of the task.
-_LABEL_FILES = ("label/dict.txt", "tagging.json")
+_LABEL_FILES = {"sequence-classification": "label/dict.txt", "token-classification": "tagging.json"}
 
 
 def choose_content(
@@ -102,16 +102,14 @@ def _content(source: Source, form: str, architecture: str, head: Optional[str], 
         if outputs != len(_START_AND_END):
             raise ValueError(f"an answer has a start and an end, and the head {name!r} has {outputs} outputs")
         return Content(form, architecture, name, _START_AND_END)
-    return Content(form, architecture, name, _labels(source, outputs, labels))
+    return Content(form, architecture, name, _labels(source.data / _LABEL_FILES[architecture], outputs, labels))
 
 
-def _labels(source: Source, outputs: int, given: Optional[Path]) -> tuple[str, ...]:
-    path = given or next((path for name in _LABEL_FILES if (path := source.data / name).is_file()), None)
-    if path is None or (given is None and outputs == 1):
+def _labels(usual: Path, outputs: int, given: Optional[Path]) -> tuple[str, ...]:
+    path = given or usual
+    if given is None and (outputs == 1 or not usual.is_file()):
         if outputs > 1:
-            logger.warning(
-                "the outputs are called LABEL_0 ...: %s has none of %s", source.data, ", ".join(_LABEL_FILES)
-            )
+            logger.warning("there is no %s: the outputs are called LABEL_0 ...; --labels names them", usual)
         return tuple(f"LABEL_{number}" for number in range(outputs))
     names = _read_labels(path)
     if len(names) != outputs:

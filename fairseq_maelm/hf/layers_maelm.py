@@ -74,6 +74,12 @@ class MaelmEncoder(nn.Module):
                 for distance in range(1 - self.positions, self.positions)
             ]
 
+    def check_length(self, length: int) -> None:
+        """Refuse sequences that are longer than the table of positions."""
+        # A length is a number only while nothing traces the model.
+        if not torch.compiler.is_compiling() and length > self.positions:
+            raise ValueError(f"{length} tokens are more than the model's {self.positions} positions: truncate")
+
     def position_bias(self, positions: Tensor) -> Optional[Tensor]:
         """<float>[B or 1, H, S, S] of tokens at positions <int64>[B or 1, S]; None without relative positions."""
         if self.relative_attention_bias is None:

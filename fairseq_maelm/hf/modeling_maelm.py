@@ -79,8 +79,7 @@ class MaelmModel(MaelmPreTrainedModel):
             attention_mask = input_ids.ne(self.config.pad_token_id)
         states = self.embeddings.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         length = states.shape[1]
-        if not torch.compiler.is_compiling() and length > self.encoder.positions:
-            raise ValueError(f"{length} tokens are more than the model's {self.encoder.positions} positions: truncate")
+        self.encoder.check_length(length)
         states = self.embeddings(input_ids=input_ids, position_ids=position_ids, inputs_embeds=states)
         places = torch.arange(length, device=states.device)[None, :] if position_ids is None else position_ids
         bias = self.encoder.position_bias(places)
@@ -165,6 +164,7 @@ class MaelmForMaskedLM(MaelmPreTrainedModel):
             output_hidden_states: give the encoder's states, of the tokens that it saw.
             return_dict: whether to return named values.
         """
+        self.mpnet.encoder.check_length(input_ids.shape[1])
         inside = input_ids.ne(self.config.pad_token_id) if attention_mask is None else attention_mask.bool()
         wanted = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
         states, position_ids, encoded = self.encode(input_ids, inside, **wanted)

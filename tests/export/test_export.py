@@ -80,7 +80,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "narrow decoder": {"decoder_embed_dim": 16, "decoder_ffn_embed_dim": 24, "decoder_attention_heads": 2},
     "shared positions": {"share_decoder_positions": True},
     "buckets of the authors' code": {"relative_buckets": "reference"},
-    "no relative positions": {"relative_buckets": "none", "max_positions": 20},
+    "no relative positions": {"relative_buckets": "none", "max_positions": 40},
 }
 
 
@@ -89,7 +89,7 @@ def test_masks_are_filled_as_by_the_hub(variant: str, data: Path, tmp_path: Path
     done = exported(tmp_path, data, "maelm", scale=0.15, **VARIANTS[variant])
     assert done.content.class_name == "MaelmForMaskedLM"
     assert [each.what for each in done.agreements] == ["masked-lm scores", "hidden states"]
-    assert all(each.difference <= 1e-5 * max(1, each.size) and each.size > 0.5 for each in done.agreements)
+    assert all(each.difference <= 1e-5 * max(1, each.size) and each.size > 0.1 for each in done.agreements)
     tokenizer, model = opened(done)
     batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
     with torch.no_grad():
@@ -131,24 +131,26 @@ def test_mlm_becomes_a_stock_masked_lm(data: Path, tmp_path: Path) -> None:
 # The encoder and fine-tuned heads
 
 
-@pytest.mark.parametrize("form", ["mpnet", "maelm"])
-def test_base_shape_has_equal_states(form: str, data: Path, tmp_path: Path) -> None:
+def test_base_shape_has_equal_states(data: Path, tmp_path: Path) -> None:
     """Base in all but the number of layers, with weights of the size that training starts from."""
-    size = {**SIZES["maelm_base"], "encoder_layers": 2, "decoder_layers": 1, "max_positions": 512}
-    done = exported(tmp_path, data, form, {"architecture": "encoder"}, scale=0.05, **size)
-    (agreement,) = done.agreements
-    assert agreement.size > 1
-    assert agreement.difference <= 1e-5
-    tokenizer, model = opened(done)
-    assert tokenizer.model_max_length == 512
+    size = {**SIZES["maelm_base"], "encoder_layers": 2, "decoder_layers": 0, "max_positions": 512}
+    write_checkpoint(tmp_path / "checkpoint.pt", data, scale=0.05, task={"masked_input": "kept"}, **size)
     hub = hub_of(tmp_path, data)
     texts = ["A river.", "The old house by the river has three windows.", "caf\u00e9"]
-    batch = tokenizer(texts, return_tensors="pt", padding=True)
-    assert torch.equal(batch.input_ids, hub.encode_batch(texts))
-    with torch.no_grad():
-        states, expected = model(**batch).last_hidden_state, hub.extract_features(batch.input_ids)
-    inside = batch.attention_mask.bool()
-    assert_close(states[inside], expected[inside])
+    for form in ("mpnet", "maelm"):
+        settings = ExportSettings(form, architecture="encoder")
+        done = export(tmp_path / "checkpoint.pt", data, tmp_path / form, settings)
+        (agreement,) = done.agreements
+        assert agreement.size > 0.3
+        assert agreement.difference <= 1e-5
+        tokenizer, model = opened(done)
+        assert tokenizer.model_max_length == 512
+        batch = tokenizer(texts, return_tensors="pt", padding=True)
+        assert torch.equal(batch.input_ids, hub.encode_batch(texts))
+        with torch.no_grad():
+            states, expected = model(**batch).last_hidden_state, hub.extract_features(batch.input_ids)
+        inside = batch.attention_mask.bool()
+        assert_close(states[inside], expected[inside])
 
 
 @pytest.mark.parametrize("form", ["mpnet", "maelm"])
@@ -301,16 +303,13 @@ def test_a_missing_weight_is_refused(data: Path, tmp_path: Path, monkeypatch: py
 def test_another_tokenizer_is_refused(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = export_run.tokenizer_files
 
-    def without_mask_stripping(*arguments: Any) -> dict[str, str]:
+    def always_a_space(*arguments: Any) -> dict[str, str]:
         files = honest(*arguments)
         content = json.loads(files["tokenizer.json"])
-        for token in content["added_tokens"]:
-            token["lstrip"] = False
-        settings = json.loads(files["tokenizer_config.json"])
-        settings["mask_token"]["lstrip"] = False
-        return {"tokenizer.json": json.dumps(content), "tokenizer_config.json": json.dumps(settings)}
+        content["pre_tokenizer"]["prepend_scheme"] = "always"
+        return {**files, "tokenizer.json": json.dumps(content)}
 
-    monkeypatch.setattr(export_run, "tokenizer_files", without_mask_stripping)
+    monkeypatch.setattr(export_run, "tokenizer_files", always_a_space)
     with pytest.raises(ValueError, match="the exported tokenizer reads .* texts differently"):
         exported(tmp_path, data, "maelm")
     assert not (tmp_path / "folder").exists()

@@ -1,0 +1,157 @@
+"""Our classes of transformers by themselves: buckets, padding, lengths, and machines without fairseq or without us."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+transformers = pytest.importorskip("transformers")
+
+from fairseq_maelm.hf import AUTO_CLASSES, MaelmConfig, MaelmForMaskedLM, MaelmModel  # noqa: E402
+from fairseq_maelm.hf.configuration_maelm import relative_bucket  # noqa: E402
+from fairseq_maelm.modules.relative_position import BUCKET_FUNCTIONS  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+MASK = 29
+NUMBERS: dict[str, Any] = {
+    "vocab_size": 30,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 34,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 12,
+    "initializer_range": 0.5,
+    "mask_token_id": MASK,
+    "decoder_layers": 1,
+}
+TOKENS = torch.tensor([[0, 5, MASK, 7, 2, 1, 1], [0, MASK, MASK, 6, 8, 9, 2]])
+
+# Opens a folder where fairseq, or this package, cannot be imported, and compares with what the test has computed.
+ELSEWHERE = """
+import json, sys
+sys.modules["fairseq"] = None
+if sys.argv[2]:
+    sys.path.insert(0, sys.argv[2])
+    import fairseq_maelm.hf
+else:
+    sys.modules["fairseq_maelm"] = None
+import torch, transformers
+expected = torch.load(sys.argv[1] + "/expected.pt")
+for name, output in expected["outputs"].items():
+    model = getattr(transformers, name).from_pretrained(sys.argv[1], trust_remote_code=not sys.argv[2]).eval()
+    with torch.no_grad():
+        found = model(expected["tokens"])[0]
+    assert torch.equal(found, output), name
+print(type(model).__module__, any(name.startswith("fairseq.") for name in sys.modules))
+"""
+
+
+def model_of(model_class: type = MaelmForMaskedLM, **changes: Any) -> Any:
+    torch.manual_seed(0)
+    return model_class(MaelmConfig(**{**NUMBERS, **changes})).eval()
+
+
+@given(
+    function=st.sampled_from(sorted(BUCKET_FUNCTIONS)),
+    distance=st.integers(-1000, 1000),
+    quarter=st.integers(1, 64),
+    further=st.integers(2, 500),
+)
+def test_buckets_are_those_of_pretraining(function: str, distance: int, quarter: int, further: int) -> None:
+    """The shipped file cannot import the package's own functions, and repeats them."""
+    numbers = 4 * quarter, quarter + further
+    assert relative_bucket(function, distance, *numbers) == BUCKET_FUNCTIONS[function](distance, *numbers)
+
+
+@pytest.mark.parametrize("masked_input", ["dropped", "kept", "reset"])
+def test_padding_changes_nothing(masked_input: str) -> None:
+    model = model_of(masked_input=masked_input)
+    with torch.no_grad():
+        batch = model(TOKENS).logits
+        for row, tokens in zip(batch, TOKENS):
+            alone = tokens[tokens != 1]
+            torch.testing.assert_close(row[: len(alone)], model(alone[None]).logits[0], rtol=1e-4, atol=1e-5)
+            # On the left, as generation pipelines pad: positions start where the text does.
+            padded = torch.cat([torch.ones(3, dtype=torch.int64), alone])
+            left = model(padded[None], padded.ne(1).long()[None]).logits[0, 3:]
+            torch.testing.assert_close(left, row[: len(alone)], rtol=1e-4, atol=1e-5)
+
+
+def test_masks_alone_give_finite_scores() -> None:
+    with torch.no_grad():
+        assert model_of()(torch.full((2, 3), MASK)).logits.isfinite().all()
+        assert model_of()(torch.tensor([[MASK, MASK, 1], [0, 5, 2]])).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("model_class", [MaelmModel, MaelmForMaskedLM])
+def test_more_tokens_than_positions_are_refused(model_class: type) -> None:
+    model = model_of(model_class)
+    assert model(torch.full((1, 32), 5))[0].shape[1] == 32
+    with pytest.raises(ValueError, match="33 tokens are more than the model's 32 positions"):
+        model(torch.cat([torch.full((1, 32), MASK), torch.tensor([[5]])], dim=1))
+
+
+def test_attention_weights_belong_to_the_states() -> None:
+    """The written-out attention, which gives weights, computes what torch's fused one computes."""
+    model = model_of(MaelmModel)
+    with torch.no_grad():
+        fused, plain = model(TOKENS), model(TOKENS, output_attentions=True, output_hidden_states=True)
+    torch.testing.assert_close(fused.last_hidden_state[0, :5], plain.last_hidden_state[0, :5], rtol=1e-4, atol=1e-5)
+    assert len(plain.attentions) == 2 and len(plain.hidden_states) == 3
+    sums = plain.attentions[0].sum(dim=-1)
+    torch.testing.assert_close(sums, torch.ones_like(sums))
+    assert plain.attentions[0][0, :, :, 5:].abs().max() == 0, "nobody reads padding"
+
+
+def test_loss_and_gradients_reach_every_parameter() -> None:
+    model = model_of().train()
+    labels = torch.where(TOKENS == MASK, 4, -100)
+    output = model(TOKENS, labels=labels)
+    rows = output.logits[TOKENS == MASK]
+    expected = torch.nn.functional.cross_entropy(rows, torch.full((len(rows),), 4))
+    torch.testing.assert_close(output.loss, expected)
+    output.loss.backward()
+    assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
+
+
+def test_inputs_are_given_once() -> None:
+    model = model_of(MaelmModel)
+    embedded = model.get_input_embeddings()(TOKENS)
+    with torch.no_grad():
+        by_tokens = model(TOKENS, attention_mask=torch.ones_like(TOKENS), position_ids=torch.arange(2, 9)[None])
+        by_states = model(inputs_embeds=embedded)
+    torch.testing.assert_close(by_tokens.last_hidden_state, by_states.last_hidden_state)
+    with pytest.raises(ValueError, match="either input_ids or inputs_embeds"):
+        model(TOKENS, inputs_embeds=embedded)
+
+
+@pytest.mark.parametrize("with_package", [True, False])
+def test_a_machine_without_fairseq_computes_the_same(with_package: bool, tmp_path: Path) -> None:
+    """By the registered classes without fairseq, and by the folder's own code without this package."""
+    model = model_of()
+    model.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["auto_map"]["AutoModelForMaskedLM"]
+    outputs = {"AutoModel": model.mpnet(TOKENS)[0].detach(), "AutoModelForMaskedLM": model(TOKENS)[0].detach()}
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["auto_map"]["AutoModel"] = "modeling_maelm.MaelmModel"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    torch.save({"tokens": TOKENS, "outputs": outputs}, tmp_path / "expected.pt")
+    command = [sys.executable, "-c", ELSEWHERE, str(tmp_path), str(ROOT) if with_package else ""]
+    environment = {"HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1", "PATH": "", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    place, imported = done.stdout.split()[-2:]
+    assert place.startswith("fairseq_maelm.hf." if with_package else "transformers_modules.") and imported == "False"
+
+
+def test_every_class_is_registered() -> None:
+    for name, model in AUTO_CLASSES.items():
+        assert type(getattr(transformers, name).from_config(MaelmConfig(**NUMBERS))) is model
