@@ -193,7 +193,11 @@ def verify_tokenizer(source: Source, folder: Path) -> dict[str, str]:
     Raises:
         ValueError: if any other text does, or sequences are put together in another way.
     """
-    tokenizer = import_transformers().AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    transformers = import_transformers()
+    # Registers the classes: transformers would ask whether the folder's own code may run.
+    import fairseq_maelm.hf  # noqa: F401
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     expected = source.tokenizer.encode
 
     def found(text: str) -> list[int]:
