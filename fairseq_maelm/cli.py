@@ -29,7 +29,7 @@ SUB_COMMANDS = {
     "prepare-retrieval": ("fairseq_maelm.retrieval.prepare_command", "binarise a retrieval task in BEIR layout"),
     "prepare-squad": ("fairseq_maelm.squad.prepare_command", "turn SQuAD's files into a folder for fairseq-train"),
     "prepare-tagging": ("fairseq_maelm.tagging.prepare_command", "turn labelled words into a folder for maelm_tagging"),
-    "prompt": ("fairseq_maelm.prompting.command", "classify by the words at a template's mask, also without training"),
+    "prompt": ("fairseq_maelm.prompting.command", "classify by the words at a template's mask"),
     "report": (
         "fairseq_maelm.sweep.report_command",
         "the table of a sweep: best settings, medians, the paper's beside",
@@ -38,7 +38,6 @@ SUB_COMMANDS = {
     "search": ("fairseq_maelm.retrieval.search_command", "exact search over embeddings"),
     "sweep": ("fairseq_maelm.sweep.command", "fine-tune checkpoints on a grid of settings and seeds"),
     "tag": ("fairseq_maelm.tagging.tag_command", "label the words of a file"),
-    "prompt": ("fairseq_maelm.prompting.command", "classify by the words at a template's mask"),
     "user-dir": ("fairseq_maelm.user_dir", "print the folder to give to fairseq as --user-dir"),
 }
 

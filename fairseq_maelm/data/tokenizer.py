@@ -1,12 +1,15 @@
 """Text to tokens and back with the corpus' sentencepiece model or an imported tokenizer, also around <mask>."""
 
+import os
 import re
-from typing import List, Sequence, Union
+from typing import List, Optional, Sequence, Union
 
 import numpy as np
 from fairseq.data import Dictionary
 from sentencepiece import SentencePieceProcessor
 
+from fairseq_maelm.corpus.imported import TOKENIZER_FILE
+from fairseq_maelm.corpus.vocabulary import DICTIONARY_FILE, MODEL_FILE
 from fairseq_maelm.corpus.vocabulary import MASK_SYMBOL as MASK
 
 # Two fields of sentencepiece's normaliser in protocol buffer form, add_dummy_prefix and remove_extra_whitespaces, both
@@ -155,3 +158,13 @@ TextTokenizer = Union[Tokenizer, ImportedTokenizer]
 def open_tokenizer(path: str, dictionary: Dictionary) -> TextTokenizer:
     """The tokenizer of a data folder's sentencepiece model or tokenizer.json; arguments as of ``Tokenizer``."""
     return ImportedTokenizer(path, dictionary) if path.endswith(".json") else Tokenizer(path, dictionary)
+
+
+def find_imported_tokenizer(places: Sequence[str]) -> Optional[str]:
+    """The first tokenizer.json with its dict.txt and without a sentencepiece model beside it, or None."""
+    for place in places:
+        names = (TOKENIZER_FILE, DICTIONARY_FILE, MODEL_FILE)
+        there = {name for name in names if os.path.exists(os.path.join(place, name))}
+        if there == {TOKENIZER_FILE, DICTIONARY_FILE}:
+            return os.path.join(place, TOKENIZER_FILE)
+    return None

@@ -26,9 +26,11 @@ def fairseq_options(source: Source) -> list[str]:
     arch = next(iter(sizes), DEFAULT_SIZE)
     defaults: dict[str, Any] = {**SIZES[arch], "relative_buckets": "t5", "max_positions": 512}
     words = ["--arch", arch]
+    for part in ("embed_dim", "ffn_embed_dim", "attention_heads"):
+        defaults[f"decoder_{part}"] = model[f"encoder_{part}"]
     for name, value in model.items():
-        if defaults.get(name) != value:
-            words += [f"--{name.replace('_', '-')}", str(value)]
+        if defaults.get(name, False) != value:
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     return words
 
 

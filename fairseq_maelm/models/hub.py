@@ -9,11 +9,10 @@ import torch.nn.functional as F
 from fairseq import checkpoint_utils, tasks
 from torch import Tensor, nn
 
-from fairseq_maelm.corpus.imported import TOKENIZER_FILE
 from fairseq_maelm.corpus.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
 from fairseq_maelm.data.dataset import pad_rows
 from fairseq_maelm.data.encoder_view import EncoderView
-from fairseq_maelm.data.tokenizer import MASK, TextTokenizer, open_tokenizer
+from fairseq_maelm.data.tokenizer import MASK, TextTokenizer, find_imported_tokenizer, open_tokenizer
 from fairseq_maelm.models.checkpoint import register_heads
 from fairseq_maelm.models.hub_answers import AnswersQuestions
 from fairseq_maelm.models.hub_embedding import EmbedsTexts
@@ -248,19 +247,9 @@ def load_model(path: str, data: str, **overrides: Any) -> Tuple[Any, Any, MaelmM
 
 
 def find_tokenizer(folder: str, data: str) -> str:
-    """Find the sentencepiece model as ``find_sentencepiece`` does, or in its absence an imported tokenizer.json.
-
-    Raises:
-        FileNotFoundError: says where it was looked for.
-    """
-    try:
-        return find_sentencepiece(folder, data)
-    except FileNotFoundError:
-        for place in _places(folder, data):
-            path = os.path.join(place, TOKENIZER_FILE)
-            if os.path.exists(path) and os.path.exists(os.path.join(place, "dict.txt")):
-                return path
-        raise
+    """Find what encodes text: an imported tokenizer.json, or the sentencepiece model as ``find_sentencepiece`` does."""
+    imported = find_imported_tokenizer([folder, data, os.path.join(data, "input0")])
+    return imported or find_sentencepiece(folder, data)
 
 
 def find_sentencepiece(folder: str, data: str) -> str:
@@ -269,13 +258,9 @@ def find_sentencepiece(folder: str, data: str) -> str:
     Raises:
         FileNotFoundError: says where it was looked for.
     """
-    places = _places(folder, data)
+    places = [folder, data, os.path.join(data, "input0")]
     for place in places:
         path = os.path.join(place, SENTENCEPIECE_MODEL)
         if os.path.exists(path):
             return path
     raise FileNotFoundError(f"there is no {SENTENCEPIECE_MODEL} in {', '.join(places)}: copy it there")
-
-
-def _places(folder: str, data: str) -> List[str]:
-    return [folder, data, os.path.join(data, "input0")]

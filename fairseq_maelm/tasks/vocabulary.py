@@ -105,8 +105,17 @@ def real_tokens(dictionary: Dictionary) -> np.ndarray:
 
 
 def word_starts(dictionary: Dictionary) -> np.ndarray:
-    """<bool>[V], True for pieces that begin a word and for special symbols, which are words of their own."""
+    """<bool>[V], True for pieces that begin a word and for special symbols, which are words of their own.
+
+    Raises:
+        ValueError: if no piece says that it begins a word, as in vocabularies that are not of sentencepiece.
+    """
     starts = np.array([symbol.startswith(WORD_START) for symbol in dictionary.symbols])
+    if not starts.any():
+        raise ValueError(
+            f"--mask-whole-words finds words by the {WORD_START} in front of sentencepiece's pieces, and no symbol of "
+            "dict.txt has one: leave it out"
+        )
     starts[: dictionary.nspecial] = True
     starts[dictionary.index(MASK)] = True
     return starts

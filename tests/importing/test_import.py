@@ -15,6 +15,7 @@ from fairseq_maelm.corpus.imported import TOKENIZER_FILE
 from fairseq_maelm.corpus.vocabulary import MODEL_FILE
 from fairseq_maelm.importing.folder import CHECKPOINT_FILE, FACTS_FILE, import_model
 from fairseq_maelm.importing.verify import compared_lengths
+from fairseq_maelm.tasks.vocabulary import load_dictionary, word_starts
 
 from . import sources
 from .sources import transformers
@@ -222,6 +223,15 @@ def test_gpt2_pairs_of_fairseq_are_read(tmp_path: Path) -> None:
     for text in (TEXT, "  two  spaces\tand a tab", "日本語 don't 1234"):
         expected = [dictionary.index(str(number)) for number in encoder.encode(text)]
         assert hub.encode(text).tolist() == [0, *expected, 2]
+
+
+def test_words_of_other_vocabularies_are_not_masked_whole(pair: tuple[Path, Path]) -> None:
+    dictionary = load_dictionary(str(pair[1]))
+    if (pair[1] / MODEL_FILE).exists():
+        assert word_starts(dictionary).sum() > 5
+        return
+    with pytest.raises(ValueError, match="--mask-whole-words"):
+        word_starts(dictionary)
 
 
 # Refusals

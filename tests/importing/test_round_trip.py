@@ -50,6 +50,9 @@ def test_every_tensor_comes_back(data: Path, tmp_path: Path, case: str) -> None:
     for name, tensor in after["model"].items():
         assert torch.equal(tensor, before["model"][name]) and tensor.dtype == before["model"][name].dtype, name
     assert (tmp_path / "imported" / "dict.txt").read_text() == (data / "dict.txt").read_text()
+    words = imported.model_options
+    assert "False" not in words and ("--share-decoder-positions" in words) == (case == "shared positions")
+    assert ("--decoder-embed-dim" in words) == (case == "narrow decoder")
     if not heads and not lost:
         assert imported.differences.logits is not None
         assert after["cfg"]["task"]["masked_input"] == task.get("masked_input", "dropped")
