@@ -10,6 +10,9 @@ import torch
 from end_to_end.small import differences, results
 from end_to_end.test_distributed import run_ranks
 from end_to_end.toy import ROOT, TINY_TRAINING, TOPICS, losses, run, sentence
+from fairseq_maelm.tagging.files import Layout
+from fairseq_maelm.tagging.predict import Tagger
+from fairseq_maelm.tagging.prepare import prepare_tagging
 
 pytest.importorskip("seqeval")
 
@@ -68,6 +71,13 @@ def test_tagging(toy_data: Path, tmp_path: Path) -> None:
     ranks = run_ranks([*validation, *options, "--log-format", "json"], 2, tmp_path)
     assert losses(ranks, "valid", "f1") == [max(f1)]
     tag(task, best, tmp_path, max(f1))
+
+    with pytest.raises(ValueError, match="was not trained by the task maelm_tagging, so it labels no words"):
+        Tagger(checkpoint, task)
+    words = {split: tmp_path / split for split in ("train", "valid")}
+    prepare_tagging(toy_data, words, tmp_path / "other", Layout("conll", "-1"), "plain")
+    with pytest.raises(ValueError, match="knows 7 labels and .*other has 4"):
+        Tagger(best, tmp_path / "other")
 
 
 def tag(task: Path, checkpoint: Path, folder: Path, f1: float) -> None:

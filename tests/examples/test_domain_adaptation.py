@@ -82,7 +82,7 @@ def test_the_recipe_from_text_to_table(toy_data: Path, tmp_path: Path) -> None:
     (folder / "topics").mkdir(parents=True)
     (folder / "toy_train.txt").write_text("The cryostat cools the spectrometer.\n" * 30, encoding="utf-8")
     write_corpus(folder / "toy_valid.txt", documents=2, seed=6)
-    write_corpus(tmp_path / "general.txt", documents=12, seed=7)
+    write_corpus(tmp_path / "general.txt", documents=150, seed=7)
     for split, number in (("train", 24), ("dev", 12), ("test", 12)):
         write_records(folder / "topics" / f"{split}.jsonl", number, seed=len(split))
     command = ["bash", RECIPE / "run.sh", folder, tmp_path / "pretrained" / "checkpoint_last.pt", toy_data]
