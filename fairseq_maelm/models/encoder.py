@@ -114,7 +114,7 @@ class MaelmEncoder(FairseqEncoder):
 
     def _bias(self, positions: Tensor, lengths: Optional[Tensor]) -> Optional[AttentionBias]:
         if self.relative_attention_bias is not None:
-            return self.relative_attention_bias(positions, lengths)
+            return self.relative_attention_bias.between(positions, lengths)
         return None if lengths is None else AttentionBias(lengths=lengths)
 
     def max_positions(self) -> int:

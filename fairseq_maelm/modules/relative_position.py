@@ -86,21 +86,22 @@ class RelativePositionBias(nn.Embedding):
         self.bucket_of_distance: Tensor
         self.register_buffer("bucket_of_distance", ids, persistent=False)
 
-    def forward(  # type: ignore[override]
-        self, positions: Tensor, lengths: Optional[Tensor] = None
-    ) -> AttentionBias:
+    def forward(self) -> Tensor:  # type: ignore[override]
+        """The table spread over distances: <float>[H, 2P - 1], as ``AttentionBias`` wants it.
+
+        Its gradient gathers 2P - 1 rows and not B * S * S.
+        """
+        return super().forward(self.bucket_of_distance).t().contiguous()
+
+    def between(self, positions: Tensor, lengths: Optional[Tensor] = None) -> AttentionBias:
         """The bias of every pair of positions, to be added to the scaled attention logits.
+
+        It is no result of ``forward``, because hooks of modules, with which fairseq looks for the origin of a NaN, take
+        tensors alone.
 
         Args:
             positions: <int64>[B, S] original positions; B may be 1 when all sequences share them.
             lengths: <int64>[B] number of tokens of each sequence; nobody may read the padding behind them. None when
                 there is no padding.
         """
-        return AttentionBias(self.of_distance(), positions, lengths)
-
-    def of_distance(self) -> Tensor:
-        """The table spread over distances: <float>[H, 2P - 1], as ``AttentionBias`` wants it.
-
-        Its gradient gathers 2P - 1 rows and not B * S * S.
-        """
-        return super().forward(self.bucket_of_distance).t().contiguous()
+        return AttentionBias(self(), positions, lengths)

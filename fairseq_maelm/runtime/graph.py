@@ -47,7 +47,7 @@ class EncoderGraph(nn.Module):
         self.pooling, self.normalized = pooling, normalized
         self.of_distance: Optional[Tensor] = None
         if encoder.relative_attention_bias is not None:
-            self.of_distance = nn.Parameter(encoder.relative_attention_bias.of_distance().detach(), requires_grad=False)
+            self.of_distance = nn.Parameter(encoder.relative_attention_bias().detach(), requires_grad=False)
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from tqdm import tqdm
 from fairseq_maelm.corpus.files import write_json
 from fairseq_maelm.sweep.child import tied
 from fairseq_maelm.sweep.log import last_line, log_records
+from fairseq_maelm.warm_start.runner import WarmStart, can_be_warm, warm_start
 
 if TYPE_CHECKING:  # it imports this module
     from fairseq_maelm.sweep.slurm import SlurmLauncher, SubmittedJob
@@ -136,11 +137,15 @@ class LocalProcess:
 class LocalLauncher:
     """Starts programs on this machine, and stops them when it must end.
 
+    A warm server makes their runs of fairseq-train: short ones would spend most of their time on imports.
+
     Args:
         side_by_side: how many run at a time; the cores are divided among them.
     """
 
     def __init__(self, side_by_side: int) -> None:
+        self._warm: Optional[WarmStart] = None
+        self._closing = contextlib.ExitStack()
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         # Threads that spin while they wait cost half the speed as soon as another program wants a core.
         self._environment = {"OMP_NUM_THREADS": str(max(1, cores // side_by_side)), "OMP_WAIT_POLICY": "PASSIVE"}
@@ -149,9 +154,13 @@ class LocalLauncher:
         """Start a job; None if its program still runs on behalf of a process that was killed."""
         process = job.process(slot)
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        environment = {**self._environment, **os.environ, **process.environment, "PATH": path}
+        if self._warm is None and can_be_warm(process.words):
+            self._warm = self._closing.enter_context(warm_start(environment))
+        words = process.words if self._warm is None else self._warm.command(process.words)
         with open(job.log, "ab") as log:
             try:
-                # The program inherits the log and with it the lock: both are given back when it ends.
+                # The program inherits the log with the lock: both are given back when it ends.
                 fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return None
@@ -162,11 +171,11 @@ class LocalLauncher:
             return LocalProcess(
                 # A group of its own, so that the processes that it starts can be stopped with it.
                 subprocess.Popen(
-                    tied(process.words),
+                    tied(words),
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     stdin=subprocess.DEVNULL,
-                    env={**self._environment, **os.environ, **process.environment, "PATH": path},
+                    env=environment,
                     start_new_session=True,
                 )
             )
@@ -183,6 +192,8 @@ class LocalLauncher:
             for process in processes:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(max(0.0, deadline - time.monotonic()))
+        self._closing.close()
+        self._warm = None
 
 
 Launcher = Union[LocalLauncher, "SlurmLauncher"]

@@ -14,6 +14,11 @@ from fairseq_maelm.warm_start.protocol import COMMANDS
 _HERE = Path(__file__).resolve().parent
 
 
+def can_be_warm(words: Sequence[str]) -> bool:
+    """Whether a warm server can make the run of a command."""
+    return Path(words[0]).name in COMMANDS
+
+
 @dataclass(frozen=True)
 class WarmStart:
     """A server that makes runs.
@@ -28,9 +33,9 @@ class WarmStart:
 
     def command(self, words: Sequence[str]) -> list[str]:
         """The same command through the server; one that it does not know is returned as it is."""
-        name, *arguments = words
-        if Path(name).name not in COMMANDS:
+        if not can_be_warm(words):
             return list(words)
+        name, *arguments = words
         program = name if Path(name).is_absolute() else str(self.programs / name)
         return [sys.executable, "-I", "-S", str(_HERE / "client.py"), str(self.address), program, *arguments]
 

@@ -46,7 +46,7 @@ def test_dropped_tokens_equal_hidden_keys(buckets):
         states = encoder.layernorm_embedding(encoder.embed_tokens(tokens) + encoder.embed_positions(positions))
         bias = AttentionBias(hidden=hidden)
         if buckets != "none":
-            bias = AttentionBias(encoder.relative_attention_bias.of_distance(), positions, hidden=hidden)
+            bias = AttentionBias(encoder.relative_attention_bias(), positions, hidden=hidden)
         for layer in encoder.layers:
             states = layer(states, bias)
         visible = [i for i in range(len(sequence)) if i not in masked]

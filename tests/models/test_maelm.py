@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from fairseq.nan_detector import NanDetector
 from omegaconf import OmegaConf
 from support import batch_of, dictionary_of, model_config, model_of, random_sequences
 
@@ -158,3 +159,14 @@ def test_tasks_longer_than_the_positions_are_refused():
     task = SimpleNamespace(max_positions=lambda: 65, source_dictionary=dictionary_of(40))
     with pytest.raises(ValueError, match="tokens-per-sample"):
         MaelmModel.build_model(model_config(), task)
+
+
+def test_fairseq_finds_the_origin_of_a_nan(caplog):
+    """Its detector puts hooks on all modules when gradients are no numbers, and they must not fail."""
+    caplog.set_level("WARNING", logger="fairseq.nan_detector")
+    model = model_of()
+    model.decoder.layers[1].fc1.weight.data[0, 0] = float("nan")
+    net_input, target = batch_of(random_sequences([9, 12]), [[2, 3], [5]])
+    with NanDetector(model):
+        model(**net_input, target=target)[0].backward()
+    assert "NaN detected in output of decoder.layers.1.fc1, " in caplog.text

@@ -40,7 +40,7 @@ def test_bias_by_hand(name):
     torch.manual_seed(0)
     bias = RelativePositionBias(name, 8, 20, num_heads=3, max_positions=40)
     positions = torch.tensor([[0, 2, 3, 39], [5, 1, 30, 0]])
-    result = bias(positions).dense(torch.empty(2, 3, 4, 5))
+    result = bias.between(positions).dense(torch.empty(2, 3, 4, 5))
     assert result.shape == (2, 3, 4, 4)
     for row in range(2):
         for query in range(4):
@@ -54,7 +54,7 @@ def test_gradient_counts_pairs():
     """With a sum as loss, a bucket's gradient is the number of pairs that fall into it."""
     bias = RelativePositionBias("t5", 8, 20, num_heads=2, max_positions=16)
     positions = torch.tensor([[0, 1, 2, 9], [4, 5, 6, 7]])
-    bias(positions).dense(torch.empty(2, 2, 4, 5)).sum().backward()
+    bias.between(positions).dense(torch.empty(2, 2, 4, 5)).sum().backward()
     expected = torch.zeros(8, 2)
     for row in positions.tolist():
         for query in row:
