@@ -17,10 +17,12 @@ from fairseq_maelm.version import __version__
 torch.serialization.add_safe_globals([argparse.Namespace])
 
 from fairseq_maelm import optim, tasks  # noqa: E402  (registration comes last: everything else must be importable first)
+from fairseq_maelm.exchange import mend_exchange  # noqa: E402
 from fairseq_maelm.models.checkpoint_files import write_whole_checkpoints  # noqa: E402
 from fairseq_maelm.models.hub import MaelmHubInterface  # noqa: E402
 from fairseq_maelm.models.maelm import MaelmModel  # noqa: E402
 
 write_whole_checkpoints()
+mend_exchange()
 
 __all__ = ["MaelmHubInterface", "MaelmModel", "__version__", "optim", "tasks"]

@@ -68,8 +68,6 @@ COMMAND=(
     --optimizer fused_adamw --adam-betas "(0.9, 0.98)" --adam-eps 1e-6 --weight-decay 0.01 --clip-norm 0
     --lr-scheduler polynomial_decay --lr "$LEARNING_RATE"
     --dropout 0.1 --attention-dropout 0.1 --seed "$SEED"
-    # fairseq would send the checkpoint from the first GPU to the others as an object that torch refuses to load.
-    --load-checkpoint-on-all-dp-ranks
     --log-format json --log-interval 100 --no-epoch-checkpoints
     "${SPEED_OPTIONS[@]}" "$@"
 )

@@ -17,7 +17,7 @@ _SQUAD_ON_TOP = ("squad.inference", "squad.predict_command", "squad.answer_comma
 # The longest prefix decides, so that models.hub is not in the layer of models.
 LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("pure functions", ("version", "user_dir", "batch", "flops", "corpus", "data.masking", "models.sizes")),
-    ("modules and data", ("modules", "data", "optim", "squad")),
+    ("modules and data", ("modules", "data", "optim", "squad", "exchange")),
     ("models and criterions", ("models", "criterions")),
     ("tasks", ("tasks",)),
     ("hub, export and analysis", ("models.hub", "export", "analysis", "finetune", *_SQUAD_ON_TOP)),
