@@ -89,7 +89,7 @@ def export(checkpoint: Path, data: Path, output: Path, settings: ExportSettings)
             build_tokenizer(source.sentencepiece, source.dictionary), source.model.max_positions()
         ).items():
             (folder / name).write_text(text, encoding="utf-8")
-        differences = verify_tokenizer(source, content, folder)
+        differences = verify_tokenizer(source, folder)
         agreements = verify_model(source, content, folder)
         card = model_card(source, content, settings.name or output.name, settings.licence, agreements, differences)
         (folder / "README.md").write_text(card, encoding="utf-8")
