@@ -91,7 +91,7 @@ def export(checkpoint: Path, data: Path, output: Path, settings: ExportSettings)
         ).items():
             (folder / name).write_text(text, encoding="utf-8")
         write_sentence_vectors(source, content, folder)
-        differences = verify_tokenizer(source, content, folder)
+        differences = verify_tokenizer(source, folder)
         agreements = verify_model(source, content, folder) + verify_sentence_vectors(source, content, folder)
         card = model_card(source, content, settings.name or output.name, settings.licence, agreements, differences)
         (folder / "README.md").write_text(card, encoding="utf-8")

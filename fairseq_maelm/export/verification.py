@@ -154,7 +154,7 @@ def open_model(folder: Path, content: Content, strict: bool = True) -> Any:
     Raises:
         ValueError: if it opens as another class, or weights are missing or superfluous.
     """
-    transformers = _transformers(content)
+    transformers = _transformers()
     auto_class = getattr(transformers, content.auto_class)
     options = {"local_files_only": True, "trust_remote_code": False, "output_loading_info": True}
     with _quiet(transformers):
@@ -182,14 +182,14 @@ def _quiet(transformers: Any) -> Iterator[None]:
             logging_of.enable_progress_bar()
 
 
-def _transformers(content: Content) -> Any:
-    """The library, knowing our classes where they are needed; it would ask whether to run the folder's code."""
-    if content.form == "maelm":
-        import fairseq_maelm.hf  # noqa: F401  (registers the classes)
+def _transformers() -> Any:
+    """The library, knowing our classes: otherwise it asks whether to run the folder's code."""
+    import fairseq_maelm.hf  # noqa: F401  (registers the classes)
+
     return import_transformers()
 
 
-def verify_tokenizer(source: Source, content: Content, folder: Path) -> dict[str, str]:
+def verify_tokenizer(source: Source, folder: Path) -> dict[str, str]:
     """Compare the folder's tokenizer, as transformers opens it, with fairseq's.
 
     Returns:
@@ -199,7 +199,7 @@ def verify_tokenizer(source: Source, content: Content, folder: Path) -> dict[str
         ValueError: if any other text does, or sequences are put together in another way.
     """
     options = {"local_files_only": True, "trust_remote_code": False}
-    tokenizer = _transformers(content).AutoTokenizer.from_pretrained(folder, **options)
+    tokenizer = _transformers().AutoTokenizer.from_pretrained(folder, **options)
     expected = source.tokenizer.encode
 
     def found(text: str) -> list[int]:

@@ -97,7 +97,7 @@ def export_onnx(
         if int8:
             quantise(folder / MODEL_FILE, folder / QUANTISED_FILE)
             loss = quantisation_loss(single, OnnxEncoder(folder / QUANTISED_FILE), sample, source.dictionary.pad())
-        differences = _write_tokenizer(source, content, folder)
+        differences = _write_tokenizer(source, folder)
         sizes = {path.name: path.stat().st_size for path in sorted(folder.glob("*.onnx"))}
         facts = _facts(source, content, graph, agreements, loss, sizes)
         (folder / FACTS_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
@@ -146,14 +146,14 @@ def _sequences(source: Source, texts: Optional[Path]) -> list[np.ndarray]:
     return sequences
 
 
-def _write_tokenizer(source: Source, content: Content, folder: Path) -> dict[str, str]:
+def _write_tokenizer(source: Source, folder: Path) -> dict[str, str]:
     tokenizer, positions = build_tokenizer(source.sentencepiece, source.dictionary), source.model.max_positions()
     # Without transformers nobody else says how a batch is made.
     tokenizer.enable_padding(pad_id=source.dictionary.pad(), pad_token=FAIRSEQ_SYMBOLS[source.dictionary.pad()])
     tokenizer.enable_truncation(positions)
     for name, text in tokenizer_files(tokenizer, positions).items():
         (folder / name).write_text(text, encoding="utf-8")
-    return verify_tokenizer(source, content, folder)
+    return verify_tokenizer(source, folder)
 
 
 def _facts(
