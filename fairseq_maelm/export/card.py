@@ -103,7 +103,7 @@ def usage(content: Content, name: str) -> str:
     remote = ", trust_remote_code=True" if content.form == "maelm" else ""
     opening = [
         f"from transformers import {content.auto_class}, AutoTokenizer",
-        f'tokenizer = AutoTokenizer.from_pretrained("{name}")',
+        f'tokenizer = AutoTokenizer.from_pretrained("{name}"{remote})',
         f'model = {content.auto_class}.from_pretrained("{name}"{remote})',
     ]
     text = '"What was first?", "First there was the word."' if content.architecture == "question-answering" else None

@@ -154,9 +154,7 @@ def open_model(folder: Path, content: Content, strict: bool = True) -> Any:
     Raises:
         ValueError: if it opens as another class, or weights are missing or superfluous.
     """
-    transformers = import_transformers()
-    if content.form == "maelm":
-        import fairseq_maelm.hf  # noqa: F401  (registers the classes)
+    transformers = _transformers()
     auto_class = getattr(transformers, content.auto_class)
     options = {"local_files_only": True, "trust_remote_code": False, "output_loading_info": True}
     with _quiet(transformers):
@@ -184,6 +182,13 @@ def _quiet(transformers: Any) -> Iterator[None]:
             logging_of.enable_progress_bar()
 
 
+def _transformers() -> Any:
+    """The library, knowing our classes: otherwise it asks whether to run the folder's code."""
+    import fairseq_maelm.hf  # noqa: F401  (registers the classes)
+
+    return import_transformers()
+
+
 def verify_tokenizer(source: Source, folder: Path) -> dict[str, str]:
     """Compare the folder's tokenizer, as transformers opens it, with fairseq's.
 
@@ -193,11 +198,8 @@ def verify_tokenizer(source: Source, folder: Path) -> dict[str, str]:
     Raises:
         ValueError: if any other text does, or sequences are put together in another way.
     """
-    transformers = import_transformers()
-    # Registers the classes: transformers would ask whether the folder's own code may run.
-    import fairseq_maelm.hf  # noqa: F401
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    options = {"local_files_only": True, "trust_remote_code": False}
+    tokenizer = _transformers().AutoTokenizer.from_pretrained(folder, **options)
     expected = source.tokenizer.encode
 
     def found(text: str) -> list[int]:

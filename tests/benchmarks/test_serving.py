@@ -40,7 +40,9 @@ def test_contenders_are_measured_in_turn(tmp_path: Path) -> None:
     data = train_vocabulary(tmp_path / "data")
     output = tmp_path / "serving.json"
     words = ["--data", data, "--output", output, "--size", "maelm_tiny", "--rounds", 2, "--seconds", 0.01]
-    serving.main([str(word) for word in [*words, "--threads", 1, "--batches", 1, 2, "--lengths", 5, "--contenders", *contenders]])
+    serving.main(
+        [str(word) for word in [*words, "--threads", 1, "--batches", 1, 2, "--lengths", 5, "--contenders", *contenders]]
+    )
     content = json.loads(output.read_text())
     assert len(content["measurements"]) == 2 * 2 * len(contenders)
     assert {each["contender"] for each in content["measurements"]} == set(contenders)

@@ -1,6 +1,7 @@
 """Checkpoints against the folders that are made of them: equal numbers, or a refusal."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from export.checkpoints import HEADS, shuffle_dictionary, train_vocabulary, write_checkpoint
-from fairseq_maelm import MaelmModel
+from fairseq_maelm import MaelmModel, cli
 from fairseq_maelm.export import run as export_run
 from fairseq_maelm.export.run import Export, ExportSettings, export
 from fairseq_maelm.models.sizes import SIZES
@@ -376,3 +377,30 @@ def test_weights_are_those_of_the_checkpoint_bit_for_bit(data: Path, tmp_path: P
     added = sum(2 * tensor.shape[1] for name, tensor in weights.items() if "position_embeddings" in name)
     assert sum(tensor.numel() for tensor in weights.values()) == numbers + added
     assert np.isfinite(added) and added > 0
+
+
+# The command
+
+
+def test_the_command_says_what_it_has_compared(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_checkpoint(tmp_path / "checkpoint.pt", data, **MLM, **MPNET_BUCKETS)
+    command = ["export", str(tmp_path / "checkpoint.pt"), "--data", str(data), "--output", str(tmp_path / "folder")]
+    cli.main([*command, "--format", "mpnet"])
+    output = capsys.readouterr().out
+    assert re.search(r"masked-lm scores: largest difference \d\.\d\de-\d\d, largest value \d\.\d\de\+\d\d\n", output)
+    assert output.endswith(f"{tmp_path / 'folder'}: MPNetForMaskedLM, verified\n")
+    with pytest.raises(SystemExit) as caught:
+        cli.main([*command, "--format", "maelm"])
+    assert str(caught.value.code).startswith(f"maelm export: error: {tmp_path / 'folder'} exists already")
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [("checkpoint.pt", "there is no checkpoint"), ("data", "there is no dict.txt in")],
+)
+def test_missing_files_are_said(missing: str, message: str, data: Path, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "checkpoint.pt", data)
+    checkpoint = tmp_path / ("other.pt" if missing == "checkpoint.pt" else "checkpoint.pt")
+    with pytest.raises(FileNotFoundError, match=message):
+        export(checkpoint, tmp_path if missing == "data" else data, tmp_path / "folder", ExportSettings("maelm"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.pt"]

@@ -49,7 +49,8 @@ for name, output in expected["outputs"].items():
     model = getattr(transformers, name).from_pretrained(sys.argv[1], trust_remote_code=not sys.argv[2]).eval()
     with torch.no_grad():
         found = model(expected["tokens"])[0]
-    assert torch.equal(found, output), name
+    # Weights lie elsewhere in memory than those that were computed with, and products may be summed in another order.
+    torch.testing.assert_close(found, output, rtol=1e-5, atol=1e-5, msg=lambda text: f"{name}: {text}")
 print(type(model).__module__, any(name.startswith("fairseq.") for name in sys.modules))
 """
 
