@@ -32,17 +32,20 @@ def test_a_measurement_warms_up_and_counts_calls() -> None:
 
 
 @pytest.mark.slow
-def test_every_contender_is_measured(tmp_path: Path) -> None:
+def test_contenders_are_measured_in_turn(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("onnxruntime")
+    contenders = ["hub", "onnx"]
     pytest.importorskip("onnxscript")
     data = train_vocabulary(tmp_path / "data")
     output = tmp_path / "serving.json"
     words = ["--data", data, "--output", output, "--size", "maelm_tiny", "--rounds", 2, "--seconds", 0.01]
-    serving.main([str(word) for word in [*words, "--threads", 1, "--batches", 1, 2, "--lengths", 5]])
+    serving.main(
+        [str(word) for word in [*words, "--threads", 1, "--batches", 1, 2, "--lengths", 5, "--contenders", *contenders]]
+    )
     content = json.loads(output.read_text())
-    assert len(content["measurements"]) == 2 * 2 * len(serving.CONTENDERS)
-    assert {each["contender"] for each in content["measurements"]} == set(serving.CONTENDERS)
+    assert len(content["measurements"]) == 2 * 2 * len(contenders)
+    assert {each["contender"] for each in content["measurements"]} == set(contenders)
     assert all(each["wall"] > 0 for each in content["measurements"]) and content["machine"]["threads"] == 1
     table = output.with_suffix(".md").read_text()
-    assert all(name in table for name in serving.CONTENDERS.values())
+    assert all(serving.CONTENDERS[name] in table for name in contenders)

@@ -9,6 +9,7 @@ from end_to_end.toy import ROOT, run, write_corpus
 
 from fairseq_maelm.corpus.imported import TOKENIZER_FILE
 from fairseq_maelm.corpus.vocabulary import MODEL_FILE
+from fairseq_maelm.importing.folder import import_model
 
 from . import sources
 
@@ -57,7 +58,7 @@ def test_pretraining_goes_on_over_byte_pairs(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_fine_tuning_starts_from_it(tmp_path: Path) -> None:
     checkpoint = sources.fairseq_checkpoint(tmp_path / "source")
-    run(["maelm", "import", checkpoint, "--output", tmp_path / "imported"])
+    import_model(checkpoint, tmp_path / "imported")
     lines = "the sailor rows\tsea\nthe cook fries\tkitchen\n" * 4
     (tmp_path / "table.tsv").write_text(lines)
     prepare = ["python", ROOT / "examples" / "finetuning" / "prepare_sentences.py", "--data", tmp_path / "imported"]

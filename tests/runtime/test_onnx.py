@@ -30,7 +30,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     root = tmp_path_factory.mktemp("checkpoints")
     tokenizer, sentencepiece = sources.pieces(root)
-    sources.save(root / "source", "MPNet", tokenizer, tokenizer.get_vocab_size())
+    sources.save(root / "source", "MPNet", tokenizer, tokenizer.get_vocab_size(), num_hidden_layers=1)
     (root / "source" / "sentencepiece.bpe.model").write_bytes(sentencepiece)
     import_model(root / "source", root / "data")
     state = torch.load(root / "data" / "checkpoint_best.pt", weights_only=True)
@@ -124,7 +124,7 @@ def test_the_graph_is_the_model(buckets: str, pooling: Optional[str]) -> None:
 
 def test_vectors_of_texts_are_in_the_file(tmp_path: Path) -> None:
     """Pooling and a head on tokens, in one model each, through onnxruntime; two equal files lose nothing."""
-    model = model_of(relative_buckets="reference")
+    model = model_of(relative_buckets="reference", encoder_layers=1)
     graph = EncoderGraph(model, pooling="mean", normalized=True)
     write_onnx(graph, tmp_path / "model.onnx")
     encoder = OnnxEncoder(tmp_path / "model.onnx")
