@@ -11,7 +11,7 @@ import torch
 
 from end_to_end.small import differences, results
 from end_to_end.test_distributed import run_ranks, weights
-from end_to_end.toy import TOPICS, losses, run, train_log
+from end_to_end.toy import ROOT, TOPICS, losses, run, train_log
 from fairseq_maelm import MaelmModel, cli
 from fairseq_maelm.retrieval import embed as embedding
 from fairseq_maelm.retrieval.pooling import EmbeddingSettings
@@ -241,6 +241,21 @@ def test_what_cannot_be_embedded_or_compared(words, message, prepared, trained, 
         maelm("embed", beir / "queries.jsonl", *options, "--output", tmp_path / "queries", *words)
         maelm("search", embedded / "queries", tmp_path / "queries", "--output", tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_recipe_takes_over_the_encoder(prepared, trained, tmp_path):
+    recipe = ["bash", ROOT / "examples" / "retrieval" / "finetune.sh"]
+    environment = {"DRY_RUN": "1", "GPUS": "0", "EPOCHS": "7", "BATCH_SIZE": "16", "MAX_TOKENS": "100"}
+    output = run([*recipe, prepared, trained[0] / "checkpoint_last.pt", tmp_path], environment=environment)
+    command = output.splitlines()[-1]
+    for words in (
+        "--max-positions 64",
+        "--tokens-per-sample 64",
+        "--max-update 14",
+        "--warmup-updates 1",
+        "--pooling mean",
+    ):
+        assert f" {words} " in command
 
 
 def test_nothing_is_overwritten(prepared, embedded, beir, toy_data):
