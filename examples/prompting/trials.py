@@ -135,7 +135,6 @@ def command(trial: Trial, study: Study, save_dir: Path) -> list[str]:
         *["--validate-interval", "1000000", "--validate-interval-updates", every],
         *["--save-interval", "1000000", "--save-interval-updates", every, "--keep-interval-updates", "1"],
         *[
-            "--load-checkpoint-on-all-dp-ranks",
             "--no-epoch-checkpoints",
             "--best-checkpoint-metric",
             metric,
