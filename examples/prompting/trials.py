@@ -134,13 +134,7 @@ def command(trial: Trial, study: Study, save_dir: Path) -> list[str]:
         *["--dropout", "0.1", "--attention-dropout", "0.1", "--seed", str(trial.seed), "--num-workers", "0"],
         *["--validate-interval", "1000000", "--validate-interval-updates", every],
         *["--save-interval", "1000000", "--save-interval-updates", every, "--keep-interval-updates", "1"],
-        *[
-            "--load-checkpoint-on-all-dp-ranks",
-            "--no-epoch-checkpoints",
-            "--best-checkpoint-metric",
-            metric,
-            "--maximize-best-checkpoint-metric",
-        ],
+        *["--no-epoch-checkpoints", "--best-checkpoint-metric", metric, "--maximize-best-checkpoint-metric"],
         *["--log-format", "json", "--log-interval", every, *study.options],
         *([] if torch.cuda.is_available() else ["--cpu"]),
     ]
