@@ -25,8 +25,9 @@ from tqdm import tqdm
 # The package is found beside the examples when it is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from fairseq_maelm.corpus import CorpusError, FairseqEncoder, clean_text, load_sentencepiece
-from fairseq_maelm.corpus.vocabulary import DICTIONARY_FILE, MODEL_FILE
+from fairseq_maelm.corpus import CorpusError, clean_text
+from fairseq_maelm.corpus.imported import TextEncoder, open_encoder
+from fairseq_maelm.corpus.vocabulary import DICTIONARY_FILE
 from fairseq_maelm.data.sentence_prediction import SplitWriter, copy_vocabulary, label_dictionary
 
 CHUNK = 10_000
@@ -107,7 +108,7 @@ def checked_label(example: Example, sentences: int, labels: Dictionary | None) -
 
 
 def write_split(
-    writer: SplitWriter, table: Path, sentences: int, encoder: FairseqEncoder, labels: Dictionary | None
+    writer: SplitWriter, table: Path, sentences: int, encoder: TextEncoder, labels: Dictionary | None
 ) -> None:
     """Encode and store a table."""
     # One iterator for all chunks: a bar that is asked for another one ends the examples early.
@@ -133,7 +134,7 @@ def prepare(data: Path, tables: dict[str, Path], output: Path, regression: bool)
     """
     if output.exists():
         raise CorpusError(f"{output} exists already: name another folder, or remove it first")
-    encoder = FairseqEncoder(load_sentencepiece(data / MODEL_FILE))
+    encoder = open_encoder(data)
     labels = None if regression else labels_of(tables["train"])
     first = next(read_table(tables["train"]), None)
     if first is None:

@@ -31,13 +31,13 @@ def vocabulary_files(folder: Path) -> list[Path]:
     encoders = [folder / name for name in (MODEL_FILE, TOKENIZER_FILE) if (folder / name).is_file()]
     if not (folder / DICTIONARY_FILE).is_file() or not encoders:
         raise CorpusError(
-            f"there is no {DICTIONARY_FILE} in {folder}, or neither {MODEL_FILE} nor {TOKENIZER_FILE}: --tokenizer "
-            "takes a folder that `maelm import` or `maelm prepare` has written"
+            f"there is no {DICTIONARY_FILE} in {folder}, or neither {MODEL_FILE} nor {TOKENIZER_FILE}: give a folder "
+            "that `maelm prepare` or `maelm import` has written"
         )
     return [folder / DICTIONARY_FILE, encoders[0]]
 
 
-def open_encoder(folder: Path) -> "FairseqEncoder | TokenizerEncoder":
+def open_encoder(folder: Path) -> "TextEncoder":
     """What turns paragraphs into the numbers of the folder's dictionary.
 
     Raises:
@@ -100,3 +100,6 @@ class TokenizerEncoder:
         """Encodes paragraphs into one array <uint16 or uint32>[T] each, which ends with </s>."""
         ids, lengths = self.encode_flat(paragraphs)
         return np.split(ids, np.cumsum(lengths, dtype=np.int64)[:-1])
+
+
+TextEncoder = FairseqEncoder | TokenizerEncoder

@@ -18,7 +18,8 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset, make_builder
 from numpy.typing import NDArray
 
 from fairseq_maelm.corpus.errors import CorpusError
-from fairseq_maelm.corpus.vocabulary import DICTIONARY_FILE, MODEL_FILE
+from fairseq_maelm.corpus.imported import vocabulary_files
+from fairseq_maelm.corpus.vocabulary import DICTIONARY_FILE
 
 
 def label_dictionary(labels: Iterable[str]) -> Dictionary:
@@ -39,7 +40,8 @@ def copy_vocabulary(data: Path, folder: Path, sentences: int) -> None:
     """Copy the vocabulary of a prepared data folder to where fairseq and the hub interface look for it."""
     for number in range(sentences):
         shutil.copyfile(data / DICTIONARY_FILE, folder / f"input{number}" / DICTIONARY_FILE)
-    shutil.copyfile(data / MODEL_FILE, folder / "input0" / MODEL_FILE)
+    for path in vocabulary_files(data):
+        shutil.copyfile(path, folder / "input0" / path.name)
 
 
 def example_lengths(folder: Path, split: str) -> NDArray[np.int64]:

@@ -13,7 +13,8 @@ from tqdm import tqdm
 
 from fairseq_maelm.corpus.errors import CorpusError
 from fairseq_maelm.corpus.files import read_json, sha256_of, write_json
-from fairseq_maelm.corpus.vocabulary import DICTIONARY_FILE, MODEL_FILE, FairseqEncoder, load_sentencepiece
+from fairseq_maelm.corpus.imported import TextEncoder, open_encoder, vocabulary_files
+from fairseq_maelm.corpus.vocabulary import DICTIONARY_FILE
 from fairseq_maelm.data.sentence_prediction import SplitWriter, copy_vocabulary, label_dictionary
 from fairseq_maelm.glue.folder import FORMAT, INDEX_FOLDER, MANIFEST_FILE
 from fairseq_maelm.glue.layout import HIGHEST_SCORE, TASKS, Table, submission_name
@@ -81,7 +82,7 @@ def prepare_task(task: str, settings: GlueSettings) -> dict[str, Any]:
     manifest: dict[str, Any] = {
         "format": FORMAT,
         "task": task,
-        "vocabulary": {name: sha256_of(settings.data / name) for name in (DICTIONARY_FILE, MODEL_FILE)},
+        "vocabulary": {path.name: sha256_of(path) for path in vocabulary_files(settings.data)},
         "max_positions": settings.max_positions,
         "labels": TASKS[task].labels and list(TASKS[task].labels or ()),
         "sources": {split: sha256_of(source.path) for split, source in sources.items()},
@@ -91,7 +92,7 @@ def prepare_task(task: str, settings: GlueSettings) -> dict[str, Any]:
     partial = settings.output / f"{task}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    encoder = FairseqEncoder(load_sentencepiece(settings.data / MODEL_FILE))
+    encoder = open_encoder(settings.data)
     manifest["splits"] = {
         split: _write_split(partial, task, split, source, encoder, settings) for split, source in sources.items()
     }
@@ -108,11 +109,9 @@ def check_vocabulary(data: Path) -> None:
     """Refuse a data folder whose dictionary and sentencepiece model do not belong together.
 
     Raises:
-        FileNotFoundError: one of them is missing.
-        ValueError: says how they differ.
+        ValueError: one of them is missing, or says how they differ.
     """
-    if not (data / MODEL_FILE).is_file():
-        raise FileNotFoundError(f"there is no {MODEL_FILE} in {data}: --data must be a folder of `maelm prepare`")
+    vocabulary_files(data)
     load_dictionary(str(data))
 
 
@@ -148,7 +147,7 @@ def _existing(folder: Path, wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write_split(
-    folder: Path, task: str, split: str, source: _Source, encoder: FairseqEncoder, settings: GlueSettings
+    folder: Path, task: str, split: str, source: _Source, encoder: TextEncoder, settings: GlueSettings
 ) -> dict[str, Any]:
     """Encode and store a split; returns its part of the manifest."""
     definition, table = TASKS[task], source.table

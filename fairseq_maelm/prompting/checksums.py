@@ -1,8 +1,8 @@
 """The MD5 sums of the few-shot splits of Gao et al. (2021), from the file ``data/k-shot/checksum`` of their repository.
 
 They were made from the copies of GLUE that the authors gave out. From the official files come the same splits, but:
-the authors' dev.tsv of CoLA lacks the last line's end, which changes the sum of the test set alone; and their SST-2 is
-another edition than the official one, so that none of its sums can be had from that.
+the authors' dev.tsv of CoLA lacks the last line's end, which changes the sum of the test set alone; and none of their
+sums for SST-2 can be had from the official files, perhaps because theirs were another edition.
 """
 
 # task -> seed -> sums of the training and of the development set.

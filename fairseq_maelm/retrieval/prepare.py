@@ -15,7 +15,8 @@ from fairseq.data import indexed_dataset
 from tqdm import tqdm
 
 from fairseq_maelm.corpus.files import write_json
-from fairseq_maelm.corpus.vocabulary import MODEL_FILE, UNKNOWN, FairseqEncoder, load_sentencepiece
+from fairseq_maelm.corpus.imported import TextEncoder, open_encoder, vocabulary_files
+from fairseq_maelm.corpus.vocabulary import UNKNOWN
 from fairseq_maelm.retrieval.beir import HEADER, check_known, read_judgements, read_texts
 from fairseq_maelm.retrieval.folder import (
     FACTS,
@@ -78,9 +79,7 @@ def prepare_retrieval(settings: RetrievalSettings) -> dict[str, Any]:
     if settings.output.exists():
         raise ValueError(f"{settings.output} exists already: name another folder, or remove it first")
     judgements = _qrels_of(settings)
-    encoder = FairseqEncoder(load_sentencepiece(settings.data / MODEL_FILE))
-    if not (settings.data / DICTIONARY).exists():
-        raise FileNotFoundError(f"there is no {DICTIONARY} in {settings.data}: give a folder of `maelm prepare`")
+    encoder = open_encoder(settings.data)
     partial = settings.output.with_name(settings.output.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     (partial / "qrels").mkdir(parents=True)
@@ -92,8 +91,8 @@ def prepare_retrieval(settings: RetrievalSettings) -> dict[str, Any]:
     facts["splits"] = _write_splits(settings, _with_validation(settings, tables, rows), rows, partial)
     if settings.hard_negatives is not None:
         facts["negatives"] = _write_negatives(settings, rows, partial)
-    for name in (MODEL_FILE, DICTIONARY):
-        shutil.copy(settings.data / name, partial / name)
+    for path in vocabulary_files(settings.data):
+        shutil.copy(path, partial / path.name)
     write_json(partial / FACTS, facts)
     partial.rename(settings.output)
     return facts
@@ -129,7 +128,7 @@ def _source(settings: RetrievalSettings, texts: str) -> Path:
 
 
 def _write_texts(
-    settings: RetrievalSettings, texts: str, folder: Path, encoder: FairseqEncoder
+    settings: RetrievalSettings, texts: str, folder: Path, encoder: TextEncoder
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Binarise queries or documents; return the row of each id, and counts."""
     prefix = folder / texts

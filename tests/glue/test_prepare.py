@@ -185,7 +185,7 @@ def test_the_command_prepares_what_is_there_and_says_what_is_not(tmp_path, data,
         (["--train-file", "SNLI=a.tsv"], "there is no task 'SNLI' in GLUE"),
         (["--train-file", "RTE=missing.tsv"], "there is no training file missing.tsv"),
         (["--max-positions", "5"], "--max-positions must be at least 6, not 5"),
-        (["--data", "{glue}"], "there is no sentencepiece.bpe.model in {glue}"),
+        (["--data", "{glue}"], "there is no dict.txt in {glue}, or neither sentencepiece.bpe.model nor"),
     ],
 )
 def test_wrong_use_is_explained(words, message, tmp_path, data):
