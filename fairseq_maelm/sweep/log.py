@@ -46,7 +46,9 @@ def last_line(log: Path) -> str:
     """The line of a log that says best why its program stopped: the last one that names an exception, or the last."""
     lines = [line.strip() for line in _tail(log).splitlines() if line.strip()]
     raised = [line for line in lines if _EXCEPTION.match(line)]
-    return ([*lines, *raised] or ["no output"])[-1][:300]
+    # fairseq looks for the cause of a divergence, and may come upon another error on the way.
+    diverged = [line for line in raised if line.startswith("FloatingPointError")]
+    return ([*lines, *raised, *diverged] or ["no output"])[-1][:300]
 
 
 def _tail(log: Path) -> str:

@@ -78,5 +78,7 @@ def test_the_reason_of_a_failure_is_that_of_the_last_attempt(tmp_path: Path) -> 
     assert last_line(log) == "torch.OutOfMemoryError: CUDA"
     log.write_text("$ a\nValueError: old\n$ b\nKilled\n")
     assert last_line(log) == "Killed"
+    log.write_text("$ b\nFloatingPointError: gradients are Nan/Inf\n\nDuring handling\nTypeError: no hook\n")
+    assert last_line(log) == "FloatingPointError: gradients are Nan/Inf"
     assert is_divergence("exit status 1: FloatingPointError: Minimum loss scale reached (0.0001).")
     assert not is_divergence("exit status 1: KeyError: 'mcc'")
