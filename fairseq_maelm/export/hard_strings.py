@@ -89,6 +89,6 @@ MAY_DIFFER = {
         "tokenizer(..., split_special_tokens=True) reads it as text"
     ),
     "a <mask> b\u200b \u200bc <mask> \u00b4": (
-        "characters that the normaliser turns into spaces, beside other spaces, behind a mask"
+        "characters that become spaces, beside other spaces or at the end, behind a mask"
     ),
 }

@@ -96,7 +96,7 @@ def test_text_of_many_languages_has_the_ids_of_the_prepared_corpus(readers, kind
 
 # Neither marks without a composed letter, nor joiners, controls and what becomes a space: see MAY_DIFFER.
 LETTERS = st.characters(exclude_categories=("M", "C", "Z"), max_codepoint=0x1FFFF).filter(
-    lambda character: " " not in unicodedata.normalize("NFKC", character)
+    lambda character: character != "\u2581" and " " not in unicodedata.normalize("NFKC", character)
 )
 TEXTS = st.lists(
     st.one_of(st.text(LETTERS, max_size=8), st.sampled_from([" ", "  ", "\n", "\u00a0", "<mask>", " <mask> ", "."])),
@@ -105,7 +105,8 @@ TEXTS = st.lists(
 
 
 @pytest.mark.parametrize("kind", ["uncased", "cased with bytes", "shuffled"])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+# The same texts in every run: what is compared with is another project's, which has differences of its own to find.
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=TEXTS)
 def test_any_text_has_the_same_ids(readers, kind: str, text: str) -> None:
     both = readers(kind)
@@ -113,8 +114,9 @@ def test_any_text_has_the_same_ids(readers, kind: str, text: str) -> None:
     assert both.exported(text) == both.ours(text)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(text=st.text("abehou .,'<>/", max_size=40))
+# The same texts in every run: what is compared with is another project's, which has differences of its own to find.
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text("abehou .,'<>/\u2581", max_size=40))
 def test_text_that_the_vocabulary_knows_well_has_the_same_ids(readers, text: str) -> None:
     both = readers("uncased")
     if not any(symbol in text for symbol in ("<s>", "<unk>", "<pad>", "</s>")):
