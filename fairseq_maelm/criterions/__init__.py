@@ -1,1 +1,1 @@
-"""The criterions ``maelm`` and ``maelm_prompt``."""
+"""The criterions, one file for each; importing one registers it with fairseq."""

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from fairseq_maelm.criterions.maelm_squad import SPAN_HEAD
+from fairseq_maelm.criterions.squad import SPAN_HEAD
 from fairseq_maelm.squad.dataset import SquadDataset
 from fairseq_maelm.squad.offsets import Aligner
 from fairseq_maelm.squad.prepare import build_split

@@ -1,6 +1,6 @@
 """fairseq tasks. fairseq imports this folder and the models, but not the criterions: the tasks bring theirs along."""
 
 from fairseq_maelm.criterions import sentence_prediction as sentence_prediction_criterion
-from fairseq_maelm.tasks import maelm, maelm_prompt, maelm_squad, retrieval, tagging
+from fairseq_maelm.tasks import maelm, prompt, retrieval, squad, tagging
 
-__all__ = ["maelm", "maelm_prompt", "maelm_squad", "retrieval", "sentence_prediction_criterion", "tagging"]
+__all__ = ["maelm", "prompt", "retrieval", "sentence_prediction_criterion", "squad", "tagging"]

@@ -19,7 +19,7 @@ from fairseq_maelm import MaelmHubInterface, MaelmModel
 from fairseq_maelm.prompting import command as command_module
 from fairseq_maelm.prompting import few_shot_command
 from fairseq_maelm.prompting.metrics import compute_metrics
-from fairseq_maelm.tasks.maelm_prompt import MaelmPromptTask, MaelmPromptTaskConfig
+from fairseq_maelm.tasks.prompt import MaelmPromptTask, MaelmPromptTaskConfig
 
 PROMPT = """
 template: '*cls**sent_0*_This_is_near_the*mask*.*sep+*'

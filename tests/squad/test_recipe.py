@@ -7,7 +7,7 @@ import numpy as np
 import yaml
 
 from fairseq_maelm.squad.scoring import figure_names
-from fairseq_maelm.tasks.maelm_squad import SquadTaskConfig
+from fairseq_maelm.tasks.squad import SquadTaskConfig
 
 RECIPE = Path(__file__).resolve().parents[2] / "examples" / "squad" / "recipes" / "squad2.yaml"
 

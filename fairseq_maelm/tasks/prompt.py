@@ -14,7 +14,7 @@ from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II, MISSING, OmegaConf, open_dict
 from tqdm import tqdm
 
-from fairseq_maelm.criterions import maelm_prompt as maelm_prompt_criterion
+from fairseq_maelm.criterions import prompt as prompt_criterion
 from fairseq_maelm.criterions.collected import log_collected
 from fairseq_maelm.data.dataset import Symbols
 from fairseq_maelm.data.encoder_view import ENCODER_POSITIONS, MASKED_INPUTS, EncoderView
@@ -28,7 +28,7 @@ from fairseq_maelm.tasks.vocabulary import MASK, SENTENCEPIECE_MODEL, load_dicti
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["MaelmPromptTask", "MaelmPromptTaskConfig", "maelm_prompt_criterion"]
+__all__ = ["MaelmPromptTask", "MaelmPromptTaskConfig", "prompt_criterion"]
 
 _AS_PRETRAINED = "as_pretrained"
 

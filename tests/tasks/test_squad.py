@@ -10,7 +10,7 @@ from squad.world import split_of
 from support import dictionary_of, model_config
 
 from fairseq_maelm.squad.spans import WINDOW_DTYPE
-from fairseq_maelm.tasks.maelm_squad import SquadTask, SquadTaskConfig
+from fairseq_maelm.tasks.squad import SquadTask, SquadTaskConfig
 
 CONTEXT = "the cat sat on the mat. the dogs ran to the river"
 

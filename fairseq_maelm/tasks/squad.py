@@ -11,9 +11,9 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II, MISSING
 
-from fairseq_maelm.criterions import maelm_squad as squad_criterion
+from fairseq_maelm.criterions import squad as squad_criterion
 from fairseq_maelm.criterions.collected import log_collected
-from fairseq_maelm.criterions.maelm_squad import SPAN_HEAD
+from fairseq_maelm.criterions.squad import SPAN_HEAD
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.squad.dataset import Format, SquadDataset
 from fairseq_maelm.squad.folder import PreparedSplit, load_split
