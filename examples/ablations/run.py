@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import table
-from jobs import Job, best, last_loss, run
+from outcomes import best, last_loss
 from rows import DEFAULT_ROWS, ROWS, SAME, chosen, row_options
 from stages import METRICS, encoder_size, fine_tuning, gpus_of, is_regression, pretraining
-from study import Study, fine_tuning_marker, fingerprint, is_finished, pretraining_marker
+from study import Study, fine_tuning_marker, fingerprint, pretraining_marker
 
 from fairseq_maelm.models.sizes import SIZES
+from fairseq_maelm.sweep.jobs import Job, is_finished, run
 
 # What decides the results, apart from data, rows and tasks.
 _PRETRAINING = (

@@ -1,6 +1,5 @@
 """The command lines of the study: pretraining of a row, and fine-tuning of its encoder on a task."""
 
-import shlex
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -14,6 +13,7 @@ sys.path.insert(0, str(ROOT))
 from rows import EncoderSize, Row, row_options  # noqa: E402
 
 from fairseq_maelm.models.sizes import SIZES  # noqa: E402
+from fairseq_maelm.sweep.jobs import Process  # noqa: E402
 
 # How often a pretraining is validated and saved.
 _STOPS = 10
@@ -38,22 +38,6 @@ METRICS = {
     "spearman": Metric("--report-pearson-and-spearman", "spearman"),
     "pearson": Metric("--report-pearson-and-spearman", "pearson"),
 }
-
-
-class Process(NamedTuple):
-    """A program to run.
-
-    Attributes:
-        words: the command line.
-        environment: variables to add.
-    """
-
-    words: list[str]
-    environment: dict[str, str]
-
-    def __str__(self) -> str:
-        variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
-        return " ".join([*variables, shlex.join(self.words)])
 
 
 def is_regression(task: Path) -> bool:

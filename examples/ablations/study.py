@@ -2,31 +2,20 @@
 
 import fcntl
 import hashlib
-import json
-import os
+import sys
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
+
+# The package is found beside the examples when it is not installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from fairseq_maelm.corpus.files import write_json
+from fairseq_maelm.sweep.jobs import read_json
 
 SETTINGS, LOCK = "settings.json", ".lock"
 
 # A later command may add to these; what is there already must stay as it is.
 _MAY_GROW = ("rows", "tasks")
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write a small JSON file that is either whole or absent."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    os.replace(partial, path)
-
-
-def read_json(path: Path) -> Optional[dict[str, Any]]:
-    """Read a JSON file, or return None where there is none."""
-    if not path.exists():
-        return None
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return content
 
 
 def fingerprint(folder: Path) -> str:
@@ -47,12 +36,6 @@ def pretraining_marker(folder: Path, row: str) -> Path:
 def fine_tuning_marker(folder: Path, row: str, task: str, seed: int) -> Path:
     """Where the result of a fine-tuning stands once it is finished or has failed."""
     return folder / "runs" / row / task / f"seed_{seed}.json"
-
-
-def is_finished(marker: Path) -> bool:
-    """Whether a run has succeeded; one that has failed is tried again."""
-    result = read_json(marker)
-    return result is not None and "failed" not in result
 
 
 def _differences(earlier: Any, now: Any, name: str = "") -> list[str]:

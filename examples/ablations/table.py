@@ -12,7 +12,9 @@ from statistics import mean, median
 from typing import Any, NamedTuple, Optional
 
 from rows import ROWS, SAME, Row, chosen
-from study import SETTINGS, fine_tuning_marker, pretraining_marker, read_json
+from study import SETTINGS, fine_tuning_marker, pretraining_marker
+
+from fairseq_maelm.sweep.jobs import read_json
 
 MISSING = "–"
 

@@ -30,11 +30,14 @@ from commands import (
     stage_folder,
 )
 from glue import TASKS, check_folder, write_tables
-from jobs import Job, best, last_loss, run, unfinished
+from outcomes import best, last_loss
 from results import FIGURE_3_SEEDS, FIGURE_3_TASKS, FIGURE_5_TASK
 from scales import SCALES, Scale
 from stages import METRICS
-from study import Study, read_json, write_json
+from study import Study
+
+from fairseq_maelm.corpus.files import write_json
+from fairseq_maelm.sweep.jobs import Job, read_json, run, unfinished
 
 
 def make_parser() -> argparse.ArgumentParser:

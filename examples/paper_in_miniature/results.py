@@ -8,8 +8,9 @@ from statistics import median
 import torch
 from commands import MODELS, RANDOM
 from glue import TASKS
-from jobs import log_records
-from study import read_json
+
+from fairseq_maelm.sweep.jobs import read_json
+from fairseq_maelm.sweep.log import log_records
 
 # Figure 3 is drawn for these, where small models differ most from random weights, and for so many seeds.
 FIGURE_3_TASKS = ("SST-2", "STS-B")
@@ -20,7 +21,7 @@ FIGURE_5_TASK = "SST-2"
 
 def training_seconds(log: Path) -> dict[int, float]:
     """Seconds that fairseq spent in training steps until each logged update; a resumed run repeats some."""
-    intervals = {int(record["num_updates"]): record["train_wall"] for record in log_records(log, "train_inner")}
+    intervals = {int(record["num_updates"]): record["train_wall"] for _, record in log_records(log, ["train_inner"])}
     total, seconds = 0.0, {}
     for update in sorted(intervals):
         total += intervals[update]

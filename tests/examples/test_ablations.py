@@ -9,7 +9,6 @@ import random
 import shutil
 import subprocess
 import sys
-import time
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,15 @@ from end_to_end.toy import ROOT, TOPICS, sentence
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
+from fairseq_maelm.corpus import files
+
 ABLATIONS = ROOT / "examples" / "ablations"
 # The example's modules lie beside its script and are in no package; other examples may use the same names.
 NAMES = [path.stem for path in ABLATIONS.glob("*.py")]
 OTHERS = {name: sys.modules.pop(name) for name in NAMES if name in sys.modules}
 sys.path.insert(0, str(ABLATIONS))
 
-import jobs as running  # noqa: E402
+import outcomes  # noqa: E402
 import rows  # noqa: E402
 import run as ablations  # noqa: E402
 import stages  # noqa: E402
@@ -154,23 +155,28 @@ def test_decoder_widths_of_any_size(arch: str, more: list[str], narrow: tuple[in
 # The table
 
 
+def write_json(path: Path, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write_json(path, content)
+
+
 def write_study(folder: Path) -> None:
     """A study of five rows and two tasks with three seeds; one row failed, one lost a seed, one is not finished."""
     names = ["maelm", "mlm", "mlm_decoder", "reset", "delta_0.5"]
     settings = {"rows": {name: [] for name in names}, "tasks": {"A": {}, "B": {}}, "seeds": 3}
-    study.write_json(folder / study.SETTINGS, settings)
+    write_json(folder / study.SETTINGS, settings)
     for name, a, b in (
         ("maelm", [80.0, 90.0, 81.0], [60.0, 70.0, 50.0]),
         ("mlm_decoder", [70.0, 71.0, 72.0], [None, 50.0, 52.0]),
         ("delta_0.5", [75.0, 76.0, 77.0], [55.0]),
     ):
         loss = {"loss": 9.25, "updates_per_second": 1.5}
-        study.write_json(study.pretraining_marker(folder, name), loss)
+        write_json(study.pretraining_marker(folder, name), loss)
         for task, scores in (("A", a), ("B", b)):
             for seed, score in enumerate(scores, 1):
                 result = {"failed": "exit status 1"} if score is None else {"score": score}
-                study.write_json(study.fine_tuning_marker(folder, name, task, seed), result)
-    study.write_json(study.pretraining_marker(folder, "mlm"), {"failed": "diverged | nan"})
+                write_json(study.fine_tuning_marker(folder, name, task, seed), result)
+    write_json(study.pretraining_marker(folder, "mlm"), {"failed": "diverged | nan"})
 
 
 def cells(line: str) -> list[str]:
@@ -223,93 +229,16 @@ def test_results_are_read_from_logs(tmp_path: Path) -> None:
     lines = [log_line("train_inner", ups=speed) for speed in ("1.0", "3.0", "2.0", "0")]
     lines += [log_line("valid", valid_loss=loss, valid_accuracy=score) for loss, score in (("9", "50"), ("8.5", "40"))]
     log.write_text("".join([*lines, "no record\n", '| INFO | valid | {"cut off']), encoding="utf-8")
-    assert running.last_loss(log) == {"loss": 8.5, "updates_per_second": 2.0}
-    assert running.best(log, "valid_accuracy") == {"score": 50.0}
+    assert outcomes.last_loss(log) == {"loss": 8.5, "updates_per_second": 2.0}
+    assert outcomes.best(log, "valid_accuracy") == {"score": 50.0}
     log.write_text(log_line("valid", valid_loss="8") + log_line("valid", valid_loss="nan"), encoding="utf-8")
     with pytest.raises(ValueError, match="diverged"):
-        running.last_loss(log)
+        outcomes.last_loss(log)
     with pytest.raises(ValueError, match="no finite valid_mcc"):
-        running.best(log, "valid_mcc")
+        outcomes.best(log, "valid_mcc")
 
 
-# Resuming
-
-
-def program(folder: Path, name: str, code: str, *followers: running.Job) -> running.Job:
-    """A job that runs some Python, and writes into its log how often it has."""
-    words = [sys.executable, "-c", code]
-    return running.Job(
-        name,
-        folder / f"{name}.json",
-        lambda slot: stages.Process(words, {"SLOT": slot}),
-        lambda log: {"output": float(log.read_text(encoding="utf-8").splitlines()[-1])},
-        followers=list(followers),
-    )
-
-
-def test_finished_runs_are_skipped_and_a_failure_keeps_back_its_followers_only(tmp_path: Path, capsys: Any) -> None:
-    count = f"open({str(tmp_path / 'calls')!r}, 'a').write('x'); print(7)"
-    fail = "import sys; sys.exit('the reason')"
-    kept_back = program(tmp_path, "kept_back", count)
-    jobs = [
-        program(tmp_path, "bad", fail, kept_back),
-        program(tmp_path, "good", count, program(tmp_path, "after", count)),
-    ]
-    for _ in range(2):
-        running.run(jobs, ["", ""])
-    assert (tmp_path / "calls").read_text() == "xx", "good and after, once each"
-    assert study.read_json(jobs[1].marker) == {"output": 7.0}
-    assert study.read_json(jobs[0].marker) == {"failed": "exit status 1: the reason"}
-    assert not kept_back.marker.exists()
-    assert "bad: FAILED, exit status 1: the reason" in capsys.readouterr().out
-    # What was wrong is put right: only that and its follower are run.
-    jobs[0] = program(tmp_path, "bad", count, kept_back)
-    running.run(jobs, [""])
-    assert (tmp_path / "calls").read_text() == "xxxx"
-    assert running.unfinished(jobs) == []
-
-
-def test_an_interrupted_run_is_stopped_and_has_no_marker(tmp_path: Path, monkeypatch: Any) -> None:
-    started = tmp_path / "started"
-    code = f"""
-import subprocess, time
-child = subprocess.Popen(["sleep", "600"])
-open({str(started)!r}, "w").write(str(child.pid))
-time.sleep(600)
-"""
-    job = program(tmp_path, "endless", code)
-    processes: list[Any] = []
-    start = running._start
-    monkeypatch.setattr(running, "_start", lambda *given: processes.append(start(*given)) or processes[-1])
-
-    def interrupt(job: running.Job) -> str:
-        if started.exists() and started.read_text():
-            raise KeyboardInterrupt
-        return job.name
-
-    monkeypatch.setattr(running, "_progress", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        running.run([job], [""])
-    assert processes[0].returncode is not None
-    assert not job.marker.exists()
-    # What it had started goes too; on a busy machine the signal takes a while to be felt.
-    deadline = time.monotonic() + 30
-    while is_running(int(started.read_text())):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def is_running(process: int) -> bool:
-    """Whether a process lives; one that is dead and not yet collected does not."""
-    status = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True, check=False)
-    return bool(status.stdout.strip()) and not status.stdout.startswith("Z")
-
-
-def test_gpus_are_given_to_processes(tmp_path: Path) -> None:
-    code = "import os; print(os.environ['SLOT'])"
-    jobs = [program(tmp_path, f"job{number}", code) for number in range(4)]
-    running.run(jobs, ["3", "5"])
-    assert {study.read_json(job.marker)["output"] for job in jobs} == {3.0, 5.0}
+# Commands
 
 
 def test_commands_for_gpus(toy_data: Path, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from end_to_end.toy import ROOT, TOPICS, sentence, write_corpus
 
+from fairseq_maelm.sweep import jobs
+
 FOLDERS = [ROOT / "examples" / name for name in ("paper_in_miniature", "ablations")]
 # The examples' modules lie beside their scripts and are in no package; other examples may use the same names.
 NAMES = [path.stem for folder in FOLDERS for path in folder.glob("*.py")]
@@ -17,7 +19,6 @@ sys.path[:0] = map(str, FOLDERS)
 
 import commands  # noqa: E402
 import glue  # noqa: E402
-import jobs  # noqa: E402
 import miniature  # noqa: E402
 import page  # noqa: E402
 import results  # noqa: E402
@@ -197,7 +198,9 @@ def test_the_whole_resumes_and_writes_its_page(tmp_path: Path, monkeypatch: pyte
     assert text.count("<svg") == 5 and "<img" not in text
     assert (output / "figures" / "figure_3.png").stat().st_size > 1000
 
-    monkeypatch.setattr(jobs.subprocess, "Popen", lambda *args, **kwargs: pytest.fail("a finished program ran again"))
+    monkeypatch.setattr(
+        jobs.LocalLauncher, "start", lambda *args, **kwargs: pytest.fail("a finished program ran again")
+    )
     miniature.main(words)
     with pytest.raises(SystemExit, match="other settings"):
         miniature.main([*words, "--jobs", "1"])

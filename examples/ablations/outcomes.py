@@ -1,0 +1,36 @@
+"""What the study's finished programs say in their logs."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from fairseq_maelm.sweep.log import log_records
+
+
+def best(log: Path, figure: str) -> dict[str, Any]:
+    """The result of a fine-tuning: the best of its validations, as checkpoint_best.pt would have it.
+
+    Raises:
+        ValueError: there is no finite figure.
+    """
+    values = [record.get(figure, math.nan) for _, record in log_records(log, ["valid"])]
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        raise ValueError(f"no finite {figure} in the log")
+    return {"score": max(finite)}
+
+
+def last_loss(log: Path) -> dict[str, Any]:
+    """The result of a pretraining: loss on held-out text in bits per predicted token, and speed.
+
+    Raises:
+        ValueError: it was never validated, or has diverged.
+    """
+    records = [record for _, record in log_records(log, ["valid"])]
+    if not records:
+        raise ValueError("no validation in the log")
+    loss = records[-1].get("valid_loss", math.nan)
+    if not math.isfinite(loss):
+        raise ValueError(f"diverged: the loss on held-out text is {loss}")
+    speeds = sorted(record["ups"] for _, record in log_records(log, ["train_inner"]) if record.get("ups", 0.0) > 0.0)
+    return {"loss": loss, "updates_per_second": speeds[len(speeds) // 2] if speeds else None}
