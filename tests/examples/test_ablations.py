@@ -361,6 +361,6 @@ def test_a_small_study_with_an_interruption(toy_data: Path, tmp_path: Path) -> N
 
     marked = {path: path.stat().st_mtime_ns for path in output.rglob("*.json") if path.name != study.SETTINGS}
     assert len(marked) == 4
-    assert "4 finished earlier" in call(whole)
+    assert "4 done earlier" in call(whole)
     assert {path: path.stat().st_mtime_ns for path in marked} == marked
     assert "other settings (pretraining lr" in call([*whole, "--lr", "1e-3"], status=1)
