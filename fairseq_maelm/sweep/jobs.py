@@ -22,7 +22,7 @@ from tqdm import tqdm
 from fairseq_maelm.corpus.files import write_json
 from fairseq_maelm.sweep.child import tied
 from fairseq_maelm.sweep.log import last_line, log_records
-from fairseq_maelm.warm_start.runner import WarmStart, can_be_warm, warm_start
+from fairseq_maelm.warm_start.runner import WarmStart, may_be_warm, warm_start
 
 if TYPE_CHECKING:  # it imports this module
     from fairseq_maelm.sweep.slurm import SlurmLauncher, SubmittedJob
@@ -135,9 +135,7 @@ class LocalProcess:
 
 
 class LocalLauncher:
-    """Starts programs on this machine, and stops them when it must end.
-
-    A warm server makes their runs of fairseq-train: short ones would spend most of their time on imports.
+    """Starts programs on this machine, their runs of fairseq-train warm, and stops them when it must end.
 
     Args:
         side_by_side: how many run at a time; the cores are divided among them.
@@ -153,14 +151,14 @@ class LocalLauncher:
     def start(self, job: Job, slot: str) -> Optional[LocalProcess]:
         """Start a job; None if its program still runs on behalf of a process that was killed."""
         process = job.process(slot)
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        environment = {**self._environment, **os.environ, **process.environment, "PATH": path}
-        if self._warm is None and can_be_warm(process.words):
+        path = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+        environment = {**self._environment, **os.environ, **process.environment}
+        if self._warm is None and may_be_warm(process.words):
             self._warm = self._closing.enter_context(warm_start(environment))
-        words = process.words if self._warm is None else self._warm.command(process.words)
+        environment["PATH"] = os.pathsep.join(path if self._warm is None else [str(self._warm.stand_ins), *path])
         with open(job.log, "ab") as log:
+            # The program inherits the log with the lock: both are given back when it ends.
             try:
-                # The program inherits the log with the lock: both are given back when it ends.
                 fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return None
@@ -171,7 +169,7 @@ class LocalLauncher:
             return LocalProcess(
                 # A group of its own, so that the processes that it starts can be stopped with it.
                 subprocess.Popen(
-                    tied(words),
+                    tied(process.words),
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     stdin=subprocess.DEVNULL,

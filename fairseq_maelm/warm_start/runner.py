@@ -1,6 +1,7 @@
 """Starting a warm server, and the commands that use it."""
 
 import contextlib
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,11 @@ def can_be_warm(words: Sequence[str]) -> bool:
     return Path(words[0]).name in COMMANDS
 
 
+def may_be_warm(words: Sequence[str]) -> bool:
+    """Whether a command is such a run, or a shell script, which may contain one."""
+    return can_be_warm(words) or Path(words[0]).name in ("bash", "sh")
+
+
 @dataclass(frozen=True)
 class WarmStart:
     """A server that makes runs.
@@ -26,18 +32,33 @@ class WarmStart:
     Attributes:
         address: of its socket.
         programs: folder of the commands, for runs that the server cannot make.
+        stand_ins: folder of scripts that are named as the commands and let the server make their runs; put first in
+            PATH, they serve shell scripts and whatever else starts the commands by their names.
     """
 
     address: Path
     programs: Path
+    stand_ins: Path
 
     def command(self, words: Sequence[str]) -> list[str]:
         """The same command through the server; one that it does not know is returned as it is."""
         if not can_be_warm(words):
             return list(words)
         name, *arguments = words
-        program = name if Path(name).is_absolute() else str(self.programs / name)
-        return [sys.executable, "-I", "-S", str(_HERE / "client.py"), str(self.address), program, *arguments]
+        program = Path(name) if Path(name).is_absolute() else self.programs / name
+        return [*_client(self.address, program), *arguments]
+
+
+def _client(address: Path, program: Path) -> list[str]:
+    return [sys.executable, "-I", "-S", str(_HERE / "client.py"), str(address), str(program)]
+
+
+def _write_stand_ins(folder: Path, address: Path, programs: Path) -> None:
+    folder.mkdir()
+    for name in COMMANDS:
+        script = folder / name
+        script.write_text(f'#!/bin/sh\nexec {shlex.join(_client(address, programs / name))} "$@"\n', encoding="utf-8")
+        script.chmod(0o755)
 
 
 @contextlib.contextmanager
@@ -51,7 +72,8 @@ def warm_start(environment: Mapping[str, str]) -> Iterator[WarmStart]:
             must be those of the runs; runs with others start in the usual way.
     """
     with tempfile.TemporaryDirectory(prefix="maelm") as folder:
-        address = Path(folder) / "socket"
+        address, stand_ins, programs = Path(folder) / "socket", Path(folder) / "bin", Path(sys.executable).parent
+        _write_stand_ins(stand_ins, address, programs)
         server = subprocess.Popen(
             [sys.executable, str(_HERE / "server.py"), str(address)],
             stdin=subprocess.PIPE,
@@ -64,7 +86,7 @@ def warm_start(environment: Mapping[str, str]) -> Iterator[WarmStart]:
         try:
             while not address.exists() and server.poll() is None:
                 time.sleep(0.01)
-            yield WarmStart(address, Path(sys.executable).parent)
+            yield WarmStart(address, programs, stand_ins)
         finally:
             assert server.stdin is not None
             server.stdin.close()

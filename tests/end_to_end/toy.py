@@ -121,10 +121,17 @@ def run(
 
 
 def command_environment(added: Optional[dict[str, str]] = None) -> dict[str, str]:
-    """Return the environment of a user's shell in which the virtual environment is active."""
+    """Return the environment of a user's shell in which the virtual environment is active; what is started by its name
+    there is made by the warm server."""
+    variables = _environment()
+    path = os.pathsep.join([str(warm_server().stand_ins), variables["PATH"]])
+    return {**variables, "PATH": path, **(added or {})}
+
+
+def _environment() -> dict[str, str]:
     variables = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "MAELM_VENV"}}
     path = os.pathsep.join([str(COMMANDS), variables.get("PATH", os.defpath)])
-    return {**variables, "PATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(added or {})}
+    return {**variables, "PATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
 def _resolve(words: list[str]) -> list[str]:
@@ -149,7 +156,7 @@ def _resolve(words: list[str]) -> list[str]:
 @lru_cache(maxsize=1)
 def warm_server() -> WarmStart:
     """The server that makes the tests' runs of fairseq-train: half the time of a short run are its imports."""
-    context = warm_start(command_environment())
+    context = warm_start(_environment())
     server = context.__enter__()
     atexit.register(context.__exit__, None, None, None)
     return server

@@ -135,12 +135,24 @@ def test_a_run_with_other_variables_for_imports_starts_in_the_usual_way(server):
     assert "--user-dir" in done.stdout
 
 
+def test_a_shell_script_finds_the_stand_in(server):
+    found = subprocess.run(
+        ["bash", "-c", "command -v fairseq-train"], capture_output=True, text=True, env=environment()
+    )
+    assert found.stdout.strip() == str(server.stand_ins / "fairseq-train")
+    done = subprocess.run(
+        ["bash", "-c", 'fairseq-train "$@"', "-", "--help"], capture_output=True, text=True, env=environment()
+    )
+    assert done.returncode == 0
+    assert "--user-dir" in done.stdout
+
+
 def test_a_command_that_it_does_not_know_stays_as_it_is(server):
     assert server.command(["fairseq-preprocess", "--help"]) == ["fairseq-preprocess", "--help"]
 
 
 def test_without_a_server_the_program_starts_in_the_usual_way(tmp_path):
-    gone = WarmStart(tmp_path / "socket", COMMANDS)
+    gone = WarmStart(tmp_path / "socket", COMMANDS, tmp_path)
     done = subprocess.run(
         gone.command(["fairseq-train", "--help"]), capture_output=True, text=True, env=environment(), check=False
     )
