@@ -20,7 +20,8 @@ STATUS = struct.Struct("!i")
 _LENGTH = struct.Struct("!I")
 
 # Variables with these beginnings are read while libraries are imported: a run with others needs imports of its own.
-_READ_AT_IMPORT = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "PYTHON", "LD_", "LOGLEVEL", "TORCH", "PYTORCH")
+# Not KMP_: scikit-learn sets some of them in every process that imports it.
+_READ_AT_IMPORT = ("OMP_", "GOMP_", "MKL_", "OPENBLAS_", "PYTHON", "LD_", "LOGLEVEL")
 
 
 def read_at_import(environment: Mapping[str, str]) -> dict[str, str]:

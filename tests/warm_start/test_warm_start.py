@@ -13,6 +13,7 @@ import pytest
 from end_to_end.small import training
 from end_to_end.toy import COMMANDS, TINY_TRAINING, USER_DIR, command_environment, losses, toy_data, warm_server
 
+from fairseq_maelm.warm_start.protocol import read_at_import
 from fairseq_maelm.warm_start.runner import WarmStart, warm_start
 
 __all__ = ["toy_data"]
@@ -168,6 +169,16 @@ def test_the_end_of_the_server_is_the_end_of_its_runs(toy_data, tmp_path):
         )
         assert process.stdout is not None
         assert any("train_inner" in line for line in process.stdout)
-    process.communicate(timeout=60)
+    try:
+        process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == -signal.SIGKILL
     wait_until_gone(tmp_path)
+
+
+def test_what_libraries_set_does_not_matter(monkeypatch):
+    """scikit-learn sets these when it is imported, which may be after the server has started."""
+    monkeypatch.setenv("KMP_INIT_AT_FORK", "FALSE")
+    monkeypatch.setenv("KMP_DUPLICATE_LIB_OK", "True")
+    assert not any(name.startswith("KMP_") for name in read_at_import(environment()))
