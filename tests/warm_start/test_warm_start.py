@@ -93,7 +93,7 @@ def test_results_are_those_of_a_usual_start(server, toy_data, tmp_path):
 
 def test_status_output_and_error_are_the_runs(server, tmp_path):
     words = server.command(["fairseq-train", str(tmp_path / "nowhere"), "--user-dir", str(USER_DIR), *TINY_TRAINING])
-    done = subprocess.run(words, capture_output=True, text=True, env=environment(), check=False)
+    done = subprocess.run(words, capture_output=True, text=True, env=environment(), cwd=tmp_path, check=False)
     assert done.returncode == 1
     assert "there is no dict.txt" in done.stderr
     shown = subprocess.run(
