@@ -19,58 +19,11 @@
 set -euo pipefail
 
 FOLDER=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-ROOT=$(cd "$FOLDER/../.." && pwd)
+: "${LEARNING_RATE:=5e-5}" "${EPOCHS:=3}" "${BATCH_SIZE:=32}" "${WARM_UP_PROPORTION:=0.06}"
+# shellcheck source=examples/finetuning/common.sh
+source "$FOLDER/../finetuning/common.sh" "$@"
 
-fail() {
-    printf '%s: %s\n' "$(basename "$0")" "$1" >&2
-    exit 2
-}
-
-(($# >= 3)) || fail "usage: finetune.sh TASK CHECKPOINT SAVE_DIR [FAIRSEQ OPTIONS]"
-TASK=$1 CHECKPOINT=$2 SAVE_DIR=$3
-shift 3
-
-if command -v nvidia-smi >/dev/null && nvidia-smi --list-gpus >/dev/null 2>&1; then : "${GPUS:=1}"; fi
-: "${LEARNING_RATE:=5e-5}" "${EPOCHS:=3}" "${BATCH_SIZE:=32}" "${WARM_UP_PROPORTION:=0.06}" "${SEED:=1}" "${GPUS:=0}"
-: "${PRECISION:=$( ((GPUS > 0)) && echo fp16 || echo fp32)}" "${DRY_RUN:=}"
-((GPUS == 0 || BATCH_SIZE % GPUS == 0)) || fail "BATCH_SIZE=$BATCH_SIZE must be a multiple of GPUS=$GPUS"
-
-SPEED_OPTIONS=()
-if ((GPUS > 0)); then SPEED_OPTIONS+=(--distributed-world-size "$GPUS"); else SPEED_OPTIONS+=(--cpu); fi
-case $PRECISION in
-    fp16) SPEED_OPTIONS+=(--fp16 --fp16-init-scale 4 --fp16-scale-window 128) ;;
-    bf16) SPEED_OPTIONS+=(--precision bf16) ;;
-    fp32) ;;
-    *) fail "PRECISION must be bf16, fp16 or fp32, not '$PRECISION'" ;;
-esac
-
-if ! command -v fairseq-train >/dev/null && [[ -x $ROOT/.venv/bin/fairseq-train ]]; then
-    PATH=$ROOT/.venv/bin:$PATH
-fi
-command -v fairseq-train >/dev/null ||
-    fail "fairseq-train is not installed: run 'bash scripts/setup.sh', or activate the environment that has it"
-
-WORDS=$(python "$FOLDER/tagging_options.py" "$TASK" "$CHECKPOINT" --epochs "$EPOCHS" --batch-size "$BATCH_SIZE" \
-    --warm-up-proportion "$WARM_UP_PROPORTION")
-mapfile -t TASK_OPTIONS <<<"$WORDS"
-
-COMMAND=(
-    fairseq-train "$TASK" --user-dir "$ROOT/fairseq_maelm" --save-dir "$SAVE_DIR"
-    --task maelm_tagging --criterion maelm_tagging --finetune-from-model "$CHECKPOINT"
-    "${TASK_OPTIONS[@]}" --maximize-best-checkpoint-metric
-    --batch-size $((GPUS > 0 ? BATCH_SIZE / GPUS : BATCH_SIZE)) --required-batch-size-multiple 1
-    # Ranks send one another the predictions of a validation batch, 2 bytes a word.
-    --all-gather-list-size 131072
-    --optimizer fused_adamw --adam-betas "(0.9, 0.98)" --adam-eps 1e-6 --weight-decay 0.01 --clip-norm 0
-    --lr-scheduler polynomial_decay --lr "$LEARNING_RATE"
-    --dropout 0.1 --attention-dropout 0.1 --seed "$SEED"
-    --log-format json --log-interval 100 --no-epoch-checkpoints
-    "${SPEED_OPTIONS[@]}" "$@"
-)
-
-if [[ -n $DRY_RUN ]]; then
-    printf '%q ' "${COMMAND[@]}"
-    printf '\n'
-    exit 0
-fi
-exec "${COMMAND[@]}"
+read_options "$FOLDER/tagging_options.py"
+# Ranks send one another the predictions of a validation batch, 2 bytes a word.
+fine_tune --task maelm_tagging --criterion maelm_tagging --maximize-best-checkpoint-metric \
+    --all-gather-list-size 131072 --log-interval 100

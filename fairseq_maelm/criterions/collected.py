@@ -63,7 +63,8 @@ def log_collected(
 
     Args:
         rows: pairs of an example's key and what is known of it, from all ranks; any order, repetitions count once.
-        compute: all rows, key -> what is known -> name -> figure. Called at the end of validation.
+        compute: all rows, key -> what is known -> name -> figure. Called for all rows when validation
+            ends, and by fairseq's own logging for those of each batch.
         names: of the figures to log; ``compute`` gives at least these.
     """
     # fairseq hands them to one meter after the other: an iterator would be empty for the second.
