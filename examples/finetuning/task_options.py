@@ -4,7 +4,9 @@
 import argparse
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Optional
 
 from fairseq.data import Dictionary, data_utils
 
@@ -35,29 +37,34 @@ def label_options(task: Path) -> list[str]:
     return ["--num-classes", str(classes), *metric]
 
 
-def schedule_options(task: Path, epochs: int, batch_size: int, warm_up: float) -> list[str]:
-    """Return the options for the length of training."""
-    examples = len(data_utils.load_indexed_dataset(str(task / "input0" / "train"), None))
-    return words_of(schedule(epochs, math.ceil(examples / batch_size), warm_up))
+def schedule_options(examples: int, args: argparse.Namespace) -> list[str]:
+    """Return the options for the length of training on so many examples, and for its warm-up."""
+    return words_of(schedule(args.epochs, math.ceil(examples / args.batch_size), args.warm_up_proportion))
 
 
-def main() -> None:
-    """Read the command line and write the options."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("task", type=Path, help="folder of prepare_sentences.py")
+def make_parser(description: Optional[str], maker: str) -> argparse.ArgumentParser:
+    """Return the command line that all scripts of options have; ``maker`` is what writes the task's folder."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("task", type=Path, help=f"folder of {maker}")
     parser.add_argument("checkpoint", type=Path, help="of pretraining")
     parser.add_argument("--epochs", type=int, required=True)
     parser.add_argument("--batch-size", type=int, required=True)
     parser.add_argument("--warm-up-proportion", type=float, required=True)
-    args = parser.parse_args()
+    return parser
+
+
+def write(words: Sequence[str]) -> None:
+    """Write the options where the shell reads them."""
+    sys.stdout.write("".join(f"{word}\n" for word in words))
+
+
+def main() -> None:
+    """Read the command line and write the options."""
+    args = make_parser(__doc__, "prepare_sentences.py").parse_args()
     if not (args.task / "input0" / "train.idx").exists():
         raise SystemExit(f"there is no {args.task / 'input0' / 'train.idx'}: make the folder with prepare_sentences.py")
-    words = [
-        *encoder_options(args.checkpoint),
-        *label_options(args.task),
-        *schedule_options(args.task, args.epochs, args.batch_size, args.warm_up_proportion),
-    ]
-    sys.stdout.write("".join(f"{word}\n" for word in words))
+    examples = len(data_utils.load_indexed_dataset(str(args.task / "input0" / "train"), None))
+    write([*encoder_options(args.checkpoint), *label_options(args.task), *schedule_options(examples, args)])
 
 
 if __name__ == "__main__":

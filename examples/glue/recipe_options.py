@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""Write the options of fairseq-train that a recipe gives, one word a line; for run.sh."""
+"""Write a recipe's folder and the options of fairseq-train that it gives, one word a line; for run.sh."""
 
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
-import yaml
+# The package is found beside the examples when it is not installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-REQUIRED = ("task", "data", "metric", "options", "search")
+from fairseq_maelm.sweep.recipe import Recipe, read_recipe
+from fairseq_maelm.sweep.training import words_of
 
 
-def read_recipe(path: Path) -> dict[str, Any]:
+def open_recipe(path: Path) -> Recipe:
     """Read a recipe.
 
     Raises:
@@ -21,36 +22,23 @@ def read_recipe(path: Path) -> dict[str, Any]:
         known = ", ".join(sorted(each.stem for each in path.parent.glob("*.yaml")))
         raise SystemExit(f"there is no recipe {path}: the tasks are {known}")
     try:
-        recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise SystemExit(f"{path} is no YAML: {error}") from error
-    missing = [name for name in REQUIRED if not isinstance(recipe, dict) or name not in recipe]
-    if missing:
-        raise SystemExit(f"{path} is no recipe: it lacks {', '.join(missing)}")
-    return recipe
+        return read_recipe(path)
+    except ValueError as error:
+        raise SystemExit(str(error)) from error
 
 
-def words(recipe: dict[str, Any]) -> list[str]:
+def words(recipe: Recipe) -> list[str]:
     """Return the options as words; what is true is a flag."""
-    options = {
-        **recipe["options"],
-        "best-checkpoint-metric": recipe["metric"],
-        "maximize-best-checkpoint-metric": True,
-    }
-    return [
-        word
-        for name, value in options.items()
-        if value is not False
-        for word in ([f"--{name}"] if value is True else [f"--{name}", str(value)])
-    ]
+    metric = {"best-checkpoint-metric": recipe.metric, "maximize-best-checkpoint-metric": True}
+    return words_of({**recipe.options, **metric})
 
 
 def main() -> None:
     """Read the command line and write the options, with the task's folder in front."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("recipe", type=Path)
-    recipe = read_recipe(parser.parse_args().recipe)
-    sys.stdout.write("".join(f"{word}\n" for word in [str(recipe["data"]), *words(recipe)]))
+    recipe = open_recipe(parser.parse_args().recipe)
+    sys.stdout.write("".join(f"{word}\n" for word in [recipe.data, *words(recipe)]))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
 #!/usr/bin/env python3
 """Write the options of fairseq-train that a retrieval task and a checkpoint decide, a word a line; for finetune.sh."""
 
-import argparse
-import math
 import sys
 from pathlib import Path
 
@@ -12,19 +10,14 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "finetuning"))
 
-from task_options import encoder_options
+from task_options import encoder_options, make_parser, schedule_options, write
 
 from fairseq_maelm.retrieval.folder import group_relevant, judgements_file
 
 
 def main() -> None:
     """Read the command line and write the options."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("task", type=Path, help="folder of `maelm prepare-retrieval`")
-    parser.add_argument("checkpoint", type=Path, help="of pretraining")
-    parser.add_argument("--epochs", type=int, required=True)
-    parser.add_argument("--batch-size", type=int, required=True)
-    parser.add_argument("--warm-up-proportion", type=float, required=True)
+    parser = make_parser(__doc__, "`maelm prepare-retrieval`")
     parser.add_argument("--max-tokens", type=int, required=True)
     args = parser.parse_args()
     for split in ("train", "valid"):
@@ -36,14 +29,12 @@ def main() -> None:
     encoder = encoder_options(args.checkpoint)
     positions = int(encoder[encoder.index("--max-positions") + 1])
     pairs = sum(map(len, group_relevant(np.load(judgements_file(args.task, "train"))).relevant))
-    updates = args.epochs * math.ceil(pairs / args.batch_size)
     words = [
         *encoder,
         *["--tokens-per-sample", str(min(args.max_tokens, positions))],
-        *["--max-epoch", str(args.epochs), "--max-update", str(updates), "--total-num-update", str(updates)],
-        *["--warmup-updates", str(round(args.warm_up_proportion * updates))],
+        *schedule_options(pairs, args),
     ]
-    sys.stdout.write("".join(f"{word}\n" for word in words))
+    write(words)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
 #!/usr/bin/env python3
 """Write the options of fairseq-train that a SQuAD folder and a checkpoint decide, one word a line; for finetune.sh."""
 
-import argparse
-import math
 import sys
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "finetuning"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from task_options import encoder_options
+from task_options import encoder_options, make_parser, schedule_options, write
 
 from fairseq_maelm.squad.folder import NOT_LOCATED, load_split
 from fairseq_maelm.squad.windows import cut_windows
@@ -28,12 +26,7 @@ def training_windows(task: Path, max_length: int, stride: int, max_question_leng
 
 def main() -> None:
     """Read the command line and write the options."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("task", type=Path, help="folder of `maelm prepare-squad`")
-    parser.add_argument("checkpoint", type=Path, help="of pretraining")
-    parser.add_argument("--epochs", type=int, required=True)
-    parser.add_argument("--batch-size", type=int, required=True)
-    parser.add_argument("--warm-up-proportion", type=float, required=True)
+    parser = make_parser(__doc__, "`maelm prepare-squad`")
     parser.add_argument("--max-length", type=int, required=True)
     parser.add_argument("--doc-stride", type=int, required=True)
     parser.add_argument("--max-question-length", type=int, required=True)
@@ -43,14 +36,12 @@ def main() -> None:
         version = load_split(args.task, "valid").texts.version
     except (OSError, ValueError) as error:
         raise SystemExit(str(error)) from error
-    updates = args.epochs * math.ceil(windows / args.batch_size)
     words = [
         *encoder_options(args.checkpoint),
-        *["--max-epoch", args.epochs, "--max-update", updates, "--total-num-update", updates],
-        *["--warmup-updates", round(args.warm_up_proportion * updates)],
+        *schedule_options(windows, args),
         *["--best-checkpoint-metric", "f1" if version == "1.1" else "best_f1", "--maximize-best-checkpoint-metric"],
     ]
-    sys.stdout.write("".join(f"{word}\n" for word in words))
+    write(words)
 
 
 if __name__ == "__main__":

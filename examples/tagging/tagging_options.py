@@ -1,8 +1,6 @@
 #!/usr/bin/env python3
 """Write the options of fairseq-train that a tagging task and a checkpoint decide, one word a line; for finetune.sh."""
 
-import argparse
-import math
 import sys
 from pathlib import Path
 
@@ -10,20 +8,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "finetuning"))
 
-from task_options import encoder_options
+from task_options import encoder_options, make_parser, schedule_options, write
 
 from fairseq_maelm.tagging.folder import TaggedSplit, read_settings
 
 
 def main() -> None:
     """Read the command line and write the options."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("task", type=Path, help="folder of `maelm prepare-tagging`")
-    parser.add_argument("checkpoint", type=Path, help="of pretraining")
-    parser.add_argument("--epochs", type=int, required=True)
-    parser.add_argument("--batch-size", type=int, required=True)
-    parser.add_argument("--warm-up-proportion", type=float, required=True)
-    args = parser.parse_args()
+    args = make_parser(__doc__, "`maelm prepare-tagging`").parse_args()
     try:
         settings = read_settings(args.task)
         sentences = len(TaggedSplit.load(args.task / "train.npz").word_counts)
@@ -31,15 +23,13 @@ def main() -> None:
         raise SystemExit(str(error)) from error
     encoder = encoder_options(args.checkpoint)
     positions = int(encoder[encoder.index("--max-positions") + 1])
-    updates = args.epochs * math.ceil(sentences / args.batch_size)
     words = [
         *encoder,
         *["--tokens-per-sample", str(min(512, positions)), "--window-overlap", str(min(64, positions // 4))],
         *["--best-checkpoint-metric", "f1" if settings.has_entities else "accuracy"],
-        *["--max-epoch", str(args.epochs), "--total-num-update", str(updates)],
-        *["--warmup-updates", str(round(args.warm_up_proportion * updates))],
+        *schedule_options(sentences, args),
     ]
-    sys.stdout.write("".join(f"{word}\n" for word in words))
+    write(words)
 
 
 if __name__ == "__main__":

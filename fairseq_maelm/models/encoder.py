@@ -8,11 +8,13 @@ from fairseq.data import Dictionary
 from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 
+from fairseq_maelm.modules.attention import can_leave_padding_out
 from fairseq_maelm.modules.attention_bias import AttentionBias
 from fairseq_maelm.modules.dropout import dropout
 from fairseq_maelm.modules.precision import LayerNorm
-from fairseq_maelm.modules.queries import Queries
+from fairseq_maelm.modules.queries import Queries, first_queries
 from fairseq_maelm.modules.relative_position import BUCKET_FUNCTIONS, RelativePositionBias
+from fairseq_maelm.modules.rows import Rows, rows_of
 from fairseq_maelm.modules.transformer import LayerShape, TransformerLayer, run_layers
 
 # What ``MaelmEncoder.identity`` holds: settings that shapes do not show, although weights are worthless under others.
@@ -25,12 +27,22 @@ class EncoderOutput(NamedTuple):
     """What the encoder returns.
 
     Attributes:
-        states: <float>[B, S, D] of the last layer; <float>[M, D] where they were asked for at M positions alone.
-        all_states: L + 1 times <float>[B, S, D]: the embeddings, then the states after each layer, at last ``states``.
+        states: <float>[B, S, D] of the last layer; <float>[M, D] where they were asked for at M positions alone, and
+            <float>[B, 1, D] where they were at first positions alone. What stands at padding means nothing.
+        of_layers: L + 1 times the embeddings, then the states after each layer, as the layers gave them.
+        rows: where tokens stand if the layers worked without padding.
     """
 
     states: Tensor
-    all_states: List[Tensor]
+    of_layers: List[Tensor]
+    rows: Optional[Rows] = None
+
+    @property
+    def all_states(self) -> List[Tensor]:
+        """L + 1 times <float>[B, S, D]: the embeddings, then the states after each layer, at last ``states``."""
+        if self.rows is None:
+            return self.of_layers
+        return [*map(self.rows.pad, self.of_layers[:-1]), self.states]
 
 
 def dictionary_fingerprint(dictionary: Dictionary) -> int:
@@ -64,6 +76,7 @@ class MaelmEncoder(FairseqEncoder):
     ) -> None:
         super().__init__(dictionary)
         self.dropout = shape.dropout
+        self.attention_path = shape.attention_path
         self.padding_idx = dictionary.pad()
         self.embed_tokens = nn.Embedding(len(dictionary), shape.embed_dim, self.padding_idx)
         self.embed_positions = nn.Embedding(max_positions, shape.embed_dim)
@@ -89,6 +102,7 @@ class MaelmEncoder(FairseqEncoder):
         positions: Optional[Tensor] = None,
         padded: Optional[bool] = None,
         queries: Optional[Queries] = None,
+        first_only: bool = False,
     ) -> EncoderOutput:
         """Encode visible tokens.
 
@@ -97,25 +111,45 @@ class MaelmEncoder(FairseqEncoder):
             positions: <int64>[B, S] original positions; 0, 1, 2, ... if not given.
             padded: whether there is any padding; looked up if not given, which waits for the device.
             queries: the last layer's states are wanted for these alone; needs ``positions``.
+            first_only: they are wanted for the first token of each sequence alone.
         """
         if positions is None:
             positions = torch.arange(src_tokens.shape[1], device=src_tokens.device)[None, :]
         padding = src_tokens.eq(self.padding_idx)
         if padded is None:
             padded = bool(padding.any())
-        states = self.layernorm_embedding(self.embed_tokens(src_tokens) + self.embed_positions(positions))
-        states = dropout(states, self.dropout, self.training)
-        bias = self._bias(positions, (~padding).sum(dim=1) if padded else None)
+        rows = rows_of(padding) if padded and queries is None and self._may_leave_padding_out() else None
+        states = self._embed(src_tokens, positions, rows)
+        bias = self._bias(positions, (~padding).sum(dim=1) if padded and rows is None else None, rows)
+        if first_only:
+            queries = first_queries(len(src_tokens), src_tokens.shape[1], src_tokens.device)
+            queries = queries if rows is None else queries._replace(slots=rows.first, in_rows=True)
         query_bias = bias
         if queries is not None and bias is not None and bias.of_distance is not None:
-            query_bias = bias.read_from(queries.pad(queries.take(positions), len(positions)))
-        all_states = run_layers(self.layers, states, bias, queries, query_bias)
-        return EncoderOutput(all_states[-1], all_states)
+            wanted = positions[:, :1] if first_only else queries.pad(queries.take(positions), len(positions))
+            query_bias = bias.read_from(wanted)
+        of_layers = run_layers(self.layers, states, bias, queries, query_bias)
+        last = of_layers[-1]
+        if first_only:
+            return EncoderOutput(last[:, None], of_layers, rows)
+        return EncoderOutput(last if rows is None else rows.pad(last), of_layers, rows)
 
-    def _bias(self, positions: Tensor, lengths: Optional[Tensor]) -> Optional[AttentionBias]:
+    def _may_leave_padding_out(self) -> bool:
+        return can_leave_padding_out(self.attention_path) and not torch.jit.is_tracing()
+
+    def _embed(self, src_tokens: Tensor, positions: Tensor, rows: Optional[Rows]) -> Tensor:
+        """What enters the first layer: <float>[B, S, D], or [N, D] for ``rows``."""
+        if rows is not None:
+            src_tokens, positions = rows.pack(src_tokens), rows.pack(positions)
+        states = self.layernorm_embedding(self.embed_tokens(src_tokens) + self.embed_positions(positions))
+        return dropout(states, self.dropout, self.training)
+
+    def _bias(
+        self, positions: Tensor, lengths: Optional[Tensor], rows: Optional[Rows] = None
+    ) -> Optional[AttentionBias]:
         if self.relative_attention_bias is not None:
-            return self.relative_attention_bias.between(positions, lengths)
-        return None if lengths is None else AttentionBias(lengths=lengths)
+            return self.relative_attention_bias.between(positions, lengths, rows)
+        return None if lengths is None and rows is None else AttentionBias(lengths=lengths, rows=rows)
 
     def max_positions(self) -> int:
         """The longest sequence that has positions, <s> and </s> included."""

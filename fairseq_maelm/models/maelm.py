@@ -91,11 +91,11 @@ class MaelmModel(FairseqEncoderModel):
         execute(model, compiles=cfg.compile, recomputes=cfg.checkpoint_activations)
         return model
 
-    def encode(self, src_tokens: Tensor, layout: Optional[Layout] = None) -> EncoderOutput:
-        """Encode the visible tokens <int64>[B, S] at their original positions."""
+    def encode(self, src_tokens: Tensor, layout: Optional[Layout] = None, first_only: bool = False) -> EncoderOutput:
+        """Encode the visible tokens <int64>[B, S] at their original positions, the last layer for all or the first."""
         if layout is None:
-            return self.encoder(src_tokens)
-        return self.encoder(src_tokens, layout["positions"], layout["encoder_padded"])
+            return self.encoder(src_tokens, first_only=first_only)
+        return self.encoder(src_tokens, layout["positions"], layout["encoder_padded"], first_only=first_only)
 
     def reassemble(self, visible: Tensor, layout: Layout) -> Tensor:
         """Put states <float>[B, S, D] back among the mask embeddings: <float>[B, T, D]."""
@@ -164,10 +164,12 @@ class MaelmModel(FairseqEncoderModel):
         if target is not None:
             loss, correct = self.masked_token_loss(src_tokens, layout, target)
             return loss, {"correct": correct}
-        encoded = self.encode(src_tokens, layout)
+        head = None if classification_head_name is None else self.classification_heads[classification_head_name]
+        first_only = isinstance(head, ClassificationHead) and not return_all_hiddens
+        encoded = self.encode(src_tokens, layout, first_only)
         extra = {"inner_states": encoded.all_states if return_all_hiddens else None}
-        if classification_head_name is not None:
-            return self.classification_heads[classification_head_name](encoded.states), extra
+        if head is not None:
+            return head(encoded.states), extra
         if features_only:
             return encoded.states, extra
         return self.predict_tokens(encoded.states, src_tokens, layout), extra

@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_maelm.modules.attention_bias import AttentionBias
 from fairseq_maelm.modules.attention_paths import PATHS, choose_path, kernel_arguments, triton_kernels
+from fairseq_maelm.modules.attention_rows import attend_in_rows
 from fairseq_maelm.modules.queries import Queries
 
 
@@ -102,6 +103,11 @@ def unpack(packed: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
     return query, key, value
 
 
+def can_leave_padding_out(path: str) -> bool:
+    """Whether attention may be computed in rows on a CPU: a path that is asked for by name is kept."""
+    return path in ("auto", "cpu")
+
+
 class _MultiHeadAttention(nn.Module):
     """What follows once there are queries, keys and values; the subclass makes them, and ``out_proj``."""
 
@@ -144,7 +150,12 @@ class SelfAttention(_MultiHeadAttention):
         self.out_proj = nn.Linear(embed_dim, embed_dim)
 
     def forward(self, states: Tensor, bias: Optional[AttentionBias], queries: Optional[Queries] = None) -> Tensor:
-        """<float>[B, S, D] to <float>[B, S, D], or to [M, D] for ``queries``; ``bias`` as in ``attend``."""
+        """<float>[B, S, D] to <float>[B, S, D], or to [M, D] for ``queries``; ``bias`` as in ``attend``.
+
+        Where the bias has ``rows`` the states are <float>[N, D], and so is the result without queries.
+        """
+        if bias is not None and bias.rows is not None:
+            return self._attend_in_rows(states, bias, queries)
         if queries is not None:
             return self._attend_from(states, bias, queries)
         batch, length, width = states.shape
@@ -152,17 +163,32 @@ class SelfAttention(_MultiHeadAttention):
         attended = attend_packed(qkv, bias, self.dropout if self.training else 0.0, self.path)
         return self.out_proj(attended.flatten(2))
 
+    def _project(self, states: Tensor, queries: Queries) -> Tuple[Tensor, Tensor]:
+        """Query rows <float>[M, D] and keys and values <float>[..., 2 D] of all states."""
+        width = states.shape[-1]
+        query_weight, kv_weight = self.qkv_proj.weight.split([width, 2 * width])
+        query_bias, kv_bias = self.qkv_proj.bias.split([width, 2 * width])
+        return F.linear(queries.take(states), query_weight, query_bias), F.linear(states, kv_weight, kv_bias)
+
     def _attend_from(self, states: Tensor, bias: Optional[AttentionBias], queries: Queries) -> Tensor:
         """The rows of ``forward`` at the queries; keys and values come from all of <float>[B, S, D]."""
         batch, length, width = states.shape
-        head_dim = width // self.num_heads
-        query_weight, kv_weight = self.qkv_proj.weight.split([width, 2 * width])
-        query_bias, kv_bias = self.qkv_proj.bias.split([width, 2 * width])
-        rows = F.linear(queries.take(states), query_weight, query_bias)
-        query = queries.pad(rows, batch).unflatten(2, (self.num_heads, head_dim)).transpose(1, 2)
-        kv = F.linear(states, kv_weight, kv_bias).view(batch, length, 2, self.num_heads, head_dim)
-        key, value = kv.permute(2, 0, 3, 1, 4)
+        rows, kv = self._project(states, queries)
+        query = queries.pad(rows, batch).unflatten(2, (self.num_heads, width // self.num_heads)).transpose(1, 2)
+        key, value = kv.view(batch, length, 2, self.num_heads, width // self.num_heads).permute(2, 0, 3, 1, 4)
         return self.attend_and_join(query, key, value, bias, queries)
+
+    def _attend_in_rows(self, states: Tensor, bias: AttentionBias, queries: Optional[Queries]) -> Tensor:
+        """``forward`` for <float>[N, D] of sequences without padding; the queries are their first tokens."""
+        heads = (self.num_heads, states.shape[-1] // self.num_heads)
+        query = None
+        if queries is None:
+            packed = self.qkv_proj(states).unflatten(1, (3, *heads))
+        else:
+            rows, kv = self._project(states, queries)
+            query, packed = rows.unflatten(1, heads), kv.unflatten(1, (2, *heads))
+        attended = attend_in_rows(query, packed, bias, self.dropout if self.training else 0.0)
+        return self.out_proj(attended.flatten(1))
 
 
 class CrossAttention(_MultiHeadAttention):

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_maelm.batch import padding_mask
+from fairseq_maelm.modules.rows import Rows
 
 
 def spread(of_distance: Tensor, index: Tensor) -> Tensor:
@@ -147,6 +148,7 @@ class AttentionBias:
         hidden: <bool>[B, S] True at keys that no query may read.
         causal: whether each query reads only the keys up to its own column.
         query_positions: <int64>[B, Q] positions of the queries, where they are not those of the keys.
+        rows: where sequences stand that are given without padding; nothing is hidden then.
     """
 
     def __init__(
@@ -157,6 +159,7 @@ class AttentionBias:
         hidden: Optional[Tensor] = None,
         causal: bool = False,
         query_positions: Optional[Tensor] = None,
+        rows: Optional[Rows] = None,
     ) -> None:
         if (of_distance is None) != (positions is None):
             raise ValueError("a bias of distances needs positions, and positions mean nothing without it")
@@ -166,6 +169,7 @@ class AttentionBias:
         self.hidden = hidden
         self.causal = causal
         self.query_positions = query_positions
+        self.rows = rows
         self._dense: Dict[Tuple[torch.dtype, bool], Optional[Tensor]] = {}
         self._collecting: Dict[torch.dtype, DenseBias] = {}
         self._blind: Optional[Tensor] = None
@@ -177,7 +181,8 @@ class AttentionBias:
 
     def read_from(self, query_positions: Tensor) -> "AttentionBias":
         """The same for queries <int64>[B, Q] at some positions alone."""
-        return AttentionBias(self.of_distance, self.positions, self.lengths, self.hidden, self.causal, query_positions)
+        own = self.of_distance, self.positions, self.lengths, self.hidden, self.causal
+        return AttentionBias(*own, query_positions, self.rows)
 
     def blind(self, length: int) -> Optional[Tensor]:
         """Mark sequences in which all ``length`` keys are hidden: <bool>[B, 1, 1, 1], or None where that cannot be."""

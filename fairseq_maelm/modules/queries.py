@@ -6,6 +6,7 @@ what follows attention and the feed-forward network are not needed elsewhere.
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from fairseq_maelm.batch import Layout
@@ -18,15 +19,17 @@ class Queries(NamedTuple):
         slots: <int64>[M] of the wanted positions in the flattened batch, ascending.
         rows: <int64>[M] place of each in the flattened [B, Q].
         length: Q, the largest number of wanted positions of one sequence.
+        in_rows: whether the batch has no padding and its states are <float>[N, ...]; ``slots`` are then rows of it.
     """
 
     slots: Tensor
     rows: Tensor
     length: int
+    in_rows: bool = False
 
     def take(self, states: Tensor) -> Tensor:
-        """Rows [M, ...] of a batch [B, S, ...]."""
-        return states.flatten(0, 1).index_select(0, self.slots)
+        """Rows [M, ...] of a batch [B, S, ...], or [N, ...]."""
+        return (states if self.in_rows else states.flatten(0, 1)).index_select(0, self.slots)
 
     def pad(self, rows: Tensor, batch: int) -> Tensor:
         """Rows [M, ...] by sequence, [B, Q, ...], with zeros behind the shorter ones."""
@@ -39,6 +42,12 @@ class Queries(NamedTuple):
         """The inverse of ``pad``: [B, Q, ...] to [M, ...]."""
         rows = padded.flatten(0, 1)
         return rows if len(rows) == len(self.rows) else rows.index_select(0, self.rows)
+
+
+def first_queries(batch: int, length: int, device: torch.device) -> Queries:
+    """The first position of each of B sequences of S."""
+    rows = torch.arange(batch, device=device)
+    return Queries(rows * length, rows, 1)
 
 
 def masked_queries(layout: Layout) -> Queries:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention_bias import AttentionBias
+from fairseq_maelm.modules.rows import Rows
 
 
 def t5_bucket(distance: int, num_buckets: int, max_distance: int) -> int:
@@ -93,7 +94,9 @@ class RelativePositionBias(nn.Embedding):
         """
         return super().forward(self.bucket_of_distance).t().contiguous()
 
-    def between(self, positions: Tensor, lengths: Optional[Tensor] = None) -> AttentionBias:
+    def between(
+        self, positions: Tensor, lengths: Optional[Tensor] = None, rows: Optional[Rows] = None
+    ) -> AttentionBias:
         """The bias of every pair of positions, to be added to the scaled attention logits.
 
         It is no result of ``forward``, because hooks of modules, with which fairseq looks for the origin of a NaN, take
@@ -103,5 +106,6 @@ class RelativePositionBias(nn.Embedding):
             positions: <int64>[B, S] original positions; B may be 1 when all sequences share them.
             lengths: <int64>[B] number of tokens of each sequence; nobody may read the padding behind them. None when
                 there is no padding.
+            rows: where the sequences stand that are given without it.
         """
-        return AttentionBias(self(), positions, lengths)
+        return AttentionBias(self(), positions, lengths, rows=rows)

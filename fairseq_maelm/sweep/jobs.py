@@ -22,7 +22,7 @@ from tqdm import tqdm
 from fairseq_maelm.corpus.files import write_json
 from fairseq_maelm.sweep.child import tied
 from fairseq_maelm.sweep.log import last_line, log_records
-from fairseq_maelm.warm_start.runner import WarmStart, may_be_warm, warm_start
+from fairseq_maelm.warm_start.runner import WarmStart, is_worth_a_server, warm_start
 
 if TYPE_CHECKING:  # it imports this module
     from fairseq_maelm.sweep.slurm import SlurmLauncher, SubmittedJob
@@ -153,7 +153,7 @@ class LocalLauncher:
         process = job.process(slot)
         path = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
         environment = {**self._environment, **os.environ, **process.environment}
-        if self._warm is None and may_be_warm(process.words):
+        if self._warm is None and is_worth_a_server(process.words):
             self._warm = self._closing.enter_context(warm_start(environment))
         environment["PATH"] = os.pathsep.join(path if self._warm is None else [str(self._warm.stand_ins), *path])
         with open(job.log, "ab") as log:

@@ -10,7 +10,7 @@ import numpy as np
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.tasks import FairseqTask, register_task
+from fairseq.tasks import register_task
 from omegaconf import II, MISSING, OmegaConf, open_dict
 from tqdm import tqdm
 
@@ -24,6 +24,7 @@ from fairseq_maelm.prompting.features import Prompter
 from fairseq_maelm.prompting.metrics import compute_metrics
 from fairseq_maelm.prompting.prompts import find_prompt
 from fairseq_maelm.prompting.tables import Example, read_table
+from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.tasks.vocabulary import MASK, SENTENCEPIECE_MODEL, load_dictionary
 
 logger = logging.getLogger(__name__)
@@ -115,7 +116,7 @@ def remember(cfg: Any) -> None:
 
 
 @register_task("maelm_prompt", dataclass=MaelmPromptTaskConfig)
-class MaelmPromptTask(FairseqTask):
+class MaelmPromptTask(EncoderTask):
     """Classify or score by the words at a mask, with the checkpoint's decoder and prediction head.
 
     Args:
@@ -129,8 +130,7 @@ class MaelmPromptTask(FairseqTask):
     predicts_masked_tokens = True
 
     def __init__(self, cfg: Any, dictionary: Dictionary, prompter: Prompter, view: EncoderView) -> None:
-        super().__init__(cfg)
-        self.dictionary = dictionary
+        super().__init__(cfg, dictionary, prompter.max_length)
         self.prompter = prompter
         self.encoder_view = view
 
@@ -220,15 +220,6 @@ class MaelmPromptTask(FairseqTask):
         log_collected(rows, compute, names)
 
     @property
-    def source_dictionary(self) -> Dictionary:
-        """The vocabulary with fairseq's special symbols and <mask>."""
-        return self.dictionary
-
-    @property
     def target_dictionary(self) -> Dictionary:
         """Predictions are made over the source's vocabulary."""
         return self.dictionary
-
-    def max_positions(self) -> int:
-        """The longest sequence that the task makes."""
-        return self.prompter.max_length

@@ -13,7 +13,7 @@ from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.distributed import utils as distributed_utils
 from fairseq.logging import metrics
-from fairseq.tasks import FairseqTask, register_task
+from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 from torch import Tensor
 
@@ -31,6 +31,7 @@ from fairseq_maelm.retrieval.folder import (
 from fairseq_maelm.retrieval.measures import load_library
 from fairseq_maelm.retrieval.pooling import POOLINGS, SIMILARITIES, embed_states
 from fairseq_maelm.retrieval.validation import FIGURES, EmbeddingStore, Target, figures
+from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.tasks.maelm import check_model_name
 from fairseq_maelm.tasks.vocabulary import MASK, load_dictionary
 
@@ -76,7 +77,7 @@ def check_config(cfg: Any) -> None:
 
 
 @register_task("maelm_retrieval", dataclass=MaelmRetrievalTaskConfig)
-class MaelmRetrievalTask(FairseqTask):
+class MaelmRetrievalTask(EncoderTask):
     """Embed queries and documents by one encoder, trained by a contrastive loss.
 
     Validation embeds the queries of the split and the whole corpus, then searches it exactly and logs ``ndcg10``,
@@ -89,9 +90,8 @@ class MaelmRetrievalTask(FairseqTask):
     """
 
     def __init__(self, cfg: Any, dictionary: Dictionary) -> None:
-        super().__init__(cfg)
+        super().__init__(cfg, dictionary, cfg.tokens_per_sample)
         check_config(cfg)
-        self.dictionary = dictionary
         self._texts: Dict[str, Texts] = {}
         self._forget()
 
@@ -249,17 +249,3 @@ class MaelmRetrievalTask(FairseqTask):
             group = distributed_utils.get_data_parallel_group()
             self._figures = figures(*self._store.take(), target, self._device, group)
         return self._figures
-
-    @property
-    def source_dictionary(self) -> Dictionary:
-        """The vocabulary with fairseq's special symbols and <mask>."""
-        return self.dictionary
-
-    @property
-    def target_dictionary(self) -> None:
-        """Nothing is predicted over a vocabulary."""
-        return None
-
-    def max_positions(self) -> int:
-        """The longest sequence that the task makes."""
-        return self.cfg.tokens_per_sample

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional
 import numpy as np
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.tasks import FairseqTask, register_task
+from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
 from fairseq_maelm.criterions import squad as squad_criterion
@@ -20,6 +20,7 @@ from fairseq_maelm.squad.folder import PreparedSplit, load_split
 from fairseq_maelm.squad.scoring import Gold, figure_names, raw_scores, squad1_figures, squad2_figures
 from fairseq_maelm.squad.spans import WINDOW_DTYPE, Decoding, QuestionSpans, best_of_questions
 from fairseq_maelm.squad.windows import SPECIAL_TOKENS
+from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.tasks.maelm import check_model_name
 from fairseq_maelm.tasks.vocabulary import load_dictionary
 
@@ -73,7 +74,7 @@ def check_config(cfg: Any) -> None:
 
 
 @register_task("maelm_squad", dataclass=SquadTaskConfig)
-class SquadTask(FairseqTask):
+class SquadTask(EncoderTask):
     """Find the answer to a question in a context.
 
     Args:
@@ -82,9 +83,8 @@ class SquadTask(FairseqTask):
     """
 
     def __init__(self, cfg: Any, dictionary: Dictionary) -> None:
-        super().__init__(cfg)
+        super().__init__(cfg, dictionary, cfg.max_length)
         check_config(cfg)
-        self.dictionary = dictionary
         self.decoding = Decoding(cfg.n_best, cfg.max_answer_length)
         self.format = Format(
             *(cfg.max_length, cfg.doc_stride, cfg.max_question_length),
@@ -179,17 +179,3 @@ class SquadTask(FairseqTask):
         if version == "1.1":
             return squad1_figures(raw)
         return squad2_figures(raw, spans.odds, self.cfg.null_threshold if threshold is None else threshold)
-
-    @property
-    def source_dictionary(self) -> Dictionary:
-        """The vocabulary with fairseq's special symbols and <mask>."""
-        return self.dictionary
-
-    @property
-    def target_dictionary(self) -> None:
-        """None: nothing is predicted over a vocabulary."""
-        return None
-
-    def max_positions(self) -> int:
-        """The longest sequence that the task makes."""
-        return self.cfg.max_length

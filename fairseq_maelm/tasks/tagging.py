@@ -8,7 +8,7 @@ from typing import Any, Dict, List
 import numpy as np
 from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
-from fairseq.tasks import FairseqTask, register_task
+from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
 from fairseq_maelm.criterions.collected import log_collected
@@ -16,6 +16,7 @@ from fairseq_maelm.criterions.tagging import HEAD, MaelmTaggingCriterion, window
 from fairseq_maelm.tagging.dataset import TaggingDataset
 from fairseq_maelm.tagging.folder import TaggedSplit, TaggingSettings, read_settings
 from fairseq_maelm.tagging.metrics import ACCURACY, ENTITY_FIGURES, require_seqeval, score
+from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.tasks.vocabulary import load_dictionary
 
 logger = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class MaelmTaggingConfig(FairseqDataclass):
 
 
 @register_task("maelm_tagging", dataclass=MaelmTaggingConfig)
-class MaelmTaggingTask(FairseqTask):
+class MaelmTaggingTask(EncoderTask):
     """Label words by the encoder's state at the first piece of each.
 
     Args:
@@ -48,7 +49,7 @@ class MaelmTaggingTask(FairseqTask):
     """
 
     def __init__(self, cfg: Any, dictionary: Dictionary, settings: TaggingSettings) -> None:
-        super().__init__(cfg)
+        super().__init__(cfg, dictionary, cfg.tokens_per_sample)
         if cfg.tokens_per_sample < 3:
             raise ValueError(f"--tokens-per-sample must be 3 at least and is {cfg.tokens_per_sample}")
         if not 0 <= cfg.window_overlap < cfg.tokens_per_sample - 2:
@@ -56,7 +57,6 @@ class MaelmTaggingTask(FairseqTask):
                 f"--window-overlap must lie between 0 and --tokens-per-sample minus 3 ({cfg.tokens_per_sample - 3}) "
                 f"and is {cfg.window_overlap}"
             )
-        self.dictionary = dictionary
         self.settings = settings
 
     @classmethod
@@ -131,17 +131,3 @@ class MaelmTaggingTask(FairseqTask):
             gold.setdefault(sentence, []).extend(names[own])
             predicted.setdefault(sentence, []).extend(names[other])
         return score(list(gold.values()), list(predicted.values()), self.settings.has_entities)
-
-    @property
-    def source_dictionary(self) -> Dictionary:
-        """The vocabulary with fairseq's special symbols and <mask>."""
-        return self.dictionary
-
-    @property
-    def target_dictionary(self) -> None:
-        """Labels are no symbols of a dictionary."""
-        return None
-
-    def max_positions(self) -> int:
-        """The longest window that the task makes."""
-        return self.cfg.tokens_per_sample

@@ -2,8 +2,9 @@
 
     python -I -S client.py SOCKET PROGRAM ARGUMENT...
 
-PROGRAM is a path; its last part is the name of the command. If there is no server at SOCKET, or it cannot make this
-run, PROGRAM itself is started in this process.
+PROGRAM is a path; its last part is the name of the command. This interpreter's own path stands for the command
+"python", whose first argument is then the file to run. If there is no server at SOCKET, or it cannot make this run,
+PROGRAM itself is started in this process.
 """
 
 import os
@@ -16,7 +17,16 @@ from typing import Any
 # Started by its path, without site-packages: the package around it would import torch.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from protocol import PASSED_ON, STATUS, receive_exactly, send_request
+from protocol import PASSED_ON, PYTHON, STATUS, receive_exactly, send_request
+
+
+def name_and_words(program: str, arguments: list[str]) -> tuple[str, list[str]]:
+    """The command's name, and what its ``sys.argv`` is to be."""
+    if program == sys.executable:
+        # Options of the interpreter, modules and code from elsewhere need an interpreter of their own.
+        script = arguments[:1] and arguments[0].endswith(".py") and os.path.isfile(arguments[0])
+        return PYTHON if script else "", arguments
+    return os.path.basename(program), [program, *arguments]
 
 
 def ask(address: str, program: str, arguments: list[str]) -> int | None:
@@ -35,9 +45,10 @@ def ask(address: str, program: str, arguments: list[str]) -> int | None:
         connection.sendall(bytes([number]))
 
     handlers = {number: signal.signal(number, pass_on) for number in PASSED_ON}
+    command, words = name_and_words(program, arguments)
     request = {
-        "command": os.path.basename(program),
-        "arguments": [program, *arguments],
+        "command": command,
+        "arguments": words,
         "environment": dict(os.environ),
         "folder": os.getcwd(),
     }
@@ -57,7 +68,8 @@ def main(words: list[str]) -> None:
     address, program, *arguments = words
     status = ask(address, program, arguments)
     if status is None:
-        os.execv(sys.executable, [sys.executable, program, *arguments])
+        script = [] if program == sys.executable else [program]
+        os.execv(sys.executable, [sys.executable, *script, *arguments])
     if status < 0:
         if -status in PASSED_ON:
             signal.signal(-status, signal.SIG_DFL)

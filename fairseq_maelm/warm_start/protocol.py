@@ -7,11 +7,14 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-# command -> the module whose cli_main() it calls.
+# command -> the module and its function that it calls.
 COMMANDS = {
-    "fairseq-train": "fairseq_cli.train",
-    "fairseq-validate": "fairseq_cli.validate",
+    "fairseq-train": ("fairseq_cli.train", "cli_main"),
+    "fairseq-validate": ("fairseq_cli.validate", "cli_main"),
+    "maelm": ("fairseq_maelm.cli", "main"),
 }
+# Runs a file; without one, as in `python -m` or `python -`, it starts in the usual way.
+PYTHON = "python"
 
 # Signals that a client passes on to its run.
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)

@@ -10,19 +10,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_maelm.warm_start.protocol import COMMANDS
+from fairseq_maelm.warm_start.protocol import COMMANDS, PYTHON
 
 _HERE = Path(__file__).resolve().parent
 
 
 def can_be_warm(words: Sequence[str]) -> bool:
     """Whether a warm server can make the run of a command."""
-    return Path(words[0]).name in COMMANDS
+    return words[0] == PYTHON or Path(words[0]).name in COMMANDS
 
 
-def may_be_warm(words: Sequence[str]) -> bool:
-    """Whether a command is such a run, or a shell script, which may contain one."""
-    return can_be_warm(words) or Path(words[0]).name in ("bash", "sh")
+def is_worth_a_server(words: Sequence[str]) -> bool:
+    """Whether a command always imports what a server holds, or is a shell script, which may contain such a one."""
+    return Path(words[0]).name in ("fairseq-train", "fairseq-validate", "bash", "sh")
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class WarmStart:
     Attributes:
         address: of its socket.
         programs: folder of the commands, for runs that the server cannot make.
-        stand_ins: folder of scripts that are named as the commands and let the server make their runs; put first in
-            PATH, they serve shell scripts and whatever else starts the commands by their names.
+        stand_ins: folder of scripts that are named as the commands, and as ``python``, and let the server make their
+            runs; put first in PATH, they serve shell scripts and whatever else starts the commands by their names.
     """
 
     address: Path
@@ -45,17 +45,17 @@ class WarmStart:
         if not can_be_warm(words):
             return list(words)
         name, *arguments = words
-        program = Path(name) if Path(name).is_absolute() else self.programs / name
-        return [*_client(self.address, program), *arguments]
+        return [*_client(self.address, self.programs / name), *arguments]
 
 
 def _client(address: Path, program: Path) -> list[str]:
-    return [sys.executable, "-I", "-S", str(_HERE / "client.py"), str(address), str(program)]
+    path = sys.executable if program.name == PYTHON else str(program)
+    return [sys.executable, "-I", "-S", str(_HERE / "client.py"), str(address), path]
 
 
 def _write_stand_ins(folder: Path, address: Path, programs: Path) -> None:
     folder.mkdir()
-    for name in COMMANDS:
+    for name in (PYTHON, *(name for name in COMMANDS if (programs / name).exists())):
         script = folder / name
         script.write_text(f'#!/bin/sh\nexec {shlex.join(_client(address, programs / name))} "$@"\n', encoding="utf-8")
         script.chmod(0o755)

@@ -8,6 +8,7 @@ The socket's folder must be its user's alone: whoever can connect can run the co
 import contextlib
 import importlib
 import os
+import runpy
 import selectors
 import signal
 import socket
@@ -18,7 +19,9 @@ from typing import Any
 # Started by its path: fairseq refuses a --user-dir whose package has been imported before.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from protocol import COMMANDS, STATUS, read_at_import, receive_request
+from protocol import COMMANDS, PYTHON, STATUS, read_at_import, receive_request
+
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 class Server:
@@ -69,7 +72,8 @@ class Server:
         except ConnectionError:
             connection.close()
             return
-        known = request["command"] in COMMANDS and read_at_import(request["environment"]) == self.environment
+        known = request["command"] in (*COMMANDS, PYTHON)
+        known = known and read_at_import(request["environment"]) == self.environment
         connection.sendall(b"y" if known else b"n")
         process = os.fork() if known else None
         if process == 0:
@@ -134,9 +138,16 @@ def become(request: dict[str, Any], descriptors: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.argv = request["arguments"]
-    sys.path[0] = os.path.dirname(request["arguments"][0])
+    # Instead of this file's folder, which is there twice.
+    sys.path[:2] = [os.path.dirname(os.path.abspath(sys.argv[0]))]
     _draw_anew()
-    sys.exit(importlib.import_module(COMMANDS[request["command"]]).cli_main())
+    if request["command"] == PYTHON:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        sys.exit()
+    module, function = COMMANDS[request["command"]]
+    if module.startswith(f"{_PACKAGE.name}."):
+        sys.path.insert(0, str(_PACKAGE.parent))
+    sys.exit(getattr(importlib.import_module(module), function)())
 
 
 def _draw_anew() -> None:
@@ -161,8 +172,10 @@ def main(address: str) -> None:
     server = Server(address)
     # Should an import ask whether there is a GPU, this keeps CUDA from being initialised, which a fork cannot inherit.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    for module in COMMANDS.values():
-        importlib.import_module(module)
+    for module, _ in COMMANDS.values():
+        # fairseq imports this package by its --user-dir, and refuses one that has been imported before.
+        if not module.startswith(f"{_PACKAGE.name}."):
+            importlib.import_module(module)
     server.serve()
 
 

@@ -136,12 +136,14 @@ def _environment() -> dict[str, str]:
 
 def _resolve(words: list[str]) -> list[str]:
     name, *rest = words
+    if name == "maelm" and (COMMANDS / name).exists():
+        return [str(COMMANDS / name), *rest]
     if name == "maelm":
-        # From this checkout, whether or not the package is installed.
+        # From this checkout, although the package is not installed.
         start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from fairseq_maelm.cli import main; main()"
         return [sys.executable, "-c", start, *rest]
     if name == "python":
-        return [sys.executable, *rest]
+        return words
     if not name.startswith("fairseq-"):
         return words
     takes_user_dir = name in {"fairseq-train", "fairseq-validate", "fairseq-preprocess"}

@@ -16,7 +16,13 @@ from fairseq_maelm.models.maelm import MaelmModel, MaelmModelConfig
 from fairseq_maelm.tasks.maelm import MaelmTaskConfig
 from fairseq_maelm.tasks.vocabulary import load_dictionary
 
-HEADS = {"sentence_classification_head": ("sentence", 3), "spans": ("token", 2), "tags": ("token", 5)}
+HEADS = {
+    "sentence_classification_head": ("sentence", 3),
+    "tagging_head": ("token", 5),
+    "span_head": ("token", 2),
+    "spans": ("token", 2),
+    "tags": ("token", 5),
+}
 
 
 def train_vocabulary(folder: Path, **options: Any) -> Path:

@@ -30,6 +30,10 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], tuple[str, ...]]] = 
     "no buckets": ("maelm", {"masked_input": "kept"}, {"relative_buckets": "none", "decoder_layers": 0}, ()),
     "classes": ("maelm", {"_name": "sentence_prediction"}, {}, ("sentence_classification_head",)),
     "classes as mpnet": ("mpnet", {"_name": "sentence_prediction"}, MPNET, ("sentence_classification_head",)),
+    "tags": ("maelm", {"_name": "maelm_tagging"}, {}, ("tagging_head",)),
+    "tags as mpnet": ("mpnet", {"_name": "maelm_tagging"}, MPNET, ("tagging_head",)),
+    "answers": ("maelm", {"_name": "maelm_squad"}, {}, ("span_head",)),
+    "answers as mpnet": ("mpnet", {"_name": "maelm_squad"}, MPNET, ("span_head",)),
 }
 
 

@@ -73,10 +73,10 @@ def test_words_for_the_shell():
         import recipe_options
     finally:
         sys.path.remove(str(FOLDER))
-    words = recipe_options.words(RECIPES["STS-B"])
+    words = recipe_options.words(recipe_options.open_recipe(FOLDER / "recipes" / "STS-B.yaml"))
     assert words[words.index("--best-checkpoint-metric") + 1] == "spearman"
     assert "--maximize-best-checkpoint-metric" in words
     flag = words.index("--regression-target")
     assert words[flag + 1].startswith("--"), "a flag has no value"
     with pytest.raises(SystemExit, match="there is no recipe .*SNLI.yaml: the tasks are CoLA, MNLI, MRPC"):
-        recipe_options.read_recipe(FOLDER / "recipes" / "SNLI.yaml")
+        recipe_options.open_recipe(FOLDER / "recipes" / "SNLI.yaml")

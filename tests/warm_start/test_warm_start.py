@@ -148,6 +148,43 @@ def test_a_shell_script_finds_the_stand_in(server):
     assert "--user-dir" in done.stdout
 
 
+def outcome(words: list[str], folder: Path) -> tuple[int, str]:
+    """Status and output of a command in a shell that has the stand-ins."""
+    done = subprocess.run(
+        ["bash", "-c", '"$@"', "-", *words], capture_output=True, text=True, env=environment(), cwd=folder, check=False
+    )
+    return done.returncode, done.stdout
+
+
+def test_a_python_script_runs_as_if_it_were_started(server, tmp_path):
+    """Its modules, arguments and status are its own, and the libraries were there before it imported any."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "beside_it.py").write_text("here = __name__\n", encoding="utf-8")
+    (tmp_path / "scripts" / "script.py").write_text(
+        "import sys\nloaded = 'fairseq' in sys.modules\nimport beside_it\n"
+        "print(__name__, __file__, sys.argv, beside_it.here, loaded)\nsys.exit(len(sys.argv))\n",
+        encoding="utf-8",
+    )
+    words = ["scripts/script.py", "one", "--two"]
+    expected = f"__main__ scripts/script.py {words} beside_it"
+    assert outcome(["python", *words], tmp_path) == (3, f"{expected} True\n")
+    assert outcome([sys.executable, *words], tmp_path) == (3, f"{expected} False\n")
+
+
+@pytest.mark.parametrize(
+    "words", [["-c", "import sys; print('fairseq' in sys.modules)"], ["-m", "this"], ["missing.py"]]
+)
+def test_what_is_no_script_starts_in_the_usual_way(server, tmp_path, words):
+    assert outcome(["python", *words], tmp_path) == outcome([sys.executable, *words], tmp_path)
+
+
+@pytest.mark.skipif(not (COMMANDS / "maelm").exists(), reason="the package is not installed")
+def test_commands_of_this_package_are_made_of_this_package(server, tmp_path):
+    status, output = outcome(["maelm", "user-dir"], tmp_path)
+    assert (status, output.strip()) == (0, str(USER_DIR))
+    assert outcome(["maelm", "no-such-command"], tmp_path)[0] == 2
+
+
 def test_a_command_that_it_does_not_know_stays_as_it_is(server):
     assert server.command(["fairseq-preprocess", "--help"]) == ["fairseq-preprocess", "--help"]
 

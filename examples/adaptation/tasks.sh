@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Prepare the tasks of the table in examples/README.md with the vocabulary of the pretrained encoders.
+#
+#     bash examples/adaptation/tasks.sh DATA OUTPUT
+#
+# DATA     the folder of `maelm prepare` that the encoders were pretrained on
+# OUTPUT   a folder for each task, as the recipes name it; what is there is left alone
+#
+# Environment variables, each the folder or file of a source; tasks without one are left out:
+#     GLUE      folder with CoLA, SST-2, RTE, STS-B and QNLI, as GLUE distributes them
+#     QNLI      a training file in QNLI's columns that stands for the official one (train.tsv), if GLUE/QNLI has none
+#     SQUAD     folder with train-v2.0.json and dev-v2.0.json, whatever stands before "train" and "dev" in their names
+#     UD_EWT    folder with en_ewt-ud-train.conllu and en_ewt-ud-dev.conllu
+#     SCIFACT   folder in BEIR's layout
+#     SCICITE   folder with train.jsonl and dev.jsonl ("text", "label")
+set -euo pipefail
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+
+fail() {
+    printf '%s: %s\n' "$(basename "$0")" "$1" >&2
+    exit 2
+}
+
+(($# == 2)) || fail "usage: tasks.sh DATA OUTPUT"
+DATA=$1 OUTPUT=$2
+: "${GLUE:=}" "${QNLI:=}" "${SQUAD:=}" "${UD_EWT:=}" "${SCIFACT:=}" "${SCICITE:=}"
+[[ -f $DATA/dict.txt ]] || fail "there is no dict.txt in $DATA: DATA must be the folder of \`maelm prepare\`"
+if ! command -v maelm >/dev/null && [[ -x $ROOT/.venv/bin/maelm ]]; then
+    PATH=$ROOT/.venv/bin:$PATH
+fi
+command -v maelm >/dev/null ||
+    fail "maelm is not installed: run 'bash scripts/setup.sh', or activate the environment that has it"
+mkdir -p "$OUTPUT"
+
+# missing NAME: whether a task is still to be prepared.
+missing() { [[ ! -e $OUTPUT/$1 ]]; }
+
+if [[ -n $GLUE ]]; then
+    OPTIONS=()
+    [[ -z $QNLI ]] || OPTIONS=(--train-file "QNLI=$QNLI")
+    maelm prepare-glue "$GLUE" --data "$DATA" --output "$OUTPUT" --tasks CoLA SST-2 RTE STS-B QNLI \
+        --max-positions 256 "${OPTIONS[@]}"
+fi
+if [[ -n $SQUAD ]] && missing squad; then
+    maelm prepare-squad --data "$DATA" --train "$SQUAD"/*train-v2.0.json --valid "$SQUAD"/*dev-v2.0.json \
+        --output "$OUTPUT/squad"
+fi
+if [[ -n $UD_EWT ]] && missing ud_ewt; then
+    maelm prepare-tagging --data "$DATA" --train "$UD_EWT/en_ewt-ud-train.conllu" \
+        --valid "$UD_EWT/en_ewt-ud-dev.conllu" --output "$OUTPUT/ud_ewt"
+fi
+if [[ -n $SCIFACT ]] && missing scifact; then
+    maelm prepare-retrieval "$SCIFACT" --data "$DATA" --output "$OUTPUT/scifact" --valid-fraction 0.1
+fi
+if [[ -n $SCICITE ]] && missing scicite; then
+    TABLES=$(mktemp -d)
+    trap 'rm -rf "$TABLES"' EXIT
+    PYTHONPATH=$ROOT/examples/domain_adaptation python -c 'import sys, pathlib, tables
+for split in ("train", "dev"):
+    tables.write_table(*(pathlib.Path(p) for p in (f"{sys.argv[1]}/{split}.jsonl", f"{sys.argv[2]}/{split}.tsv")), None)
+' "$SCICITE" "$TABLES"
+    python "$ROOT/examples/finetuning/prepare_sentences.py" --data "$DATA" --train "$TABLES/train.tsv" \
+        --valid "$TABLES/dev.tsv" --output "$OUTPUT/scicite"
+fi
