@@ -7,12 +7,13 @@ The socket's folder must be its user's alone: whoever can connect can run the co
 
 import contextlib
 import importlib
+import logging
 import os
-import runpy
 import selectors
 import signal
 import socket
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -142,12 +143,30 @@ def become(request: dict[str, Any], descriptors: list[int]) -> None:
     sys.path[:2] = [os.path.dirname(os.path.abspath(sys.argv[0]))]
     _draw_anew()
     if request["command"] == PYTHON:
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        _reset_logging()
+        _run_script(os.path.abspath(sys.argv[0]))
         sys.exit()
     module, function = COMMANDS[request["command"]]
     if module.startswith(f"{_PACKAGE.name}."):
+        _reset_logging()
         sys.path.insert(0, str(_PACKAGE.parent))
     sys.exit(getattr(importlib.import_module(module), function)())
+
+
+def _run_script(path: str) -> None:
+    """Run a file as the interpreter runs the one that it is given."""
+    main = types.ModuleType("__main__")
+    main.__file__ = path
+    sys.modules["__main__"] = main
+    exec(compile(Path(path).read_bytes(), path, "exec"), main.__dict__)
+
+
+def _reset_logging() -> None:
+    """Take fairseq's handlers away, which its commands set up when they are imported: they write to standard output."""
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        root.removeHandler(handler)
+    root.setLevel(logging.WARNING)
 
 
 def _draw_anew() -> None:

@@ -183,7 +183,8 @@ def test_an_encoder_without_head_is_imported_alone(tmp_path: Path) -> None:
 def test_fairseq_roberta_is_imported(tmp_path: Path) -> None:
     checkpoint = sources.fairseq_checkpoint(tmp_path / "source")
     imported = import_model(checkpoint, tmp_path / "imported")
-    assert imported.differences.states == 0.0 and imported.differences.logits == 0.0 and imported.reads_text
+    # Padding is left out of ours and not of theirs: the same sums in matrix products of other shapes.
+    assert max(imported.differences.states, imported.differences.logits) < 2e-6 and imported.reads_text
     theirs = sources.RobertaModel.from_pretrained(
         str(checkpoint.parent), "model.pt", str(checkpoint.parent), bpe="sentencepiece",
         sentencepiece_model=str(checkpoint.parent / MODEL_FILE),

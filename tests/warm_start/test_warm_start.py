@@ -161,12 +161,13 @@ def test_a_python_script_runs_as_if_it_were_started(server, tmp_path):
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts" / "beside_it.py").write_text("here = __name__\n", encoding="utf-8")
     (tmp_path / "scripts" / "script.py").write_text(
-        "import sys\nloaded = 'fairseq' in sys.modules\nimport beside_it\n"
+        "import logging\nimport sys\nloaded = 'fairseq' in sys.modules\nimport beside_it\n"
+        "logging.getLogger('quiet').info('not to be seen')\n"
         "print(__name__, __file__, sys.argv, beside_it.here, loaded)\nsys.exit(len(sys.argv))\n",
         encoding="utf-8",
     )
     words = ["scripts/script.py", "one", "--two"]
-    expected = f"__main__ scripts/script.py {words} beside_it"
+    expected = f"__main__ {tmp_path / words[0]} {words} beside_it"
     assert outcome(["python", *words], tmp_path) == (3, f"{expected} True\n")
     assert outcome([sys.executable, *words], tmp_path) == (3, f"{expected} False\n")
 
