@@ -77,11 +77,11 @@ SCALES = {
             "--init-std", "0.05", "--embedding-init-std", "0.08", "--dropout", "0", "--attention-dropout", "0",
         ),
         decoder_layers=1,
-        stages=(Stage(8, 2048, 800, 0.4), Stage(32, 4096, 400, 0.4), Stage(64, 4096, 4500, 0.4)),
+        stages=(Stage(8, 2048, 800, 0.4), Stage(32, 4096, 400, 0.4), Stage(64, 4096, 3000, 0.4)),
         learning_rate=1e-3,
         fine_tuning_rate=5e-4,
         fine_tuning_epochs=3,
-        most_examples=4000,
+        most_examples=3000,
         analysed_tokens=200_000,
     ),
     "gpu": Scale(

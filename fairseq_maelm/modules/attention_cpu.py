@@ -83,7 +83,7 @@ class WeightBuffers:
 
 
 def backward_of_sequence(
-    inputs: Tuple[Tensor, Tensor, Tensor],
+    inputs: Tuple[Tensor, ...],
     gradient: Tensor,
     bias: Optional[Tensor],
     decisions: Optional[Tensor],

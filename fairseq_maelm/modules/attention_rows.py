@@ -1,6 +1,8 @@
 """Attention on a CPU within sequences that lie one behind another; the mathematics is that of ``attention_cpu``."""
 
-from typing import Any, Iterator, NamedTuple, Optional, Tuple
+from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -8,40 +10,78 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_maelm.modules.attention_bias import AttentionBias, DenseBias
-from fairseq_maelm.modules.attention_cpu import backward_of_sequence, bias_of_sequence, product, weights_of_sequence
+from fairseq_maelm.modules.attention_cpu import backward_of_sequence, product, weights_of_sequence
 from fairseq_maelm.modules.dropout import DropoutGrid, draw_decisions, dropout_grid
 
 
 class _Sequence(NamedTuple):
-    """A sequence's place.
+    """What belongs to one sequence.
 
     Attributes:
-        number: of the sequence.
-        queries: its rows among the queries.
-        keys: its rows among the keys.
+        tensors: those of the batch by heads, <float>[H, n, d_h] each.
+        bias: <float>[H, Q, S] that is added to its logits, or None.
+        decisions: <int>[H, Q, S] of dropout, or None.
+        of_bias: <float>[H, Q, S] for the bias' gradient, or None.
     """
 
-    number: int
-    queries: slice
-    keys: slice
-
-    @property
-    def pairs(self) -> Tuple[int, int]:
-        """The numbers of its queries and of its keys."""
-        return self.queries.stop - self.queries.start, self.keys.stop - self.keys.start
+    tensors: Tuple[Tensor, ...]
+    bias: Optional[Tensor]
+    decisions: Optional[Tensor]
+    of_bias: Optional[Tensor]
 
 
-def _sequences(lengths: Tuple[int, ...], every_token: bool) -> Iterator[_Sequence]:
-    start = 0
-    for number, length in enumerate(lengths):
-        keys = slice(start, start + length)
-        yield _Sequence(number, keys if every_token else slice(number, number + 1), keys)
-        start += length
+class _Parts:
+    """A batch taken apart into its sequences, with few operations on tensors for each.
 
+    Args:
+        lengths: tokens of each sequence.
+        every_token: whether all tokens are queries, or only the first of each sequence.
+        heads: H.
+    """
 
-def _by_head(rows: Tensor, places: slice) -> Tensor:
-    """<float>[n, H, d_h] of one sequence as [H, n, d_h]."""
-    return rows[places].transpose(0, 1)
+    def __init__(self, lengths: Tuple[int, ...], every_token: bool, heads: int) -> None:
+        self.keys, self.queries = lengths, lengths if every_token else (1,) * len(lengths)
+        self.heads = heads
+        self.pairs = [heads * queries * keys for queries, keys in zip(self.queries, self.keys)]
+
+    def of_keys(self, rows: Tensor) -> Tuple[Tensor, ...]:
+        """<float>[N, H, d_h] as [H, S, d_h] of each sequence."""
+        return rows.transpose(0, 1).split(self.keys, dim=1)
+
+    def of_queries(self, rows: Tensor) -> Tuple[Tensor, ...]:
+        """<float>[N or B, H, d_h] as [H, Q, d_h] of each sequence."""
+        return rows.transpose(0, 1).split(self.queries, dim=1)
+
+    def sequences(
+        self,
+        tensors: Iterable[Tuple[Tensor, ...]],
+        bias: Optional[Tensor],
+        decisions: Optional[Tensor],
+        of_bias: Optional[Tensor] = None,
+    ) -> Iterator[_Sequence]:
+        """Yield the sequences, with parts of ``tensors``, which are taken apart already."""
+        biases, sums = self._of_bias(bias), self._of_bias(of_bias)
+        drawn = repeat(None) if decisions is None else iter(decisions.split(self.pairs))
+        for number, parts in enumerate(zip(*tensors)):
+            shape = (self.heads, self.queries[number], self.keys[number])
+            own = next(drawn)
+            yield _Sequence(parts, biases(number), None if own is None else own.view(shape), sums(number))
+
+    def _of_bias(self, dense: Optional[Tensor]) -> Callable[[int], Optional[Tensor]]:
+        """The part of each sequence in a dense bias, which is as large as the longest one needs."""
+        # Where all share one bias, so do sequences of one length.
+        known: Dict[Tuple[int, ...], Tensor] = {}
+
+        def part(number: int) -> Optional[Tensor]:
+            if dense is None:
+                return None
+            queries, keys = self.queries[number], self.keys[number]
+            place = (queries, keys) if len(dense) == 1 else (queries, keys, number)
+            if place not in known:
+                known[place] = dense[number if len(dense) > 1 else 0, :, :queries, :keys]
+            return known[place]
+
+        return part
 
 
 def attend_in_rows(query: Optional[Tensor], packed: Tensor, bias: AttentionBias, dropout: float) -> Tensor:
@@ -61,19 +101,6 @@ def attend_in_rows(query: Optional[Tensor], packed: Tensor, bias: AttentionBias,
     return _AttentionInRows.apply(query, packed, added.order, added, bias.rows.lengths, dropout)
 
 
-def _of_sequence(queries: Tensor, packed: Tensor, sequence: _Sequence) -> Tuple[Tensor, Tensor, Tensor]:
-    """Query, key and value of a sequence by heads, or their gradients."""
-    key, value = (_by_head(part, sequence.keys) for part in (packed[:, -2], packed[:, -1]))
-    return _by_head(queries, sequence.queries), key, value
-
-
-def _bias(dense: Optional[Tensor], sequence: _Sequence) -> Optional[Tensor]:
-    """<float>[H, Q, S] of a sequence from the bias of all, or its gradient; they are as large as the longest needs."""
-    values = bias_of_sequence(dense, sequence.number)
-    queries, keys = sequence.pairs
-    return None if values is None else values[:, :queries, :keys]
-
-
 class _AttentionInRows(torch.autograd.Function):
     """Arguments as in ``attend_in_rows``, the bias made dense and its ``order`` once more for autograd to see."""
 
@@ -87,19 +114,16 @@ class _AttentionInRows(torch.autograd.Function):
         lengths: Tuple[int, ...],
         dropout: float,
     ) -> Tensor:
-        ctx.bias, ctx.lengths, ctx.grid = bias, lengths, dropout_grid(dropout) if dropout else None
+        ctx.bias, ctx.grid = bias, dropout_grid(dropout) if dropout else None
+        ctx.parts = parts = _Parts(lengths, query is None, packed.shape[2])
         queries = packed[:, 0] if query is None else query
-        sequences = list(_sequences(lengths, query is None))
-        decisions = None
-        if ctx.grid is not None:
-            count = packed.shape[2] * sum(queries * keys for queries, keys in (each.pairs for each in sequences))
-            decisions = draw_decisions(torch.Size((count,)), ctx.grid)
+        decisions = None if ctx.grid is None else draw_decisions(torch.Size((sum(parts.pairs),)), ctx.grid)
         ctx.save_for_backward(query, packed, decisions)
         output = torch.empty(queries.shape, dtype=queries.dtype)
+        tensors = parts.of_queries(queries), parts.of_keys(packed[:, -2]), parts.of_keys(packed[:, -1])
         with torch.autocast("cpu", enabled=False):
-            for sequence, chosen in _with_decisions(sequences, packed.shape[2], decisions):
-                inputs = _of_sequence(queries, packed, sequence)
-                _attend(inputs, _bias(bias.values, sequence), chosen, ctx.grid, _by_head(output, sequence.queries))
+            for sequence in parts.sequences((*tensors, parts.of_queries(output)), bias.values, decisions):
+                _attend(sequence, ctx.grid)
         return output
 
     @staticmethod
@@ -108,51 +132,29 @@ class _AttentionInRows(torch.autograd.Function):
         query, packed, decisions = ctx.saved_tensors
         wants_bias = ctx.bias.gradient_sum is not None and ctx.needs_input_grad[2]
         of_bias = ctx.bias.gradient_sum.buffer() if wants_bias else None
-        of_packed = torch.empty_like(packed)
+        of_packed, parts = torch.empty_like(packed), ctx.parts
         queries = packed[:, 0] if query is None else query
         of_queries = of_packed[:, 0] if query is None else torch.empty_like(query)
-        sequences = list(_sequences(ctx.lengths, query is None))
-        for sequence, chosen in _with_decisions(sequences, packed.shape[2], decisions):
-            backward_of_sequence(
-                _of_sequence(queries, packed, sequence),
-                _by_head(gradient, sequence.queries),
-                _bias(ctx.bias.values, sequence),
-                chosen,
-                ctx.grid,
-                _of_sequence(of_queries, of_packed, sequence),
-                _bias(of_bias, sequence),
-            )
+        tensors = [
+            *(parts.of_queries(queries), parts.of_keys(packed[:, -2]), parts.of_keys(packed[:, -1])),
+            *(parts.of_queries(of_queries), parts.of_keys(of_packed[:, -2]), parts.of_keys(of_packed[:, -1])),
+            parts.of_queries(gradient),
+        ]
+        for sequence in parts.sequences(tensors, ctx.bias.values, decisions, of_bias):
+            inputs, gradients, own = sequence.tensors[:3], sequence.tensors[3:6], sequence.tensors[6]
+            backward_of_sequence(inputs, own, sequence.bias, sequence.decisions, ctx.grid, gradients, sequence.of_bias)
         order = None if ctx.bias.order is None else torch.zeros_like(ctx.bias.order)
         return None if query is None else of_queries, of_packed, order, None, None, None
 
 
-def _with_decisions(
-    sequences: list[_Sequence], heads: int, decisions: Optional[Tensor]
-) -> Iterator[Tuple[_Sequence, Optional[Tensor]]]:
-    """Every sequence with the random integers [H, Q, S] that decide about its weights."""
-    start = 0
-    for sequence in sequences:
-        shape = (heads, *sequence.pairs)
-        stop = start + shape[0] * shape[1] * shape[2]
-        yield sequence, None if decisions is None else decisions[start:stop].view(shape)
-        start = stop
-
-
-def _attend(
-    inputs: Tuple[Tensor, Tensor, Tensor],
-    bias: Optional[Tensor],
-    decisions: Optional[Tensor],
-    grid: Optional[DropoutGrid],
-    output: Tensor,
-) -> None:
-    """Write one sequence's result [H, Q, d_h] to ``output``."""
-    if decisions is None or grid is None:
-        query, key, value = (each[None] for each in inputs)
-        mask = None if bias is None else bias[None]
-        output.copy_(F.scaled_dot_product_attention(query, key, value, attn_mask=mask)[0])
+def _attend(sequence: _Sequence, grid: Optional[DropoutGrid]) -> None:
+    """Write a sequence's result: its tensors are query, key, value and the place for it."""
+    query, key, value, output = sequence.tensors
+    if sequence.decisions is None or grid is None:
+        mask = None if sequence.bias is None else sequence.bias[None]
+        output.copy_(F.scaled_dot_product_attention(query[None], key[None], value[None], attn_mask=mask)[0])
         return
-    query, key, value = inputs
-    weights = query.new_empty(decisions.shape)
-    weights_of_sequence(query, key, bias, weights)
-    kept = torch.ge(decisions, grid.threshold, out=torch.empty_like(weights))
+    weights = query.new_empty(sequence.decisions.shape)
+    weights_of_sequence(query, key, sequence.bias, weights)
+    kept = torch.ge(sequence.decisions, grid.threshold, out=torch.empty_like(weights))
     product(weights.mul_(kept), value, grid.scale, output)

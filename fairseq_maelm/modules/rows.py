@@ -9,8 +9,10 @@ from typing import NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
-# Below this share of padding, taking it out and putting it back costs as much as it saves.
-_WORTHWHILE_PADDING = 0.05
+# Below this share of padding, and below so many tokens of it a sequence, taking it out costs as much as it saves:
+# attention has some operations more for each sequence.
+_WORTHWHILE_SHARE = 0.05
+_WORTHWHILE_TOKENS = 4
 
 
 class Rows(NamedTuple):
@@ -51,7 +53,8 @@ def rows_of(padding: Tensor) -> Optional[Rows]:
     if padding.device.type != "cpu":
         return None
     lengths = padding.shape[1] - padding.sum(dim=1)
-    if int(lengths.sum()) > (1.0 - _WORTHWHILE_PADDING) * padding.numel() or int(lengths.min()) == 0:
+    least = max(_WORTHWHILE_SHARE * padding.shape[1], _WORTHWHILE_TOKENS) * len(padding)
+    if padding.numel() - int(lengths.sum()) < least or int(lengths.min()) == 0:
         return None
     slots = (~padding).flatten().nonzero().squeeze(1)
     return Rows(slots, tuple(lengths.tolist()), (padding.shape[0], padding.shape[1]))
