@@ -9,12 +9,13 @@
 # TEXT     a paragraph a line, blank lines between documents; the table's is 189 MB of English Wikipedia
 #
 # Four stages, from short sequences to long ones: from long ones alone a small model does not find out in hours that
-# neighbours tell about a masked token. 4 layers of 192, 4,000 pieces, 40 % of the tokens masked, learning rate 1e-3,
-# falling in the last stage.
+# neighbours tell about a masked token. 4 layers of 192, 40 % of the tokens masked, learning rate 1e-3, falling in the last
+# stage.
 #
 # Environment variables:
-#     SHARE     1    a fraction of the updates, to try it out: SHARE=0.01
-#     THREADS   1    of each of the two programs
+#     SHARE     1      a fraction of the updates, to try it out: SHARE=0.01
+#     PIECES    4000   of the vocabulary
+#     THREADS   1      of each of the two programs
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -27,7 +28,7 @@ fail() {
 (($# >= 2)) || fail "usage: pretrain.sh OUTPUT TEXT [TEXT ...]"
 OUTPUT=$1
 shift
-: "${SHARE:=1}" "${THREADS:=1}"
+: "${SHARE:=1}" "${PIECES:=4000}" "${THREADS:=1}"
 export OMP_NUM_THREADS=$THREADS
 
 if ! command -v maelm >/dev/null && [[ -x $ROOT/.venv/bin/maelm ]]; then
@@ -38,12 +39,14 @@ command -v maelm >/dev/null ||
 
 # What is prepared already is kept; the same texts are not read again.
 if [[ ! -f $OUTPUT/data/manifest.json ]]; then
-    maelm prepare "$@" --output "$OUTPUT/data" --vocabulary-size 4000 --valid-fraction 0.004
+    maelm prepare "$@" --output "$OUTPUT/data" --vocabulary-size "$PIECES" --valid-fraction 0.004
 fi
 
 # stage MODEL NUMBER TOKENS_PER_SAMPLE MAX_TOKENS UPDATES SCHEDULE
 stage() {
     local folder=$OUTPUT/$1 updates start=() method schedule=(--lr-scheduler fixed)
+    # fairseq-train makes one more update when it is started again after its last.
+    [[ ! -f $folder/stage_$2.done ]] || return 0
     updates=$(awk -v n="$5" -v share="$SHARE" 'BEGIN { u = int(n * share); print (u < 2 ? 2 : u) }')
     case $1 in
         mae-lm) method=(--masked-input dropped --decoder-layers 1) ;;
@@ -64,13 +67,14 @@ stage() {
         --validate-interval-updates 1000 --save-interval-updates 100 --keep-interval-updates 1 \
         --log-format json --log-interval 50 --cpu --distributed-world-size 1 --num-workers 0 \
         "${method[@]}" "${start[@]}" "${schedule[@]}" >>"$folder/stage_$2.log" 2>&1
+    touch "$folder/stage_$2.done"
 }
 
 pretrain() {
     stage "$1" 1 8 2048 800 fixed
     stage "$1" 2 32 4096 400 fixed
     stage "$1" 3 64 4096 1500 fixed
-    stage "$1" 4 256 8192 2500 falling
+    stage "$1" 4 128 8192 4000 falling
     printf '%s: %s/stage_4/checkpoint_last.pt\n' "$1" "$OUTPUT/$1"
 }
 

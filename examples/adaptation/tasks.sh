@@ -40,7 +40,7 @@ if [[ -n $GLUE ]]; then
     OPTIONS=()
     [[ -z $QNLI ]] || OPTIONS=(--train-file "QNLI=$QNLI")
     maelm prepare-glue "$GLUE" --data "$DATA" --output "$OUTPUT" --tasks CoLA SST-2 RTE STS-B QNLI \
-        --max-positions 256 "${OPTIONS[@]}"
+        --max-positions 128 "${OPTIONS[@]}"
 fi
 if [[ -n $SQUAD ]] && missing squad; then
     maelm prepare-squad --data "$DATA" --train "$SQUAD"/*train-v2.0.json --valid "$SQUAD"/*dev-v2.0.json \

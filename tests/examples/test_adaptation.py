@@ -1,0 +1,70 @@
+"""The table of encoders and tasks: recipes, and pretraining in stages through the real command."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from end_to_end.toy import ROOT, command_environment, run, write_corpus
+
+from fairseq_maelm.sweep.recipe import read_recipes
+
+FOLDER = ROOT / "examples" / "adaptation"
+RECIPES = {recipe.path.stem: recipe for recipe in read_recipes(sorted((FOLDER / "recipes").glob("*.yaml")))}
+TASKS = {"CoLA", "SST-2", "RTE", "STS-B", "QNLI", "SciCite", "SQuAD", "UD_EWT", "SciFact"}
+
+
+def test_every_task_has_a_recipe_with_one_setting() -> None:
+    assert RECIPES.keys() == TASKS
+    for recipe in RECIPES.values():
+        assert all(len(values) == 1 for values in recipe.search.values())
+        assert recipe.metric == recipe.figures[0]
+        # Positions behind the last stage's length were never trained.
+        longest = recipe.options.get("tokens-per-sample", recipe.options.get("max-length", 128))
+        assert longest == 128
+
+
+@pytest.mark.parametrize("script", ["pretrain.sh", "tasks.sh"])
+def test_too_few_arguments_are_refused(script: str) -> None:
+    output = run(["bash", FOLDER / script], check=False)
+    assert f"{script}: usage: {script}" in output
+
+
+def test_tasks_need_a_vocabulary(tmp_path: Path) -> None:
+    output = run(["bash", FOLDER / "tasks.sh", tmp_path, tmp_path / "tasks"], check=False)
+    assert f"there is no dict.txt in {tmp_path}" in output
+
+
+@pytest.mark.slow
+def test_both_encoders_from_text(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "text.txt", documents=400, seed=1)
+    output, words = (
+        tmp_path / "encoders",
+        ["bash", FOLDER / "pretrain.sh", tmp_path / "encoders", tmp_path / "text.txt"],
+    )
+    small = {"SHARE": "0.001", "PIECES": "300"}
+    first = run(words, environment=small)
+    for model in ("mae-lm", "mlm"):
+        assert f"{model}: {output}/{model}/stage_4/checkpoint_last.pt" in first
+        assert (output / model / "stage_4" / "checkpoint_last.pt").exists()
+        log = (output / model / "stage_4.log").read_text()
+        assert f"{model}/stage_3/checkpoint_last.pt" in log and '"num_updates": "2"' in log
+    # Texts of another domain for a task, in the encoders' vocabulary.
+    (tmp_path / "scicite").mkdir()
+    for split in ("train", "dev"):
+        lines = [json.dumps({"text": f"the {word} sails", "label": word}) for word in ("cook", "ship")]
+        (tmp_path / "scicite" / f"{split}.jsonl").write_text("\n".join(lines))
+    run(
+        ["bash", FOLDER / "tasks.sh", output / "data", tmp_path / "tasks"],
+        environment={"SCICITE": str(tmp_path / "scicite")},
+    )
+    assert sorted(os.listdir(tmp_path / "tasks")) == ["scicite"]
+    assert (tmp_path / "tasks" / "scicite" / "input0" / "valid.idx").exists()
+    # A second time there is nothing left to do.
+    before = (output / "mlm" / "stage_4" / "checkpoint_last.pt").stat().st_mtime_ns
+    again = subprocess.run(
+        list(map(str, words)), env=command_environment(small), capture_output=True, text=True, check=False
+    )
+    assert again.returncode == 0
+    assert (output / "mlm" / "stage_4" / "checkpoint_last.pt").stat().st_mtime_ns == before
