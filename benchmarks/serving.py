@@ -4,8 +4,8 @@
 
 DATA is a folder of `maelm prepare`, for its vocabulary; the weights are random unless --checkpoint names others. The
 checkpoint is exported by `maelm export`, verification included. Every contender lives in a process of its own; they are
-measured in turn, round after round, and the table holds medians over rounds. Sequences have full length, without
-padding, and gradients are off everywhere.
+measured in turn, round after round, and the table holds medians over rounds, of speeds and of ratios. Sequences have
+full length, without padding, and gradients are off everywhere.
 """
 
 import argparse
@@ -179,24 +179,44 @@ def rounds_of(contenders: dict[str, Contender], arguments: argparse.Namespace) -
     return results
 
 
-def speeds(results: list[dict[str, Any]], clock: str) -> dict[tuple[str, int, int], float]:
-    """Tokens per second by contender, batch and length: of the median over rounds."""
-    times: dict[tuple[str, int, int], list[float]] = {}
+Case = tuple[str, int, int]
+
+
+def times_of(results: list[dict[str, Any]], clock: str) -> dict[Case, list[float]]:
+    """Seconds of a call by contender, batch and length, a number for each round."""
+    times: dict[Case, list[float]] = {}
     for each in results:
         times.setdefault((each["contender"], each["batch"], each["length"]), []).append(each[clock])
-    return {case: case[1] * case[2] / statistics.median(values) for case, values in times.items()}
+    return times
+
+
+def speeds(results: list[dict[str, Any]], clock: str) -> dict[Case, float]:
+    """Tokens per second by contender, batch and length: of the median over rounds."""
+    return {case: case[1] * case[2] / statistics.median(own) for case, own in times_of(results, clock).items()}
+
+
+def ratios(results: list[dict[str, Any]], clock: str) -> dict[Case, float]:
+    """How many times as fast as the first contender: the median of the rounds' own ratios.
+
+    What slows a round down slows both, so that these are surer than the speeds.
+    """
+    times = times_of(results, clock)
+    first = next(iter(times))[0]
+    return {
+        case: statistics.median(other / own for other, own in zip(times[(first, *case[1:])], times[case]))
+        for case in times
+    }
 
 
 def table(results: list[dict[str, Any]], clock: str = "wall") -> str:
     """Tokens per second in Markdown, and in brackets the ratio to the first contender."""
-    found = speeds(results, clock)
+    found, compared = speeds(results, clock), ratios(results, clock)
     names = list(dict.fromkeys(name for name, _, _ in found))
     cases = list(dict.fromkeys((batch, length) for _, batch, length in found))
     columns = [f"{batch} x {length}" for batch, length in cases]
     lines = [f"| | {' | '.join(columns)} |", "|---|" + "---:|" * len(cases)]
     for name in names:
-        pairs = [(found[(name, *case)], found[(names[0], *case)]) for case in cases]
-        cells = [f"{own:,.0f} ({own / first:.2f})" for own, first in pairs]
+        cells = [f"{found[(name, *case)]:,.0f} ({compared[(name, *case)]:.2f})" for case in cases]
         lines.append(f"| {CONTENDERS[name]} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -22,6 +22,11 @@ def test_tokens_per_second_are_of_the_median_round() -> None:
     assert lines[3] == "| onnxruntime, single precision | 400 (4.00) |"
 
 
+def test_ratios_are_taken_within_rounds() -> None:
+    results = [*measurement("hub", 2, 10, 0.1, 0.2, 9.0), *measurement("onnx", 2, 10, 0.05, 0.05, 9.0)]
+    assert serving.ratios(results, "wall") == {("hub", 2, 10): 1.0, ("onnx", 2, 10): 2.0}
+
+
 def test_a_measurement_counts_calls() -> None:
     calls: list[int] = []
     taken = serving.measure(lambda: calls.append(1), 0.0)
