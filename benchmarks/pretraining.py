@@ -141,7 +141,8 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         extra=tuple(shlex.split(arguments.ours_options)),
         repeats=arguments.repeats,
         steps=arguments.steps or (20 if on_gpu else 1),
-        untimed=5 if on_gpu else 0,
+        # What lay idle while the others took their turns is cold.
+        untimed=5 if on_gpu else 1,
         warm_up=arguments.warm_up or (10 if on_gpu else 1),
         profiled=10 if on_gpu else 1,
         iterations=20 if on_gpu else 1,

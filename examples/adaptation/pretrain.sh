@@ -16,14 +16,9 @@
 #     SHARE     1      a fraction of the updates, to try it out: SHARE=0.01
 #     PIECES    4000   of the vocabulary
 #     THREADS   1      of each of the two programs
-set -euo pipefail
 
-ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-
-fail() {
-    printf '%s: %s\n' "$(basename "$0")" "$1" >&2
-    exit 2
-}
+# shellcheck source=examples/shell.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../shell.sh"
 
 (($# >= 2)) || fail "usage: pretrain.sh OUTPUT TEXT [TEXT ...]"
 OUTPUT=$1
@@ -31,11 +26,7 @@ shift
 : "${SHARE:=1}" "${PIECES:=4000}" "${THREADS:=1}"
 export OMP_NUM_THREADS=$THREADS
 
-if ! command -v maelm >/dev/null && [[ -x $ROOT/.venv/bin/maelm ]]; then
-    PATH=$ROOT/.venv/bin:$PATH
-fi
-command -v maelm >/dev/null ||
-    fail "maelm is not installed: run 'bash scripts/setup.sh', or activate the environment that has it"
+need maelm
 
 # What is prepared already is kept; the same texts are not read again.
 if [[ ! -f $OUTPUT/data/manifest.json ]]; then

@@ -13,24 +13,15 @@
 #     UD_EWT    folder with en_ewt-ud-train.conllu and en_ewt-ud-dev.conllu
 #     SCIFACT   folder in BEIR's layout
 #     SCICITE   folder with train.jsonl and dev.jsonl ("text", "label")
-set -euo pipefail
 
-ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-
-fail() {
-    printf '%s: %s\n' "$(basename "$0")" "$1" >&2
-    exit 2
-}
+# shellcheck source=examples/shell.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../shell.sh"
 
 (($# == 2)) || fail "usage: tasks.sh DATA OUTPUT"
 DATA=$1 OUTPUT=$2
 : "${GLUE:=}" "${QNLI:=}" "${SQUAD:=}" "${UD_EWT:=}" "${SCIFACT:=}" "${SCICITE:=}"
 [[ -f $DATA/dict.txt ]] || fail "there is no dict.txt in $DATA: DATA must be the folder of \`maelm prepare\`"
-if ! command -v maelm >/dev/null && [[ -x $ROOT/.venv/bin/maelm ]]; then
-    PATH=$ROOT/.venv/bin:$PATH
-fi
-command -v maelm >/dev/null ||
-    fail "maelm is not installed: run 'bash scripts/setup.sh', or activate the environment that has it"
+need maelm
 mkdir -p "$OUTPUT"
 
 # missing NAME: whether a task is still to be prepared.

@@ -10,10 +10,9 @@
 # OUTPUT      new, or the one of an interrupted run, which goes on where it was
 #
 # OPTIONS: python examples/domain_adaptation/adapt.py --help
-set -euo pipefail
-FOLDER=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-ROOT=$(cd "$FOLDER/../.." && pwd)
-if ! command -v fairseq-train >/dev/null && [[ -x $ROOT/.venv/bin/fairseq-train ]]; then
-    PATH=$ROOT/.venv/bin:$PATH
-fi
-exec python "$FOLDER/adapt.py" "$@"
+
+# shellcheck source=examples/shell.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../shell.sh"
+
+need fairseq-train
+exec python "$ROOT/examples/domain_adaptation/adapt.py" "$@"

@@ -1,14 +1,9 @@
 # shellcheck shell=bash
 # What all recipes that fine-tune a checkpoint share; they set the defaults of LEARNING_RATE, EPOCHS, BATCH_SIZE and
 # WARM_UP_PROPORTION and then source this file with their arguments: TASK CHECKPOINT SAVE_DIR [FAIRSEQ OPTIONS].
-set -euo pipefail
 
-ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-
-fail() {
-    printf '%s: %s\n' "$(basename "$0")" "$1" >&2
-    exit 2
-}
+# shellcheck source=examples/shell.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../shell.sh"
 
 (($# >= 3)) || fail "usage: finetune.sh TASK CHECKPOINT SAVE_DIR [FAIRSEQ OPTIONS]"
 TASK=$1 CHECKPOINT=$2 SAVE_DIR=$3
@@ -27,11 +22,7 @@ case $PRECISION in
     *) fail "PRECISION must be bf16, fp16 or fp32, not '$PRECISION'" ;;
 esac
 
-if ! command -v fairseq-train >/dev/null && [[ -x $ROOT/.venv/bin/fairseq-train ]]; then
-    PATH=$ROOT/.venv/bin:$PATH
-fi
-command -v fairseq-train >/dev/null ||
-    fail "fairseq-train is not installed: run 'bash scripts/setup.sh', or activate the environment that has it"
+need fairseq-train
 
 # read_options SCRIPT ARGUMENT...: writes into TASK_OPTIONS what the task and the checkpoint decide.
 read_options() {

@@ -10,22 +10,17 @@
 #
 # Environment variables: LEARNING_RATE, EPOCHS, BATCH_SIZE, WARM_UP_PROPORTION, SEED, GPUS, PRECISION and DRY_RUN, as in
 # examples/finetuning/finetune.sh, which does the work.
-set -euo pipefail
 
-FOLDER=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-
-fail() {
-    printf '%s: %s\n' "$(basename "$0")" "$1" >&2
-    exit 2
-}
+# shellcheck source=examples/shell.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../shell.sh"
 
 (($# >= 4)) || fail "usage: run.sh TASK TASKS CHECKPOINT SAVE_DIR [FAIRSEQ OPTIONS]"
 TASK=$1 TASKS=$2 CHECKPOINT=$3 SAVE_DIR=$4
 shift 4
 
-WORDS=$(python "$FOLDER/recipe_options.py" "$FOLDER/recipes/$TASK.yaml")
+WORDS=$(python "$ROOT/examples/glue/recipe_options.py" "$ROOT/examples/glue/recipes/$TASK.yaml")
 mapfile -t OPTIONS <<<"$WORDS"
 DATA=$TASKS/${OPTIONS[0]}
 [[ -f $DATA/manifest.json ]] || fail "$DATA was not written by 'maelm prepare-glue': prepare the task first"
 
-exec bash "$FOLDER/../finetuning/finetune.sh" "$DATA" "$CHECKPOINT" "$SAVE_DIR" "${OPTIONS[@]:1}" "$@"
+exec bash "$ROOT/examples/finetuning/finetune.sh" "$DATA" "$CHECKPOINT" "$SAVE_DIR" "${OPTIONS[@]:1}" "$@"

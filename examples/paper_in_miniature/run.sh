@@ -7,14 +7,10 @@
 # GLUE holds the folders CoLA, SST-2, RTE and STS-B with train.tsv and dev.tsv as GLUE distributes them; text files hold
 # a paragraph a line and a blank line between documents. Run it again after an interruption: finished steps are skipped
 # and pretraining goes on where it stopped.
-set -euo pipefail
 
-HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-ROOT=$(cd "$HERE/../.." && pwd)
-VENV=${MAELM_VENV:-$ROOT/.venv}
-[[ $VENV == /* ]] || VENV=$PWD/$VENV
-export MAELM_VENV=$VENV
+# shellcheck source=examples/shell.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../shell.sh"
 
-bash "$ROOT/scripts/setup.sh" plots
+set_up plots
 # exec, so that Ctrl-C and kill reach the program that must stop its commands.
-exec "$VENV/bin/python" "$HERE/miniature.py" "$@"
+exec "$VENV/bin/python" "$ROOT/examples/paper_in_miniature/miniature.py" "$@"

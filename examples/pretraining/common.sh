@@ -19,15 +19,9 @@
 #     DRY_RUN=1           write the command instead of running it
 #
 # Arguments go to fairseq-train after the recipe's own, so they win: `base.sh --tensorboard-logdir logs`.
-set -euo pipefail
 
-FOLDER=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-ROOT=$(cd "$FOLDER/../.." && pwd)
-
-fail() {
-    printf '%s: %s\n' "$(basename "$0")" "$1" >&2
-    exit 2
-}
+# shellcheck source=examples/shell.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../shell.sh"
 
 count_gpus() {
     if command -v nvidia-smi >/dev/null; then
@@ -84,9 +78,6 @@ else
     SPEED_OPTIONS+=(--distributed-world-size "$GPUS")
 fi
 
-if ! command -v fairseq-train >/dev/null && [[ -x $ROOT/.venv/bin/fairseq-train ]]; then
-    PATH=$ROOT/.venv/bin:$PATH
-fi
 if ((NODES > 1)); then
     [[ -n ${NODE_RANK:-} && -n ${MASTER_ADDR:-} ]] ||
         fail "with NODES=$NODES also set NODE_RANK (0 ... $((NODES - 1)), another on every node) and MASTER_ADDR (host name of node 0)"
@@ -120,6 +111,5 @@ if [[ -n $DRY_RUN ]]; then
     printf '\n'
     exit 0
 fi
-command -v "${COMMAND[0]}" >/dev/null ||
-    fail "${COMMAND[0]} is not installed: run 'bash scripts/setup.sh', or activate the environment that has it"
+need "${COMMAND[0]}"
 exec "${COMMAND[@]}"

@@ -5,16 +5,9 @@
 #     bash examples/prompting/run.sh CHECKPOINT --data DATA --splits SPLITS --output RUNS [OPTIONS]
 #
 # The same command resumes an interrupted run. `--help` lists the options; README.md says what it costs.
-set -euo pipefail
 
-FOLDER=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-ROOT=$(cd "$FOLDER/../.." && pwd)
+# shellcheck source=examples/shell.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../shell.sh"
 
-if ! command -v fairseq-train >/dev/null && [[ -x $ROOT/.venv/bin/fairseq-train ]]; then
-    PATH=$ROOT/.venv/bin:$PATH
-fi
-command -v fairseq-train >/dev/null || {
-    echo "run.sh: fairseq-train is not installed: run 'bash scripts/setup.sh', or activate the environment that has it" >&2
-    exit 2
-}
-exec python "$FOLDER/few_shot.py" "$@"
+need fairseq-train
+exec python "$ROOT/examples/prompting/few_shot.py" "$@"

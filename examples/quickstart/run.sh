@@ -5,14 +5,10 @@
 #
 # Without text files it takes the docstrings of this Python installation. About 10 minutes on 2 cores after the set-up,
 # no network. Run it again after an interruption: finished steps are skipped and training goes on where it stopped.
-set -euo pipefail
 
-HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-ROOT=$(cd "$HERE/../.." && pwd)
-VENV=${MAELM_VENV:-$ROOT/.venv}
-[[ $VENV == /* ]] || VENV=$PWD/$VENV
-export MAELM_VENV=$VENV
+# shellcheck source=examples/shell.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../shell.sh"
 
-bash "$ROOT/scripts/setup.sh" plots
+set_up plots
 # exec, so that Ctrl-C and kill reach the program that must stop its commands.
-exec "$VENV/bin/python" "$HERE/quickstart.py" "$@"
+exec "$VENV/bin/python" "$ROOT/examples/quickstart/quickstart.py" "$@"

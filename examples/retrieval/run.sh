@@ -11,27 +11,16 @@
 #
 # Environment variables: those of finetune.sh, and
 #     VALID_FRACTION       0.1     of the training queries, held out where there is no dev.tsv
-set -euo pipefail
 
-FOLDER=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-ROOT=$(cd "$FOLDER/../.." && pwd)
+# shellcheck source=examples/shell.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../shell.sh"
 
-if ! command -v fairseq-train >/dev/null && [[ -x $ROOT/.venv/bin/fairseq-train ]]; then
-    PATH=$ROOT/.venv/bin:$PATH
-fi
-if (($# < 4)); then
-    printf 'usage: run.sh BEIR DATA CHECKPOINT OUTPUT [FAIRSEQ OPTIONS]\n' >&2
-    exit 2
-fi
+(($# >= 4)) || fail "usage: run.sh BEIR DATA CHECKPOINT OUTPUT [FAIRSEQ OPTIONS]"
 BEIR=$1 DATA=$2 CHECKPOINT=$3 OUTPUT=$4
 shift 4
 : "${VALID_FRACTION:=0.1}" "${MAX_TOKENS:=256}"
 export MAX_TOKENS
-
-maelm() {
-    # From this checkout, whether or not the package is installed.
-    python -c 'import sys; sys.path.insert(0, sys.argv.pop(1)); from fairseq_maelm.cli import main; main()' "$ROOT" "$@"
-}
+need maelm
 
 HELD_OUT=(--valid-fraction "$VALID_FRACTION")
 if [[ -f $BEIR/qrels/dev.tsv ]]; then HELD_OUT=(); fi
@@ -53,13 +42,13 @@ find_documents() {
 }
 
 # Both searches cut texts at the same length.
-LENGTH=$(python "$FOLDER/retrieval_options.py" "$OUTPUT/task" "$CHECKPOINT" --epochs 1 --batch-size 1 \
+LENGTH=$(python "$ROOT/examples/retrieval/retrieval_options.py" "$OUTPUT/task" "$CHECKPOINT" --epochs 1 --batch-size 1 \
     --warm-up-proportion 0 --max-tokens "$MAX_TOKENS" | sed -n '/^--tokens-per-sample$/{n;p}')
 
 find_documents before "$CHECKPOINT" --pooling "${POOLING:-mean}" --similarity "${SIMILARITY:-cosine}" \
     --max-tokens "$LENGTH"
 if [[ ! -f $OUTPUT/after.run ]]; then
-    bash "$FOLDER/finetune.sh" "$OUTPUT/task" "$CHECKPOINT" "$OUTPUT/checkpoints" "$@"
+    bash "$ROOT/examples/retrieval/finetune.sh" "$OUTPUT/task" "$CHECKPOINT" "$OUTPUT/checkpoints" "$@"
 fi
 find_documents after "$OUTPUT/checkpoints/checkpoint_best.pt"
 

@@ -16,15 +16,9 @@
 #
 # 1,280 runs a model, which train on 33 million examples: see README.md for what that costs, and --dry-run for the
 # commands. --only lr=2e-5 epochs=3 batch-size=32 warm-up=0.06 is a sixty-fourth of it.
-set -euo pipefail
 
-FOLDER=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-ROOT=$(cd "$FOLDER/../.." && pwd)
-
-fail() {
-    printf '%s: %s\n' "$(basename "$0")" "$1" >&2
-    exit 2
-}
+# shellcheck source=examples/shell.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../shell.sh"
 
 (($# >= 4)) || fail "usage: run.sh GLUE DATA OUTPUT NAME=CHECKPOINT [NAME=CHECKPOINT ...] [MAELM SWEEP OPTIONS]"
 GLUE=$1 DATA=$2 OUTPUT=$3
@@ -38,11 +32,7 @@ done
 ((${#CHECKPOINTS[@]})) || fail "no checkpoint is given (NAME=PATH)"
 : "${TASKS:=CoLA RTE MRPC STS-B}" "${MAX_POSITIONS:=512}"
 
-if ! command -v maelm >/dev/null && [[ -x $ROOT/.venv/bin/maelm ]]; then
-    PATH=$ROOT/.venv/bin:$PATH
-fi
-command -v maelm >/dev/null ||
-    fail "maelm is not installed: run 'bash scripts/setup.sh', or activate the environment that has it"
+need maelm
 
 read -r -a NAMES <<<"$TASKS"
 RECIPES=()

@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pretraining
 import pytest
 import torch
-from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
+from benchmark_data import prepared_data
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from training_step import authors_code, clocks, plots, store
@@ -309,17 +308,6 @@ def test_hugging_face_models_multiply_what_the_cost_model_says(name):
     expected = step_flops(name, SETTINGS, {**SIZES, "visible": 16})
     # ModernBERT makes the angles of its rotary positions by small products.
     assert counter.get_total_flops() == pytest.approx(expected, rel=1e-3)
-
-
-def prepared_data(folder: Path, tokens: int = 4000) -> Path:
-    """A data folder of random words."""
-    folder.mkdir()
-    (folder / "dict.txt").write_text("".join(f"word{number} {100 - number}\n" for number in range(60)))
-    builder = MMapIndexedDatasetBuilder(str(folder / "train.bin"), dtype=np.uint16)
-    for line in np.random.default_rng(1).integers(4, 64, (tokens // 20, 20)):
-        builder.add_item(torch.from_numpy(np.append(line, 2)))
-    builder.finalize(str(folder / "train.idx"))
-    return folder
 
 
 @pytest.mark.slow

@@ -11,12 +11,15 @@
 # thread each. Three stages: sequences of 8 tokens, sequences of 32, and the same with a falling learning rate. A run as
 # short as this would otherwise end before either model has found out that neighbouring tokens tell about a masked one.
 # Blocks are cut with --sample-break-mode none, because stock fairseq leaves out lines longer than a sequence.
-set -euo pipefail
-DATA=$1 OUTPUT=$2 STAGE=$((${3:-1500} / 3))
+
+# shellcheck source=examples/shell.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../../shell.sh"
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-PLUGIN=$(cd "$HERE/../../../fairseq_maelm" && pwd)
-VENV=${MAELM_VENV:-$(cd "$HERE/../../.." && pwd)/.venv}
-[[ -x $VENV/bin/fairseq-train ]] && export PATH=$VENV/bin:$PATH
+
+(($# >= 2)) || fail "usage: run.sh DATA OUTPUT [UPDATES]"
+DATA=$1 OUTPUT=$2 STAGE=$((${3:-1500} / 3))
+PLUGIN=$ROOT/fairseq_maelm
+need fairseq-train
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 mkdir -p "$OUTPUT"
 

@@ -1,0 +1,62 @@
+"""Where a training step's time goes: names of kernels, arithmetic, and a small run of all contenders."""
+
+import json
+
+import pytest
+import step_breakdown
+from benchmark_data import prepared_data
+
+
+@pytest.mark.parametrize(
+    ("kernel", "group"),
+    [
+        ("aten::addmm", "matrix products"),
+        ("aten::_softmax_backward_data", "softmax"),
+        ("aten::random_", "dropout"),
+        ("aten::addcmul", "dropout"),
+        ("aten::native_layer_norm_backward", "layer norm"),
+        ("aten::_fused_adamw_", "optimiser"),
+        ("aten::linalg_vector_norm", "gradient norm"),
+        ("aten::index_select", "embeddings"),
+        ("aten::copy_", "copies"),
+        ("aten::mul_", "sums and products of elements"),
+        ("aten::expand", "other"),
+        ("aten::view", "other"),
+    ],
+)
+def test_kernels_have_groups(kernel: str, group: str) -> None:
+    assert step_breakdown.group_of(kernel) == group
+
+
+def test_seconds_are_added_up_by_group() -> None:
+    assert step_breakdown.grouped([("aten::mm", 2.0), ("aten::bmm", 1.0), ("aten::view", 0.5)]) == {
+        "matrix products": 3.0,
+        "other": 0.5,
+    }
+
+
+def test_shares_are_medians_of_the_rounds_own_ratios() -> None:
+    rounds = [
+        {"matrix products": 2.0, "total": 3.0, "bare": 1.0},
+        {"matrix products": 22.0, "total": 24.0, "bare": 20.0},
+        {"matrix products": 1.5, "GELU": 0.5, "total": 2.0, "bare": 1.0},
+    ]
+    found = step_breakdown.shares(rounds)
+    assert (found["matrix products"], found["GELU"], found["total"]) == (1.5, 0.0, 2.0)
+
+
+@pytest.mark.slow
+def test_small_run_of_all_contenders(tmp_path, capsys) -> None:
+    output = tmp_path / "breakdown.json"
+    words = ["--data", str(prepared_data(tmp_path / "data")), "--output", str(output), "--size", "tiny"]
+    step_breakdown.main([*words, "--length", "32", "--batch", "2", "--rounds", "1", "--threads", "1"])
+    content = json.loads(output.read_text())
+    assert set(content["rounds"]) == set(step_breakdown.CONTENDERS)
+    for (seconds,) in content["rounds"].values():
+        groups = sum(own for group, own in seconds.items() if group not in ("bare", "total"))
+        assert groups == pytest.approx(seconds["total"])
+        assert all(
+            seconds[group] > 0 for group in ("bare", "matrix products", "layer norm", "GELU", "dropout", "optimiser")
+        )
+    shown = capsys.readouterr().out
+    assert shown == output.with_suffix(".md").read_text() and "| matrix products " in shown
