@@ -11,6 +11,7 @@ from fairseq.optim.adam import FairseqAdam
 from omegaconf import II
 from torch import Tensor
 
+from fairseq_maelm.memory import keep_freed_memory
 from fairseq_maelm.optim.adamw import AdamW, multiply, norm_of_all
 
 _STATE = {"step", "exp_avg", "exp_avg_sq"}
@@ -32,7 +33,8 @@ class FusedAdamWConfig(FairseqDataclass):
 class FusedAdamW(FairseqAdam):
     """AdamW by torch's fused kernels, with the results and the checkpoints of fairseq's ``adam``.
 
-    Works under fp32 and inside fairseq's wrappers for ``--fp16`` and ``--memory-efficient-fp16``.
+    Works under fp32 and inside fairseq's wrappers for ``--fp16`` and ``--memory-efficient-fp16``. Where it updates
+    parameters on a CPU, the process also keeps the memory that its steps free; see ``fairseq_maelm.memory``.
 
     Args:
         cfg: a ``FusedAdamWConfig``.
@@ -45,6 +47,8 @@ class FusedAdamW(FairseqAdam):
     def __init__(self, cfg: Any, params: Iterable[Tensor]) -> None:
         FairseqOptimizer.__init__(self, cfg)  # what lies between would build fairseq's own optimiser
         self._optimizer = AdamW(params, **self.optimizer_config)
+        if all(param.device.type == "cpu" for param in self.params):
+            keep_freed_memory()
 
     @property
     def optimizer_config(self) -> Dict[str, Any]:

@@ -14,6 +14,8 @@ from benchmark_data import prepared_data
         ("aten::_softmax_backward_data", "softmax"),
         ("aten::random_", "dropout"),
         ("aten::addcmul", "dropout"),
+        ("aten::ge", "dropout"),
+        ("aten::gelu_backward", "GELU"),
         ("aten::native_layer_norm_backward", "layer norm"),
         ("aten::_fused_adamw_", "optimiser"),
         ("aten::linalg_vector_norm", "gradient norm"),

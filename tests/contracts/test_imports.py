@@ -16,8 +16,8 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "pure functions",
         (
-            *("version", "user_dir", "batch", "flops", "libraries", "corpus", "warm_start", "hf", "models.sizes"),
-            *("data.masking", "tagging", "retrieval"),
+            *("version", "user_dir", "batch", "flops", "libraries", "memory", "corpus", "warm_start", "hf"),
+            *("models.sizes", "data.masking", "tagging", "retrieval"),
             *("glue.metrics", "glue.layout", "glue.reading", "glue.truncation", "glue.folder"),
             *(f"prompting.{name}" for name in ("template", "metrics", "prompts", "tables", "few_shot", "checksums")),
         ),
