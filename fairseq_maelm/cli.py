@@ -10,6 +10,8 @@ import logging
 import sys
 from collections.abc import Sequence
 
+from fairseq_maelm.memory import keep_freed_memory
+
 SUB_COMMANDS = {
     "analyze": ("fairseq_maelm.analysis.command", "measure representations: effective rank, subspace of [MASK]"),
     "answer": ("fairseq_maelm.squad.answer_command", "answer questions about a text file"),
@@ -63,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     module.add_arguments(sub_parsers.choices[called])
     args = parser.parse_args(given)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s | %(message)s", datefmt="%H:%M:%S", force=True)
+    keep_freed_memory()
     try:
         module.run(args)
     except (ValueError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Memory of a training process on a CPU: what a step frees, the next one takes again.
+"""Memory of a process that computes on a CPU: what one batch frees, the next one takes again.
 
 glibc hands large freed blocks back to the system and asks for them anew a moment later; the system then clears every
 page on its first touch. A training step frees and takes the same gigabytes again and again: that is a tenth of its time
@@ -21,10 +21,11 @@ _USERS_CHOICE = ("LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALL
 
 @cache
 def keep_freed_memory() -> bool:
-    """Make this process keep freed memory for itself, from now on; call it where training on a CPU begins.
+    """Make this process keep freed memory for itself, from now on.
 
-    The peak of memory stays what it was, within some percent, but what was the peak once is held until the process
-    ends. Does nothing where the C library is not glibc or the user chose an allocator by an environment variable.
+    For processes of this package's commands and of fairseq-train: programs that merely use the package decide for
+    themselves. The peak of memory stays what it was, within some percent, but what was the peak once is held until the
+    process ends. Does nothing where the C library is not glibc or the user chose an allocator by an environment variable.
 
     Returns:
         whether it was done.

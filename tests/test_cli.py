@@ -63,6 +63,13 @@ def test_wrong_usage_is_refused(arguments: list[str], capsys: pytest.CaptureFixt
     assert "usage: maelm" in capsys.readouterr().err
 
 
+def test_commands_keep_freed_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[bool] = []
+    monkeypatch.setattr(cli, "keep_freed_memory", lambda: called.append(True))
+    cli.main(["user-dir"])
+    assert called == [True]
+
+
 def test_only_the_called_sub_command_is_imported() -> None:
     program = (
         "import sys; from fairseq_maelm import cli; cli.main(['user-dir']); "
