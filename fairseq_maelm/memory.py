@@ -25,7 +25,8 @@ def keep_freed_memory() -> bool:
 
     For processes of this package's commands and of fairseq-train: programs that merely use the package decide for
     themselves. The peak of memory stays what it was, within some percent, but what was the peak once is held until the
-    process ends. Does nothing where the C library is not glibc or the user chose an allocator by an environment variable.
+    process ends. Does nothing where the C library is not glibc, or where the user chose an allocator by an environment
+    variable.
 
     Returns:
         whether it was done.
