@@ -115,7 +115,9 @@ def fine_tune(task: Path, classes: int, checkpoint: Path | None, updates: int, s
         *restored, "--batch-size", "32", "--max-update", str(updates), *_OPTIMIZER,
         "--lr", _FINE_TUNING_RATE, "--lr-scheduler", "polynomial_decay", "--total-num-update", str(updates),
         "--warmup-updates", str(max(1, updates // 10)), "--clip-norm", "1.0", "--seed", str(seed),
-        "--valid-subset", "valid,test", "--batch-size-valid", "64", "--no-save", "--log-interval", "10",
+        "--valid-subset", "valid,test", "--batch-size-valid", "64", "--log-interval", "10",
+        # Nothing is saved; fairseq would still make its default folder, and start from a checkpoint that lies there.
+        "--no-save", "--save-dir", str(task),
         "--validate-interval-updates", str(max(1, updates // _FINE_TUNING_VALIDATIONS)),
         "--validate-interval", "1000000", *_LOG, *_MACHINE,
     )  # fmt: skip

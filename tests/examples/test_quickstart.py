@@ -196,3 +196,9 @@ def test_quickstart_on_two_files(tmp_path: Path) -> None:
     assert again.returncode == 0, again.stdout + again.stderr
     assert again.stdout.count("done earlier") == 8
     assert json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8")) == summary
+
+
+@pytest.mark.parametrize("checkpoint", [None, Path("short.pt")])
+def test_fine_tuning_keeps_away_from_the_current_folder(tmp_path: Path, checkpoint: Path | None) -> None:
+    words = recipes.fine_tune(tmp_path, 2, checkpoint, updates=10, seed=1)
+    assert "--no-save" in words and words[words.index("--save-dir") + 1] == str(tmp_path)
