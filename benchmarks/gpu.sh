@@ -31,18 +31,19 @@ STAGES=("$@")
 : "${AUTHORS_CODE:=}" "${MINUTES:=10}" "${DEVICE:=cuda}"
 mkdir -p "$OUTPUT"
 
-TOY_STEP=() TOY_LOSS=() ATTENTION=(--sweep)
+HALF=fp16 TOY_STEP=() TOY_LOSS=() ATTENTION=(--sweep)
 CONTENDERS=maelm,maelm+compile,mlm,mlm+compile,roberta,mpnet,modernbert,modernbert+compile
 SETTINGS=(bf16,adam bf16 bf16,compile bf16,recompute bf16,compile,recompute)
 SIZE=(--encoder-layers 12 --decoder-layers 4 --batch 64 --vocabulary 32768)
 if [[ $DEVICE == cpu ]]; then
     export TRITON_INTERPRET=1
-    CONTENDERS=maelm,roberta SETTINGS=(fp32) SIZE=(--arch maelm_tiny --batch 2 --length 16 --repeats 1)
+    HALF=fp32 CONTENDERS=maelm,roberta SETTINGS=(fp32) SIZE=(--arch maelm_tiny --batch 2 --length 16 --repeats 1)
     TOY_STEP=(--size tiny --layers 1 --length 32 --batch 2 --repeats 1)
     ATTENTION=(--device cpu --tiny --rounds 1) TOY_LOSS=(--rows 256 --vocabulary 4096 --width 64 --repeats 1)
 fi
-STEP=(--device "$DEVICE" --data "$DATA" --budget $((MINUTES - 2)) --contenders "$CONTENDERS")
-[[ -z $AUTHORS_CODE ]] || STEP+=(--authors-code "$AUTHORS_CODE" --contenders "$CONTENDERS,authors")
+STEP=(--device "$DEVICE" --data "$DATA" --budget $((MINUTES - 2)) --resume --output "$OUTPUT/step.json" "${TOY_STEP[@]}")
+[[ -z $AUTHORS_CODE ]] || STEP+=(--authors-code "$AUTHORS_CODE")
+STEP+=(--contenders "$CONTENDERS${AUTHORS_CODE:+,authors}")
 
 # A stage's command, its results below OUTPUT.
 run_stage() {
@@ -54,11 +55,8 @@ run_stage() {
             python "$HERE/training_options.py" --device "$DEVICE" "${SIZE[@]}" --settings "${SETTINGS[@]}" \
                 --output "$OUTPUT/options.json"
             ;;
-        step) python "$HERE/pretraining.py" "${STEP[@]}" "${TOY_STEP[@]}" --resume --output "$OUTPUT/step.json" ;;
-        half)
-            python "$HERE/pretraining.py" "${STEP[@]}" "${TOY_STEP[@]}" --resume --output "$OUTPUT/step.json" \
-                --precision "$([[ $DEVICE == cpu ]] && echo fp32 || echo fp16)"
-            ;;
+        step) python "$HERE/pretraining.py" "${STEP[@]}" ;;
+        half) python "$HERE/pretraining.py" "${STEP[@]}" --precision "$HALF" ;;
         *)
             echo "there is no stage $1" >&2
             return 2

@@ -78,16 +78,11 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
 
 def base_settings(arguments: argparse.Namespace) -> Settings:
     """The settings before precisions, masking rates and sweeps."""
-    layers, width, ffn, heads, decoder_layers = SIZES[arguments.size]
     on_gpu = arguments.device == "cuda"
     workers = arguments.num_workers
-    return Settings(
-        size=arguments.size,
-        layers=arguments.layers or layers,
-        width=width,
-        ffn=ffn,
-        heads=heads,
-        decoder_layers=decoder_layers,
+    return Settings.of_size(
+        arguments.size,
+        arguments.layers,
         length=arguments.length,
         sequences=arguments.batch or (128 if on_gpu else 4),
         masking=arguments.masking[0],

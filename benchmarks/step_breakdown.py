@@ -66,14 +66,8 @@ def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
     """What all contenders share."""
-    layers, width, ffn, heads, decoder_layers = SIZES[arguments.size]
-    return Settings(
-        size=arguments.size,
-        layers=layers,
-        width=width,
-        ffn=ffn,
-        heads=heads,
-        decoder_layers=decoder_layers,
+    return Settings.of_size(
+        arguments.size,
         length=arguments.length,
         sequences=arguments.batch,
         masking=arguments.masking,

@@ -52,6 +52,13 @@ class Settings:
         return asdict(self)
 
     @classmethod
+    def of_size(cls, size: str, layers: int | None = None, **others: Any) -> "Settings":
+        """A row of ``SIZES``, perhaps with another number of encoder layers, and all that is no number of the size."""
+        own, width, ffn, heads, decoder_layers = SIZES[size]
+        shape = {"width": width, "ffn": ffn, "heads": heads, "decoder_layers": decoder_layers}
+        return cls(size=size, layers=layers or own, **shape, **others)
+
+    @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Settings":
         """From JSON; what this version does not know is left out."""
         return cls(**{field.name: values[field.name] for field in fields(cls)})
