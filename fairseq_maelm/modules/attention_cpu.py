@@ -1,12 +1,12 @@
 """Attention on a CPU: fused forward, a backward of batched matrix products, dropout from random bytes.
 
 torch's fused CPU attention has neither dropout nor a gradient for its mask; what torch does instead holds
-several [B, H, S, S] tensors and draws a double for each dropout decision. Here one sequence after another goes through
-a few [H, S, S] buffers that stay in the cache, the backward pass computes the attention weights again, and the
-gradient of the bias of all layers is summed in one place.
+several [B, H, S, S] tensors and draws a double for each dropout decision. Here a few sequences at a time go through
+buffers that stay in the cache, the backward pass computes the attention weights again, and the gradient of the bias of
+all layers is summed in one place.
 """
 
-from typing import Any, List, Optional, Tuple
+from typing import Any, Iterator, List, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,10 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_maelm.modules.attention_bias import AttentionBias, DenseBias
 from fairseq_maelm.modules.dropout import DropoutGrid, draw_decisions, dropout_grid
+
+# Short sequences are computed together up to so many attention weights. One by one they cost more in calls than in
+# arithmetic; with more weights at once, the buffers leave the cache.
+_WEIGHTS_TOGETHER = 32_768
 
 
 def attend_on_cpu(query: Tensor, key: Tensor, value: Tensor, bias: Optional[AttentionBias], dropout: float) -> Tensor:
@@ -26,38 +30,128 @@ def attend_on_cpu(query: Tensor, key: Tensor, value: Tensor, bias: Optional[Atte
     return _Attention.apply(query, key, value, added.order, added, dropout)
 
 
-def weights_of_sequence(query: Tensor, key: Tensor, bias: Optional[Tensor], weights: Tensor) -> None:
-    """Attention of one sequence's queries [H, Q, d_h] to its keys [H, S, d_h], into ``weights`` [H, Q, S]."""
-    scale = query.shape[-1] ** -0.5
-    added, beta = (weights, 0.0) if bias is None else (bias.expand_as(weights), 1.0)
-    torch.baddbmm(added, query, key.transpose(1, 2), beta=beta, alpha=scale, out=weights)
-    torch.softmax(weights, dim=-1, out=weights)
+def sequences_together(weights: int) -> int:
+    """How many sequences to compute at a time that have so many attention weights each."""
+    return max(1, _WEIGHTS_TOGETHER // max(weights, 1))
 
 
-def product(first: Tensor, second: Tensor, scale: float, out: Tensor) -> None:
-    """scale * first @ second, batched over heads, into ``out``, which may be strided."""
-    torch.baddbmm(out, first, second, beta=0.0, alpha=scale, out=out)
+class WeightBuffers:
+    """Room for the attention weights of one group of sequences after another, and for what becomes of them.
+
+    Args:
+        example: gives type and device.
+        size: weights of the largest group.
+        number: tensors of that size.
+    """
+
+    def __init__(self, example: Tensor, size: int, number: int) -> None:
+        self._buffers = [example.new_empty(size) for _ in range(number)]
+
+    def of_shape(self, shape: Tuple[int, ...]) -> List[Tensor]:
+        """The buffers as tensors of a shape; what they hold means nothing."""
+        size = torch.Size(shape).numel()
+        return [buffer[:size].view(shape) for buffer in self._buffers]
 
 
-def bias_of_sequence(bias: Optional[Tensor], row: int) -> Optional[Tensor]:
-    """<float>[H, Q, S] of <float>[B or 1, H, Q, S]."""
-    return None if bias is None else bias[row if len(bias) > 1 else 0]
+class SequenceGroup:
+    """Sequences whose attention is computed in the same matrix products.
 
+    Args:
+        query: <float>[G, H, Q, d_h].
+        key, value: <float>[G, H, S, d_h].
+        bias: <float>[G or 1, H or 1, Q or 1, S], added to the logits, or None.
+        decisions: <grid.dtype>[G, H, Q, S] of dropout, or None.
+        grid: how they decide.
+    """
 
-def _attend_with_dropout(
-    query: Tensor, key: Tensor, value: Tensor, bias: Optional[Tensor], decisions: Tensor, grid: DropoutGrid
-) -> Tensor:
-    batch, heads, queries, _ = query.shape
-    # Heads lie side by side, as the next matrix product reads them.
-    output = query.new_empty(batch, queries, heads, value.shape[-1]).transpose(1, 2)
-    weights = query.new_empty(decisions.shape[1:])
-    kept = torch.empty_like(weights)
-    for row in range(batch):
-        weights_of_sequence(query[row], key[row], bias_of_sequence(bias, row), weights)
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Optional[Tensor],
+        decisions: Optional[Tensor] = None,
+        grid: Optional[DropoutGrid] = None,
+    ) -> None:
+        self.inputs = query, key, value
+        self.bias, self.decisions, self.grid = bias, decisions, grid
+        self.shape = (*query.shape[:3], key.shape[2])
+        self._scale = query.shape[-1] ** -0.5
+
+    def attend(self, buffers: WeightBuffers) -> Tensor:
+        """The result, <float>[G, H, Q, d_h]; with dropout it needs two buffers, without it none."""
+        if self.decisions is None or self.grid is None:
+            return F.scaled_dot_product_attention(*self.inputs, attn_mask=self.bias)
+        weights, kept = buffers.of_shape(self.shape)
+        query, key, value = (each.flatten(0, 1) for each in self.inputs)
+        self._compute_weights(query, key, weights)
         # Comparing into floats at once saves the pass that would turn bits into numbers.
-        torch.ge(decisions[row], grid.threshold, out=kept)
-        product(weights.mul_(kept), value[row], grid.scale, output[row])
-    return output
+        torch.ge(self.decisions, self.grid.threshold, out=kept)
+        output = _product(weights.mul_(kept).flatten(0, 1), value, self.grid.scale)
+        return output.unflatten(0, self.shape[:2])
+
+    def gradients(self, gradient: Tensor, of_bias: Optional[Tensor], buffers: WeightBuffers) -> Tuple[Tensor, ...]:
+        """Compute the weights again, and the gradients of query, key and value, in the shapes of these.
+
+        Args:
+            gradient: <float>[G, H, Q, d_h] of the result.
+            of_bias: <float>[G or 1, H, Q, S], added to, or None.
+            buffers: two; four with dropout.
+        """
+        query, key, value, gradient = (each.flatten(0, 1) for each in (*self.inputs, gradient))
+        weights, of_logits, *more = buffers.of_shape(self.shape)
+        self._compute_weights(query, key, weights)
+        torch.bmm(gradient, value.transpose(1, 2), out=of_logits.flatten(0, 1))
+        dropped, rescale = weights, 1.0
+        if self.decisions is not None and self.grid is not None:
+            kept, dropped = more
+            torch.ge(self.decisions, self.grid.threshold, out=kept)
+            torch.mul(weights, kept, out=dropped)
+            of_logits.mul_(kept)
+            rescale = self.grid.scale
+        of_value = _product(dropped.flatten(0, 1).transpose(1, 2), gradient, rescale)
+        # The kernel reads a row whole before it writes it, so it may work in place.
+        torch.ops.aten._softmax_backward_data.out(of_logits, weights, -1, weights.dtype, grad_input=of_logits)
+        if of_bias is not None:
+            shared = len(of_bias) < len(of_logits)
+            of_bias.add_(of_logits.sum(dim=0, keepdim=True) if shared else of_logits, alpha=rescale)
+        of_logits = of_logits.flatten(0, 1)
+        of_query = _product(of_logits, key, self._scale * rescale)
+        of_key = _product(of_logits.transpose(1, 2), query, self._scale * rescale)
+        return tuple(each.unflatten(0, self.shape[:2]) for each in (of_query, of_key, of_value))
+
+    def _compute_weights(self, query: Tensor, key: Tensor, weights: Tensor) -> None:
+        """Write softmax(Q K^T / sqrt(d_h) + bias) of queries and keys [G * H, ...]."""
+        if self.bias is not None:
+            weights.copy_(self.bias)
+        flat, beta = weights.flatten(0, 1), 0.0 if self.bias is None else 1.0
+        torch.baddbmm(flat, query, key.transpose(1, 2), beta=beta, alpha=self._scale, out=flat)
+        torch.softmax(weights, dim=-1, out=weights)
+
+
+def _product(first: Tensor, second: Tensor, scale: float) -> Tensor:
+    """scale * first @ second, batched. Into memory of its own: torch writes matrix by matrix into strided places."""
+    output = first.new_empty(*first.shape[:2], second.shape[2])
+    return torch.baddbmm(output, first, second, beta=0.0, alpha=scale, out=output)
+
+
+def _groups(
+    tensors: Tuple[Tensor, ...], bias: Optional[Tensor], decisions: Optional[Tensor], grid: Optional[DropoutGrid]
+) -> Iterator[Tuple[slice, SequenceGroup]]:
+    """Cut a batch of query, key and value into groups; gives each group's part of the batch as well."""
+    query, key, value = tensors
+    together = sequences_together(query.shape[1] * query.shape[2] * key.shape[2])
+    for start in range(0, len(query), together):
+        part = slice(start, start + together)
+        own = bias if bias is None or len(bias) == 1 else bias[part]
+        drawn = None if decisions is None else decisions[part]
+        yield part, SequenceGroup(query[part], key[part], value[part], own, drawn, grid)
+
+
+def _buffers(query: Tensor, key: Tensor, number: int) -> WeightBuffers:
+    """Buffers for the groups of a batch."""
+    weights = query.shape[1] * query.shape[2] * key.shape[2]
+    return WeightBuffers(query, min(sequences_together(weights), len(query)) * weights, number)
 
 
 def _gradient_buffers(query: Tensor, key: Tensor, value: Tensor) -> List[Tensor]:
@@ -66,64 +160,6 @@ def _gradient_buffers(query: Tensor, key: Tensor, value: Tensor) -> List[Tensor]
         batch, heads, length, width = query.shape
         return list(query.new_empty(batch, length, 3, heads, width).permute(2, 0, 3, 1, 4).unbind())
     return [each.new_empty(each.transpose(1, 2).shape).transpose(1, 2) for each in (query, key, value)]
-
-
-class WeightBuffers:
-    """Room for one sequence's attention weights and what becomes of them in a backward pass.
-
-    Args:
-        weights: <float>[H, Q, S], gives shape and type.
-        drops: whether there is dropout.
-    """
-
-    def __init__(self, weights: Tensor, drops: bool) -> None:
-        self.weights, self.of_logits = weights, torch.empty_like(weights)
-        self.kept = torch.empty_like(weights) if drops else weights
-        self.dropped = torch.empty_like(weights) if drops else weights
-
-
-def backward_of_sequence(
-    inputs: Tuple[Tensor, ...],
-    gradient: Tensor,
-    bias: Optional[Tensor],
-    decisions: Optional[Tensor],
-    grid: Optional[DropoutGrid],
-    gradients: Tuple[Tensor, ...],
-    of_bias: Optional[Tensor],
-    buffers: Optional[WeightBuffers] = None,
-) -> None:
-    """Compute one sequence's attention weights again, and write the gradients.
-
-    Args:
-        inputs: query <float>[H, Q, d_h], key and value <float>[H, S, d_h].
-        gradient: <float>[H, Q, d_h] of the result.
-        bias: <float>[H, Q, S] that was added to the logits, or None.
-        decisions: <grid.dtype>[H, Q, S] of dropout, or None.
-        grid: how they decide.
-        gradients: of the inputs, written.
-        of_bias: <float>[H, Q, S], added to, or None.
-        buffers: of the shape of the weights; made if not given.
-    """
-    query, key, value = inputs
-    of_query, of_key, of_value = gradients
-    scale, rescale = query.shape[-1] ** -0.5, 1.0 if grid is None else grid.scale
-    if buffers is None:
-        shape = (query.shape[0], query.shape[1], key.shape[1])
-        buffers = WeightBuffers(query.new_empty(shape), decisions is not None)
-    weights, of_logits = buffers.weights, buffers.of_logits
-    weights_of_sequence(query, key, bias, weights)
-    torch.bmm(gradient, value.transpose(1, 2), out=of_logits)
-    if decisions is not None and grid is not None:
-        torch.ge(decisions, grid.threshold, out=buffers.kept)
-        torch.mul(weights, buffers.kept, out=buffers.dropped)
-        of_logits.mul_(buffers.kept)
-    product(buffers.dropped.transpose(1, 2), gradient, rescale, of_value)
-    # The kernel reads a row whole before it writes it, so it may work in place.
-    torch.ops.aten._softmax_backward_data.out(of_logits, weights, -1, weights.dtype, grad_input=of_logits)
-    if of_bias is not None:
-        of_bias.add_(of_logits, alpha=rescale)
-    product(of_logits, key, scale * rescale, of_query)
-    product(of_logits.transpose(1, 2), query, scale * rescale, of_key)
 
 
 class _Attention(torch.autograd.Function):
@@ -146,26 +182,25 @@ class _Attention(torch.autograd.Function):
                 return F.scaled_dot_product_attention(query, key, value, attn_mask=bias.values)
             decisions = draw_decisions(torch.Size((*query.shape[:3], key.shape[2])), ctx.grid)
             ctx.save_for_backward(query, key, value, decisions)
-            return _attend_with_dropout(query, key, value, bias.values, decisions, ctx.grid)
+            # Heads lie side by side, as the next matrix product reads them.
+            output = query.new_empty(*query.transpose(1, 2).shape[:3], value.shape[-1]).transpose(1, 2)
+            buffers = _buffers(query, key, 2)
+            for part, group in _groups((query, key, value), bias.values, decisions, ctx.grid):
+                output[part] = group.attend(buffers)
+            return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tuple[Optional[Tensor], ...]:
-        query, key, value, *decisions = ctx.saved_tensors
+        query, key, value, *drawn = ctx.saved_tensors
+        decisions = drawn[0] if drawn else None
         gradients = _gradient_buffers(query, key, value)
         wants_bias = ctx.bias.gradient_sum is not None and ctx.needs_input_grad[3]
         of_bias = ctx.bias.gradient_sum.buffer() if wants_bias else None
-        buffers = WeightBuffers(query.new_empty(query.shape[1], query.shape[2], key.shape[2]), bool(decisions))
-        for row in range(len(query)):
-            backward_of_sequence(
-                (query[row], key[row], value[row]),
-                gradient[row],
-                bias_of_sequence(ctx.bias.values, row),
-                decisions[0][row] if decisions else None,
-                ctx.grid,
-                tuple(each[row] for each in gradients),
-                bias_of_sequence(of_bias, row),
-                buffers,
-            )
+        buffers = _buffers(query, key, 2 if decisions is None else 4)
+        for part, group in _groups((query, key, value), ctx.bias.values, decisions, ctx.grid):
+            sums = of_bias if of_bias is None or len(of_bias) == 1 else of_bias[part]
+            for place, computed in zip(gradients, group.gradients(gradient[part], sums, buffers)):
+                place[part] = computed
         order = None if ctx.bias.order is None else torch.zeros_like(ctx.bias.order)
         return (*gradients, order, None, None)

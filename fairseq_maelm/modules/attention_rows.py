@@ -1,87 +1,141 @@
 """Attention on a CPU within sequences that lie one behind another; the mathematics is that of ``attention_cpu``."""
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import repeat
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, List, NamedTuple, Optional, Tuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_maelm.modules.attention_bias import AttentionBias, DenseBias
-from fairseq_maelm.modules.attention_cpu import backward_of_sequence, product, weights_of_sequence
+from fairseq_maelm.modules.attention_cpu import SequenceGroup, WeightBuffers, sequences_together
 from fairseq_maelm.modules.dropout import DropoutGrid, draw_decisions, dropout_grid
 
 
-class _Sequence(NamedTuple):
-    """What belongs to one sequence.
+class _Members(NamedTuple):
+    """Sequences of similar length that are computed together, filled up to the longest of them.
 
     Attributes:
-        tensors: those of the batch by heads, <float>[H, n, d_h] each.
-        bias: <float>[H, Q, S] that is added to its logits, or None.
-        decisions: <int>[H, Q, S] of dropout, or None.
-        of_bias: <float>[H, Q, S] for the bias' gradient, or None.
+        sequences: <int64>[G] their numbers.
+        keys: <int64>[G, S] the row of each token; N, which is behind the last, where there is none.
+        queries: <int64>[G, Q] the same for the queries; their sequence's number if each has one alone.
+        shape: G, H, Q and S.
+        missing: <bool>[G, S] where there is no token, or None if all are as long as the longest.
     """
 
-    tensors: Tuple[Tensor, ...]
-    bias: Optional[Tensor]
-    decisions: Optional[Tensor]
-    of_bias: Optional[Tensor]
+    sequences: Tensor
+    keys: Tensor
+    queries: Tensor
+    shape: Tuple[int, int, int, int]
+    missing: Optional[Tensor]
+
+    def gather(self, rows: Tensor, index: Tensor) -> Tensor:
+        """Take <float>[N, ...] apart into <float>[G, Q or S, ...]; where there is no token stands another."""
+        # One sequence needs no copy.
+        if len(index) == 1:
+            first = int(index[0, 0])
+            return rows[first : first + index.shape[1]][None]
+        return rows.index_select(0, index.view(-1).clamp(max=len(rows) - 1)).view(*index.shape, *rows.shape[1:])
+
+    def gather_gradient(self, rows: Tensor) -> Tensor:
+        """The same for the gradient of the result, with zeros where there is no token."""
+        own = self.gather(rows, self.queries)
+        if self.missing is None or self.queries.shape != self.missing.shape:
+            return own
+        return own.masked_fill_(self.missing[:, :, None, None], 0.0)
+
+    def scatter(self, rows: Tensor, index: Tensor, values: Tensor) -> None:
+        """Write <float>[G, Q or S, ...] to its rows in <float>[N + 1, ...]."""
+        if len(index) == 1:
+            first = int(index[0, 0])
+            rows[first : first + index.shape[1]] = values[0]
+        else:
+            rows.index_copy_(0, index.view(-1), values.reshape(-1, *rows.shape[1:]))
+
+    def bias(self, dense: Optional[Tensor], dtype: torch.dtype) -> Optional[Tensor]:
+        """Their part of a dense bias, with -inf where there is no key: <float>[G or 1, H or 1, Q or 1, S]."""
+        own = None if dense is None else self._part(dense)
+        if self.missing is None:
+            return own
+        missing = self.missing[:, None, None, :]
+        return (torch.zeros(missing.shape, dtype=dtype) if own is None else own).masked_fill(missing, float("-inf"))
+
+    def sums(self, of_bias: Tensor) -> Tensor:
+        """Their part of the gradient of the dense bias, <float>[1 or G, H, Q, S]; ``keep_sums`` when it has grown."""
+        return self._part(of_bias)
+
+    def keep_sums(self, of_bias: Tensor, sums: Tensor) -> None:
+        """Write back what was added to ``sums``, where that is a copy."""
+        if len(of_bias) > 1:
+            of_bias[:, :, : self.shape[2], : self.shape[3]][self.sequences] = sums
+
+    def _part(self, dense: Tensor) -> Tensor:
+        """Their part of <float>[B or 1, ...]; a view if it is the same for all sequences."""
+        part = dense[:, :, : self.shape[2], : self.shape[3]]
+        return part if len(dense) == 1 else part[self.sequences]
+
+
+def _members(
+    numbers: List[int], starts: List[int], lengths: Tuple[int, ...], every_token: bool, heads: int
+) -> _Members:
+    """What is known about the sequences of these numbers, which come in the order of their lengths."""
+    end, longest = starts[-1] + lengths[-1], lengths[numbers[-1]]
+    sequences, places = torch.tensor(numbers), torch.arange(longest)
+    missing = places >= torch.tensor(lengths)[sequences, None]
+    keys = (torch.tensor(starts)[sequences, None] + places).masked_fill(missing, end)
+    queries = keys if every_token else sequences[:, None]
+    shape = (len(numbers), heads, queries.shape[1], longest)
+    return _Members(sequences, keys, queries, shape, missing if bool(missing.any()) else None)
+
+
+@lru_cache(maxsize=4)
+def _members_of_batch(lengths: Tuple[int, ...], every_token: bool, heads: int) -> Tuple[_Members, ...]:
+    """Put the sequences of a batch into groups. All layers of a step ask for the same ones."""
+    starts = torch.tensor((0, *lengths)).cumsum(0).tolist()[:-1]
+    groups: List[List[int]] = []
+    for number in sorted(range(len(lengths)), key=lengths.__getitem__):
+        weights = heads * (lengths[number] if every_token else 1) * lengths[number]
+        if not groups or len(groups[-1]) >= sequences_together(weights):
+            groups.append([])
+        groups[-1].append(number)
+    return tuple(_members(numbers, starts, lengths, every_token, heads) for numbers in groups)
 
 
 class _Parts:
-    """A batch taken apart into its sequences, with few operations on tensors for each.
+    """A batch taken apart into groups of sequences.
 
     Args:
         lengths: tokens of each sequence.
-        every_token: whether all tokens are queries, or only the first of each sequence.
-        heads: H.
+        query: <float>[B, H, d_h] one query of each sequence; None if every token has one.
+        packed: <float>[N, 3, H, d_h], or [N, 2, H, d_h] without queries.
+        bias: <float>[B or 1, H or 1, Q or 1, S] for the longest sequences, or None.
     """
 
-    def __init__(self, lengths: Tuple[int, ...], every_token: bool, heads: int) -> None:
-        self.keys, self.queries = lengths, lengths if every_token else (1,) * len(lengths)
-        self.heads = heads
-        self.pairs = [heads * queries * keys for queries, keys in zip(self.queries, self.keys)]
+    def __init__(
+        self, lengths: Tuple[int, ...], query: Optional[Tensor], packed: Tensor, bias: Optional[Tensor]
+    ) -> None:
+        self.query = query
+        self.packed = packed
+        self.bias = bias
+        self.members = _members_of_batch(lengths, query is None, packed.shape[2])
+        self.weights = [torch.Size(each.shape).numel() for each in self.members]
 
-    def of_keys(self, rows: Tensor) -> Tuple[Tensor, ...]:
-        """<float>[N, H, d_h] as [H, S, d_h] of each sequence."""
-        return rows.transpose(0, 1).split(self.keys, dim=1)
+    def buffers(self, number: int) -> WeightBuffers:
+        """Room for each of the groups."""
+        return WeightBuffers(self.packed, max(self.weights), number)
 
-    def of_queries(self, rows: Tensor) -> Tuple[Tensor, ...]:
-        """<float>[N or B, H, d_h] as [H, Q, d_h] of each sequence."""
-        return rows.transpose(0, 1).split(self.queries, dim=1)
-
-    def sequences(
-        self,
-        tensors: Iterable[Tuple[Tensor, ...]],
-        bias: Optional[Tensor],
-        decisions: Optional[Tensor],
-        of_bias: Optional[Tensor] = None,
-    ) -> Iterator[_Sequence]:
-        """Yield the sequences, with parts of ``tensors``, which are taken apart already."""
-        biases, sums = self._of_bias(bias), self._of_bias(of_bias)
-        drawn = repeat(None) if decisions is None else iter(decisions.split(self.pairs))
-        for number, parts in enumerate(zip(*tensors)):
-            shape = (self.heads, self.queries[number], self.keys[number])
-            own = next(drawn)
-            yield _Sequence(parts, biases(number), None if own is None else own.view(shape), sums(number))
-
-    def _of_bias(self, dense: Optional[Tensor]) -> Callable[[int], Optional[Tensor]]:
-        """The part of each sequence in a dense bias, which is as large as the longest one needs."""
-        # Where all share one bias, so do sequences of one length.
-        known: Dict[Tuple[int, ...], Tensor] = {}
-
-        def part(number: int) -> Optional[Tensor]:
-            if dense is None:
-                return None
-            queries, keys = self.queries[number], self.keys[number]
-            place = (queries, keys) if len(dense) == 1 else (queries, keys, number)
-            if place not in known:
-                known[place] = dense[number if len(dense) > 1 else 0, :, :queries, :keys]
-            return known[place]
-
-        return part
+    def groups(
+        self, decisions: Optional[Tensor], grid: Optional[DropoutGrid]
+    ) -> Iterator[Tuple[_Members, SequenceGroup]]:
+        """Yield the groups; ``decisions`` <grid.dtype>[sum of the weights] are those of dropout, or None."""
+        drawn = [None] * len(self.weights) if decisions is None else decisions.split(self.weights)
+        for members, own in zip(self.members, drawn):
+            inputs = members.gather(self.packed, members.keys).permute(2, 0, 3, 1, 4)
+            query = inputs[0] if self.query is None else members.gather(self.query, members.queries).transpose(1, 2)
+            decided = None if own is None else own.view(members.shape)
+            bias = members.bias(self.bias, inputs.dtype)
+            yield members, SequenceGroup(query, inputs[-2], inputs[-1], bias, decided, grid)
 
 
 def attend_in_rows(query: Optional[Tensor], packed: Tensor, bias: AttentionBias, dropout: float) -> Tensor:
@@ -114,17 +168,16 @@ class _AttentionInRows(torch.autograd.Function):
         lengths: Tuple[int, ...],
         dropout: float,
     ) -> Tensor:
-        ctx.bias, ctx.grid = bias, dropout_grid(dropout) if dropout else None
-        ctx.parts = parts = _Parts(lengths, query is None, packed.shape[2])
-        queries = packed[:, 0] if query is None else query
-        decisions = None if ctx.grid is None else draw_decisions(torch.Size((sum(parts.pairs),)), ctx.grid)
+        ctx.bias, ctx.lengths, ctx.grid = bias, lengths, dropout_grid(dropout) if dropout else None
+        parts = _Parts(lengths, query, packed, bias.values)
+        decisions = None if ctx.grid is None else draw_decisions(torch.Size((sum(parts.weights),)), ctx.grid)
         ctx.save_for_backward(query, packed, decisions)
-        output = torch.empty(queries.shape, dtype=queries.dtype)
-        tensors = parts.of_queries(queries), parts.of_keys(packed[:, -2]), parts.of_keys(packed[:, -1])
+        output = _with_spare_row(packed[:, 0] if query is None else query)
+        buffers = parts.buffers(0 if decisions is None else 2)
         with torch.autocast("cpu", enabled=False):
-            for sequence in parts.sequences((*tensors, parts.of_queries(output)), bias.values, decisions):
-                _attend(sequence, ctx.grid)
-        return output
+            for members, group in parts.groups(decisions, ctx.grid):
+                members.scatter(output, members.queries, group.attend(buffers).transpose(1, 2))
+        return output[:-1]
 
     @staticmethod
     @once_differentiable
@@ -132,29 +185,22 @@ class _AttentionInRows(torch.autograd.Function):
         query, packed, decisions = ctx.saved_tensors
         wants_bias = ctx.bias.gradient_sum is not None and ctx.needs_input_grad[2]
         of_bias = ctx.bias.gradient_sum.buffer() if wants_bias else None
-        of_packed, parts = torch.empty_like(packed), ctx.parts
-        queries = packed[:, 0] if query is None else query
-        of_queries = of_packed[:, 0] if query is None else torch.empty_like(query)
-        tensors = [
-            *(parts.of_queries(queries), parts.of_keys(packed[:, -2]), parts.of_keys(packed[:, -1])),
-            *(parts.of_queries(of_queries), parts.of_keys(of_packed[:, -2]), parts.of_keys(of_packed[:, -1])),
-            parts.of_queries(gradient),
-        ]
-        for sequence in parts.sequences(tensors, ctx.bias.values, decisions, of_bias):
-            inputs, gradients, own = sequence.tensors[:3], sequence.tensors[3:6], sequence.tensors[6]
-            backward_of_sequence(inputs, own, sequence.bias, sequence.decisions, ctx.grid, gradients, sequence.of_bias)
+        parts = _Parts(ctx.lengths, query, packed, ctx.bias.values)
+        of_packed, of_query = _with_spare_row(packed), None if query is None else _with_spare_row(query)
+        buffers = parts.buffers(2 if decisions is None else 4)
+        for members, group in parts.groups(decisions, ctx.grid):
+            own = members.gather_gradient(gradient).transpose(1, 2)
+            sums = None if of_bias is None else members.sums(of_bias)
+            computed = [each.transpose(1, 2) for each in group.gradients(own, sums, buffers)]
+            if of_bias is not None and sums is not None:
+                members.keep_sums(of_bias, sums)
+            if of_query is not None:
+                members.scatter(of_query, members.queries, computed.pop(0))
+            members.scatter(of_packed, members.keys, torch.stack(computed, dim=2))
         order = None if ctx.bias.order is None else torch.zeros_like(ctx.bias.order)
-        return None if query is None else of_queries, of_packed, order, None, None, None
+        return None if of_query is None else of_query[:-1], of_packed[:-1], order, None, None, None
 
 
-def _attend(sequence: _Sequence, grid: Optional[DropoutGrid]) -> None:
-    """Write a sequence's result: its tensors are query, key, value and the place for it."""
-    query, key, value, output = sequence.tensors
-    if sequence.decisions is None or grid is None:
-        mask = None if sequence.bias is None else sequence.bias[None]
-        output.copy_(F.scaled_dot_product_attention(query[None], key[None], value[None], attn_mask=mask)[0])
-        return
-    weights = query.new_empty(sequence.decisions.shape)
-    weights_of_sequence(query, key, sequence.bias, weights)
-    kept = torch.ge(sequence.decisions, grid.threshold, out=torch.empty_like(weights))
-    product(weights.mul_(kept), value, grid.scale, output)
+def _with_spare_row(rows: Tensor) -> Tensor:
+    """Room for <float>[N, ...] and one row more, to which goes what belongs to no token."""
+    return rows.new_empty(len(rows) + 1, *rows.shape[1:])
