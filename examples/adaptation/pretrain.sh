@@ -65,7 +65,7 @@ pretrain() {
     stage "$1" 1 8 2048 800 fixed
     stage "$1" 2 32 4096 400 fixed
     stage "$1" 3 64 4096 1500 fixed
-    stage "$1" 4 128 8192 2500 falling
+    stage "$1" 4 128 8192 1700 falling
     printf '%s: %s/stage_4/checkpoint_last.pt\n' "$1" "$OUTPUT/$1"
 }
 
