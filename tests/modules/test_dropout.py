@@ -49,7 +49,8 @@ def test_share_and_mean(probability):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_gradient_is_that_of_the_mask(dtype):
     torch.manual_seed(0)
-    states = torch.randn(7, 33, dtype=dtype, requires_grad=True)
+    # torch 2.6 draws zeros in bfloat16 itself, which look dropped.
+    states = torch.randn(7, 33).to(dtype).requires_grad_()
     output = dropout(states, 0.3, training=True)
     assert output.dtype == dtype
     gradient = torch.randn(7, 33, dtype=dtype)
