@@ -10,6 +10,7 @@
 #     GLUE      folder with CoLA, SST-2, RTE, STS-B and QNLI, as GLUE distributes them
 #     QNLI      a training file in QNLI's columns that stands for the official one (train.tsv), if GLUE/QNLI has none
 #     SQUAD     folder with train-v2.0.json and dev-v2.0.json, whatever stands before "train" and "dev" in their names
+#     SQUAD_QUESTIONS   train on so many of its questions, the first ones (all)
 #     UD_EWT    folder with en_ewt-ud-train.conllu and en_ewt-ud-dev.conllu
 #     SCIFACT   folder in BEIR's layout
 #     SCICITE   folder with train.jsonl and dev.jsonl ("text", "label")
@@ -19,10 +20,13 @@ source "$(dirname "${BASH_SOURCE[0]}")/../shell.sh"
 
 (($# == 2)) || fail "usage: tasks.sh DATA OUTPUT"
 DATA=$1 OUTPUT=$2
-: "${GLUE:=}" "${QNLI:=}" "${SQUAD:=}" "${UD_EWT:=}" "${SCIFACT:=}" "${SCICITE:=}"
+: "${GLUE:=}" "${QNLI:=}" "${SQUAD:=}" "${SQUAD_QUESTIONS:=}" "${UD_EWT:=}" "${SCIFACT:=}" "${SCICITE:=}"
 [[ -f $DATA/dict.txt ]] || fail "there is no dict.txt in $DATA: DATA must be the folder of \`maelm prepare\`"
 need maelm
 mkdir -p "$OUTPUT"
+
+SCRATCH=$(mktemp -d)
+trap 'rm -rf "$SCRATCH"' EXIT
 
 # missing NAME: whether a task is still to be prepared.
 missing() { [[ ! -e $OUTPUT/$1 ]]; }
@@ -34,7 +38,12 @@ if [[ -n $GLUE ]]; then
         --max-positions 128 "${OPTIONS[@]}"
 fi
 if [[ -n $SQUAD ]] && missing squad; then
-    maelm prepare-squad --data "$DATA" --train "$SQUAD"/*train-v2.0.json --valid "$SQUAD"/*dev-v2.0.json \
+    TRAIN=("$SQUAD"/*train-v2.0.json)
+    if [[ -n $SQUAD_QUESTIONS ]]; then
+        python "$ROOT/examples/adaptation/first_questions.py" "${TRAIN[0]}" "$SQUAD_QUESTIONS" "$SCRATCH/train.json"
+        TRAIN=("$SCRATCH/train.json")
+    fi
+    maelm prepare-squad --data "$DATA" --train "${TRAIN[@]}" --valid "$SQUAD"/*dev-v2.0.json \
         --output "$OUTPUT/squad"
 fi
 if [[ -n $UD_EWT ]] && missing ud_ewt; then
@@ -45,12 +54,10 @@ if [[ -n $SCIFACT ]] && missing scifact; then
     maelm prepare-retrieval "$SCIFACT" --data "$DATA" --output "$OUTPUT/scifact" --valid-fraction 0.1
 fi
 if [[ -n $SCICITE ]] && missing scicite; then
-    TABLES=$(mktemp -d)
-    trap 'rm -rf "$TABLES"' EXIT
     PYTHONPATH=$ROOT/examples/domain_adaptation python -c 'import sys, pathlib, tables
 for split in ("train", "dev"):
     tables.write_table(*(pathlib.Path(p) for p in (f"{sys.argv[1]}/{split}.jsonl", f"{sys.argv[2]}/{split}.tsv")), None)
-' "$SCICITE" "$TABLES"
-    python "$ROOT/examples/finetuning/prepare_sentences.py" --data "$DATA" --train "$TABLES/train.tsv" \
-        --valid "$TABLES/dev.tsv" --output "$OUTPUT/scicite"
+' "$SCICITE" "$SCRATCH"
+    python "$ROOT/examples/finetuning/prepare_sentences.py" --data "$DATA" --train "$SCRATCH/train.tsv" \
+        --valid "$SCRATCH/dev.tsv" --output "$OUTPUT/scicite"
 fi

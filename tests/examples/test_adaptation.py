@@ -37,6 +37,22 @@ def test_tasks_need_a_vocabulary(tmp_path: Path) -> None:
     assert f"there is no dict.txt in {tmp_path}" in output
 
 
+def test_the_first_questions_of_a_file(tmp_path: Path) -> None:
+    questions = [{"question": "Who?", "id": name, "answers": []} for name in "abcde"]
+    paragraphs = [{"context": f"The cook of ship {n}.", "qas": questions[n : n + 2]} for n in (0, 2)]
+    articles = [
+        {"title": "One", "paragraphs": paragraphs},
+        {"title": "Two", "paragraphs": [{"context": "", "qas": []}]},
+    ]
+    (tmp_path / "all.json").write_text(json.dumps({"version": "v2.0", "data": articles}))
+    words = ["python", FOLDER / "first_questions.py", tmp_path / "all.json"]
+    run([*words, "3", tmp_path / "some.json"])
+    expected = [{"title": "One", "paragraphs": [paragraphs[0], {**paragraphs[1], "qas": questions[2:3]}]}]
+    assert json.loads((tmp_path / "some.json").read_text()) == {"version": "v2.0", "data": expected}
+    output = run([*words, "5", tmp_path / "none.json"], check=False)
+    assert "there are only 4 questions, and 5 are wanted" in output and not (tmp_path / "none.json").exists()
+
+
 @pytest.mark.slow
 def test_both_encoders_from_text(tmp_path: Path) -> None:
     write_corpus(tmp_path / "text.txt", documents=400, seed=1)
