@@ -1,10 +1,13 @@
 """The table of encoders and tasks: recipes, and pretraining in stages through the real command."""
 
+import importlib
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from end_to_end.toy import ROOT, command_environment, run, write_corpus
@@ -53,6 +56,22 @@ def test_the_first_questions_of_a_file(tmp_path: Path) -> None:
     assert "there are only 4 questions, and 5 are wanted" in output and not (tmp_path / "none.json").exists()
 
 
+def test_places_whose_word_stands_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    repeated_words = importlib.import_module("repeated_words")
+    # 9 stands twice and 8 three times, one of these next to another; 3 is frequent, and 7 stands once.
+    stretches = np.array([[0, 9, 3, 7, 3, 5, 9, 2], [0, 8, 8, 5, 6, 4, 8, 2]])
+    cases = repeated_words.find_cases(stretches, 4, 4, np.random.default_rng(0))
+    assert [(case.place, case.others.tolist()) for case in cases][0] in [(1, [6]), (6, [1])]
+    # Of 8's places only the last is 4 tokens away from both others.
+    assert all(case.place == 6 and case.others.tolist() == [1, 2] for case in cases[1:])
+    repeated, replaced = repeated_words.inputs(
+        repeated_words.Case(stretches[1], 6, np.array([1, 2])), 99, np.array([4, 5])
+    )
+    assert repeated.tolist() == [0, 8, 8, 5, 6, 4, 99, 2] and replaced.tolist() == [0, 4, 5, 5, 6, 4, 99, 2]
+    assert repeated_words.find_cases(stretches, 4, 7, np.random.default_rng(0)) == []
+
+
 @pytest.mark.slow
 def test_both_encoders_from_text(tmp_path: Path) -> None:
     write_corpus(tmp_path / "text.txt", documents=400, seed=1)
@@ -70,6 +89,12 @@ def test_both_encoders_from_text(tmp_path: Path) -> None:
         # 3 thousandths of 1,700.
         state = torch.load(output / model / "stage_4" / "checkpoint_last.pt", weights_only=False)
         assert state["optimizer_history"][-1]["num_updates"] == 5
+    encoders = [output / model / "stage_4" / "checkpoint_last.pt" for model in ("mae-lm", "mlm")]
+    options = ["--length", "40", "--rare-from", "20", "--distance", "2", "--cases", "30"]
+    lines = run(["python", FOLDER / "repeated_words.py", output / "data", *encoders, *options])
+    # So early nothing has been learnt.
+    gains = [float(gain) for gain in re.findall(r"([+-][0-9.]+) bits each, 30 cases", lines)]
+    assert len(gains) == 2 and all(abs(gain) < 0.1 for gain in gains)
     # Texts of another domain for a task, in the encoders' vocabulary.
     (tmp_path / "scicite").mkdir()
     for split in ("train", "dev"):
