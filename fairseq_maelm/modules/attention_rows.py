@@ -53,27 +53,23 @@ class _Members(NamedTuple):
         else:
             rows.index_copy_(0, index.view(-1), values.reshape(-1, *rows.shape[1:]))
 
+    def part(self, dense: Tensor) -> Tensor:
+        """Their part of <float>[B or 1, ...]; a view if it is the same for all sequences."""
+        part = dense[:, :, : self.shape[2], : self.shape[3]]
+        return part if len(dense) == 1 else part[self.sequences]
+
     def bias(self, dense: Optional[Tensor], dtype: torch.dtype) -> Optional[Tensor]:
         """Their part of a dense bias, with -inf where there is no key: <float>[G or 1, H or 1, Q or 1, S]."""
-        own = None if dense is None else self._part(dense)
+        own = None if dense is None else self.part(dense)
         if self.missing is None:
             return own
         missing = self.missing[:, None, None, :]
         return (torch.zeros(missing.shape, dtype=dtype) if own is None else own).masked_fill(missing, float("-inf"))
 
-    def sums(self, of_bias: Tensor) -> Tensor:
-        """Their part of the gradient of the dense bias, <float>[1 or G, H, Q, S]; ``keep_sums`` when it has grown."""
-        return self._part(of_bias)
-
     def keep_sums(self, of_bias: Tensor, sums: Tensor) -> None:
-        """Write back what was added to ``sums``, where that is a copy."""
+        """Write back what was added to their part of the gradient of the dense bias, where ``part`` is a copy."""
         if len(of_bias) > 1:
             of_bias[:, :, : self.shape[2], : self.shape[3]][self.sequences] = sums
-
-    def _part(self, dense: Tensor) -> Tensor:
-        """Their part of <float>[B or 1, ...]; a view if it is the same for all sequences."""
-        part = dense[:, :, : self.shape[2], : self.shape[3]]
-        return part if len(dense) == 1 else part[self.sequences]
 
 
 def _members(
@@ -190,7 +186,7 @@ class _AttentionInRows(torch.autograd.Function):
         buffers = parts.buffers(2 if decisions is None else 4)
         for members, group in parts.groups(decisions, ctx.grid):
             own = members.gather_gradient(gradient).transpose(1, 2)
-            sums = None if of_bias is None else members.sums(of_bias)
+            sums = None if of_bias is None else members.part(of_bias)
             computed = [each.transpose(1, 2) for each in group.gradients(own, sums, buffers)]
             if of_bias is not None and sums is not None:
                 members.keep_sums(of_bias, sums)
