@@ -64,7 +64,7 @@ class Study:
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.folder = folder
         if folder.exists() and not (folder.is_dir() and ((folder / SETTINGS).exists() or not any(folder.iterdir()))):
-            raise ValueError(f"{folder} exists and is no ablation study: give another folder")
+            raise ValueError(f"{folder} exists and is no folder of a study: give another folder")
         folder.mkdir(parents=True, exist_ok=True)
         # Open for as long as the study is: the system lets the lock go when the process ends, however it ends.
         self._lock = open(folder / LOCK, "w")  # noqa: SIM115
@@ -84,7 +84,11 @@ class Study:
                 f"{self.folder} holds a study with other settings ({'; '.join(different)}): its rows could not be "
                 "compared with new ones. Give another folder, or the settings of that study"
             )
-        return {**settings, **{name: {**earlier[name], **settings[name]} for name in _MAY_GROW}, **seeds}
+        return {
+            **settings,
+            **{name: {**earlier[name], **settings[name]} for name in _MAY_GROW if name in settings},
+            **seeds,
+        }
 
     def close(self) -> None:
         """Let others use the folder."""

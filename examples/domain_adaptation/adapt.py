@@ -5,10 +5,9 @@ Every step leaves a file; the same command after an interruption goes on behind 
 """
 
 import argparse
-import json
-import os
+import logging
 import shlex
-import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -16,18 +15,24 @@ from pathlib import Path
 from typing import Any
 
 from fairseq import checkpoint_utils
+from fine_tunings import MAELM, FineTuning
 from tables import SPLITS, tasks_in, write_columns, write_results, write_table
 
-# The package and the sizes of checkpoints are found beside this folder.
+# The package is found beside the examples when it is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+# Sizes of checkpoints are read as by the recipes of fine-tuning, folders guarded as by the ablations.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "finetuning"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ablations"))
 
+from study import Study, fingerprint
 from task_options import encoder_options
+
+from fairseq_maelm.corpus.files import sha256_of
+from fairseq_maelm.sweep.jobs import run as run_jobs
+from fairseq_maelm.sweep.jobs import unfinished
 
 EXAMPLES = Path(__file__).resolve().parents[1]
 USER_DIR = EXAMPLES.parent / "fairseq_maelm"
-MAELM = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(USER_DIR.parent)!r}); "
-         "from fairseq_maelm.cli import main; main()"]  # fmt: skip
 # What a checkpoint is besides its encoder, and how it was trained: adaptation goes on in the same way.
 MODEL_FIELDS = ("decoder_layers", "decoder_attention", "decoder_embed_dim", "decoder_ffn_embed_dim",
                 "decoder_attention_heads", "share_decoder_positions")  # fmt: skip
@@ -35,19 +40,23 @@ TASK_FIELDS = ("masked_input", "encoder_mask_fraction", "encoder_positions", "ma
                "random_token_prob", "mask_whole_words", "protect_special_tokens", "tokens_per_sample",
                "sample_break_mode")  # fmt: skip
 
+# Arguments that decide what comes out, besides files, tasks and seeds.
+OWN_SETTINGS = ("updates", "interval", "patience", "batch_size", "learning_rate", "general_ratio", "general_loss_bound",
+                "extend", "epochs", "finetuning_learning_rate", "train_examples", "test_examples",
+                "train_options")  # fmt: skip
 
-def run(command: Sequence[Any], log: Path, **environment: Any) -> None:
+
+def run(command: Sequence[Any], log: Path) -> None:
     """Run a command with its output in a log file; when it fails, say so and where the log is."""
     words = [str(word) for word in command]
     log.parent.mkdir(parents=True, exist_ok=True)
-    variables = {**os.environ, **{name: str(value) for name, value in environment.items()}}
     with open(log, "a", encoding="utf-8") as stream:
         stream.write(f"$ {shlex.join(words)}\n")
         stream.flush()
-        status = subprocess.run(words, stdout=stream, stderr=subprocess.STDOUT, env=variables).returncode
+        status = subprocess.run(words, stdout=stream, stderr=subprocess.STDOUT).returncode
     if status:
         tail = "\n".join(log.read_text(encoding="utf-8").splitlines()[-5:])
-        raise SystemExit(f"adapt.py: a command failed; its output is {log}\n{tail}")
+        raise ValueError(f"a command failed; its output is {log}\n{tail}")
 
 
 def once(result: Path, title: str, work: Callable[[], None]) -> Path:
@@ -90,7 +99,7 @@ def adapt(args: argparse.Namespace, domain: Path, data: Path, checkpoint: Path) 
         ]
         run(command, args.output / "logs" / "adaptation.log")
         if not (save_dir / "checkpoint_best.pt").exists():
-            raise SystemExit("the general loss was above its bound before anything could be saved: see adaptation.log")
+            raise ValueError("the general loss was above its bound before anything could be saved: see adaptation.log")
         done.touch()
 
     once(done, "continuing pretraining", work)
@@ -116,36 +125,15 @@ def prepare_task(args: argparse.Namespace, name: str, kind: str, data: Path, fol
     return once(folder, f"preparing {name}", work)
 
 
-def finetune(args: argparse.Namespace, name: str, kind: str, task: Path, checkpoint: Path, run_name: str) -> float:
-    """Fine-tune with one seed and score the test set; returns percent."""
-    result = args.output / "scores" / f"{name}_{run_name}.json"
-    save_dir = args.output / "runs" / f"{name}_{run_name}"
-    log = args.output / "logs" / f"{name}_{run_name}.log"
-
-    def work() -> None:
-        recipe = EXAMPLES / ("finetuning" if kind == "jsonl" else "tagging") / "finetune.sh"
-        own = ["--no-last-checkpoints"] if args.remove_runs else []
-        settings = {"LEARNING_RATE": args.finetuning_learning_rate, "EPOCHS": args.epochs, "BATCH_SIZE": 16}
-        run(
-            ["bash", recipe, task, checkpoint, save_dir, "--num-workers", 0, *own],
-            log, SEED=run_name.rpartition("_")[2], **settings,
-        )  # fmt: skip
-        best = save_dir / "checkpoint_best.pt"
-        result.parent.mkdir(exist_ok=True)
-        test = args.output / "tables" / name / ("test.tsv" if kind == "jsonl" else "test.conll")
-        if kind == "jsonl":
-            run([sys.executable, EXAMPLES / "domain_adaptation" / "score_sentences.py", best, task, test, result], log)
-        else:
-            tagged = result.with_suffix(".conll")
-            tagged.unlink(missing_ok=True)
-            command = [*MAELM, "tag", test, "--checkpoint", best, "--task", task]
-            run([*command, "--output", tagged, "--score", result], log)
-        if args.remove_runs:
-            shutil.rmtree(save_dir)
-
-    once(result, f"{name}, {run_name.replace('_', ', seed ')}", work)
-    figures: dict[str, float] = json.loads(result.read_text(encoding="utf-8"))
-    return figures["macro F1" if kind == "jsonl" else "f1"]
+def fine_tune(args: argparse.Namespace, runs: Sequence[FineTuning]) -> dict[tuple[str, str, int], float]:
+    """Fine-tune and score what has no score yet; returns (task, "before" or "after", seed) -> percent."""
+    print(f"fine-tuning: {sum(each.score() is None for each in runs)} of {len(runs)} runs to do", flush=True)
+    jobs = [each.job() for each in runs]
+    run_jobs(jobs, args.gpus or [""] * args.jobs)
+    failed = [job.name for job in unfinished(jobs)]
+    if failed:
+        raise ValueError(f"{len(failed)} runs have no result ({failed[0]}): logs are in {args.output}/runs and scores")
+    return {(each.name, each.model, each.seed): each.score() or 0.0 for each in runs}
 
 
 def arguments() -> argparse.Namespace:
@@ -170,25 +158,63 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--finetuning-learning-rate", default="5e-5", help="(5e-5; small encoders need 5e-4)")
     parser.add_argument("--train-examples", type=int, metavar="N", help="the first N examples of each task (all)")
     parser.add_argument("--test-examples", type=int, metavar="N", help="the first N to validate and to test (all)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="fine-tunings side by side (1)")
+    parser.add_argument(
+        "--gpus", nargs="+", default=[], metavar="NUMBER",
+        help="instead of --jobs, a fine-tuning on each of these GPUs at a time; 0 0 0 puts three on one",
+    )  # fmt: skip
     parser.add_argument("--train-options", default="", help="more options of fairseq-train, such as =--cpu")
     parser.add_argument("--remove-runs", action="store_true", help="keep scores and no checkpoints of fine-tuning")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.jobs < 1 or args.seeds < 1:
+        parser.error("--jobs and --seeds must be at least 1")
+    return args
 
 
-def main() -> None:
-    """Do all steps and write the table."""
-    args = arguments()
-    texts = {split: sorted(args.folder.glob(f"*_{split}.txt")) for split in ("train", "valid")}
-    if not texts["train"] or not texts["valid"]:
-        raise SystemExit(f"{args.folder} needs *_train.txt and *_valid.txt with the domain's text")
+def check(args: argparse.Namespace) -> dict[str, str]:
+    """Refuse what cannot work; returns the tasks, name -> kind of its files."""
     if args.extend and not args.general_text:
-        raise SystemExit("--extend needs --general-text: the general text must be encoded with the new vocabulary")
+        raise ValueError("--extend needs --general-text: the general text must be encoded with the new vocabulary")
+    for path in (args.checkpoint, args.data / "sentencepiece.bpe.model", *args.general_text):
+        if not path.is_file():
+            raise ValueError(f"there is no {path}")
+    if not all(domain_texts(args.folder).values()):
+        raise ValueError(f"{args.folder} needs *_train.txt and *_valid.txt with the domain's text")
     found = tasks_in(args.folder)
-    tasks = {name: found[name] for name in args.tasks or found if name in found}
-    if len(tasks) != len(args.tasks or found):
-        raise SystemExit(f"the tasks in {args.folder} are {', '.join(found)}")
-    args.output.mkdir(parents=True, exist_ok=True)
-    logs = args.output / "logs"
+    unknown = [name for name in args.tasks or () if name not in found]
+    if unknown:
+        raise ValueError(f"the tasks in {args.folder} are {', '.join(found)}, not {', '.join(unknown)}")
+    return {name: found[name] for name in args.tasks or found}
+
+
+def domain_texts(folder: Path) -> dict[str, list[Path]]:
+    """Name the files of the domain's text: split -> files."""
+    return {split: sorted(folder.glob(f"*_{split}.txt")) for split in ("train", "valid")}
+
+
+def settings_of(args: argparse.Namespace, tasks: dict[str, str]) -> dict[str, Any]:
+    """What decides the results; another command in the same folder must agree with it."""
+    files = [path for paths in domain_texts(args.folder).values() for path in paths] + args.general_text
+    return {
+        "checkpoint": sha256_of(args.checkpoint),
+        "data": fingerprint(args.data),
+        "texts": {path.name: path.stat().st_size for path in files},
+        "tasks": {
+            name: {split: sha256_of(args.folder / name / f"{split}.{kind}") for split in SPLITS}
+            for name, kind in tasks.items()
+        },
+        "seeds": args.seeds,
+        **{name: getattr(args, name) for name in OWN_SETTINGS},
+    }
+
+
+def prepare_texts(args: argparse.Namespace) -> tuple[Path, Path, Path, Path]:
+    """Encode the domain's text, in an extended vocabulary if one is asked for, which the general text then gets too.
+
+    Returns:
+        the folders of the domain's text, of the general text and of the vocabulary, and the checkpoint to go on from.
+    """
+    texts, logs = domain_texts(args.folder), args.output / "logs"
     general, vocabulary, start = args.data, args.data, args.checkpoint
     prepare = [*MAELM, "prepare", "--workers", 1, "--sentencepiece-model"]
     if args.extend:
@@ -204,15 +230,45 @@ def main() -> None:
     command_domain = [*prepare, vocabulary / "sentencepiece.bpe.model", *texts["train"], "--output", domain]
     command_domain += ["--valid", *texts["valid"]]
     once(domain / "train.idx", "preparing the domain's text", lambda: run(command_domain, logs / "domain.log"))
+    return domain, general, vocabulary, start
+
+
+def compare(args: argparse.Namespace, tasks: dict[str, str]) -> str:
+    """Do all steps that are not done yet; returns the table."""
+    domain, general, vocabulary, start = prepare_texts(args)
     adapted = adapt(args, domain, general, start)
-    scores: dict[tuple[str, str, int], float] = {}
+    runs = []
     for model, data, checkpoint in (("before", args.data, args.checkpoint), ("after", vocabulary, adapted)):
         for name, kind in tasks.items():
             task = prepare_task(args, name, kind, data, args.output / "tasks" / f"{name}_{model}")
-            for seed in range(1, args.seeds + 1):
-                scores[name, model, seed] = finetune(args, name, kind, task, checkpoint, f"{model}_{seed}")
+            settings = (args.finetuning_learning_rate, args.epochs, args.remove_runs)
+            runs += [
+                FineTuning(args.output, name, kind, task, model, checkpoint, seed, *settings)
+                for seed in range(1, args.seeds + 1)
+            ]
+    scores = fine_tune(args, runs)
     metrics = {name: "macro F1" if kind == "jsonl" else "entity F1" for name, kind in tasks.items()}
-    print(write_results(scores, metrics, args.output), end="")
+    return write_results(scores, metrics, args.output)
+
+
+def main() -> None:
+    """Read the command line, do it, and show the table."""
+    args = arguments()
+    # fairseq, once imported, lets every library's debugging messages through.
+    logging.getLogger().setLevel(logging.WARNING)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        tasks = check(args)
+        study = Study(args.output, settings_of(args, tasks))
+        try:
+            print(compare(args, tasks), end="")
+        finally:
+            study.close()
+    except KeyboardInterrupt:
+        sys.stderr.write("\ninterrupted; the same command goes on from here\n")
+        raise SystemExit(130) from None
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"adapt.py: error: {error}") from error
 
 
 if __name__ == "__main__":

@@ -272,7 +272,7 @@ def test_a_study_may_grow_but_not_change(tmp_path: Path) -> None:
 
 def test_a_foreign_folder_and_one_in_use_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work", encoding="utf-8")
-    with pytest.raises(ValueError, match="is no ablation study"):
+    with pytest.raises(ValueError, match="is no folder of a study"):
         study.Study(tmp_path, SETTINGS)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
     first = study.Study(tmp_path / "study", SETTINGS)

@@ -74,30 +74,51 @@ def test_the_table_holds_medians_and_spread(tmp_path: Path) -> None:
     assert len(rows) == 7 and rows[1] == ["t", "macro F1", "before", "1", "51.0"]
 
 
+def write_entities(path: Path, number: int, seed: int) -> None:
+    generator = random.Random(seed)
+    sentences = []
+    for _ in range(number):
+        words = sentence(generator.choice(sorted(TOPICS)), generator).split()
+        sentences.append("\n".join(f"{word} {'B-LONG' if len(word) > 5 else 'O'}" for word in words))
+    path.write_text("\n\n".join(sentences) + "\n", encoding="utf-8")
+
+
 @pytest.mark.slow
 def test_the_recipe_from_text_to_table(toy_data: Path, tmp_path: Path) -> None:
     own = ["--max-positions", 64, "--max-update", 2, "--disable-validation", "--tokens-per-sample", 48]
     run(["fairseq-train", toy_data, *TINY_TRAINING, *own, "--save-dir", tmp_path / "pretrained"])
     folder = tmp_path / "folder"
-    (folder / "topics").mkdir(parents=True)
+    for name, write, suffix in (("topics", write_records, "jsonl"), ("words", write_entities, "conll")):
+        (folder / name).mkdir(parents=True)
+        for split, number in (("train", 24), ("dev", 12), ("test", 12)):
+            write(folder / name / f"{split}.{suffix}", number, seed=len(split))
     (folder / "toy_train.txt").write_text("The cryostat cools the spectrometer.\n" * 30, encoding="utf-8")
     write_corpus(folder / "toy_valid.txt", documents=2, seed=6)
     write_corpus(tmp_path / "general.txt", documents=150, seed=7)
-    for split, number in (("train", 24), ("dev", 12), ("test", 12)):
-        write_records(folder / "topics" / f"{split}.jsonl", number, seed=len(split))
-    command = ["bash", RECIPE / "run.sh", folder, tmp_path / "pretrained" / "checkpoint_last.pt", toy_data]
-    command += [tmp_path / "out", "--seeds", 1, "--updates", 4, "--interval", 2, "--batch-size", 4, "--epochs", 1]
+    output = tmp_path / "out"
+    command = ["bash", RECIPE / "run.sh", folder, tmp_path / "pretrained" / "checkpoint_last.pt", toy_data, output]
+    command += ["--seeds", 1, "--updates", 4, "--interval", 2, "--batch-size", 4, "--epochs", 1, "--jobs", 2]
     command += ["--general-loss-bound", 5, "--train-options=--cpu", "--remove-runs"]
     command += ["--extend", 8, "--general-text", tmp_path / "general.txt"]
-    output = run(command, environment={"GPUS": "0"})
-    table = (tmp_path / "out" / "table.md").read_text()
-    assert output.endswith(table) and table.splitlines()[2].startswith("| topics | macro F1 | ")
-    score = json.loads((tmp_path / "out" / "scores" / "topics_after_1.json").read_text())
+    printed = run(command, environment={"GPUS": "0"})
+    table = (output / "table.md").read_text()
+    assert printed.endswith(table)
+    assert [line.split(" | ")[:2] for line in table.splitlines()[2:]] == [
+        ["| topics", "macro F1"],
+        ["| words", "entity F1"],
+    ]
+    score = json.loads((output / "scores" / "topics_after_1.json").read_text())
     assert 0 <= score["macro F1"] <= 100 and score["accuracy"] == pytest.approx(round(score["accuracy"] * 0.12) / 0.12)
-    log = (tmp_path / "out" / "logs" / "adaptation.log").read_text()
+    tagged = (output / "scores" / "words_before_1.conll").read_text()
+    assert len(tagged.split()) == len((folder / "words" / "test.conll").read_text().split())
+    log = (output / "logs" / "adaptation.log").read_text()
     assert "general loss before the first update" in log and "Loaded checkpoint" in log
-    symbols = (tmp_path / "out" / "tasks" / "topics_after" / "input0" / "dict.txt").read_text().splitlines()
+    symbols = (output / "tasks" / "topics_after" / "input0" / "dict.txt").read_text().splitlines()
     assert len(symbols) == len((toy_data / "dict.txt").read_text().splitlines()) + 8
+    assert not list((output / "runs").glob("*/*.pt")), "removed once there is a score"
 
     again = run(command, environment={"GPUS": "0"})
-    assert "running" not in again and again.endswith(table), "everything is there"
+    assert "running" not in again and "0 of 4 runs to do" in again and again.endswith(table), "everything is there"
+    refused = run([*command, "--epochs", 2], check=False, environment={"GPUS": "0"})
+    assert "holds a study with other settings (epochs: 1 then, 2 now)" in refused
+    assert (output / "table.md").read_text() == table
