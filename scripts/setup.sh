@@ -268,6 +268,10 @@ run_pip --constraint "$VENV/constraints.txt" "${FAIRSEQ[@]}"
 
 step "fairseq_maelm[$EXTRAS]"
 run_pip --constraint "$VENV/constraints.txt" --no-build-isolation --editable "${ROOT}[$EXTRAS]"
+# The torchaudio that fairseq brings along may be of another build than torch, CUDA's beside a CPU's. Nothing needs it,
+# and transformers, which imports it where it finds it, would fail over it.
+(cd / && "$BIN" -c "import torchaudio") >>"$LOG" 2>&1 ||
+    "$BIN" -m pip --disable-pip-version-check --no-input uninstall --yes torchaudio >>"$LOG" 2>&1
 
 # From another folder, so that the installed package answers and not the folder at hand.
 (cd / && "$VENV/bin/maelm" user-dir >>"$LOG" 2>&1) ||
