@@ -77,7 +77,7 @@ class Study:
         write_json(folder / SETTINGS, self.settings)
 
     def _grown(self, earlier: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-        seeds = {"seeds": max(earlier["seeds"], settings["seeds"])}
+        seeds = {"seeds": max(earlier["seeds"], settings["seeds"])} if "seeds" in settings else {}
         different = _differences({**earlier, **seeds}, {**settings, **seeds})
         if different:
             raise ValueError(

@@ -8,86 +8,96 @@ the table has the mean and the population standard deviation over the splits. Wh
 import argparse
 import itertools
 import json
+import logging
+import signal
 import statistics
-import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from tqdm import tqdm
-
-# The scripts beside this one, wherever it is called from.
+# The scripts beside this one, wherever it is called from; folders are guarded as by the ablations.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ablations"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from paper import TABLE_7
-from trials import BEST, ROOT, Study, Trial, run_trial, write_result
+from study import Study
+from trials import BEST, Setup, Trial, best_of, training_jobs, visible
 
 from fairseq_maelm.prompting.few_shot import EXAMPLES_PER_LABEL, SEEDS
 from fairseq_maelm.prompting.prompts import BUILT_IN
+from fairseq_maelm.sweep.jobs import Job, Process, read_json, run, unfinished
 
 WAYS = ("zero-shot", "head", "prompt")
 
 
-def test_tables(study: Study, task: str) -> list[Path]:
+def test_tables(setup: Setup, task: str) -> list[Path]:
     """Return the test tables of a task: one, or for MNLI matched and mismatched."""
     names = ("test_matched", "test_mismatched") if task == "MNLI" else ("test",)
-    return [study.splits / "tables" / task / f"{name}.tsv" for name in names]
+    return [setup.splits / "tables" / task / f"{name}.tsv" for name in names]
 
 
-def score(words: list[str], result: Path) -> dict[str, float]:
-    """Return the figures of a command that writes them as JSON, from the file that keeps them if there is one."""
-    if not result.exists():
-        result.parent.mkdir(parents=True, exist_ok=True)
-        output = subprocess.run([sys.executable, *words], check=True, stdout=subprocess.PIPE, text=True).stdout
-        write_result(result, json.loads(output.splitlines()[-1]))
-    figures: dict[str, float] = json.loads(result.read_text())
-    return figures
+def scoring_job(way: str, task: str, table: Path, best: Trial | None, setup: Setup) -> Job:
+    """The figures of a checkpoint on a test table: of a split's best run, or of pretraining where there is none."""
+    folder = setup.output / "zero-shot" / task if best is None else best.folder(setup)
+    checkpoint = setup.checkpoint if best is None else folder / BEST
+    if way == "head":
+        words = ["python", str(Path(__file__).with_name("score_head.py")), str(checkpoint)]
+        words += [str(folder.parent / "sentences"), str(table), "--task", task]
+    else:
+        words = ["maelm", "prompt", str(checkpoint), str(setup.data), "--examples", str(table)]
+        # A checkpoint that was fine-tuned with a prompt holds it.
+        words += ["--prompt", task] if best is None else []
+        words += ["--several-pieces"] if setup.several_pieces else []
+    name = f"{way} {task}{f', split {best.seed}' if best else ''}, {table.stem}"
+    return Job(name, folder / f"{table.stem}.json", lambda slot: Process(words, visible(slot)), written_figures)
 
 
-def prompt_words(study: Study, checkpoint: Path, table: Path, task: str | None) -> list[str]:
-    """Return the command `maelm prompt` for a table."""
-    start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from fairseq_maelm.cli import main; main()"
-    words = ["-c", start, "prompt", str(checkpoint), str(study.data), "--examples", str(table)]
-    words += ["--prompt", task] if task else []
-    return words + (["--several-pieces"] if study.several_pieces else [])
+def written_figures(log: Path) -> dict[str, float]:
+    """The last line of JSON in a log.
+
+    Raises:
+        ValueError: there is none.
+    """
+    for line in reversed(log.read_text(encoding="utf-8").splitlines()):
+        if line.startswith("{"):
+            figures: dict[str, float] = json.loads(line)
+            return figures
+    raise ValueError("it has written no figures")
 
 
-def zero_shot(study: Study, task: str) -> list[list[float]]:
-    """Return the figure of each test table, as a list of one."""
-    metric = BUILT_IN[task].metrics[0]
-    return [
-        [
-            score(
-                prompt_words(study, study.checkpoint, table, task),
-                study.output / "zero-shot" / task / f"{table.stem}.json",
-            )[metric]
-        ]
-        for table in test_tables(study, task)
-    ]
+def do(jobs: list[Job], slots: Sequence[str]) -> None:
+    """Run what is not done yet.
+
+    Raises:
+        ValueError: something has no result; all else was done all the same.
+    """
+    run(jobs, slots)
+    failed = unfinished(jobs)
+    if failed:
+        raise ValueError(f"{len(failed)} runs have no result; the log of the first one is {failed[0].log}")
 
 
-def few_shot(study: Study, way: str, task: str, grid: dict[int, list[Trial]]) -> list[list[float]]:
-    """Return for each test table the figures of all splits, each by the run that is best on the development set."""
-    metric = BUILT_IN[task].metrics[0]
-    figures: list[list[float]] = [[] for _ in test_tables(study, task)]
-    for trials in grid.values():
-        best, best_dev = trials[0], float("-inf")
-        for trial in tqdm(trials, desc=f"{way} {task} {trials[0].seed}"):
-            dev = run_trial(trial, study)
-            worse = trial
-            if dev > best_dev:
-                best, best_dev, worse = trial, dev, best
-            if worse is not best:
-                (worse.folder(study) / BEST).unlink(missing_ok=True)
-        folder = best.folder(study)
-        for place, table in enumerate(test_tables(study, task)):
-            if way == "prompt":
-                words = prompt_words(study, folder / BEST, table, None)
-            else:
-                script = str(Path(__file__).with_name("score_head.py"))
-                words = [script, str(folder / BEST), str(folder.parent / "sentences"), str(table)]
-                words += ["--task", task]
-            figures[place].append(score(words, folder / f"{table.stem}.json")[metric])
-    return figures
+def measure(args: argparse.Namespace, setup: Setup) -> dict[str, dict[str, str]]:
+    """Train and score what is not done yet; returns way -> task -> a cell of the table."""
+    slots = args.gpus or [""] * args.jobs
+    points = list(itertools.product(args.batch_sizes, args.learning_rates))
+    splits = {
+        (way, task): [[Trial(way, task, seed, *point) for point in points] for seed in args.seeds]
+        for way, task in itertools.product(args.ways, args.tasks)
+        if way != "zero-shot"
+    }
+    do([job for group in splits.values() for split in group for job in training_jobs(split, setup)], slots)
+    scorings: dict[tuple[str, str], list[list[Job]]] = {}
+    for way, task in itertools.product(args.ways, args.tasks):
+        chosen = [best_of(split, setup) for split in splits[way, task]] if way != "zero-shot" else [None]
+        tables = test_tables(setup, task)
+        scorings[way, task] = [[scoring_job(way, task, table, best, setup) for best in chosen] for table in tables]
+    do([job for tables in scorings.values() for jobs in tables for job in jobs], slots)
+    cells: dict[str, dict[str, str]] = {way: {} for way in args.ways}
+    for (way, task), tables in scorings.items():
+        metric = BUILT_IN[task].metrics[0]
+        cells[way][task] = cell([[(read_json(job.marker) or {})[metric] for job in jobs] for jobs in tables])
+    return cells
 
 
 def cell(figures: list[list[float]]) -> str:
@@ -109,12 +119,16 @@ def table_of(cells: dict[str, dict[str, str]], tasks: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def study_of(args: argparse.Namespace) -> Study:
-    """Check the arguments and return what all runs share."""
+def setup_of(args: argparse.Namespace) -> Setup:
+    """Check the arguments and return what all runs share.
+
+    Raises:
+        ValueError: a file or a split is missing.
+    """
     for path in (args.checkpoint, args.data / "dict.txt", args.splits / "manifest.json"):
         if not path.exists():
-            raise SystemExit(f"few_shot.py: there is no {path}")
-    study = Study(
+            raise ValueError(f"there is no {path}")
+    setup = Setup(
         args.checkpoint.resolve(),
         args.data.resolve(),
         args.splits.resolve(),
@@ -126,19 +140,13 @@ def study_of(args: argparse.Namespace) -> Study:
         tuple(args.train_options),
     )
     for task, seed in itertools.product(args.tasks, args.seeds):
-        if not study.split(task, seed).exists():
-            raise SystemExit(f"few_shot.py: there is no split {study.split(task, seed)}: see maelm prepare-few-shot")
-    settings = {name: str(getattr(study, name)) for name in ("checkpoint", "updates", "validate_every", "options")}
-    record = study.output / "settings.json"
-    study.output.mkdir(parents=True, exist_ok=True)
-    if record.exists() and json.loads(record.read_text()) != settings:
-        raise SystemExit(f"few_shot.py: the runs in {study.output} have other settings, see settings.json there")
-    write_result(record, settings)
-    return study
+        if not setup.split(task, seed).exists():
+            raise ValueError(f"there is no split {setup.split(task, seed)}: see maelm prepare-few-shot")
+    return setup
 
 
-def main() -> None:
-    """Read the command line, run what is missing, and write the table."""
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("checkpoint", type=Path, help="of pretraining")
     parser.add_argument("--data", type=Path, required=True, help="folder with its vocabulary")
@@ -153,17 +161,38 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=1000)
     parser.add_argument("--validate-every", type=int, default=100)
     parser.add_argument("--several-pieces", action="store_true", help="allow label words of several pieces")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side (1)")
+    parser.add_argument(
+        "--gpus", nargs="+", default=[], metavar="NUMBER",
+        help="instead of --jobs, a run on each of these GPUs at a time; 0 0 0 puts three on one",
+    )  # fmt: skip
     parser.add_argument("--train-options", nargs=argparse.REMAINDER, default=[], help="of fairseq-train; the last")
+    return parser
+
+
+def main() -> None:
+    """Read the command line, run what is missing, and write the table."""
+    parser = make_parser()
     args = parser.parse_args()
-    study = study_of(args)
-    cells: dict[str, dict[str, str]] = {way: {} for way in args.ways}
-    for way, task in itertools.product(args.ways, args.tasks):
-        points = list(itertools.product(args.batch_sizes, args.learning_rates))
-        grid = {seed: [Trial(way, task, seed, size, rate) for size, rate in points] for seed in args.seeds}
-        figures = zero_shot(study, task) if way == "zero-shot" else few_shot(study, way, task, grid)
-        cells[way][task] = cell(figures)
-    table = table_of(cells, args.tasks)
-    (study.output / "table.md").write_text(table)
+    if args.jobs < 1:
+        parser.error("--jobs must be at least 1")
+    # fairseq, once imported, lets every library's debugging messages through.
+    logging.getLogger().setLevel(logging.WARNING)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        setup = setup_of(args)
+        settings = {name: str(getattr(setup, name)) for name in ("checkpoint", "updates", "validate_every", "options")}
+        folder = Study(setup.output, settings)
+        try:
+            table = table_of(measure(args, setup), args.tasks)
+        finally:
+            folder.close()
+    except KeyboardInterrupt:
+        sys.stderr.write("\ninterrupted; the same command goes on from here\n")
+        raise SystemExit(130) from None
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"few_shot.py: error: {error}") from error
+    (setup.output / "table.md").write_text(table)
     sys.stdout.write(table)
 
 

@@ -9,5 +9,5 @@
 # shellcheck source=examples/shell.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../shell.sh"
 
-need fairseq-train
+need maelm
 exec python "$ROOT/examples/prompting/few_shot.py" "$@"

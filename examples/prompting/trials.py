@@ -1,10 +1,10 @@
-"""One fine-tuning run of the grid: its command, and what is kept of it."""
+"""The fine-tuning runs of the grid: their commands, and what is kept of them."""
 
-import json
-import os
-import subprocess
+import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from fairseq_maelm.models.maelm import complete_config
 from fairseq_maelm.prompting.prompts import BUILT_IN, Prompt
+from fairseq_maelm.sweep.jobs import Job, Process, is_finished, read_json
 
 ROOT = Path(__file__).resolve().parents[2]
 FINETUNING = ROOT / "examples" / "finetuning"
@@ -43,7 +44,7 @@ DECODER_FIELDS = (
 
 
 @dataclass(frozen=True)
-class Study:
+class Setup:
     """What all runs share.
 
     Attributes:
@@ -83,17 +84,25 @@ class Trial:
     batch_size: int
     learning_rate: str
 
-    def folder(self, study: Study) -> Path:
+    def folder(self, setup: Setup) -> Path:
         """Where the run's checkpoint, log and result are."""
         name = f"{self.batch_size}-{self.learning_rate}"
-        return study.output / self.way / self.task / str(self.seed) / name
+        return setup.output / self.way / self.task / str(self.seed) / name
+
+    def marker(self, setup: Setup) -> Path:
+        """The file of its figure on the development set; its log is beside it."""
+        return self.folder(setup) / "train.json"
+
+    def __str__(self) -> str:
+        return f"{self.way} {self.task}, split {self.seed}, batch size {self.batch_size}, lr {self.learning_rate}"
 
 
+@cache
 def model_config(checkpoint: Path) -> Any:
     """Return the complete configuration of the checkpoint's model."""
     config: Any = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["cfg"].model
     if not str(getattr(config, "_name", "")).startswith("maelm"):
-        raise SystemExit(f"{checkpoint} holds the model {getattr(config, '_name', 'unknown')}, not maelm")
+        raise ValueError(f"{checkpoint} holds the model {getattr(config, '_name', 'unknown')}, not maelm")
     complete_config(config)
     return config
 
@@ -108,13 +117,13 @@ def model_options(config: Any, with_decoder: bool) -> list[str]:
     return options
 
 
-def command(trial: Trial, study: Study, save_dir: Path) -> list[str]:
+def command(trial: Trial, setup: Setup, save_dir: Path) -> list[str]:
     """Return the command of a run: the optimisation of Gao et al. (2021) by fairseq-train."""
-    prompt, model = BUILT_IN[trial.task], model_config(study.checkpoint)
+    prompt, model = BUILT_IN[trial.task], model_config(setup.checkpoint)
     if trial.way == "prompt":
-        own = [str(study.data), "--task", "maelm_prompt", "--criterion", "maelm_prompt", "--prompt", trial.task]
-        own += ["--examples", str(study.split(trial.task, trial.seed))]
-        own += ["--several-pieces"] if study.several_pieces else []
+        own = [str(setup.data), "--task", "maelm_prompt", "--criterion", "maelm_prompt", "--prompt", trial.task]
+        own += ["--examples", str(setup.split(trial.task, trial.seed))]
+        own += ["--several-pieces"] if setup.several_pieces else []
         own += ["--max-length", str(min(prompt.max_length, model.max_positions))]
         metric = prompt.metrics[0]
     else:
@@ -122,11 +131,11 @@ def command(trial: Trial, study: Study, save_dir: Path) -> list[str]:
         own += ["--criterion", "sentence_prediction", "--init-token", "0", "--separator-token", "2"]
         metric, options = head_metric(prompt)
         own += options
-    updates = str(study.updates)
-    every = str(study.validate_every)
+    updates = str(setup.updates)
+    every = str(setup.validate_every)
     return [
         *["fairseq-train", *own, "--user-dir", str(ROOT / "fairseq_maelm"), "--save-dir", str(save_dir)],
-        *["--finetune-from-model", str(study.checkpoint), *model_options(model, trial.way == "prompt")],
+        *["--finetune-from-model", str(setup.checkpoint), *model_options(model, trial.way == "prompt")],
         *["--optimizer", "fused_adamw", "--adam-betas", "(0.9, 0.999)", "--adam-eps", "1e-8", "--weight-decay", "0"],
         *["--clip-norm", "1.0", "--lr-scheduler", "polynomial_decay", "--lr", trial.learning_rate],
         *["--warmup-updates", "0", "--total-num-update", updates, "--max-update", updates],
@@ -135,7 +144,8 @@ def command(trial: Trial, study: Study, save_dir: Path) -> list[str]:
         *["--validate-interval", "1000000", "--validate-interval-updates", every],
         *["--save-interval", "1000000", "--save-interval-updates", every, "--keep-interval-updates", "1"],
         *["--no-epoch-checkpoints", "--best-checkpoint-metric", metric, "--maximize-best-checkpoint-metric"],
-        *["--log-format", "json", "--log-interval", every, *study.options],
+        *["--log-format", "json", "--log-interval", every, *setup.options],
+        *["--distributed-world-size", "1"],
         *([] if torch.cuda.is_available() else ["--cpu"]),
     ]
 
@@ -151,41 +161,66 @@ def head_metric(prompt: Prompt) -> tuple[str, list[str]]:
     return prompt.metrics[0], classes + report.get(prompt.metrics[0], [])
 
 
-def prepare_sentences(trial: Trial, study: Study) -> None:
-    """Make the folder that stock sentence_prediction reads, once for each split."""
-    folder = trial.folder(study).parent / "sentences"
-    if folder.exists():
-        return
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    split = study.split(trial.task, trial.seed)
-    words = [sys.executable, str(FINETUNING / "prepare_sentences.py"), "--data", str(study.data)]
+def training_jobs(trials: Sequence[Trial], setup: Setup) -> list[Job]:
+    """The runs of one split; those with a head follow the preparation of what stock sentence_prediction reads."""
+    jobs = [_training(trial, trials, setup) for trial in trials]
+    first = trials[0]
+    if first.way == "prompt":
+        return jobs
+    folder = first.folder(setup).parent / "sentences"
+    split = setup.split(first.task, first.seed)
+    words = ["python", str(FINETUNING / "prepare_sentences.py"), "--data", str(setup.data)]
     words += ["--train", str(split / "train.tsv"), "--valid", str(split / "valid.tsv"), "--output", str(folder)]
-    subprocess.run(words + (["--regression"] if BUILT_IN[trial.task].bounds else []), check=True)
+    words += ["--regression"] if BUILT_IN[first.task].bounds else []
+
+    def prepare(slot: str) -> Process:
+        # Of a process that was killed; without its marker it may be anything.
+        shutil.rmtree(folder, ignore_errors=True)
+        return Process(words, {})
+
+    name = f"sentences of {first.task}, split {first.seed}"
+    return [Job(name, folder.with_suffix(".json"), prepare, lambda log: {}, followers=jobs)]
 
 
-def run_trial(trial: Trial, study: Study) -> float:
-    """Fine-tune, unless that was done before, and return the best figure on the development set, in percent."""
-    folder = trial.folder(study)
-    result = folder / "result.json"
-    if result.exists():
-        return float(json.loads(result.read_text())["dev"])
-    if trial.way == "head":
-        prepare_sentences(trial, study)
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "train.log", "a", encoding="utf-8") as log:
-        status = subprocess.run(command(trial, study, folder), stdout=log, stderr=subprocess.STDOUT).returncode
-    if status:
-        raise SystemExit(f"fairseq-train failed (exit status {status}); see {folder / 'train.log'}")
-    dev = float(torch.load(folder / BEST, weights_only=True)["extra_state"]["val_loss"])
-    write_result(result, {"dev": dev})
+def _training(trial: Trial, split: Sequence[Trial], setup: Setup) -> Job:
+    folder = trial.folder(setup)
+    return Job(
+        str(trial),
+        trial.marker(setup),
+        lambda slot: Process(command(trial, setup, folder), visible(slot)),
+        lambda log: {"dev": _best_figure(folder)},
+        resumes=True,
+        cost=setup.updates,
+        ended=lambda: _keep_the_best(split, setup),
+    )
+
+
+def _best_figure(folder: Path) -> float:
+    """The best figure on the development set, in percent; of the checkpoints only its own stays."""
+    figure = float(torch.load(folder / BEST, weights_only=True)["extra_state"]["val_loss"])
     for path in folder.glob("checkpoint_*.pt"):
         if path.name != BEST:
             path.unlink()
-    return dev
+    return figure
 
 
-def write_result(path: Path, content: dict[str, Any]) -> None:
-    """Write figures to a file that is whole or absent."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(content) + "\n")
-    os.replace(partial, path)
+def best_of(split: Sequence[Trial], setup: Setup) -> Trial:
+    """The finished run of a split that is best on the development set, the first of equals.
+
+    Raises:
+        ValueError: none is finished.
+    """
+    figures = {trial: read_json(trial.marker(setup)) or {} for trial in split}
+    return max((trial for trial in split if "dev" in figures[trial]), key=lambda trial: figures[trial]["dev"])
+
+
+def _keep_the_best(split: Sequence[Trial], setup: Setup) -> None:
+    finished = [trial for trial in split if is_finished(trial.marker(setup))]
+    for trial in finished:
+        if trial != best_of(finished, setup):
+            (trial.folder(setup) / BEST).unlink(missing_ok=True)
+
+
+def visible(slot: str) -> dict[str, str]:
+    """The variable that gives a program its GPU, if there is one to give."""
+    return {"CUDA_VISIBLE_DEVICES": slot} if slot else {}

@@ -289,15 +289,22 @@ def test_the_recipe_of_the_paper_s_table(pretrained: Path, toy_data: Path, tmp_p
     run(["maelm", "prepare-few-shot", write_glue(tmp_path / "glue"), "--output", tmp_path / "splits"])
     command = ["bash", ROOT / "examples" / "prompting" / "run.sh", pretrained, "--data", toy_data]
     command += ["--splits", tmp_path / "splits", "--output", tmp_path / "runs", "--tasks", "SST-2", "--seeds", 100]
-    command += ["--batch-sizes", 8, "--learning-rates", "1e-3", "--updates", 4, "--validate-every", 2]
-    command += ["--several-pieces"]
+    command += ["--batch-sizes", 8, "--learning-rates", "1e-3", "1e-4", "--updates", 4, "--validate-every", 2]
+    command += ["--several-pieces", "--jobs", 2]
     table = run(command).splitlines()[-11:]
     rows = [re.split(r" *\| *", line.strip("| ")) for line in table if "this checkpoint" in line]
     assert [row[0] for row in rows] == ["zero-shot", "head", "prompt"]
     assert all(0 <= float(row[2]) <= 100 for row in rows)
     # Everything is there already: nothing is trained again.
     logs = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("train.log")}
-    assert len(logs) == 2
+    assert len(logs) == 4
+    for way in ("head", "prompt"):
+        best = list((tmp_path / "runs" / way).rglob("*.pt"))
+        figures = {
+            path.parent: json.loads(path.read_text())["dev"] for path in (tmp_path / "runs" / way).rglob("train.json")
+        }
+        assert [path.name for path in best] == ["checkpoint_best.pt"] and len(figures) == 2
+        assert figures[best[0].parent] == max(figures.values())
     assert run(command).splitlines()[-11:] == table
     assert logs == {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("train.log")}
-    assert "have other settings" in run([*command, "--updates", 5], check=False)
+    assert "holds a study with other settings (updates: 4 then, 5 now)" in run([*command, "--updates", 5], check=False)
