@@ -6,7 +6,6 @@ The same command goes on after an interruption. Rows, tasks and seeds can be add
 
 import argparse
 import shlex
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ import table
 from outcomes import best, last_loss
 from rows import DEFAULT_ROWS, ROWS, SAME, chosen, row_options
 from stages import METRICS, encoder_size, fine_tuning, gpus_of, is_regression, pretraining
-from study import Study, fine_tuning_marker, fingerprint, pretraining_marker
+from study import Study, fine_tuning_marker, fingerprint, pretraining_marker, sitting
 
 from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.sweep.jobs import Job, is_finished, run
@@ -225,14 +224,8 @@ def main(arguments: Sequence[str]) -> None:
             for each in (job, *job.followers):
                 sys.stdout.write(f"# {each.name}\n{each.process(slots[0])}\n")
         return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
+    with sitting("run.py"):
         failed = run_all(args)
-    except KeyboardInterrupt:
-        sys.stderr.write("\ninterrupted; the same command goes on from here\n")
-        raise SystemExit(130) from None
-    except (OSError, ValueError) as error:
-        raise SystemExit(f"run.py: error: {error}") from error
     if failed:
         raise SystemExit(f"{len(failed)} runs have no result ({failed[0]}, ...): their logs say why")
 

@@ -1,8 +1,12 @@
 """The folder of a study: who uses it, what it was made with, and what is finished in it."""
 
+import contextlib
 import fcntl
 import hashlib
+import logging
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +51,25 @@ def _differences(earlier: Any, now: Any, name: str = "") -> list[str]:
         if name not in _MAY_GROW or (key in earlier and key in now)
         for line in _differences(earlier.get(key), now.get(key), f"{name} {key}" if name else key)
     ]
+
+
+@contextlib.contextmanager
+def sitting(program: str) -> Iterator[None]:
+    """A part of long work that the same command takes up again: stopped or refused, it says so in a line.
+
+    Raises:
+        SystemExit: 130 when interrupted, by Ctrl-C or SIGTERM; with the message of an OSError or a ValueError.
+    """
+    # fairseq, once imported, lets every library's debugging messages through.
+    logging.getLogger().setLevel(logging.WARNING)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.stderr.write("\ninterrupted; the same command goes on from here\n")
+        raise SystemExit(130) from None
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"{program}: error: {error}") from error
 
 
 class Study:

@@ -5,9 +5,7 @@ Every step leaves a file; the same command after an interruption goes on behind 
 """
 
 import argparse
-import logging
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -24,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "finetuning"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ablations"))
 
-from study import Study, fingerprint
+from study import Study, fingerprint, sitting
 from task_options import encoder_options
 
 from fairseq_maelm.corpus.files import sha256_of
@@ -254,21 +252,13 @@ def compare(args: argparse.Namespace, tasks: dict[str, str]) -> str:
 def main() -> None:
     """Read the command line, do it, and show the table."""
     args = arguments()
-    # fairseq, once imported, lets every library's debugging messages through.
-    logging.getLogger().setLevel(logging.WARNING)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
+    with sitting("adapt.py"):
         tasks = check(args)
         study = Study(args.output, settings_of(args, tasks))
         try:
             print(compare(args, tasks), end="")
         finally:
             study.close()
-    except KeyboardInterrupt:
-        sys.stderr.write("\ninterrupted; the same command goes on from here\n")
-        raise SystemExit(130) from None
-    except (OSError, ValueError) as error:
-        raise SystemExit(f"adapt.py: error: {error}") from error
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ The same command goes on after an interruption.
 
 import argparse
 import json
-import logging
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -34,7 +32,7 @@ from outcomes import best, last_loss
 from results import FIGURE_3_SEEDS, FIGURE_3_TASKS, FIGURE_5_TASK
 from scales import SCALES, Scale
 from stages import METRICS
-from study import Study
+from study import Study, sitting
 
 from fairseq_maelm.corpus.files import write_json
 from fairseq_maelm.sweep.jobs import Job, read_json, run, unfinished
@@ -302,16 +300,8 @@ def main(arguments: Sequence[str]) -> None:
         SystemExit: 1 if something must be put right first, 130 when interrupted.
     """
     args = parse(arguments)
-    # fairseq, once imported, lets every library's debugging messages through.
-    logging.getLogger().setLevel(logging.WARNING)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
+    with sitting("run.sh"):
         sys.stdout.write(f"{Miniature(args).do()}\n")
-    except KeyboardInterrupt:
-        sys.stderr.write("\ninterrupted; the same command goes on from here\n")
-        raise SystemExit(130) from None
-    except (OSError, ValueError) as error:
-        raise SystemExit(f"run.sh: error: {error}") from error
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ the table has the mean and the population standard deviation over the splits. Wh
 import argparse
 import itertools
 import json
-import logging
-import signal
 import statistics
 import sys
 from collections.abc import Sequence
@@ -20,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ablations"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from paper import TABLE_7
-from study import Study
+from study import Study, sitting
 from trials import BEST, Setup, Trial, best_of, training_jobs, visible
 
 from fairseq_maelm.prompting.few_shot import EXAMPLES_PER_LABEL, SEEDS
@@ -176,22 +174,14 @@ def main() -> None:
     args = parser.parse_args()
     if args.jobs < 1:
         parser.error("--jobs must be at least 1")
-    # fairseq, once imported, lets every library's debugging messages through.
-    logging.getLogger().setLevel(logging.WARNING)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
+    with sitting("few_shot.py"):
         setup = setup_of(args)
         settings = {name: str(getattr(setup, name)) for name in ("checkpoint", "updates", "validate_every", "options")}
-        folder = Study(setup.output, settings)
+        study = Study(setup.output, settings)
         try:
             table = table_of(measure(args, setup), args.tasks)
         finally:
-            folder.close()
-    except KeyboardInterrupt:
-        sys.stderr.write("\ninterrupted; the same command goes on from here\n")
-        raise SystemExit(130) from None
-    except (OSError, ValueError) as error:
-        raise SystemExit(f"few_shot.py: error: {error}") from error
+            study.close()
     (setup.output / "table.md").write_text(table)
     sys.stdout.write(table)
 
