@@ -15,9 +15,10 @@ import table
 from outcomes import best, last_loss
 from rows import DEFAULT_ROWS, ROWS, SAME, chosen, row_options
 from stages import METRICS, encoder_size, fine_tuning, gpus_of, is_regression, pretraining
-from study import Study, fine_tuning_marker, fingerprint, pretraining_marker, sitting
+from study import Study, fine_tuning_marker, pretraining_marker, sitting
 
 from fairseq_maelm.models.sizes import SIZES
+from fairseq_maelm.sweep.folder import fingerprint
 from fairseq_maelm.sweep.jobs import Job, is_finished, run
 
 # What decides the results, apart from data, rows and tasks.

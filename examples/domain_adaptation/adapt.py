@@ -22,10 +22,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "finetuning"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ablations"))
 
-from study import Study, fingerprint, sitting
+from study import Study, sitting
 from task_options import encoder_options
 
 from fairseq_maelm.corpus.files import sha256_of
+from fairseq_maelm.sweep.folder import fingerprint
 from fairseq_maelm.sweep.jobs import run as run_jobs
 from fairseq_maelm.sweep.jobs import unfinished
 

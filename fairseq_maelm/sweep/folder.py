@@ -3,7 +3,7 @@
 import fcntl
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Optional, TextIO
@@ -12,7 +12,7 @@ from fairseq_maelm.corpus.files import write_json
 from fairseq_maelm.sweep.grid import Run
 from fairseq_maelm.sweep.jobs import read_json
 
-__all__ = ["SweepFolder", "fingerprint"]
+__all__ = ["SweepFolder", "differences", "fingerprint", "lock"]
 
 _SETTINGS, _LOCK = "sweep.json", ".lock"
 # Written beside data by programs that read it.
@@ -82,16 +82,13 @@ class SweepFolder:
         if folder.exists() and not (folder.is_dir() and ((folder / _SETTINGS).exists() or not any(folder.iterdir()))):
             raise ValueError(f"{folder} exists and is no sweep: give another folder")
         folder.mkdir(parents=True, exist_ok=True)
-        # Open for as long as the sweep runs: the system lets the lock go when the process ends, however it ends.
-        self._lock = open(folder / _LOCK, "w")  # noqa: SIM115
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self.close()
-            raise ValueError(f"another sweep is running in {folder}: wait for it, or stop it") from error
+        self._lock = lock(folder)
+        if self._lock is None:
+            raise ValueError(f"another sweep is running in {folder}: wait for it, or stop it")
         identity = json.loads(json.dumps(identity))  # tuples become lists, as they did when they were written
         earlier = read_json(folder / _SETTINGS) or {"identity": {}, "about": {}, "runs": []}
-        different = _differences(earlier["identity"], identity)
+        # Tasks and models may be added; inside one of them nothing may be.
+        different = differences(earlier["identity"], identity, may_grow=("", "tasks", "models"))
         if different:
             self.close()
             raise ValueError(
@@ -128,15 +125,34 @@ def _merged(earlier: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _differences(earlier: Any, now: Any, name: str = "") -> list[str]:
-    """Where two nested settings that both have a value for something have different ones."""
+def differences(earlier: Any, now: Any, may_grow: Collection[str], name: str = "") -> list[str]:
+    """Where two nested settings say different things, a line for each.
+
+    Args:
+        earlier: tables of tables, and so on.
+        now: the same.
+        may_grow: names of tables whose entries are compared only if both have them; "" is the whole.
+        name: of what is compared, for the lines.
+    """
     if not (isinstance(earlier, dict) and isinstance(now, dict)):
         return [] if earlier == now else [f"{name}: {earlier} then, {now} now"]
-    # Tasks and models may be added, at the second level; inside one of them nothing may be.
-    may_grow = name in ("", "tasks", "models")
     return [
         line
         for key in sorted(earlier.keys() | now.keys())
-        if not may_grow or (key in earlier and key in now)
-        for line in _differences(earlier.get(key), now.get(key), f"{name} {key}" if name else key)
+        if name not in may_grow or (key in earlier and key in now)
+        for line in differences(earlier.get(key), now.get(key), may_grow, f"{name} {key}" if name else key)
     ]
+
+
+def lock(folder: Path) -> Optional[TextIO]:
+    """Reserve a folder for as long as the returned file is open; None if somebody else has it.
+
+    The system lets it go when the process ends, however it ends.
+    """
+    held = open(folder / _LOCK, "w")  # noqa: SIM115
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        held.close()
+        return None
+    return held
