@@ -72,6 +72,21 @@ def test_places_whose_word_stands_elsewhere(monkeypatch: pytest.MonkeyPatch) -> 
     assert repeated_words.find_cases(stretches, 4, 7, np.random.default_rng(0)) == []
 
 
+def test_vectors_that_find_their_other_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    pooled_vectors = importlib.import_module("pooled_vectors")
+    short, long = pooled_vectors.parts_of(np.array([[0, 5, 6, 7, 2], [0, 8, 9, 4, 2]]), 1)
+    assert short.tolist() == [[0, 5, 2], [0, 8, 2]] and long.tolist() == [[0, 6, 7, 2], [0, 9, 4, 2]]
+    long = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    # The third short part is nearest to the first long one, then to its own: ranks 1, 1 and 2.
+    found = pooled_vectors.measure(torch.tensor([[1.0, 0.1], [0.0, 1.0], [1.0, 0.0]]), long)
+    assert found.reciprocal_rank == pytest.approx(2.5 / 3)
+    assert found.cosine == pytest.approx(2 * 0.5**0.5 / 3) and found.directions == 2
+    # On a line there is one direction, and the length of a vector says nothing.
+    found = pooled_vectors.measure(long, torch.tensor([[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]]))
+    assert found == (1.0, 1, pytest.approx(1.0))
+
+
 @pytest.mark.slow
 def test_both_encoders_from_text(tmp_path: Path) -> None:
     write_corpus(tmp_path / "text.txt", documents=400, seed=1)
@@ -95,6 +110,11 @@ def test_both_encoders_from_text(tmp_path: Path) -> None:
     # So early nothing has been learnt.
     gains = [float(gain) for gain in re.findall(r"([+-][0-9.]+) bits each, 30 cases", lines)]
     assert len(gains) == 2 and all(abs(gain) < 0.1 for gain in gains)
+    options = ["--length", "40", "--short", "10", "--texts", "20"]
+    lines = run(["python", FOLDER / "pooled_vectors.py", output / "data", *encoders, *options])
+    measured = re.findall(r"^(.+), (embeddings|layer \d): reciprocal rank (0\.\d+), (\d+) directions", lines, re.M)
+    assert len(measured) == 15 and {name for name, *_ in measured} == {"random weights", *map(str, encoders)}
+    assert all(1 <= int(directions) < 20 for *_, directions in measured)
     # Texts of another domain for a task, in the encoders' vocabulary.
     (tmp_path / "scicite").mkdir()
     for split in ("train", "dev"):
