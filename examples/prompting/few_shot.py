@@ -46,8 +46,17 @@ def scoring_job(way: str, task: str, table: Path, best: Trial | None, setup: Set
         # A checkpoint that was fine-tuned with a prompt holds it.
         words += ["--prompt", task] if best is None else []
         words += ["--several-pieces"] if setup.several_pieces else []
+
+    def process(slot: str) -> Process:
+        if not checkpoint.exists():
+            raise ValueError(
+                f"{checkpoint} is gone, because another run of a larger grid was better: give that grid, or remove "
+                f"{folder} to train this run again"
+            )
+        return Process(words, visible(slot))
+
     name = f"{way} {task}{f', split {best.seed}' if best else ''}, {table.stem}"
-    return Job(name, folder / f"{table.stem}.json", lambda slot: Process(words, visible(slot)), written_figures)
+    return Job(name, folder / f"{table.stem}.json", process, written_figures)
 
 
 def written_figures(log: Path) -> dict[str, float]:

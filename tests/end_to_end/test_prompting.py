@@ -308,3 +308,7 @@ def test_the_recipe_of_the_paper_s_table(pretrained: Path, toy_data: Path, tmp_p
     assert run(command).splitlines()[-11:] == table
     assert logs == {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("train.log")}
     assert "holds a study with other settings (updates: 4 then, 5 now)" in run([*command, "--updates", 5], check=False)
+    # The worse of two runs has no checkpoint any more.
+    [worse] = {path.name.partition("-")[2] for path in figures} - {best[0].parent.name.partition("-")[2]}
+    alone = run([*command, "--ways", "prompt", "--learning-rates", worse], check=False)
+    assert "checkpoint_best.pt is gone, because another run of a larger grid was better" in alone
