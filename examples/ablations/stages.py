@@ -11,6 +11,7 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))
 
 from rows import EncoderSize, Row, row_options  # noqa: E402
+from study import visible  # noqa: E402
 
 from fairseq_maelm.models.sizes import SIZES  # noqa: E402
 from fairseq_maelm.sweep.jobs import Process  # noqa: E402
@@ -92,7 +93,7 @@ def pretraining(args: Namespace, row: Row, save_dir: Path, slot: str) -> Process
         "--num-workers", "2" if gpus else "0",
         *_machine(gpus, args.precision), *args.pretraining_options, *own,
     ]  # fmt: skip
-    return Process(words, {"CUDA_VISIBLE_DEVICES": slot} if slot else {})
+    return Process(words, visible(slot))
 
 
 def fine_tuning(args: Namespace, task: str, seed: int, checkpoint: Path, save_dir: Path, slot: str) -> Process:

@@ -1,4 +1,4 @@
-"""The folder of a study: who uses it, what it was made with, and what is finished in it."""
+"""What programs of many runs share: their folder and what it was made with, how they stop, and the GPU of a run."""
 
 import contextlib
 import logging
@@ -29,6 +29,11 @@ def pretraining_marker(folder: Path, row: str) -> Path:
 def fine_tuning_marker(folder: Path, row: str, task: str, seed: int) -> Path:
     """Where the result of a fine-tuning stands once it is finished or has failed."""
     return folder / "runs" / row / task / f"seed_{seed}.json"
+
+
+def visible(slot: str) -> dict[str, str]:
+    """The variable that gives a program its GPUs, if there are any to give."""
+    return {"CUDA_VISIBLE_DEVICES": slot} if slot else {}
 
 
 @contextlib.contextmanager

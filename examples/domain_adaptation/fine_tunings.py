@@ -8,6 +8,9 @@ from typing import Any
 
 # The package is found beside the examples when it is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ablations"))
+
+from study import visible
 
 from fairseq_maelm.sweep.jobs import Job, Process, read_json
 
@@ -67,9 +70,14 @@ class FineTuning:
             f"{title}, test", self.marker, self._scoring, lambda log: read_json(figures) or {}, ended=self._tidy
         )
         return Job(
-            title, self.save_dir.with_suffix(".json"), self._training, lambda log: {}, resumes=not self.remove,
+            title,
+            # Not with_suffix: a task's name may have a dot.
+            self.output / "runs" / f"{self._file}.json",
+            self._training,
+            lambda log: {},
+            resumes=not self.remove,
             followers=[score],
-        )  # fmt: skip
+        )
 
     def _training(self, slot: str) -> Process:
         recipe = EXAMPLES / ("finetuning" if self.kind == "jsonl" else "tagging") / "finetune.sh"
@@ -99,5 +107,5 @@ class FineTuning:
 
 
 def _process(words: list[Any], variables: dict[str, Any], slot: str) -> Process:
-    visible = {"CUDA_VISIBLE_DEVICES": slot} if slot else {}
-    return Process(list(map(str, words)), {**{name: str(value) for name, value in variables.items()}, **visible})
+    named = {name: str(value) for name, value in variables.items()}
+    return Process(list(map(str, words)), {**named, **visible(slot)})

@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ablations"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from paper import TABLE_7
-from study import Study, sitting
-from trials import BEST, Setup, Trial, best_of, training_jobs, visible
+from study import Study, sitting, visible
+from trials import BEST, Setup, Trial, best_of, training_jobs
 
 from fairseq_maelm.prompting.few_shot import EXAMPLES_PER_LABEL, SEEDS
 from fairseq_maelm.prompting.prompts import BUILT_IN

@@ -13,6 +13,9 @@ from fairseq import checkpoint_utils
 
 # The package is found beside the examples when it is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ablations"))
+
+from study import visible
 
 from fairseq_maelm.models.maelm import complete_config
 from fairseq_maelm.prompting.prompts import BUILT_IN, Prompt
@@ -216,11 +219,7 @@ def best_of(split: Sequence[Trial], setup: Setup) -> Trial:
 
 def _keep_the_best(split: Sequence[Trial], setup: Setup) -> None:
     finished = [trial for trial in split if is_finished(trial.marker(setup))]
+    best = best_of(finished, setup) if finished else None
     for trial in finished:
-        if trial != best_of(finished, setup):
+        if trial != best:
             (trial.folder(setup) / BEST).unlink(missing_ok=True)
-
-
-def visible(slot: str) -> dict[str, str]:
-    """The variable that gives a program its GPU, if there is one to give."""
-    return {"CUDA_VISIBLE_DEVICES": slot} if slot else {}

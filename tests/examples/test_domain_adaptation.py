@@ -74,6 +74,19 @@ def test_the_table_holds_medians_and_spread(tmp_path: Path) -> None:
     assert len(rows) == 7 and rows[1] == ["t", "macro F1", "before", "1", "51.0"]
 
 
+def test_runs_of_a_task_with_a_dot_in_its_name_have_files_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(RECIPE))
+    fine_tunings = importlib.import_module("fine_tunings")
+    jobs = [
+        fine_tunings.FineTuning(Path("o"), "v1.0", "jsonl", Path("t"), "before", Path("c"), seed, "1e-4", 1, True).job()
+        for seed in (1, 2)
+    ]
+    assert [job.marker for job in jobs] == [Path(f"o/runs/v1.0_before_{seed}.json") for seed in (1, 2)]
+    process = jobs[0].process("3")
+    assert process.environment["CUDA_VISIBLE_DEVICES"] == "3" and process.environment["GPUS"] == "1"
+    assert "CUDA_VISIBLE_DEVICES" not in jobs[0].process("").environment
+
+
 def write_entities(path: Path, number: int, seed: int) -> None:
     generator = random.Random(seed)
     sentences = []
