@@ -9,8 +9,9 @@
 # Environment variables, each the folder or file of a source; tasks without one are left out:
 #     GLUE      folder with CoLA, SST-2, RTE, STS-B and QNLI, as GLUE distributes them
 #     QNLI      a training file in QNLI's columns that stands for the official one (train.tsv), if GLUE/QNLI has none
-#     SQUAD     folder with train-v2.0.json and dev-v2.0.json, whatever stands before "train" and "dev" in their names
-#     SQUAD_QUESTIONS   train on so many of its questions, the first ones (all)
+#     SQUAD     folder with train-v2.0.json and dev-v2.0.json, whatever stands before "train" and "dev" in their names;
+#               their answerable questions are taken
+#     SQUAD_QUESTIONS   train on so many of these, the first ones (all)
 #     UD_EWT    folder with en_ewt-ud-train.conllu and en_ewt-ud-dev.conllu
 #     SCIFACT   folder in BEIR's layout
 #     SCICITE   folder with train.jsonl and dev.jsonl ("text", "label")
@@ -38,12 +39,14 @@ if [[ -n $GLUE ]]; then
         --max-positions 128 "${OPTIONS[@]}"
 fi
 if [[ -n $SQUAD ]] && missing squad; then
-    TRAIN=("$SQUAD"/*train-v2.0.json)
-    if [[ -n $SQUAD_QUESTIONS ]]; then
-        python "$ROOT/examples/adaptation/first_questions.py" "${TRAIN[0]}" "$SQUAD_QUESTIONS" "$SCRATCH/train.json"
-        TRAIN=("$SCRATCH/train.json")
-    fi
-    maelm prepare-squad --data "$DATA" --train "${TRAIN[@]}" --valid "$SQUAD"/*dev-v2.0.json \
+    # choose_questions SPLIT [--first NUMBER]
+    choose_questions() {
+        local source=("$SQUAD"/*"$1"-v2.0.json)
+        python "$ROOT/examples/adaptation/choose_questions.py" "${source[0]}" "$SCRATCH/$1.json" --answerable "${@:2}"
+    }
+    choose_questions train ${SQUAD_QUESTIONS:+--first "$SQUAD_QUESTIONS"}
+    choose_questions dev
+    maelm prepare-squad --data "$DATA" --train "$SCRATCH/train.json" --valid "$SCRATCH/dev.json" \
         --output "$OUTPUT/squad"
 fi
 if [[ -n $UD_EWT ]] && missing ud_ewt; then

@@ -6,12 +6,14 @@ import os
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from end_to_end.toy import ROOT, command_environment, run, write_corpus
 
+from fairseq_maelm.squad.reading import read_squad
 from fairseq_maelm.sweep.recipe import read_recipes
 
 FOLDER = ROOT / "examples" / "adaptation"
@@ -40,20 +42,39 @@ def test_tasks_need_a_vocabulary(tmp_path: Path) -> None:
     assert f"there is no dict.txt in {tmp_path}" in output
 
 
-def test_the_first_questions_of_a_file(tmp_path: Path) -> None:
-    questions = [{"question": "Who?", "id": name, "answers": []} for name in "abcde"]
-    paragraphs = [{"context": f"The cook of ship {n}.", "qas": questions[n : n + 2]} for n in (0, 2)]
-    articles = [
-        {"title": "One", "paragraphs": paragraphs},
-        {"title": "Two", "paragraphs": [{"context": "", "qas": []}]},
+def squad_file(path: Path) -> list[dict[str, Any]]:
+    """Two articles, five questions, of which a and d have no answer; returns the paragraphs of the first."""
+    answer = {"text": "cook", "answer_start": 4}
+    questions = [
+        {"question": "Who?", "id": name, "answers": [] if name in "ad" else [answer], "is_impossible": name in "ad"}
+        for name in "abcde"
     ]
-    (tmp_path / "all.json").write_text(json.dumps({"version": "v2.0", "data": articles}))
-    words = ["python", FOLDER / "first_questions.py", tmp_path / "all.json"]
-    run([*words, "3", tmp_path / "some.json"])
-    expected = [{"title": "One", "paragraphs": [paragraphs[0], {**paragraphs[1], "qas": questions[2:3]}]}]
-    assert json.loads((tmp_path / "some.json").read_text()) == {"version": "v2.0", "data": expected}
-    output = run([*words, "5", tmp_path / "none.json"], check=False)
-    assert "there are only 4 questions, and 5 are wanted" in output and not (tmp_path / "none.json").exists()
+    questions[0]["plausible_answers"] = [answer]
+    paragraphs = [{"context": f"The cook of ship {n}.", "qas": questions[2 * n : 2 * n + 2]} for n in range(3)]
+    articles = [{"title": "One", "paragraphs": paragraphs[:2]}, {"title": "Two", "paragraphs": paragraphs[2:]}]
+    path.write_text(json.dumps({"version": "v2.0", "data": articles}))
+    return paragraphs
+
+
+def test_the_first_questions_of_a_file(tmp_path: Path) -> None:
+    paragraphs = squad_file(tmp_path / "all.json")
+    words = ["python", FOLDER / "choose_questions.py", tmp_path / "all.json"]
+    run([*words, tmp_path / "some.json", "--first", "3"])
+    kept = [paragraphs[0], {**paragraphs[1], "qas": paragraphs[1]["qas"][:1]}]
+    expected = {"version": "v2.0", "data": [{"title": "One", "paragraphs": kept}]}
+    assert json.loads((tmp_path / "some.json").read_text()) == expected
+    output = run([*words, tmp_path / "none.json", "--first", "6"], check=False)
+    assert "there are only 5 questions, and 6 are wanted" in output and not (tmp_path / "none.json").exists()
+
+
+def test_the_answerable_questions_of_a_file_are_one_of_version_1(tmp_path: Path) -> None:
+    squad_file(tmp_path / "all.json")
+    words = ["python", FOLDER / "choose_questions.py", tmp_path / "all.json"]
+    run([*words, tmp_path / "answerable.json", "--answerable"])
+    chosen = read_squad(tmp_path / "answerable.json")
+    assert chosen.version == "1.1" and [question.identity for question in chosen.questions] == ["b", "c", "e"]
+    run([*words, tmp_path / "two.json", "--answerable", "--first", "2"])
+    assert [question.identity for question in read_squad(tmp_path / "two.json").questions] == ["b", "c"]
 
 
 def test_places_whose_word_stands_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,11 +141,21 @@ def test_both_encoders_from_text(tmp_path: Path) -> None:
     for split in ("train", "dev"):
         lines = [json.dumps({"text": f"the {word} sails", "label": word}) for word in ("cook", "ship")]
         (tmp_path / "scicite" / f"{split}.jsonl").write_text("\n".join(lines))
+    (tmp_path / "squad").mkdir()
+    for split in ("train", "dev"):
+        squad_file(tmp_path / "squad" / f"small-{split}-v2.0.json")
     run(
         ["bash", FOLDER / "tasks.sh", output / "data", tmp_path / "tasks"],
-        environment={"SCICITE": str(tmp_path / "scicite")},
+        environment={
+            "SCICITE": str(tmp_path / "scicite"),
+            "SQUAD": str(tmp_path / "squad"),
+            "SQUAD_QUESTIONS": "2",
+        },
     )
-    assert sorted(os.listdir(tmp_path / "tasks")) == ["scicite"]
+    assert sorted(os.listdir(tmp_path / "tasks")) == ["scicite", "squad"]
+    splits = json.loads((tmp_path / "tasks" / "squad" / "manifest.json").read_text())["splits"]
+    counts = {name: (split["version"], split["questions"]) for name, split in splits.items()}
+    assert counts == {"train": ("1.1", 2), "valid": ("1.1", 3)}
     assert (tmp_path / "tasks" / "scicite" / "input0" / "valid.idx").exists()
     # A second time there is nothing left to do.
     before = (output / "mlm" / "stage_4" / "checkpoint_last.pt").stat().st_mtime_ns
