@@ -1,10 +1,20 @@
-"""What the study's finished programs say in their logs."""
+"""What the study's finished programs say in their logs, and where that is kept."""
 
 import math
 from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.sweep.log import log_records
+
+
+def pretraining_marker(folder: Path, row: str) -> Path:
+    """Where the result of a pretraining stands once it is finished or has failed."""
+    return folder / "runs" / row / "pretraining.json"
+
+
+def fine_tuning_marker(folder: Path, row: str, task: str, seed: int) -> Path:
+    """Where the result of a fine-tuning stands once it is finished or has failed."""
+    return folder / "runs" / row / task / f"seed_{seed}.json"
 
 
 def best(log: Path, figure: str) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import table
-from outcomes import best, last_loss
+from outcomes import best, fine_tuning_marker, last_loss, pretraining_marker
 from rows import DEFAULT_ROWS, ROWS, SAME, chosen, row_options
 from stages import METRICS, encoder_size, fine_tuning, gpus_of, is_regression, pretraining
-from study import Study, fine_tuning_marker, pretraining_marker, sitting
+from study import Study, sitting
 
 from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.sweep.folder import fingerprint
@@ -202,13 +202,12 @@ def run_all(args: argparse.Namespace) -> list[str]:
     Returns:
         the runs without a result.
     """
-    study = Study(args.output, settings_of(args))
-    jobs = jobs_of(args)
-    try:
-        run(jobs, args.gpus or [""] * args.jobs)
-    finally:
-        sys.stdout.write(f"\n{table.write(args.output)}\n{args.output / 'table.md'}, with table.csv beside it\n")
-        study.close()
+    with Study(args.output, settings_of(args)):
+        jobs = jobs_of(args)
+        try:
+            run(jobs, args.gpus or [""] * args.jobs)
+        finally:
+            sys.stdout.write(f"\n{table.write(args.output)}\n{args.output / 'table.md'}, with table.csv beside it\n")
     return [each.name for job in jobs for each in (job, *job.followers) if not is_finished(each.marker)]
 
 

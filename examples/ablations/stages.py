@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-# The package is found beside the examples when it is not installed.
+# What programs of many runs share; the package is found beside the examples when it is not installed.
+sys.path.insert(0, str(ROOT / "examples"))
 sys.path.insert(0, str(ROOT))
 
 from rows import EncoderSize, Row, row_options  # noqa: E402

@@ -11,8 +11,12 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple, Optional
 
+# What programs of many runs share.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from outcomes import fine_tuning_marker, pretraining_marker
 from rows import ROWS, SAME, Row, chosen
-from study import SETTINGS, fine_tuning_marker, pretraining_marker
+from study import SETTINGS
 
 from fairseq_maelm.sweep.jobs import read_json
 

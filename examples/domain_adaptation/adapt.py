@@ -18,9 +18,9 @@ from tables import SPLITS, tasks_in, write_columns, write_results, write_table
 
 # The package is found beside the examples when it is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-# Sizes of checkpoints are read as by the recipes of fine-tuning, folders guarded as by the ablations.
+# What programs of many runs share; sizes of checkpoints are read as by the recipes of fine-tuning.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "finetuning"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ablations"))
 
 from study import Study, sitting
 from task_options import encoder_options
@@ -255,11 +255,8 @@ def main() -> None:
     args = arguments()
     with sitting("adapt.py"):
         tasks = check(args)
-        study = Study(args.output, settings_of(args, tasks))
-        try:
+        with Study(args.output, settings_of(args, tasks)):
             print(compare(args, tasks), end="")
-        finally:
-            study.close()
 
 
 if __name__ == "__main__":

@@ -243,8 +243,7 @@ class Miniature:
         Raises:
             ValueError: a program failed, or the folder holds another run.
         """
-        study = Study(self.output, self.settings())
-        try:
+        with Study(self.output, self.settings()):
             for name in TASKS:
                 write_tables(self.args.tasks, name, self.output / "tables" / name, self.scale.most_examples)
             self._step("preparation", self.preparation(), self.slots)
@@ -253,8 +252,6 @@ class Miniature:
             self._step("fine-tuning", self.fine_tuning(), self.slots)
             self._step("analysis", self.analysis(), self.slots[:1])
             return self.write_page()
-        finally:
-            study.close()
 
     def measured(self) -> dict[str, Any]:
         """All numbers of the page."""

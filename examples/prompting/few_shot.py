@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-# The scripts beside this one, wherever it is called from; folders are guarded as by the ablations.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ablations"))
+# The scripts beside this one, wherever it is called from, and what programs of many runs share.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from paper import TABLE_7
@@ -186,11 +186,8 @@ def main() -> None:
     with sitting("few_shot.py"):
         setup = setup_of(args)
         settings = {name: str(getattr(setup, name)) for name in ("checkpoint", "updates", "validate_every", "options")}
-        study = Study(setup.output, settings)
-        try:
+        with Study(setup.output, settings):
             table = table_of(measure(args, setup), args.tasks)
-        finally:
-            study.close()
     (setup.output / "table.md").write_text(table)
     sys.stdout.write(table)
 

@@ -13,7 +13,7 @@ from fairseq import checkpoint_utils
 
 # The package is found beside the examples when it is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ablations"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from study import visible
 

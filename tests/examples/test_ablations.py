@@ -171,12 +171,12 @@ def write_study(folder: Path) -> None:
         ("delta_0.5", [75.0, 76.0, 77.0], [55.0]),
     ):
         loss = {"loss": 9.25, "updates_per_second": 1.5}
-        write_json(study.pretraining_marker(folder, name), loss)
+        write_json(outcomes.pretraining_marker(folder, name), loss)
         for task, scores in (("A", a), ("B", b)):
             for seed, score in enumerate(scores, 1):
                 result = {"failed": "exit status 1"} if score is None else {"score": score}
-                write_json(study.fine_tuning_marker(folder, name, task, seed), result)
-    write_json(study.pretraining_marker(folder, "mlm"), {"failed": "diverged | nan"})
+                write_json(outcomes.fine_tuning_marker(folder, name, task, seed), result)
+    write_json(outcomes.pretraining_marker(folder, "mlm"), {"failed": "diverged | nan"})
 
 
 def cells(line: str) -> list[str]:
@@ -255,9 +255,11 @@ SETTINGS: dict[str, Any] = {"data": "d", "pretraining": {"lr": 1.0}, "rows": {"m
 
 def test_a_study_may_grow_but_not_change(tmp_path: Path) -> None:
     folder = tmp_path / "study"
-    study.Study(folder, SETTINGS).close()
+    with study.Study(folder, SETTINGS):
+        pass
     grown = {**SETTINGS, "rows": {"mlm": ["--x"]}, "tasks": {"A": {"folder": "a"}}, "seeds": 1}
-    study.Study(folder, grown).close()
+    with study.Study(folder, grown):
+        pass
     before = (folder / study.SETTINGS).read_text()
     assert json.loads(before) == {**grown, "rows": {"maelm": [], "mlm": ["--x"]}, "seeds": 2}
     for change, message in (
@@ -275,11 +277,13 @@ def test_a_foreign_folder_and_one_in_use_are_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is no folder of a study"):
         study.Study(tmp_path, SETTINGS)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
-    first = study.Study(tmp_path / "study", SETTINGS)
-    with pytest.raises(ValueError, match="in use by another process"):
+    with study.Study(tmp_path / "study", SETTINGS), pytest.raises(ValueError, match="in use by another process"):
         study.Study(tmp_path / "study", SETTINGS)
-    first.close()
-    study.Study(tmp_path / "study", SETTINGS).close()
+    # Left, it can be used again, also after a failure inside.
+    with pytest.raises(KeyError), study.Study(tmp_path / "study", SETTINGS):
+        raise KeyError
+    with study.Study(tmp_path / "study", SETTINGS):
+        pass
 
 
 @pytest.mark.parametrize(

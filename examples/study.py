@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 # The package is found beside the examples when it is not installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fairseq_maelm.corpus.files import write_json
 from fairseq_maelm.sweep.folder import differences, lock
@@ -19,16 +19,6 @@ SETTINGS = "settings.json"
 
 # A later command may add to these; what is there already must stay as it is.
 _MAY_GROW = ("rows", "tasks")
-
-
-def pretraining_marker(folder: Path, row: str) -> Path:
-    """Where the result of a pretraining stands once it is finished or has failed."""
-    return folder / "runs" / row / "pretraining.json"
-
-
-def fine_tuning_marker(folder: Path, row: str, task: str, seed: int) -> Path:
-    """Where the result of a fine-tuning stands once it is finished or has failed."""
-    return folder / "runs" / row / task / f"seed_{seed}.json"
 
 
 def visible(slot: str) -> dict[str, str]:
@@ -94,6 +84,10 @@ class Study:
             **seeds,
         }
 
-    def close(self) -> None:
-        """Let others use the folder."""
+    def __enter__(self) -> "Study":
+        """The folder is in use until the end of the ``with``."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let others use it."""
         self._lock.close()
