@@ -5,25 +5,22 @@ Every step leaves a file; the same command after an interruption goes on behind 
 """
 
 import argparse
-import shlex
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq import checkpoint_utils
+from continued import adapt, go_on_with_general_text
 from fine_tunings import MAELM, FineTuning
+from steps import once, run
 from tables import SPLITS, tasks_in, write_columns, write_results, write_table
 
 # The package is found beside the examples when it is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-# What programs of many runs share; sizes of checkpoints are read as by the recipes of fine-tuning.
+# What programs of many runs share.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "finetuning"))
 
 from study import Study, sitting
-from task_options import encoder_options
 
 from fairseq_maelm.corpus.files import sha256_of
 from fairseq_maelm.sweep.folder import fingerprint
@@ -31,78 +28,10 @@ from fairseq_maelm.sweep.jobs import run as run_jobs
 from fairseq_maelm.sweep.jobs import unfinished
 
 EXAMPLES = Path(__file__).resolve().parents[1]
-USER_DIR = EXAMPLES.parent / "fairseq_maelm"
-# What a checkpoint is besides its encoder, and how it was trained: adaptation goes on in the same way.
-MODEL_FIELDS = ("decoder_layers", "decoder_attention", "decoder_embed_dim", "decoder_ffn_embed_dim",
-                "decoder_attention_heads", "share_decoder_positions")  # fmt: skip
-TASK_FIELDS = ("masked_input", "encoder_mask_fraction", "encoder_positions", "mask_prob", "leave_unmasked_prob",
-               "random_token_prob", "mask_whole_words", "protect_special_tokens", "tokens_per_sample",
-               "sample_break_mode")  # fmt: skip
-
 # Arguments that decide what comes out, besides files, tasks and seeds.
 OWN_SETTINGS = ("updates", "interval", "patience", "batch_size", "learning_rate", "general_ratio", "general_loss_bound",
                 "extend", "epochs", "finetuning_learning_rate", "train_examples", "test_examples",
                 "train_options")  # fmt: skip
-
-
-def run(command: Sequence[Any], log: Path) -> None:
-    """Run a command with its output in a log file; when it fails, say so and where the log is."""
-    words = [str(word) for word in command]
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "a", encoding="utf-8") as stream:
-        stream.write(f"$ {shlex.join(words)}\n")
-        stream.flush()
-        status = subprocess.run(words, stdout=stream, stderr=subprocess.STDOUT).returncode
-    if status:
-        tail = "\n".join(log.read_text(encoding="utf-8").splitlines()[-5:])
-        raise ValueError(f"a command failed; its output is {log}\n{tail}")
-
-
-def once(result: Path, title: str, work: Callable[[], None]) -> Path:
-    """Do a step unless its result is there already."""
-    print(f"{title}: {'done before' if result.exists() else 'running'}", flush=True)
-    if not result.exists():
-        work()
-    return result
-
-
-def training_options(checkpoint: Path) -> list[str]:
-    """The options that build the checkpoint's model and mask as in its pretraining."""
-    config: Any = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["cfg"]
-    options = encoder_options(checkpoint)
-    for part, fields in ((config.model, MODEL_FIELDS), (config.task, TASK_FIELDS)):
-        for field in fields:
-            value = getattr(part, field, None)
-            flag = "--" + field.replace("_", "-")
-            options += [flag] if value is True else [] if value in (None, False) else [flag, str(value)]
-    return options
-
-
-def adapt(args: argparse.Namespace, domain: Path, data: Path, checkpoint: Path) -> Path:
-    """Continue pretraining; returns the checkpoint of the lowest domain loss within the bound."""
-    save_dir = args.output / "adapted"
-    done = args.output / "adapted.done"
-
-    def work() -> None:
-        command = [
-            *["fairseq-train", domain, "--user-dir", USER_DIR, "--task", "maelm", "--criterion", "maelm"],
-            *["--save-dir", save_dir, "--finetune-from-model", checkpoint, *training_options(checkpoint)],
-            *["--general-data", data, "--general-ratio", args.general_ratio, "--valid-subset", "valid,general"],
-            *["--general-loss-bound", args.general_loss_bound, "--patience", args.patience],
-            *["--validate-interval-updates", args.interval, "--save-interval-updates", args.interval],
-            *["--keep-interval-updates", 1, "--no-epoch-checkpoints", "--max-update", args.updates],
-            *["--total-num-update", args.updates, "--warmup-updates", args.updates // 10, "--lr", args.learning_rate],
-            *["--lr-scheduler", "polynomial_decay", "--optimizer", "fused_adamw", "--adam-betas", "(0.9, 0.98)"],
-            *["--adam-eps", "1e-6", "--weight-decay", 0.01, "--clip-norm", 2.0, "--batch-size", args.batch_size],
-            *["--log-format", "json", "--log-interval", 20, "--num-workers", 0, *args.train_options.split()],
-        ]
-        run(command, args.output / "logs" / "adaptation.log")
-        if not (save_dir / "checkpoint_best.pt").exists():
-            raise ValueError("the general loss was above its bound before anything could be saved: see adaptation.log")
-        done.touch()
-
-    once(done, "continuing pretraining", work)
-    return save_dir / "checkpoint_best.pt"
 
 
 def prepare_task(args: argparse.Namespace, name: str, kind: str, data: Path, folder: Path) -> Path:
@@ -125,7 +54,7 @@ def prepare_task(args: argparse.Namespace, name: str, kind: str, data: Path, fol
 
 
 def fine_tune(args: argparse.Namespace, runs: Sequence[FineTuning]) -> dict[tuple[str, str, int], float]:
-    """Fine-tune and score what has no score yet; returns (task, "before" or "after", seed) -> percent."""
+    """Fine-tune and score what has no score yet; returns (task, "before", "after" or "control", seed) -> percent."""
     print(f"fine-tuning: {sum(each.score() is None for each in runs)} of {len(runs)} runs to do", flush=True)
     jobs = [each.job() for each in runs]
     run_jobs(jobs, args.gpus or [""] * args.jobs)
@@ -151,6 +80,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--learning-rate", default="5e-4", help="of pretraining (5e-4)")
     parser.add_argument("--general-ratio", default="0.25", help="share of general text in pretraining (0.25)")
     parser.add_argument("--general-loss-bound", default="0.1", help="bits that the general loss may rise (0.1)")
+    parser.add_argument(
+        "--control", action="store_true",
+        help="also go on for as many updates with general text alone, and fine-tune that",
+    )  # fmt: skip
     parser.add_argument("--extend", type=int, default=0, metavar="N", help="add N pieces for the domain's words (0)")
     parser.add_argument("--general-text", nargs="+", type=Path, default=[], help="with --extend: to be encoded anew")
     parser.add_argument("--epochs", type=int, default=5, help="of fine-tuning (5)")
@@ -236,8 +169,11 @@ def compare(args: argparse.Namespace, tasks: dict[str, str]) -> str:
     """Do all steps that are not done yet; returns the table."""
     domain, general, vocabulary, start = prepare_texts(args)
     adapted = adapt(args, domain, general, start)
+    encoders = [("before", args.data, args.checkpoint), ("after", vocabulary, adapted)]
+    if args.control:
+        encoders.append(("control", args.data, go_on_with_general_text(args, adapted)))
     runs = []
-    for model, data, checkpoint in (("before", args.data, args.checkpoint), ("after", vocabulary, adapted)):
+    for model, data, checkpoint in encoders:
         for name, kind in tasks.items():
             task = prepare_task(args, name, kind, data, args.output / "tasks" / f"{name}_{model}")
             settings = (args.finetuning_learning_rate, args.epochs, args.remove_runs)

@@ -67,7 +67,7 @@ def write_results(scores: dict[tuple[str, str, int], float], metrics: dict[str, 
     """Write every run's score into results.csv, and the medians into table.md.
 
     Args:
-        scores: (task, "before" or "after", seed) -> percent.
+        scores: (task, "before", "after" or "control", seed) -> percent; the control may be missing.
         metrics: task -> the name of its figure.
         output: folder of both files.
 
@@ -78,14 +78,21 @@ def write_results(scores: dict[tuple[str, str, int], float], metrics: dict[str, 
         writer = csv.writer(file)
         writer.writerow(["task", "metric", "model", "seed", "score"])
         writer.writerows([task, metrics[task], model, seed, score] for (task, model, seed), score in scores.items())
-    lines = ["| task | figure | before | after | difference |", "|---|---|---|---|---|"]
+    measured = {model for _, model, _ in scores}
+    models = [model for model in ("before", "control", "after") if model in measured]
+    head = ["task", "figure", *models, *(f"after - {model}" for model in models[:-1])]
+    lines = [_line(head), "|" + "---|" * len(head)]
     for task, metric in metrics.items():
-        before, after = (_scores(scores, task, model) for model in ("before", "after"))
-        difference = statistics.median(after) - statistics.median(before)
-        lines.append(f"| {task} | {metric} | {_spread(before)} | {_spread(after)} | {difference:+.1f} |")
+        values = [_scores(scores, task, model) for model in models]
+        gains = [f"{statistics.median(values[-1]) - statistics.median(others):+.1f}" for others in values[:-1]]
+        lines.append(_line([task, metric, *map(_spread, values), *gains]))
     table = "\n".join(lines) + "\n"
     (output / "table.md").write_text(table, encoding="utf-8")
     return table
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _scores(scores: dict[tuple[str, str, int], float], task: str, model: str) -> list[float]:

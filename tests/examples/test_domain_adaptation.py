@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 from end_to_end.toy import ROOT, TINY_TRAINING, TOPICS, run, sentence, toy_data, write_corpus
 
 __all__ = ["toy_data"]
@@ -72,6 +73,10 @@ def test_the_table_holds_medians_and_spread(tmp_path: Path) -> None:
     with open(tmp_path / "results.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.reader(file))
     assert len(rows) == 7 and rows[1] == ["t", "macro F1", "before", "1", "51.0"]
+    scores.update({("t", "control", seed): 51.5 + seed for seed in (1, 2, 6)})
+    table = tables().write_results(scores, {"t": "macro F1"}, tmp_path)
+    assert table.splitlines()[0] == "| task | figure | before | control | after | after - before | after - control |"
+    assert table.splitlines()[2].endswith("| 53.5 (52.5 to 57.5) | 55.5 (54.5 to 59.5) | +3.5 | +2.0 |")
 
 
 def test_runs_of_a_task_with_a_dot_in_its_name_have_files_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,6 +137,15 @@ def test_the_recipe_from_text_to_table(toy_data: Path, tmp_path: Path) -> None:
 
     again = run(command, environment={"GPUS": "0"})
     assert "running" not in again and "0 of 4 runs to do" in again and again.endswith(table), "everything is there"
+    # The control may be added later: as many updates as the best checkpoint has, and nothing else anew.
+    controlled = run([*command, "--control"], environment={"GPUS": "0"})
+    assert "2 of 6 runs to do" in controlled and "| before | control | after |" in controlled
+    updates = [
+        torch.load(output / place, weights_only=False)["optimizer_history"][-1]["num_updates"]
+        for place in ("adapted/checkpoint_best.pt", "control/checkpoint_last.pt")
+    ]
+    assert updates[0] == updates[1] > 0
+    assert (output / "table.md").read_text() != table
     refused = run([*command, "--epochs", 2], check=False, environment={"GPUS": "0"})
     assert "holds a study with other settings (epochs: 1 then, 2 now)" in refused
-    assert (output / "table.md").read_text() == table
+    assert "| control |" in (output / "table.md").read_text()
