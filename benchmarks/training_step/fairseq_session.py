@@ -112,8 +112,10 @@ def configuration(words: list[str], fork: Path | None = None) -> Any:
 
     args = options.parse_args_and_arch(options.get_training_parser(), words)
     config = convert_namespace_to_omegaconf(args) if fork is None else authors_code.configuration(fork, args)
-    # fairseq takes --bf16 for a sign of a TPU and then cannot train anywhere else.
+    # fairseq takes --bf16 for a sign of a TPU and then cannot train anywhere else; the authors' criterion keeps a copy.
     config.common.tpu = False
+    if "tpu" in config.criterion:
+        config.criterion.tpu = False
     return config
 
 
