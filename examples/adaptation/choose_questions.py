@@ -59,10 +59,10 @@ def main() -> None:
     try:
         content = json.loads(arguments.source.read_text(encoding="utf-8"))
         kept = choose(content, arguments.answerable, arguments.first)
-    except ValueError as error:
+        with arguments.target.open("x", encoding="utf-8") as target:
+            json.dump(kept, target)
+    except (OSError, ValueError) as error:
         raise SystemExit(f"choose_questions.py: {arguments.source}: {error}") from error
-    with arguments.target.open("x", encoding="utf-8") as target:
-        json.dump(kept, target)
 
 
 if __name__ == "__main__":

@@ -63,6 +63,9 @@ def test_the_first_questions_of_a_file(tmp_path: Path) -> None:
     kept = [paragraphs[0], {**paragraphs[1], "qas": paragraphs[1]["qas"][:1]}]
     expected = {"version": "v2.0", "data": [{"title": "One", "paragraphs": kept}]}
     assert json.loads((tmp_path / "some.json").read_text()) == expected
+    output = run([*words, tmp_path / "some.json"], check=False)
+    assert "File exists" in output and "Traceback" not in output
+    assert json.loads((tmp_path / "some.json").read_text()) == expected
     output = run([*words, tmp_path / "none.json", "--first", "6"], check=False)
     assert "there are only 5 questions, and 6 are wanted" in output and not (tmp_path / "none.json").exists()
 
