@@ -24,6 +24,7 @@ from fairseq_maelm.corpus.vocabulary import (
     load_sentencepiece,
     write_dictionary,
 )
+from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.encoder import dictionary_fingerprint
 from fairseq_maelm.tasks.vocabulary import WORD_START, load_dictionary
 
@@ -92,7 +93,8 @@ def extend_vocabulary(
     processor = load_sentencepiece(data / MODEL_FILE)
     if (data / DICTIONARY_FILE).read_text(encoding="utf-8") != dictionary_text(processor):
         raise ValueError(f"{data / DICTIONARY_FILE} was not made from {MODEL_FILE} beside it, as `maelm prepare` does")
-    state = torch.load(checkpoint, map_location="cpu")
+    content = read_checkpoint(checkpoint)
+    state = {**content.state, "model": content.weights}
     _check(state, checkpoint, old_dictionary)
     words = count_words(processor, texts)
     merges = learn_merges(words, number, least_count, frozenset(old_dictionary.symbols))

@@ -5,14 +5,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Optional
 
-from fairseq import checkpoint_utils
 from torch import Tensor
 
 from fairseq_maelm.analysis.encoders import Vocabulary
 from fairseq_maelm.analysis.theorem import AttentionWeights, attention_weights
 from fairseq_maelm.data.tokenizer import TextTokenizer, open_tokenizer
+from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.hub import find_tokenizer
-from fairseq_maelm.models.maelm import MaelmModel, complete_config
+from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.tasks.vocabulary import MASK, load_dictionary, special_tokens
 
 # What the task's options, as the checkpoint holds them, say about the encoder's input in pretraining.
@@ -46,16 +46,11 @@ class CheckpointEncoder:
             )
         self._folder = str(folder)
         self._dictionary = load_dictionary(self._folder)
-        # How attention was computed in training is nothing to this machine.
-        state = checkpoint_utils.load_checkpoint_to_cpu(str(path), {"attention": "auto"}, load_on_all_ranks=False)
-        config = state["cfg"]
-        if "encoder.identity" not in state["model"]:
-            raise ValueError(f"{path} is not a checkpoint of the model maelm")
-        complete_config(config["model"])
-        fine_tuned = not any(key.startswith("lm_head.") for key in state["model"])
-        self._model = MaelmModel(config["model"], self._dictionary, predicts_masked_tokens=False).eval()
-        self._model.load_state_dict(state["model"], strict=True)
-        self._describe(config, fine_tuned)
+        checkpoint = read_checkpoint(path)
+        self._model = MaelmModel(checkpoint.config.model, self._dictionary, predicts_masked_tokens=False).eval()
+        fine_tuned = not checkpoint.predicts_masked_tokens
+        self._model.load_state_dict(checkpoint.weights, strict=True)
+        self._describe(checkpoint.config, fine_tuned)
 
     def _describe(self, config: Any, fine_tuned: bool) -> None:
         task, size = config["task"], config["model"]

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any, Optional
 
 import torch
-from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 
 from fairseq_maelm.data.encoder_view import EncoderView
 from fairseq_maelm.data.tokenizer import Tokenizer
 from fairseq_maelm.models.checkpoint import register_heads
+from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.hub import find_sentencepiece
-from fairseq_maelm.models.maelm import MaelmModel, complete_config
+from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.tasks.vocabulary import load_dictionary
 
 
@@ -65,20 +65,12 @@ def load_source(checkpoint: Path, data: Path) -> Source:
         FileNotFoundError: if the checkpoint, the dictionary or the sentencepiece model is missing.
         ValueError: if the checkpoint is not one of the model maelm or belongs to another vocabulary.
     """
-    if not checkpoint.is_file():
-        raise FileNotFoundError(f"there is no checkpoint {checkpoint}")
+    content = read_checkpoint(checkpoint)
     dictionary = load_dictionary(str(_dictionary_folder(checkpoint.parent, data)))
-    # How it was computed in training is nothing to this machine.
-    state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint), {"attention": "auto"}, load_on_all_ranks=False)
-    if "encoder.identity" not in state["model"]:
-        raise ValueError(f"{checkpoint} is not a checkpoint of the model maelm")
-    config = state["cfg"]
-    complete_config(config["model"])
-    pretrained = any(key.startswith("lm_head.") for key in state["model"])
-    model = MaelmModel(config["model"], dictionary, predicts_masked_tokens=pretrained)
-    model.precision = "fp32"
-    register_heads(model, state["model"])
-    model.load_state_dict(state["model"], strict=True, model_cfg=config["model"])
+    config = content.config
+    model = MaelmModel(config.model, dictionary, content.predicts_masked_tokens)
+    register_heads(model, content.weights)
+    model.load_state_dict(content.weights, strict=True, model_cfg=config.model)
     return Source(
         checkpoint=checkpoint,
         model=model.to(torch.float32).eval(),
@@ -87,7 +79,7 @@ def load_source(checkpoint: Path, data: Path) -> Source:
         data=data,
         config=config,
         view=_encoder_view(config["task"], model),
-        history=_history(state),
+        history=_history(content.state),
         manifest=_manifest(data),
     )
 

@@ -7,7 +7,6 @@ from typing import Any, Optional
 
 import numpy as np
 import torch
-from fairseq import checkpoint_utils
 from numpy.typing import NDArray
 from tqdm import tqdm
 
@@ -17,6 +16,7 @@ from fairseq_maelm.glue.layout import HIGHEST_SCORE, TASKS, submission_name
 from fairseq_maelm.glue.metrics import classification_figures, regression_figures
 from fairseq_maelm.models import hub
 from fairseq_maelm.models.checkpoint import classification_heads
+from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.hub import MaelmHubInterface
 
 HEAD = "sentence_classification_head"
@@ -42,18 +42,16 @@ def load_model(checkpoint: Path, folder: TaskFolder, head: str = HEAD) -> MaelmH
         FileNotFoundError: there is no such checkpoint.
         ValueError: the checkpoint has no head, one of another size, or another vocabulary.
     """
-    if not checkpoint.is_file():
-        raise FileNotFoundError(f"there is no checkpoint {checkpoint}")
     # First what was trained: another task's options would fail on this task's folder with words of their own.
-    state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint), load_on_all_ranks=False)
-    heads = classification_heads(state["model"])
+    content = read_checkpoint(checkpoint)
+    heads = classification_heads(content.weights)
     if head not in heads:
         raise ValueError(
             f"{checkpoint} has no head {head!r} (it has: {', '.join(heads) or 'none'}): fine-tune it on the task first"
         )
     outputs = heads[head][0]
     expected = 1 if folder.labels is None else len(folder.labels)
-    regression = bool(getattr(state["cfg"].task, "regression_target", False))
+    regression = bool(content.config.task.get("regression_target", False))
     if outputs != expected or regression != (folder.labels is None):
         raise ValueError(
             f"{checkpoint} was fine-tuned on another task: its head has {outputs} outputs, and {folder.task} needs "

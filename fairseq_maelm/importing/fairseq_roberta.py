@@ -1,27 +1,61 @@
 """fairseq's own RoBERTa checkpoints as sources: RoBERTa, XLM-R, CamemBERT and whatever `--arch roberta` has trained."""
 
 import json
+import re
+from argparse import Namespace
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Optional
 
 import torch
 import torch.nn.functional as F
-from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
-from fairseq.models.roberta import RobertaModel
+from fairseq.models.roberta import RobertaModel, base_architecture
 from torch import Tensor
 
 from fairseq_maelm.corpus.files import sha256_of
 from fairseq_maelm.corpus.imported import TOKENIZER_FILE
 from fairseq_maelm.corpus.vocabulary import MODEL_FILE
 from fairseq_maelm.importing.source import LAYER_NORM_EPS, Reference, Source, SourceVocabulary, refuse
+from fairseq_maelm.models.checkpoint_data import check_weights, declared_options, plain_sections, read_state, shown
+from fairseq_maelm.models.checkpoint_reader import check_depth, check_sizes
 from fairseq_maelm.models.roberta_weights import roberta_state
+from fairseq_maelm.tasks.vocabulary import load_dictionary
 
 # What fairseq's hub lays beside its RoBERTa: GPT-2's byte pairs, whose numbers are the symbols of dict.txt.
 GPT2_FILES = ("encoder.json", "vocab.bpe")
 
+# The only names that are taken from a checkpoint: RoBERTa's sizes, and the tasks that train it.
+_TASKS = ("masked_lm", "sentence_prediction")
+_ARCHITECTURES = ("roberta", "roberta_base", "roberta_large", "roberta_prenorm", "xlm")
+_ENCODER = "encoder.sentence_encoder"
+_SIZES = {
+    "encoder_embed_dim": (f"{_ENCODER}.embed_tokens.weight", 1),
+    "encoder_ffn_embed_dim": (f"{_ENCODER}.layers.0.fc1.weight", 0),
+}
+
 # The encoder of an MLM has seen <mask>, and goes on seeing it.
 _TASK_OPTIONS = {"masked_input": "kept", "leave_unmasked_prob": 0.1, "random_token_prob": 0.1}
+
+
+@dataclass
+class RobertaOptions:
+    """The options of a checkpoint that decide what fairseq's RoBERTa computes, once it is trained."""
+
+    encoder_layers: int
+    encoder_embed_dim: int
+    encoder_ffn_embed_dim: int
+    encoder_attention_heads: int
+    activation_fn: str
+    encoder_normalize_before: bool
+    layernorm_embedding: bool
+    encoder_learned_pos: bool
+    no_token_positional_embeddings: bool
+    no_scale_embedding: bool
+    untie_weights_roberta: bool
+    adaptive_input: bool
+    encoder_layers_to_keep: Optional[str]
 
 
 def open_checkpoint(path: Path, data: Optional[Path]) -> Source:
@@ -36,20 +70,17 @@ def open_checkpoint(path: Path, data: Optional[Path]) -> Source:
         ValueError: if it is no RoBERTa, or cannot be imported exactly.
     """
     folder = data or path.parent
+    state = read_state(path)
+    sections = plain_sections(state, path)
+    check_weights(state["model"], path)
+    _check_names(path, sections)
     if not (folder / "dict.txt").is_file():
         raise FileNotFoundError(
             f"there is no dict.txt in {folder}: give --data with the folder of the dictionary that the checkpoint was "
             "trained with"
         )
-    try:
-        (model,), _, task = checkpoint_utils.load_model_ensemble_and_task(
-            [str(path)], arg_overrides={"data": str(folder.resolve())}
-        )
-    except Exception as error:  # fairseq's errors for what it cannot read are of all kinds
-        raise ValueError(f"fairseq cannot read {path} with the dictionary in {folder}: {error}") from error
-    if not isinstance(model, RobertaModel):
-        raise refuse(path, f"it holds a {type(model).__name__} and not fairseq's RobertaModel")
-    model.eval().float()
+    dictionary = load_dictionary(str(folder))
+    model = _build(path, sections["model"], state["model"], dictionary)
     options = _model_options(path, model)
     state = model.state_dict()
     return Source(
@@ -57,10 +88,38 @@ def open_checkpoint(path: Path, data: Optional[Path]) -> Source:
         options=options,
         task_options=_TASK_OPTIONS,
         weights=roberta_state(state, options["encoder_layers"], model.encoder.sentence_encoder.padding_idx + 1),
-        vocabulary=_read_vocabulary(folder, task.source_dictionary),
+        vocabulary=_read_vocabulary(folder, dictionary),
         reference=_reference(model),
         facts={"files": {path.name: sha256_of(path)}},
     )
+
+
+def _check_names(path: Path, sections: dict[str, dict[str, Any]]) -> None:
+    """Refuse tasks and models other than RoBERTa's; fairseq would build any, and some evaluate their options."""
+    for section, names in (("task", _TASKS), ("model", _ARCHITECTURES)):
+        name = sections.get(section, {}).get("_name")
+        if name not in names:
+            raise refuse(path, f"its {section} is {shown(name)}, and only {', '.join(names)} are RoBERTa's")
+
+
+def _build(path: Path, options: dict[str, Any], weights: dict[str, Tensor], dictionary: Dictionary) -> RobertaModel:
+    """Build the source's model from its declared options, none larger than its weights, and load the weights."""
+    # fairseq called the encoder of its first RoBERTas a decoder.
+    renamed = {re.sub(r"^decoder\.", "encoder.", name): weight for name, weight in weights.items()}
+    args = Namespace(**declared_options(options, RobertaOptions, path, "model"))
+    base_architecture(args)
+    check_depth(path, "encoder_layers", args.encoder_layers, renamed, f"{_ENCODER}.layers.")
+    check_sizes(path, args, renamed, _SIZES)
+    # The table has rows in front that no token uses.
+    rows = len(renamed.get(f"{_ENCODER}.embed_positions.weight", ()))
+    args.max_positions = max(rows - dictionary.pad() - 1, 1)
+    try:
+        model = RobertaModel.build_model(args, SimpleNamespace(source_dictionary=dictionary))
+        model.load_state_dict(renamed, strict=True, model_cfg=args)
+    except Exception as error:  # fairseq's errors for what does not fit are of all kinds
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(f"fairseq cannot read {path} with this dict.txt: {reason}") from error
+    return model.eval().float()
 
 
 def _model_options(path: Path, model: RobertaModel) -> dict[str, Any]:

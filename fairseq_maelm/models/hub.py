@@ -1,12 +1,13 @@
 """The hub interface: a checkpoint in the hands of somebody who has sentences and no batches."""
 
 import os
+from pathlib import Path
 from typing import Any, List, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from fairseq import checkpoint_utils, tasks
+from fairseq import tasks
 from torch import Tensor, nn
 
 from fairseq_maelm.corpus.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
@@ -14,6 +15,7 @@ from fairseq_maelm.data.dataset import pad_rows
 from fairseq_maelm.data.encoder_view import EncoderView
 from fairseq_maelm.data.tokenizer import MASK, TextTokenizer, find_imported_tokenizer, open_tokenizer
 from fairseq_maelm.models.checkpoint import register_heads
+from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.hub_answers import AnswersQuestions
 from fairseq_maelm.models.hub_embedding import EmbedsTexts
 from fairseq_maelm.models.hub_prompts import ClassifiesByPrompt
@@ -209,11 +211,10 @@ def load(folder: str, checkpoint_file: str, data_folder: str = ".", **overrides:
 
     Raises:
         FileNotFoundError: if the checkpoint, the dictionary or the sentencepiece model is missing.
-        ValueError: if the checkpoint does not fit the data.
+        ValueError: if the checkpoint does not fit the data, is damaged, or holds what no honest checkpoint does; see
+            ``fairseq_maelm.models.checkpoint_reader``.
     """
     path = os.path.join(folder, checkpoint_file)
-    if not os.path.exists(path):
-        raise FileNotFoundError(f"there is no checkpoint {path}")
     data = os.path.abspath(os.path.join(folder, data_folder) if data_folder.startswith(".") else data_folder)
     config, task, model = load_model(path, data, **overrides)
     tokenizer = open_tokenizer(find_tokenizer(folder, data), task.source_dictionary)
@@ -231,18 +232,14 @@ def load_model(path: str, data: str, **overrides: Any) -> Tuple[Any, Any, MaelmM
         the checkpoint's whole configuration, its task and the model. An encoder that was imported without a prediction
         head gets none.
     """
-    # How it was computed in training is nothing to this machine.
-    overrides = {"attention": "auto", "precision": "fp32", **overrides, "data": data}
-    state = checkpoint_utils.load_checkpoint_to_cpu(path, overrides, load_on_all_ranks=False)
-    config = state["cfg"]
+    checkpoint = read_checkpoint(Path(path), {**overrides, "data": data})
+    config = checkpoint.config
     task = tasks.setup_task(config.task, from_checkpoint=True)
-    if not any(key.startswith("lm_head.") for key in state["model"]):
+    if not checkpoint.predicts_masked_tokens:
         task.predicts_masked_tokens = False
     model = task.build_model(config.model, from_checkpoint=True)
-    if not isinstance(model, MaelmModel):
-        raise ValueError(f"{path} holds a {type(model).__name__} and no MaelmModel")
-    register_heads(model, state["model"])
-    model.load_state_dict(state["model"], strict=True, model_cfg=config.model)
+    register_heads(model, checkpoint.weights)
+    model.load_state_dict(checkpoint.weights, strict=True, model_cfg=config.model)
     return config, task, model
 
 

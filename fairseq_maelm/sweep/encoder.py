@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq import checkpoint_utils
-
-from fairseq_maelm.models.maelm import complete_config
+from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 
 __all__ = ["Encoder", "read_encoder", "schedule"]
 
@@ -45,20 +43,12 @@ def read_encoder(checkpoint: Path) -> Encoder:
         FileNotFoundError: there is no such file.
         ValueError: it is no checkpoint of our model.
     """
-    if not checkpoint.is_file():
-        raise FileNotFoundError(f"there is no checkpoint {checkpoint}")
-    try:
-        state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))
-        config: Any = state["cfg"].model
-    except Exception as error:  # torch, pickle and fairseq each have errors of their own for a file of another kind
-        raise ValueError(f"{checkpoint} cannot be read as a checkpoint of fairseq: {error}") from error
-    if not str(getattr(config, "_name", "")).startswith("maelm"):
-        raise ValueError(f"{checkpoint} holds the model {getattr(config, '_name', 'unknown')}, not maelm")
-    complete_config(config)
+    content = read_checkpoint(checkpoint)
+    config = content.config.model
     named = {field.replace("_", "-"): getattr(config, field) for field in _FIELDS}
     drawn = {field.replace("_", "-"): getattr(config, field) for field in _DRAWN}
     options = {"arch": str(config._name), **{name: _plain(value) for name, value in named.items()}}
-    return Encoder(options, drawn, int(state["model"]["encoder.identity"][0]))
+    return Encoder(options, drawn, int(content.weights["encoder.identity"][0]))
 
 
 def _plain(value: Any) -> Any:

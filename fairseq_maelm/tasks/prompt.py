@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 import numpy as np
-from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.tasks import register_task
@@ -19,6 +18,7 @@ from fairseq_maelm.criterions.collected import log_collected
 from fairseq_maelm.data.dataset import Symbols
 from fairseq_maelm.data.encoder_view import ENCODER_POSITIONS, MASKED_INPUTS, EncoderView
 from fairseq_maelm.data.tokenizer import Tokenizer
+from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.prompting.dataset import PromptDataset
 from fairseq_maelm.prompting.features import Prompter
 from fairseq_maelm.prompting.metrics import compute_metrics
@@ -89,7 +89,7 @@ def complete_view(cfg: Any) -> EncoderView:
     pretraining: Any = None
     # Only while training starts; what is stored in checkpoints holds no path.
     if cfg.finetune_from_model:
-        pretraining = checkpoint_utils.load_checkpoint_to_cpu(cfg.finetune_from_model)["cfg"].task
+        pretraining = read_checkpoint(Path(cfg.finetune_from_model)).config.task
         cfg.finetune_from_model = None
     if str(cfg.masked_input) == _AS_PRETRAINED:
         cfg.masked_input = str(getattr(pretraining, "masked_input", "dropped"))

@@ -1,0 +1,200 @@
+"""A checkpoint file as inert data: tensors, and settings that are numbers, strings, lists and tables of these.
+
+Nothing in this module, or behind it, builds an object that the file names, resolves a reference or evaluates a string.
+"""
+
+import argparse
+import math
+import pickle
+import re
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, Dict, Iterator, Union, get_args, get_origin, get_type_hints
+from zipfile import ZIP_STORED, BadZipFile, ZipFile, is_zipfile
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["CheckpointError", "check_weights", "declared_options", "plain_sections", "read_state", "shown"]
+
+# Settings nest three deep in fairseq's own configuration.
+_DEEPEST = 20
+_LONGEST_STRING = 1_000_000
+# Seeds are the largest numbers among the options.
+_LARGEST_NUMBER = 2**32
+# How an old checkpoint's flat options name their parts.
+_FLAT_NAMES = {"task": "task", "model": "arch"}
+
+
+class CheckpointError(ValueError):
+    """A checkpoint is damaged, is of another kind, or holds what no honest checkpoint does; the message is one line."""
+
+
+def shown(value: Any) -> str:
+    """Return a value of a file for a message: one line of printable ASCII, cut to 60 characters."""
+    try:
+        text = ascii(value)
+    except Exception:  # nested too deep to be written out
+        text = type(value).__name__
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def read_state(path: Path) -> Dict[str, Any]:
+    """Read a file that torch.save wrote, without running anything that is in it.
+
+    Returns:
+        the dictionary that the file holds: tensors, plain values and ``argparse.Namespace``.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        CheckpointError: the file is damaged, or holds anything else.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no checkpoint {path}")
+    _check_archive(path)
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # for a damaged or hostile file torch and pickle raise errors of every kind
+        raise CheckpointError(f"{path} cannot be read as a checkpoint: {_reason(error)}") from None
+    if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
+        raise CheckpointError(f'{path} is not a checkpoint of fairseq: it holds no weights under "model"')
+    return state
+
+
+def _check_archive(path: Path) -> None:
+    """Refuse archives with compressed records: torch writes none, and a small file could fill the memory."""
+    try:
+        if not is_zipfile(path):
+            return
+        with ZipFile(path) as archive:
+            compressed = [entry.filename for entry in archive.infolist() if entry.compress_type != ZIP_STORED]
+    except (BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        raise CheckpointError(f"{path} is damaged: {_reason(error)}") from None
+    if compressed:
+        raise CheckpointError(f"{path} holds the compressed record {shown(compressed[0])}, which torch never writes")
+
+
+def _reason(error: Exception) -> str:
+    """Say in one line why a file is refused; torch's own messages are pages of advice, with the cause inside."""
+    text = str(error)
+    if isinstance(error, pickle.UnpicklingError):
+        text = text.partition("WeightsUnpickler error:")[2] or text
+        named = re.search(r"GLOBAL ([^\s`,;]+)", text)
+        if named:
+            return f"it holds {shown(named[1])[1:-1]}, which is no plain data and is not loaded"
+    text = " ".join(text.strip().partition("\n")[0].split()) or type(error).__name__
+    return text if len(text) <= 150 else f"{text[:147]}..."
+
+
+def plain_sections(state: Dict[str, Any], path: Path) -> Dict[str, Dict[str, Any]]:
+    """Return the configuration of a checkpoint: section -> option -> value.
+
+    Sections are those of fairseq's configuration, such as "task" and "model". A checkpoint of an old fairseq has one
+    flat list of options, which is then the content of both of them.
+
+    Raises:
+        CheckpointError: there is no configuration, or it holds anything but plain values without references.
+    """
+    for kind in ("cfg", "args"):
+        content = state.get(kind)
+        if content is None:
+            continue
+        plain = _plain(content, path, kind, 0)
+        if not isinstance(plain, dict):
+            raise CheckpointError(f"{path} holds {shown(content)} as its configuration and not a table of options")
+        if kind == "args":
+            return {section: {**plain, "_name": plain.get(name)} for section, name in _FLAT_NAMES.items()}
+        return {name: section for name, section in plain.items() if isinstance(section, dict)}
+    raise CheckpointError(f"{path} holds no configuration, so nobody can tell which model its weights belong to")
+
+
+def _plain(value: Any, path: Path, place: str, depth: int) -> Any:
+    """Return a copy of a setting in which namespaces have become tables."""
+    if depth > _DEEPEST:
+        raise CheckpointError(f"{path} holds a configuration that is nested more than {_DEEPEST} deep")
+    if isinstance(value, argparse.Namespace):
+        value = vars(value)
+    if type(value) is dict:
+        wrong = next((key for key in value if type(key) not in (str, int) or "${" in str(key)), None)
+        if wrong is not None:
+            raise CheckpointError(f"{path} holds {shown(wrong)} as the name of an option in {place}")
+        return {str(key): _plain(item, path, f"{place}.{shown(key)[1:-1]}", depth + 1) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return [_plain(item, path, place, depth + 1) for item in value]
+    if type(value) is str and "${" in value:
+        raise CheckpointError(f"{path} holds a reference in {place}, which is not resolved: {shown(value)}")
+    if type(value) is str and len(value) > _LONGEST_STRING:
+        raise CheckpointError(f"{path} holds a string of {len(value):,} characters in {place}")
+    if value is None or type(value) in (str, bool, int, float):
+        return value
+    raise CheckpointError(f"{path} holds {shown(value)} in {place}, which is neither a number nor a string")
+
+
+def declared_options(options: Mapping[str, Any], dataclass: type, path: Path, section: str) -> Dict[str, Any]:
+    """Pick the options that a dataclass declares, each of its declared type; others mean nothing and are left out.
+
+    Args:
+        options: name -> plain value.
+        dataclass: of fairseq's kind.
+        path: of the checkpoint, for messages.
+        section: whose options they are, for messages.
+
+    Raises:
+        CheckpointError: an option has a value that its type does not allow.
+    """
+    chosen = {}
+    for name, kind in get_type_hints(dataclass).items():
+        if name in options and not name.startswith("_"):
+            if not _fits(options[name], kind):
+                raise CheckpointError(
+                    f"{path} holds {shown(options[name])} as {section}.{name}, which must be {_describe(kind)}"
+                )
+            chosen[name] = options[name]
+    return chosen
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if get_origin(kind) is Union:
+        return any(_fits(value, each) for each in get_args(kind))
+    if kind is float:
+        return type(value) in (int, float) and not math.isnan(value)
+    if kind is int:
+        return type(value) is int and abs(value) <= _LARGEST_NUMBER
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return type(value) is str and value in {str(member.value) for member in kind}
+    return type(value) is kind and value != "???"
+
+
+def _describe(kind: Any) -> str:
+    if get_origin(kind) is Union:
+        return " or ".join(_describe(each) for each in get_args(kind))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return "one of " + ", ".join(str(member.value) for member in kind)
+    names = {int: f"a whole number up to {_LARGEST_NUMBER}", float: "a number", str: "a string"}
+    return names.get(kind, "True or False" if kind is bool else "empty")
+
+
+def check_weights(weights: Dict[str, Any], path: Path) -> None:
+    """Refuse weights that are not ordinary tensors, each with all of its numbers in the file.
+
+    Raises:
+        CheckpointError: names the first that is not.
+    """
+    for name, tensor in weights.items():
+        if type(name) is not str or not re.fullmatch(r"[\w.:\- ]{1,300}", name):
+            raise CheckpointError(f"{path} holds {shown(name)} as the name of a weight")
+        if type(tensor) not in (Tensor, nn.Parameter) or tensor.layout != torch.strided or tensor.device.type != "cpu":
+            raise CheckpointError(f"{path} holds something else than an ordinary tensor as {name}")
+        if not (tensor.is_floating_point() or tensor.dtype in (torch.int64, torch.int32, torch.bool)):
+            raise CheckpointError(f"{path} holds {name} as {tensor.dtype}")
+        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise CheckpointError(
+                f"{path} holds {name} with {tensor.numel():,} numbers, most of which are not in the file"
+            )
+
+
+def numbered(weights: Dict[str, Tensor], prefix: str) -> Iterator[int]:
+    """Yield the numbers of the layers whose weights are called ``prefix`` and a number."""
+    pattern = re.compile(re.escape(prefix) + r"(\d{1,6})\.")
+    yield from {int(found[1]) for found in map(pattern.match, weights) if found}
