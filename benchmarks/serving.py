@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.export.run import ExportSettings, export
+from fairseq_maelm.hf import open_pretrained
 from fairseq_maelm.importing.checkpoint import save, untrained_state
 from fairseq_maelm.libraries import import_transformers
 from fairseq_maelm.models.config import MaelmModelConfig, complete_config
@@ -94,10 +95,7 @@ def open_contender(name: str, checkpoint: Path, data: Path, folder: Path, thread
     if name == "hub":
         interface = MaelmModel.from_pretrained(str(checkpoint.parent), checkpoint.name, str(data.resolve()))
         return torch.inference_mode()(lambda tokens: interface.extract_features(torch.from_numpy(tokens)))
-    transformers = import_transformers()
-    import fairseq_maelm.hf  # noqa: F401  (registers the classes)
-
-    model = transformers.AutoModel.from_pretrained(folder / name, local_files_only=True).eval()
+    model = open_pretrained("AutoModel", folder / name).eval()
 
     def encode(tokens: np.ndarray) -> Any:
         batch = torch.from_numpy(tokens)

@@ -5,7 +5,6 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from fairseq import checkpoint_utils
 from steps import once, run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -13,6 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "examples" / "finetuning"))
 
 from task_options import encoder_options  # noqa: E402
+
+from fairseq_maelm.models.checkpoint_reader import read_checkpoint  # noqa: E402
 
 # What a checkpoint is besides its encoder, and how it was trained: adaptation goes on in the same way.
 MODEL_FIELDS = ("decoder_layers", "decoder_attention", "decoder_embed_dim", "decoder_ffn_embed_dim",
@@ -24,7 +25,7 @@ TASK_FIELDS = ("masked_input", "encoder_mask_fraction", "encoder_positions", "ma
 
 def training_options(checkpoint: Path) -> list[str]:
     """The options that build the checkpoint's model and mask as in its pretraining."""
-    config: Any = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["cfg"]
+    config = read_checkpoint(checkpoint).config
     options = encoder_options(checkpoint)
     for part, fields in ((config.model, MODEL_FIELDS), (config.task, TASK_FIELDS)):
         for field in fields:
@@ -77,7 +78,7 @@ def go_on_with_general_text(args: Namespace, adapted: Path) -> Path:
     done = args.output / "control.done"
 
     def work() -> None:
-        updates = checkpoint_utils.load_checkpoint_to_cpu(str(adapted))["optimizer_history"][-1]["num_updates"]
+        updates = read_checkpoint(adapted).state["optimizer_history"][-1]["num_updates"]
         command = _pretraining(args, args.data, args.checkpoint, save_dir, updates)
         run(command, args.output / "logs" / "control.log")
         done.touch()

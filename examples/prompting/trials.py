@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import checkpoint_utils
 
 # The package is found beside the examples when it is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -17,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from study import visible
 
-from fairseq_maelm.models.maelm import complete_config
+from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.prompting.prompts import BUILT_IN, Prompt
 from fairseq_maelm.sweep.jobs import Job, Process, is_finished, read_json
 
@@ -103,11 +102,7 @@ class Trial:
 @cache
 def model_config(checkpoint: Path) -> Any:
     """Return the complete configuration of the checkpoint's model."""
-    config: Any = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["cfg"].model
-    if not str(getattr(config, "_name", "")).startswith("maelm"):
-        raise ValueError(f"{checkpoint} holds the model {getattr(config, '_name', 'unknown')}, not maelm")
-    complete_config(config)
-    return config
+    return read_checkpoint(checkpoint).config.model
 
 
 def model_options(config: Any, with_decoder: bool) -> list[str]:

@@ -94,8 +94,9 @@ def extend_vocabulary(
     if (data / DICTIONARY_FILE).read_text(encoding="utf-8") != dictionary_text(processor):
         raise ValueError(f"{data / DICTIONARY_FILE} was not made from {MODEL_FILE} beside it, as `maelm prepare` does")
     content = read_checkpoint(checkpoint)
+    if int(content.weights[_IDENTITY][0]) != dictionary_fingerprint(old_dictionary):
+        raise ValueError(f"{checkpoint} was trained with another vocabulary than that of the data folder")
     state = {**content.state, "model": content.weights}
-    _check(state, checkpoint, old_dictionary)
     words = count_words(processor, texts)
     merges = learn_merges(words, number, least_count, frozenset(old_dictionary.symbols))
     if not merges:
@@ -122,14 +123,6 @@ def _write(output: Path, model: bytes, merges: Sequence[Merge], state: dict[str,
     extend_state(state, parts, dictionary_fingerprint(new_dictionary))
     torch.save(state, partial / CHECKPOINT_FILE)
     os.replace(partial, output)
-
-
-def _check(state: dict[str, Any], checkpoint: Path, dictionary: Any) -> None:
-    parameters = state.get("model", {})
-    if _IDENTITY not in parameters:
-        raise ValueError(f"{checkpoint} is no checkpoint of the model maelm")
-    if int(parameters[_IDENTITY][0]) != dictionary_fingerprint(dictionary):
-        raise ValueError(f"{checkpoint} was trained with another vocabulary than that of the data folder")
 
 
 def extend_state(state: dict[str, Any], parts: Sequence[Sequence[int]], fingerprint: int) -> None:

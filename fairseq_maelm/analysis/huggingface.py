@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from fairseq_maelm.analysis.encoders import Vocabulary
 from fairseq_maelm.analysis.theorem import AttentionWeights, attention_weights
-from fairseq_maelm.libraries import import_transformers
 
 # Families whose first position is pad + 1, so that their tables have that many rows more than positions.
 _OFFSET_POSITIONS = {"roberta", "xlm-roberta", "camembert", "mpnet"}
@@ -29,12 +28,9 @@ class HuggingFaceEncoder:
     """
 
     def __init__(self, path: Path) -> None:
-        transformers = import_transformers()
-        try:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True)
-            model = transformers.AutoModel.from_pretrained(path, local_files_only=True)
-        except (OSError, ValueError, KeyError, ImportError) as error:
-            raise ValueError(f"transformers cannot read {path}: {error}") from error
+        from fairseq_maelm.hf import open_pretrained  # brings transformers along
+
+        tokenizer, model = open_pretrained("AutoTokenizer", path), open_pretrained("AutoModel", path)
         self._model: nn.Module = model.eval().float()
         self._tokenizer = tokenizer
         self.vocabulary = _vocabulary(tokenizer, model.config, path)

@@ -154,11 +154,10 @@ def open_model(folder: Path, content: Content, strict: bool = True) -> Any:
     Raises:
         ValueError: if it opens as another class, or weights are missing or superfluous.
     """
-    transformers = _transformers()
-    auto_class = getattr(transformers, content.auto_class)
-    options = {"local_files_only": True, "trust_remote_code": False, "output_loading_info": True}
-    with _quiet(transformers):
-        model, report = auto_class.from_pretrained(folder, **options)
+    from fairseq_maelm.hf import open_pretrained  # brings transformers along
+
+    with _quiet(import_transformers()):
+        model, report = open_pretrained(content.auto_class, folder, output_loading_info=True)
     if type(model).__name__ != content.class_name:
         raise ValueError(f"transformers opens {folder} as {type(model).__name__} and not as {content.class_name}")
     wrong = {kind: sorted(map(str, names)) for kind, names in report.items() if kind.endswith("keys") and names}
@@ -182,13 +181,6 @@ def _quiet(transformers: Any) -> Iterator[None]:
             logging_of.enable_progress_bar()
 
 
-def _transformers() -> Any:
-    """The library, knowing our classes: otherwise it asks whether to run the folder's code."""
-    import fairseq_maelm.hf  # noqa: F401  (registers the classes)
-
-    return import_transformers()
-
-
 def verify_tokenizer(source: Source, folder: Path) -> dict[str, str]:
     """Compare the folder's tokenizer, as transformers opens it, with fairseq's.
 
@@ -198,8 +190,9 @@ def verify_tokenizer(source: Source, folder: Path) -> dict[str, str]:
     Raises:
         ValueError: if any other text does, or sequences are put together in another way.
     """
-    options = {"local_files_only": True, "trust_remote_code": False}
-    tokenizer = _transformers().AutoTokenizer.from_pretrained(folder, **options)
+    from fairseq_maelm.hf import open_pretrained
+
+    tokenizer = open_pretrained("AutoTokenizer", folder)
     expected = source.tokenizer.encode
 
     def found(text: str) -> list[int]:

@@ -4,6 +4,9 @@
 needs fairseq.
 """
 
+from pathlib import Path
+from typing import Any
+
 from fairseq_maelm.libraries import import_transformers
 
 transformers = import_transformers()
@@ -37,4 +40,24 @@ def _register() -> None:
 
 _register()
 
-__all__ = ["AUTO_CLASSES", "MaelmConfig", *(model.__name__ for model in AUTO_CLASSES.values())]
+
+def open_pretrained(auto_class: str, folder: Path, **options: Any) -> Any:
+    """Open a local folder with one of transformers' auto classes, without downloading and without code of the folder.
+
+    Args:
+        auto_class: such as "AutoModel" or "AutoTokenizer".
+        folder: that ``save_pretrained`` or ``maelm export`` wrote.
+        options: of ``from_pretrained``.
+
+    Raises:
+        ValueError: transformers cannot read the folder, or only by running its code; the message is one line.
+    """
+    safely = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        return getattr(transformers, auto_class).from_pretrained(folder, **options, **safely)
+    except Exception as error:  # for damaged and for foreign folders transformers raises errors of every kind
+        reason = " ".join(str(error).split())
+        raise ValueError(f"transformers cannot read {folder}: {reason[:300] or type(error).__name__}") from error
+
+
+__all__ = ["AUTO_CLASSES", "MaelmConfig", *(model.__name__ for model in AUTO_CLASSES.values()), "open_pretrained"]

@@ -18,7 +18,6 @@ from fairseq_maelm.importing.huggingface_config import (
 from fairseq_maelm.importing.huggingface_vocabulary import read_vocabulary
 from fairseq_maelm.importing.huggingface_weights import FINE_TUNED_HEADS, convert_weights, read_weights
 from fairseq_maelm.importing.source import Reference, Source
-from fairseq_maelm.libraries import import_transformers
 
 
 def open_folder(folder: Path) -> Source:
@@ -30,7 +29,6 @@ def open_folder(folder: Path) -> Source:
     """
     config = read_config(folder)
     check_config(folder, config)
-    transformers = import_transformers()
     theirs, files = read_weights(folder)
     weights = convert_weights(folder, config, theirs)
     rows, pad = len(weights["encoder.embed_tokens.weight"]), int(config.get("pad_token_id", 1))
@@ -39,8 +37,8 @@ def open_folder(folder: Path) -> Source:
         options=model_options(config),
         task_options=task_options(config),
         weights=weights,
-        vocabulary=read_vocabulary(folder, rows, pad, transformers),
-        reference=_reference(folder, config, weights, transformers),
+        vocabulary=read_vocabulary(folder, rows, pad),
+        reference=_reference(folder, config, weights),
         facts={
             "model_type": config["model_type"],
             "architectures": config.get("architectures"),
@@ -49,14 +47,11 @@ def open_folder(folder: Path) -> Source:
     )
 
 
-def _reference(folder: Path, config: dict[str, Any], weights: dict[str, Tensor], transformers: Any) -> Reference:
+def _reference(folder: Path, config: dict[str, Any], weights: dict[str, Tensor]) -> Reference:
     kind, pad = _auto_class(weights), int(config.get("pad_token_id", 1))
-    if config["model_type"] == "maelm":
-        import fairseq_maelm.hf  # noqa: F401  (registers the classes)
-    try:
-        model = getattr(transformers, kind).from_pretrained(folder, local_files_only=True).eval().float()
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        raise ValueError(f"transformers cannot read {folder}: {error}") from error
+    from fairseq_maelm.hf import open_pretrained  # brings transformers along
+
+    model = open_pretrained(kind, folder).eval().float()
 
     def call(part: nn.Module) -> Callable[[Tensor], Any]:
         return torch.no_grad()(lambda tokens: part(input_ids=tokens, attention_mask=tokens.ne(pad).long()))

@@ -29,7 +29,7 @@ _ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
-def read_vocabulary(folder: Path, rows: int, pad: int, transformers: Any) -> SourceVocabulary:
+def read_vocabulary(folder: Path, rows: int, pad: int) -> SourceVocabulary:
     """Order the rows of a model's embedding table as a fairseq dictionary does.
 
     Where the folder already has <s>, <pad>, </s> and <unk> in front and <mask> at the end, as the RoBERTas and MPNet
@@ -40,12 +40,11 @@ def read_vocabulary(folder: Path, rows: int, pad: int, transformers: Any) -> Sou
         folder: of the model.
         rows: V, of the embedding table.
         pad: the model's number of the padding symbol.
-        transformers: the package, for folders without tokenizer.json.
 
     Raises:
         ValueError: if there is no tokenizer, it lacks a special symbol, or it does not belong to the model.
     """
-    tokenizer = _open_tokenizer(folder, transformers)
+    tokenizer = _open_tokenizer(folder)
     numbers: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
     if max(numbers.values()) >= rows:
         raise refuse(folder, f"its tokenizer has token {max(numbers.values())} and its model only {rows} embeddings")
@@ -73,16 +72,17 @@ def _has_json(folder: Path) -> bool:
     return (folder / TOKENIZER_FILE).is_file()
 
 
-def _open_tokenizer(folder: Path, transformers: Any) -> Any:
+def _open_tokenizer(folder: Path) -> Any:
     if _has_json(folder):
         from tokenizers import Tokenizer
 
         # Not through transformers, which may take another class than the file's for a model of this kind.
         return Tokenizer.from_file(str(folder / TOKENIZER_FILE))
+    from fairseq_maelm.hf import open_pretrained
+
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        return tokenizer.backend_tokenizer
-    except Exception as error:  # transformers has many errors for a folder without tokenizer
+        return open_pretrained("AutoTokenizer", folder).backend_tokenizer
+    except (ValueError, AttributeError) as error:  # the latter from tokenizers that are written in Python
         raise ValueError(
             f"transformers finds no tokenizer in {folder} ({error}): put {TOKENIZER_FILE} or {MODEL_FILE} there"
         ) from error

@@ -22,7 +22,7 @@ from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.prompting.dataset import PromptDataset
 from fairseq_maelm.prompting.features import Prompter
 from fairseq_maelm.prompting.metrics import compute_metrics
-from fairseq_maelm.prompting.prompts import find_prompt
+from fairseq_maelm.prompting.prompts import BUILT_IN, find_prompt
 from fairseq_maelm.prompting.tables import Example, read_table
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.tasks.vocabulary import MASK, SENTENCEPIECE_MODEL, load_dictionary
@@ -135,8 +135,13 @@ class MaelmPromptTask(EncoderTask):
         self.encoder_view = view
 
     @classmethod
-    def setup_task(cls, cfg: Any, **unused: Any) -> "MaelmPromptTask":
+    def setup_task(cls, cfg: Any, from_checkpoint: bool = False, **unused: Any) -> "MaelmPromptTask":
         """Load the vocabulary and the prompt and build the task; called by fairseq."""
+        if from_checkpoint:
+            # A checkpoint holds its prompt itself; one from a stranger must not have files opened.
+            cfg.finetune_from_model = None
+            if not str(cfg.prompt).lstrip().startswith("{") and cfg.prompt not in BUILT_IN:
+                raise ValueError(f"the checkpoint does not hold its prompt, but the name {cfg.prompt[:60]!a}")
         dictionary = load_dictionary(cfg.data)
         path = os.path.join(cfg.data, SENTENCEPIECE_MODEL)
         if not os.path.exists(path):

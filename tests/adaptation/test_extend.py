@@ -8,6 +8,7 @@ import pytest
 import sentencepiece
 import torch
 from end_to_end.toy import TOPICS, run, toy_data
+from export.checkpoints import write_checkpoint
 from support import model_config
 
 from fairseq_maelm import MaelmModel
@@ -27,13 +28,9 @@ GENERAL = " ".join(word for words in TOPICS["sea"] for word in words) + ", The t
 def extended(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     """The old data folder, an old checkpoint, and the new folder."""
     folder = tmp_path_factory.mktemp("extended")
-    dictionary = load_dictionary(str(toy_data))
-    torch.manual_seed(0)
-    model = MaelmModel(model_config(), dictionary)
-    for parameter in model.parameters():
-        parameter.data = torch.randn_like(parameter) * 0.3
-    state: dict[str, Any] = {"model": model.state_dict(), "last_optimizer_state": {"state": 1}}
-    torch.save(state, folder / "old.pt")
+    write_checkpoint(folder / "old.pt", toy_data)
+    state: dict[str, Any] = torch.load(folder / "old.pt")
+    torch.save({**state, "last_optimizer_state": {"state": 1}}, folder / "old.pt")
     (folder / "domain.txt").write_text("\n\n".join(DOMAIN), encoding="utf-8")
     command = ["maelm", "extend-vocabulary", folder / "domain.txt", "--data", toy_data, "--checkpoint"]
     output = run([*command, folder / "old.pt", "--pieces", 30, "--least-count", 20, "--output", folder / "new"])
@@ -112,7 +109,7 @@ def test_what_cannot_be_extended_is_explained(
     with pytest.raises(ValueError, match="at least one piece"):
         extend_vocabulary(data, checkpoint, [text], 0, 9, tmp_path / "out")
     torch.save({"model": {}}, tmp_path / "other.pt")
-    with pytest.raises(ValueError, match="is no checkpoint of the model maelm"):
+    with pytest.raises(ValueError, match="holds no configuration"):
         extend_vocabulary(data, tmp_path / "other.pt", [text], 5, 1, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -9,9 +9,9 @@ import torch
 
 from fairseq_maelm.analysis.collect import CollectSettings, collect
 from fairseq_maelm.analysis.encoders import open_encoder
-from fairseq_maelm.analysis.huggingface import import_transformers
 from fairseq_maelm.analysis.sequences import TextBlocks
 from fairseq_maelm.analysis.theorem import attend_only
+from fairseq_maelm.libraries import import_transformers
 
 pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")

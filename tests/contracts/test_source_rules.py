@@ -87,6 +87,22 @@ def postponed_annotations(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, "postponed annotations beside a FairseqDataclass"
 
 
+def runs_what_a_file_says(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Strings are not evaluated, and files from elsewhere are read as data, by the functions that are made for it."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        options = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+        if called == "eval" or called.split(".")[-1] in ("load_checkpoint_to_cpu", "load_model_ensemble"):
+            yield node.lineno, called
+        if called == "torch.load" and options.get("weights_only") != "True":
+            yield node.lineno, "torch.load without weights_only=True"
+        safely = options.get(None) == "safely" or options.get("trust_remote_code") == "False"
+        if called.endswith(".from_pretrained") and not safely:
+            yield node.lineno, f"{called} without trust_remote_code=False"
+
+
 Rule = Callable[[ast.Module], Iterator[tuple[int, str]]]
 
 # Each rule of the package with a text that it must refuse and one that it must accept.
@@ -98,6 +114,7 @@ RULES: dict[Rule, tuple[str, str]] = {
         "def f():\n" + "    a = 1\n" * (LONGEST_FUNCTION - 1),
     ),
     missing_docstrings: ('"""Module."""\ndef f():\n    return 1', '"""Module."""\ndef _f():\n    return 1'),
+    runs_what_a_file_says: ("torch.load(path)", "torch.load(path, weights_only=True)"),
     postponed_annotations: (
         "from __future__ import annotations\n@dataclass\nclass Config(FairseqDataclass):\n    a: int = 0",
         "from __future__ import annotations\n@dataclass\nclass Config:\n    a: int = 0",

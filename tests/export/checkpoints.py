@@ -84,7 +84,7 @@ def write_checkpoint(
             "_name": None,
             "common": {"seed": 1, "fp16": False},
             "model": {"_name": "maelm_tiny", **{name: str_or_number(value) for name, value in options.items()}},
-            "task": {**_task_defaults(data), **(task or {})},
+            "task": {**_task_defaults(data), **_of_sentences(heads, config), **(task or {})},
             "optimization": {"lr": [0.001], "update_freq": [2], "max_update": 30},
             "dataset": {"batch_size": 8, "max_tokens": None},
             "checkpoint": {"best_checkpoint_metric": "loss"},
@@ -98,6 +98,20 @@ def write_checkpoint(
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save(state, path)
     return model.eval()
+
+
+def _of_sentences(heads: tuple[str, ...], config: Any) -> dict[str, Any]:
+    """What fairseq's sentence_prediction says of its head."""
+    sentence = [head for head in heads if HEADS[head][0] == "sentence"]
+    return {
+        name: value
+        for head in sentence
+        for name, value in {
+            "num_classes": HEADS[head][1],
+            "classification_head_name": head,
+            "max_positions": config.max_positions,
+        }.items()
+    }
 
 
 def str_or_number(value: Any) -> Any:

@@ -164,7 +164,7 @@ def test_base_shape_has_equal_states(data: Path, tmp_path: Path) -> None:
     ],
 )
 def test_heads_score_as_before(form: str, head: str, architecture: str, data: Path, tmp_path: Path) -> None:
-    task = {"_name": "maelm_squad" if head == "spans" else "somebody's task"}
+    task = {"_name": {"spans": "maelm_squad", "tags": "maelm_tagging"}.get(head, "sentence_prediction")}
     done = exported(tmp_path, data, form, scale=0.2, task=task, heads=(head,), **MPNET_BUCKETS)
     assert done.content.architecture == architecture
     tokenizer, model = opened(done)

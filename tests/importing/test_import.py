@@ -316,7 +316,7 @@ def test_checkpoints_without_dictionary_or_of_other_models_are_refused(tmp_path:
     refused(checkpoint, tmp_path / "imported", "there is no dict.txt")
     refused(checkpoint, tmp_path / "imported", "activation", tmp_path)
     (tmp_path / "bad.pt").write_bytes(b"no checkpoint")
-    refused(tmp_path / "bad.pt", tmp_path / "imported", "fairseq cannot read")
+    refused(tmp_path / "bad.pt", tmp_path / "imported", "cannot be read as a checkpoint")
 
 
 def test_what_is_there_is_left_alone(roberta: Path, tmp_path: Path) -> None:

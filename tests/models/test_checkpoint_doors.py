@@ -1,0 +1,173 @@
+"""Hostile checkpoints at every door: none runs code, gives a secret away or hangs, and each is answered by one line."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from export.checkpoints import train_vocabulary, write_checkpoint
+from fairseq import checkpoint_utils, models
+from hostile import MARKER, SECRET, Hostile, expression, hostile_checkpoints
+
+from fairseq_maelm import MaelmModel
+from fairseq_maelm.cli import main
+from fairseq_maelm.models.checkpoint_reader import read_checkpoint
+from fairseq_maelm.sweep.encoder import read_encoder
+from fairseq_maelm.tasks.prompt import MaelmPromptTaskConfig, complete_view
+
+HONEST = "honest.pt"
+# All of them read a checkpoint by the same function, which gets every file through the hub; importing has its own.
+ONE_IN = 5
+
+
+class Place:
+    """A folder with an honest checkpoint, its data, what the commands need besides, and the hostile files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data = train_vocabulary(folder / "data")
+        write_checkpoint(folder / HONEST, self.data)
+        self.marker = folder / MARKER
+        (folder / "text.txt").write_text("The harbour is old.\n")
+        (folder / "table.tsv").write_text("A sentence.\t1\n")
+        (folder / "glue").mkdir()
+        manifest = {"format": 1, "task": "RTE", "splits": {"valid": {"name": "RTE"}}}
+        (folder / "glue" / "manifest.json").write_text(json.dumps(manifest))
+        honest = torch.load(folder / HONEST)
+        self.cases: list[tuple[Hostile, Path]] = []
+        for number, case in enumerate(hostile_checkpoints(honest, self.marker)):
+            path = folder / f"hostile{number}.pt"
+            case.write(path)
+            self.cases.append((case, path))
+
+    def commands(self, checkpoint: Path) -> dict[str, list[Any]]:
+        """The sub-commands that take a checkpoint."""
+        new, data, text = self.folder / "new", self.data, self.folder / "text.txt"
+        return {
+            "embed": [text, "--checkpoint", checkpoint, "--data", data, "--output", new],
+            "tag": [text, "--checkpoint", checkpoint, "--task", data, "--text"],
+            "answer": [checkpoint, text, "What is old?", "--data", data],
+            "prompt": [checkpoint, data, "--examples", self.folder / "table.tsv", "--prompt", "SST-2"],
+            "predict-glue": [self.folder / "glue", checkpoint, "--output", new],
+            "predict-squad": [checkpoint, "--data", data, "--output", new],
+            "import": [checkpoint, "--data", data, "--output", new],
+            "analyze": ["--model", f"a={checkpoint}", "--data", data, "--text", text, "--output", new],
+            "export": [checkpoint, "--data", data, "--output", new, "--format", "maelm"],
+            "extend-vocabulary": [text, "--data", data, "--checkpoint", checkpoint, "--output", new],
+        }
+
+
+COMMANDS = (
+    *("embed", "tag", "answer", "prompt", "predict-glue", "predict-squad", "import", "analyze", "export"),
+    "extend-vocabulary",
+)
+FUNCTIONS: dict[str, Callable[[Path, Path], Any]] = {
+    "hub": lambda path, data: MaelmModel.from_pretrained(str(path.parent), path.name, str(data)),
+    "sweep": lambda path, data: read_encoder(path),
+    "prompting": lambda path, data: complete_view(_prompting(path)),
+}
+
+
+def _prompting(path: Path) -> Any:
+    config = MaelmPromptTaskConfig()
+    config.finetune_from_model = str(path)
+    return config
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    os.environ[SECRET] = "the secret"
+    return Place(tmp_path_factory.mktemp("hostile"))
+
+
+def answer_of(call: Callable[[], Any]) -> str:
+    """The message that a call ends with."""
+    try:
+        call()
+    except SystemExit as error:
+        return str(error.code)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def check(case: Hostile, answer: str, place: Place, command: str = "") -> list[str]:
+    """What is wrong with the answer to a hostile file. An analysis makes its folder before it opens models."""
+    wrong = {
+        "was accepted": not answer,
+        "was answered by several lines": "\n" in answer,
+        "was answered at length": len(answer) > 600,
+        "gave the secret away": "the secret" in answer,
+        "ran code": place.marker.exists(),
+        "left something behind": (place.folder / "new").exists() and command != "analyze",
+    }
+    shutil.rmtree(place.folder / "new", ignore_errors=True)
+    return [f"{case.name} {what}: {answer[:300]}" for what, found in wrong.items() if found]
+
+
+def test_there_are_enough_of_them(place: Place) -> None:
+    names = [case.name for case, _ in place.cases]
+    assert len(names) == len(set(names)) >= 400
+    assert sum(name.startswith(("task ", "model ")) for name in names) > 200
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_command_takes_a_hostile_checkpoint(command: str, place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+    wrong = []
+    for case, path in place.cases if command == "import" else place.cases[::ONE_IN]:
+        words = [command, *map(str, place.commands(path)[command])]
+        answer = answer_of(lambda words=words: main(words))  # type: ignore[misc]
+        wrong += check(case, answer, place, command)
+        if answer and not answer.startswith(f"maelm {command}: error: "):
+            wrong.append(f"{case.name} was answered in another form: {answer[:100]}")
+    assert not wrong, "\n".join(wrong)
+    assert "the secret" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_no_function_takes_a_hostile_checkpoint(function: str, place: Place) -> None:
+    wrong = []
+    for case, path in place.cases if function == "hub" else place.cases[::ONE_IN]:
+        answer = answer_of(lambda path=path: FUNCTIONS[function](path, place.data))  # type: ignore[misc]
+        wrong += check(case, answer, place)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_an_honest_checkpoint_passes(place: Place) -> None:
+    checkpoint = read_checkpoint(place.folder / HONEST)
+    assert checkpoint.task_name == "maelm" and checkpoint.predicts_masked_tokens
+    hub = MaelmModel.from_pretrained(str(place.folder), HONEST, str(place.data))
+    for name, tensor in hub.model.state_dict().items():
+        assert torch.equal(tensor, torch.load(place.folder / HONEST)["model"][name])
+    assert read_encoder(place.folder / HONEST).options["encoder-layers"] == 2
+
+
+def test_reading_for_training_runs_nothing(place: Place) -> None:
+    """--restore-file and --finetune-from-model read weights and never build what the configuration names."""
+    for _, path in place.cases[::ONE_IN]:
+        try:
+            checkpoint_utils.load_checkpoint_to_cpu(str(path))
+        except Exception:  # errors of every kind are fine here: only what runs is looked at
+            continue
+    assert not place.marker.exists()
+
+
+def test_the_strings_are_live(tmp_path: Path) -> None:
+    """Shows that the tests above would notice: fairseq itself evaluates options of the models that a file names."""
+    marker = tmp_path / MARKER
+    config = models.MODEL_DATACLASS_REGISTRY["wav2vec2"]()
+    config.conv_feature_layers = expression(marker)
+    with pytest.raises((TypeError, ValueError, AttributeError)):
+        models.MODEL_REGISTRY["wav2vec2"].build_model(config)
+    assert marker.exists()
+
+
+def test_unknown_overrides_are_refused(place: Place) -> None:
+    with pytest.raises(ValueError, match="'dropuot' is an option of neither"):
+        MaelmModel.from_pretrained(str(place.folder), HONEST, str(place.data), dropuot=0.2)
+    hub = MaelmModel.from_pretrained(str(place.folder), HONEST, str(place.data), dropout=0.2, mask_prob=0.3)
+    assert hub.config.model.dropout == 0.2 and hub.task.cfg.mask_prob == 0.3
