@@ -114,14 +114,20 @@ def combination(real: Tensor, mask: Tensor) -> tuple[Tensor, float]:
         mask: <float64>[m, D].
 
     Returns:
-        <float64>[m, n] with rows that sum to 1, and |H_M - U H_R| / |H_M - 1 mean(H_R)^T| (Frobenius), 0 if H_M lies
-        in the affine hull of the rows of H_R and positive if this U only comes nearest.
+        <float64>[m, n] with rows that sum to 1 up to rounding, however near the rows of H_R are to each other; and
+        |H_M - U H_R| / |H_M - 1 mean(H_R)^T| (Frobenius), 0 if H_M lies in the affine hull of the rows of H_R and
+        positive, 1 at most, if this U only comes nearest.
     """
     mean = real.mean(dim=0)
-    # The pseudo-inverse of centred rows maps into vectors that sum to 0, so each row of U sums to that of 1/n.
-    weights = (mask - mean) @ torch.linalg.pinv(real - mean, rtol=1e-10) + 1.0 / len(real)
-    distance = torch.linalg.norm(mask - mean)
-    return weights, float(torch.linalg.norm(mask - weights @ real) / distance) if distance > 0 else 0.0
+    centered, offsets = real - mean, mask - mean
+    weights = offsets @ torch.linalg.pinv(centered, rtol=1e-10)
+    # Each row sums to 0, as the rows of ``centered`` do over the tokens, but only up to the rounding of the mean. Once
+    # the states have nearly collapsed, that is as large as what is left of them, and U 1 = 1 would be lost. What a row
+    # has too much is the same for all tokens and multiplies the sum of ``centered``, 0: U H_R does not need it.
+    weights = weights - weights.mean(dim=-1, keepdim=True)
+    distance = torch.linalg.norm(offsets)
+    misfit = float(torch.linalg.norm(offsets - weights @ centered) / distance) if distance > 0 else 0.0
+    return weights + 1.0 / len(real), misfit
 
 
 def attend_only(real: Tensor, mask: Tensor, weights: AttentionWeights) -> tuple[Tensor, Tensor]:
