@@ -27,7 +27,7 @@ class Contender:
 CONTENDERS = {
     contender.name: contender
     for contender in (
-        Contender("maelm", "ours", "MAE-LM, ours", "encoder on visible tokens, 4-layer decoder; fairseq's Trainer"),
+        Contender("maelm", "ours", "MAE-LM, ours", "encoder on visible tokens, shallow decoder; fairseq's Trainer"),
         Contender("mlm", "ours", "MLM, ours", "--masked-input kept --decoder-layers 0; fairseq's Trainer"),
         Contender("roberta", "fairseq", "RoBERTa, fairseq", "stock model, task masked_lm and optimiser adam"),
         Contender(

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 # encoder layers, width, feed-forward width, heads, decoder layers: those of maelm_tiny, maelm_small and maelm_base.
-SIZES = {"tiny": (2, 128, 512, 2, 4), "small": (6, 384, 1536, 6, 4), "base": (12, 768, 3072, 12, 4)}
+SIZES = {"tiny": (2, 128, 512, 2, 1), "small": (6, 384, 1536, 6, 2), "base": (12, 768, 3072, 12, 4)}
 PRECISIONS = ("fp32", "bf16", "fp16")
 DEVICES = ("cpu", "cuda")
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# MAE-LM small on one GPU: a 6-layer encoder, 384 wide, with a 4-layer decoder. The size and the settings are ours, not
+# MAE-LM small on one GPU: a 6-layer encoder, 384 wide, with a 2-layer decoder. The size and the settings are ours, not
 # the paper's: what fits between a lecture and the next.
 #
 #     DATA=data SAVE_DIR=small bash examples/pretraining/small.sh
@@ -8,8 +8,8 @@
 # Batch   256 sequences of 512 tokens = 131,072 tokens. With SEQUENCES_PER_GPU=32 (--max-tokens 16384):
 #             GPUS           1    2    4    8
 #             --update-freq  8    4    2    1
-# Cost    0.118 GFLOP a token, 3.9 billion tokens: 0.5 exaFLOP. Estimated, not measured: small matrices use a GPU badly,
-#         at 15 % of the half-precision peak it is one hour of an H100, three hours of an A100
+# Cost    0.092 GFLOP a token, 3.9 billion tokens: 0.4 exaFLOP. Estimated, not measured: small matrices use a GPU badly,
+#         at 15 % of the half-precision peak it is 40 minutes of an H100, two hours of an A100
 # Disk    0.4 GB a checkpoint; the last two, the best and every 10,000th update are kept
 # Expect  15 bits at the first update (log2 of 32,768)
 #

@@ -6,8 +6,8 @@
 #
 # Data    50 MB of text and more, `maelm prepare --vocabulary-size 16384`
 # Batch   16 sequences of 128 tokens = 2,048 tokens, in one step
-# Cost    about 0.1 GFLOP a token, 10 million tokens: 1.1 petaFLOP. Estimated, not measured, at the 100 GFLOP/s that two
-#         cores of a server give: 3 hours
+# Cost    about 0.08 GFLOP a token, 10 million tokens: 0.8 petaFLOP. Estimated, not measured, at the 100 GFLOP/s that two
+#         cores of a server give: 2 hours
 # Disk    0.3 GB a checkpoint; the last two, the best and every 2,500th update are kept
 # Expect  14 bits at the first update (log2 of 16,384) and 11 after a hundred; the way from there is slow
 #

@@ -1,5 +1,6 @@
 """Refusing model options that cannot work, before anything is built."""
 
+import logging
 from typing import Any
 
 from omegaconf.errors import OmegaConfBaseException
@@ -8,6 +9,8 @@ from fairseq_maelm.modules.attention_paths import check_path
 from fairseq_maelm.modules.precision import PRECISIONS
 from fairseq_maelm.modules.relative_position import BUCKET_FUNCTIONS, check_buckets
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION
+
+logger = logging.getLogger(__name__)
 
 
 def check_config(config: Any) -> None:
@@ -50,6 +53,17 @@ def refuse_stock_bf16(config: Any) -> None:
         raise ValueError(
             "fairseq's --bf16 and --memory-efficient-bf16 (common.bf16) ask for a TPU or round the weights "
             "in checkpoints: give --precision bf16 (model.precision=bf16) instead"
+        )
+
+
+def warn_of_a_deep_decoder(config: Any) -> None:
+    """Say that a decoder has more layers than a third of the encoder's, which is worth no error: ablations do it."""
+    if config.decoder_layers > max(1, config.encoder_layers // 3):
+        logger.warning(
+            "--decoder-layers %s is more than a third of the encoder's %s layers: in the paper (Table 2) a decoder of "
+            "half the encoder's depth makes a worse encoder than plain masked language modeling",
+            config.decoder_layers,
+            config.encoder_layers,
         )
 
 

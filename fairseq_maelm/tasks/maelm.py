@@ -19,6 +19,7 @@ from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
 from fairseq_maelm.data.encoder_view import ENCODER_POSITIONS, MASKED_INPUTS, EncoderView
 from fairseq_maelm.data.masking import MAX_LENGTH, MaskingScheme
 from fairseq_maelm.data.mixing import MixedBlockDataset
+from fairseq_maelm.models.checks import warn_of_a_deep_decoder
 from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.modules.attention_paths import PATHS_OF_A_MACHINE
 from fairseq_maelm.tasks.general import GENERAL, GeneralLossBound, check_general_options, general_folders, own_share
@@ -159,9 +160,8 @@ class MaelmTask(FairseqTask):
         self.encoder_view = EncoderView(str(cfg.masked_input), cfg.encoder_mask_fraction, str(cfg.encoder_positions))
         # Known when the model is built, which fairseq does before it opens any data.
         self.predicts_all = False
-        self.general_bound: Optional[GeneralLossBound] = None
-        if cfg.general_loss_bound is not None:
-            self.general_bound = GeneralLossBound(cfg.general_loss_bound)
+        bound = cfg.general_loss_bound
+        self.general_bound = None if bound is None else GeneralLossBound(bound)
         self._read_last: Any = None
 
     @classmethod
@@ -186,6 +186,8 @@ class MaelmTask(FairseqTask):
                 f"without a decoder nothing can predict tokens whose states do not leave the encoder (--masked-input "
                 f"{self.encoder_view.masked_input}): use --masked-input kept with --decoder-layers 0"
             )
+        if decoder is not None and not from_checkpoint:
+            warn_of_a_deep_decoder(model.config)
         self.predicts_all = decoder is not None and decoder.autoregressive
         if self.cfg.initial_output_bias == "frequencies" and not from_checkpoint:
             model.lm_head.bias.data.copy_(torch.from_numpy(self._log_frequencies()))

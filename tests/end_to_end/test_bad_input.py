@@ -214,7 +214,7 @@ def longer(lines: list[str]) -> list[str]:
 CHECKPOINTS: dict[str, tuple[Damage, list[Any], str]] = {
     "width": (intact, ["--encoder-embed-dim", 64], r"another size than the model \(\d+ differences"),
     "encoder layers": (intact, ["--encoder-layers", 3], r"another size .*encoder.layers.2\S* is missing"),
-    "decoder layers": (intact, ["--decoder-layers", 2], r"another size .*decoder.layers.2\S* is not in the model"),
+    "decoder layers": (intact, ["--decoder-layers", 2], r"another size .*decoder.layers.1\S* is missing"),
     "positions": (intact, ["--max-positions", 128], r"another size .*embed_positions"),
     "heads": (intact, ["--encoder-attention-heads", 4], r"attention heads 2 and not 4"),
     "bucket function": (intact, ["--relative-buckets", "reference"], r"bucket function t5 and not reference"),

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from end_to_end.toy import ROOT, USER_DIR, losses, run, train_log
+from fairseq_maelm.models.sizes import SIZES
 
 PRETRAINING = ROOT / "examples" / "pretraining"
 UPDATES = 5
@@ -70,6 +71,9 @@ model: {model}
     )
     output = through_hydra(toy_data, tmp_path / "run", tmp_path, "alone", "optimization.max_update=1")
     assert train_log(output)[-1]["train_num_updates"] == 1
+    # The numbers of the size are in the checkpoint, which loads as it is when the size has others one day.
+    config = torch.load(tmp_path / "run" / "checkpoint_last.pt")["cfg"]["model"]
+    assert {name: config[name] for name in SIZES["maelm_tiny"]} == SIZES["maelm_tiny"]
     tensors = parameters(tmp_path / "run")
     assert tensors["encoder.embed_tokens.weight"].shape[1] == 128
     assert {name.split(".")[2] for name in tensors if name.startswith("encoder.layers.")} == {"0", "1"}

@@ -80,7 +80,7 @@ def hub_logits(hub: MaelmHubInterface, lines: list[Line]) -> torch.Tensor:
 def pretrained(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of a short pretraining, with numbers that are not the architecture's."""
     folder = tmp_path_factory.mktemp("pretrained")
-    own = ["--max-positions", 96, "--relative-num-buckets", 16, "--decoder-layers", 1]
+    own = ["--max-positions", 96, "--relative-num-buckets", 16, "--decoder-layers", 2]
     run(
         ["fairseq-train", toy_data, *TINY_TRAINING, *own, "--save-dir", folder]
         + ["--max-update", 40, "--disable-validation"]

@@ -51,6 +51,19 @@ def learnt(overfitted, hub) -> list[str]:
 # Training
 
 
+def test_a_checkpoint_keeps_the_decoder_it_was_trained_with(overfitted, tmp_path):
+    """Four layers are what maelm_tiny had at first; a checkpoint's own numbers count, not those of its size today."""
+    data = overfitted[1]
+    output = run(training(data, tmp_path, "--decoder-layers", 4, "--max-update", 1))
+    assert output.count("--decoder-layers 4 is more than a third of the encoder's 2 layers") == 1
+    assert "more than a third" not in overfitted[2]
+    config = torch.load(tmp_path / "checkpoint_last.pt")["cfg"]["model"]
+    assert (config["_name"], config["decoder_layers"]) == ("maelm_tiny", 4)
+    hub = MaelmModel.from_pretrained(str(tmp_path), "checkpoint_last.pt", str(data))
+    assert len(hub.model.decoder.layers) == 4
+    assert len(hub.fill_mask("a <mask> in the evening", topk=1)) == 1
+
+
 def test_loss_at_the_start_is_that_of_guessing(overfitted, hub):
     first = updates(overfitted[2])[0]
     assert first["num_updates"] == 1

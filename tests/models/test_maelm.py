@@ -10,7 +10,7 @@ from fairseq.nan_detector import NanDetector
 from omegaconf import OmegaConf
 from support import batch_of, dictionary_of, model_config, model_of, random_sequences
 
-from fairseq_maelm.models.checks import check_config
+from fairseq_maelm.models.checks import check_config, warn_of_a_deep_decoder
 from fairseq_maelm.models.maelm import MaelmModel, complete_config
 from fairseq_maelm.models.sizes import SIZES, fill_from_size
 
@@ -28,7 +28,24 @@ def test_sizes_are_the_papers():
     assert [SIZES["maelm_large_plus_plus"][c] for c in columns] == [24, 1024, 4096, 16]
     buckets = [(row["relative_num_buckets"], row["relative_max_distance"]) for row in SIZES.values()]
     assert buckets == [(32, 128), (32, 128), (32, 128), (64, 128), (128, 256)]
-    assert {row["decoder_layers"] for row in SIZES.values()} == {4}
+    assert [SIZES[f"maelm_{name}"]["decoder_layers"] for name in ("base", "base_plus_plus", "large_plus_plus")] == [
+        4
+    ] * 3
+
+
+def test_sizes_keep_the_papers_rule_for_the_decoder():
+    """Section 3: 1/6 to 1/3 of the encoder's depth; one layer is the least that there can be."""
+    for name, row in SIZES.items():
+        encoder, decoder = row["encoder_layers"], row["decoder_layers"]
+        assert decoder == 1 or encoder / 6 <= decoder <= encoder / 3, name
+
+
+@pytest.mark.parametrize(
+    ("encoder", "decoder", "warned"), [(12, 4, 0), (12, 5, 1), (6, 2, 0), (2, 1, 0), (2, 2, 1), (2, 0, 0)]
+)
+def test_a_decoder_of_more_than_a_third_is_told_in_a_line(encoder, decoder, warned, caplog):
+    warn_of_a_deep_decoder(SimpleNamespace(encoder_layers=encoder, decoder_layers=decoder))
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * warned
 
 
 def test_what_the_user_gives_wins_over_the_size():
