@@ -9,7 +9,7 @@ from fairseq.data import FairseqDataset
 
 from fairseq_maelm.data.blocks import TokenBlocks
 from fairseq_maelm.data.encoder_view import EncoderView, encoder_input, show_batch
-from fairseq_maelm.data.masking import MaskingScheme, draw_masks
+from fairseq_maelm.data.masking import MaskingScheme, draw_masks, rounding_draws
 from fairseq_maelm.data.order import order_by_length, padding_share
 
 logger = logging.getLogger(__name__)
@@ -106,7 +106,11 @@ class MaskedBlockDataset(FairseqDataset):
 
     def ordered_indices(self) -> np.ndarray:
         """<int64>[blocks], near-equal lengths together, in a new random order each epoch; see ``order_by_length``."""
-        return order_by_length(self.sizes, np.random.default_rng([self.seed, self.epoch]))
+        return self._ordered(np.arange(len(self)))
+
+    def _ordered(self, indices: np.ndarray) -> np.ndarray:
+        """Put the blocks of an epoch, <int64>[blocks], in order."""
+        return indices[order_by_length(self.sizes[indices], rounding_draws(self.seed, self.epoch, indices))]
 
     def batch_by_size(
         self,

@@ -23,11 +23,6 @@ _PRIORITY, _ROUNDING, _TREATMENT, _REPLACEMENT, _STAYING = range(5)
 MAX_LENGTH = 1 << 16
 
 
-# From this many expected units on the number that is chosen is a function of the sequence's length alone. Rounding to
-# the nearest whole number is then off by 1/16 at most, and nothing on average over lengths.
-_EXACT_FROM = 8
-
-
 def _mix(x: np.ndarray) -> np.ndarray:
     """Apply splitmix64's finaliser to <uint64> values of any shape; wrapping multiplication is intended.
 
@@ -54,9 +49,13 @@ def random_bits(seed: int, epoch: int, indices: np.ndarray, stream: int, length:
     Returns:
         <uint64>[B, length], a function of the arguments alone.
     """
-    rows = _mix(_key(seed, epoch, stream) + (indices.astype(np.uint64) + np.uint64(1)) * _GOLDEN_GAMMA)
     columns = np.arange(1, length + 1, dtype=np.uint64) * _GOLDEN_GAMMA
-    return _mix(_mix(rows)[:, None] + columns)
+    return _mix(_mix(_row_bits(seed, epoch, indices, stream))[:, None] + columns)
+
+
+def _row_bits(seed: int, epoch: int, indices: np.ndarray, stream: int) -> np.ndarray:
+    """<uint64>[B] random bits, one value for each sequence; arguments as in ``random_bits``."""
+    return _mix(_key(seed, epoch, stream) + (indices.astype(np.uint64) + np.uint64(1)) * _GOLDEN_GAMMA)
 
 
 @lru_cache(maxsize=64)
@@ -66,6 +65,15 @@ def _key(seed: int, epoch: int, stream: int) -> np.ndarray:
     for part in (epoch, stream):
         key = _mix(key * _GOLDEN_GAMMA + np.uint64(part) + _GOLDEN_GAMMA)
     return key
+
+
+def rounding_draws(seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:
+    """Draw <float64>[B] in [0, 1), what is added to p * n of each sequence before it is rounded down.
+
+    Sequences of equal length whose draws are near each other therefore mask equally many tokens; see
+    ``order_by_length``. Arguments as in ``random_bits``.
+    """
+    return uniform(_row_bits(seed, epoch, indices, _ROUNDING))
 
 
 def uniform(bits: np.ndarray) -> np.ndarray:
@@ -125,12 +133,11 @@ def draw_masks(
 ) -> MaskDraw:
     """Choose the positions to predict in a batch.
 
-    The number of chosen tokens of a sequence (of words, when words are masked whole) is p * n, rounded to the nearest
-    whole number: sequences of equal length leave equally many tokens to the encoder, whose batch then needs no padding
-    and has the same shape in every step. Where p * n is below 8, such rounding would change the masking rate; there the
-    number is floor(p * n + u) with u uniform in [0, 1), as in fairseq and in the authors' code for all lengths. At
-    least one token of every sequence stays visible. If no token of the whole batch was chosen, which happens for tiny
-    p, one token of its longest sequence is.
+    The number of chosen tokens of a sequence (of words, when words are masked whole) is floor(p * n + u) with u uniform
+    in [0, 1), as in fairseq and in the authors' code: p * n on average at every length, in every epoch. Each sequence
+    has its own u, by which the data set puts equal lengths in order, so that those of a batch mask equally many tokens
+    all the same and the encoder needs no padding. At least one token of every sequence stays visible. If no token of
+    the whole batch was chosen, which happens for tiny p, one token of its longest sequence is.
 
     Args:
         scheme: probabilities and token classes.
@@ -150,7 +157,11 @@ def draw_masks(
     eligible = inside if scheme.protected is None else inside & ~scheme.protected[tokens]
     starts = _unit_starts(scheme, tokens, eligible)
     priority = _priorities(seed, epoch, indices, length)
-    counts = _unit_counts(scheme, starts, eligible, inside, seed, epoch, indices)
+    units = lengths if starts is inside else np.count_nonzero(starts, axis=1)
+    # Where every token may be chosen, one must be left for the encoder to see.
+    spared = 1 if eligible is inside else (eligible == inside).all(axis=1)
+    counts = (scheme.mask_prob * units + rounding_draws(seed, epoch, indices)).astype(np.int64)
+    counts = np.minimum(counts, np.maximum(units - spared, 0))
     first = None if scheme.word_starts is None else _first_of_unit(starts, eligible)
     predicted = _smallest(priority, starts, counts, first)
     # The threshold of a row that has nothing to choose means nothing.
@@ -196,27 +207,6 @@ def _priorities(seed: int, epoch: int, indices: np.ndarray, length: int) -> np.n
     bits &= ~np.uint64(MAX_LENGTH - 1)
     bits |= np.arange(length, dtype=np.uint64)
     return bits
-
-
-def _unit_counts(
-    scheme: MaskingScheme,
-    starts: np.ndarray,
-    eligible: np.ndarray,
-    inside: np.ndarray,
-    seed: int,
-    epoch: int,
-    indices: np.ndarray,
-) -> np.ndarray:
-    """<int64>[B], how many units of each sequence are chosen."""
-    units = np.count_nonzero(starts, axis=1)
-    expected = scheme.mask_prob * units
-    rounding = np.full(len(units), 0.5)
-    few = expected < _EXACT_FROM
-    if few.any():
-        rounding[few] = uniform(random_bits(seed, epoch, indices[few], _ROUNDING, 1))[:, 0]
-    counts = (expected + rounding).astype(np.int64)
-    everything_eligible = np.ones(len(units), dtype=bool) if eligible is inside else (eligible == inside).all(axis=1)
-    return np.minimum(counts, np.maximum(units - everything_eligible, 0))
 
 
 def _one_prediction(eligible: np.ndarray, inside: np.ndarray, lengths: np.ndarray, priority: np.ndarray) -> np.ndarray:

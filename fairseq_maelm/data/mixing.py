@@ -3,7 +3,6 @@
 import numpy as np
 
 from fairseq_maelm.data.dataset import MaskedBlockDataset
-from fairseq_maelm.data.order import order_by_length
 
 
 def taken_in_turn(total: int, number: int, epoch: int, seed: int) -> np.ndarray:
@@ -76,4 +75,4 @@ class MixedBlockDataset(MaskedBlockDataset):
         """<int64>[blocks of the epoch], near-equal lengths together, in a random order; see ``order_by_length``."""
         general = taken_in_turn(len(self) - self.domain_blocks, self.general_blocks, self.epoch, self.seed)
         chosen = np.concatenate([np.arange(self.domain_blocks), np.sort(general) + self.domain_blocks])
-        return chosen[order_by_length(self.sizes[chosen], np.random.default_rng([self.seed, self.epoch]))]
+        return self._ordered(chosen)

@@ -39,10 +39,20 @@ def length_buckets(sizes: np.ndarray, enough: int = _ENOUGH_SEQUENCES, widest: f
     return np.uint16(bucket) - buckets
 
 
-def order_by_length(sizes: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """<int64>[sequences] all indices, bucket by bucket, in a random order within each; arguments as above."""
-    order = generator.permutation(len(sizes))
-    # A stable sort of 16-bit integers is numpy's radix sort: linear time.
+def order_by_length(sizes: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Order sequences bucket by bucket, at random within each.
+
+    Args:
+        sizes: as above.
+        draws: <float64>[sequences] random numbers in [0, 1) by which a bucket is ordered. In pretraining they are those
+            that round the number of masked tokens: neighbors of equal length then mask equally many, and their batch
+            needs no padding in the encoder. Only where the number changes, once for each length, a batch holds both.
+
+    Returns:
+        <int64>[sequences] all indices.
+    """
+    # A stable sort of 16-bit integers is numpy's radix sort: linear time, and the same order on every machine.
+    order = np.argsort((draws * (1 << 16)).astype(np.uint16), kind="stable")
     return order[np.argsort(length_buckets(sizes)[sizes[order]], kind="stable")]
 
 

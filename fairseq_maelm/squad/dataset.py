@@ -123,7 +123,7 @@ class SquadDataset(FairseqDataset):
     def ordered_indices(self) -> np.ndarray:
         """<int64>[windows in use], near-equal lengths together, in training in a new random order each epoch."""
         generator = np.random.default_rng([self.seed, self.epoch if self.training else 0])
-        return self._used[order_by_length(self._sizes[self._used], generator)]
+        return self._used[order_by_length(self._sizes[self._used], generator.random(len(self._used)))]
 
     def batch_by_size(
         self,

@@ -210,12 +210,20 @@ def test_a_sequence_is_the_same_whatever_its_batch(sizes, order, batch_size, vie
         assert together == {index: alone[index] for index in batch}
 
 
-def test_full_blocks_make_a_dense_batch_of_one_shape():
-    dataset = dataset_of([64] * 40, mask_prob=0.15)
-    for batch in dataset.batch_by_size(dataset.ordered_indices(), max_sentences=8):
-        net_input = dataset.collater(batch)["net_input"]
-        assert net_input["src_tokens"].shape == (8, 64 - 10)
-        assert not net_input["layout"]["encoder_padded"] and not net_input["layout"]["decoder_padded"]
+@pytest.mark.parametrize("fixed_epoch", [None, 1])
+def test_full_blocks_make_dense_batches(fixed_epoch):
+    """9.6 of 64 tokens are masked, 9 in some batches and 10 in the others: only where they meet is a batch padded."""
+    dataset = dataset_of([64] * 800, mask_prob=0.15, fixed_epoch=fixed_epoch)
+    for epoch in (1, 2):
+        dataset.set_epoch(epoch)
+        batches = dataset.batch_by_size(dataset.ordered_indices(), max_sentences=8)
+        inputs = [dataset.collater(batch)["net_input"] for batch in batches]
+        assert len(inputs) == 100
+        assert {net_input["src_tokens"].shape for net_input in inputs} == {(8, 64 - 9), (8, 64 - 10)}
+        assert sum(net_input["layout"]["encoder_padded"] for net_input in inputs) <= 1
+        assert not any(net_input["layout"]["decoder_padded"] for net_input in inputs)
+        masked = sum(len(net_input["layout"]["masked_slots"]) for net_input in inputs)
+        assert abs(masked / 800 - 9.6) < 5 * (0.24 / 800) ** 0.5
 
 
 @pytest.mark.parametrize(

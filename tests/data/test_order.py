@@ -32,17 +32,23 @@ def test_full_blocks_have_a_bucket_of_their_own():
 
 @settings(max_examples=100, deadline=None)
 @given(some_sizes, st.integers(0, 2**32))
-def test_order_holds_every_sequence_once_and_is_a_function_of_the_generator(sizes, seed):
-    order = order_by_length(sizes, np.random.default_rng(seed))
+def test_order_holds_every_sequence_once_and_is_a_function_of_the_draws(sizes, seed):
+    draws = np.random.default_rng(seed).random(len(sizes))
+    order = order_by_length(sizes, draws)
     assert sorted(order.tolist()) == list(range(len(sizes)))
     assert (np.diff(length_buckets(sizes)[sizes[order]].astype(int)) >= 0).all()
-    assert order.tolist() == order_by_length(sizes, np.random.default_rng(seed)).tolist()
+    assert order.tolist() == order_by_length(sizes, draws).tolist()
+
+
+def test_equal_lengths_are_in_the_order_of_their_draws():
+    sizes, draws = np.array([5, 9, 5, 9, 5, 9]), np.array([0.9, 0.3, 0.1, 0.8, 0.5, 0.2])
+    assert order_by_length(sizes, draws).tolist() == [2, 4, 0, 5, 1, 3]
 
 
 def test_companions_change_although_every_length_is_another():
     """Sorted by exact length these would meet in the same batches for ever."""
     sizes = np.arange(4000, 4064)
-    batches = [order_by_length(sizes, np.random.default_rng([1, epoch])).reshape(8, 8) for epoch in (1, 2)]
+    batches = [order_by_length(sizes, np.random.default_rng([1, epoch]).random(64)).reshape(8, 8) for epoch in (1, 2)]
     first, second = ({frozenset(batch) for batch in batches_.tolist()} for batches_ in batches)
     assert not first & second
     assert padding_share(list(batches[0]), sizes) < 0.02
@@ -57,5 +63,5 @@ def test_padding_share_by_hand():
 def test_padding_of_documents_is_small():
     """Lengths as documents have them, in batches as base models have them."""
     sizes = np.minimum(np.random.default_rng(0).geometric(1 / 400, 20_000) + 1, 512)
-    order = order_by_length(sizes, np.random.default_rng(1))
+    order = order_by_length(sizes, np.random.default_rng(1).random(len(sizes)))
     assert padding_share(np.split(order, range(32, len(order), 32)), sizes) < 0.02
