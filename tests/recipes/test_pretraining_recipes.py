@@ -197,6 +197,19 @@ def test_baseline_differs_in_the_method_alone(data: Path, tmp_path: Path) -> Non
     }
 
 
+def test_authors_buckets_are_one_option_more_as_the_recipe_and_the_yaml_say(data: Path, tmp_path: Path) -> None:
+    """The recipe takes T5's function, which the paper cites, and says so; the rest is the same."""
+    options = {"DATA": data, "SAVE_DIR": tmp_path, "GPUS": 8}
+    ours = described(configuration_of_command(recipe_command("base_plus_plus", **options)))
+    command = recipe_command("base_plus_plus", "--relative-buckets", "reference", **options)
+    theirs = described(configuration_of_command(command))
+    assert differences(ours, theirs) == {"model.relative_buckets": ("t5", "reference")}
+    yaml = configuration_of_yaml("base_plus_plus", *places(data, tmp_path), "+model.relative_buckets=reference")
+    assert differences(theirs, described(yaml)) == LOGGING
+    assert "`--relative-buckets reference` is theirs" in header(PRETRAINING / "base_plus_plus.sh")
+    assert "+model.relative_buckets=reference" in header(PRETRAINING / "config" / "base_plus_plus.yaml")
+
+
 def test_bf16_is_an_option_of_the_recipe_and_of_the_yaml(data: Path, tmp_path: Path) -> None:
     options = {"DATA": data, "SAVE_DIR": tmp_path, "GPUS": 8}
     half = described(configuration_of_command(recipe_command("base", **options, PRECISION="bf16")))
