@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,32 @@ def test_models_differ_by_their_method_alone(scale: Any, tmp_path: Path) -> None
         assert words[place : place + 4] == own[model]
         rest[model] = words[:place] + words[place + 4 :]
     assert rest["MLM"] == rest["MAE-LM"]
+
+
+# What a user might take for the paper's settings, in each of the scales where the command has it.
+NOT_THE_PAPERS = {
+    "--dropout 0": ["cpu"],
+    "--attention-dropout 0": ["cpu"],
+    "--mask-prob 0.4": ["cpu"],
+    "--protect-special-tokens": ["cpu", "gpu"],
+    "--initial-output-bias frequencies": ["cpu", "gpu"],
+    "--sample-break-mode none": ["cpu", "gpu"],
+    "--init-std": ["cpu", "gpu"],
+    "--embedding-init-std": ["cpu", "gpu"],
+}
+
+
+def test_readme_states_what_is_not_as_in_the_paper(tmp_path: Path) -> None:
+    readme = (FOLDERS[0] / "README.md").read_text(encoding="utf-8")
+    for name, scale in scales.SCALES.items():
+        process = commands.pretrain("MAE-LM", scale, len(scale.stages) - 1, tmp_path, tmp_path / "model", "")
+        command = " ".join(process.words) + " "
+        assert [option for option in NOT_THE_PAPERS if f"{option} " in command] == [
+            option for option, names in NOT_THE_PAPERS.items() if name in names
+        ]
+    # Alone, or among others between one pair of backquotes.
+    stated = {option: re.search(rf"`[^`|]*{re.escape(option)}\b[^`|]*`", readme) for option in NOT_THE_PAPERS}
+    assert [option for option, found in stated.items() if found is None] == []
 
 
 # Results
