@@ -126,19 +126,20 @@ def configuration(source: Source, content: Content) -> dict[str, Any]:
 def _maelm_settings(source: Source, content: Content) -> dict[str, Any]:
     config = source.config["model"]
     settings: dict[str, Any] = {
+        # Every folder holds the code of all classes and opens as any of them; a head that it lacks is fresh.
         "auto_map": {
             "AutoConfig": "configuration_maelm.MaelmConfig",
-            # Every folder opens as an encoder.
-            "AutoModel": "modeling_maelm.MaelmModel",
-            content.auto_class: f"modeling_maelm.{content.class_name}",
+            **{name: f"modeling_maelm.Maelm{ARCHITECTURES[each]}" for each, name in AUTO_CLASSES.items()},
         },
+        # Without a decoder of its own, a fresh head predicts masks as an MLM's.
+        "mask_token_id": source.model.mask_index,
+        "masked_input": "kept",
         "relative_attention_buckets": str(config.relative_buckets),
         "relative_attention_max_distance": config.relative_max_distance,
     }
     if content.architecture == "masked-lm":
         asked = "reset" if source.view.masked_input == "reset" else "kept"
         settings |= {
-            "mask_token_id": source.model.mask_index,
             "masked_input": asked if source.view.asks_with_masks else "dropped",
             "encoder_positions": source.view.positions,
             "decoder_layers": config.decoder_layers,

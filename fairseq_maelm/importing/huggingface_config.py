@@ -107,8 +107,11 @@ def model_options(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def has_decoder_options(config: dict[str, Any]) -> bool:
-    """Whether the configuration is one of ours, which says how masks are filled."""
-    return bool(config["model_type"] == "maelm" and config.get("mask_token_id") is not None)
+    """Whether the folder is one of ours that predicts masks, and its configuration says how.
+
+    Others of ours keep options of the decoder that was left out of them.
+    """
+    return config["model_type"] == "maelm" and "MaelmForMaskedLM" in (config.get("architectures") or [])
 
 
 def task_options(config: dict[str, Any]) -> dict[str, Any]:
