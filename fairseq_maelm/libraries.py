@@ -24,6 +24,10 @@ def import_transformers() -> Any:
             "Hugging Face models need the package transformers: pip install 'fairseq_maelm[hf]'"
         ) from error
     if sys.modules["torchaudio"] is None:
-        # Imported before, transformers may have noted that torchaudio is there.
-        transformers.utils.is_torchaudio_available.cache_clear()
+        # Imported before, transformers may have noted that torchaudio is there: version 5 in a cache, 4 in a variable.
+        noted = transformers.utils.is_torchaudio_available
+        if hasattr(noted, "cache_clear"):
+            noted.cache_clear()
+        else:
+            transformers.utils.import_utils._torchaudio_available = False
     return transformers

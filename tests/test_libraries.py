@@ -1,0 +1,27 @@
+"""Libraries that are needed for some purposes only."""
+
+import sys
+from functools import cache
+from types import ModuleType
+
+import pytest
+
+from fairseq_maelm.libraries import import_transformers
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_useless_torchaudio_is_hidden_from_every_version(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Version 5 looks once and keeps the answer in a cache, version 4 in a variable of a module."""
+    transformers, utils, imports = (ModuleType(name) for name in ("transformers", "utils", "import_utils"))
+    monkeypatch.setitem(sys.modules, "transformers", transformers)
+    monkeypatch.setitem(sys.modules, "torchaudio", None)
+    transformers.utils, utils.import_utils = utils, imports  # type: ignore[attr-defined]
+    imports._torchaudio_available = True  # type: ignore[attr-defined]
+    found = [True]
+    utils.is_torchaudio_available = (  # type: ignore[attr-defined]
+        (lambda: imports._torchaudio_available) if version == 4 else cache(lambda: found[0])
+    )
+    assert utils.is_torchaudio_available() is True
+    found[0] = False
+    assert import_transformers() is transformers
+    assert utils.is_torchaudio_available() is False
