@@ -5,6 +5,7 @@
 
 ``run`` opens the folder as its config.json says, with the folder's own code where it has some, and needs neither
 fairseq nor fairseq_maelm. It also opens it as an encoder, saves it by transformers, opens the saved copy, and compares.
+Our own classes are trained for a step, with activations recomputed and not, and given more symbols.
 """
 
 import argparse
@@ -43,6 +44,23 @@ def numbers(model: Any, batch: Any) -> list[float]:
     return flat[:: max(1, len(flat) // 2000)].tolist()
 
 
+def train(model: Any, batch: Any) -> bool:
+    """Do recomputed activations give equal gradients, and does the model take more symbols?"""
+    import torch
+
+    gradients = []
+    for recompute in (False, True):
+        if recompute:
+            model.gradient_checkpointing_enable()
+        model.zero_grad()
+        torch.manual_seed(1)
+        model.train()(**batch)[0].sum().backward()
+        gradients.append([each.grad.clone() for each in model.parameters() if each.grad is not None])
+    model.resize_token_embeddings(model.config.vocab_size + 8)
+    model(**batch)
+    return all(torch.equal(one, other) for one, other in zip(*gradients))
+
+
 def run(folder: str, output: Path) -> None:
     """Compute with the installed transformers and write what came out."""
     import transformers
@@ -62,6 +80,8 @@ def run(folder: str, output: Path) -> None:
             again = getattr(transformers, name).from_pretrained(copy, trust_remote_code=True)
             if numbers(again, batch) != results[name]:
                 sys.exit(f"{folder}: transformers {transformers.__version__} changes the model by saving it")
+        if model.supports_gradient_checkpointing and not train(model, batch):
+            sys.exit(f"{folder}: transformers {transformers.__version__} recomputes other gradients")
     ids = [tokenizer(text)["input_ids"] for text in TEXTS] + [tokenizer(TEXTS[0], TEXTS[1])["input_ids"]]
     content = {"transformers": transformers.__version__, "folder": folder, "ids": ids, "outputs": results}
     output.write_text(json.dumps(content), encoding="utf-8")

@@ -6,7 +6,8 @@ Parameters have MPNet's names.
 
 import copy
 import math
-from typing import Optional
+from collections.abc import Callable
+from typing import Any, Optional
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +30,11 @@ def hide(bias: Optional[Tensor], attention_mask: Tensor, dtype: torch.dtype) -> 
 
 
 class MaelmLayer(MPNetLayer):
-    """MPNet's layer with torch's fused attention."""
+    """MPNet's layer with torch's fused attention, which keeps its input alone for the backward pass where asked to."""
+
+    # transformers finds the modules that have this attribute, and gives them the function that recomputes.
+    gradient_checkpointing = False
+    _gradient_checkpointing_func: Callable[..., Any]
 
     def forward(
         self, states: Tensor, bias: Optional[Tensor], output_attentions: bool = False
@@ -38,6 +43,15 @@ class MaelmLayer(MPNetLayer):
 
         ``bias`` broadcasts to [B, H, S, S] and is added to the scaled products of queries and keys.
         """
+        if self.gradient_checkpointing and self.training:
+            computed: tuple[Tensor, Optional[Tensor]]
+            computed = self._gradient_checkpointing_func(self._compute, states, bias, output_attentions)
+            return computed
+        return self._compute(states, bias, output_attentions)
+
+    def _compute(
+        self, states: Tensor, bias: Optional[Tensor], output_attentions: bool
+    ) -> tuple[Tensor, Optional[Tensor]]:
         attention = self.attention.attn
         query, key, value = (
             project(states).unflatten(-1, (attention.num_attention_heads, -1)).transpose(1, 2)
@@ -145,3 +159,9 @@ class MaelmLMHead(nn.Module):
         """<float>[B, T, width] and <float>[V, D] to logits <float>[B, T, V]."""
         states = self.layer_norm(F.gelu(self.dense(states)))
         return F.linear(states if self.projection is None else self.projection(states), embedding, self.bias)
+
+    def resize(self, vocabulary_size: int) -> None:
+        """Cut the bias to a number of symbols, or give new ones a bias of 0."""
+        with torch.no_grad():
+            bias = F.pad(self.bias, (0, vocabulary_size - len(self.bias)))
+        self.bias = nn.Parameter(bias, requires_grad=self.bias.requires_grad)

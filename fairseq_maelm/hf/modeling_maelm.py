@@ -28,6 +28,7 @@ class MaelmPreTrainedModel(MPNetPreTrainedModel):
 
     config_class = MaelmConfig
     base_model_prefix = "mpnet"
+    supports_gradient_checkpointing = True
     _supports_sdpa = True
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -114,6 +115,28 @@ class MaelmForMaskedLM(MaelmPreTrainedModel):
     def get_output_embeddings(self) -> None:
         """None: the head reads the table of token embeddings itself, and there is nothing to tie."""
         return None
+
+    def resize_token_embeddings(
+        self, new_num_tokens: Optional[int] = None, *arguments: Any, **options: Any
+    ) -> nn.Embedding:
+        """Give the table of token embeddings, and the head's bias with it, another number of symbols.
+
+        Args:
+            new_num_tokens: number of symbols; new ones have a bias of 0.
+            arguments, options: of transformers' own method.
+
+        Raises:
+            ValueError: if the mask symbol would be left out.
+        """
+        mask = self.config.mask_token_id
+        if None not in (new_num_tokens, mask) and new_num_tokens <= mask:
+            raise ValueError(
+                f"{new_num_tokens} symbols would leave out <mask>, which is symbol {mask}: keep {mask + 1} or more"
+            )
+        embeddings = super().resize_token_embeddings(new_num_tokens, *arguments, **options)
+        if len(embeddings.weight) != len(self.lm_head.bias):
+            self.lm_head.resize(len(embeddings.weight))
+        return embeddings
 
     def encode(self, input_ids: Tensor, inside: Tensor, **options: Any) -> tuple[Tensor, Tensor, Any]:
         """Encode what the encoder is to see, and put its states back to their places.
