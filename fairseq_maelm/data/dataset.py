@@ -119,10 +119,7 @@ class MaskedBlockDataset(FairseqDataset):
         max_sentences: Optional[int] = None,
         required_batch_size_multiple: int = 1,
     ) -> List[np.ndarray]:
-        """Cut ordered indices into batches, none left out; called by fairseq.
-
-        fairseq drops the last batch when its size is no multiple of ``required_batch_size_multiple``, by default 8:
-        the longest sequences, all of a small split, and in validation others for every batch size.
+        """Cut ordered indices into batches and log how much padding they hold; called by fairseq.
 
         Raises:
             ValueError: if a sequence alone has more than ``max_tokens`` tokens.
@@ -134,8 +131,6 @@ class MaskedBlockDataset(FairseqDataset):
                 f"no batch: give at least --max-tokens {longest}, or a smaller --tokens-per-sample"
             )
         batches = list(super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple))
-        remainder = indices[sum(len(batch) for batch in batches) :]
-        batches = [*batches, remainder] if len(remainder) else batches
         if batches:
             self._report_padding(batches)
         return batches

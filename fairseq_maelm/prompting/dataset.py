@@ -69,12 +69,6 @@ class PromptDataset(FairseqDataset):
             return np.argsort(self.sizes, kind="stable")
         return np.random.default_rng([self.seed, self.epoch]).permutation(len(self))
 
-    def batch_by_size(self, indices: np.ndarray, *args: Any, **kwargs: Any) -> list[np.ndarray]:
-        """Cut ordered indices into batches; called by fairseq, which would leave the last, smaller one out."""
-        batches = list(super().batch_by_size(indices, *args, **kwargs))
-        remainder = indices[sum(len(batch) for batch in batches) :]
-        return [*batches, remainder] if len(remainder) else batches
-
     def collater(self, samples: Sequence[int]) -> dict[str, Any]:
         """Collate a batch.
 

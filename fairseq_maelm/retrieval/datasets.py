@@ -61,7 +61,7 @@ class Texts:
 
 
 class _WholeBatches(FairseqDataset):
-    """Items are indices, and the collater reads a batch at once; no batch is left out."""
+    """Items are indices, and the collater reads a batch at once."""
 
     sizes: np.ndarray
     token_counts: np.ndarray
@@ -96,8 +96,7 @@ class _WholeBatches(FairseqDataset):
         max_sentences: Optional[int] = None,
         required_batch_size_multiple: int = 1,
     ) -> List[np.ndarray]:
-        """Cut ordered indices into batches, none left out: fairseq drops the last one where its size is no multiple of
-        ``required_batch_size_multiple``.
+        """Cut ordered indices into batches; called by fairseq.
 
         Raises:
             ValueError: if an item alone has more than ``max_tokens`` tokens.
@@ -108,9 +107,7 @@ class _WholeBatches(FairseqDataset):
                 f"--max-tokens {max_tokens} is less than the {most} tokens of one query with its document: give at "
                 f"least --max-tokens {most}, or a smaller --tokens-per-sample"
             )
-        batches = list(super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple))
-        remainder = indices[sum(len(batch) for batch in batches) :]
-        return [*batches, remainder] if len(remainder) else batches
+        return list(super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple))
 
 
 class PairDataset(_WholeBatches):

@@ -1,7 +1,7 @@
 """Windows of questions and contexts as batches."""
 
 import logging
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, NamedTuple, Sequence
 
 import numpy as np
 import torch
@@ -124,18 +124,6 @@ class SquadDataset(FairseqDataset):
         """<int64>[windows in use], near-equal lengths together, in training in a new random order each epoch."""
         generator = np.random.default_rng([self.seed, self.epoch if self.training else 0])
         return self._used[order_by_length(self._sizes[self._used], generator.random(len(self._used)))]
-
-    def batch_by_size(
-        self,
-        indices: np.ndarray,
-        max_tokens: Optional[int] = None,
-        max_sentences: Optional[int] = None,
-        required_batch_size_multiple: int = 1,
-    ) -> List[np.ndarray]:
-        """Cut ordered indices into batches, none left out; called by fairseq, which drops an incomplete last one."""
-        batches = list(super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple))
-        remainder = indices[sum(len(batch) for batch in batches) :]
-        return [*batches, remainder] if len(remainder) else batches
 
     def __getitem__(self, index: int) -> int:
         """The index itself: the collater reads a batch at once."""

@@ -83,18 +83,6 @@ class TaggingDataset(FairseqDataset):
             return np.random.default_rng([self.seed, self.epoch]).permutation(len(self))
         return np.argsort(self.sizes, kind="stable")
 
-    def batch_by_size(
-        self,
-        indices: NDArray[np.int64],
-        max_tokens: int | None = None,
-        max_sentences: int | None = None,
-        required_batch_size_multiple: int = 1,
-    ) -> list[NDArray[np.int64]]:
-        """Cut ordered indices into batches, none left out; fairseq drops a last batch that is no such multiple."""
-        batches = list(super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple))
-        remainder = indices[sum(len(batch) for batch in batches) :]
-        return [*batches, remainder] if len(remainder) else batches
-
     def __getitem__(self, index: int) -> int:
         """The index itself: the collater reads a batch at once."""
         return int(index)

@@ -131,7 +131,7 @@ def test_batches_hold_every_word_once_at_its_first_piece(toy_data: Path, tmp_pat
     first_pieces = split.pieces[np.cumsum(split.piece_counts) - split.piece_counts]
     pieces: dict[int, list[int]] = {}
     labels: dict[int, list[int]] = {}
-    for batch in dataset.batch_by_size(dataset.ordered_indices(), max_sentences=3):
+    for batch in dataset.batch_by_size(dataset.ordered_indices(), max_sentences=3, required_batch_size_multiple=8):
         sample = dataset.collater(batch.tolist())
         tokens = sample["net_input"]["src_tokens"]
         assert (tokens[:, 0] == 0).all() and (tokens.eq(2).sum(dim=1) == 1).all()
