@@ -88,5 +88,5 @@ def test_sentences_on_two_ranks(task: Path, tmp_path: Path) -> None:
 def test_pretraining_on_one_rank_and_on_two_of_which_one_has_no_batch(toy_data: Path, tmp_path: Path) -> None:
     run(["fairseq-train", toy_data, *TINY_TRAINING, "--disable-validation", "--max-update", 1, "--save-dir", tmp_path])
     command = ["fairseq-validate", toy_data, "--path", tmp_path / "checkpoint_last.pt", "--task", "maelm", "--cpu"]
-    command += ["--batch-size", 1000, "--num-workers", 0, "--log-format", "json"]
+    command += ["--batch-size", 1000, "--required-batch-size-multiple", 1, "--num-workers", 0, "--log-format", "json"]
     assert figures(run(command)) == figures(run_ranks(command, 2, tmp_path))
