@@ -2,7 +2,8 @@
 """Turn tables of sentences and labels into the folder that fairseq's task sentence_prediction reads.
 
 A table is UTF-8 text without a header, one example a line, columns separated by tabs: a sentence and its label, or two
-sentences and their label. Labels are names of classes or, with --regression, numbers.
+sentences and their label. Labels are names of classes or, with --regression, numbers. A header is refused: a first line
+of column names, or one whose label no other line has while every other label is on several lines.
 
     python examples/finetuning/prepare_sentences.py --data DATA --train train.tsv --valid valid.tsv --output TASK
 
@@ -15,6 +16,7 @@ import math
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +28,7 @@ from tqdm import tqdm
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from fairseq_maelm.corpus import CorpusError, clean_text
+from fairseq_maelm.corpus.header import header_reason
 from fairseq_maelm.corpus.imported import TextEncoder, open_encoder
 from fairseq_maelm.corpus.vocabulary import DICTIONARY_FILE
 from fairseq_maelm.data.sentence_prediction import SplitWriter, copy_vocabulary, label_dictionary
@@ -74,11 +77,21 @@ def read_table(path: Path) -> Iterator[Example]:
 
 
 def labels_of(train: Path) -> Dictionary:
-    """Return the labels of the training table in alphabetical order, which is the order of the classes."""
-    labels = sorted({example.label for example in read_table(train)})
-    if len(labels) < 2:
-        raise CorpusError(f"{train} has {len(labels)} different labels; classification needs two at least")
-    return label_dictionary(labels)
+    """Return the labels of the training table in alphabetical order, which is the order of the classes.
+
+    Raises:
+        CorpusError: there are fewer than two, or the first line looks like a header.
+    """
+    counts = Counter(example.label for example in read_table(train))
+    if len(counts) < 2:
+        raise CorpusError(f"{train} has {len(counts)} different labels; classification needs two at least")
+    first = next(read_table(train))
+    if reason := header_reason(first.sentences, first.label, counts):
+        raise CorpusError(
+            f"{first.place} looks like a header: {reason}. Tables have none: remove the line, or move it down if it is "
+            "an example"
+        )
+    return label_dictionary(sorted(counts))
 
 
 def checked_number(example: Example) -> str:

@@ -214,6 +214,13 @@ def preparation() -> ModuleType:
         ("a\t1.5\nb\tmuch\n", "", "train.tsv, line 2 has the label 'much': --regression needs a finite number"),
         ("a\t1.5\nb\tnan\n", "", "train.tsv, line 2 has the label 'nan': --regression needs a finite number"),
         ("", "", "train.tsv is empty"),
+        ("sentence\tlabel\na\tgood\nb\tbad\n", "c\tgood\n", "train.tsv, line 1 looks like a header: its cells name"),
+        (
+            "Satz\tUrteil\na\tgood\nb\tbad\nc\tgood\nd\tbad\n",
+            "c\tgood\n",
+            "looks like a header: its label 'Urteil' is on no other line, and every other label is on several. Tables "
+            "have none: remove the line, or move it down if it is an example",
+        ),
     ],
 )
 def test_bad_tables_are_explained(train: str, valid: str, message: str, toy_data: Path, tmp_path: Path) -> None:
