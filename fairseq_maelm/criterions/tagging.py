@@ -52,24 +52,25 @@ class MaelmTaggingCriterion(FairseqCriterion):
         """Compute the loss of one batch of ``TaggingDataset``.
 
         Returns:
-            the loss in nats, summed over words; the number of words W, by which fairseq divides the gradient; and the
-            figures to log.
+            the loss in nats, summed over words; their number, by which fairseq divides the gradient; and the figures
+            to log. In validation, words whose label the training file lacks add nothing to either.
         """
         logits, _ = model(**sample["net_input"], classification_head_name=HEAD)
         logits = logits.flatten(0, 1).index_select(0, sample["rows"]).float()
-        target = sample["target"]
-        loss = F.cross_entropy(logits, target, reduction="sum")
+        target, labels = sample["target"], logits.shape[1]
+        loss = F.cross_entropy(logits, target, reduction="sum", ignore_index=labels)
         predicted = logits.argmax(dim=1)
+        words = target.numel() if model.training else int((target < labels).sum())
         output = {
             "loss": loss.detach(),
-            "sample_size": target.numel(),
+            "sample_size": words,
             "ntokens": sample["ntokens"],
             "nsentences": sample["nsentences"],
             "ncorrect": (predicted == target).sum(),
         }
         if not model.training:
-            output[PREDICTIONS] = _compact(sample, predicted, logits.shape[1])
-        return loss, target.numel(), output
+            output[PREDICTIONS] = _compact(sample, predicted, labels)
+        return loss, words, output
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
@@ -79,6 +80,8 @@ class MaelmTaggingCriterion(FairseqCriterion):
             return sum(float(output.get(name, 0)) for output in logging_outputs)
 
         words = total("sample_size")
+        if not words:
+            return
         metrics.log_scalar("loss", total("loss") / words / math.log(2), words, round=4)
         if not any(PREDICTIONS in output for output in logging_outputs):
             metrics.log_scalar("accuracy", 100.0 * total("ncorrect") / words, words, round=2)
@@ -91,7 +94,8 @@ class MaelmTaggingCriterion(FairseqCriterion):
 
 def _compact(sample: Dict[str, Any], predicted: Tensor, labels: int) -> Tuple[np.ndarray, ...]:
     """Windows, their sentences and words, labels and predictions, in few bytes: ranks send one another this."""
-    dtype = torch.uint8 if labels <= 256 else torch.int32
+    # The number after the last stands for labels that the training file lacks.
+    dtype = torch.uint8 if labels < 256 else torch.int32
     return (
         sample["id"].cpu().numpy().astype(np.int32),
         sample["sentence"].cpu().numpy().astype(np.int32),

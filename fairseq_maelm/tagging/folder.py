@@ -26,7 +26,8 @@ class TaggingSettings:
     """What a task's folder says of its labels.
 
     Attributes:
-        labels: what the model chooses from; a label's place is its number.
+        labels: what the model chooses from; a label's place is its number. Labels that the training file lacks have the
+            number after the last.
         scheme: of these labels: "iob1", "iob2", "iobes", or "plain" for labels that are no entities.
         file_scheme: of the files, in which predictions are written.
         layout: of the files.

@@ -4,11 +4,13 @@ import logging
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from fairseq_maelm.corpus.header import header_reason
 from fairseq_maelm.corpus.vocabulary import (
     DICTIONARY_FILE,
     MODEL_FILE,
@@ -32,6 +34,8 @@ from fairseq_maelm.tagging.schemes import (
 logger = logging.getLogger(__name__)
 
 _ENTITY_LIKE = re.compile("[BIES]-.")
+# Labels that the training file lacks are named up to this number: a treebank's features have hundreds.
+_SHOWN = 10
 
 __all__ = ["load_encoder", "prepare_tagging"]
 
@@ -91,6 +95,8 @@ def prepare_tagging(
     scheme = PLAIN if file_scheme == PLAIN else scheme
     for file in read_files.values():
         check_scheme(file, file_scheme)
+        if file_scheme == PLAIN:
+            _refuse_header(file, train)
     settings = TaggingSettings(tuple(labels_of(train, scheme)), scheme, file_scheme, layout)
     partial = output.with_name(output.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -134,6 +140,19 @@ def _refuse_doubtful(train: LabelledFile, detected: str) -> None:
         )
 
 
+def _refuse_header(file: LabelledFile, train: LabelledFile) -> None:
+    """Names of columns in the first line must not become a word and its label; CoNLL-U has none."""
+    counts, known = (Counter(label for each in one.sentences for label in each.labels) for one in (file, train))
+    word, label, line = (part[0] for part in vars(file.sentences[0]).values())
+    if file.layout.form == "conllu" or (file is not train and label in known):
+        return
+    if reason := header_reason([word], label, counts):
+        raise ValueError(
+            f"{file.place(line)} looks like a header: {reason}. Remove the line; if it is a word of a sentence, put "
+            "another sentence first"
+        )
+
+
 def labels_of(train: LabelledFile, scheme: str) -> list[str]:
     """The labels that a model learns from a training file.
 
@@ -151,10 +170,11 @@ def labels_of(train: LabelledFile, scheme: str) -> list[str]:
 
 
 def numbered(file: LabelledFile, settings: TaggingSettings, encoder: FairseqEncoder, train: Path) -> TaggedSplit:
-    """Turn a file into numbers.
+    """Turn a file into numbers; plain labels that the training file lacks share the number after the last.
 
     Raises:
-        ValueError: a label does not occur in the training file; all such labels are named, each with its first line.
+        ValueError: the training file lacks a label of entities, or plain labels of most words; such labels are named,
+            each with its first line.
     """
     numbers = {label: number for number, label in enumerate(settings.labels)}
     unknown: dict[str, int] = {}
@@ -164,13 +184,9 @@ def numbered(file: LabelledFile, settings: TaggingSettings, encoder: FairseqEnco
         for label, written, line in zip(converted, sentence.labels, sentence.lines):
             if label not in numbers:
                 unknown.setdefault(written, line)
-            labels.append(numbers.get(label, 0))
+            labels.append(numbers.get(label, len(numbers)))
     if unknown:
-        shown = ", ".join(f"{label!r} (line {line})" for label, line in unknown.items())
-        raise ValueError(
-            f"{file.path} has labels that {train} does not have: {shown}. No model can learn them: correct them, or "
-            "add sentences that have them to the training file"
-        )
+        _report_unknown(file, train, unknown, labels.count(len(numbers)), len(labels), settings.scheme)
     words = [sentence.words for sentence in file.sentences]
     pieces, piece_counts, nothing = pieces_of_words(encoder, words)
     if nothing:
@@ -181,6 +197,23 @@ def numbered(file: LabelledFile, settings: TaggingSettings, encoder: FairseqEnco
     _report(file, words, piece_counts)
     word_counts = np.array([len(sentence) for sentence in words], dtype=np.int32)
     return TaggedSplit(pieces, piece_counts, word_counts, np.array(labels, dtype=np.int32))
+
+
+def _report_unknown(
+    file: LabelledFile, train: Path, unknown: Mapping[str, int], words: int, of: int, scheme: str
+) -> None:
+    shown = ", ".join(f"{label!r} (line {line})" for label, line in list(unknown.items())[:_SHOWN])
+    more = f" and {len(unknown) - _SHOWN:,} more" if len(unknown) > _SHOWN else ""
+    if scheme != PLAIN or 2 * words > of:
+        raise ValueError(
+            f"{file.path} has labels that {train} does not have: {shown}{more}. No model can learn them: correct them, "
+            "or add sentences that have them to the training file"
+        )
+    # Combined features are open-ended: every treebank's validation file has some that its training file lacks.
+    logger.warning(
+        "%s: %s of %s words (%.2f %%) count as wrong whatever a model says, since %s does not have their labels: %s%s",
+        *(file.path, f"{words:,}", f"{of:,}", 100 * words / of, train, shown, more),
+    )
 
 
 def _report(file: LabelledFile, words: Sequence[Sequence[str]], piece_counts: np.ndarray) -> None:

@@ -125,7 +125,8 @@ class MaelmTaggingTask(EncoderTask):
         """
         gold: Dict[int, List[str]] = {}
         predicted: Dict[int, List[str]] = {}
-        names = np.array(self.settings.labels, dtype=object)
+        # No prediction is equal to the last: it stands for the labels that the training file lacks.
+        names = np.array([*self.settings.labels, ""], dtype=object)
         for window in sorted(rows):
             sentence, own, other = rows[window]
             gold.setdefault(sentence, []).extend(names[own])

@@ -84,6 +84,10 @@ def test_training_scheme_is_an_option(scheme: str, toy_data: Path, tmp_path: Pat
         (TRAIN, VALID, {"file_scheme": "iob2"}, "train, line 2: the label 'I-PLACE' must be 'B-PLACE' in IOB2"),
         ("a O\nb O\n", "a O\n", {}, "train has 1 different labels"),
         ("a B-WHO\nb WHO\n", "a O\n", {}, "labels of entities ('B-WHO'), and others: 'WHO' (line 2)"),
+        ("a NOUN\nb VERB\n", "a ADJ\nb ADV\na NOUN\n", {}, "does not have: 'ADJ' (line 1), 'ADV' (line 2). No model"),
+        ("token upos\na NOUN\nb VERB\n", "a NOUN\n", {}, "train, line 1 looks like a header: its cells name columns"),
+        ("Wort Art\na N\nb V\na N\nb V\n", "a N\n", {}, "line 1 looks like a header: its label 'Art' is on no other"),
+        ("a NOUN\nb VERB\n", "word tag\na NOUN\n", {}, "valid, line 1 looks like a header: its cells name columns"),
     ],
 )  # fmt: skip
 def test_wrong_labels_are_named(
@@ -92,6 +96,81 @@ def test_wrong_labels_are_named(
     with pytest.raises(ValueError, match=re.escape(message.format(tmp_path))):
         prepare(tmp_path, toy_data, train, valid, **options)
     assert not (tmp_path / "task").exists()
+
+
+# A multi-word range, an empty node, words without features, comments.
+CONLLU = """# newdoc id = harbour
+# sent_id = 1
+1-2\tdon't\t_\t_\t_\t_\t_\t_\t_\tSpaceAfter=No
+1\tdo\tdo\tAUX\tVB\tMood=Imp|VerbForm=Fin\t3\taux\t3:aux\t_
+2\tn't\tnot\tPART\tRB\t_\t3\tadvmod\t3:advmod\t_
+3\trow\trow\tVERB\tVB\tMood=Imp|VerbForm=Fin\t0\troot\t0:root\t_
+3.1\tboats\tboat\tNOUN\tNNS\tNumber=Plur\t_\t_\t3:obj\t_
+4\t.\t.\tPUNCT\t.\t_\t3\tpunct\t3:punct\t_
+
+"""
+# The second sentence has features and a relation that the training file lacks.
+CONLLU_VALID = (
+    CONLLU
+    + """1\treefs\treef\tNOUN\tNNS\tNumber=Plur|Typo=Yes\t0\tdislocated:x\t_\t_
+2\tdo\tdo\tAUX\tVB\tMood=Imp|VerbForm=Fin\t1\taux\t_\t_
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("column", "train", "valid"),
+    [
+        ("FEATS", ["Mood=Imp|VerbForm=Fin", "_", "Mood=Imp|VerbForm=Fin", "_"], ["", "Mood=Imp|VerbForm=Fin"]),
+        ("DEPREL", ["aux", "advmod", "root", "punct"], ["", "aux"]),
+        ("XPOS", ["VB", "RB", "VB", "."], ["", "VB"]),
+    ],
+)
+def test_columns_of_treebanks_have_labels_that_training_lacks(
+    column: str, train: list[str], valid: list[str], toy_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = {split: tmp_path / f"{split}.conllu" for split in ("train", "valid")}
+    files["train"].write_text(CONLLU, encoding="utf-8")
+    files["valid"].write_text(CONLLU_VALID, encoding="utf-8")
+    settings = prepare_tagging(toy_data, files, tmp_path / "task", Layout("conllu", column))
+    assert settings.labels == tuple(sorted(set(train)))
+    split = TaggedSplit.load(tmp_path / "task" / "valid.npz")
+    assert split.word_counts.tolist() == [4, 2]
+    names = [*settings.labels, ""]
+    assert [names[number] for number in split.labels] == [*train, *valid]
+    lacking = {"FEATS": "Number=Plur|Typo=Yes", "DEPREL": "dislocated:x", "XPOS": "NNS"}[column]
+    assert "valid.conllu: 1 of 6 words (16.67 %) count as wrong whatever a model says" in caplog.text
+    assert f"does not have their labels: {lacking!r} (line 10)" in caplog.text
+
+
+class Says(torch.nn.Module):
+    """A model that gives every word the same label."""
+
+    def __init__(self, label: int, labels: int) -> None:
+        super().__init__()
+        self.scores = torch.nn.functional.one_hot(torch.tensor(label), labels).float()
+
+    def forward(self, src_tokens: torch.Tensor, src_lengths: torch.Tensor, classification_head_name: str) -> Any:
+        return self.scores.expand(*src_tokens.shape, -1), {}
+
+
+@pytest.mark.parametrize("labels", [4, 255, 256, 300])
+def test_a_label_that_training_lacks_is_wrong_and_adds_no_loss(labels: int, toy_data: Path, tmp_path: Path) -> None:
+    """Also where numbers fill the byte in which ranks exchange them."""
+    rows = "".join(f"row L{number:03d}\n" for number in range(labels))
+    # The model says the last label: of five words one has it, one has a label that the training file lacks.
+    valid = f"row L{labels - 1:03d}\nrow L000\nrow L001\nrow L002\nrow other\n"
+    prepare(tmp_path, toy_data, rows, valid)
+    task = task_of(tmp_path / "task")
+    task.load_dataset("valid")
+    dataset: Any = task.datasets["valid"]
+    model = Says(labels - 1, labels).eval()
+    _, words, output = MaelmTaggingCriterion(task)(model, dataset.collater([0]))
+    assert words == 4 == output["sample_size"]
+    given = figures(task, [[output]])
+    assert given["accuracy"] == pytest.approx(20.0)
+    loss = -torch.log_softmax(model.scores, dim=0)
+    assert given["loss"] == pytest.approx(float(loss[-1] + 3 * loss[0]) / 4 / np.log(2), abs=1e-4)
 
 
 def test_nothing_is_overwritten_and_folders_are_checked(toy_data: Path, tmp_path: Path) -> None:
