@@ -2,8 +2,8 @@
 
 Importing the package registers the task, the model with its architectures and the criterion, all named ``maelm``, and
 the optimiser ``fused_adamw`` with fairseq; ``fairseq-train --user-dir`` does that import. It also tells torch which
-types a fairseq checkpoint needs besides tensors, so that checkpoints load with ``weights_only`` kept on, and makes
-fairseq copy checkpoints safely against being killed, and cut batches without leaving examples out.
+types a fairseq checkpoint needs besides tensors, so that checkpoints load with ``weights_only`` kept on, and mends what
+is broken in fairseq itself.
 """
 
 import argparse
@@ -20,14 +20,10 @@ torch.serialization.add_safe_globals([argparse.Namespace])
 # Everything else needs fairseq, but exported models are also opened, by fairseq_maelm.hf, where there is none.
 if importlib.util.find_spec("fairseq") is not None:
     from fairseq_maelm import optim, tasks  # registration comes last: everything else must be importable first
-    from fairseq_maelm.data.batches import keep_every_example
-    from fairseq_maelm.exchange import mend_exchange
-    from fairseq_maelm.models.checkpoint_files import write_whole_checkpoints
+    from fairseq_maelm.fairseq_fixes import mend_fairseq
     from fairseq_maelm.models.hub import MaelmHubInterface
     from fairseq_maelm.models.maelm import MaelmModel
 
-    write_whole_checkpoints()
-    mend_exchange()
-    keep_every_example()
+    mend_fairseq()
 
 __all__ = ["MaelmHubInterface", "MaelmModel", "__version__", "optim", "tasks"]

@@ -1,13 +1,16 @@
 """Files that are either whole or absent: atomic writing, checksums and a lock on a folder."""
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
 import os
+import socket
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 from fairseq_maelm.corpus.errors import CorpusError
 
@@ -78,26 +81,73 @@ def sha256_of(path: Path) -> str:
 
 
 class FolderLock:
-    """An exclusive lock on a folder, which the operating system gives back even when its holder is killed."""
+    """An exclusive lock on a folder, which the operating system gives back even when its holder is killed.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    The lock is the process's own: what it forks does not inherit it. The file exists only while somebody holds the lock
+    or after its holder was killed, and says who that is.
+
+    Args:
+        path: of the lock's file.
+        program: what takes the lock, for the message to the next one.
+        folder: what is locked, for the message.
+    """
+
+    # A process gets its own lock a second time, and loses it when it closes any descriptor of the file.
+    _held: ClassVar[set[str]] = set()
+
+    def __init__(self, path: Path, program: str, folder: Path) -> None:
+        self._path, self._program, self._folder = path, program, folder
         self._descriptor = -1
 
     def __enter__(self) -> "FolderLock":
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        """Takes the lock.
+
+        Raises:
+            CorpusError: somebody has it; the message says who.
+        """
+        key = os.path.realpath(self._path)
+        if key in self._held:
+            raise self._refusal(f"it is this process, {os.getpid()}")
+        while not self._take():
             os.close(self._descriptor)
-            raise CorpusError(
-                f"another `maelm prepare` is writing to {self._path.parent.parent}; wait for it or stop it"
-            ) from error
+        self._held.add(key)
+        since = datetime.now().astimezone().isoformat(" ", "seconds")
+        holder = json.dumps({"process": os.getpid(), "host": socket.gethostname(), "since": since})
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, holder.encode("utf-8"), 0)
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        os.close(self._descriptor)
+    def _take(self) -> bool:
+        """Locks the file of that name; false if its last holder has just taken the name away."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = self._holder()
+            os.close(self._descriptor)
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                raise self._refusal(holder) from error
+            raise OSError(error.errno, f"{error.strerror}: no locks on the file system of {self._folder}") from error
+        with contextlib.suppress(FileNotFoundError):
+            return os.path.samestat(os.fstat(self._descriptor), os.stat(self._path))
+        return False
 
-    def forget(self) -> None:
-        """Closes the copy of the lock that a forked worker inherits, so that no orphan keeps the folder locked."""
+    def _holder(self) -> str:
+        try:
+            holder = json.loads(os.pread(self._descriptor, 4096, 0))
+            return f"it is process {holder['process']} on {holder['host']}, since {holder['since']}"
+        except (ValueError, KeyError, TypeError):
+            return "it has just begun"
+
+    def _refusal(self, holder: str) -> CorpusError:
+        return CorpusError(
+            f"another {self._program} is writing to {self._folder}; {holder}: wait for it, stop it, or name another "
+            "folder"
+        )
+
+    def __exit__(self, *exception: object) -> None:
+        # Under the lock, so that this is no other holder's file.
+        self._path.unlink(missing_ok=True)
+        self._held.discard(os.path.realpath(self._path))
         os.close(self._descriptor)

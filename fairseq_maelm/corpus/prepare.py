@@ -151,7 +151,7 @@ def _refuse_difference(output: Path, earlier: dict[str, Any], run: dict[str, Any
 def _prepare(settings: PrepareSettings, sources: dict[str, list[Source]], run: dict[str, Any]) -> dict[str, Any]:
     folder = settings.output / UNFINISHED_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    with FolderLock(folder / "lock") as lock:
+    with FolderLock(folder / "lock", "`maelm prepare`", settings.output):
         if (finished_meanwhile := _finished(settings.output, run)) is not None:
             return finished_meanwhile
         remove_partial_files(settings.output)
@@ -160,7 +160,7 @@ def _prepare(settings: PrepareSettings, sources: dict[str, list[Source]], run: d
             logger.info("resuming the interrupted preparation in %s", settings.output)
         else:
             write_json(folder / _RUN_FILE, run)
-        work = steps.Work(folder, settings, lock.forget)
+        work = steps.Work(folder, settings)
         seconds: dict[str, float] = {}
         cleaned = _step(folder, "clean", seconds, lambda: steps.clean(work, sources))
         split = _draw_split(settings, cleaned)

@@ -7,7 +7,7 @@ a step whose state file exists is done, and a step that was killed starts anew; 
 import functools
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -52,12 +52,10 @@ class Work:
     Attributes:
         folder: where unfinished work lies.
         settings: the user's.
-        in_child: what a worker process must do first.
     """
 
     folder: Path
     settings: PrepareSettings
-    in_child: Callable[[], None]
 
     def cleaned(self, role: str) -> Path:
         """The cleaned text of one role."""
@@ -109,7 +107,7 @@ def _clean_role(work: Work, role: str, sources: list[Source], duplicates: Dedupl
     size = sum(source.path.stat().st_size for source in sources)
     with atomic_file(work.cleaned(role)) as stream, _progress(f"clean {role}", size) as bar:
         writer = CleanedTextWriter(stream)
-        for block in ordered_map(clean_group, _grouped(readers, bar), work.settings.workers, work.in_child):
+        for block in ordered_map(clean_group, _grouped(readers, bar), work.settings.workers):
             writer.write(duplicates.filter(block) if duplicates else block)
     return {
         "documents": writer.documents,
@@ -182,7 +180,7 @@ def encode(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
         reused += len(chunks) - len(missing)
         with _progress(f"encode {role}", state["bytes"]) as bar:
             bar.update(state["bytes"] - sum(chunk.length for _, chunk in missing))
-            for length in ordered_map(job.encode, missing, work.settings.workers, work.in_child):
+            for length in ordered_map(job.encode, missing, work.settings.workers):
                 bar.update(length)
     if reused:
         logger.info("resumed: %d parts were already encoded", reused)

@@ -22,17 +22,11 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def ordered_map(
-    function: Callable[[Task], Result],
-    tasks: Iterable[Task],
-    workers: int,
-    in_child: Callable[[], None] = lambda: None,
-) -> Iterator[Result]:
+def ordered_map(function: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Iterator[Result]:
     """Yields ``function(task)`` for every task, in order, computed by ``workers`` processes.
 
     Tasks are taken from their iterable only as workers become free, so that memory holds a few tasks for each worker
-    however many there are. ``in_child`` runs once in every worker process. One worker means this process itself,
-    without ``in_child``.
+    however many there are. One worker means this process itself.
 
     Raises:
         CorpusError: a worker process was killed; or what ``function`` raises.
@@ -42,7 +36,7 @@ def ordered_map(
         return
     # Forking shares what is already imported and loaded; a fresh interpreter would import torch in every worker.
     context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(workers, context, _start_worker, (os.getpid(), in_child, function)) as pool:
+    with ProcessPoolExecutor(workers, context, _start_worker, (os.getpid(), function)) as pool:
         under_way: deque[Future[Result]] = deque()
         try:
             for task in tasks:
@@ -70,13 +64,12 @@ def _call_function(task: Any) -> Any:
     return _function(task)
 
 
-def _start_worker(parent: int, in_child: Callable[[], None], function: Callable[[Any], Any]) -> None:
+def _start_worker(parent: int, function: Callable[[Any], Any]) -> None:
     global _function
     _function = function
     # Ctrl-C reaches the whole process group; only the parent answers it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, args=(parent,), daemon=True).start()
-    in_child()
 
 
 def _leave_with_parent(parent: int) -> None:

@@ -8,8 +8,9 @@ limits of epochs and updates are read before the validation, so that setting the
 import functools
 import importlib
 import logging
-import sys
 from typing import Any, Callable, Optional
+
+from fairseq_maelm.fairseq_fixes.programs import training_programs
 
 logger = logging.getLogger(__name__)
 
@@ -26,12 +27,8 @@ def stop_training_for(reason: Reason) -> None:
     Args:
         reason: asked after each validation and whenever fairseq might save.
     """
-    modules = [importlib.import_module("fairseq_cli.train")]
-    # The script itself, when it was started by its path.
-    main = sys.modules.get("__main__")
-    if main is not None and hasattr(main, "should_stop_early") and hasattr(main, "validate_and_save"):
-        modules.append(main)
-    for module in modules:
+    importlib.import_module("fairseq_cli.train")
+    for module in training_programs():
         _extend(module, reason)
 
 

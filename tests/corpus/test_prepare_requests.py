@@ -128,7 +128,7 @@ def test_an_output_folder_that_holds_something_else_is_left_alone(folder: Path) 
 def test_two_runs_into_one_folder_are_kept_apart(folder: Path) -> None:
     (folder / "data" / "unfinished").mkdir(parents=True)
     with (
-        FolderLock(folder / "data" / "unfinished" / "lock"),
+        FolderLock(folder / "data" / "unfinished" / "lock", "`maelm prepare`", folder / "data"),
         pytest.raises(CorpusError, match="another `maelm prepare` is writing to .*data;"),
     ):
         prepare(settings_for(folder))

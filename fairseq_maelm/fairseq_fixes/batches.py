@@ -1,9 +1,11 @@
 """Validation of every example, where fairseq's own way leaves some out.
 
-``fairseq.data.data_utils.batch_by_size`` drops the last batch where its size is no multiple of
+Reason: ``fairseq.data.data_utils.batch_by_size`` drops the last batch where its size is no multiple of
 --required-batch-size-multiple, which is 8 by default: up to 7 examples of every split, in validation too, without a
 word. All datasets cut their batches by it, those of fairseq's own tasks as well. And fairseq-validate, unlike
 fairseq-train, cannot do without a batch on a rank that has one batch less than others.
+Versions: fairseq 0.12.2 and fairseq-fixed 0.12.3.1.
+Test: tests/fairseq_fixes/test_batches.py.
 """
 
 from typing import Any, Dict, Iterable, List, Tuple

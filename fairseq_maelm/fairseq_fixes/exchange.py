@@ -1,9 +1,11 @@
 """What ranks send one another besides tensors, where fairseq's own way does not work.
 
-Two functions of ``fairseq.distributed.utils`` are replaced. ``all_gather_list``, which brings logging outputs together
-that are no sums, has its buffers on a GPU also where there is none. ``_broadcast_object_slow``, by which the first rank
-gives a checkpoint to the others, reads it by ``torch.load``, which from torch 2.6 on refuses the configuration that is
-in it: no run of several ranks could be resumed or start from a checkpoint.
+Reason: two functions of ``fairseq.distributed.utils`` are replaced. ``all_gather_list``, which brings logging outputs
+together that are no sums, has its buffers on a GPU also where there is none. ``_broadcast_object_slow``, by which the
+first rank gives a checkpoint to the others, reads it by ``torch.load``, which from torch 2.6 on refuses the
+configuration that is in it: no run of several ranks could be resumed or start from a checkpoint.
+Versions: fairseq 0.12.2 and fairseq-fixed 0.12.3.1.
+Test: tests/fairseq_fixes/test_exchange.py.
 """
 
 from typing import Any, List

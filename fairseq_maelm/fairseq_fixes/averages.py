@@ -1,0 +1,73 @@
+"""The running average of the weights, ``--store-ema``, for models with integers among their entries.
+
+Reason: fairseq multiplies every entry of a model by the decay, which integers such as our models' identities do not
+allow: the first update ends in an exception. Weights under two names, as RoBERTa's embeddings have them, decay twice.
+A checkpoint without an average cannot be continued, nor fine-tuned, with the option: fairseq looks for its weights
+after it has thrown them away. A fine-tuning goes on with the average of pretraining. A resumed run counts the updates
+for ``--ema-update-freq`` anew.
+Versions: fairseq 0.12.2 and fairseq-fixed 0.12.3.1.
+Test: tests/end_to_end/test_averages.py.
+"""
+
+import functools
+import logging
+from typing import Any, Dict, Optional, Set
+
+import torch
+from fairseq.models.ema.ema import EMA
+from fairseq.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+_load_checkpoint = Trainer.load_checkpoint
+
+
+def _average(self: EMA, new_model: Any, updates: Optional[int] = None) -> None:
+    """Take a model's weights into the average; integers are copied. Stands in for fairseq's method of the class."""
+    average = self.fp32_params if self.config.ema_fp32 else self.model.state_dict()
+    done: Set[int] = set()
+    with torch.no_grad():
+        for name, weight in new_model.state_dict().items():
+            mean = average[name]
+            if not mean.is_floating_point() or name in self.skip_keys:
+                mean.copy_(weight)
+            elif mean.data_ptr() not in done:
+                done.add(mean.data_ptr())
+                mean.mul_(self.decay).add_(weight.to(mean.dtype), alpha=1 - self.decay)
+    if self.config.ema_fp32:
+        self.restore(dict(average))
+
+
+@functools.wraps(_load_checkpoint)
+def _load(self: Trainer, filename: str, reset_optimizer: bool = False, *args: Any, **kwargs: Any) -> Any:
+    if not self.cfg.ema.store_ema:
+        return _load_checkpoint(self, filename, reset_optimizer, *args, **kwargs)
+    # What fairseq would do with the average is left out and done below.
+    self.cfg.ema.store_ema = False
+    try:
+        extra_state = _load_checkpoint(self, filename, reset_optimizer, *args, **kwargs)
+    finally:
+        self.cfg.ema.store_ema = True
+    # Built anew from the model when it is first asked for: by the first update, if it is not restored.
+    self._ema = None
+    if extra_state is None:
+        return None
+    if reset_optimizer or "ema" not in extra_state:
+        logger.info("the running average of the weights begins with this run")
+    else:
+        _restore(self, extra_state)
+    return extra_state
+
+
+def _restore(trainer: Trainer, extra_state: Dict[str, Any]) -> None:
+    ema = trainer.ema
+    ema.restore(extra_state["ema"])
+    if ema.config.ema_fp32:
+        ema.build_fp32_params(extra_state.get("ema_fp32_params"))
+    ema.update_freq_counter = trainer.get_num_updates() % ema.config.ema_update_freq
+
+
+def mend_averages() -> None:
+    """Make fairseq use the functions of this module from now on, in this process."""
+    EMA._step_internal = _average
+    Trainer.load_checkpoint = _load

@@ -1,0 +1,57 @@
+"""What is wrong with a checkpoint file: the check that torch leaves out.
+
+Reason: a checkpoint is a zip archive with a CRC-32 for each record, which torch writes and never compares. A file whose
+bits have changed therefore loads without a word.
+Versions: fairseq 0.12.2 and fairseq-fixed 0.12.3.1, and torch from 2.6 to at least 2.13.
+Test: tests/fairseq_fixes/test_damage.py.
+"""
+
+import os
+import zipfile
+from pathlib import Path
+from typing import Optional
+
+_BLOCK = 2**22
+_RECORD = b"PK\x03\x04"
+
+
+def find_damage(path: Path) -> Optional[str]:
+    """Say in a few words what is wrong with a checkpoint file, to follow its name.
+
+    Reads the whole file. One in the format that torch wrote before version 1.6 has no checksums: only loading can tell,
+    and nothing is said here.
+
+    Returns:
+        what is wrong; None for a whole file and for one of the old format.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if not path.exists():
+        return "does not exist"
+    if path.is_dir():
+        return "is a folder"
+    if os.path.getsize(path) == 0:
+        return "is empty"
+    with open(path, "rb") as stream:
+        begins_as_archive = stream.read(len(_RECORD)) == _RECORD
+    if not zipfile.is_zipfile(path):
+        return "is truncated: its end, with the list of its records, is missing" if begins_as_archive else None
+    return _damaged_record(path)
+
+
+def _damaged_record(path: Path) -> Optional[str]:
+    # Whatever a changed number in the archive's own tables leads zipfile to raise, the file is damaged.
+    try:
+        archive = zipfile.ZipFile(path)
+    except Exception as error:
+        return f"is damaged: the list of its records cannot be read ({error})"
+    with archive:
+        for record in archive.infolist():
+            try:
+                with archive.open(record) as stream:
+                    while stream.read(_BLOCK):
+                        continue
+            except Exception as error:
+                return f"is damaged in the record {record.filename!r} ({error})"
+    return None

@@ -1,0 +1,146 @@
+"""A run goes on from a whole checkpoint of its own folder, which it has to itself, and not beyond its end.
+
+Reason: fairseq-train ends in a long traceback when checkpoint_last.pt is truncated, trains on from one whose bits have
+changed, and starts at update 0 when it is missing, over the checkpoints that are there. It lets two runs write into one
+folder. A run that has reached its last update makes another one each time it is started again.
+Versions: fairseq 0.12.2 and fairseq-fixed 0.12.3.1.
+Test: tests/end_to_end/test_damaged_checkpoints.py, test_save_folder.py and test_finished.py.
+"""
+
+import copy
+import errno
+import functools
+import logging
+import os
+from multiprocessing import util
+from pathlib import Path
+from typing import Any, Callable, Dict, NoReturn, Optional, Tuple
+
+from fairseq import checkpoint_utils
+from fairseq.distributed import utils as distributed_utils
+
+from fairseq_maelm.corpus.files import FolderLock
+from fairseq_maelm.fairseq_fixes.checkpoint_files import remove_unfinished
+from fairseq_maelm.fairseq_fixes.exchange import broadcast_object
+from fairseq_maelm.fairseq_fixes.patience import restore_patience, validations_without_improvement
+from fairseq_maelm.fairseq_fixes.save_folder import DEFAULT, Start, choose_start, is_local
+
+logger = logging.getLogger(__name__)
+
+LOCK_FILE = ".fairseq-train.lock"
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
+
+_load_checkpoint = checkpoint_utils.load_checkpoint
+# Of the folders that this process has to itself until it ends.
+_locks: Dict[str, FolderLock] = {}
+
+
+@functools.wraps(_load_checkpoint)
+def _load(cfg: Any, trainer: Any, **passthrough_args: Any) -> Tuple[Any, Any]:
+    if not is_local(cfg.save_dir):
+        return tuple(_load_checkpoint(cfg, trainer, **passthrough_args))
+    start = _decided_by_first_rank(trainer, functools.partial(_prepare, cfg, trainer))
+    told = copy.deepcopy(cfg)
+    told.restore_file = start.file
+    if start.file not in (DEFAULT, cfg.restore_file):
+        told.finetune_from_model = None
+    extra_state, epoch_itr = _load_checkpoint(told, trainer, **passthrough_args)
+    if extra_state is not None and not start.begins and not cfg.reset_optimizer:
+        if not cfg.reset_meters:
+            restore_patience(extra_state)
+        _check_end(trainer, epoch_itr, start)
+    return extra_state, epoch_itr
+
+
+def _decided_by_first_rank(trainer: Any, decide: Callable[[], Start]) -> Start:
+    """The first rank's decision, on every rank.
+
+    Raises:
+        SystemExit: there is nothing to go on from; the first rank says why.
+    """
+    start: Optional[Start] = None
+    refusal = None
+    if distributed_utils.get_global_rank() == 0:
+        try:
+            start = decide()
+        except (ValueError, OSError) as error:
+            refusal = str(error)
+    if distributed_utils.get_global_world_size() > 1:
+        group = distributed_utils.get_global_group()
+        start, refusal = broadcast_object((start, refusal), 0, group, trainer.device)
+    if start is None:
+        _refuse(refusal)
+    return start
+
+
+def _refuse(reason: Any) -> NoReturn:
+    raise SystemExit(f"fairseq-train: error: {reason}" if distributed_utils.get_global_rank() == 0 else 1)
+
+
+def _prepare(cfg: Any, trainer: Any) -> Start:
+    if not cfg.no_save:
+        folder = Path(cfg.save_dir)
+        _hold(folder)
+        remove_unfinished(folder)
+    return choose_start(cfg, trainer.checkpoint_suffix, type(trainer.get_criterion()).__name__)
+
+
+def _hold(folder: Path) -> None:
+    """Keep a folder for this process until it ends, however it ends."""
+    key = os.path.realpath(folder)
+    if key in _locks:
+        return
+    lock = FolderLock(folder / LOCK_FILE, "fairseq-train", folder)
+    try:
+        lock.__enter__()
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        logger.warning("%s: nothing keeps a second run out of it", error)
+        return
+    _locks[key] = lock
+    # Unlike atexit's functions this also runs in processes that torch.multiprocessing has spawned.
+    util.Finalize(None, lock.__exit__, exitpriority=0)
+
+
+def _check_end(trainer: Any, epoch_itr: Any, start: Start) -> None:
+    """Leave nothing to train to a run that has reached its end, and refuse to train one twice over.
+
+    Raises:
+        SystemExit: the run's checkpoint has no optimizer state, so that fairseq would begin its updates anew.
+    """
+    updates = trainer.get_num_updates()
+    if start.continues:
+        # Also known where the state of the optimizer is not.
+        updates = trainer._optim_history[-1]["num_updates"]
+    limit = _limit_reached(trainer, epoch_itr, updates)
+    if limit:
+        logger.info(
+            "this run is complete after %d updates, nothing is changed: to continue it, raise %s", updates, limit
+        )
+        # fairseq reads this limit next, and only then the others: after another update.
+        trainer.cfg.optimization.max_epoch = -1
+    elif updates > trainer.get_num_updates():
+        _refuse(
+            f"the checkpoint of {updates} updates in {trainer.cfg.checkpoint.save_dir} holds no optimizer state, so "
+            "training cannot go on from it: start anew in another --save-dir, or pass --reset-optimizer to begin the "
+            "updates and the schedule anew with its weights"
+        )
+
+
+def _limit_reached(trainer: Any, epoch_itr: Any, updates: int) -> Optional[str]:
+    limits, patience = trainer.cfg.optimization, trainer.cfg.checkpoint.patience
+    if limits.max_update and updates >= limits.max_update:
+        return f"--max-update {limits.max_update}"
+    if limits.max_epoch and epoch_itr.next_epoch_idx > limits.max_epoch:
+        return f"--max-epoch {limits.max_epoch}"
+    if 0 < limits.stop_time_hours < trainer.cumulative_training_time() / 3600:
+        return f"--stop-time-hours {limits.stop_time_hours}"
+    if 0 < patience <= validations_without_improvement():
+        return f"--patience {patience}"
+    return None
+
+
+def guard_save_folder() -> None:
+    """Make fairseq load checkpoints by the functions of this module from now on, in this process."""
+    checkpoint_utils.load_checkpoint = _load
