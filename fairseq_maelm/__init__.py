@@ -21,9 +21,12 @@ torch.serialization.add_safe_globals([argparse.Namespace])
 if importlib.util.find_spec("fairseq") is not None:
     from fairseq_maelm import optim, tasks  # registration comes last: everything else must be importable first
     from fairseq_maelm.fairseq_fixes import mend_fairseq
+    from fairseq_maelm.fairseq_fixes.building import look_before_building
+    from fairseq_maelm.models.checkpoint_reader import refuse_foreign
     from fairseq_maelm.models.hub import MaelmHubInterface
     from fairseq_maelm.models.maelm import MaelmModel
 
     mend_fairseq()
+    look_before_building(refuse_foreign)
 
 __all__ = ["MaelmHubInterface", "MaelmModel", "__version__", "optim", "tasks"]

@@ -19,16 +19,15 @@ from fairseq_maelm.corpus.imported import TOKENIZER_FILE
 from fairseq_maelm.corpus.vocabulary import MODEL_FILE
 from fairseq_maelm.importing.source import LAYER_NORM_EPS, Reference, Source, SourceVocabulary, refuse
 from fairseq_maelm.models.checkpoint_data import check_weights, declared_options, plain_sections, read_state, shown
-from fairseq_maelm.models.checkpoint_reader import check_depth, check_sizes
+from fairseq_maelm.models.checkpoint_reader import ROBERTA_SIZES, check_depth, check_sizes
 from fairseq_maelm.models.roberta_weights import roberta_state
 from fairseq_maelm.tasks.vocabulary import load_dictionary
 
 # What fairseq's hub lays beside its RoBERTa: GPT-2's byte pairs, whose numbers are the symbols of dict.txt.
 GPT2_FILES = ("encoder.json", "vocab.bpe")
 
-# The only names that are taken from a checkpoint: RoBERTa's sizes, and the tasks that train it.
+# The tasks that train a RoBERTa.
 _TASKS = ("masked_lm", "sentence_prediction")
-_ARCHITECTURES = ("roberta", "roberta_base", "roberta_large", "roberta_prenorm", "xlm")
 _ENCODER = "encoder.sentence_encoder"
 _SIZES = {
     "encoder_embed_dim": (f"{_ENCODER}.embed_tokens.weight", 1),
@@ -96,7 +95,7 @@ def open_checkpoint(path: Path, data: Optional[Path]) -> Source:
 
 def _check_names(path: Path, sections: dict[str, dict[str, Any]]) -> None:
     """Refuse tasks and models other than RoBERTa's; fairseq would build any, and some evaluate their options."""
-    for section, names in (("task", _TASKS), ("model", _ARCHITECTURES)):
+    for section, names in (("task", _TASKS), ("model", ROBERTA_SIZES)):
         name = sections.get(section, {}).get("_name")
         if name not in names:
             raise refuse(path, f"its {section} is {shown(name)}, and only {', '.join(names)} are RoBERTa's")

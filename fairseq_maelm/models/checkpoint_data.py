@@ -16,6 +16,8 @@ from zipfile import ZIP_STORED, BadZipFile, ZipFile, is_zipfile
 import torch
 from torch import Tensor, nn
 
+from fairseq_maelm.fairseq_fixes.damage import find_damage
+
 __all__ = ["CheckpointError", "check_weights", "declared_options", "plain_sections", "read_state", "shown"]
 
 # Settings nest three deep in fairseq's own configuration.
@@ -63,13 +65,16 @@ def read_state(path: Path) -> Dict[str, Any]:
 
 
 def _check_archive(path: Path) -> None:
-    """Refuse archives with compressed records: torch writes none, and a small file could fill the memory."""
+    """Refuse damaged archives, and compressed records: torch writes none, and a small file could fill the memory."""
     try:
+        damage = find_damage(path)
+        if damage:
+            raise CheckpointError(f"{path} {damage}")
         if not is_zipfile(path):
             return
         with ZipFile(path) as archive:
             compressed = [entry.filename for entry in archive.infolist() if entry.compress_type != ZIP_STORED]
-    except (BadZipFile, OSError, ValueError, NotImplementedError) as error:
+    except (BadZipFile, OSError, NotImplementedError) as error:
         raise CheckpointError(f"{path} is damaged: {_reason(error)}") from None
     if compressed:
         raise CheckpointError(f"{path} holds the compressed record {shown(compressed[0])}, which torch never writes")

@@ -9,7 +9,8 @@ from dataclasses import MISSING, Field, dataclass
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-from fairseq.tasks import TASK_DATACLASS_REGISTRY
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
@@ -27,10 +28,16 @@ from fairseq_maelm.models.checks import check_config
 from fairseq_maelm.models.config import MaelmModelConfig, complete_config
 from fairseq_maelm.models.sizes import SIZES
 
-__all__ = ["TASKS", "Checkpoint", "CheckpointError", "check_depth", "check_sizes", "read_checkpoint"]
+__all__ = [
+    *("ROBERTA_SIZES", "TASKS", "Checkpoint", "CheckpointError"),
+    *("check_depth", "check_sizes", "read_checkpoint", "refuse_foreign"),
+]
 
 # Tasks whose checkpoints hold our model. None of them evaluates an option.
 TASKS = ("maelm", "maelm_prompt", "maelm_retrieval", "maelm_squad", "maelm_tagging", "sentence_prediction")
+
+# Sizes of fairseq's RoBERTa.
+ROBERTA_SIZES = ("roberta", "roberta_base", "roberta_large", "roberta_prenorm", "xlm")
 
 # How the model was computed in training is nothing to the machine that loads it.
 _OF_THE_MACHINE = {"attention": "auto", "precision": "fp32", "compile": False, "checkpoint_activations": False}
@@ -101,6 +108,28 @@ def read_checkpoint(path: Path, overrides: Optional[Mapping[str, Any]] = None) -
     _check_model(config.model, weights, path)
     _check_task(config.task, config.model, weights, path)
     return Checkpoint(path, config, weights, state)
+
+
+def refuse_foreign(path: Path) -> None:
+    """Refuse a checkpoint that names a task or a model of fairseq's own which this package does not use.
+
+    fairseq-validate builds what a file names. Tasks and models of other plugins are their users' own code and pass.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        CheckpointError: says what the file names, or that its configuration is not plain data.
+    """
+    sections = plain_sections(read_state(path), path)
+    for section, registries, names in (
+        ("task", (TASK_REGISTRY,), (*TASKS, "masked_lm")),
+        ("model", (ARCH_MODEL_REGISTRY, MODEL_REGISTRY), ROBERTA_SIZES),
+    ):
+        name = sections.get(section, {}).get("_name")
+        owner = next((registry[name] for registry in registries if name in registry), None)
+        if owner is not None and owner.__module__.startswith("fairseq.") and name not in names:
+            raise CheckpointError(
+                f"{path} is a checkpoint of fairseq's {section} {shown(name)}, which is not loaded here"
+            )
 
 
 def _options(

@@ -6,9 +6,9 @@ import shutil
 import pytest
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
+from fairseq_maelm.models.checkpoint_files import copy_whole
 
 import fairseq_maelm
-from fairseq_maelm.models.checkpoint_files import copy_whole
 
 OLD, NEW = b"old" * 1000, b"new" * 5000
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from hostile import MARKER, SECRET, Hostile, expression, hostile_checkpoints
 
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.cli import main
-from fairseq_maelm.models.checkpoint_reader import read_checkpoint
+from fairseq_maelm.models.checkpoint_reader import CheckpointError, read_checkpoint
 from fairseq_maelm.sweep.encoder import read_encoder
 from fairseq_maelm.tasks.prompt import MaelmPromptTaskConfig, complete_view
 
@@ -153,6 +154,19 @@ def test_reading_for_training_runs_nothing(place: Place) -> None:
             checkpoint_utils.load_checkpoint_to_cpu(str(path))
         except Exception:  # errors of every kind are fine here: only what runs is looked at
             continue
+    assert not place.marker.exists()
+
+
+def test_fairseq_builds_nothing_foreign(place: Place) -> None:
+    """fairseq-validate builds what a file names; here it is refused before, for every task and model of fairseq."""
+    # What RoBERTa's names bring along is fairseq's to refuse; it evaluates none of it.
+    own = re.compile(r"(task (masked_lm|sentence_prediction)|model (roberta|maelm))( as |$)")
+    foreign = [case for case in place.cases if case[0].name.startswith(("task ", "model ", "${"))]
+    assert len(foreign) > 200
+    for case, path in foreign[::3]:
+        with pytest.raises(Exception) as error:
+            checkpoint_utils.load_model_ensemble_and_task([str(path)])
+        assert own.match(case.name) or isinstance(error.value, CheckpointError), case.name
     assert not place.marker.exists()
 
 
