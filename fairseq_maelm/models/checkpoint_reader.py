@@ -127,9 +127,7 @@ def refuse_foreign(path: Path) -> None:
         name = sections.get(section, {}).get("_name")
         owner = next((registry[name] for registry in registries if name in registry), None)
         if owner is not None and owner.__module__.startswith("fairseq.") and name not in names:
-            raise CheckpointError(
-                f"{path} is a checkpoint of fairseq's {section} {shown(name)}, which is not loaded here"
-            )
+            raise CheckpointError(f"{path} names fairseq's {section} {shown(name)}, which is not loaded here")
 
 
 def _options(
