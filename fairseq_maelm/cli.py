@@ -15,6 +15,7 @@ from fairseq_maelm.memory import keep_freed_memory
 SUB_COMMANDS = {
     "analyze": ("fairseq_maelm.analysis.command", "measure representations: effective rank, subspace of [MASK]"),
     "answer": ("fairseq_maelm.squad.answer_command", "answer questions about a text file"),
+    "ema": ("fairseq_maelm.models.averaged_weights", "turn the averaged weights of --store-ema into a checkpoint"),
     "embed": ("fairseq_maelm.retrieval.embed_command", "embed texts with the encoder of a checkpoint"),
     "evaluate-retrieval": ("fairseq_maelm.retrieval.evaluate_command", "measure run files against judgements"),
     "export": ("fairseq_maelm.export.command", "turn a checkpoint into a folder of Hugging Face transformers"),

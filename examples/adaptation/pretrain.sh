@@ -36,7 +36,7 @@ fi
 # stage MODEL NUMBER TOKENS_PER_SAMPLE MAX_TOKENS UPDATES SCHEDULE
 stage() {
     local folder=$OUTPUT/$1 updates start=() method schedule=(--lr-scheduler fixed)
-    # fairseq-train makes one more update when it is started again after its last.
+    # fairseq-train would say the same, after it has read the data.
     [[ ! -f $folder/stage_$2.done ]] || return 0
     updates=$(awk -v n="$5" -v share="$SHARE" 'BEGIN { u = int(n * share); print (u < 2 ? 2 : u) }')
     case $1 in

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Optional
 
 _BLOCK = 2**22
-_RECORD = b"PK\x03\x04"
+# The first bytes of an archive, and those of its last entry, whose size they tell.
+_FIRST, _LAST, _LAST_SIZE = b"PK\x03\x04", b"PK\x05\x06", 22
 
 
 def find_damage(path: Path) -> Optional[str]:
@@ -34,10 +35,12 @@ def find_damage(path: Path) -> Optional[str]:
     if os.path.getsize(path) == 0:
         return "is empty"
     with open(path, "rb") as stream:
-        begins_as_archive = stream.read(len(_RECORD)) == _RECORD
-    if not zipfile.is_zipfile(path):
-        return "is truncated: its end, with the list of its records, is missing" if begins_as_archive else None
-    return _damaged_record(path)
+        begins = stream.read(len(_FIRST)) == _FIRST
+        stream.seek(-min(_LAST_SIZE, os.path.getsize(path)), os.SEEK_END)
+        ends = stream.read(len(_LAST)) == _LAST
+    if not begins and not ends:
+        return None
+    return _damaged_record(path) if ends else "is truncated: its end, the list of its records, is missing"
 
 
 def _damaged_record(path: Path) -> Optional[str]:

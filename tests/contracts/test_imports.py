@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "modules and data",
         (
-            *("modules", "data", "optim", "exchange", "squad", "prompting"),
+            *("modules", "data", "optim", "fairseq_fixes", "squad", "prompting"),
             *("tagging.dataset", "retrieval.datasets", "retrieval.validation"),
         ),
     ),

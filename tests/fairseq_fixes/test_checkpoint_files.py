@@ -1,14 +1,17 @@
-"""Checkpoints are copied so that a kill, an error or a full disk leaves the file that was there before."""
+"""Checkpoints are written so that a kill, an error, a full disk or another run leaves what was there before."""
 
 import errno
 import shutil
+from types import SimpleNamespace
 
 import pytest
+import torch
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
-from fairseq_maelm.models.checkpoint_files import copy_whole
 
 import fairseq_maelm
+from fairseq_maelm.fairseq_fixes import checkpoint_files
+from fairseq_maelm.fairseq_fixes.checkpoint_files import copy_whole, remove_unfinished
 
 OLD, NEW = b"old" * 1000, b"new" * 5000
 
@@ -40,6 +43,8 @@ class Killed(BaseException):
 def test_fairseq_saves_checkpoints_through_it():
     assert fairseq_maelm.__name__ in copy_whole.__module__
     assert checkpoint_utils.PathManager.copy is copy_whole
+    assert checkpoint_utils.torch_persistent_save is checkpoint_files.save_whole
+    assert checkpoint_utils.verify_checkpoint_directory is checkpoint_files.verify_folder
 
 
 def test_a_copy_replaces_the_old_file(files):
@@ -69,3 +74,63 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(files, monkeypatch):
         PathManager.copy(str(source), str(target), overwrite=True)
     assert target.read_bytes() == OLD
     assert sorted(path.name for path in target.parent.iterdir()) == [source.name, target.name]
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_unfinished_files_of_two_runs_have_names_of_their_own(tmp_path, monkeypatch):
+    """The second run saves while the first one is in the middle of it."""
+    target, first = tmp_path / "checkpoint_last.pt", {"run": 1, "weight": torch.ones(1000)}
+    save = torch.save
+
+    def save_in_the_middle(state, stream):
+        save(state, stream)
+        if state is first:
+            checkpoint_utils.torch_persistent_save({"run": 2}, str(target))
+            assert len(names(tmp_path)) == 2
+            assert torch.load(target) == {"run": 2}
+
+    monkeypatch.setattr(torch, "save", save_in_the_middle)
+    checkpoint_utils.torch_persistent_save(first, str(target))
+    assert torch.load(target)["run"] == 1
+    assert names(tmp_path) == [target.name]
+
+
+def test_a_save_that_failed_is_repeated_in_an_empty_file(tmp_path, monkeypatch):
+    target, save, failures = tmp_path / "checkpoint_last.pt", torch.save, [OSError("busy"), OSError("busy")]
+
+    def failing(state, stream):
+        if failures:
+            stream.write(b"half a file")
+            raise failures.pop()
+        save(state, stream)
+
+    monkeypatch.setattr(torch, "save", failing)
+    monkeypatch.setattr(checkpoint_files, "time", SimpleNamespace(sleep=lambda seconds: None))
+    checkpoint_utils.torch_persistent_save({"run": 1}, str(target))
+    assert torch.load(target) == {"run": 1}
+    failures += [OSError("full")] * 3
+    with pytest.raises(OSError, match="full"):
+        checkpoint_utils.torch_persistent_save({"run": 2}, str(target))
+    assert torch.load(target) == {"run": 1}
+    assert names(tmp_path) == [target.name]
+
+
+def test_what_killed_runs_left_is_removed_and_nothing_else(tmp_path):
+    left = ["checkpoint_last.pt.4711-0a1b2c3d.tmp", "checkpoint_1_20.pt.tmp", "crash.pt.tmp"]
+    kept = ["checkpoint_last.pt", "checkpoint_notes.tmp", "thesis.tmp", "checkpoint_best.pt.old"]
+    for name in left + kept:
+        (tmp_path / name).write_text("x")
+    remove_unfinished(tmp_path)
+    assert names(tmp_path) == sorted(kept)
+
+
+def test_the_folder_is_made_and_tried_without_a_name_in_it(tmp_path):
+    folder = tmp_path / "new" / "runs"
+    checkpoint_utils.verify_checkpoint_directory(str(folder))
+    assert names(folder) == []
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(OSError, match="file"):
+        checkpoint_utils.verify_checkpoint_directory(str(tmp_path / "file"))

@@ -1,0 +1,182 @@
+"""The running average of the weights: ``--store-ema`` in pretraining and fine-tuning, and ``maelm ema``."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from end_to_end.runs import LAST, NARROW, assert_equal_end
+from end_to_end.small import cut, differences, results, training
+from end_to_end.test_distributed import run_ranks
+from end_to_end.test_finetuning import HEAD, prepare_task, topic_of_a_sentence
+from end_to_end.toy import TINY_TRAINING, losses, run
+from fairseq_maelm import MaelmModel
+
+DECAY, UPDATES = 0.7, 6
+EMA = ["--store-ema", "--ema-decay", DECAY]
+
+
+@pytest.fixture(scope="module")
+def data(toy_data, tmp_path_factory) -> Path:
+    return cut(toy_data, tmp_path_factory.mktemp("short"), 160)
+
+
+def averaging(data: Path, save_dir: Path, *options: Any, number: int = UPDATES) -> list[Any]:
+    """The command of a pretraining that saves after each update."""
+    return training(data, save_dir, *NARROW, *EMA, "--max-update", number, "--save-interval-updates", 1, *options)
+
+
+@pytest.fixture(scope="module")
+def pretrained(data, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("pretrained")
+    run(averaging(data, folder))
+    assert results(folder / LAST)["updates"] == UPDATES
+    return folder
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    state: dict[str, torch.Tensor] = torch.load(path)["model"]
+    return state
+
+
+def average(path: Path) -> dict[str, torch.Tensor]:
+    state: dict[str, torch.Tensor] = torch.load(path)["extra_state"]["ema"]
+    return state
+
+
+def by_hand(folder: Path, first: int = 1, last: int = UPDATES, every: int = 1) -> dict[str, torch.Tensor]:
+    """The running average of the weights that a run has saved, in double precision, beginning with update ``first``."""
+    saved = [weights(folder / f"checkpoint_1_{update}.pt") for update in range(1, last + 1)]
+    result = {name: tensor.double() for name, tensor in saved[first - 1].items()}
+    for number, state in enumerate(saved[first:], first + 1):
+        if number % every == 0:
+            for name, tensor in state.items():
+                result[name] = result[name] * DECAY + tensor.double() * (1 - DECAY)
+    return result
+
+
+def assert_average(
+    actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], raw: dict[str, torch.Tensor]
+) -> None:
+    assert actual.keys() == expected.keys() == raw.keys()
+    for name, tensor in actual.items():
+        assert tensor.dtype == raw[name].dtype
+        if tensor.is_floating_point():
+            torch.testing.assert_close(tensor.double(), expected[name], rtol=1e-5, atol=1e-7, msg=name)
+        else:
+            assert torch.equal(tensor, raw[name]), name
+    # It is no copy of the weights.
+    name = "encoder.embed_tokens.weight"
+    assert (actual[name] - raw[name]).abs().max() > 1e-4
+
+
+def test_the_written_weights_are_the_average_of_those_saved(pretrained, tmp_path):
+    written = tmp_path / "average.pt"
+    assert run(["maelm", "ema", pretrained / LAST, "--output", written]).strip().endswith(str(written))
+    raw = weights(pretrained / LAST)
+    assert {tensor.dtype for tensor in raw.values()} == {torch.float32, torch.int64}
+    assert_average(weights(written), by_hand(pretrained), raw)
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--ema-fp32"], ["--ema-fp32", "--ema-update-freq", 2]], ids=["", "fp32", "freq"]
+)
+def test_resumed_bit_for_bit(data, pretrained, tmp_path, options):
+    """Stopped after an odd number of updates and continued, against a run in one go."""
+    whole = tmp_path / "whole" if options else pretrained
+    if options:
+        run(averaging(data, whole, *options))
+    run(averaging(data, tmp_path / "run", *options, number=3))
+    run(averaging(data, tmp_path / "run", *options))
+    assert_equal_end(tmp_path / "run", whole)
+    assert differences(average(tmp_path / "run" / LAST), average(whole / LAST)) == []
+    every = 2 if "--ema-update-freq" in options else 1
+    # The average is made when it is first asked for: at the first update that goes into it, or at a save.
+    assert_average(average(whole / LAST), by_hand(whole, every=every), weights(whole / LAST))
+
+
+def test_averaging_from_an_update_on(data, tmp_path):
+    run(averaging(data, tmp_path, "--ema-start-update", 4))
+    # Up to the third update the average is the weights.
+    assert_average(average(tmp_path / LAST), by_hand(tmp_path, first=3), weights(tmp_path / LAST))
+
+
+def test_a_run_without_average_is_continued_with_one(data, tmp_path):
+    run([word for word in averaging(data, tmp_path, number=3) if word not in EMA])
+    output = run(averaging(data, tmp_path))
+    assert "the running average of the weights begins with this run" in output
+    assert_average(average(tmp_path / LAST), by_hand(tmp_path, first=4), weights(tmp_path / LAST))
+
+
+def test_two_ranks(data, tmp_path):
+    ranks = ["--batch-size", 8, "--ddp-backend", "legacy_ddp"]
+    run_ranks(averaging(data, tmp_path / "run", *ranks, number=3), 2, tmp_path)
+    run_ranks(averaging(data, tmp_path / "run", *ranks), 2, tmp_path)
+    assert_average(average(tmp_path / "run" / LAST), by_hand(tmp_path / "run"), weights(tmp_path / "run" / LAST))
+
+
+@pytest.fixture(scope="module")
+def topics(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prepare_task(tmp_path_factory.mktemp("topics"), toy_data, topic_of_a_sentence)
+
+
+def test_fine_tuning_from_an_average_and_with_one(topics, pretrained, toy_data, tmp_path):
+    """Stock sentence_prediction: the new average is of this run alone, and keeps the head."""
+    start, folder = tmp_path / "start.pt", tmp_path / "run"
+    run(["maelm", "ema", pretrained / LAST, "--output", start])
+    words = ["fairseq-train", topics, *TINY_TRAINING, *NARROW, "--task", "sentence_prediction"]
+    words += ["--criterion", "sentence_prediction", "--num-classes", 4, "--init-token", 0, "--separator-token", 2]
+    words += ["--save-dir", folder, *EMA, "--max-update", UPDATES, "--save-interval-updates", 1, "--disable-validation"]
+    words = [word for word in words if word not in ("--tokens-per-sample", "64")]
+    # Also from the checkpoint that holds pretraining's average, which is not this run's.
+    for model in (pretrained / LAST, start):
+        run([*words, "--finetune-from-model", model, *(["--no-save"] if model != start else [])])
+    written = tmp_path / "average.pt"
+    run(["maelm", "ema", folder / LAST, "--output", written])
+    raw = weights(folder / LAST)
+    assert any(name.startswith(f"classification_heads.{HEAD}") for name in raw)
+    assert_average(weights(written), by_hand(folder), raw)
+
+    hub = MaelmModel.from_pretrained(str(tmp_path), "average.pt", str(topics))
+    tokens = hub.encode("The sailor takes the rope to the harbour.")
+    assert hub.predict(HEAD, tokens).shape[-1] == 4
+    validated = run(
+        ["fairseq-validate", topics, "--path", written, "--task", "sentence_prediction", "--batch-size", 8, "--cpu"]
+        + ["--criterion", "sentence_prediction", "--num-classes", 4, "--init-token", 0, "--separator-token", 2]
+        + ["--log-format", "json", "--num-workers", 0, "--required-batch-size-multiple", 1]
+    )
+    assert len(losses(validated, "valid")) == 1
+
+
+def test_the_hub_and_the_export_take_the_average(pretrained, toy_data, tmp_path):
+    written = tmp_path / "average.pt"
+    run(["maelm", "ema", pretrained / LAST, "--output", written])
+    hub = MaelmModel.from_pretrained(str(tmp_path), "average.pt", str(toy_data))
+    assert torch.equal(hub.model.encoder.embed_tokens.weight, weights(written)["encoder.embed_tokens.weight"])
+    assert len(hub.fill_mask("The <mask> of the <mask>.", topk=2)) == 2
+    run(["maelm", "export", written, "--data", toy_data, "--output", tmp_path / "exported", "--format", "maelm"])
+    assert (tmp_path / "exported" / "config.json").exists()
+
+
+def test_what_holds_no_average_is_refused_in_one_line(pretrained, tmp_path):
+    written = tmp_path / "average.pt"
+    run(["maelm", "ema", pretrained / LAST, "--output", written])
+    for words, told in (
+        (
+            [written, "--output", tmp_path / "other.pt"],
+            "holds no average of the weights: it was not trained with --store-ema",
+        ),
+        ([pretrained / LAST, "--output", written], "average.pt exists already: name another file, or remove it first"),
+        ([tmp_path / "missing.pt", "--output", tmp_path / "other.pt"], "No such file"),
+    ):
+        output = run(["maelm", "ema", *words], check=False)
+        assert told in output.splitlines()[-1] and "Traceback" not in output
+    assert not (tmp_path / "other.pt").exists()
+
+
+def test_the_comparison_sees_another_decay(pretrained):
+    """Guards the tests above."""
+    wrong = {name: tensor * 1.001 for name, tensor in by_hand(pretrained).items()}
+    with pytest.raises(AssertionError):
+        assert_average(average(pretrained / LAST), wrong, weights(pretrained / LAST))

@@ -1,0 +1,85 @@
+"""Every damage to a checkpoint file is told, or does not matter."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_maelm.fairseq_fixes.damage import find_damage
+
+STATE = {"model": {"weight": torch.arange(40.0), "identity": torch.tensor([7, 2])}, "extra_state": {"epoch": 3}}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    torch.save(STATE, tmp_path / "checkpoint.pt")
+    return tmp_path / "checkpoint.pt"
+
+
+def is_equal(loaded: Any) -> bool:
+    same = all(torch.equal(loaded["model"][name], weight) for name, weight in STATE["model"].items())
+    return same and loaded["extra_state"] == STATE["extra_state"]
+
+
+def is_harmless(path: Path) -> bool:
+    """Whether torch loads what was saved, or says that it cannot."""
+    try:
+        return is_equal(torch.load(path, weights_only=True, mmap=True))
+    except Exception:
+        return True
+
+
+def test_a_whole_file_is_whole(path):
+    assert find_damage(path) is None
+
+
+def test_no_flipped_bit_goes_unseen(path):
+    """Each byte of a file with one of its bits flipped: data, names, tables, padding."""
+    whole = path.read_bytes()
+    told = 0
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :])
+        found = find_damage(path) is not None
+        told += found
+        assert found or is_harmless(path), f"byte {place} of {len(whole)}"
+    # What is not told is padding, times and the like.
+    assert told > 600
+
+
+def test_torch_alone_sees_no_flipped_bit_in_a_weight(path):
+    """Guards the test above: what torch would load without a word."""
+    whole = path.read_bytes()
+    place = whole.index(STATE["model"]["weight"].numpy().tobytes()) + 6
+    path.write_bytes(whole[:place] + bytes([whole[place] ^ 64]) + whole[place + 1 :])
+    assert not is_equal(torch.load(path))
+    assert find_damage(path).startswith("is damaged in the record 'checkpoint/data/")
+
+
+def test_no_cut_goes_unseen(path):
+    whole = path.read_bytes()
+    for length in [*range(1, len(whole), 7), len(whole) - 1]:
+        path.write_bytes(whole[:length])
+        found = find_damage(path)
+        assert found is not None or length < 4, length
+        assert length < 4 or found.startswith(("is truncated", "is damaged")), found
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda path: path.write_bytes(b""), "is empty"),
+        (lambda path: path.unlink(), "does not exist"),
+        (lambda path: (path.unlink(), path.mkdir()), "is a folder"),
+    ],
+    ids=["empty", "missing", "folder"],
+)
+def test_what_is_no_file_with_content(path, damage, told):
+    damage(path)
+    assert find_damage(path) == told
+
+
+def test_the_format_without_checksums_is_left_to_loading(path):
+    torch.save(STATE, path, _use_new_zipfile_serialization=False)
+    assert find_damage(path) is None
+    assert is_equal(torch.load(path))

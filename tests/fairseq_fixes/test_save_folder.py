@@ -1,0 +1,191 @@
+"""From which file a run goes on, and which folders it is kept out of; what the command does with the answer stands in
+tests/end_to_end/test_damaged_checkpoints.py."""
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_maelm.fairseq_fixes.save_folder import choose_start
+
+CRITERION = "MaelmCriterion"
+
+
+def save(path: Path, updates: int, criterion: str = CRITERION, **changes: Any) -> Path:
+    """A checkpoint file as fairseq's trainer writes it, in small."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = {
+        "model": {"weight": torch.randn(300)},
+        "last_optimizer_state": {"step": updates},
+        "optimizer_history": [{"criterion_name": criterion, "num_updates": updates}],
+        "extra_state": {"train_iterator": {"epoch": 1}},
+        **changes,
+    }
+    torch.save(state, path)
+    return path
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 16
+    path.write_bytes(content)
+
+
+def options(folder: Path, **changes: Any) -> SimpleNamespace:
+    defaults = {"restore_file": "checkpoint_last.pt", "finetune_from_model": None, "no_save": False}
+    return SimpleNamespace(save_dir=str(folder), **{**defaults, **changes})
+
+
+def start(folder: Path, suffix: str = "", **changes: Any) -> tuple[Any, ...]:
+    return tuple(choose_start(options(folder, **changes), suffix, CRITERION))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of a run that has saved after 5, 10 and 15 updates, the 10th being the best."""
+    for name, updates in (("1_5", 5), ("best", 10), ("2", 15), ("last", 15)):
+        save(tmp_path / "run" / f"checkpoint{'' if name.isdigit() else '_'}{name}.pt", updates)
+    return tmp_path / "run"
+
+
+def test_the_last_checkpoint_is_taken_when_it_is_whole(folder):
+    assert start(folder) == ("checkpoint_last.pt", True, False)
+
+
+def test_a_new_folder_starts_a_run(tmp_path):
+    assert start(tmp_path / "new") == ("checkpoint_last.pt", False, True)
+    (tmp_path / "some").mkdir()
+    (tmp_path / "some" / "checkpoint_average.pt").write_text("x")
+    assert start(tmp_path / "some") == ("checkpoint_last.pt", False, True)
+
+
+DAMAGES = {
+    "truncated": (truncate, "checkpoint_last.pt is truncated: "),
+    "empty": (lambda path: path.write_bytes(b""), "checkpoint_last.pt is empty; "),
+    "flipped": (flip, "checkpoint_last.pt is damaged in the record 'checkpoint_last/data/"),
+    "not a checkpoint": (lambda path: path.write_text("lost"), "checkpoint_last.pt cannot be read as a checkpoint"),
+    "zeros": (lambda path: path.write_bytes(bytes(5000)), "checkpoint_last.pt cannot be read as a checkpoint"),
+    "another archive": (lambda path: torch.save({"a": 1}, path), "checkpoint_last.pt cannot be read as a checkpoint"),
+    "missing": (lambda path: path.unlink(), "there is no checkpoint_last.pt beside the other checkpoints of"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_the_newest_whole_checkpoint_takes_its_place(folder, caplog, damage):
+    change, told = DAMAGES[damage]
+    change(folder / "checkpoint_last.pt")
+    with caplog.at_level(logging.WARNING):
+        assert start(folder) == (str(folder / "checkpoint2.pt"), True, False)
+    assert len(caplog.records) == 1 and "\n" not in caplog.text.strip()
+    assert told in caplog.text
+    assert (
+        f"training goes on from {folder}/checkpoint2.pt, the newest whole checkpoint, after 15 updates" in caplog.text
+    )
+
+
+def test_the_next_newest_when_that_is_damaged_too(folder, caplog):
+    truncate(folder / "checkpoint_last.pt")
+    flip(folder / "checkpoint2.pt")
+    truncate(folder / "checkpoint_1_5.pt")
+    assert start(folder)[0] == str(folder / "checkpoint_best.pt")
+    assert "after 10 updates; checkpoint2.pt is damaged in the record" in caplog.text.replace("checkpoint_1_5.pt", "")
+
+
+def test_what_cannot_be_continued_is_passed_over(folder, caplog):
+    (folder / "checkpoint_last.pt").unlink()
+    save(folder / "checkpoint_9_90.pt", 90, last_optimizer_state=None)
+    save(folder / "checkpoint_8_80.pt", 80, criterion="SquadCriterion")
+    save(folder / "checkpoint7.pt", 70, extra_state={})
+    # Names that fairseq-train does not write: a crash, an average, a copy.
+    for name in ("crash.pt", "checkpoint_average.pt", "checkpoint_last.pt.bak"):
+        save(folder / name, 60)
+    assert start(folder)[0] == str(folder / "checkpoint2.pt")
+    assert "checkpoint_9_90.pt holds no optimizer state" in caplog.text
+    assert "checkpoint_8_80.pt is of another run, trained with SquadCriterion" in caplog.text
+    assert "checkpoint7.pt does not say where in the data it was" in caplog.text
+
+
+def test_without_any_whole_one_the_run_is_refused(folder):
+    for path in folder.iterdir():
+        truncate(path)
+    with pytest.raises(
+        ValueError, match=r"checkpoint_last\.pt is truncated.* no other checkpoint .*start anew"
+    ) as refusal:
+        start(folder)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_run_that_saves_nothing_may_start_beside_checkpoints(folder):
+    (folder / "checkpoint_last.pt").unlink()
+    assert start(folder, no_save=True) == ("checkpoint_last.pt", False, True)
+
+
+def test_ranks_with_files_of_their_own(folder, caplog):
+    for name, updates in (("_1_5", 5), ("2", 15), ("_last", 15)):
+        save(folder / f"checkpoint{name}-shard0.pt", updates)
+    assert start(folder, "-shard0")[0] == "checkpoint_last.pt"
+    truncate(folder / "checkpoint_last-shard0.pt")
+    # fairseq adds the suffix of each rank.
+    assert start(folder, "-shard0")[0] == str(folder / "checkpoint2.pt")
+
+
+# Files that the user names
+
+
+def test_the_last_checkpoint_by_its_path_is_this_one_or_none(folder, tmp_path):
+    last = str(folder / "checkpoint_last.pt")
+    assert start(folder, restore_file=last) == ("checkpoint_last.pt", True, False)
+    # The same command starts a run.
+    assert start(tmp_path / "new", restore_file=str(tmp_path / "new" / "checkpoint_last.pt"))[2]
+    flip(Path(last))
+    with pytest.raises(ValueError, match=r"is damaged in .* and --restore-file asks for this file: put a whole copy"):
+        start(folder, restore_file=last)
+    Path(last).unlink()
+    with pytest.raises(ValueError, match=r"there is no checkpoint_last\.pt .* --restore-file asks for this file"):
+        start(folder, restore_file=last)
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (truncate, "is truncated"),
+        (flip, "is damaged in the record"),
+        (lambda path: path.write_bytes(b""), "is empty"),
+        (lambda path: path.unlink(), "does not exist"),
+    ],
+    ids=["truncated", "flipped", "empty", "missing"],
+)
+@pytest.mark.parametrize("option", ["restore_file", "finetune_from_model"])
+def test_a_bad_file_that_was_named_is_refused(tmp_path, option, damage, told):
+    named = save(tmp_path / "pretrained" / "checkpoint_best.pt", 100)
+    assert start(tmp_path / "new", **{option: str(named)})[1] is False
+    damage(named)
+    with pytest.raises(ValueError, match=f"^--{option.replace('_', '-')} {named} {told}"):
+        start(tmp_path / "new", **{option: str(named)})
+
+
+def test_a_run_from_elsewhere_is_kept_out_of_a_folder_with_checkpoints(folder, tmp_path):
+    named = str(save(tmp_path / "pretrained" / "checkpoint_best.pt", 100))
+    with pytest.raises(ValueError, match=r"holds checkpoints of another run \(.*and 1 more\).*name another --save-dir"):
+        start(folder, restore_file=named)
+    assert start(folder, restore_file=named, no_save=True) == (named, False, False)
+    assert start(tmp_path / "new", restore_file=named) == (named, False, False)
+
+
+def test_an_older_checkpoint_of_the_folder_may_be_continued(folder):
+    named = str(folder / "checkpoint_1_5.pt")
+    assert start(folder, restore_file=named) == (named, True, False)
+
+
+def test_fine_tuning_that_was_started_again_goes_on(folder, tmp_path):
+    pretrained = str(save(tmp_path / "pretrained" / "checkpoint_best.pt", 100))
+    assert start(folder, finetune_from_model=pretrained) == ("checkpoint_last.pt", True, False)
+    (folder / "checkpoint_last.pt").unlink()
+    assert start(folder, finetune_from_model=pretrained) == (str(folder / "checkpoint2.pt"), True, False)
