@@ -8,6 +8,7 @@ ORIGINAL, NAIVE, HANDLING = "Original", "Naive", "Handling [MASK]"
 POSITIONS, ATTENTION, DECODER_SIZE = "Position Encoding", "Decoder Attention", "Decoder Size"
 TRANSITION = "Figure 4"
 
+_LAYERS_OF_THE_PAPER = 12
 # Head sizes are multiples of this: the fast attention kernels of GPUs want it.
 _HEAD_SIZE_MULTIPLE = 8
 
@@ -22,6 +23,7 @@ class Row(NamedTuple):
         glue: the paper's GLUE average (base size; median of five seeds each task), None where it prints none.
         options: what makes the row, beside the options that all rows share.
         decoder_width: of the decoder, as a fraction of the encoder's; 1 adds no option.
+        decoder_depth: of the decoder, as a fraction of the encoder's layers; None leaves it to the size.
         delta: the fraction of masks that stay in the encoder, for the rows of Figure 4.
     """
 
@@ -31,6 +33,7 @@ class Row(NamedTuple):
     glue: Optional[float]
     options: tuple[str, ...] = ()
     decoder_width: Fraction = Fraction(1)
+    decoder_depth: Optional[Fraction] = None
     delta: Optional[float] = None
 
 
@@ -43,15 +46,15 @@ def _attention(name: str, setting: str, glue: float) -> Row:
     return Row(name, ATTENTION, setting, glue, ("--decoder-attention", name))
 
 
-def _layers(layers: int, glue: float) -> Row:
-    options = ("--decoder-layers", str(layers))
-    return Row(f"decoder_{layers}_layers", DECODER_SIZE, f"{layers} layer, 768 dimension", glue, options)
+def _layers(layers: int, glue: Optional[float] = None) -> Row:
+    name, setting = f"decoder_{layers}_layer{'s' * (layers > 1)}", f"{layers} layer, 768 dimension"
+    return Row(name, DECODER_SIZE, setting, glue, decoder_depth=Fraction(layers, _LAYERS_OF_THE_PAPER))
 
 
-# The widths of the last rows are those of the paper's size, whose encoder is 768 wide; other sizes keep the ratio. The
-# footnote in section 4.3 gives delta = 1 the number of "enc. w. [MASK] + dec."; the values between are in the drawing
-# only. The paper does not say what its decoder gets where a token was replaced at random; its number stands beside the
-# row that differs from MAE-LM in the encoder's input alone.
+# Decoders are named as in the paper's size, whose encoder has 12 layers of 768; other sizes keep the ratio. The paper's
+# depths are 2, 4 (MAE-LM) and 6. The footnote in section 4.3 gives delta = 1 the number of "enc. w. [MASK] + dec."; the
+# values between are in the drawing only. The paper does not say what its decoder gets where a token was replaced at
+# random; its number stands beside the row that differs from MAE-LM in the encoder's input alone.
 ROWS: dict[str, Row] = {
     row.name: row
     for row in (
@@ -80,6 +83,9 @@ ROWS: dict[str, Row] = {
         _attention("cross", "cross-attention", 86.0),
         _layers(2, 85.8),
         _layers(6, 84.8),
+        _layers(1),
+        _layers(4),
+        _layers(12),
         Row("decoder_512_wide", DECODER_SIZE, "4 layer, 512 dimension", 85.8, decoder_width=Fraction(2, 3)),
         Row("decoder_1024_wide", DECODER_SIZE, "4 layer, 1024 dimension", 85.5, decoder_width=Fraction(4, 3)),
         _transition(0.25),
@@ -89,20 +95,27 @@ ROWS: dict[str, Row] = {
     )
 }
 
-# The same computation under two names: a study of all rows trains it once.
+# The same computation under two names at every size.
 SAME = {"delta_1": "mlm_decoder"}
-DEFAULT_ROWS = tuple(name for name in ROWS if name not in SAME)
 
 
-class EncoderSize(NamedTuple):
-    """What a decoder's width is scaled from."""
+class ModelSize(NamedTuple):
+    """What a decoder is scaled from: the encoder's numbers, and the decoder's layers without the row's options."""
 
     width: int
     feed_forward: int
     heads: int
+    layers: int
+    decoder_layers: int
 
 
-def decoder_width_options(fraction: Fraction, encoder: EncoderSize) -> list[str]:
+def decoder_depth_options(fraction: Optional[Fraction], size: ModelSize) -> list[str]:
+    """Scale a decoder's depth, to at least one layer; no option where the size has that many."""
+    layers = size.decoder_layers if fraction is None else max(1, round(fraction * size.layers))
+    return [] if layers == size.decoder_layers else ["--decoder-layers", str(layers)]
+
+
+def decoder_width_options(fraction: Fraction, encoder: ModelSize) -> list[str]:
     """Scale a decoder.
 
     Heads are scaled first, at least one; the width is the multiple of 8 x heads that is nearest to the fraction of the
@@ -119,9 +132,17 @@ def decoder_width_options(fraction: Fraction, encoder: EncoderSize) -> list[str]
     return [word for name, number in sizes.items() for word in (f"--decoder-{name}", str(number))]
 
 
-def row_options(row: Row, encoder: EncoderSize) -> list[str]:
+def row_options(row: Row, size: ModelSize) -> list[str]:
     """Everything that makes a row out of MAE-LM."""
-    return [*row.options, *decoder_width_options(row.decoder_width, encoder)]
+    depth = decoder_depth_options(row.decoder_depth, size)
+    return [*row.options, *depth, *decoder_width_options(row.decoder_width, size)]
+
+
+def same_rows(size: ModelSize) -> dict[str, str]:
+    """The rows that compute at this size what an earlier one does, and that one: a study of all rows trains it once."""
+    first: dict[tuple[str, ...], str] = {}
+    found = {name: first.setdefault(tuple(row_options(row, size)), name) for name, row in ROWS.items()}
+    return {name: earlier for name, earlier in found.items() if earlier != name} | SAME
 
 
 def chosen(names: Sequence[str]) -> list[Row]:

@@ -13,8 +13,8 @@ from typing import Any
 
 import table
 from outcomes import best, fine_tuning_marker, last_loss, pretraining_marker
-from rows import DEFAULT_ROWS, ROWS, SAME, chosen, row_options
-from stages import METRICS, encoder_size, fine_tuning, gpus_of, is_regression, pretraining
+from rows import ROWS, chosen, row_options, same_rows
+from stages import METRICS, figure_of, fine_tuning, gpus_of, is_squad, metrics_of, model_size, pretraining
 from study import Study, sitting
 
 from fairseq_maelm.models.sizes import SIZES
@@ -59,12 +59,15 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("output", type=Path, help="folder of the study")
     parser.add_argument(
         "--rows", nargs="+", choices=ROWS, metavar="ROW",
-        help=f"{', '.join(ROWS)} (default: all but {', '.join(SAME)}, for which another computes the same)",
+        help=f"{', '.join(ROWS)} (default: all but those that compute at this size what another does, as delta_1)",
     )  # fmt: skip
-    parser.add_argument("--tasks", nargs="*", type=_named, default=[], metavar="NAME=FOLDER", help="of fine-tuning")
+    parser.add_argument(
+        "--tasks", nargs="*", type=_named, default=[], metavar="NAME=FOLDER",
+        help="of fine-tuning: sentences of examples/finetuning, or questions of `maelm prepare-squad`",
+    )  # fmt: skip
     parser.add_argument(
         "--metrics", nargs="*", type=_named, default=[], metavar="NAME=METRIC",
-        help=f"{', '.join(METRICS)}; otherwise accuracy, and spearman where labels are numbers",
+        help=f"{', '.join(METRICS)}; otherwise accuracy, spearman where labels are numbers, exact of answers",
     )  # fmt: skip
     parser.add_argument("--seeds", type=_at_least_1, default=5, help="of fine-tuning, for each task")
     parser.add_argument("--jobs", type=_at_least_1, default=1, help="processes side by side on the CPU")
@@ -97,7 +100,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         "--pretraining-options", type=shlex.split, default=[], metavar="OPTIONS",
         help="more of fairseq-train's, in one word: --pretraining-options='--init-std 0.05 --dropout 0'",
     )  # fmt: skip
-    group = parser.add_argument_group("fine-tuning, by examples/finetuning/finetune.sh")
+    group = parser.add_argument_group("fine-tuning, by finetune.sh of examples/finetuning or examples/squad")
     group.add_argument("--fine-tuning-lr", type=float, default=3e-5)
     group.add_argument("--fine-tuning-epochs", type=_at_least_1, default=3)
     group.add_argument("--fine-tuning-batch-size", type=_at_least_1, default=32)
@@ -111,12 +114,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     args = parser.parse_args(arguments)
     if len({name for name, _ in args.tasks}) < len(args.tasks):
         parser.error("two --tasks have the same name")
-    args.rows = args.rows or list(DEFAULT_ROWS)
+    twins = same_rows(model_size(args.arch, args.pretraining_options))
+    args.rows = args.rows or [name for name in ROWS if name not in twins]
     args.output = args.output.resolve()
     args.data = ":".join(str(Path(folder).resolve()) for folder in args.data.split(":"))
     args.tasks = {name: str(Path(folder).resolve()) for name, folder in args.tasks}
-    regression = {name: is_regression(Path(folder)) for name, folder in args.tasks.items()}
-    args.metrics = {name: "spearman" if regression[name] else "accuracy" for name in args.tasks} | dict(args.metrics)
+    args.metrics = {name: metrics_of(Path(folder))[0] for name, folder in args.tasks.items()} | dict(args.metrics)
     args.precision = args.precision or ("fp16" if args.gpus else "fp32")
     if args.warm_up_updates is None:
         args.warm_up_updates = round(0.08 * args.updates)
@@ -131,12 +134,14 @@ def _mistake(args: argparse.Namespace) -> str:
         if not (Path(folder) / "dict.txt").exists():
             return f"there is no dict.txt in {folder}: DATA must be the folder of `maelm prepare`"
     for name, folder in args.tasks.items():
-        if not (Path(folder) / "input0" / "train.idx").exists():
-            return f"{folder} (--tasks {name}) has no input0/train.idx: make it with examples/finetuning"
-        if args.metrics[name] not in METRICS:
-            return f"there is no metric {args.metrics[name]}; choose one of {', '.join(METRICS)}"
-        if is_regression(Path(folder)) != (args.metrics[name] in ("spearman", "pearson")):
-            return f"the metric {args.metrics[name]} does not suit the labels of --tasks {name}"
+        if not (is_squad(Path(folder)) or (Path(folder) / "input0" / "train.idx").exists()):
+            return (
+                f"{folder} (--tasks {name}) has no input0/train.idx and no train.npz: make it with examples/finetuning "
+                "or `maelm prepare-squad`"
+            )
+        if args.metrics[name] not in metrics_of(Path(folder)):
+            suitable = ", ".join(metrics_of(Path(folder)))
+            return f"the metric {args.metrics[name]} does not suit --tasks {name}: choose one of {suitable}"
     if set(args.metrics) - set(args.tasks):
         return f"--metrics names no task: {', '.join(sorted(set(args.metrics) - set(args.tasks)))}"
     sizes = {gpus_of(slot) for slot in args.gpus}
@@ -149,7 +154,7 @@ def _mistake(args: argparse.Namespace) -> str:
 
 def settings_of(args: argparse.Namespace) -> dict[str, Any]:
     """What decides the results, to compare with an earlier command's."""
-    encoder = encoder_size(args.arch, args.pretraining_options)
+    size = model_size(args.arch, args.pretraining_options)
     tasks = {
         name: {"folder": folder, "fingerprint": fingerprint(Path(folder)), "metric": args.metrics[name]}
         for name, folder in args.tasks.items()
@@ -160,7 +165,7 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
         "gpus_of_a_process": gpus_of(args.gpus[0]) if args.gpus else 0,
         "pretraining": {name: getattr(args, name) for name in _PRETRAINING},
         "fine_tuning": {name: getattr(args, name) for name in _FINE_TUNING},
-        "rows": {row.name: row_options(row, encoder) for row in chosen(args.rows)},
+        "rows": {row.name: row_options(row, size) for row in chosen(args.rows)},
         "tasks": tasks,
         "seeds": args.seeds,
     }
@@ -180,7 +185,7 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
             resumes=True,
         )
         for task in args.tasks:
-            metric = METRICS[args.metrics[task]]
+            figure = figure_of(args.metrics[task], Path(args.tasks[task]))
             for seed in range(1, args.seeds + 1):
                 own = fine_tuning_marker(args.output, row.name, task, seed)
                 start = (args, task, seed, save_dir / "checkpoint_last.pt", own.parent)
@@ -189,7 +194,7 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
                         f"{row.name} {task} seed {seed}",
                         own,
                         lambda slot, start=start: fine_tuning(*start, slot),
-                        lambda log, metric=metric: best(log, f"valid_{metric.figure}"),
+                        lambda log, figure=figure: best(log, f"valid_{figure}"),
                     )
                 )
         jobs.append(job)

@@ -1,5 +1,6 @@
 """The command lines of the study: pretraining of a row, and fine-tuning of its encoder on a task."""
 
+import json
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -11,7 +12,7 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "examples"))
 sys.path.insert(0, str(ROOT))
 
-from rows import EncoderSize, Row, row_options  # noqa: E402
+from rows import ModelSize, Row, row_options  # noqa: E402
 from study import visible  # noqa: E402
 
 from fairseq_maelm.models.sizes import SIZES  # noqa: E402
@@ -39,23 +40,42 @@ METRICS = {
     "f1": Metric("--report-acc-and-f1", "f1"),
     "spearman": Metric("--report-pearson-and-spearman", "spearman"),
     "pearson": Metric("--report-pearson-and-spearman", "pearson"),
+    "exact": Metric("", "exact"),
+    "answer_f1": Metric("", "f1"),
 }
+SQUAD_METRICS = ("exact", "answer_f1")
+# The longest sequences of fine-tuning on SQuAD (paper, Table 5).
+_LONGEST_WINDOW = 512
 
 
-def is_regression(task: Path) -> bool:
-    """Whether the labels of a task are numbers."""
-    return not (task / "label" / "dict.txt").exists()
+def is_squad(task: Path) -> bool:
+    """Whether a folder is one of `maelm prepare-squad`."""
+    return (task / "train.npz").exists()
 
 
-def encoder_size(arch: str, options: list[str]) -> EncoderSize:
-    """The encoder's size: the architecture's, unless an option changes it."""
-    fields = ("encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
+def metrics_of(task: Path) -> tuple[str, ...]:
+    """What a task can be scored by, the usual one first: it has answers, labels that are names, or numbers."""
+    if is_squad(task):
+        return SQUAD_METRICS
+    return ("accuracy", "mcc", "f1") if (task / "label" / "dict.txt").exists() else ("spearman", "pearson")
+
+
+def figure_of(metric: str, task: Path) -> str:
+    """What the log of a fine-tuning calls a metric: in SQuAD 2.0 that of the best threshold, as papers report it."""
+    version = json.loads((task / "valid.json").read_bytes())["version"] if is_squad(task) else ""
+    return ("best_" if version == "2.0" else "") + METRICS[metric].figure
+
+
+def model_size(arch: str, options: list[str]) -> ModelSize:
+    """The size that rows start from: the architecture's, unless an option changes it."""
+    encoder = ("encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads", "encoder_layers")
+    fields = (*encoder, "decoder_layers")
     sizes = dict(SIZES[arch])
     for word, value in zip(options, options[1:]):
         field = word[2:].replace("-", "_")
         if word.startswith("--") and field in fields:
             sizes[field] = int(value)
-    return EncoderSize(*(sizes[field] for field in fields))
+    return ModelSize(*(sizes[field] for field in fields))
 
 
 def gpus_of(slot: str) -> int:
@@ -75,7 +95,7 @@ def pretraining(args: Namespace, row: Row, save_dir: Path, slot: str) -> Process
     Everything but the row's own options and the folder is equal for all rows.
     """
     gpus, stop = gpus_of(slot), str(max(1, args.updates // _STOPS))
-    own = row_options(row, encoder_size(args.arch, args.pretraining_options))
+    own = row_options(row, model_size(args.arch, args.pretraining_options))
     words = [
         "fairseq-train", args.data, "--user-dir", str(ROOT / "fairseq_maelm"), "--save-dir", str(save_dir),
         "--task", "maelm", "--criterion", "maelm", "--arch", args.arch,
@@ -97,11 +117,19 @@ def pretraining(args: Namespace, row: Row, save_dir: Path, slot: str) -> Process
     return Process(words, visible(slot))
 
 
+def _windows(positions: int) -> dict[str, str]:
+    """How the recipe cuts contexts and questions; where sequences are shorter than its own, in the same proportion."""
+    length = min(_LONGEST_WINDOW, positions)
+    numbers = {"MAX_LENGTH": length, "DOC_STRIDE": length // 4, "MAX_QUESTION_LENGTH": length // 8}
+    return {name: str(number) for name, number in numbers.items()}
+
+
 def fine_tuning(args: Namespace, task: str, seed: int, checkpoint: Path, save_dir: Path, slot: str) -> Process:
-    """The command that fine-tunes an encoder, by the recipe in examples/finetuning, on one GPU at most."""
-    metric = METRICS[args.metrics[task]].option
+    """The command that fine-tunes an encoder, by the recipe for its kind of task, on one GPU at most."""
+    metric, squad = METRICS[args.metrics[task]].option, is_squad(Path(args.tasks[task]))
+    recipe = ROOT / "examples" / ("squad" if squad else "finetuning") / "finetune.sh"
     words = [
-        "bash", str(ROOT / "examples" / "finetuning" / "finetune.sh"), args.tasks[task], str(checkpoint), str(save_dir),
+        "bash", str(recipe), args.tasks[task], str(checkpoint), str(save_dir),
         "--no-save", "--num-workers", "0", *([metric] if metric else []), *args.fine_tuning_options,
     ]  # fmt: skip
     environment = {
@@ -112,6 +140,7 @@ def fine_tuning(args: Namespace, task: str, seed: int, checkpoint: Path, save_di
         "SEED": str(seed),
         "GPUS": "1" if slot else "0",
         "PRECISION": args.precision,
+        **(_windows(args.tokens_per_sample) if squad else {}),
     }
     if slot:
         environment["CUDA_VISIBLE_DEVICES"] = slot.split(",")[0]

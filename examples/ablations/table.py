@@ -7,6 +7,7 @@ python examples/ablations/table.py OUTPUT
 import csv
 import sys
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple, Optional
@@ -16,8 +17,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from outcomes import fine_tuning_marker, pretraining_marker
 from rows import ROWS, SAME, Row, chosen
+from stages import SQUAD_METRICS
 from study import SETTINGS
 
+from fairseq_maelm.analysis.figures import import_pyplot
 from fairseq_maelm.sweep.jobs import read_json
 
 MISSING = "–"
@@ -30,11 +33,13 @@ class Task(NamedTuple):
         scores: one for each seed that is finished, in percent.
         failed: how many seeds failed.
         seeds: how many there are to be.
+        answers: whether they are of answers to questions, which are no part of an average over tasks of sentences.
     """
 
     scores: list[float]
     failed: int
     seeds: int
+    answers: bool = False
 
     @property
     def median(self) -> Optional[float]:
@@ -71,10 +76,11 @@ class Result(NamedTuple):
 
     @property
     def average(self) -> Optional[float]:
-        """Of the medians over the tasks, None unless every seed of every task has a score."""
-        medians = [task.median for task in self.tasks.values() if task.complete]
+        """Of the medians over the tasks of sentences, None unless every seed of every one has a score."""
+        tasks = [task for task in self.tasks.values() if not task.answers]
+        medians = [task.median for task in tasks if task.complete]
         found = [value for value in medians if value is not None]
-        return mean(found) if found and len(found) == len(self.tasks) else None
+        return mean(found) if found and len(found) == len(tasks) else None
 
 
 def collect(folder: Path) -> list[Result]:
@@ -93,7 +99,8 @@ def _result(folder: Path, row: Row, settings: dict[str, Any]) -> Result:
         markers = [read_json(fine_tuning_marker(folder, row.name, task, seed)) for seed in seeds]
         found = [marker for marker in markers if marker is not None]
         scores = [float(marker["score"]) for marker in found if "failed" not in marker]
-        tasks[task] = Task(scores, len(found) - len(scores), len(seeds))
+        answers = settings["tasks"][task].get("metric") in SQUAD_METRICS
+        tasks[task] = Task(scores, len(found) - len(scores), len(seeds), answers)
     if pretraining is None:
         return Result(row, tasks, None, None, "not finished")
     state = f"failed: {pretraining['failed']}" if "failed" in pretraining else ""
@@ -166,6 +173,26 @@ def transition_table(series: Sequence[Result]) -> str:
     return _markdown_rows(lines)
 
 
+def draw_transition(series: Sequence[Result], path: Path) -> None:
+    """Draw Figure 4: the average over tasks of sentences, and the score of each task of questions, against delta."""
+    curves = {"average": [result.average for result in series]}
+    for name, task in series[0].tasks.items():
+        if task.answers:
+            curves[name] = [result.tasks[name].median for result in series]
+    curves = {name: scores for name, scores in curves.items() if any(score is not None for score in scores)}
+    if not curves:
+        return
+    pyplot = import_pyplot()
+    figure, axes = pyplot.subplots(1, len(curves), figsize=(4.5 * len(curves), 3.6), squeeze=False)
+    for axis, (name, scores) in zip(axes[0], curves.items()):
+        points = [(result.row.delta, score) for result, score in zip(series, scores) if score is not None]
+        axis.plot(*zip(*points), "o-")
+        axis.set(xlabel="delta: share of masks that the encoder sees", ylabel=name)
+        axis.grid(alpha=0.3)
+    figure.savefig(path, dpi=160, bbox_inches="tight")
+    pyplot.close(figure)
+
+
 def write_csv(path: Path, results: Sequence[Result]) -> None:
     """Write everything that was measured, an empty field where there is nothing."""
     tasks = list(results[0].tasks) if results else []
@@ -186,7 +213,7 @@ def write_csv(path: Path, results: Sequence[Result]) -> None:
 
 
 def write(folder: Path) -> str:
-    """Write table.md, table.csv and figure_4.csv from what is finished.
+    """Write table.md, table.csv and figure_4.csv, with matplotlib also figure_4.png, from what is finished.
 
     Returns:
         the Markdown.
@@ -197,9 +224,12 @@ def write(folder: Path) -> str:
     if len(series) > 1:
         text += ["Figure 4: from MAE-LM (0) to masked language modelling with a decoder (1)", transition_table(series)]
         write_csv(folder / "figure_4.csv", series)
+        if find_spec("matplotlib"):
+            draw_transition(series, folder / "figure_4.png")
     text.append(
-        "Scores are medians over seeds, in percent. Bits: loss on held-out text per predicted token; rows that predict "
-        "other tokens (causal_cross: all of them) cannot be compared by it. Updates/s: with whatever ran beside it."
+        "Scores are medians over seeds, in percent; the average is over tasks of sentences. Bits: loss on held-out "
+        "text per predicted token; rows that predict other tokens (causal_cross: all of them) cannot be compared by "
+        "it. Updates/s: with whatever ran beside it."
     )
     markdown = "\n\n".join(text) + "\n"
     (folder / "table.md").write_text(markdown, encoding="utf-8")

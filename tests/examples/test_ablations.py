@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from end_to_end.test_squad import write_questions
 from end_to_end.toy import ROOT, TOPICS, sentence
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -89,8 +90,8 @@ def test_rows_differ_in_effect(built: dict[str, Any]) -> None:
         shapes = {key: list(tensor.shape) for key, tensor in model.state_dict().items()}
         identity = None if model.decoder is None else model.decoder.identity
         found.setdefault(content([content(batch["net_input"]), shapes, content(identity)]), []).append(name)
-    twins = [names for names in found.values() if len(names) > 1]
-    assert twins == [[same, name] for name, same in rows.SAME.items()]
+    twins = {name: names[0] for names in found.values() for name in names[1:]}
+    assert twins == rows.same_rows(stages.model_size("maelm_tiny", []))
 
 
 def test_rows_get_equal_data_order_and_masks(built: dict[str, Any]) -> None:
@@ -107,18 +108,23 @@ def test_rows_get_equal_data_order_and_masks(built: dict[str, Any]) -> None:
 def test_rows_change_nothing_else(toy_data: Path, tmp_path: Path) -> None:
     """Without a row's own options its command line is that of MAE-LM."""
     args = arguments(toy_data, tmp_path / "study", "--mask-prob", 0.4, "--random-token-prob", 0.1)
-    encoder = stages.encoder_size(args.arch, [])
+    size = stages.model_size(args.arch, [])
     plain = stages.pretraining(args, rows.ROWS["maelm"], tmp_path, "").words
     assert plain[plain.index("--mask-prob") + 1] == "0.4" and plain[plain.index("--random-token-prob") + 1] == "0.1"
     for row in rows.ROWS.values():
-        own = rows.row_options(row, encoder)
-        assert bool(own) == (row.name != "maelm")
+        own = rows.row_options(row, size)
+        assert bool(own) == ("maelm" not in (row.name, rows.same_rows(size).get(row.name)))
         assert stages.pretraining(args, row, tmp_path, "").words == [*plain, *own]
 
 
 def test_rows_that_are_run_unless_others_are_named(toy_data: Path, tmp_path: Path) -> None:
     args = arguments(toy_data, tmp_path / "study")
-    assert set(rows.ROWS) - set(args.rows) == {"delta_1"}
+    depths = {f"decoder_{layers}" for layers in ("1_layer", "2_layers", "4_layers", "6_layers")}
+    assert set(rows.ROWS) - set(args.rows) == {"delta_1", *depths}, "of two layers, one is all of these"
+    for arch, same in (("maelm_base", "decoder_4_layers"), ("maelm_large_plus_plus", "decoder_2_layers")):
+        paper = arguments(toy_data, tmp_path / "study", "--arch", arch)
+        assert set(rows.ROWS) - set(paper.rows) == {"delta_1", same}
+    assert rows.same_rows(stages.model_size("maelm_small", []))["decoder_1_layer"] == "decoder_2_layers"
     chosen = arguments(toy_data, tmp_path / "study", "--rows", "mlm", "maelm")
     assert [job.name for job in ablations.jobs_of(chosen)] == ["maelm pretraining", "mlm pretraining"]
 
@@ -145,11 +151,29 @@ def test_paper_numbers() -> None:
     ],
 )
 def test_decoder_widths_of_any_size(arch: str, more: list[str], narrow: tuple[int, ...], wide: tuple[int, ...]) -> None:
-    encoder = stages.encoder_size(arch, more)
+    encoder = stages.model_size(arch, more)
     for fraction, expected in ((Fraction(2, 3), narrow), (Fraction(4, 3), wide)):
         words = rows.decoder_width_options(fraction, encoder)
         assert tuple(int(number) for number in words[1::2]) == expected
         assert expected[0] % expected[2] == 0
+
+
+@pytest.mark.parametrize(
+    ("arch", "more", "layers"),
+    [
+        ("maelm_base", [], [2, 6, 1, None, 12]),
+        ("maelm_base", ["--decoder-layers", "2"], [None, 6, 1, 4, 12]),
+        ("maelm_small", [], [1, 3, 1, None, 6]),
+        ("maelm_large_plus_plus", [], [None, 12, 2, 8, 24]),
+        ("maelm_tiny", [], [None, None, None, None, 2]),
+        ("maelm_tiny", ["--encoder-layers", "12"], [2, 6, None, 4, 12]),
+    ],
+)
+def test_decoder_depths_of_any_size(arch: str, more: list[str], layers: list[int | None]) -> None:
+    """Of the encoder's depth the same part as in the paper; no option where that is the size's own."""
+    size = stages.model_size(arch, more)
+    scaled = [rows.row_options(row, size) for name, row in rows.ROWS.items() if name.endswith(("_layer", "_layers"))]
+    assert scaled == [[] if number is None else ["--decoder-layers", str(number)] for number in layers]
 
 
 # The table
@@ -220,6 +244,22 @@ def test_csv_holds_every_score(tmp_path: Path) -> None:
     assert lines["mlm"]["state"] == "failed: diverged | nan" and lines["mlm"]["A_median"] == ""
 
 
+def test_answers_have_columns_of_their_own_beside_the_average(tmp_path: Path) -> None:
+    """Figure 4 shows the GLUE average and SQuAD's EM, each by itself."""
+    tasks_ = {"A": {"metric": "accuracy"}, "SQuAD": {"metric": "exact"}}
+    write_json(tmp_path / study.SETTINGS, {"rows": {"maelm": [], "delta_0.5": []}, "tasks": tasks_, "seeds": 1})
+    for name, a, answers in (("maelm", 80.0, 40.0), ("delta_0.5", 70.0, 30.0)):
+        write_json(outcomes.pretraining_marker(tmp_path, name), {"loss": 9.25})
+        for task, score in (("A", a), ("SQuAD", answers)):
+            write_json(outcomes.fine_tuning_marker(tmp_path, name, task, 1), {"score": score})
+    text = table.write(tmp_path)
+    assert cells(text.split("\n\n")[0].splitlines()[3])[5:9] == ["70.0", "30.0", "70.0", "-10.0"]
+    with open(tmp_path / "figure_4.csv", encoding="utf-8") as stream:
+        series = [(line["delta"], line["average"], line["SQuAD_median"]) for line in csv.DictReader(stream)]
+    assert series == [("0.0", "80.0", "40.0"), ("0.5", "70.0", "30.0")]
+    assert (tmp_path / "figure_4.png").read_bytes().startswith(b"\x89PNG")
+
+
 def log_line(kind: str, **figures: Any) -> str:
     return f"2026-01-01 00:00:00 | INFO | {kind} | {json.dumps(figures)}\n"
 
@@ -248,6 +288,32 @@ def test_commands_for_gpus(toy_data: Path, tmp_path: Path) -> None:
     for name, value in (("--distributed-world-size", "2"), ("--update-freq", "2")):
         assert process.words[process.words.index(name) + 1] == value
     assert "--fp16" in process.words and "--cpu" not in process.words
+
+
+@pytest.mark.parametrize(("version", "prefix"), [("1.1", ""), ("2.0", "best_")])
+def test_questions_are_fine_tuned_by_their_own_recipe(
+    version: str, prefix: str, toy_data: Path, tmp_path: Path
+) -> None:
+    """SQuAD is scored by EM unless F1 is asked for, in 2.0 with the best threshold, as the paper's Figure 4 is."""
+    for name in ("train.npz", "train.json"):
+        (tmp_path / name).touch()
+    (tmp_path / "valid.json").write_text(json.dumps({"version": version}))
+    args = arguments(toy_data, tmp_path / "study", "--tasks", f"SQuAD={tmp_path}")
+    assert args.metrics == {"SQuAD": "exact"}
+    assert [stages.figure_of(name, tmp_path) for name in stages.SQUAD_METRICS] == [f"{prefix}exact", f"{prefix}f1"]
+    process = stages.fine_tuning(args, "SQuAD", 2, tmp_path / "checkpoint", tmp_path / "save", "")
+    assert process.words[1] == str(ROOT / "examples" / "squad" / "finetune.sh")
+    wanted = {"MAX_LENGTH": "64", "DOC_STRIDE": "16", "MAX_QUESTION_LENGTH": "8", "SEED": "2", "EPOCHS": "3"}
+    assert {name: process.environment[name] for name in wanted} == wanted
+    long = arguments(toy_data, tmp_path / "study", "--tasks", f"SQuAD={tmp_path}", "--tokens-per-sample", 1024)
+    environment = stages.fine_tuning(long, "SQuAD", 2, tmp_path / "checkpoint", tmp_path / "save", "").environment
+    assert (environment["MAX_LENGTH"], environment["DOC_STRIDE"], environment["MAX_QUESTION_LENGTH"]) == (
+        "512",
+        "128",
+        "64",
+    )
+    with pytest.raises(SystemExit):
+        arguments(toy_data, tmp_path / "study", "--tasks", f"SQuAD={tmp_path}", "--metrics", "SQuAD=mcc")
 
 
 SETTINGS: dict[str, Any] = {"data": "d", "pretraining": {"lr": 1.0}, "rows": {"maelm": []}, "tasks": {}, "seeds": 2}
@@ -368,3 +434,25 @@ def test_a_small_study_with_an_interruption(toy_data: Path, tmp_path: Path) -> N
     assert "4 done earlier" in call(whole)
     assert {path: path.stat().st_mtime_ns for path in marked} == marked
     assert "other settings (pretraining lr" in call([*whole, "--lr", "1e-3"], status=1)
+
+
+@pytest.mark.slow
+def test_figure_4_with_answers_to_questions(toy_data: Path, tmp_path: Path) -> None:
+    """Two deltas, fine-tuned on SQuAD 2.0 by its recipe and scored by EM."""
+    for split, contexts in (("train", 12), ("dev", 6)):
+        write_questions(tmp_path / f"{split}.json", contexts, seed=contexts)
+    prepare = ["maelm", "prepare-squad", "--data", toy_data, "--train", tmp_path / "train.json"]
+    program = Path(sys.executable).with_name("maelm")
+    call([program, *prepare[1:], "--valid", tmp_path / "dev.json", "--output", tmp_path / "task"])
+    output = tmp_path / "study"
+    pretraining = ["--updates", 2, "--warm-up-updates", 0, "--rows", "maelm", "delta_0.5"]
+    fine_tuning = ["--tasks", f"SQuAD={tmp_path / 'task'}", "--seeds", 1, "--fine-tuning-epochs", 1]
+    call([sys.executable, ABLATIONS / "run.py", toy_data, output, *TINY, *pretraining, *fine_tuning])
+    with open(output / "figure_4.csv", encoding="utf-8") as stream:
+        lines = list(csv.DictReader(stream))
+    assert [line["delta"] for line in lines] == ["0.0", "0.5"]
+    # Six questions have no answer, of 24: with the best threshold a quarter are right at least, a whole number of them.
+    for line in lines:
+        questions = float(line["SQuAD_median"]) * 24 / 100
+        assert questions + 0.01 >= 6 and abs(questions - round(questions)) < 0.02
+    assert (output / "figure_4.png").exists()
