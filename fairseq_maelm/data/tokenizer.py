@@ -27,6 +27,8 @@ class Tokenizer:
         dictionary: fairseq's, made from the model, with ``<mask>``.
     """
 
+    mask_text = MASK
+
     def __init__(self, model_path: str, dictionary: Dictionary) -> None:
         with open(model_path, "rb") as file:
             model = file.read()
@@ -108,6 +110,9 @@ class ImportedTokenizer:
         path: of its tokenizer.json.
         dictionary: fairseq's, with ``<mask>``.
 
+    Attributes:
+        mask_text: how the tokenizer itself spells a mask.
+
     Raises:
         ValueError: if the library is not installed, or the tokenizer does not belong to the dictionary.
     """
@@ -129,7 +134,7 @@ class ImportedTokenizer:
                 f"{path} and dict.txt do not belong together: token {dictionary.index(MASK)} must be {MASK} and the "
                 f"last one, and the tokenizer goes up to {largest}. Both must come from one `maelm import`"
             )
-        self._mask_text = str(self._tokenizer.id_to_token(dictionary.index(MASK)))
+        self.mask_text = str(self._tokenizer.id_to_token(dictionary.index(MASK)))
         self._special = special - {dictionary.unk(), dictionary.index(MASK)}
 
     def encode(self, text: str) -> List[int]:
@@ -141,7 +146,7 @@ class ImportedTokenizer:
         masked = MASK in text
         self._tokenizer.encode_special_tokens = not masked
         if masked:
-            text = text.replace(MASK, self._mask_text)
+            text = text.replace(MASK, self.mask_text)
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -149,7 +154,7 @@ class ImportedTokenizer:
         kept = [int(token) for token in tokens if int(token) not in self._special]
         text = self._tokenizer.decode(kept, skip_special_tokens=False)
         # A mask takes the space before it along, as in the text that it was encoded from.
-        return re.sub(rf"\s*{re.escape(self._mask_text)}", f" {MASK}", text).strip()
+        return re.sub(rf"\s*{re.escape(self.mask_text)}", f" {MASK}", text).strip()
 
 
 TextTokenizer = Union[Tokenizer, ImportedTokenizer]

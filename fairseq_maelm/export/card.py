@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from fairseq_maelm.corpus.files import sha256_of
+from fairseq_maelm.corpus.vocabulary import MASK_SYMBOL
 from fairseq_maelm.export.configuration import Content
 from fairseq_maelm.export.source import Source
 from fairseq_maelm.export.verification import Agreement
@@ -57,7 +58,8 @@ def model_card(
         more: further sections.
     """
     held = "ONNX files" if use else f"the class `{content.class_name}`"
-    how = f"```python\n{use or usage(content, name)}\n```" + ("" if use else f"\n\n{_notes(content)}")
+    mask = source.tokenizer.mask_text
+    how = f"```python\n{use or usage(content, name, mask)}\n```" + ("" if use else f"\n\n{_notes(content)}")
     sections = [
         _front_matter(content, licence, "onnx" if use else "transformers"),
         f"# {name}\n\n{_summary(source)} The folder holds {held}.",
@@ -65,7 +67,7 @@ def model_card(
         f"## Training\n\n{_table(_training(source))}",
         f"### Hyper-parameters\n\n{_table(_hyper_parameters(source))}",
         f"### Data\n\n{_data(source)}",
-        f"## Exactness\n\n{_exactness(agreements, tokenizer_differences)}",
+        f"## Exactness\n\n{_exactness(source, agreements, tokenizer_differences)}",
         *more,
         f"## Licence\n\n{licence or 'To be filled in by whoever publishes this model, here and in the first lines.'}",
     ]
@@ -98,8 +100,8 @@ def _summary(source: Source) -> str:
     )
 
 
-def usage(content: Content, name: str) -> str:
-    """Five lines of Python that open the folder and compute something."""
+def usage(content: Content, name: str, mask: str = MASK_SYMBOL) -> str:
+    """Five lines of Python that open the folder and compute something; ``mask`` is how its tokenizer spells a mask."""
     remote = ", trust_remote_code=True" if content.form == "maelm" else ""
     opening = [
         f"from transformers import {content.auto_class}, AutoTokenizer",
@@ -108,7 +110,7 @@ def usage(content: Content, name: str) -> str:
     ]
     text = '"What was first?", "First there was the word."' if content.architecture == "question-answering" else None
     if content.architecture == "masked-lm":
-        text = '"The <mask> is old."'
+        text = f'"The {mask} is old."'
     result = {
         "encoder": "states = model(**batch).last_hidden_state",
         "masked-lm": "word = tokenizer.decode(model(**batch).logits[0, batch.input_ids[0] == tokenizer.mask_token_id]"
@@ -191,12 +193,14 @@ def _data(source: Source) -> str:
     return _table(facts)
 
 
-def _exactness(agreements: Sequence[Agreement], tokenizer_differences: Mapping[str, str]) -> str:
+def _exactness(source: Source, agreements: Sequence[Agreement], tokenizer_differences: Mapping[str, str]) -> str:
     lines = [
         f"- {each.what}: largest difference from the checkpoint {each.difference:.1e}, of values up to {each.size:.1f}"
         for each in agreements
     ]
-    lines.append("- tokenizer: the ids of sentencepiece and dict.txt, on hard texts and on every piece as a word")
+    lines.append(
+        f"- tokenizer: the ids of {source.tokenizer_file.name} and dict.txt, on hard texts and on every piece as a word"
+    )
     lines += [f"- known to be read differently: {ascii(text)}: {why}" for text, why in tokenizer_differences.items()]
     return "\n".join(lines)
 

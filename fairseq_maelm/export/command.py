@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=Path,
         metavar="DIR",
-        help="the prepared data, or the data folder of fine-tuning: dict.txt, sentencepiece model, labels, manifest",
+        help="the prepared data, or the data folder of fine-tuning: dict.txt, tokenizer, labels, manifest",
     )
     parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder to make")
     parser.add_argument(

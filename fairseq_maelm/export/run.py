@@ -72,7 +72,7 @@ def export(checkpoint: Path, data: Path, output: Path, settings: ExportSettings)
 
     Args:
         checkpoint: of pretraining or fine-tuning.
-        data: prepared data, or the data folder of fine-tuning: dictionary, sentencepiece model, labels, manifest.
+        data: prepared data, or the data folder of fine-tuning: dictionary, tokenizer, labels, manifest.
         output: the folder to make.
         settings: what to export.
 
@@ -87,7 +87,7 @@ def export(checkpoint: Path, data: Path, output: Path, settings: ExportSettings)
         logger.info("exporting %s as %s", checkpoint, content.class_name)
         write_model(source, content, folder)
         for name, text in tokenizer_files(
-            build_tokenizer(source.sentencepiece, source.dictionary), source.model.max_positions()
+            build_tokenizer(source.tokenizer_file, source.dictionary), source.model.max_positions()
         ).items():
             (folder / name).write_text(text, encoding="utf-8")
         write_sentence_vectors(source, content, folder)

@@ -9,10 +9,10 @@ import torch
 from fairseq.data import Dictionary
 
 from fairseq_maelm.data.encoder_view import EncoderView
-from fairseq_maelm.data.tokenizer import Tokenizer
+from fairseq_maelm.data.tokenizer import TextTokenizer, open_tokenizer
 from fairseq_maelm.models.checkpoint import register_heads
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
-from fairseq_maelm.models.hub import find_sentencepiece
+from fairseq_maelm.models.hub import find_tokenizer
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.tasks.vocabulary import load_dictionary
 
@@ -25,7 +25,7 @@ class Source:
         checkpoint: the file.
         model: on the CPU, in single precision, in evaluation mode, with the heads that the checkpoint has.
         dictionary: fairseq's, with ``<mask>``.
-        sentencepiece: file of the sentencepiece model.
+        tokenizer_file: the sentencepiece model, or the imported tokenizer.json.
         data: the data folder, where labels and the manifest are looked for.
         config: the checkpoint's whole fairseq configuration.
         view: what the encoder saw in pretraining.
@@ -36,7 +36,7 @@ class Source:
     checkpoint: Path
     model: MaelmModel
     dictionary: Dictionary
-    sentencepiece: Path
+    tokenizer_file: Path
     data: Path
     config: Any
     view: EncoderView
@@ -49,9 +49,9 @@ class Source:
         return str(getattr(self.config["task"], "_name", ""))
 
     @property
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> TextTokenizer:
         """Text to tokens as the hub interface does it."""
-        return Tokenizer(str(self.sentencepiece), self.dictionary)
+        return open_tokenizer(str(self.tokenizer_file), self.dictionary)
 
 
 def load_source(checkpoint: Path, data: Path) -> Source:
@@ -62,7 +62,7 @@ def load_source(checkpoint: Path, data: Path) -> Source:
         data: the prepared data, or the folder of the fine-tuning task's data.
 
     Raises:
-        FileNotFoundError: if the checkpoint, the dictionary or the sentencepiece model is missing.
+        FileNotFoundError: if the checkpoint, the dictionary or the tokenizer is missing.
         ValueError: if the checkpoint is not one of the model maelm or belongs to another vocabulary.
     """
     content = read_checkpoint(checkpoint)
@@ -75,7 +75,7 @@ def load_source(checkpoint: Path, data: Path) -> Source:
         checkpoint=checkpoint,
         model=model.to(torch.float32).eval(),
         dictionary=dictionary,
-        sentencepiece=Path(find_sentencepiece(str(checkpoint.parent), str(data))),
+        tokenizer_file=Path(find_tokenizer(str(checkpoint.parent), str(data))),
         data=data,
         config=config,
         view=_encoder_view(config["task"], model),

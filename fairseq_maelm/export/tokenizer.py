@@ -1,4 +1,4 @@
-"""tokenizer.json from a sentencepiece model and the dictionary made from it, with equal ids."""
+"""tokenizer.json with the dictionary's ids: from a sentencepiece model, or as it was imported."""
 
 import json
 import re
@@ -10,6 +10,7 @@ from fairseq.data import Dictionary
 
 from fairseq_maelm.corpus.vocabulary import FAIRSEQ_SYMBOLS
 from fairseq_maelm.corpus.vocabulary import MASK_SYMBOL as MASK
+from fairseq_maelm.data.tokenizer import ImportedTokenizer
 from fairseq_maelm.export.hard_strings import HARD_STRINGS, MAY_DIFFER
 from fairseq_maelm.tasks.vocabulary import WORD_START
 
@@ -22,17 +23,44 @@ _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 _WHITE_SPACE = "[\\s\\x1c-\\x1f\\x85]+"
 
 
-def build_tokenizer(sentencepiece: Path, dictionary: Dictionary) -> Any:
+def build_tokenizer(file: Path, dictionary: Dictionary) -> Any:
     """Make a ``tokenizers.Tokenizer`` whose ids are the dictionary's.
 
     Args:
-        sentencepiece: file of a byte-pair or unigram model.
+        file: a byte-pair or unigram model of sentencepiece, or a tokenizer.json that was imported with the dictionary.
         dictionary: fairseq's, in any order, with ``<mask>``; symbols that are no pieces, such as padding to a round
             size, keep their ids and are never produced.
 
     Raises:
-        ValueError: if tokenizer.json cannot express the model.
+        ValueError: if tokenizer.json cannot express the model, or does not belong to the dictionary.
     """
+    return _imported(file, dictionary) if is_imported(file) else _of_sentencepiece(file, dictionary)
+
+
+def is_imported(file: Path) -> bool:
+    """Whether text is encoded by an imported tokenizer.json, and not by a sentencepiece model."""
+    return file.suffix == ".json"
+
+
+def _imported(file: Path, dictionary: Dictionary) -> Any:
+    """The file's own tokenizer, its names of special tokens included."""
+    from tokenizers import Tokenizer
+
+    ImportedTokenizer(str(file), dictionary)  # refuses a file that does not belong to the dictionary
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    joined = tokenizer.encode("a", "a").ids
+    inner = tokenizer.encode("a", add_special_tokens=False).ids
+    bos, eos = dictionary.bos(), dictionary.eos()
+    if joined != [bos, *inner, eos, eos, *inner, eos]:
+        # The source puts two texts together in another way than fairseq does, which may have fine-tuned the model.
+        first, last = (str(tokenizer.id_to_token(number)) for number in (bos, eos))
+        tokenizer.post_processor = _template(first, last, dictionary)
+    return tokenizer
+
+
+def _of_sentencepiece(sentencepiece: Path, dictionary: Dictionary) -> Any:
     from tokenizers import Tokenizer
 
     model = _read_model(sentencepiece)
@@ -131,7 +159,7 @@ def _normalizer(model: Any) -> Any:
 
 
 def _add_spaces_and_specials(tokenizer: Any, byte_fallback: bool, dictionary: Dictionary) -> None:
-    from tokenizers import AddedToken, decoders, pre_tokenizers, processors
+    from tokenizers import AddedToken, decoders, pre_tokenizers
 
     # "first": what follows a mask goes on within the sentence, as in pretraining.
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, prepend_scheme="first", split=True)
@@ -140,14 +168,20 @@ def _add_spaces_and_specials(tokenizer: Any, byte_fallback: bool, dictionary: Di
         steps = [decoders.Replace(WORD_START, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
         tokenizer.decoder = decoders.Sequence(steps)
     first, last = FAIRSEQ_SYMBOLS[dictionary.bos()], FAIRSEQ_SYMBOLS[dictionary.eos()]
-    tokenizer.post_processor = processors.TemplateProcessing(
+    tokenizer.post_processor = _template(first, last, dictionary)
+    tokens = [AddedToken(symbol, special=True, normalized=False) for symbol in FAIRSEQ_SYMBOLS]
+    # The white space before a mask belongs to it.
+    tokenizer.add_special_tokens([*tokens, AddedToken(MASK, lstrip=True, special=True, normalized=False)])
+
+
+def _template(first: str, last: str, dictionary: Dictionary) -> Any:
+    from tokenizers import processors
+
+    return processors.TemplateProcessing(
         single=f"{first} $A {last}",
         pair=f"{first} $A {last} {last} $B {last}",
         special_tokens=[(first, dictionary.bos()), (last, dictionary.eos())],
     )
-    tokens = [AddedToken(symbol, special=True, normalized=False) for symbol in FAIRSEQ_SYMBOLS]
-    # The white space before a mask belongs to it.
-    tokenizer.add_special_tokens([*tokens, AddedToken(MASK, lstrip=True, special=True, normalized=False)])
 
 
 def tokenizer_files(tokenizer: Any, max_positions: int) -> dict[str, str]:
@@ -156,16 +190,22 @@ def tokenizer_files(tokenizer: Any, max_positions: int) -> dict[str, str]:
     tokenizer_config.json is written by hand: without its class transformers 5 opens an MPNet folder with MPNet's own
     WordPiece tokenizer and gives wrong ids, and what transformers 5 saves, version 4 cannot open.
     """
-    mask = {"content": MASK, "lstrip": True, "normalized": False, "rstrip": False, "single_word": False}
-    first, pad, last, unknown = FAIRSEQ_SYMBOLS
+    added = tokenizer.get_added_tokens_decoder()
+    mask_token = added[max(added)]
+    mask = {"content": mask_token.content} | {
+        name: getattr(mask_token, name) for name in ("lstrip", "normalized", "rstrip", "single_word")
+    }
+    first, pad, last, unknown = (tokenizer.id_to_token(number) for number in range(len(FAIRSEQ_SYMBOLS)))
     special = {
         "bos_token": first,
         "cls_token": first,
         "eos_token": last,
         "sep_token": last,
-        "unk_token": unknown,
+        # MPNet's tokenizer has one of its own for what it does not know, among the ordinary tokens.
+        "unk_token": getattr(tokenizer.model, "unk_token", None) or unknown,
         "pad_token": pad,
     }
+    content = tokenizer.to_str()
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_positions,
@@ -175,8 +215,12 @@ def tokenizer_files(tokenizer: Any, max_positions: int) -> dict[str, str]:
         **special,
         "mask_token": {"__type": "AddedToken", **mask, "special": True},
     }
+    words = json.loads(content)["pre_tokenizer"] or {}
+    if "add_prefix_space" in words:
+        # transformers 4 gives the tokenizer what stands here, or False.
+        settings["add_prefix_space"] = words["add_prefix_space"]
     return {
-        "tokenizer.json": tokenizer.to_str(),
+        "tokenizer.json": content,
         "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",
         "special_tokens_map.json": json.dumps({**special, "mask_token": mask}, indent=2) + "\n",
     }
@@ -196,10 +240,15 @@ class Difference(NamedTuple):
     found: list[int]
 
 
-def check_strings(dictionary: Dictionary) -> list[str]:
-    """The texts on which an export is checked: the bundled ones, and every piece of the vocabulary as a word."""
-    special = {*FAIRSEQ_SYMBOLS, MASK}
-    pieces = [symbol.replace(WORD_START, " ") for symbol in dictionary.symbols if symbol not in special]
+def check_strings(dictionary: Dictionary, special: Sequence[str] = ()) -> list[str]:
+    """The texts on which an export is checked: the bundled ones, and every piece of the vocabulary as a word.
+
+    Args:
+        dictionary: of the pieces.
+        special: other pieces that transformers takes for special tokens.
+    """
+    known = {*FAIRSEQ_SYMBOLS, MASK, *special}
+    pieces = [symbol.replace(WORD_START, " ") for symbol in dictionary.symbols if symbol not in known]
     return HARD_STRINGS + [piece for piece in pieces if "madeupword" not in piece and not _BYTE.fullmatch(piece)]
 
 
@@ -226,6 +275,6 @@ def known_differences(expected: Any, found: Any) -> dict[str, str]:
     return {text: reason for text, reason in MAY_DIFFER.items() if differences(expected, found, [text], ties=False)}
 
 
-def is_unigram(sentencepiece: Path) -> bool:
-    """Whether a sentencepiece model is a unigram model."""
-    return bool(_read_model(sentencepiece).trainer_spec.model_type == _UNIGRAM)
+def has_ties(file: Path) -> bool:
+    """Whether texts have several best cuts: for unigram models of sentencepiece."""
+    return not is_imported(file) and bool(_read_model(file).trainer_spec.model_type == _UNIGRAM)

@@ -13,7 +13,7 @@ from torch import Tensor
 from fairseq_maelm.data.dataset import pad_rows
 from fairseq_maelm.export.configuration import Content
 from fairseq_maelm.export.source import Source
-from fairseq_maelm.export.tokenizer import HARD_STRINGS, check_strings, differences, is_unigram, known_differences
+from fairseq_maelm.export.tokenizer import HARD_STRINGS, MASK, check_strings, differences, has_ties, known_differences
 from fairseq_maelm.libraries import import_transformers
 from fairseq_maelm.models.masked_tokens import masked_token_logits
 from fairseq_maelm.tasks.vocabulary import real_tokens
@@ -196,14 +196,16 @@ def verify_tokenizer(source: Source, folder: Path) -> dict[str, str]:
     expected = source.tokenizer.encode
 
     def found(text: str) -> list[int]:
-        # A word may be longer than the model's positions.
+        # An imported tokenizer may spell the mask in another way. A word may be longer than the model's positions.
+        text = text.replace(MASK, tokenizer.mask_token)
         return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
-    wrong = differences(expected, found, check_strings(source.dictionary), is_unigram(source.sentencepiece))
+    texts = check_strings(source.dictionary, tokenizer.all_special_tokens)
+    wrong = differences(expected, found, texts, has_ties(source.tokenizer_file))
     if wrong:
         raise ValueError(
-            f"the exported tokenizer reads {len(wrong)} texts differently from sentencepiece and dict.txt, for example "
-            f"{ascii(wrong[0].text)}: {wrong[0].found} and not {wrong[0].expected}"
+            f"the exported tokenizer reads {len(wrong)} texts differently from {source.tokenizer_file.name} and "
+            f"dict.txt, for example {ascii(wrong[0].text)}: {wrong[0].found} and not {wrong[0].expected}"
         )
     bos, eos = source.dictionary.bos(), source.dictionary.eos()
     one, two = HARD_STRINGS[7], HARD_STRINGS[9]

@@ -176,7 +176,7 @@ def _gpt2_tokenizer(folder: Path, dictionary: Dictionary) -> str:
     Raises:
         ValueError: if the dictionary lacks tokens that text can become.
     """
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
     pieces: dict[str, int] = json.loads((folder / GPT2_FILES[0]).read_text(encoding="utf-8"))
     numbers = {piece: dictionary.index(str(number)) for piece, number in pieces.items() if piece != "<|endoftext|>"}
@@ -189,6 +189,9 @@ def _gpt2_tokenizer(folder: Path, dictionary: Dictionary) -> str:
     tokenizer = Tokenizer(models.BPE(vocab={**special, **numbers}, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.RobertaProcessing(
+        ("</s>", dictionary.eos()), ("<s>", dictionary.bos()), add_prefix_space=False
+    )
     tokenizer.add_special_tokens(
         [AddedToken(symbol, lstrip=symbol == "<mask>", normalized=False, special=True) for symbol in special]
     )

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from fairseq import tasks
 from torch import Tensor, nn
 
+from fairseq_maelm.corpus.imported import TOKENIZER_FILE
 from fairseq_maelm.corpus.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
 from fairseq_maelm.data.dataset import pad_rows
 from fairseq_maelm.data.encoder_view import EncoderView
@@ -244,20 +245,23 @@ def load_model(path: str, data: str, **overrides: Any) -> Tuple[Any, Any, MaelmM
 
 
 def find_tokenizer(folder: str, data: str) -> str:
-    """Find what encodes text: an imported tokenizer.json, or the sentencepiece model as ``find_sentencepiece`` does."""
-    imported = find_imported_tokenizer([folder, data, os.path.join(data, "input0")])
-    return imported or find_sentencepiece(folder, data)
+    """Find what encodes text beside the checkpoint, in the data folder, or in its ``input0``.
 
-
-def find_sentencepiece(folder: str, data: str) -> str:
-    """Find the sentencepiece model beside the checkpoint, in the data folder, or in its ``input0``.
+    Returns:
+        the path of an imported tokenizer.json, or of a sentencepiece model.
 
     Raises:
         FileNotFoundError: says where it was looked for.
     """
     places = [folder, data, os.path.join(data, "input0")]
+    imported = find_imported_tokenizer(places)
+    if imported is not None:
+        return imported
     for place in places:
         path = os.path.join(place, SENTENCEPIECE_MODEL)
         if os.path.exists(path):
             return path
-    raise FileNotFoundError(f"there is no {SENTENCEPIECE_MODEL} in {', '.join(places)}: copy it there")
+    raise FileNotFoundError(
+        f"there is no {SENTENCEPIECE_MODEL} in {', '.join(places)}, and no {TOKENIZER_FILE} of `maelm import` with its "
+        "dict.txt either: copy there what the corpus was prepared with"
+    )

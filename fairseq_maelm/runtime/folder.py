@@ -8,7 +8,6 @@ from typing import Any, Optional
 
 import numpy as np
 
-from fairseq_maelm.corpus.vocabulary import FAIRSEQ_SYMBOLS
 from fairseq_maelm.export.card import model_card
 from fairseq_maelm.export.configuration import Content
 from fairseq_maelm.export.content import choose_content
@@ -147,9 +146,10 @@ def _sequences(source: Source, texts: Optional[Path]) -> list[np.ndarray]:
 
 
 def _write_tokenizer(source: Source, folder: Path) -> dict[str, str]:
-    tokenizer, positions = build_tokenizer(source.sentencepiece, source.dictionary), source.model.max_positions()
+    tokenizer, positions = build_tokenizer(source.tokenizer_file, source.dictionary), source.model.max_positions()
+    pad = source.dictionary.pad()
     # Without transformers nobody else says how a batch is made.
-    tokenizer.enable_padding(pad_id=source.dictionary.pad(), pad_token=FAIRSEQ_SYMBOLS[source.dictionary.pad()])
+    tokenizer.enable_padding(pad_id=pad, pad_token=tokenizer.id_to_token(pad))
     tokenizer.enable_truncation(positions)
     for name, text in tokenizer_files(tokenizer, positions).items():
         (folder / name).write_text(text, encoding="utf-8")

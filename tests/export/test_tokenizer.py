@@ -19,7 +19,7 @@ from fairseq_maelm.export.tokenizer import (
     build_tokenizer,
     check_strings,
     differences,
-    is_unigram,
+    has_ties,
     known_differences,
     tokenizer_files,
 )
@@ -45,7 +45,7 @@ class Both:
         self.model = folder / "sentencepiece.bpe.model"
         self.ours = Tokenizer(str(self.model), self.dictionary).encode
         self.tokenizer = build_tokenizer(self.model, self.dictionary)
-        self.ties = is_unigram(self.model)
+        self.ties = has_ties(self.model)
 
     def exported(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False).ids

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from end_to_end.toy import write_corpus
@@ -148,3 +149,23 @@ def fairseq_checkpoint(folder: Path, **changes: Any) -> Path:
     state["extra_state"] = {"train_iterator": {"epoch": 1}}
     torch.save(state, folder / "model.pt")
     return folder / "model.pt"
+
+
+def gpt2_checkpoint(folder: Path) -> Path:
+    """The same over GPT-2's byte pairs, with encoder.json and vocab.bpe beside dict.txt, as fairseq's hub lays them."""
+    checkpoint = fairseq_checkpoint(folder)
+    inner = tokenizers.ByteLevelBPETokenizer()
+    inner.train_from_iterator(corpus(folder), vocab_size=400, show_progress=False)
+    model = json.loads(inner._tokenizer.to_str())["model"]
+    (folder / "encoder.json").write_text(json.dumps(model["vocab"]))
+    (folder / "vocab.bpe").write_text("\n".join(["#version: 0.2", *(" ".join(each) for each in model["merges"]), ""]))
+    symbols = [str(number) for number in np.random.default_rng(0).permutation(len(model["vocab"]))]
+    (folder / "dict.txt").write_text("".join(f"{symbol} 9\n" for symbol in [*symbols, "madeupword0000"]))
+    (folder / MODEL_FILE).unlink()
+    rows = len(symbols) + 1 + 5
+    state = torch.load(checkpoint, weights_only=True)
+    for name in [name for name in state["model"] if len(state["model"][name]) == 197 + 5]:
+        old = state["model"][name]
+        state["model"][name] = torch.randn(rows, *old.shape[1:])
+    torch.save(state, checkpoint)
+    return checkpoint
