@@ -34,8 +34,8 @@ def main() -> None:
     predicted: list[str] = []
     with torch.no_grad():
         for start in tqdm(range(0, len(rows), args.batch_size), unit=" batches", mininterval=1):
-            # Cut at the end, as in training.
-            tokens = hub.encode_batch([text for text, _ in rows[start : start + args.batch_size]])[:, :longest]
+            texts = [text for text, _ in rows[start : start + args.batch_size]]
+            tokens = hub.encode_batch(texts, max_length=longest)
             best = hub.predict(HEAD, tokens).argmax(dim=1).tolist()
             predicted += [labels[labels.nspecial + number] for number in best]
     gold = [label for _, label in rows]

@@ -23,8 +23,7 @@ BATCH = 32
 
 def predict(hub: MaelmHubInterface, sentences: list[tuple[str, ...]]) -> np.ndarray:
     """Return <float32>[examples, outputs], the head's outputs; sentences are cut to the model's positions."""
-    longest = hub.model.max_positions()
-    tokens = [hub.encode(*each)[:longest] for each in sentences]
+    tokens = [hub.encode(*each, max_length=hub.model.max_positions()) for each in sentences]
     order = sorted(range(len(tokens)), key=lambda place: len(tokens[place]))
     outputs: dict[int, np.ndarray] = {}
     for start in range(0, len(order), BATCH):

@@ -1,11 +1,12 @@
 """Cutting examples to the model's length without losing their end symbols."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Tokens = NDArray[np.unsignedinteger]
+Tokens = NDArray[Any]
 
 
 def special_tokens(sentences: int) -> int:
@@ -22,11 +23,16 @@ def shortened_lengths(lengths: Sequence[int], room: int) -> list[int]:
     Args:
         lengths: tokens of the one or two sentences, special ones not counted.
         room: tokens that may stay in all, at least one a sentence.
+
+    Raises:
+        ValueError: if more than two sentences are to be cut.
     """
     if sum(lengths) <= room:
         return list(lengths)
     if len(lengths) == 1:
         return [room]
+    if len(lengths) > 2:
+        raise ValueError(f"a text or a pair can be cut, and here are {len(lengths)} texts")
     first, second = lengths
     if first <= room // 2:
         return [first, room - first]
@@ -39,11 +45,14 @@ def truncate(sentences: Sequence[Tokens], max_positions: int) -> tuple[list[Toke
     """Cut the sentences of an example so that it fits the model with its special tokens.
 
     Args:
-        sentences: <uint16 or uint32>[tokens] each, with </s> at the end, which stays.
+        sentences: <int>[tokens] each, with </s> at the end, which stays.
         max_positions: of the model.
 
     Returns:
         the sentences, and whether anything was cut.
+
+    Raises:
+        ValueError: if more than two sentences are to be cut.
     """
     lengths = [len(sentence) - 1 for sentence in sentences]
     kept = shortened_lengths(lengths, max_positions - special_tokens(len(sentences)))

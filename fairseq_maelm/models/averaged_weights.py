@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fairseq_maelm.corpus.files import atomic_file
+from fairseq_maelm.models.checkpoint_data import read_state
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,16 +33,11 @@ def run(args: argparse.Namespace) -> None:
     """
     if args.output.exists():
         raise FileExistsError(f"{args.output} exists already: name another file, or remove it first")
-    state = averaged_state(_read(args.checkpoint), str(args.checkpoint))
+    state = averaged_state(read_state(args.checkpoint), str(args.checkpoint))
     args.output.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(args.output) as stream:
         torch.save(state, stream)
     sys.stdout.write(f"{args.output}\n")
-
-
-def _read(checkpoint: Path) -> dict[str, Any]:
-    state: dict[str, Any] = torch.load(checkpoint, map_location="cpu", weights_only=True)
-    return state
 
 
 def averaged_state(state: dict[str, Any], name: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Any, List, NamedTuple, Sequence, Tuple, Union
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from fairseq_maelm.corpus.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
 from fairseq_maelm.data.dataset import pad_rows
 from fairseq_maelm.data.encoder_view import EncoderView
 from fairseq_maelm.data.tokenizer import MASK, TextTokenizer, find_imported_tokenizer, open_tokenizer
+from fairseq_maelm.glue.truncation import special_tokens, truncate
 from fairseq_maelm.models.checkpoint import register_heads
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.hub_answers import AnswersQuestions
@@ -63,20 +64,37 @@ class MaelmHubInterface(EmbedsTexts, AnswersQuestions, ClassifiesByPrompt, nn.Mo
         """Where the model's parameters are."""
         return self.model.encoder.embed_tokens.weight.device
 
-    def encode(self, sentence: str, *more_sentences: str) -> Tensor:
+    def encode(self, sentence: str, *more_sentences: str, max_length: Optional[int] = None) -> Tensor:
         """Turn a sentence, or a pair and more, into tokens.
+
+        Args:
+            sentence: the text.
+            more_sentences: further ones.
+            max_length: cut a longer text or pair to so many tokens as the checkpoint's training did: at the end, if it
+                had ``--shorten-method truncate``; otherwise as ``maelm prepare-glue`` does, with every </s> kept, of a
+                pair the longer one. Without it nothing is cut.
 
         Returns:
             <int64>[n]: ``<s> a </s>``, and for each further sentence ``</s> b </s>``, as fairseq's RoBERTa does it.
-        """
-        tokens = [self.dictionary.bos(), *self.tokenizer.encode(sentence), self.dictionary.eos()]
-        for another in more_sentences:
-            tokens += [self.dictionary.eos(), *self.tokenizer.encode(another), self.dictionary.eos()]
-        return torch.tensor(tokens, dtype=torch.int64)
 
-    def encode_batch(self, sentences: Sequence[str]) -> Tensor:
-        """Turn sentences into <int64>[B, S], padded on the right."""
-        return self._pad([self.encode(sentence).numpy() for sentence in sentences])
+        Raises:
+            ValueError: if ``max_length`` leaves no room for a token of each sentence, or there are more than two.
+        """
+        begin, end = self.dictionary.bos(), self.dictionary.eos()
+        parts = [np.array([*self.tokenizer.encode(each), end]) for each in (sentence, *more_sentences)]
+        least = special_tokens(len(parts)) + len(parts)
+        if max_length is not None and max_length < least:
+            raise ValueError(f"max_length must be {least} at least for a token of each text, and is {max_length}")
+        at_the_end = str(getattr(self.config.task, "shorten_method", "none")) == "truncate"
+        if max_length is not None and not at_the_end:
+            parts, _ = truncate(parts, max_length)
+        # One symbol stands in front of each sentence.
+        tokens = [np.append(end if number else begin, part) for number, part in enumerate(parts)]
+        return torch.from_numpy(np.concatenate(tokens)[: max_length if at_the_end else None])
+
+    def encode_batch(self, sentences: Sequence[str], max_length: Optional[int] = None) -> Tensor:
+        """Turn sentences into <int64>[B, S], padded on the right, and cut as ``encode`` does."""
+        return self._pad([self.encode(sentence, max_length=max_length).numpy() for sentence in sentences])
 
     def decode(self, tokens: Tensor) -> Union[str, List[str]]:
         """Turn tokens <int64>[n] into text; several sentences, as ``encode`` joins them, into a list.
@@ -111,7 +129,7 @@ class MaelmHubInterface(EmbedsTexts, AnswersQuestions, ClassifiesByPrompt, nn.Mo
             ValueError: if the sequences are longer than the model has positions.
         """
         tokens = tokens[None] if tokens.dim() == 1 else tokens
-        self._check_length(tokens.shape[1])
+        self._check_encoded(tokens)
         states, extra = self.model.extract_features(tokens.to(self.device), return_all_hiddens)
         if extra["inner_states"] is not None:
             return extra["inner_states"]
@@ -184,7 +202,7 @@ class MaelmHubInterface(EmbedsTexts, AnswersQuestions, ClassifiesByPrompt, nn.Mo
             known = ", ".join(self.model.classification_heads) or "none"
             raise ValueError(f"the model has no head {head!r} (it has: {known})")
         tokens = tokens[None] if tokens.dim() == 1 else tokens
-        self._check_length(tokens.shape[1])
+        self._check_encoded(tokens)
         logits, _ = self.model(tokens.to(self.device), classification_head_name=head)
         return logits if return_logits else F.log_softmax(logits, dim=-1)
 
@@ -192,11 +210,14 @@ class MaelmHubInterface(EmbedsTexts, AnswersQuestions, ClassifiesByPrompt, nn.Mo
         lengths = np.array([len(sequence) for sequence in sequences])
         return torch.from_numpy(pad_rows(sequences, lengths, self.dictionary.pad()))
 
-    def _check_length(self, length: int) -> None:
-        if length > self.model.max_positions():
-            raise ValueError(
-                f"the text has {length} tokens and the model has {self.model.max_positions()} positions: split it"
-            )
+    def _check_encoded(self, tokens: Tensor) -> None:
+        positions = self.model.max_positions()
+        self._check_length(tokens.shape[1], f"split it, or cut it by encode(..., max_length={positions})")
+
+    def _check_length(self, length: int, remedy: str = "split it") -> None:
+        positions = self.model.max_positions()
+        if length > positions:
+            raise ValueError(f"the text has {length} tokens and the model has {positions} positions: {remedy}")
 
 
 def load(folder: str, checkpoint_file: str, data_folder: str = ".", **overrides: Any) -> MaelmHubInterface:

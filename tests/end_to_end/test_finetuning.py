@@ -165,6 +165,28 @@ def test_pretrained_encoder_arrives_and_pairs_are_read_as_written(
     torch.testing.assert_close(logits, hub_logits(hub, lines), rtol=1e-5, atol=1e-5)
 
 
+def long_pair(generator: random.Random) -> Line:
+    """A pair of which one text or both have more tokens than the model has positions."""
+    topic = generator.choice(sorted(TOPICS))
+    texts = (" ".join(sentence(topic, generator) for _ in range(count)) for count in generator.choices((1, 4, 16), k=2))
+    return *texts, topic
+
+
+@pytest.mark.slow
+def test_long_texts_are_cut_as_in_training(toy_data: Path, pretrained: Path, tmp_path: Path) -> None:
+    """By fairseq's --shorten-method truncate, which the recipe gives: at the end, whatever stands there."""
+    task = prepare_task(tmp_path, toy_data, long_pair)
+    finetune(task, pretrained, tmp_path / "run", "--max-update", 1, "--disable-validation")
+    hub = MaelmModel.from_pretrained(str(tmp_path / "run"), "checkpoint_last.pt", str(task))
+    hub.task.load_dataset("valid")
+    dataset = hub.task.datasets["valid"].dataset
+    lines = table(task)
+    for number, line in enumerate(lines):
+        tokens = hub.encode(*line[:-1], max_length=hub.model.max_positions())
+        assert torch.equal(tokens, dataset[number]["net_input.src_tokens"])
+    assert len({len(hub.encode(*line[:-1])) > 96 for line in lines}) == 2, "some are cut, and some are not"
+
+
 @pytest.mark.slow
 def test_regression_and_its_resumption(toy_data: Path, pretrained: Path, tmp_path: Path) -> None:
     task = prepare_task(tmp_path, toy_data, distance_from_the_sea, "--regression")

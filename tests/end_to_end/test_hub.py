@@ -5,6 +5,7 @@ import math
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from fairseq.data.indexed_dataset import MMapIndexedDataset
@@ -14,6 +15,7 @@ from end_to_end.small import cut, training, updates
 from end_to_end.toy import run
 from fairseq_maelm import MaelmHubInterface, MaelmModel
 from fairseq_maelm.analysis.checkpoints import CheckpointEncoder
+from fairseq_maelm.glue.truncation import truncate
 
 SENTENCES = 8
 TEXTS = [
@@ -106,6 +108,36 @@ def test_text_survives_encoding_and_decoding(hub, text):
 
 def test_several_sentences_survive(hub):
     assert hub.decode(hub.encode(*TEXTS)) == [text.lower() for text in TEXTS]
+
+
+@pytest.mark.parametrize("texts", [TEXTS[:1], TEXTS[:2], ["rope", TEXTS[1] * 3], [TEXTS[1] * 3, "rope"]])
+@pytest.mark.parametrize("max_length", [6, 9, 20, 512])
+def test_long_texts_are_cut_as_glue_is_prepared(hub, texts, max_length):
+    stored = [np.append(hub.tokenizer.encode(text), hub.dictionary.eos()) for text in texts]
+    kept, cut_any = truncate(stored, max_length)
+    tokens = hub.encode(*texts, max_length=max_length)
+    begin, end = hub.dictionary.bos(), hub.dictionary.eos()
+    expected = [begin, *kept[0], *([end, *kept[1]] if len(kept) == 2 else [])]
+    assert tokens.tolist() == expected and tokens.dtype == torch.int64
+    assert len(tokens) == (max_length if cut_any else len(hub.encode(*texts)))
+
+
+def test_cut_texts_can_be_used(hub):
+    hub = MaelmHubInterface(hub.config, hub.task, copy.deepcopy(hub.model), hub.tokenizer).eval()
+    hub.register_classification_head("topic", 3)
+    long_text = "rope " * 600
+    batch = hub.encode_batch([long_text, "rope"], max_length=hub.model.max_positions())
+    assert batch.shape == (2, 512) and batch[0, -1] == hub.dictionary.eos()
+    with torch.no_grad():
+        assert hub.predict("topic", batch).shape == (2, 3)
+        alone = hub.predict("topic", hub.encode(long_text, max_length=512))
+    with pytest.raises(ValueError, match=r"has \d+ tokens and the model has 512 positions: .*encode.*max_length=512"):
+        hub.predict("topic", hub.encode(long_text))
+    assert alone.shape == (1, 3)
+    with pytest.raises(ValueError, match="max_length must be 6 at least for a token of each text, and is 5"):
+        hub.encode("rope", "rope", max_length=5)
+    with pytest.raises(ValueError, match="a text or a pair can be cut, and here are 3 texts"):
+        hub.encode(*TEXTS, max_length=20)
 
 
 def test_a_batch_is_padded_on_the_right(hub):
@@ -253,7 +285,7 @@ def test_what_cannot_be_answered_is_explained(hub):
     with pytest.raises(ValueError, match="no <mask> to fill in 'nothing here'"):
         hub.fill_mask(["the <mask>", "nothing here"])
     long_text = "rope " * 600
-    with pytest.raises(ValueError, match=r"has \d+ tokens and the model has 512 positions"):
+    with pytest.raises(ValueError, match=r"has \d+ tokens and the model has 512 positions: .*encode.*max_length=512"):
         hub.extract_features(hub.encode(long_text))
     with pytest.raises(ValueError, match="512 positions"):
         hub.fill_mask(long_text + "<mask>")
