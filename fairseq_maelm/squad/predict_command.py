@@ -13,12 +13,12 @@ from fairseq_maelm.corpus.files import write_bytes
 from fairseq_maelm.models.hub import load
 from fairseq_maelm.squad.dataset import SquadDataset
 from fairseq_maelm.squad.inference import SpanAnswer, best_answers, check_answers, n_best_lists, score_windows
+from fairseq_maelm.squad.scoring import BEST_SPANS, NULL_ODDS
 from fairseq_maelm.squad.spans import QuestionSpans
 
 logger = logging.getLogger(__name__)
 
-PREDICTIONS, BEST_SPANS, NULL_ODDS, N_BEST = "predictions.json", "best_spans.json", "null_odds.json", "nbest.json"
-FIGURES = "figures.json"
+PREDICTIONS, N_BEST, FIGURES = "predictions.json", "nbest.json", "figures.json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

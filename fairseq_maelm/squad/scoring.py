@@ -23,6 +23,11 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 # Of the odds of no answer, where none are given and where no threshold is: both from the official script.
 NO_ODDS = 0.0
 OFFICIAL_THRESHOLD = 1.0
+# Where the odds are no probabilities but logarithms of them, and no threshold is given.
+LOGIT_THRESHOLD = 0.0
+
+# Files that hold the best texts, none of them empty, and by how many logits no answer scores higher.
+BEST_SPANS, NULL_ODDS = "best_spans.json", "null_odds.json"
 
 
 def normalise_answer(text: str) -> str:

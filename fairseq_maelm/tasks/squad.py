@@ -17,7 +17,14 @@ from fairseq_maelm.criterions.squad import SPAN_HEAD
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.squad.dataset import Format, SquadDataset
 from fairseq_maelm.squad.folder import PreparedSplit, load_split
-from fairseq_maelm.squad.scoring import Gold, figure_names, raw_scores, squad1_figures, squad2_figures
+from fairseq_maelm.squad.scoring import (
+    LOGIT_THRESHOLD,
+    Gold,
+    figure_names,
+    raw_scores,
+    squad1_figures,
+    squad2_figures,
+)
 from fairseq_maelm.squad.spans import WINDOW_DTYPE, Decoding, QuestionSpans, best_of_questions
 from fairseq_maelm.squad.windows import SPECIAL_TOKENS
 from fairseq_maelm.tasks.encoder_task import EncoderTask
@@ -43,7 +50,7 @@ class SquadTaskConfig(FairseqDataclass):
     max_answer_length: int = field(default=30, metadata={"help": "longest answer that is predicted, in pieces"})
     n_best: int = field(default=20, metadata={"help": "starts that are looked at in a window; answers in n-best lists"})
     null_threshold: float = field(
-        default=0.0,
+        default=LOGIT_THRESHOLD,
         metadata={
             "help": "there is no answer where no answer scores higher than the best one by more than this (logits): "
             "for the figures exact, f1, HasAns_* and NoAns_*; best_* look for the threshold themselves"

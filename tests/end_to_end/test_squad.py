@@ -139,7 +139,7 @@ def test_it_learns_and_the_figures_are_those_of_the_official_rules(
     assert figures == {name: pytest.approx(written["figures"][name], abs=5e-3) for name in FIGURES}
 
     dev, folder = task.parent / "dev.json", predicted[0]
-    odds = ["--na-prob-file", folder / "null_odds.json", "--na-prob-thresh", 0, "--out-file", tmp_path / "scores.json"]
+    odds = ["--na-prob-file", folder / "null_odds.json", "--out-file", tmp_path / "scores.json"]
     run(["maelm", "score-squad", dev, folder / "best_spans.json", *odds])
     scored = json.loads((tmp_path / "scores.json").read_text())
     assert scored == written["figures"]
