@@ -29,7 +29,7 @@ max_length: 64
 """
 WORDS = {"sea": "harbour", "kitchen": "oven", "court": "bench", "garden": "orchard"}
 TEMPLATE = "*cls**sent_0*_This_is_near_the*mask*.*sep+*"
-UPDATES = 30
+UPDATES = 60
 
 
 @pytest.fixture(scope="module")
