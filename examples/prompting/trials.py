@@ -35,6 +35,7 @@ ENCODER_FIELDS = (
     "relative_num_buckets",
     "relative_max_distance",
     "max_positions",
+    "layer_norm_eps",
 )
 DECODER_FIELDS = (
     "decoder_layers",

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from fairseq_maelm.importing.source import Source
 from fairseq_maelm.models.config import MaelmModelConfig, complete_config
-from fairseq_maelm.models.encoder import BUCKET_FUNCTION_NAMES, dictionary_fingerprint
+from fairseq_maelm.models.encoder import dictionary_fingerprint, encoder_identity
 from fairseq_maelm.models.sizes import DEFAULT_SIZE, SIZES
+from fairseq_maelm.modules.precision import LAYER_NORM_EPS
 from fairseq_maelm.tasks.maelm import MaelmTaskConfig
 
 # The name that the hub interface opens when none is given.
@@ -25,6 +26,7 @@ def fairseq_options(source: Source) -> list[str]:
     sizes = {name: numbers for name, numbers in SIZES.items() if _agrees(numbers, model)}
     arch = next(iter(sizes), DEFAULT_SIZE)
     defaults: dict[str, Any] = {**SIZES[arch], "relative_buckets": "t5", "max_positions": 512}
+    defaults["layer_norm_eps"] = LAYER_NORM_EPS
     words = ["--arch", arch]
     for part in ("embed_dim", "ffn_embed_dim", "attention_heads"):
         defaults[f"decoder_{part}"] = model[f"encoder_{part}"]
@@ -96,10 +98,8 @@ def _reorder(source: Source) -> dict[str, Tensor]:
 
 
 def _identity(model: dict[str, Any], dictionary: Any) -> Tensor:
-    function = BUCKET_FUNCTION_NAMES.index(model["relative_buckets"])
-    distance = model["relative_max_distance"] if function else 0
-    fields = [dictionary_fingerprint(dictionary), model["encoder_attention_heads"], function, distance]
-    return torch.tensor(fields, dtype=torch.int64)
+    known = dictionary_fingerprint(dictionary), model["encoder_attention_heads"], model["layer_norm_eps"]
+    return encoder_identity(*known, model["relative_buckets"], model.get("relative_max_distance", 0))
 
 
 def _configuration(arch: str, model_options: dict[str, Any], task_options: dict[str, Any]) -> Any:

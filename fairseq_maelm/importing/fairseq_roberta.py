@@ -17,7 +17,7 @@ from torch import Tensor
 from fairseq_maelm.corpus.files import sha256_of
 from fairseq_maelm.corpus.imported import TOKENIZER_FILE
 from fairseq_maelm.corpus.vocabulary import MODEL_FILE
-from fairseq_maelm.importing.source import LAYER_NORM_EPS, Reference, Source, SourceVocabulary, refuse
+from fairseq_maelm.importing.source import Reference, Source, SourceVocabulary, refuse
 from fairseq_maelm.models.checkpoint_data import check_weights, declared_options, plain_sections, read_state, shown
 from fairseq_maelm.models.checkpoint_reader import ROBERTA_SIZES, check_depth, check_sizes
 from fairseq_maelm.models.roberta_weights import roberta_state
@@ -128,8 +128,10 @@ def _model_options(path: Path, model: RobertaModel) -> dict[str, Any]:
         raise refuse(path, "its LayerNorms stand before the sub-layers, and ours stand behind them")
     if encoder.layernorm_embedding is None:
         raise refuse(path, "it has no LayerNorm behind the embeddings")
-    if encoder.layernorm_embedding.eps != LAYER_NORM_EPS:
-        raise refuse(path, f"its LayerNorm adds {encoder.layernorm_embedding.eps} and ours {LAYER_NORM_EPS}")
+    # fairseq may take apex' LayerNorm instead of torch's.
+    eps = sorted({part.eps for part in model.modules() if hasattr(part, "normalized_shape")})
+    if len(eps) != 1:
+        raise refuse(path, f"its LayerNorms add several numbers to the variance ({eps}), and ours one")
     sample = torch.linspace(-4.0, 4.0, 101)
     if not torch.allclose(layer.activation_fn(sample), F.gelu(sample), atol=1e-6):
         raise refuse(path, "its activation is not the exact gelu")
@@ -143,6 +145,7 @@ def _model_options(path: Path, model: RobertaModel) -> dict[str, Any]:
         "encoder_ffn_embed_dim": layer.fc1.out_features,
         "encoder_attention_heads": layer.self_attn.num_heads,
         "decoder_layers": 0,
+        "layer_norm_eps": eps[0],
         "max_positions": encoder.embed_positions.num_embeddings - encoder.padding_idx - 1,
         "relative_buckets": "none",
     }

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.importing.source import LAYER_NORM_EPS, refuse
+from fairseq_maelm.importing.source import refuse
+from fairseq_maelm.models.checks import LARGEST_EPS, SMALLEST_EPS
 
 # model_type -> how relative positions are computed; None where the configuration says it. "maelm" is what
 # `maelm export` writes.
@@ -56,10 +57,9 @@ def check_config(folder: Path, config: dict[str, Any]) -> None:
         raise refuse(folder, "its LayerNorms stand before the sub-layers, and ours stand behind them")
     if kind not in BUCKETS_OF:
         raise refuse(folder, f"model_type {kind!r} is none of {', '.join(BUCKETS_OF)}")
-    # transformers writes down every value; what is missing has its default, which differs from ours.
-    eps = config.get("layer_norm_eps", 1e-12)
-    if eps != LAYER_NORM_EPS:
-        raise refuse(folder, f"layer_norm_eps is {eps} and fairseq's LayerNorm has {LAYER_NORM_EPS}")
+    eps = _layer_norm_eps(config)
+    if not isinstance(eps, float) or not SMALLEST_EPS <= eps <= LARGEST_EPS:
+        raise refuse(folder, f"layer_norm_eps is {eps!r} and no number from {SMALLEST_EPS} to {LARGEST_EPS}")
     activation = config.get("hidden_act", "gelu")
     if activation != "gelu":
         raise refuse(folder, f"its activation is {activation!r} and ours is the exact 'gelu'")
@@ -72,6 +72,11 @@ def check_config(folder: Path, config: dict[str, Any]) -> None:
         raise refuse(folder, "tie_word_embeddings is off, and our prediction head uses the token embeddings")
     if kind == "mpnet":
         _check_mpnet(folder, config)
+
+
+def _layer_norm_eps(config: dict[str, Any]) -> Any:
+    # What is missing has transformers' default, which differs from ours.
+    return config.get("layer_norm_eps", 1e-12)
 
 
 def _check_mpnet(folder: Path, config: dict[str, Any]) -> None:
@@ -94,6 +99,7 @@ def model_options(config: dict[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = {ours: int(config[theirs]) for ours, theirs in _SIZES.items()}
     options["decoder_layers"] = int(config.get("decoder_layers") or 0) if has_decoder_options(config) else 0
     options["max_positions"] = int(config["max_position_embeddings"]) - first_position(config)
+    options["layer_norm_eps"] = _layer_norm_eps(config)
     options["relative_buckets"] = BUCKETS_OF[config["model_type"]] or str(config["relative_attention_buckets"])
     if config["model_type"] == "mpnet":
         options |= {"relative_num_buckets": MPNET_BUCKETS, "relative_max_distance": MPNET_MAX_DISTANCE}

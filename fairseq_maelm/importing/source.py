@@ -6,9 +6,6 @@ from typing import Any, NamedTuple, Optional
 
 from torch import Tensor
 
-# fairseq's LayerNorm, and so this package's, adds this to the variance.
-LAYER_NORM_EPS = 1e-5
-
 
 class Reference(NamedTuple):
     """The source's own model, for the comparison.

@@ -6,7 +6,7 @@ from typing import Any, Dict, List
 from torch import Tensor
 
 from fairseq_maelm.models.decoder import DECODER_IDENTITY_FIELDS
-from fairseq_maelm.models.encoder import BUCKET_FUNCTION_NAMES, IDENTITY_FIELDS
+from fairseq_maelm.models.encoder import identity_settings
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 
 logger = logging.getLogger(__name__)
@@ -106,19 +106,20 @@ def _check_identity(model: Any, state_dict: Dict[str, Tensor]) -> None:
             f"the checkpoint's vocabulary has {len(state_dict['encoder.embed_tokens.weight'])} symbols and the data's "
             f"has {model.encoder.embed_tokens.num_embeddings}: use the dict.txt that the checkpoint was trained with"
         )
-    for name, theirs, ours in zip(IDENTITY_FIELDS, saved.tolist(), model.encoder.identity.tolist()):
-        if theirs == ours:
+    if saved.shape != model.encoder.identity.shape:
+        return  # what is wrong with the shape is said with all others
+    own = identity_settings(model.encoder.identity)
+    for name, theirs in identity_settings(saved).items():
+        if theirs == own[name]:
             continue
         if name == "vocabulary":
             raise ValueError(
                 "the checkpoint was trained with another vocabulary of the same size: the data must be prepared with "
                 "the checkpoint's sentencepiece.bpe.model and dict.txt"
             )
-        if name == "bucket function":
-            theirs, ours = (BUCKET_FUNCTION_NAMES[number] for number in (theirs, ours))
         raise ValueError(
-            f"the checkpoint was trained with {name} {theirs} and not {ours}: pass the same --arch and relative "
-            "position options as in pretraining"
+            f"the checkpoint was trained with {name} {theirs} and not {own[name]}: pass the same --arch, relative "
+            "position options and --layer-norm-eps as in pretraining"
         )
 
 

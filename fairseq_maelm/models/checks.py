@@ -12,6 +12,9 @@ from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 
 logger = logging.getLogger(__name__)
 
+# Of LayerNorm's epsilon. Nobody uses others, and within them the checkpoint can tell one from another.
+SMALLEST_EPS, LARGEST_EPS = 1e-14, 1e-2
+
 
 def check_config(config: Any) -> None:
     """Refuse numbers that cannot make a model.
@@ -30,6 +33,9 @@ def check_config(config: Any) -> None:
     for option in ("init_std", "embedding_init_std"):
         if not getattr(config, option) > 0.0:
             raise ValueError(f"--{option.replace('_', '-')} must be positive and is {getattr(config, option)}")
+    if not SMALLEST_EPS <= config.layer_norm_eps <= LARGEST_EPS:
+        bounds = f"[{SMALLEST_EPS}, {LARGEST_EPS}]"
+        raise ValueError(f"--layer-norm-eps must lie in {bounds} and is {config.layer_norm_eps}")
     for name in ("dropout", "attention_dropout", "pooler_dropout"):
         if not 0.0 <= getattr(config, name) < 1.0:
             raise ValueError(f"--{name.replace('_', '-')} must lie in [0, 1) and is {getattr(config, name)}")

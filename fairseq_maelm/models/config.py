@@ -9,7 +9,7 @@ from omegaconf import II, OmegaConf, open_dict
 
 from fairseq_maelm.models.sizes import fill_from_size
 from fairseq_maelm.modules.attention_paths import ATTENTION_PATHS
-from fairseq_maelm.modules.precision import PRECISIONS
+from fairseq_maelm.modules.precision import LAYER_NORM_EPS, PRECISIONS
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 
 _OF_SIZE = "default: the architecture's"
@@ -65,6 +65,10 @@ class MaelmModelConfig(FairseqDataclass):
         default=False, metadata={"help": "the decoder uses the encoder's table of absolute positions"}
     )
     max_positions: int = field(default=512, metadata={"help": "longest sequence, <s> and </s> included"})
+    layer_norm_eps: float = field(
+        default=LAYER_NORM_EPS,
+        metadata={"help": "what LayerNorm adds to the variance; models from elsewhere may have another number"},
+    )
     init_std: float = field(
         default=0.02,
         metadata={

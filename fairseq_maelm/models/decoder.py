@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from fairseq_maelm.batch import Layout
 from fairseq_maelm.modules.attention_bias import AttentionBias
-from fairseq_maelm.modules.precision import LayerNorm
 from fairseq_maelm.modules.queries import Queries
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION, DecoderLayer, LayerShape, TransformerLayer, run_layers
 
@@ -68,7 +67,7 @@ class MaelmDecoder(nn.Module):
         self.attention = attention
         self.input_projection = None if input_dim == shape.embed_dim else nn.Linear(input_dim, shape.embed_dim)
         self.embed_positions = None if max_positions is None else nn.Embedding(max_positions, shape.embed_dim)
-        self.layernorm_embedding = LayerNorm(shape.embed_dim)
+        self.layernorm_embedding = shape.layer_norm()
         self.layers = nn.ModuleList(
             TransformerLayer(shape) if attention == "self" else DecoderLayer(shape, attention != "cross")
             for _ in range(layers)
@@ -145,7 +144,7 @@ def build_decoder(config: Any) -> Optional[MaelmDecoder]:
     if not config.decoder_layers:
         return None
     sizes = (config.decoder_embed_dim, config.decoder_ffn_embed_dim, config.decoder_attention_heads)
-    shape = LayerShape(*sizes, dropout=0.0, attention_dropout=0.0, attention_path=str(config.attention))
+    shape = LayerShape(*sizes, 0.0, 0.0, str(config.attention), config.layer_norm_eps)
     positions = None if config.share_decoder_positions else config.max_positions
     return MaelmDecoder(
         config.decoder_layers, shape, positions, str(config.decoder_attention), config.encoder_embed_dim

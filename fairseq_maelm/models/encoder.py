@@ -1,7 +1,7 @@
 """Encoder and decoder: embeddings and positions around one layer stack."""
 
 import hashlib
-from typing import List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
 import torch
 from fairseq.data import Dictionary
@@ -11,16 +11,16 @@ from torch import Tensor, nn
 from fairseq_maelm.modules.attention import can_leave_padding_out
 from fairseq_maelm.modules.attention_bias import AttentionBias
 from fairseq_maelm.modules.dropout import dropout
-from fairseq_maelm.modules.precision import LayerNorm
+from fairseq_maelm.modules.precision import LAYER_NORM_EPS
 from fairseq_maelm.modules.queries import Queries, first_queries
 from fairseq_maelm.modules.relative_position import BUCKET_FUNCTIONS, RelativePositionBias
 from fairseq_maelm.modules.rows import Rows, rows_of
 from fairseq_maelm.modules.transformer import LayerShape, TransformerLayer, run_layers
 
-# What ``MaelmEncoder.identity`` holds: settings that shapes do not show, although weights are worthless under others.
-IDENTITY_FIELDS = ("vocabulary", "attention heads", "bucket function", "relative max distance")
 # The bucket function is held as its place here.
 BUCKET_FUNCTION_NAMES = ("none", *BUCKET_FUNCTIONS)
+# In ``MaelmEncoder.identity``, what LayerNorm's epsilon is counted in above the number of attention heads.
+_ABOVE_HEADS = 2**16
 
 
 class EncoderOutput(NamedTuple):
@@ -49,6 +49,37 @@ def dictionary_fingerprint(dictionary: Dictionary) -> int:
     """A number in [0, 2^63) that changes with any symbol of the vocabulary or its place."""
     digest = hashlib.sha256("\n".join(dictionary.symbols).encode("utf-8")).digest()
     return int.from_bytes(digest[:8], "big") >> 1
+
+
+def encoder_identity(vocabulary: int, heads: int, eps: float, bucket_function: str, max_distance: int) -> Tensor:
+    """What shapes do not show, although weights are worthless under other settings: <int64>[4].
+
+    LayerNorm's epsilon shares the field of the heads, where its usual number leaves no trace: checkpoints that are
+    older than the option hold what they would hold today.
+
+    Args:
+        vocabulary: see ``dictionary_fingerprint``.
+        heads: of attention.
+        eps: of LayerNorm.
+        bucket_function: one of ``BUCKET_FUNCTION_NAMES``.
+        max_distance: of relative positions.
+    """
+    function = BUCKET_FUNCTION_NAMES.index(bucket_function)
+    norm = (round(1 / eps) - round(1 / LAYER_NORM_EPS)) * _ABOVE_HEADS
+    return torch.tensor([vocabulary, heads + norm, function, max_distance if function else 0], dtype=torch.int64)
+
+
+def identity_settings(identity: Tensor) -> Dict[str, Any]:
+    """Name what ``encoder_identity`` has put together, in the order in which differences are reported."""
+    vocabulary, heads, function, distance = identity.tolist()
+    norm, heads = divmod(heads, _ABOVE_HEADS)
+    return {
+        "vocabulary": vocabulary,
+        "attention heads": heads,
+        "LayerNorm's epsilon": 1 / max(1, norm + round(1 / LAYER_NORM_EPS)),
+        "bucket function": dict(enumerate(BUCKET_FUNCTION_NAMES)).get(function, function),
+        "relative max distance": distance,
+    }
 
 
 class MaelmEncoder(FairseqEncoder):
@@ -80,21 +111,15 @@ class MaelmEncoder(FairseqEncoder):
         self.padding_idx = dictionary.pad()
         self.embed_tokens = nn.Embedding(len(dictionary), shape.embed_dim, self.padding_idx)
         self.embed_positions = nn.Embedding(max_positions, shape.embed_dim)
-        self.layernorm_embedding = LayerNorm(shape.embed_dim)
+        self.layernorm_embedding = shape.layer_norm()
         self.relative_attention_bias: Optional[RelativePositionBias] = None
-        bucket_function = BUCKET_FUNCTION_NAMES.index(relative_buckets)
-        if bucket_function:
+        if relative_buckets != "none":
             self.relative_attention_bias = RelativePositionBias(
                 relative_buckets, num_buckets, max_distance, shape.attention_heads, max_positions
             )
         self.layers = nn.ModuleList(TransformerLayer(shape) for _ in range(layers))
-        identity = [
-            dictionary_fingerprint(dictionary),
-            shape.attention_heads,
-            bucket_function,
-            max_distance if bucket_function else 0,
-        ]
-        self.register_buffer("identity", torch.tensor(identity, dtype=torch.int64))
+        known = dictionary_fingerprint(dictionary), shape.attention_heads, shape.layer_norm_eps
+        self.register_buffer("identity", encoder_identity(*known, relative_buckets, max_distance))
 
     def forward(
         self,

@@ -50,6 +50,7 @@ class MaelmModel(FairseqEncoderModel):
             config.dropout,
             config.attention_dropout,
             str(config.attention),
+            config.layer_norm_eps,
         )
         encoder = MaelmEncoder(
             dictionary,
@@ -69,7 +70,7 @@ class MaelmModel(FairseqEncoderModel):
         if predicts_masked_tokens:
             self.decoder = build_decoder(config)
             width = config.decoder_embed_dim if self.decoder else config.encoder_embed_dim
-            self.lm_head = MaskedTokenHead(width, config.encoder_embed_dim, len(dictionary))
+            self.lm_head = MaskedTokenHead(width, config.encoder_embed_dim, len(dictionary), config.layer_norm_eps)
         self.classification_heads = nn.ModuleDict()
         self.apply(partial(initialize, std=config.init_std, embedding_std=config.embedding_init_std))
 

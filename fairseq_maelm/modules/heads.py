@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_maelm.modules.linear_cross_entropy import MaskedTokenLoss, linear_cross_entropy
-from fairseq_maelm.modules.precision import LayerNorm
+from fairseq_maelm.modules.precision import LAYER_NORM_EPS, LayerNorm
 
 
 class MaskedTokenHead(nn.Module):
@@ -15,12 +15,15 @@ class MaskedTokenHead(nn.Module):
         input_dim: width of the decoder's states, or of the encoder's where there is no decoder.
         embed_dim: D, width of the token embeddings; a linear projection leads there from another width.
         vocabulary_size: V.
+        layer_norm_eps: what LayerNorm adds to the variance.
     """
 
-    def __init__(self, input_dim: int, embed_dim: int, vocabulary_size: int) -> None:
+    def __init__(
+        self, input_dim: int, embed_dim: int, vocabulary_size: int, layer_norm_eps: float = LAYER_NORM_EPS
+    ) -> None:
         super().__init__()
         self.dense = nn.Linear(input_dim, input_dim)
-        self.layer_norm = LayerNorm(input_dim)
+        self.layer_norm = LayerNorm(input_dim, eps=layer_norm_eps)
         self.output_projection = None if input_dim == embed_dim else nn.Linear(input_dim, embed_dim, bias=False)
         self.bias = nn.Parameter(torch.zeros(vocabulary_size))
 

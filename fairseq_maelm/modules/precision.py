@@ -11,6 +11,9 @@ from torch import Tensor, nn
 # What --precision offers.
 PRECISIONS = ("fp32", "bf16")
 
+# What fairseq's LayerNorm, and torch's, adds to the variance.
+LAYER_NORM_EPS = 1e-5
+
 _Forward = TypeVar("_Forward", bound=Callable[..., Any])
 
 

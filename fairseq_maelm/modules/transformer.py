@@ -9,7 +9,7 @@ from fairseq_maelm.modules.attention import CrossAttention, SelfAttention
 from fairseq_maelm.modules.attention_bias import AttentionBias
 from fairseq_maelm.modules.dropout import add_dropped
 from fairseq_maelm.modules.execution import Layer
-from fairseq_maelm.modules.precision import LayerNorm
+from fairseq_maelm.modules.precision import LAYER_NORM_EPS, LayerNorm
 from fairseq_maelm.modules.queries import Queries
 
 # What a decoder may attend to; checkpoints hold an attention as its place here.
@@ -26,6 +26,7 @@ class LayerShape(NamedTuple):
         dropout: on the outputs of both sub-layers, in [0, 1).
         attention_dropout: on the attention weights, in [0, 1).
         attention_path: how attention is computed, one of ``ATTENTION_PATHS``.
+        layer_norm_eps: what LayerNorm adds to the variance.
     """
 
     embed_dim: int
@@ -34,11 +35,16 @@ class LayerShape(NamedTuple):
     dropout: float
     attention_dropout: float
     attention_path: str = "auto"
+    layer_norm_eps: float = LAYER_NORM_EPS
 
     @property
     def attention(self) -> Tuple[int, int, float, str]:
         """The arguments of an attention module."""
         return self.embed_dim, self.attention_heads, self.attention_dropout, self.attention_path
+
+    def layer_norm(self) -> LayerNorm:
+        """A new LayerNorm over the layer's states."""
+        return LayerNorm(self.embed_dim, eps=self.layer_norm_eps)
 
 
 class TransformerLayer(Layer):
@@ -48,10 +54,10 @@ class TransformerLayer(Layer):
         super().__init__()
         self.dropout = shape.dropout
         self.self_attn = SelfAttention(*shape.attention)
-        self.self_attn_layer_norm = LayerNorm(shape.embed_dim)
+        self.self_attn_layer_norm = shape.layer_norm()
         self.fc1 = nn.Linear(shape.embed_dim, shape.ffn_embed_dim)
         self.fc2 = nn.Linear(shape.ffn_embed_dim, shape.embed_dim)
-        self.final_layer_norm = LayerNorm(shape.embed_dim)
+        self.final_layer_norm = shape.layer_norm()
 
     def forward(self, states: Tensor, bias: Optional[AttentionBias], queries: Optional[Queries] = None) -> Tensor:
         """<float>[B, S, D] to <float>[B, S, D]; ``bias`` is added to the attention logits.
@@ -80,12 +86,12 @@ class DecoderLayer(Layer):
         self.self_attn: Optional[SelfAttention] = None
         if self_attention:
             self.self_attn = SelfAttention(*shape.attention)
-            self.self_attn_layer_norm = LayerNorm(shape.embed_dim)
+            self.self_attn_layer_norm = shape.layer_norm()
         self.cross_attn = CrossAttention(*shape.attention)
-        self.cross_attn_layer_norm = LayerNorm(shape.embed_dim)
+        self.cross_attn_layer_norm = shape.layer_norm()
         self.fc1 = nn.Linear(shape.embed_dim, shape.ffn_embed_dim)
         self.fc2 = nn.Linear(shape.ffn_embed_dim, shape.embed_dim)
-        self.final_layer_norm = LayerNorm(shape.embed_dim)
+        self.final_layer_norm = shape.layer_norm()
 
     def forward(
         self,

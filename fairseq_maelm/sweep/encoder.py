@@ -17,6 +17,7 @@ _FIELDS = (
     "relative_num_buckets",
     "relative_max_distance",
     "max_positions",
+    "layer_norm_eps",
 )
 # How its random weights were drawn before pretraining.
 _DRAWN = ("init_std", "embedding_init_std")

@@ -113,6 +113,7 @@ IN_THIS_PROCESS: dict[str, tuple[Damage, list[Any], str]] = {
         r"largest relative distance \(16\) must exceed",
     ),
     "no decoder": (intact, ["--decoder-layers", 0], r"without a decoder .*--masked-input kept"),
+    "no epsilon": (intact, ["--layer-norm-eps", 0], r"--layer-norm-eps must lie in \[1e-14, 0.01\] and is 0"),
     "no layers": (intact, ["--encoder-layers", 0], r"--encoder-layers must be at least 1"),
     "dropout": (intact, ["--dropout", 1.0], r"--dropout must lie in \[0, 1\)"),
     "short sequences": (intact, ["--tokens-per-sample", 1], r"--tokens-per-sample must lie between 2 and"),
@@ -220,6 +221,7 @@ CHECKPOINTS: dict[str, tuple[Damage, list[Any], str]] = {
     "bucket function": (intact, ["--relative-buckets", "reference"], r"bucket function t5 and not reference"),
     "no relative bias": (intact, ["--relative-buckets", "none"], r"bucket function t5 and not none"),
     "distance": (intact, ["--relative-max-distance", 64], r"relative max distance 128 and not 64"),
+    "epsilon": (intact, ["--layer-norm-eps", "1e-12"], r"LayerNorm's epsilon 1e-05 and not 1e-12"),
     "larger vocabulary": (
         edit_dictionary(longer, SHA, MODEL),
         [],

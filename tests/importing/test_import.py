@@ -179,6 +179,53 @@ def test_an_encoder_without_head_is_imported_alone(tmp_path: Path) -> None:
         hub.fill_mask(MASKED)
 
 
+@pytest.mark.parametrize("family", [sources.roberta_folder, mpnet], ids=["roberta", "mpnet"])
+@pytest.mark.parametrize("written", [True, False], ids=["written", "left out"])
+def test_transformers_default_of_layer_norm_is_carried(family: Any, written: bool, tmp_path: Path) -> None:
+    """1e-12, which config.json need not say; embeddings are so small that 1e-5 would give other states."""
+    folder = family(tmp_path / "source")
+    weights = {
+        name: tensor * (0.003 if "_embeddings.weight" in name else 1.0)
+        for name, tensor in transformers.AutoModelForMaskedLM.from_pretrained(folder).state_dict().items()
+        if not name.startswith("lm_head.decoder")
+    }
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    sources.edit_config(folder, layer_norm_eps=1e-12 if written else None)
+    imported = import_model(folder, tmp_path / "imported")
+    assert imported.model_options[imported.model_options.index("--layer-norm-eps") + 1] == "1e-12"
+    config = torch.load(tmp_path / "imported" / CHECKPOINT_FILE)["cfg"]["model"]
+    assert config["layer_norm_eps"] == 1e-12
+    hub = MaelmModel.from_pretrained(str(tmp_path / "imported"))
+    tokens = hub.encode(TEXT)[None]
+    with torch.no_grad():
+        expected = transformers.AutoModel.from_pretrained(folder).eval()(tokens).last_hidden_state
+        torch.testing.assert_close(hub.extract_features(tokens), expected, rtol=0, atol=1e-5)
+        for part in hub.model.modules():
+            if isinstance(part, torch.nn.LayerNorm):
+                part.eps = 1e-5
+        assert (hub.extract_features(tokens) - expected).abs().max() > 1e-3, "the number matters here"
+
+
+def test_the_number_of_fairseqs_roberta_is_carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """fairseq has no option for it: what a fork's model would look like, and one with several numbers."""
+    from fairseq_maelm.importing import fairseq_roberta
+
+    checkpoint, honest = sources.fairseq_checkpoint(tmp_path / "source"), fairseq_roberta._model_options
+    numbers = [1e-12]
+
+    def of_a_fork(path: Path, model: Any) -> dict[str, Any]:
+        for place, part in enumerate(each for each in model.modules() if isinstance(each, torch.nn.LayerNorm)):
+            part.eps = numbers[place % len(numbers)]
+        return honest(path, model)
+
+    monkeypatch.setattr(fairseq_roberta, "_model_options", of_a_fork)
+    words = import_model(checkpoint, tmp_path / "imported").model_options
+    assert words[words.index("--layer-norm-eps") + 1] == "1e-12"
+    numbers.append(1e-6)
+    refused(checkpoint, tmp_path / "again", "several numbers to the variance")
+
+
 def test_fairseq_roberta_is_imported(tmp_path: Path) -> None:
     checkpoint = sources.fairseq_checkpoint(tmp_path / "source")
     imported = import_model(checkpoint, tmp_path / "imported")
@@ -232,8 +279,8 @@ def refused(folder: Path, output: Path, match: str, data: Any = None) -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"layer_norm_eps": 1e-12}, "layer_norm_eps is 1e-12"),
-        ({"layer_norm_eps": None}, "layer_norm_eps"),
+        ({"layer_norm_eps": 0.5}, "layer_norm_eps is 0.5 and no number from 1e-14 to 0.01"),
+        ({"layer_norm_eps": "small"}, "layer_norm_eps is 'small' and no number"),
         ({"hidden_act": "gelu_new"}, "activation is 'gelu_new'"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ({"is_decoder": True}, "decoder"),
@@ -265,14 +312,15 @@ def test_other_buckets_of_mpnet_are_refused(tmp_path: Path) -> None:
 
 def test_a_model_that_computes_something_else_is_refused(roberta: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """The comparison is what stands behind all refusals: it finds a wrong epsilon that nobody looked at."""
-    from fairseq_maelm.importing import huggingface_config, huggingface_vocabulary  # noqa: F401
+    from fairseq_maelm.importing import huggingface
 
     folder = tmp_path / "source"
     folder.mkdir()
     for file in roberta.iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
     sources.edit_config(folder, layer_norm_eps=1e-3)
-    monkeypatch.setattr(huggingface_config, "LAYER_NORM_EPS", 1e-3)
+    honest = huggingface.model_options
+    monkeypatch.setattr(huggingface, "model_options", lambda config: {**honest(config), "layer_norm_eps": 1e-5})
     refused(folder, tmp_path / "imported", "computes something else")
 
 

@@ -28,6 +28,13 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], tuple[str, ...]]] = 
     "narrow decoder": ("maelm", {}, {"decoder_embed_dim": 16, "decoder_ffn_embed_dim": 24}, ()),
     "shared positions": ("maelm", {"masked_input": "reset"}, {"share_decoder_positions": True}, ()),
     "no buckets": ("maelm", {"masked_input": "kept"}, {"relative_buckets": "none", "decoder_layers": 0}, ()),
+    "another epsilon": ("maelm", {}, {"layer_norm_eps": 1e-12}, ()),
+    "another epsilon as mpnet": (
+        "mpnet",
+        {"masked_input": "kept"},
+        {**MPNET, "decoder_layers": 0, "layer_norm_eps": 1e-12},
+        (),
+    ),
     "classes": ("maelm", {"_name": "sentence_prediction"}, {}, ("sentence_classification_head",)),
     "classes as mpnet": ("mpnet", {"_name": "sentence_prediction"}, MPNET, ("sentence_classification_head",)),
     "tags": ("maelm", {"_name": "maelm_tagging"}, {}, ("tagging_head",)),
@@ -57,6 +64,8 @@ def test_every_tensor_comes_back(data: Path, tmp_path: Path, case: str) -> None:
     words = imported.model_options
     assert "False" not in words and ("--share-decoder-positions" in words) == (case == "shared positions")
     assert ("--decoder-embed-dim" in words) == (case == "narrow decoder")
+    assert ("--layer-norm-eps" in words) == case.startswith("another epsilon")
+    assert after["cfg"]["model"]["layer_norm_eps"] == model.get("layer_norm_eps", 1e-5)
     if not heads and not lost:
         assert imported.differences.logits is not None
         assert after["cfg"]["task"]["masked_input"] == task.get("masked_input", "dropped")

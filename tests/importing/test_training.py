@@ -72,3 +72,26 @@ def test_fine_tuning_starts_from_it(tmp_path: Path) -> None:
     saved = parameters(tmp_path / "saved" / "checkpoint_last.pt")
     assert any(name.startswith("classification_heads.") for name in saved)
     assert_equal(saved, parameters(checkpoint), "encoder.")
+
+
+@pytest.mark.slow
+def test_the_epsilon_of_layer_norm_goes_all_the_way(tmp_path: Path) -> None:
+    """transformers' default of 1e-12: imported, fine-tuned without a word about it, exported; another is refused."""
+    folder = sources.roberta_folder(tmp_path / "source", layer_norm_eps=1e-12)
+    assert "--layer-norm-eps 1e-12" in run(["maelm", "import", folder, "--output", tmp_path / "imported"])
+    lines = "the sailor rows\tsea\nthe cook fries\tkitchen\n" * 4
+    (tmp_path / "table.tsv").write_text(lines)
+    prepare = ["python", ROOT / "examples" / "finetuning" / "prepare_sentences.py", "--data", tmp_path / "imported"]
+    run([*prepare, "--train", tmp_path / "table.tsv", "--valid", tmp_path / "table.tsv", "--output", tmp_path / "task"])
+    checkpoint, saved = tmp_path / "imported" / "checkpoint_best.pt", tmp_path / "saved"
+    fine_tune = ["bash", ROOT / "examples" / "finetuning" / "finetune.sh", tmp_path / "task", checkpoint, saved]
+    fine_tune += ["--num-workers", 0, "--max-update", 1]
+    environment = {"BATCH_SIZE": "8", "GPUS": "0"}
+    refused = run([*fine_tune, "--layer-norm-eps", 1e-5], environment=environment, check=False)
+    assert "the checkpoint was trained with LayerNorm's epsilon 1e-12 and not 1e-05" in refused
+    run(fine_tune, environment=environment)
+    own = torch.load(saved / "checkpoint_last.pt", weights_only=True)["cfg"]["model"]
+    assert own["layer_norm_eps"] == 1e-12
+    export = ["maelm", "export", saved / "checkpoint_last.pt", "--data", tmp_path / "imported", "--format", "maelm"]
+    assert "verified" in run([*export, "--output", tmp_path / "folder"])
+    assert json.loads((tmp_path / "folder" / "config.json").read_text())["layer_norm_eps"] == 1e-12
