@@ -25,7 +25,7 @@ import triton
 from attention_gpu_variants import VARIANTS, Problem, plain_bias
 from torch import Tensor
 
-from fairseq_maelm.modules import attention_triton_launch as launch
+from fairseq_maelm.modules.attention.triton import launch
 
 # Error of a bfloat16 or float16 result against float64, as a part of its norm, that is still rounding.
 LARGEST_ERROR = {torch.bfloat16: 3e-2, torch.float16: 4e-3, torch.float32: 2e-5}

@@ -7,8 +7,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fairseq_maelm.modules import attention_triton_gradients, attention_triton_kernels
-from fairseq_maelm.modules import attention_triton_launch as launch
+from fairseq_maelm.modules.attention.triton import gradients as attention_triton_gradients
+from fairseq_maelm.modules.attention.triton import kernels as attention_triton_kernels
+from fairseq_maelm.modules.attention.triton import launch
 
 weights_and_gradient = attention_triton_gradients.weights_and_gradient
 kept_by_dropout = attention_triton_kernels.kept_by_dropout

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import flex_attention
 
-from fairseq_maelm.modules import attention_triton
-from fairseq_maelm.modules import attention_triton_launch as launch
+from fairseq_maelm.modules.attention.triton import launch
+from fairseq_maelm.modules.attention.triton import operator as attention_triton
 
 prepare = launch._prepare
 

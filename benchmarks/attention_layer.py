@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from fairseq.modules import TransformerEncoderLayer
 from torch import Tensor, nn
 
-from fairseq_maelm.modules.attention_bias import AttentionBias, spread
+from fairseq_maelm.modules.attention.bias import AttentionBias, spread
 from fairseq_maelm.modules.transformer import LayerShape, TransformerLayer
 
 BARE = "matrix products alone"

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.corpus import read_documents
-from fairseq_maelm.corpus.files import sha256_of
+from fairseq_maelm.files import sha256_of
 
 MAELM = [sys.executable, "-m", "fairseq_maelm.cli"]
 FAIRSEQ_PREPROCESS = [sys.executable, "-m", "fairseq_cli.preprocess"]

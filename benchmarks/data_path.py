@@ -26,7 +26,7 @@ from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
 from fairseq_maelm.data.blocks import BREAK_MODES
 from fairseq_maelm.tasks.maelm import MaelmTask, MaelmTaskConfig
-from fairseq_maelm.tasks.vocabulary import load_dictionary
+from fairseq_maelm.text.dictionary import load_dictionary
 
 BERT = {"leave_unmasked_prob": 0.1, "random_token_prob": 0.1}
 MASKS_ONLY = {"leave_unmasked_prob": 0.0, "random_token_prob": 0.0}

@@ -48,7 +48,7 @@ STEP+=(--contenders "$CONTENDERS${AUTHORS_CODE:+,authors}")
 # A stage's command, its results below OUTPUT.
 run_stage() {
     case $1 in
-        kernels) python -m pytest -q "$HERE/../tests/modules/test_attention_triton.py" "$HERE/../tests/models/test_gpu.py" ;;
+        kernels) python -m pytest -q "$HERE/../tests/modules/attention/test_triton.py" "$HERE/../tests/models/test_gpu.py" ;;
         attention) python "$HERE/attention_gpu.py" "${ATTENTION[@]}" --output "$OUTPUT/attention.json" ;;
         loss) python "$HERE/masked_token_loss.py" --device "$DEVICE" "${TOY_LOSS[@]}" --output "$OUTPUT/loss.json" ;;
         options)

@@ -27,15 +27,15 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fairseq_maelm import MaelmModel
-from fairseq_maelm.export.run import ExportSettings, export
 from fairseq_maelm.hf import open_pretrained
-from fairseq_maelm.importing.checkpoint import save, untrained_state
+from fairseq_maelm.interop.export.run import ExportSettings, export
+from fairseq_maelm.interop.importing.checkpoint import save, untrained_state
+from fairseq_maelm.interop.onnx.onnx_file import MODEL_FILE, QUANTISED_FILE, OnnxEncoder
+from fairseq_maelm.interop.onnx.run import export_onnx
 from fairseq_maelm.libraries import import_transformers
 from fairseq_maelm.models.config import MaelmModelConfig, complete_config
 from fairseq_maelm.models.sizes import SIZES
-from fairseq_maelm.runtime.folder import export_onnx
-from fairseq_maelm.runtime.onnx_file import MODEL_FILE, QUANTISED_FILE, OnnxEncoder
-from fairseq_maelm.tasks.vocabulary import load_dictionary
+from fairseq_maelm.text.dictionary import load_dictionary
 
 # Name -> what it is, for the table. The first one is what the others are compared with.
 CONTENDERS = {

@@ -11,9 +11,9 @@ from typing import Any
 # The package is found beside the examples when it is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fairseq_maelm.corpus.files import write_json
-from fairseq_maelm.sweep.folder import differences, lock
+from fairseq_maelm.files import write_json
 from fairseq_maelm.sweep.jobs import read_json
+from fairseq_maelm.sweep.store import differences, lock
 
 SETTINGS = "settings.json"
 

@@ -14,8 +14,10 @@ The data decide what the encoder sees at masked positions and say it by rows and
 of the task.
 """
 
+from collections.abc import Sequence
 from typing import TypedDict
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -57,3 +59,11 @@ def padding_mask(lengths: Tensor, length: int) -> Tensor:
         <bool>[B, length], True at padding.
     """
     return torch.arange(length, device=lengths.device)[None, :] >= lengths[:, None]
+
+
+def pad_rows(rows: Sequence[np.ndarray], lengths: np.ndarray, filler: int) -> np.ndarray:
+    """Stack sequences into <int64>[B, T], padded on the right with ``filler``."""
+    padded = np.full((len(rows), int(lengths.max())), filler, dtype=np.int64)
+    for row, tokens in zip(padded, rows):
+        row[: len(tokens)] = tokens
+    return padded

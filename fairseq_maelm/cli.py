@@ -9,40 +9,78 @@ import importlib
 import logging
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from fairseq_maelm.memory import keep_freed_memory
+from fairseq_maelm.fairseq_fixes.memory import keep_freed_memory
 
 SUB_COMMANDS = {
     "analyze": ("fairseq_maelm.analysis.command", "measure representations: effective rank, subspace of [MASK]"),
-    "answer": ("fairseq_maelm.squad.answer_command", "answer questions about a text file"),
+    "answer": ("fairseq_maelm.finetuning.squad.answer_command", "answer questions about a text file"),
     "ema": ("fairseq_maelm.models.averaged_weights", "turn the averaged weights of --store-ema into a checkpoint"),
-    "embed": ("fairseq_maelm.retrieval.embed_command", "embed texts with the encoder of a checkpoint"),
-    "evaluate-retrieval": ("fairseq_maelm.retrieval.evaluate_command", "measure run files against judgements"),
-    "export": ("fairseq_maelm.export.command", "turn a checkpoint into a folder of Hugging Face transformers"),
+    "embed": ("fairseq_maelm.finetuning.retrieval.embed_command", "embed texts with the encoder of a checkpoint"),
+    "evaluate-retrieval": (
+        "fairseq_maelm.finetuning.retrieval.evaluate_command",
+        "measure run files against judgements",
+    ),
+    "export": ("fairseq_maelm.interop.export.command", "turn a checkpoint into a folder of Hugging Face transformers"),
     "extend-vocabulary": ("fairseq_maelm.adaptation.command", "add pieces for a domain's words to a checkpoint"),
-    "import": ("fairseq_maelm.importing.command", "turn a Hugging Face or RoBERTa model into a fairseq checkpoint"),
+    "import": (
+        "fairseq_maelm.interop.importing.command",
+        "turn a Hugging Face or RoBERTa model into a fairseq checkpoint",
+    ),
     "predict-glue": (
-        "fairseq_maelm.glue.predict_command",
+        "fairseq_maelm.finetuning.glue.predict_command",
         "write GLUE submission files and dev figures of a checkpoint",
     ),
-    "predict-squad": ("fairseq_maelm.squad.predict_command", "answer the questions of a prepared SQuAD split"),
+    "predict-squad": (
+        "fairseq_maelm.finetuning.squad.predict_command",
+        "answer the questions of a prepared SQuAD split",
+    ),
     "prepare": ("fairseq_maelm.corpus.command", "turn raw text into a data folder for fairseq-train"),
-    "prepare-few-shot": ("fairseq_maelm.prompting.few_shot_command", "make the few-shot splits of Gao et al. (2021)"),
-    "prepare-glue": ("fairseq_maelm.glue.prepare_command", "turn the files of GLUE into folders for fine-tuning"),
-    "prepare-retrieval": ("fairseq_maelm.retrieval.prepare_command", "binarise a retrieval task in BEIR layout"),
-    "prepare-squad": ("fairseq_maelm.squad.prepare_command", "turn SQuAD's files into a folder for fairseq-train"),
-    "prepare-tagging": ("fairseq_maelm.tagging.prepare_command", "turn labelled words into a folder for maelm_tagging"),
-    "prompt": ("fairseq_maelm.prompting.command", "classify by the words at a template's mask"),
+    "prepare-few-shot": (
+        "fairseq_maelm.finetuning.prompting.few_shot_command",
+        "make the few-shot splits of Gao et al. (2021)",
+    ),
+    "prepare-glue": (
+        "fairseq_maelm.finetuning.glue.prepare_command",
+        "turn the files of GLUE into folders for fine-tuning",
+    ),
+    "prepare-retrieval": (
+        "fairseq_maelm.finetuning.retrieval.prepare_command",
+        "binarise a retrieval task in BEIR layout",
+    ),
+    "prepare-squad": (
+        "fairseq_maelm.finetuning.squad.prepare_command",
+        "turn SQuAD's files into a folder for fairseq-train",
+    ),
+    "prepare-tagging": (
+        "fairseq_maelm.finetuning.tagging.prepare_command",
+        "turn labelled words into a folder for maelm_tagging",
+    ),
+    "prompt": ("fairseq_maelm.finetuning.prompting.command", "classify by the words at a template's mask"),
     "report": (
         "fairseq_maelm.sweep.report_command",
         "the table of a sweep: best settings, medians, the paper's beside",
     ),
-    "score-squad": ("fairseq_maelm.squad.score_command", "score SQuAD predictions as the official script does"),
-    "search": ("fairseq_maelm.retrieval.search_command", "exact search over embeddings"),
+    "score-squad": (
+        "fairseq_maelm.finetuning.squad.score_command",
+        "score SQuAD predictions as the official script does",
+    ),
+    "search": ("fairseq_maelm.finetuning.retrieval.search_command", "exact search over embeddings"),
     "sweep": ("fairseq_maelm.sweep.command", "fine-tune checkpoints on a grid of settings and seeds"),
-    "tag": ("fairseq_maelm.tagging.tag_command", "label the words of a file"),
-    "user-dir": ("fairseq_maelm.user_dir", "print the folder to give to fairseq as --user-dir"),
+    "tag": ("fairseq_maelm.finetuning.tagging.tag_command", "label the words of a file"),
+    "user-dir": ("fairseq_maelm.cli", "print the folder to give to fairseq as --user-dir"),
 }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares that ``maelm user-dir`` takes no arguments."""
+    parser.description = "Writes the folder to give to fairseq's commands as --user-dir."
+
+
+def run(args: argparse.Namespace) -> None:
+    """Writes the folder of the installed package to standard output: ``maelm user-dir``."""
+    sys.stdout.write(f"{Path(__file__).resolve().parent}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

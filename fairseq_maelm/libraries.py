@@ -31,3 +31,19 @@ def import_transformers() -> Any:
         else:
             transformers.utils.import_utils._torchaudio_available = False
     return transformers
+
+
+def import_pyplot() -> Any:
+    """matplotlib.pyplot, drawing to files.
+
+    Raises:
+        ValueError: says how to install it.
+    """
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ValueError("figures need matplotlib: pip install 'fairseq_maelm[plots]'") from error
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot

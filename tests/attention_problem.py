@@ -2,8 +2,8 @@
 
 import torch
 
-from fairseq_maelm.modules.attention import attend, unpack
-from fairseq_maelm.modules.attention_bias import AttentionBias
+from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.layers import attend, unpack
 
 
 class Problem:

@@ -10,7 +10,7 @@ from fairseq.data import Dictionary
 from fairseq_maelm.data.encoder_view import Shown, encoder_input
 from fairseq_maelm.data.masking import MaskingScheme
 from fairseq_maelm.models.maelm import MaelmModel, MaelmModelConfig, complete_config
-from fairseq_maelm.tasks.vocabulary import real_tokens
+from fairseq_maelm.text.dictionary import real_tokens
 
 
 def dictionary_of(size: int) -> Dictionary:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from fairseq_maelm.flops import BatchShape, MatrixProduct, ModelShape, StackShape, matrix_products, training_flops
 from training_step.contenders import gated_width, split_name
+from training_step.flops import BatchShape, MatrixProduct, ModelShape, StackShape, matrix_products, training_flops
 from training_step.products import Shape
 from training_step.settings import Settings
 

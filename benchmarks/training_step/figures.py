@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from fairseq_maelm.flops import utilisation
 from training_step.cost import shape_flops, step_flops, step_products
+from training_step.flops import utilisation
 from training_step.products import Shape
 from training_step.settings import Settings
 

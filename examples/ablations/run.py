@@ -18,8 +18,8 @@ from stages import METRICS, figure_of, fine_tuning, gpus_of, is_squad, metrics_o
 from study import Study, sitting
 
 from fairseq_maelm.models.sizes import SIZES
-from fairseq_maelm.sweep.folder import fingerprint
 from fairseq_maelm.sweep.jobs import Job, is_finished, run
+from fairseq_maelm.sweep.store import fingerprint
 
 # What decides the results, apart from data, rows and tasks.
 _PRETRAINING = (

@@ -20,7 +20,7 @@ from rows import ROWS, SAME, Row, chosen
 from stages import SQUAD_METRICS
 from study import SETTINGS
 
-from fairseq_maelm.analysis.figures import import_pyplot
+from fairseq_maelm.libraries import import_pyplot
 from fairseq_maelm.sweep.jobs import read_json
 
 MISSING = "–"

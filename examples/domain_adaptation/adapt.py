@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from study import Study, sitting
 
-from fairseq_maelm.corpus.files import sha256_of
-from fairseq_maelm.sweep.folder import fingerprint
+from fairseq_maelm.files import sha256_of
 from fairseq_maelm.sweep.jobs import run as run_jobs
 from fairseq_maelm.sweep.jobs import unfinished
+from fairseq_maelm.sweep.store import fingerprint
 
 EXAMPLES = Path(__file__).resolve().parents[1]
 # Arguments that decide what comes out, besides files, tasks and seeds.

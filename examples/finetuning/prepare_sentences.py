@@ -29,9 +29,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from fairseq_maelm.corpus import CorpusError, clean_text
 from fairseq_maelm.corpus.header import header_reason
-from fairseq_maelm.corpus.imported import TextEncoder, open_encoder
-from fairseq_maelm.corpus.vocabulary import DICTIONARY_FILE
-from fairseq_maelm.data.sentence_prediction import SplitWriter, copy_vocabulary, label_dictionary
+from fairseq_maelm.finetuning.sentence_data import SplitWriter, copy_vocabulary, label_dictionary
+from fairseq_maelm.text.imported import TextEncoder, open_encoder
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
 
 CHUNK = 10_000
 

@@ -34,7 +34,7 @@ from scales import SCALES, Scale
 from stages import METRICS
 from study import Study, sitting
 
-from fairseq_maelm.corpus.files import write_json
+from fairseq_maelm.files import write_json
 from fairseq_maelm.sweep.jobs import Job, read_json, run, unfinished
 
 

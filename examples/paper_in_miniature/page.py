@@ -9,7 +9,7 @@ from commands import MODELS, RANDOM
 from glue import TASKS
 from results import FIGURE_3_SEEDS, FIGURE_3_TASKS, average
 
-from fairseq_maelm.analysis.figures import import_pyplot
+from fairseq_maelm.libraries import import_pyplot
 
 # Each analysis' figures that the paper has, with what stands under them.
 FIGURES = {

@@ -21,8 +21,8 @@ from paper import TABLE_7
 from study import Study, sitting, visible
 from trials import BEST, Setup, Trial, best_of, training_jobs
 
-from fairseq_maelm.prompting.few_shot import EXAMPLES_PER_LABEL, SEEDS
-from fairseq_maelm.prompting.prompts import BUILT_IN
+from fairseq_maelm.finetuning.prompting.few_shot import EXAMPLES_PER_LABEL, SEEDS
+from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN
 from fairseq_maelm.sweep.jobs import Job, Process, read_json, run, unfinished
 
 WAYS = ("zero-shot", "head", "prompt")

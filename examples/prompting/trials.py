@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from study import visible
 
+from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, Prompt
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
-from fairseq_maelm.prompting.prompts import BUILT_IN, Prompt
 from fairseq_maelm.sweep.jobs import Job, Process, is_finished, read_json
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "finetuning"))
 
 from task_options import encoder_options, make_parser, schedule_options, write
 
-from fairseq_maelm.retrieval.folder import group_relevant, judgements_file
+from fairseq_maelm.finetuning.retrieval.prepared import group_relevant, judgements_file
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from task_options import encoder_options, make_parser, schedule_options, write
 
-from fairseq_maelm.squad.folder import NOT_LOCATED, load_split
-from fairseq_maelm.squad.windows import cut_windows
+from fairseq_maelm.finetuning.squad.prepared import NOT_LOCATED, load_split
+from fairseq_maelm.finetuning.squad.windows import cut_windows
 
 
 def training_windows(task: Path, max_length: int, stride: int, max_question_length: int) -> int:

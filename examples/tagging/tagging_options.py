@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "finetuning"))
 
 from task_options import encoder_options, make_parser, schedule_options, write
 
-from fairseq_maelm.tagging.folder import TaggedSplit, read_settings
+from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, read_settings
 
 
 def main() -> None:

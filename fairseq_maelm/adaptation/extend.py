@@ -16,7 +16,10 @@ from tqdm import tqdm
 from fairseq_maelm.adaptation.merges import Merge, Pieces, learn_merges
 from fairseq_maelm.adaptation.model_file import with_pieces
 from fairseq_maelm.corpus.cleaning import read_documents
-from fairseq_maelm.corpus.vocabulary import (
+from fairseq_maelm.models.checkpoint_reader import read_checkpoint
+from fairseq_maelm.models.encoder import dictionary_fingerprint
+from fairseq_maelm.text.dictionary import WORD_START, load_dictionary
+from fairseq_maelm.text.vocabulary import (
     DICTIONARY_FILE,
     MODEL_FILE,
     dictionary_symbols,
@@ -24,9 +27,6 @@ from fairseq_maelm.corpus.vocabulary import (
     load_sentencepiece,
     write_dictionary,
 )
-from fairseq_maelm.models.checkpoint_reader import read_checkpoint
-from fairseq_maelm.models.encoder import dictionary_fingerprint
-from fairseq_maelm.tasks.vocabulary import WORD_START, load_dictionary
 
 logger = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from fairseq_maelm.analysis.encoders import Vocabulary
 from fairseq_maelm.analysis.theorem import AttentionWeights, attention_weights
-from fairseq_maelm.data.tokenizer import TextTokenizer, open_tokenizer
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.hub import find_tokenizer
 from fairseq_maelm.models.maelm import MaelmModel
-from fairseq_maelm.tasks.vocabulary import MASK, load_dictionary, special_tokens
+from fairseq_maelm.text.dictionary import MASK, load_dictionary, special_tokens
+from fairseq_maelm.text.tokenizer import TextTokenizer, open_tokenizer
 
 # What the task's options, as the checkpoint holds them, say about the encoder's input in pretraining.
 _TASK_OPTIONS = (

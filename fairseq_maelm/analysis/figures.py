@@ -12,7 +12,8 @@ from typing import Any, Optional
 
 import numpy as np
 
-from fairseq_maelm.corpus.files import write_bytes
+from fairseq_maelm.files import write_bytes
+from fairseq_maelm.libraries import import_pyplot
 
 logger = logging.getLogger(__name__)
 
@@ -66,22 +67,6 @@ def save_figures(results: list[Result], folder: Path) -> dict[str, str]:
             drawings[name] = stream.getvalue().decode("utf-8")
             pyplot.close(figure)
     return drawings
-
-
-def import_pyplot() -> Any:
-    """matplotlib.pyplot, drawing to files.
-
-    Raises:
-        ValueError: says how to install it.
-    """
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ValueError("figures need matplotlib: pip install 'fairseq_maelm[plots]'") from error
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
 
 
 def rank_curve(result: Result, condition: str, tokens: str) -> Optional[Curve]:

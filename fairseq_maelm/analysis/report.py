@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.analysis.figures import Result, figure_names, save_figures
-from fairseq_maelm.corpus.files import write_bytes, write_json
+from fairseq_maelm.files import write_bytes, write_json
 
 CAPTIONS = {
     "figure_1a_rank": "Effective rank of all token representations, with [MASK] in the input and without (the paper's "

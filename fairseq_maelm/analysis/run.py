@@ -11,12 +11,12 @@ import torch
 
 from fairseq_maelm.analysis.collect import CONDITIONS, CollectSettings, collect
 from fairseq_maelm.analysis.encoders import Encoder, open_encoder
-from fairseq_maelm.analysis.figures import import_pyplot
 from fairseq_maelm.analysis.measure import rank_rows, subspace_rows, theorem_rows
 from fairseq_maelm.analysis.report import write_report
 from fairseq_maelm.analysis.sequences import Blocks, TextBlocks, data_blocks
-from fairseq_maelm.corpus.files import read_json, write_json
 from fairseq_maelm.data.masking import MaskingScheme
+from fairseq_maelm.files import read_json, write_json
+from fairseq_maelm.libraries import import_pyplot
 
 logger = logging.getLogger(__name__)
 

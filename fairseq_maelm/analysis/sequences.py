@@ -9,8 +9,8 @@ import numpy as np
 from tqdm import tqdm
 
 from fairseq_maelm.analysis.encoders import Encoder
+from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.blocks import TokenBlocks, split_files
-from fairseq_maelm.data.dataset import pad_rows
 
 # The order in which blocks are taken is drawn by this key, with the seed of the analysis.
 _ORDER = 7

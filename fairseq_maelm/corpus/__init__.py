@@ -3,11 +3,12 @@
 `prepare` does all of it; the other functions are its parts for use by other code.
 """
 
-from fairseq_maelm.corpus.cleaning import clean_text, read_documents
-from fairseq_maelm.corpus.errors import CorpusError
+from fairseq_maelm.corpus.cleaning import read_documents
 from fairseq_maelm.corpus.prepare import PreparedCorpus, prepare
 from fairseq_maelm.corpus.settings import PrepareSettings
-from fairseq_maelm.corpus.vocabulary import (
+from fairseq_maelm.files import CorpusError
+from fairseq_maelm.text.cleaning import clean_text
+from fairseq_maelm.text.vocabulary import (
     FairseqEncoder,
     dictionary_symbols,
     dictionary_text,

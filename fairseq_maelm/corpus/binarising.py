@@ -8,7 +8,7 @@ from typing import BinaryIO
 import numpy as np
 
 from fairseq_maelm.corpus.encoding import COUNTS, PartArrays
-from fairseq_maelm.corpus.files import atomic_file
+from fairseq_maelm.files import atomic_file
 
 # The layout of fairseq.data.indexed_dataset.MMapIndexedDataset: magic, version, code of the integer type, number of
 # items, then all lengths <int32>, then all byte offsets <int64>.

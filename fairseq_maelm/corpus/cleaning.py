@@ -1,34 +1,14 @@
 """Cleaning text: one normal form for every paragraph, and exact duplicates found by their hash."""
 
 import hashlib
-import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_maelm.corpus.reading import Segment, SourceReader, find_sources, segment_lines
+from fairseq_maelm.text.cleaning import clean_text
 
 DIGEST_BYTES = 16
-
-# C0 and C1 controls that str.split does not already take for white space, and the byte order mark.
-_CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff]")
-
-# What sentencepiece's own normalisation leaves nothing of: zero-width and direction marks, the replacement character
-# and its word marker. A paragraph of nothing else would become an empty sequence, which fairseq reads as a blank line.
-_LEAVES_NO_TOKEN = " \u061c\u200b\u200c\u200e\u200f\u2581\ufffd"
-
-
-def clean_text(text: str) -> str:
-    """The normal form of one paragraph: Unicode NFC, no control characters, single spaces, none at the ends.
-
-    Control characters (C0, C1 with U+0085, the byte order mark) and every kind of Unicode white space become one
-    ordinary space. A text of which sentencepiece would leave nothing becomes empty. Cleaning twice changes nothing.
-    """
-    if not text.isascii():
-        text = unicodedata.normalize("NFC", text)
-    text = " ".join(_CONTROL.sub(" ", text).split())
-    return text if text.strip(_LEAVES_NO_TOKEN) else ""
 
 
 def cleaned_lines(segment: Segment) -> Iterator[str]:

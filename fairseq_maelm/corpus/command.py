@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fairseq_maelm.corpus.prepare import prepare
 from fairseq_maelm.corpus.settings import DEFAULT_PRESET, DEFAULT_VALID_FRACTION, PrepareSettings
-from fairseq_maelm.corpus.vocabulary import PRESETS
 from fairseq_maelm.corpus.workers import available_cores
+from fairseq_maelm.text.vocabulary import PRESETS
 
 logger = logging.getLogger(__name__)
 

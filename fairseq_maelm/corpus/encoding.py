@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_maelm.corpus.chunks import Chunk, read_chunk
-from fairseq_maelm.corpus.files import atomic_file
-from fairseq_maelm.corpus.imported import TokenizerEncoder
 from fairseq_maelm.corpus.splitting import Split
-from fairseq_maelm.corpus.vocabulary import END_OF_SENTENCE, UNKNOWN, FairseqEncoder
+from fairseq_maelm.files import atomic_file
+from fairseq_maelm.text.imported import TokenizerEncoder
+from fairseq_maelm.text.vocabulary import END_OF_SENTENCE, UNKNOWN, FairseqEncoder
 
 COUNTS = ("documents", "paragraphs", "characters", "bytes", "tokens", "unknown_tokens", "paragraphs_without_tokens")
 

@@ -14,8 +14,11 @@ import numpy as np
 import sentencepiece
 
 from fairseq_maelm.corpus import steps
-from fairseq_maelm.corpus.errors import CorpusError
-from fairseq_maelm.corpus.files import (
+from fairseq_maelm.corpus.reading import Source, find_sources
+from fairseq_maelm.corpus.settings import PrepareSettings, explain_difference, fingerprint
+from fairseq_maelm.corpus.splitting import Split, draw_split
+from fairseq_maelm.files import (
+    CorpusError,
     FolderLock,
     read_json,
     remove_partial_files,
@@ -23,11 +26,8 @@ from fairseq_maelm.corpus.files import (
     synchronise_folder,
     write_json,
 )
-from fairseq_maelm.corpus.imported import open_encoder, vocabulary_files
-from fairseq_maelm.corpus.reading import Source, find_sources
-from fairseq_maelm.corpus.settings import PrepareSettings, explain_difference, fingerprint
-from fairseq_maelm.corpus.splitting import Split, draw_split
-from fairseq_maelm.corpus.vocabulary import dictionary_symbols, load_sentencepiece
+from fairseq_maelm.text.imported import open_encoder, vocabulary_files
+from fairseq_maelm.text.vocabulary import dictionary_symbols, load_sentencepiece
 from fairseq_maelm.version import __version__
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from fairseq_maelm.corpus.errors import CorpusError
+from fairseq_maelm.files import CorpusError
 
 LONGEST_LINE_BYTES = 64 * 2**20
 _JSON_LINES_SUFFIXES = (".jsonl", ".ndjson")

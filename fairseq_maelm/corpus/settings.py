@@ -4,11 +4,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.corpus.errors import CorpusError
-from fairseq_maelm.corpus.files import sha256_of
 from fairseq_maelm.corpus.reading import Source
-from fairseq_maelm.corpus.vocabulary import PRESETS
 from fairseq_maelm.corpus.workers import available_cores
+from fairseq_maelm.files import CorpusError, sha256_of
+from fairseq_maelm.text.vocabulary import PRESETS
 
 DEFAULT_VALID_FRACTION = 0.01
 DEFAULT_PRESET = "uncased"

@@ -19,13 +19,13 @@ from fairseq_maelm.corpus.binarising import write_dataset
 from fairseq_maelm.corpus.chunks import Chunk, CleanedTextWriter, read_chunk
 from fairseq_maelm.corpus.cleaning import Deduplicator, clean_segments
 from fairseq_maelm.corpus.encoding import EncodingJob, read_parts
-from fairseq_maelm.corpus.errors import CorpusError
-from fairseq_maelm.corpus.files import atomic_file, sha256_of, write_bytes
-from fairseq_maelm.corpus.imported import TokenizerEncoder, open_encoder, vocabulary_files
 from fairseq_maelm.corpus.reading import Segment, Source, SourceReader
 from fairseq_maelm.corpus.settings import PrepareSettings
 from fairseq_maelm.corpus.splitting import Split, random_keys
-from fairseq_maelm.corpus.vocabulary import (
+from fairseq_maelm.corpus.workers import ordered_map
+from fairseq_maelm.files import CorpusError, atomic_file, sha256_of, write_bytes
+from fairseq_maelm.text.imported import TokenizerEncoder, open_encoder, vocabulary_files
+from fairseq_maelm.text.vocabulary import (
     DICTIONARY_FILE,
     MODEL_FILE,
     PRESETS,
@@ -34,7 +34,6 @@ from fairseq_maelm.corpus.vocabulary import (
     load_sentencepiece,
     train_sentencepiece,
 )
-from fairseq_maelm.corpus.workers import ordered_map
 
 logger = logging.getLogger(__name__)
 

@@ -18,14 +18,6 @@ logger = logging.getLogger(__name__)
 _MUCH_PADDING = 0.1
 
 
-def pad_rows(rows: Sequence[np.ndarray], lengths: np.ndarray, filler: int) -> np.ndarray:
-    """Stack sequences into <int64>[B, T], padded on the right with ``filler``."""
-    padded = np.full((len(rows), int(lengths.max())), filler, dtype=np.int64)
-    for row, tokens in zip(padded, rows):
-        row[: len(tokens)] = tokens
-    return padded
-
-
 class Symbols(NamedTuple):
     """Symbols of the vocabulary that batches need: padding and <mask>."""
 

@@ -19,11 +19,11 @@ from typing import Any, Callable, Dict, NoReturn, Optional, Tuple
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 
-from fairseq_maelm.corpus.files import FolderLock
 from fairseq_maelm.fairseq_fixes.checkpoint_files import remove_unfinished
 from fairseq_maelm.fairseq_fixes.exchange import broadcast_object
 from fairseq_maelm.fairseq_fixes.patience import restore_patience, validations_without_improvement
 from fairseq_maelm.fairseq_fixes.save_folder import DEFAULT, Start, choose_start, is_local
+from fairseq_maelm.files import FolderLock
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fairseq_maelm.corpus.files import atomic_file
+from fairseq_maelm.files import atomic_file
 from fairseq_maelm.models.checkpoint_data import read_state
 
 

@@ -3,11 +3,13 @@
 import logging
 from typing import Any
 
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from omegaconf.errors import OmegaConfBaseException
 
-from fairseq_maelm.modules.attention_paths import check_path
+from fairseq_maelm.models.sizes import SIZES
+from fairseq_maelm.modules.attention.choice import check_path
+from fairseq_maelm.modules.attention.relative_position import BUCKET_FUNCTIONS, check_buckets
 from fairseq_maelm.modules.precision import PRECISIONS
-from fairseq_maelm.modules.relative_position import BUCKET_FUNCTIONS, check_buckets
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 
 logger = logging.getLogger(__name__)
@@ -97,3 +99,14 @@ def _check_decoder(config: Any) -> None:
             f"--share-decoder-positions needs a decoder as wide as the encoder ({config.encoder_embed_dim}), and "
             f"--decoder-embed-dim is {config.decoder_embed_dim}"
         )
+
+
+def check_model_name(cfg: Any) -> None:
+    """Refuse a model that fairseq does not know; it would stop with an error about something else.
+
+    Raises:
+        ValueError: names the sizes that there are.
+    """
+    name = cfg if isinstance(cfg, str) else getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
+    if name is not None and name not in ARCH_MODEL_REGISTRY and name not in MODEL_REGISTRY:
+        raise ValueError(f"there is no model or size {name!r}; choose one of {', '.join(SIZES)}")

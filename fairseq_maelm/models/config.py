@@ -8,7 +8,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import II, OmegaConf, open_dict
 
 from fairseq_maelm.models.sizes import fill_from_size
-from fairseq_maelm.modules.attention_paths import ATTENTION_PATHS
+from fairseq_maelm.modules.attention.choice import ATTENTION_PATHS
 from fairseq_maelm.modules.precision import LAYER_NORM_EPS, PRECISIONS
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 

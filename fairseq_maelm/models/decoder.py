@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_maelm.batch import Layout
-from fairseq_maelm.modules.attention_bias import AttentionBias
+from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.queries import Queries
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION, DecoderLayer, LayerShape, TransformerLayer, run_layers
 

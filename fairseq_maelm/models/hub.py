@@ -10,19 +10,19 @@ import torch.nn.functional as F
 from fairseq import tasks
 from torch import Tensor, nn
 
-from fairseq_maelm.corpus.imported import TOKENIZER_FILE
-from fairseq_maelm.corpus.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
-from fairseq_maelm.data.dataset import pad_rows
+from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.encoder_view import EncoderView
-from fairseq_maelm.data.tokenizer import MASK, TextTokenizer, find_imported_tokenizer, open_tokenizer
-from fairseq_maelm.glue.truncation import special_tokens, truncate
+from fairseq_maelm.finetuning.glue.truncation import special_tokens, truncate
+from fairseq_maelm.finetuning.prompting.hub import ClassifiesByPrompt
+from fairseq_maelm.finetuning.retrieval.hub import EmbedsTexts
+from fairseq_maelm.finetuning.squad.hub import AnswersQuestions
 from fairseq_maelm.models.checkpoint import register_heads
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
-from fairseq_maelm.models.hub_answers import AnswersQuestions
-from fairseq_maelm.models.hub_embedding import EmbedsTexts
-from fairseq_maelm.models.hub_prompts import ClassifiesByPrompt
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.models.masked_tokens import masked_token_logits
+from fairseq_maelm.text.imported import TOKENIZER_FILE
+from fairseq_maelm.text.tokenizer import MASK, TextTokenizer, find_imported_tokenizer, open_tokenizer
+from fairseq_maelm.text.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
 
 
 class MaskCandidate(NamedTuple):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_maelm.data.dataset import pad_rows
+from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.encoder_view import EncoderView, encoder_input_of_masks
 from fairseq_maelm.models.maelm import MaelmModel
 

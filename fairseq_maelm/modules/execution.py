@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_maelm.modules.attention import compile_around_attention
+from fairseq_maelm.modules.attention.layers import compile_around_attention
 
 
 class Layer(nn.Module):

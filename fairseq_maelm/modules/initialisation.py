@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from fairseq_maelm.modules.relative_position import RelativePositionBias
+from fairseq_maelm.modules.attention.relative_position import RelativePositionBias
 
 # Of the table of relative biases, which are added to logits and have nothing to do with the width.
 _RELATIVE_STD = 0.02

@@ -5,8 +5,8 @@ from typing import List, NamedTuple, Optional, Tuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_maelm.modules.attention import CrossAttention, SelfAttention
-from fairseq_maelm.modules.attention_bias import AttentionBias
+from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.layers import CrossAttention, SelfAttention
 from fairseq_maelm.modules.dropout import add_dropped
 from fairseq_maelm.modules.execution import Layer
 from fairseq_maelm.modules.precision import LAYER_NORM_EPS, LayerNorm

@@ -11,7 +11,7 @@ from fairseq.optim.adam import FairseqAdam
 from omegaconf import II
 from torch import Tensor
 
-from fairseq_maelm.memory import keep_freed_memory
+from fairseq_maelm.fairseq_fixes.memory import keep_freed_memory
 from fairseq_maelm.optim.adamw import AdamW, multiply, norm_of_all
 
 _STATE = {"step", "exp_avg", "exp_avg_sq"}
@@ -34,7 +34,7 @@ class FusedAdamW(FairseqAdam):
     """AdamW by torch's fused kernels, with the results and the checkpoints of fairseq's ``adam``.
 
     Works under fp32 and inside fairseq's wrappers for ``--fp16`` and ``--memory-efficient-fp16``. Where it updates
-    parameters on a CPU, the process also keeps the memory that its steps free; see ``fairseq_maelm.memory``.
+    parameters on a CPU, the process also keeps the memory that its steps free; see ``fairseq_fixes.memory``.
 
     Args:
         cfg: a ``FusedAdamWConfig``.

@@ -3,10 +3,10 @@
 import shutil
 from collections.abc import Iterable
 
-from fairseq_maelm.sweep.folder import SweepFolder
 from fairseq_maelm.sweep.grid import Run
 from fairseq_maelm.sweep.jobs import read_json
 from fairseq_maelm.sweep.log import is_divergence
+from fairseq_maelm.sweep.store import SweepFolder
 
 __all__ = ["KEEP", "CheckpointKeeper"]
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Optional
 
 from fairseq_maelm.sweep.checkpoints import KEEP
-from fairseq_maelm.sweep.folder import SweepFolder
 from fairseq_maelm.sweep.grid import parse_choice
 from fairseq_maelm.sweep.jobs import Launcher, is_finished
 from fairseq_maelm.sweep.log import is_divergence
 from fairseq_maelm.sweep.recipe import read_recipes
 from fairseq_maelm.sweep.report import write_report
 from fairseq_maelm.sweep.slurm import SlurmLauncher, parse_parameters
+from fairseq_maelm.sweep.store import SweepFolder
 from fairseq_maelm.sweep.sweep import Plan, make_plan, read_models, run_plan
 from fairseq_maelm.sweep.training import PRECISIONS, Machine
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from tqdm import tqdm
 
-from fairseq_maelm.corpus.files import write_json
+from fairseq_maelm.files import write_json
 from fairseq_maelm.sweep.child import tied
 from fairseq_maelm.sweep.log import last_line, log_records
 from fairseq_maelm.warm_start.runner import WarmStart, is_worth_a_server, warm_start

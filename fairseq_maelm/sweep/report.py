@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from fairseq_maelm.corpus.files import write_bytes
-from fairseq_maelm.sweep.folder import SweepFolder
+from fairseq_maelm.files import write_bytes
 from fairseq_maelm.sweep.grid import spelled
 from fairseq_maelm.sweep.results import (
     DIVERGED,
@@ -23,6 +22,7 @@ from fairseq_maelm.sweep.results import (
     collect,
 )
 from fairseq_maelm.sweep.spread import draw_spread
+from fairseq_maelm.sweep.store import SweepFolder
 
 __all__ = ["as_csv", "as_markdown", "write_report"]
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any, NamedTuple, Optional
 
-from fairseq_maelm.sweep.folder import SweepFolder
 from fairseq_maelm.sweep.grid import Run, Setting
 from fairseq_maelm.sweep.jobs import read_json
 from fairseq_maelm.sweep.log import is_divergence
+from fairseq_maelm.sweep.store import SweepFolder
 
 __all__ = ["GLUE", "Cell", "Outcome", "Sweep", "average", "averaged_tasks", "best_of", "collect", "median_with_losses"]
 

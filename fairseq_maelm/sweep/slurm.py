@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from fairseq_maelm.corpus.files import write_json
+from fairseq_maelm.files import write_json
 from fairseq_maelm.sweep import child
 from fairseq_maelm.sweep.jobs import Job, read_json
 from fairseq_maelm.sweep.recipe import number_if_it_is_one

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from fairseq_maelm.analysis.figures import import_pyplot
-from fairseq_maelm.corpus.files import write_bytes
+from fairseq_maelm.files import write_bytes
+from fairseq_maelm.libraries import import_pyplot
 from fairseq_maelm.sweep.results import FINISHED, Sweep
 
 __all__ = ["draw_spread"]

@@ -8,15 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Optional
 
-from fairseq_maelm.corpus.files import sha256_of
+from fairseq_maelm.files import sha256_of
 from fairseq_maelm.sweep.checkpoints import CheckpointKeeper
 from fairseq_maelm.sweep.encoder import read_encoder
-from fairseq_maelm.sweep.folder import SweepFolder, fingerprint
 from fairseq_maelm.sweep.grid import Run, choose, expand
 from fairseq_maelm.sweep.jobs import Job, Launcher, Process, is_finished, read_json, run, unfinished
 from fairseq_maelm.sweep.log import best_validation, is_divergence
 from fairseq_maelm.sweep.recipe import Recipe, check_name
 from fairseq_maelm.sweep.rehearsal import Rehearsal, rehearse
+from fairseq_maelm.sweep.store import SweepFolder, fingerprint
 from fairseq_maelm.sweep.training import Machine, Model, fine_tuning, run_options
 
 __all__ = ["Plan", "begin_diverged_runs_anew", "make_plan", "read_models", "run_plan"]

@@ -9,21 +9,25 @@ import torch
 from fairseq import utils
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II, MISSING
 
+from fairseq_maelm.adaptation.general import (
+    GENERAL,
+    GeneralLossBound,
+    check_general_options,
+    general_folders,
+    own_share,
+)
+from fairseq_maelm.adaptation.mixing import MixedBlockDataset
 from fairseq_maelm.criterions import maelm as maelm_criterion
 from fairseq_maelm.data.blocks import BREAK_MODES, TokenBlocks, shard_files, split_files
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
 from fairseq_maelm.data.encoder_view import ENCODER_POSITIONS, MASKED_INPUTS, EncoderView
 from fairseq_maelm.data.masking import MAX_LENGTH, MaskingScheme
-from fairseq_maelm.data.mixing import MixedBlockDataset
-from fairseq_maelm.models.checks import warn_of_a_deep_decoder
-from fairseq_maelm.models.sizes import SIZES
-from fairseq_maelm.modules.attention_paths import PATHS_OF_A_MACHINE
-from fairseq_maelm.tasks.general import GENERAL, GeneralLossBound, check_general_options, general_folders, own_share
-from fairseq_maelm.tasks.vocabulary import (
+from fairseq_maelm.models.checks import check_model_name, warn_of_a_deep_decoder
+from fairseq_maelm.modules.attention.choice import PATHS_OF_A_MACHINE
+from fairseq_maelm.text.dictionary import (
     MASK,
     check_shards,
     load_dictionary,
@@ -119,17 +123,6 @@ def check_config(cfg: Any) -> None:
     if not 2 <= cfg.tokens_per_sample <= MAX_LENGTH:
         raise ValueError(f"--tokens-per-sample must lie between 2 and {MAX_LENGTH} and is {cfg.tokens_per_sample}")
     check_general_options(cfg)
-
-
-def check_model_name(cfg: Any) -> None:
-    """Refuse a model that fairseq does not know; it would stop with an error about something else.
-
-    Raises:
-        ValueError: names the sizes that there are.
-    """
-    name = cfg if isinstance(cfg, str) else getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
-    if name is not None and name not in ARCH_MODEL_REGISTRY and name not in MODEL_REGISTRY:
-        raise ValueError(f"there is no model or size {name!r}; choose one of {', '.join(SIZES)}")
 
 
 @register_task("maelm", dataclass=MaelmTaskConfig)

@@ -8,15 +8,15 @@ import pytest
 import sentencepiece
 import torch
 from end_to_end.toy import TOPICS, run, toy_data
-from export.checkpoints import write_checkpoint
+from interop.export.checkpoints import write_checkpoint
 from support import model_config
 
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.adaptation.extend import extend_vocabulary, words_in
 from fairseq_maelm.adaptation.model_file import model_type, with_pieces
-from fairseq_maelm.data.tokenizer import Tokenizer
 from fairseq_maelm.models.encoder import dictionary_fingerprint
-from fairseq_maelm.tasks.vocabulary import load_dictionary
+from fairseq_maelm.text.dictionary import load_dictionary
+from fairseq_maelm.text.tokenizer import Tokenizer
 
 __all__ = ["toy_data"]
 

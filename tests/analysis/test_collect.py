@@ -12,7 +12,7 @@ from fairseq_maelm.analysis.collect import CollectSettings, collect, condition_i
 from fairseq_maelm.analysis.encoders import Vocabulary
 from fairseq_maelm.analysis.sequences import batches, choose_blocks, pack
 from fairseq_maelm.data.masking import MaskDraw
-from fairseq_maelm.tasks.vocabulary import special_tokens
+from fairseq_maelm.text.dictionary import special_tokens
 
 PAD, MASK = 1, 39
 VOCABULARY = Vocabulary(40, PAD, MASK, 0, None, 2, special_tokens(dictionary_of(40)), True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import serving
-from export.checkpoints import train_vocabulary
+from interop.export.checkpoints import train_vocabulary
 
 
 def measurement(contender: str, batch: int, length: int, *walls: float) -> list[dict[str, object]]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairseq_maelm.corpus import CorpusError, prepare, steps
-from fairseq_maelm.corpus.files import FolderLock
+from fairseq_maelm.files import FolderLock
 
 from .texts import (
     as_text,

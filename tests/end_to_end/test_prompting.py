@@ -16,10 +16,10 @@ from end_to_end.small import differences, results
 from end_to_end.test_distributed import run_ranks
 from end_to_end.toy import ROOT, TINY_TRAINING, TOPICS, losses, run, sentence
 from fairseq_maelm import MaelmHubInterface, MaelmModel
-from fairseq_maelm.prompting import command as command_module
-from fairseq_maelm.prompting import few_shot_command
-from fairseq_maelm.prompting.metrics import compute_metrics
-from fairseq_maelm.tasks.prompt import MaelmPromptTask, MaelmPromptTaskConfig
+from fairseq_maelm.finetuning.prompting import command as command_module
+from fairseq_maelm.finetuning.prompting import few_shot_command
+from fairseq_maelm.finetuning.prompting.metrics import compute_metrics
+from fairseq_maelm.finetuning.prompting.task import MaelmPromptTask, MaelmPromptTaskConfig
 
 PROMPT = """
 template: '*cls**sent_0*_This_is_near_the*mask*.*sep+*'

@@ -13,8 +13,8 @@ from end_to_end.small import differences, results
 from end_to_end.test_distributed import run_ranks, weights
 from end_to_end.toy import ROOT, TOPICS, losses, run, train_log
 from fairseq_maelm import MaelmModel, cli
-from fairseq_maelm.retrieval import embed as embedding
-from fairseq_maelm.retrieval.pooling import EmbeddingSettings
+from fairseq_maelm.finetuning.retrieval import embed as embedding
+from fairseq_maelm.finetuning.retrieval.pooling import EmbeddingSettings
 
 pytest.importorskip("ir_measures")
 

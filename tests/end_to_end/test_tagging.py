@@ -10,9 +10,9 @@ import torch
 from end_to_end.small import differences, results
 from end_to_end.test_distributed import run_ranks
 from end_to_end.toy import ROOT, TINY_TRAINING, TOPICS, losses, run, sentence
-from fairseq_maelm.tagging.files import Layout
-from fairseq_maelm.tagging.predict import Tagger
-from fairseq_maelm.tagging.prepare import prepare_tagging
+from fairseq_maelm.finetuning.tagging.files import Layout
+from fairseq_maelm.finetuning.tagging.predict import Tagger
+from fairseq_maelm.finetuning.tagging.prepare import prepare_tagging
 
 pytest.importorskip("seqeval")
 

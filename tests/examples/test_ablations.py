@@ -20,7 +20,7 @@ from end_to_end.toy import ROOT, TOPICS, sentence
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-from fairseq_maelm.corpus import files
+from fairseq_maelm import files
 
 ABLATIONS = ROOT / "examples" / "ablations"
 # The example's modules lie beside its script and are in no package; other examples may use the same names.

@@ -13,7 +13,7 @@ import pytest
 import torch
 from end_to_end.toy import ROOT, command_environment, run, write_corpus
 
-from fairseq_maelm.squad.reading import read_squad
+from fairseq_maelm.finetuning.squad.reading import read_squad
 from fairseq_maelm.sweep.recipe import read_recipes
 
 FOLDER = ROOT / "examples" / "adaptation"

@@ -6,7 +6,7 @@ from pathlib import Path
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from fairseq_maelm.corpus import train_sentencepiece, write_dictionary
-from fairseq_maelm.corpus.vocabulary import load_sentencepiece
+from fairseq_maelm.text.vocabulary import load_sentencepiece
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "finetuning" / "prepare_sentences.py"
 

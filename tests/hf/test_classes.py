@@ -15,7 +15,7 @@ transformers = pytest.importorskip("transformers")
 
 from fairseq_maelm.hf import AUTO_CLASSES, MaelmConfig, MaelmForMaskedLM, MaelmModel  # noqa: E402
 from fairseq_maelm.hf.configuration_maelm import relative_bucket  # noqa: E402
-from fairseq_maelm.modules.relative_position import BUCKET_FUNCTIONS  # noqa: E402
+from fairseq_maelm.modules.attention.relative_position import BUCKET_FUNCTIONS  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 MASK = 29

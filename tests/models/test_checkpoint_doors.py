@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 import torch
-from export.checkpoints import train_vocabulary, write_checkpoint
 from fairseq import checkpoint_utils, models
 from hostile import MARKER, SECRET, Hostile, expression, hostile_checkpoints
+from interop.export.checkpoints import train_vocabulary, write_checkpoint
 
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.cli import main
+from fairseq_maelm.finetuning.prompting.task import MaelmPromptTaskConfig, complete_view
 from fairseq_maelm.models.checkpoint_reader import CheckpointError, read_checkpoint
 from fairseq_maelm.sweep.encoder import read_encoder
-from fairseq_maelm.tasks.prompt import MaelmPromptTaskConfig, complete_view
 
 HONEST = "honest.pt"
 # All of them read a checkpoint by the same function, which gets every file through the hub; importing has its own.

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from roberta import stock_roberta
 from support import batch_of, model_of, random_sequences
 
-from fairseq_maelm.models.roberta_weights import load_roberta_weights
-from fairseq_maelm.modules.attention_bias import AttentionBias
+from fairseq_maelm.interop.importing.roberta_weights import load_roberta_weights
+from fairseq_maelm.modules.attention.bias import AttentionBias
 
 LENGTHS = [13, 30, 7, 2]
 MASKED = [[0, 3, 4, 12], [1, 2, 28], [6], [1]]

@@ -8,8 +8,8 @@ from support import model_of, random_sequences
 from torch import Tensor
 
 from fairseq_maelm.models.maelm import MaelmModel
-from fairseq_maelm.modules import rows as rows_module
-from fairseq_maelm.modules.rows import rows_of
+from fairseq_maelm.modules.attention import unpadded as rows_module
+from fairseq_maelm.modules.attention.unpadded import rows_of
 
 LENGTHS = [3, 17, 1, 9, 30]
 
@@ -90,14 +90,14 @@ def test_results_and_gradients_are_those_with_padding(
     made, tokens = model(**changes), batch()
     packed = []
     with monkeypatch.context() as watched:
-        watched.setattr("fairseq_maelm.modules.attention.attend_in_rows", _counting(packed))
+        watched.setattr("fairseq_maelm.modules.attention.layers.attend_in_rows", _counting(packed))
         without = outputs(monkeypatch, made, tokens, True, head)
     assert len(packed) == len(made.encoder.layers)
     assert_same(without, outputs(monkeypatch, made, tokens, False, head))
 
 
 def _counting(calls: list[int]) -> Any:
-    from fairseq_maelm.modules.attention_rows import attend_in_rows
+    from fairseq_maelm.modules.attention.cpu_unpadded import attend_in_rows
 
     def counted(*arguments: Any) -> Tensor:
         calls.append(1)
@@ -109,7 +109,7 @@ def _counting(calls: list[int]) -> Any:
 @pytest.mark.parametrize("path", ["plain", "sdpa"])
 def test_a_path_that_is_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     calls: list[int] = []
-    monkeypatch.setattr("fairseq_maelm.modules.attention.attend_in_rows", _counting(calls))
+    monkeypatch.setattr("fairseq_maelm.modules.attention.layers.attend_in_rows", _counting(calls))
     model(attention=path)(batch(), features_only=True)
     assert not calls
 

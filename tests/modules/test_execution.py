@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.modules import execution
-from fairseq_maelm.modules.attention_bias import AttentionBias
+from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.execution import Layer, execute, layers_of
 from fairseq_maelm.modules.transformer import DecoderLayer, LayerShape, TransformerLayer
 

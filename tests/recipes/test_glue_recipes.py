@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from fairseq_maelm.criterions.sentence_prediction import figure_names
-from fairseq_maelm.glue.layout import TASKS
+from fairseq_maelm.finetuning.glue.layout import TASKS
+from fairseq_maelm.finetuning.sentences.criterion import figure_names
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "glue"
 PATHS = sorted((FOLDER / "recipes").glob("*.yaml"))

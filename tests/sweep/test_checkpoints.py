@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_maelm.corpus.files import write_json
+from fairseq_maelm.files import write_json
 from fairseq_maelm.sweep.checkpoints import CheckpointKeeper
-from fairseq_maelm.sweep.folder import SweepFolder
 from fairseq_maelm.sweep.grid import Run, Setting
+from fairseq_maelm.sweep.store import SweepFolder
 from fairseq_maelm.sweep.sweep import begin_diverged_runs_anew
 
 SETTING = Setting((("lr", 1e-5),))

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_maelm.corpus.files import write_json
-from fairseq_maelm.sweep.folder import SweepFolder, fingerprint
+from fairseq_maelm.files import write_json
 from fairseq_maelm.sweep.grid import Run, Setting
 from fairseq_maelm.sweep.report import as_csv, as_markdown, write_report
 from fairseq_maelm.sweep.results import (
@@ -26,6 +25,7 @@ from fairseq_maelm.sweep.results import (
     collect,
     median_with_losses,
 )
+from fairseq_maelm.sweep.store import SweepFolder, fingerprint
 
 # A seed's result: its scores on the validation sets, or what happened instead.
 Result = Any

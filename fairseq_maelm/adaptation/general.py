@@ -1,0 +1,125 @@
+"""General text beside a domain's: what an encoder forgets while it is adapted is measured, and bounded."""
+
+import logging
+import math
+from typing import Any, Callable, Iterable, List, Optional, Tuple
+
+import torch
+from fairseq import utils
+from fairseq.distributed import utils as distributed_utils
+from fairseq.logging import metrics
+
+from fairseq_maelm.fairseq_fixes.stopping import stop_training_for
+from fairseq_maelm.text.dictionary import check_shards
+
+logger = logging.getLogger(__name__)
+
+# The validation set that is read from the general text's folder.
+GENERAL = "general"
+# Where the loss before the first update is kept: among fairseq's meters, which checkpoints hold, and which a new run
+# from an old checkpoint (--finetune-from-model) starts anew.
+_METERS, _METER = "general_at_start", "loss"
+
+
+def check_general_options(cfg: Any) -> None:
+    """Refuse options about general text that cannot be.
+
+    Raises:
+        ValueError: says which option is wrong.
+    """
+    if not 0.0 <= cfg.general_ratio < 1.0:
+        raise ValueError(f"--general-ratio must lie in [0, 1) and is {cfg.general_ratio}")
+    if cfg.general_loss_bound is not None and not cfg.general_loss_bound > 0.0:
+        raise ValueError(f"--general-loss-bound must be more than 0 bits and is {cfg.general_loss_bound}")
+    if cfg.general_data is None and (cfg.general_ratio or cfg.general_loss_bound is not None):
+        raise ValueError("--general-ratio and --general-loss-bound need --general-data")
+
+
+def general_folders(cfg: Any, domain_folder: str) -> List[str]:
+    """The folders of the general text, after a check that they share the domain's dictionary."""
+    folders = utils.split_paths(cfg.general_data)
+    check_shards([domain_folder, *folders])
+    return list(folders)
+
+
+class GeneralLossBound:
+    """Tells when the loss of general text has risen too far above its value before the first update.
+
+    Args:
+        bound: bits per predicted token.
+    """
+
+    def __init__(self, bound: float) -> None:
+        self.bound = bound
+        self._exceeded: Optional[str] = None
+        self._watched = False
+
+    def watch(self, model: Any, samples: Callable[[], Iterable[Any]]) -> None:
+        """Make the run stop at the bound, and measure the loss before the first update; once, and on all ranks.
+
+        Args:
+            model: as it is before the first update; after it, in a resumed run, its checkpoint knows the loss.
+            samples: gives this rank's part of the validation set.
+        """
+        if not self._watched:
+            self._watched = True
+            stop_training_for(self.reason)
+            if self.start is None:
+                self._measure_start(model, samples())
+
+    def reason(self) -> Optional[str]:
+        """Why to stop, or None."""
+        return self._exceeded
+
+    @property
+    def start(self) -> Optional[float]:
+        """The loss before the first update, in bits per predicted token; None before it is measured."""
+        meter = metrics.get_meter(_METERS, _METER)
+        return None if meter is None else float(meter.avg)
+
+    def _measure_start(self, model: Any, samples: Iterable[Any]) -> None:
+        loss = mean_loss(model, samples)
+        with metrics.aggregate(_METERS, new_root=True):
+            metrics.log_scalar(_METER, loss)
+        logger.info("general loss before the first update: %.3f bits, at most %.3f allowed", loss, loss + self.bound)
+
+    def check(self, loss: float) -> None:
+        """Take note of a validation's loss, in bits per predicted token, equal on all ranks."""
+        if self.start is None:
+            return
+        limit = self.start + self.bound
+        # Written so that a loss that is no number stops the run too.
+        if not loss <= limit:
+            self._exceeded = (
+                f"the general loss is {loss:.3f} bits, above its bound of {limit:.3f} ({self.start:.3f} before the "
+                f"first update + {self.bound:g}). Nothing is saved of this state; the last checkpoint before it is "
+                "the last good one"
+            )
+
+
+def own_share() -> Tuple[int, int]:
+    """This rank's number and the number of ranks, also where there is but one."""
+    if not torch.distributed.is_initialized():
+        return 0, 1
+    return distributed_utils.get_data_parallel_rank(), distributed_utils.get_data_parallel_world_size()
+
+
+@torch.no_grad()
+def mean_loss(model: Any, samples: Iterable[Any]) -> float:
+    """The loss of the model over the samples of all ranks, in bits per predicted token; see the criterion ``maelm``."""
+    embedding = model.encoder.embed_tokens.weight
+    sums = torch.zeros(2, dtype=torch.float64)
+    training = model.training
+    model.eval()
+    for sample in samples:
+        if not sample:
+            continue
+        if embedding.is_cuda:
+            sample = utils.move_to_cuda(sample, embedding.device)
+        loss, _ = model(**sample["net_input"], target=sample["target"])
+        sums += torch.tensor([float(loss), sample["target"].numel()], dtype=torch.float64)
+    model.train(training)
+    if torch.distributed.is_initialized():
+        sums = sums.to(embedding.device)
+        distributed_utils.all_reduce(sums, group=distributed_utils.get_data_parallel_group())
+    return float(sums[0] / sums[1]) / math.log(2)

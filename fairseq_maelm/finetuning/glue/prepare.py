@@ -1,0 +1,211 @@
+"""From GLUE's files to folders for fairseq's task sentence_prediction."""
+
+import itertools
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from tqdm import tqdm
+
+from fairseq_maelm.files import CorpusError, read_json, sha256_of, write_json
+from fairseq_maelm.finetuning.glue.layout import HIGHEST_SCORE, TASKS, Table, submission_name
+from fairseq_maelm.finetuning.glue.prepared import FORMAT, INDEX_FOLDER, MANIFEST_FILE
+from fairseq_maelm.finetuning.glue.reading import DEV_IDS_FILES, TableReader
+from fairseq_maelm.finetuning.glue.truncation import special_tokens, truncate
+from fairseq_maelm.finetuning.sentence_data import SplitWriter, copy_vocabulary, label_dictionary
+from fairseq_maelm.text.dictionary import load_dictionary
+from fairseq_maelm.text.imported import TextEncoder, open_encoder, vocabulary_files
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
+
+logger = logging.getLogger(__name__)
+
+_CHUNK = 10_000
+
+
+@dataclass(frozen=True)
+class GlueSettings:
+    """What to prepare, and how.
+
+    Attributes:
+        glue: folder with one folder for each task, named as in GLUE.
+        data: folder of ``maelm prepare`` that the encoder was pretrained on, for its vocabulary.
+        output: folder for one folder for each task.
+        max_positions: of the encoder; longer examples are truncated.
+        train_files: task -> a training file of one's own in the columns of the official one, with any number of rows.
+        accept_counts: whether files may have other numbers of rows than the official ones.
+    """
+
+    glue: Path
+    data: Path
+    output: Path
+    max_positions: int = 512
+    train_files: Mapping[str, Path] = field(default_factory=dict)
+    accept_counts: bool = False
+
+    def __post_init__(self) -> None:
+        least = special_tokens(2) + 2
+        if self.max_positions < least:
+            raise CorpusError(f"--max-positions must be at least {least}, not {self.max_positions}")
+        for task in self.train_files:
+            if task not in TASKS:
+                raise CorpusError(f"there is no task {task!r} in GLUE: --train-file takes {', '.join(TASKS)}")
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The file of one split; any number of rows is right where ``rows`` is empty."""
+
+    path: Path
+    table: Table
+    rows: tuple[int, ...]
+
+
+def prepare_task(task: str, settings: GlueSettings) -> dict[str, Any]:
+    """Prepare one task; its folder gets its name only when it is complete.
+
+    Nothing is done when the same folder is there already, made from the same files.
+
+    Returns:
+        the manifest.
+
+    Raises:
+        CorpusError: a file or a setting is not as it must be, or the folder's name is taken.
+        FileNotFoundError: a file is missing.
+    """
+    sources = _sources(task, settings)
+    folder = settings.output / task
+    manifest: dict[str, Any] = {
+        "format": FORMAT,
+        "task": task,
+        "vocabulary": {path.name: sha256_of(path) for path in vocabulary_files(settings.data)},
+        "max_positions": settings.max_positions,
+        "labels": TASKS[task].labels and list(TASKS[task].labels or ()),
+        "sources": {split: sha256_of(source.path) for split, source in sources.items()},
+    }
+    if folder.exists():
+        return _existing(folder, manifest)
+    partial = settings.output / f"{task}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    encoder = open_encoder(settings.data)
+    manifest["splits"] = {
+        split: _write_split(partial, task, split, source, encoder, settings) for split, source in sources.items()
+    }
+    copy_vocabulary(settings.data, partial, len(sources["train"].table.sentences))
+    labels = TASKS[task].labels
+    if labels is not None:
+        label_dictionary(labels).save(str(partial / "label" / DICTIONARY_FILE))
+    write_json(partial / MANIFEST_FILE, manifest)
+    os.replace(partial, folder)
+    return manifest
+
+
+def check_vocabulary(data: Path) -> None:
+    """Refuse a data folder whose dictionary and sentencepiece model do not belong together.
+
+    Raises:
+        ValueError: one of them is missing, or says how they differ.
+    """
+    vocabulary_files(data)
+    load_dictionary(str(data))
+
+
+def _sources(task: str, settings: GlueSettings) -> dict[str, _Source]:
+    folder = settings.glue / task
+    sources = {}
+    for split, tables in TASKS[task].tables.items():
+        if split == "train" and task in settings.train_files:
+            path = settings.train_files[task]
+            if not path.is_file():
+                raise FileNotFoundError(f"there is no training file {path}")
+            sources[split] = _Source(path, tables[0], ())
+            continue
+        table = next((each for each in tables if (folder / each.file).is_file()), None)
+        if table is None and split in TASKS[task].names:
+            logger.warning("%s: there is no %s, so there will be no predictions for it", task, folder / tables[0].file)
+        elif table is None:
+            raise FileNotFoundError(f"there is no {' and no '.join(str(folder / each.file) for each in tables)}")
+        else:
+            sources[split] = _Source(folder / table.file, table, () if settings.accept_counts else table.rows)
+    return sources
+
+
+def _existing(folder: Path, wanted: dict[str, Any]) -> dict[str, Any]:
+    file = folder / MANIFEST_FILE
+    manifest: dict[str, Any] = read_json(file) if file.is_file() else {}
+    different = [name for name, value in wanted.items() if manifest.get(name) != value]
+    if different:
+        reason = f"with another {', '.join(different)}" if manifest else "and is no folder of this command"
+        raise CorpusError(f"{folder} exists already {reason}: name another folder, or remove it first")
+    logger.info("%s: already prepared from the same files", folder)
+    return manifest
+
+
+def _write_split(
+    folder: Path, task: str, split: str, source: _Source, encoder: TextEncoder, settings: GlueSettings
+) -> dict[str, Any]:
+    """Encode and store a split; returns its part of the manifest."""
+    definition, table = TASKS[task], source.table
+    reader = TableReader(source.path, table, definition)
+    labels = None if definition.labels is None else label_dictionary(definition.labels)
+    writer = SplitWriter(
+        folder, split, len(table.sentences), encoder.dictionary_size, labels, labelled=table.label is not None
+    )
+    indices: list[str] = []
+    truncated = 0
+    # One iterator for all chunks: a bar that is asked for another one ends the examples early.
+    progress = iter(tqdm(reader.examples(), desc=f"{task} {split}", unit=" examples", mininterval=1))
+    while examples := list(itertools.islice(progress, _CHUNK)):
+        columns = [encoder.encode(column) for column in zip(*(example.sentences for example in examples))]
+        for example, *sentences in zip(examples, *columns):
+            kept, cut = truncate(sentences, settings.max_positions)
+            truncated += cut
+            writer.add(kept, _stored_label(example.label, task))
+        indices += [example.number for example in examples]
+    if not indices:
+        raise CorpusError(f"{source.path} has no examples")
+    _check_count(len(indices) - len(reader.quirks.rejoined), source)
+    writer.close()
+    (folder / INDEX_FOLDER).mkdir(exist_ok=True)
+    (folder / INDEX_FOLDER / f"{split}.txt").write_text("".join(f"{index}\n" for index in indices), encoding="ascii")
+    _report(task, split, truncated, reader, settings)
+    return {
+        "name": task if split == "train" else submission_name(task, split),
+        "file": source.path.name,
+        "examples": len(indices),
+        "truncated": truncated,
+        "empty_sentences": reader.quirks.empty_sentences,
+        "rejoined_rows": reader.quirks.rejoined,
+        "lines_left_out": reader.quirks.left_out,
+    }
+
+
+def _stored_label(label: Optional[str], task: str) -> Optional[str]:
+    """Scores of regression are stored in [0, 1], as fairseq's RoBERTa is fine-tuned on them."""
+    return label if label is None or TASKS[task].labels is not None else repr(float(label) / HIGHEST_SCORE)
+
+
+def _check_count(rows: int, source: _Source) -> None:
+    if source.rows and rows not in source.rows:
+        official = " or ".join(f"{count:,}" for count in source.rows)
+        held_out = "" if source.table.held_out is None else f" (split by {' or '.join(DEV_IDS_FILES)})"
+        raise CorpusError(
+            f"{source.path}{held_out} has {rows:,} examples and the official file {official}: it is cut off or another "
+            "version. Give --accept-counts if you want it so"
+        )
+
+
+def _report(task: str, split: str, truncated: int, reader: TableReader, settings: GlueSettings) -> None:
+    quirks = reader.quirks
+    for count, what in (
+        (truncated, f"examples are truncated to {settings.max_positions} tokens"),
+        (quirks.empty_sentences, "examples have an empty sentence, as in the official file"),
+        (len(quirks.rejoined), "rows were cut by line breaks and are joined again"),
+        (len(quirks.left_out), f"lines are pieces of rows and left out: {quirks.left_out[:20]}"),
+    ):
+        if count:
+            logger.warning("%s %s: %s %s", task, split, f"{count:,}", what)

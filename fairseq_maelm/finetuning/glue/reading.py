@@ -1,0 +1,176 @@
+"""Reading GLUE's files: columns are separated by tabs and rows by line feeds, and quotation marks are text."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+from fairseq_maelm.files import CorpusError
+from fairseq_maelm.finetuning.glue.layout import HIGHEST_SCORE, GlueTask, Table
+from fairseq_maelm.text.cleaning import clean_text
+
+DEV_IDS_FILES = ("dev_ids.tsv", "mrpc_dev_ids.tsv")
+
+
+class GlueExample(NamedTuple):
+    """A row of a file.
+
+    Attributes:
+        place: file and line, for error messages.
+        sentences: one or two, cleaned.
+        label: as written, None in test sets.
+        number: under which its prediction is handed in.
+    """
+
+    place: str
+    sentences: tuple[str, ...]
+    label: Optional[str]
+    number: str
+
+
+@dataclass
+class Quirks:
+    """What was found in a file besides whole rows.
+
+    Attributes:
+        rejoined: first lines of rows that were cut into several lines and joined again.
+        left_out: lines that are pieces of rows and do not fit together; they are no examples.
+        empty_sentences: rows with a sentence that is empty.
+    """
+
+    rejoined: list[int] = field(default_factory=list)
+    left_out: list[int] = field(default_factory=list)
+    empty_sentences: int = 0
+
+
+class TableReader:
+    """Reads one file of a task.
+
+    Args:
+        path: of the file.
+        table: its columns.
+        task: whose labels and oddities it has.
+
+    Attributes:
+        quirks: filled while ``examples`` is read.
+    """
+
+    def __init__(self, path: Path, table: Table, task: GlueTask) -> None:
+        self.path, self.table, self.task = path, table, task
+        self.quirks = Quirks()
+        self._label_column = None if table.label is None else table.columns.index(table.label)
+        self._held_out = frozenset() if table.held_out is None else _held_out_pairs(path.parent)
+
+    def examples(self) -> Iterator[GlueExample]:
+        """Yield the examples in the file's order.
+
+        Raises:
+            CorpusError: names file and line of anything that is not as GLUE distributes it.
+            FileNotFoundError: there is no such file.
+        """
+        self.quirks = Quirks()
+        count = 0
+        for line, cells in self._rows():
+            row = dict(zip(self.table.columns, cells))
+            if self.table.held_out is not None:
+                listed = (row["#1 ID"].strip(), row["#2 ID"].strip()) in self._held_out
+                if listed != self.table.held_out:
+                    continue
+            place = f"{self.path}, line {line}"
+            sentences = tuple(clean_text(row[column]) for column in self.table.sentences)
+            if not all(sentences):
+                if not self.task.empty_sentences:
+                    raise CorpusError(f"{place} has an empty sentence")
+                self.quirks.empty_sentences += 1
+            label = None if self.table.label is None else self._checked_label(row[self.table.label].strip(), place)
+            number = str(count) if self.table.index is None else row[self.table.index].strip()
+            if not number.isdigit():
+                raise CorpusError(f"{place} has the index {number!r}, which is no number")
+            yield GlueExample(place, sentences, label, number)
+            count += 1
+
+    def _checked_label(self, label: str, place: str) -> str:
+        if self.task.labels is not None:
+            if label not in self.task.labels:
+                raise CorpusError(f"{place} has the label {label!r}; the task's are {', '.join(self.task.labels)}")
+            return label
+        try:
+            inside = 0.0 <= float(label) <= HIGHEST_SCORE
+        except ValueError:
+            inside = False
+        if not inside:
+            raise CorpusError(f"{place} has the score {label!r}: it must be a number from 0 to {HIGHEST_SCORE:g}")
+        return label
+
+    def _lines(self) -> Iterator[tuple[int, list[str]]]:
+        """Line numbers from 1 and cells, without the line that names the columns."""
+        # In binary, because text holds other characters at which Python's text files end a line.
+        with open(self.path, "rb") as stream:
+            for number, line in enumerate(stream, 1):
+                try:
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise CorpusError(
+                        f"{self.path}, line {number} is not UTF-8 ({error.reason} at byte {error.start})"
+                    ) from error
+                cells = text.rstrip("\r\n").split("\t")
+                if number == 1 and self.table.header:
+                    self._check_header(cells)
+                else:
+                    yield number, cells
+
+    def _check_header(self, cells: list[str]) -> None:
+        found = tuple(cell.strip() for cell in cells)
+        if found != self.table.columns:
+            raise CorpusError(
+                f"{self.path} has the columns {', '.join(found)} and must have {', '.join(self.table.columns)}: give "
+                "the file as GLUE distributes it"
+            )
+
+    def _rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Lines with the right number of columns; where the task has broken rows, their pieces are joined."""
+        width = len(self.table.columns)
+        pieces: list[tuple[int, list[str]]] = []
+        for number, cells in self._lines():
+            if len(cells) == width:
+                self._leave_out(pieces)
+                yield number, cells
+                continue
+            if not self.task.broken_rows:
+                raise CorpusError(
+                    f"{self.path}, line {number} has {len(cells)} columns and must have {width}: give the file as GLUE "
+                    "distributes it"
+                )
+            pieces.append((number, cells))
+            joined = " ".join("\t".join(piece) for _, piece in pieces).split("\t")
+            if len(joined) == width and self._is_whole(joined):
+                self.quirks.rejoined.append(pieces[0][0])
+                yield pieces[0][0], joined
+                pieces.clear()
+            elif len(joined) >= width:
+                self._leave_out(pieces)
+        self._leave_out(pieces)
+
+    def _is_whole(self, cells: list[str]) -> bool:
+        """Whether joined pieces begin and end as a row does."""
+        labelled = self._label_column is None or cells[self._label_column].strip() in (self.task.labels or ())
+        return cells[0].strip().isdigit() and labelled
+
+    def _leave_out(self, pieces: list[tuple[int, list[str]]]) -> None:
+        self.quirks.left_out += [number for number, _ in pieces]
+        pieces.clear()
+
+
+def _held_out_pairs(folder: Path) -> frozenset[tuple[str, str]]:
+    """The pairs of sentence numbers that make MRPC's dev set, from GLUE's list."""
+    path = next((folder / name for name in DEV_IDS_FILES if (folder / name).is_file()), None)
+    if path is None:
+        raise FileNotFoundError(
+            f"{folder} has MRPC as Microsoft distributes it, where dev and train are one file: put GLUE's "
+            f"{DEV_IDS_FILES[0]} beside it, which lists the dev set"
+        )
+    pairs = [tuple(line.split()) for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    wrong = next((number for number, pair in enumerate(pairs, 1) if len(pair) != 2), None)
+    if wrong is not None:
+        raise CorpusError(f"{path}, line {wrong} is not a pair of sentence numbers")
+    return frozenset((pair[0], pair[1]) for pair in pairs)

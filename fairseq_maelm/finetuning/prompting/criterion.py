@@ -1,0 +1,61 @@
+"""The loss of prompt-based fine-tuning: the right label word among the label words."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Dict, List, Tuple
+
+import numpy as np
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
+from torch import Tensor
+
+from fairseq_maelm.finetuning.prompting.scoring import label_scores, predictions, prompt_loss
+
+
+@dataclass
+class MaelmPromptCriterionConfig(FairseqDataclass):
+    """No options. Without this class fairseq would store the whole command line in checkpoints in its place."""
+
+
+@register_criterion("maelm_prompt", dataclass=MaelmPromptCriterionConfig)
+class MaelmPromptCriterion(FairseqCriterion):
+    """Cross-entropy over the label words, or for regression the divergence from the number; see ``prompt_loss``.
+
+    Logged: ``loss`` in bits per example. In validation the outputs also hold every example's number, label and
+    prediction, of which the task computes the prompt's metrics.
+    """
+
+    def forward(self, model: Any, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, int, Dict[str, Any]]:
+        """Compute the loss of one batch.
+
+        Returns:
+            the loss in nats, summed over the B examples; B, by which fairseq divides the gradient; and what to log.
+        """
+        prompter = self.task.prompter
+        logits, _ = model(**sample["net_input"])
+        scores = label_scores(logits, prompter.words.pieces)
+        loss = prompt_loss(scores, sample["target"], prompter.prompt.bounds)
+        output: Dict[str, Any] = {
+            "loss": loss.detach(),
+            "sample_size": sample["nsentences"],
+            "nsentences": sample["nsentences"],
+            "ntokens": sample["ntokens"],
+        }
+        if not model.training:
+            output["ids"] = sample["id"].cpu().numpy()
+            output["gold"] = sample["target"].cpu().numpy().astype(np.float32)
+            output["predicted"] = predictions(scores, prompter.prompt.bounds).cpu().numpy().astype(np.float32)
+        return loss, sample["nsentences"], output
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
+        """Add the losses of all batches and ranks and log them."""
+        examples = sum(output.get("sample_size", 0) for output in logging_outputs)
+        loss = sum(float(output.get("loss", 0)) for output in logging_outputs)
+        metrics.log_scalar("loss", loss / examples / math.log(2), examples, round=3)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        """False: predictions of examples are collected, not added."""
+        return False

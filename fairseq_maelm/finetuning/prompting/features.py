@@ -1,0 +1,128 @@
+"""From sentences and a prompt to sequences of tokens, cut where they are too long."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fairseq_maelm.finetuning.prompting.prompts import Prompt
+from fairseq_maelm.finetuning.prompting.template import Segment, render
+from fairseq_maelm.text.tokenizer import Tokenizer
+
+
+class LabelWords(NamedTuple):
+    """The label words of a prompt in a vocabulary.
+
+    Attributes:
+        pieces: for each label its word's tokens, one or several.
+        mask_counts: the different numbers of tokens, ascending: an example becomes one sequence for each.
+    """
+
+    pieces: tuple[tuple[int, ...], ...]
+    mask_counts: tuple[int, ...]
+
+
+def tokenize_label_words(prompt: Prompt, tokenizer: Tokenizer, several_pieces: bool = False) -> LabelWords:
+    """Look label words up in the vocabulary, each with the space before it that a word in a sentence has.
+
+    The case is the vocabulary's: an uncased one finds "yes" for "Yes".
+
+    Args:
+        prompt: with the words.
+        tokenizer: of the vocabulary.
+        several_pieces: allow words of several pieces.
+
+    Raises:
+        ValueError: if a word is not in the vocabulary, two labels have the same word, or a word is of several pieces
+            and that was not allowed.
+    """
+    pieces: dict[str, tuple[int, ...]] = {}
+    for label, word in prompt.label_words.items():
+        tokens = tuple(tokenizer.encode_part(word, starts_word=True))
+        if not tokens or tokenizer.dictionary.unk() in tokens:
+            raise ValueError(f"the label word {word!r} of {label!r} has characters that the vocabulary lacks")
+        pieces[label] = tokens
+    several = {
+        prompt.label_words[label]: " ".join(tokenizer.dictionary[token] for token in tokens)
+        for label, tokens in pieces.items()
+        if len(tokens) > 1
+    }
+    if several and not several_pieces:
+        shown = ", ".join(f"{word!r} is {spelled}" for word, spelled in several.items())
+        raise ValueError(
+            f"label words must be single pieces of the vocabulary: {shown}. Choose other words, or ask for scoring by "
+            "the mean log-probability of the pieces (--several-pieces)"
+        )
+    if len(set(pieces.values())) < len(pieces):
+        raise ValueError(
+            f"two labels have the same word in this vocabulary, so nothing tells them apart: "
+            f"{', '.join(f'{label}: {word}' for label, word in prompt.label_words.items())}"
+        )
+    counts = tuple(sorted({len(tokens) for tokens in pieces.values()}))
+    return LabelWords(tuple(pieces.values()), counts)
+
+
+class Prompter:
+    """Turns examples of a task into sequences.
+
+    Args:
+        prompt: of the task.
+        tokenizer: of the model's vocabulary.
+        several_pieces: allow label words of several pieces.
+        max_length: longest sequence in tokens, by default the prompt's.
+
+    Raises:
+        ValueError: if a label word does not fit the vocabulary.
+    """
+
+    def __init__(
+        self, prompt: Prompt, tokenizer: Tokenizer, several_pieces: bool = False, max_length: int | None = None
+    ) -> None:
+        self.prompt = prompt
+        self.tokenizer = tokenizer
+        self.words = tokenize_label_words(prompt, tokenizer, several_pieces)
+        self.max_length = prompt.max_length if max_length is None else max_length
+        self._parts = prompt.parts
+        dictionary = tokenizer.dictionary
+        self._symbols = {"cls": dictionary.bos(), "sep": dictionary.eos(), "mask": dictionary.index("<mask>")}
+
+    def encode(self, sentences: Sequence[str]) -> list[np.ndarray]:
+        """Render and tokenise one example.
+
+        Words of several pieces are predicted at as many masks, so there is one sequence for each different number of
+        pieces. Too long ones lose tokens of their sentences, always the last one of what is then the longest sentence
+        (of equally long ones the later); the template, the masks and </s> are never cut. The code of Gao et al. cuts
+        whatever stands at the end, and stops where that is the mask.
+
+        Returns:
+            <int64>[n] for each of ``words.mask_counts``.
+
+        Raises:
+            ValueError: if there are too few or many sentences, or the template alone is too long.
+        """
+        return [self._sequence(render(self._parts, sentences, masks)) for masks in self.words.mask_counts]
+
+    def _sequence(self, segments: Sequence[Segment]) -> np.ndarray:
+        tokens = [self._tokens(segment) for segment in segments]
+        limit = self.prompt.first_sentence_limit
+        sentences = [place for place, segment in enumerate(segments) if segment.kind == "sentence"]
+        kept = {
+            place: len(tokens[place]) if limit is None or segments[place].number else min(limit, len(tokens[place]))
+            for place in sentences
+        }
+        fixed = sum(len(part) for place, part in enumerate(tokens) if place not in kept)
+        if fixed >= self.max_length:
+            raise ValueError(
+                f"the template of {self.prompt.name} alone takes {fixed} tokens, which leaves no room for sentences in "
+                f"{self.max_length}: raise the maximum length"
+            )
+        while fixed + sum(kept.values()) > self.max_length:
+            longest = max(kept, key=lambda place: (kept[place], place))
+            kept[longest] -= 1
+        cut = [part[: kept[place]] if place in kept else part for place, part in enumerate(tokens)]
+        return np.array([token for part in cut for token in part], dtype=np.int64)
+
+    def _tokens(self, segment: Segment) -> list[int]:
+        if segment.kind in self._symbols:
+            return [self._symbols[segment.kind]]
+        return self.tokenizer.encode_part(segment.text, segment.starts_word)

@@ -1,0 +1,74 @@
+"""Prompts in the hands of the hub interface, which is given as an argument."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from fairseq_maelm.data.dataset import Symbols
+from fairseq_maelm.data.encoder_view import EncoderView
+from fairseq_maelm.finetuning.prompting.features import Prompter
+from fairseq_maelm.finetuning.prompting.prompts import Prompt, find_prompt
+from fairseq_maelm.finetuning.prompting.scoring import label_scores, prompt_input
+from fairseq_maelm.models.masked_tokens import predict_masks
+
+
+def find_prompter(
+    hub: Any,
+    prompt: str | Prompt | None = None,
+    label_words: Mapping[str, str] | None = None,
+    several_pieces: bool = False,
+) -> Prompter:
+    """What turns texts into prompts for a model; arguments as in ``MaelmHubInterface.classify_by_prompt``.
+
+    Raises:
+        ValueError: if the prompt is missing or wrong, or does not fit the vocabulary.
+    """
+    if prompt is None:
+        own: Prompter | None = getattr(hub.task, "prompter", None)
+        if own is None:
+            raise ValueError("the checkpoint was not fine-tuned with a prompt: give one")
+        return own
+    if isinstance(prompt, str):
+        prompt = find_prompt(prompt) if label_words is None else Prompt("prompt", prompt, dict(label_words))
+    length = min(prompt.max_length, hub.model.max_positions())
+    return Prompter(prompt, hub.tokenizer, several_pieces, length)
+
+
+def score(
+    hub: Any,
+    prompter: Prompter,
+    examples: Sequence[Sequence[np.ndarray]],
+    batch_size: int = 32,
+    progress: bool = False,
+) -> Tensor:
+    """Score labels; examples of near-equal length share a batch, so that hardly any work is done on padding.
+
+    Args:
+        hub: the interface.
+        prompter: that made the examples.
+        examples: what ``prompter.encode`` gives for each of them.
+        batch_size: examples of a batch.
+        progress: show a bar.
+
+    Returns:
+        <float32>[examples, labels] on the CPU; see ``label_scores``.
+
+    Raises:
+        ValueError: if the checkpoint's decoder is missing or autoregressive.
+    """
+    if hub.model.decoder is not None and hub.model.decoder.autoregressive:
+        raise ValueError("this model's decoder reads from left to right and cannot fill masks")
+    view: EncoderView = getattr(hub.task, "encoder_view", EncoderView())
+    symbols = Symbols(hub.dictionary.pad(), hub.model.mask_index)
+    scores = torch.empty(len(examples), len(prompter.words.pieces))
+    order = sorted(range(len(examples)), key=lambda place: max(map(len, examples[place])))
+    starts = range(0, len(order), batch_size)
+    for start in tqdm(starts, unit=" batches", disable=not progress, mininterval=1):
+        batch = order[start : start + batch_size]
+        logits = predict_masks(hub.model, prompt_input([examples[place] for place in batch], symbols, view))
+        scores[batch] = label_scores(logits, prompter.words.pieces).cpu()
+    return scores

@@ -1,0 +1,86 @@
+"""Batches of prompts for the model, and label scores from its logits."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_maelm.batch import pad_rows
+from fairseq_maelm.data.dataset import Symbols
+from fairseq_maelm.data.encoder_view import EncoderView, encoder_input_of_masks
+
+
+def prompt_input(examples: Sequence[Sequence[np.ndarray]], symbols: Symbols, view: EncoderView) -> dict[str, Any]:
+    """Collate prompts into the model's input.
+
+    With label words of C different numbers of pieces, an example has C sequences; the batch holds those of the first
+    number for all examples, then those of the second, and so on.
+
+    Args:
+        examples: for each of them C sequences <int64>[n], all with the same numbers of masks.
+        symbols: padding and <mask>.
+        view: what the encoder sees at masks.
+
+    Returns:
+        ``src_tokens``, ``src_lengths`` and ``layout`` of C times as many sequences as examples; every mask is to be
+        predicted and nothing else.
+    """
+    sequences = [example[variant] for variant in range(len(examples[0])) for example in examples]
+    lengths = np.array([len(sequence) for sequence in sequences])
+    tokens = pad_rows(sequences, lengths, symbols.pad)
+    return encoder_input_of_masks(tokens, lengths, tokens == symbols.mask, view, symbols.pad)
+
+
+def label_scores(logits: Tensor, pieces: Sequence[Sequence[int]]) -> Tensor:
+    """Score labels by their words.
+
+    A word's score is the mean log-probability of its pieces, each at its own mask in the sequence that has as many
+    masks. Where all words are single pieces, the logits themselves are returned: they differ from log-probabilities by
+    a constant of the example, which no softmax over labels sees.
+
+    Args:
+        logits: <float>[M, V] at the masks of ``prompt_input``'s batch, in order.
+        pieces: the K label words' tokens.
+
+    Returns:
+        <float32>[B, K] for the B examples.
+    """
+    counts = sorted({len(word) for word in pieces})
+    examples = len(logits) // sum(counts)
+    if counts == [1]:
+        return logits[:, [word[0] for word in pieces]].float()
+    blocks = dict(zip(counts, logits.split([examples * count for count in counts])))
+    log_probabilities = {
+        count: F.log_softmax(block.float(), dim=-1).view(examples, count, -1) for count, block in blocks.items()
+    }
+    scores = [log_probabilities[len(word)][:, range(len(word)), list(word)].mean(dim=1) for word in pieces]
+    return torch.stack(scores, dim=1)
+
+
+def prompt_loss(scores: Tensor, target: Tensor, bounds: tuple[float, float] | None) -> Tensor:
+    """The loss of prompt-based fine-tuning, summed over examples, in nats.
+
+    Classification: cross-entropy over the label words. Regression of y in [low, high]: the divergence
+    KL(q || p) of the words' probabilities p from q = (1 - t, t), t = (y - low) / (high - low). The code of Gao et al.
+    hands q itself to a loss that takes logarithms of it (their issue 45); here it is the divergence of their equation.
+
+    Args:
+        scores: <float>[B, K].
+        target: <float>[B], the class or the number.
+        bounds: of the number; None for classification.
+    """
+    log_probabilities = F.log_softmax(scores, dim=-1)
+    if bounds is None:
+        return F.nll_loss(log_probabilities, target.long(), reduction="sum")
+    upper = (target.to(log_probabilities) - bounds[0]) / (bounds[1] - bounds[0])
+    return F.kl_div(log_probabilities, torch.stack([1 - upper, upper], dim=1), reduction="sum")
+
+
+def predictions(scores: Tensor, bounds: tuple[float, float] | None) -> Tensor:
+    """What scores <float>[B, K] predict, <float>[B]: the class, or low + (high - low) p(second word)."""
+    if bounds is None:
+        return scores.argmax(dim=-1).float()
+    return bounds[0] + (bounds[1] - bounds[0]) * scores.softmax(dim=-1)[:, 1]

@@ -1,0 +1,230 @@
+"""The task of prompting: labels are the words that the model predicts at a template's mask (paper, appendix E)."""
+
+import logging
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+import numpy as np
+from fairseq.data import Dictionary
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.tasks import register_task
+from omegaconf import II, MISSING, OmegaConf, open_dict
+from tqdm import tqdm
+
+from fairseq_maelm.data.dataset import Symbols
+from fairseq_maelm.data.encoder_view import ENCODER_POSITIONS, MASKED_INPUTS, EncoderView
+from fairseq_maelm.finetuning.collected import log_collected
+from fairseq_maelm.finetuning.encoder_task import EncoderTask
+from fairseq_maelm.finetuning.prompting import criterion as prompt_criterion
+from fairseq_maelm.finetuning.prompting.dataset import PromptDataset
+from fairseq_maelm.finetuning.prompting.features import Prompter
+from fairseq_maelm.finetuning.prompting.metrics import compute_metrics
+from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, find_prompt
+from fairseq_maelm.finetuning.prompting.tables import Example, read_table
+from fairseq_maelm.models.checkpoint_reader import read_checkpoint
+from fairseq_maelm.text.dictionary import MASK, SENTENCEPIECE_MODEL, load_dictionary
+from fairseq_maelm.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["MaelmPromptTask", "MaelmPromptTaskConfig", "prompt_criterion"]
+
+_AS_PRETRAINED = "as_pretrained"
+
+
+@dataclass
+class MaelmPromptTaskConfig(FairseqDataclass):
+    """Options of the task."""
+
+    data: str = field(
+        default=MISSING,
+        metadata={"help": "folder with the checkpoint's dict.txt and sentencepiece.bpe.model, such as its data folder"},
+    )
+    prompt: str = field(
+        default=MISSING,
+        metadata={"help": "a GLUE task (CoLA, SST-2, MRPC, QQP, STS-B, MNLI, QNLI, RTE) or a .yaml or .json file"},
+    )
+    examples: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "folder with a table for each split, train.tsv and valid.tsv: sentences and label, no header"
+        },
+    )
+    several_pieces: bool = field(
+        default=False,
+        metadata={
+            "help": "allow label words of several pieces, predicted at as many masks and scored by their mean "
+            "log-probability; otherwise they are refused"
+        },
+    )
+    max_length: Optional[int] = field(
+        default=None, metadata={"help": "longest sequence; sentences are cut to it (default: the prompt's)"}
+    )
+    masked_input: ChoiceEnum([_AS_PRETRAINED, *MASKED_INPUTS]) = field(  # type: ignore[valid-type]
+        default=_AS_PRETRAINED,
+        metadata={
+            "help": "what the encoder sees at the mask; by default as in pretraining, which the checkpoint given by "
+            "--finetune-from-model tells, or nothing where there is none"
+        },
+    )
+    encoder_mask_fraction: Optional[float] = field(
+        default=None, metadata={"help": "delta of pretraining: above 0.5 the mask stays (default: the checkpoint's)"}
+    )
+    encoder_positions: ChoiceEnum([_AS_PRETRAINED, *ENCODER_POSITIONS]) = field(  # type: ignore[valid-type]
+        default=_AS_PRETRAINED, metadata={"help": "positions of the tokens that the encoder sees"}
+    )
+    finetune_from_model: Optional[str] = II("checkpoint.finetune_from_model")
+    seed: int = II("common.seed")
+
+
+def complete_view(cfg: Any) -> EncoderView:
+    """Fill in how the checkpoint was pretrained, in place.
+
+    Raises:
+        ValueError: if the options contradict one another.
+        OSError: if the checkpoint cannot be read.
+    """
+    pretraining: Any = None
+    # Only while training starts; what is stored in checkpoints holds no path.
+    if cfg.finetune_from_model:
+        pretraining = read_checkpoint(Path(cfg.finetune_from_model)).config.task
+        cfg.finetune_from_model = None
+    if str(cfg.masked_input) == _AS_PRETRAINED:
+        cfg.masked_input = str(getattr(pretraining, "masked_input", "dropped"))
+    if cfg.encoder_mask_fraction is None:
+        fraction = float(getattr(pretraining, "encoder_mask_fraction", None) or 0.0)
+        cfg.encoder_mask_fraction = fraction if str(cfg.masked_input) == "dropped" else 0.0
+    if str(cfg.encoder_positions) == _AS_PRETRAINED:
+        cfg.encoder_positions = str(getattr(pretraining, "encoder_positions", "original"))
+    return EncoderView(str(cfg.masked_input), cfg.encoder_mask_fraction, str(cfg.encoder_positions))
+
+
+def remember(cfg: Any) -> None:
+    """Put completed options into fairseq's whole configuration, which its checkpoints hold.
+
+    fairseq gives tasks a copy of their part. A checkpoint must tell its prompt and its encoder's view by itself: the
+    prompt's file and the pretraining checkpoint may be gone when it is used.
+    """
+    parent = cfg._get_parent() if OmegaConf.is_config(cfg) else None
+    stored = None if parent is None else parent.get("task")
+    if stored is not None:
+        with open_dict(stored):
+            for name in ("prompt", "masked_input", "encoder_mask_fraction", "encoder_positions", "finetune_from_model"):
+                stored[name] = cfg[name]
+
+
+@register_task("maelm_prompt", dataclass=MaelmPromptTaskConfig)
+class MaelmPromptTask(EncoderTask):
+    """Classify or score by the words at a mask, with the checkpoint's decoder and prediction head.
+
+    Args:
+        cfg: ``MaelmPromptTaskConfig``.
+        dictionary: fairseq's, with ``<mask>``.
+        prompter: of the prompt, in this vocabulary.
+        view: what the encoder sees at the mask.
+    """
+
+    # Asked for by the model: this task needs decoder and prediction head.
+    predicts_masked_tokens = True
+
+    def __init__(self, cfg: Any, dictionary: Dictionary, prompter: Prompter, view: EncoderView) -> None:
+        super().__init__(cfg, dictionary, prompter.max_length)
+        self.prompter = prompter
+        self.encoder_view = view
+
+    @classmethod
+    def setup_task(cls, cfg: Any, from_checkpoint: bool = False, **unused: Any) -> "MaelmPromptTask":
+        """Load the vocabulary and the prompt and build the task; called by fairseq."""
+        if from_checkpoint:
+            # A checkpoint holds its prompt itself; one from a stranger must not have files opened.
+            cfg.finetune_from_model = None
+            if not str(cfg.prompt).lstrip().startswith("{") and cfg.prompt not in BUILT_IN:
+                raise ValueError(f"the checkpoint does not hold its prompt, but the name {cfg.prompt[:60]!a}")
+        dictionary = load_dictionary(cfg.data)
+        path = os.path.join(cfg.data, SENTENCEPIECE_MODEL)
+        if not os.path.exists(path):
+            raise FileNotFoundError(f"there is no {SENTENCEPIECE_MODEL} in {cfg.data}: copy the checkpoint's there")
+        prompt = find_prompt(cfg.prompt)
+        cfg.prompt = prompt.to_json()
+        prompter = Prompter(prompt, Tokenizer(path, dictionary), cfg.several_pieces, cfg.max_length)
+        for label, pieces in zip(prompt.labels, prompter.words.pieces):
+            logger.info("label %s: %s", label, " ".join(dictionary[piece] for piece in pieces))
+        view = complete_view(cfg)
+        remember(cfg)
+        return cls(cfg, dictionary, prompter, view)
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build the model and check that it can fill masks."""
+        positions = getattr(cfg, "max_positions", None)
+        if positions is not None and positions < self.max_positions():
+            raise ValueError(
+                f"prompts have up to {self.max_positions()} tokens and the model has {positions} positions: give "
+                f"--max-length {positions}"
+            )
+        model = super().build_model(cfg, from_checkpoint)
+        decoder = getattr(model, "decoder", None)
+        if decoder is None and self.encoder_view.hides_all_masks:
+            raise ValueError(
+                "without a decoder nothing can predict the mask, which does not reach the encoder's output "
+                f"(--masked-input {self.encoder_view.masked_input}): use --masked-input kept"
+            )
+        if decoder is not None and decoder.autoregressive:
+            raise ValueError("this model's decoder reads from left to right and cannot fill masks")
+        return model
+
+    def load_dataset(self, split: str, **unused: Any) -> None:
+        """Read, tokenise and hold a split's table, in the order of training for "train".
+
+        Raises:
+            ValueError: if the table is wrong, or labels are missing or unknown.
+            OSError: if it cannot be read.
+        """
+        if self.cfg.examples is None:
+            raise ValueError(f"--examples is missing: the folder with {split}.tsv")
+        path = Path(self.cfg.examples) / f"{split}.tsv"
+        rows = read_table(path, self.prompter.prompt.sentences)
+        targets = np.array([self._target(row, f"{path}, line {number}") for number, row in enumerate(rows, 1)])
+        progress = tqdm(rows, desc=split, unit=" examples", mininterval=1, disable=len(rows) < 1000)
+        training = split.startswith("train")
+        self.datasets[split] = PromptDataset(
+            [self.prompter.encode(row.sentences) for row in progress],
+            targets.astype(np.float32),
+            Symbols(self.dictionary.pad(), self.dictionary.index(MASK)),
+            self.encoder_view,
+            self.cfg.seed if training else None,
+        )
+        logger.info("%s: %s examples", split, f"{len(rows):,}")
+
+    def _target(self, row: Example, place: str) -> float:
+        if row.label is None:
+            raise ValueError(f"{place} has no label")
+        try:
+            return self.prompter.prompt.target(row.label)
+        except ValueError as error:
+            raise ValueError(f"{place}: {error}") from error
+
+    def reduce_metrics(self, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
+        """Log the figures of the batches, and in validation the prompt's metrics over the whole set."""
+        super().reduce_metrics(logging_outputs, criterion)
+        if not any("predicted" in output for output in logging_outputs):
+            return
+        names = self.prompter.prompt.metrics
+
+        def compute(rows: Dict[int, Any]) -> Dict[str, float]:
+            gold, predicted = np.array(list(rows.values())).T
+            return compute_metrics(names, gold, predicted)
+
+        rows = [
+            (int(key), (gold, predicted))
+            for output in logging_outputs
+            if "predicted" in output
+            for key, gold, predicted in zip(output["ids"], output["gold"], output["predicted"])
+        ]
+        log_collected(rows, compute, names)
+
+    @property
+    def target_dictionary(self) -> Dictionary:
+        """Predictions are made over the source's vocabulary."""
+        return self.dictionary

@@ -1,0 +1,165 @@
+"""The template language of Gao et al. (2021), and rendering: sentences and a template into the segments of a sequence.
+
+A template is text with variables between asterisks, such as ``*cls**sent_0*_It_was*mask*.*sep+*``:
+
+    *cls*              <s>, first of all
+    *mask*             the place of the label word, with the space before it; exactly one
+    *sep* or *sep+*    </s> (models with segment embeddings would count up at the second; there are none here)
+    *sent_0*           the first sentence, *sent_1* the second, and so on
+    *+sent_0*          a + in front: with a space before it
+    *sentl_0*          l: its first character in lower case; u: in upper case
+    *sent-_0*          - : without its last character, the full stop of most sentences
+
+    Signs combine in this order: *+sentl-_1*. In the text between variables, "_" stands for a space.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from fairseq_maelm.text.cleaning import clean_text
+
+Kind = Literal["cls", "mask", "sep", "sentence", "text"]
+
+_SENTENCE = re.compile(r"(?P<space>\+?)sent(?P<case>[lu]?)(?P<cut>-?)_(?P<number>\d+)")
+_SPECIAL: dict[str, Kind] = {"cls": "cls", "mask": "mask", "sep": "sep", "sep+": "sep"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a template.
+
+    Attributes:
+        kind: of the part.
+        text: of a part of kind "text", with spaces in place of underscores.
+        number: of the sentence, from 0; 0 for other kinds.
+        space: whether the sentence has a space before it.
+        case: "l" or "u" to change the sentence's first character, "" to keep it.
+        cut: whether the sentence loses its last character.
+    """
+
+    kind: Kind
+    text: str = ""
+    number: int = 0
+    space: bool = False
+    case: str = ""
+    cut: bool = False
+
+
+class Segment(NamedTuple):
+    """A piece of a sequence: a special symbol, or text that is tokenised by itself.
+
+    Attributes:
+        kind: "text" is the template's own, which is never cut; "sentence" may be.
+        text: without white space at its ends; "" for special symbols.
+        starts_word: whether a space, or the start of a sequence, stands before the text.
+        number: of the sentence.
+    """
+
+    kind: Kind
+    text: str = ""
+    starts_word: bool = False
+    number: int = 0
+
+
+def parse_template(template: str) -> tuple[Part, ...]:
+    """Read a template.
+
+    Raises:
+        ValueError: says what is not in the language, with the place.
+    """
+    pieces = template.split("*")
+    if len(pieces) % 2 == 0:
+        raise ValueError(f"the template {template!r} has an asterisk without a partner: variables stand as *name*")
+    parts = []
+    for place, piece in enumerate(pieces):
+        if place % 2:
+            parts.append(_variable(piece, template))
+        elif piece:
+            parts.append(Part("text", piece.replace("_", " ")))
+    _check(parts, template)
+    return tuple(parts)
+
+
+def sentences_of(parts: Sequence[Part]) -> int:
+    """How many sentences an example has under a template."""
+    return 1 + max(part.number for part in parts if part.kind == "sentence")
+
+
+def render(parts: Sequence[Part], sentences: Sequence[str], masks: int = 1) -> list[Segment]:
+    """Put sentences into a template.
+
+    White space before a part belongs to that part, so that a text's last space is not a token of its own; the mask
+    stands for a word with its space, as <mask> does in texts for the hub interface.
+
+    Args:
+        parts: of the template.
+        sentences: of the example; cleaned here, as pretraining text is.
+        masks: how many masks stand at the place of the label word.
+
+    Raises:
+        ValueError: if there are fewer or more sentences than the template has.
+    """
+    if len(sentences) != sentences_of(parts):
+        raise ValueError(f"the template has {sentences_of(parts)} sentences and the example {len(sentences)}")
+    segments: list[Segment] = []
+    starts_word = True
+    for part in parts:
+        if part.kind in ("cls", "mask", "sep"):
+            segments += [Segment(part.kind)] * (masks if part.kind == "mask" else 1)
+            starts_word = part.kind != "mask"
+            continue
+        text = part.text if part.kind == "text" else _sentence(part, sentences[part.number])
+        starts_word = starts_word or part.space or text[:1].isspace()
+        words = " ".join(text.split())
+        if words:
+            segments.append(Segment(part.kind, words, starts_word, part.number))
+        starts_word = text[-1:].isspace() or (starts_word and not words)
+    return segments
+
+
+def spell(segments: Sequence[Segment]) -> str:
+    """The rendered prompt as text, special symbols as <s>, <mask> and </s>; for people and for ``fill_mask``."""
+    spelled = {"cls": "<s>", "mask": " <mask>", "sep": "</s>"}
+    texts = []
+    for place, segment in enumerate(segments):
+        first = place == 0 or segments[place - 1].kind in ("cls", "sep")
+        space = " " if segment.starts_word and not first else ""
+        texts.append(spelled.get(segment.kind) or space + segment.text)
+    return "".join(texts)
+
+
+def _variable(name: str, template: str) -> Part:
+    if name in _SPECIAL:
+        return Part(_SPECIAL[name])
+    match = _SENTENCE.fullmatch(name)
+    if match:
+        return Part(
+            "sentence",
+            number=int(match["number"]),
+            space=bool(match["space"]),
+            case=match["case"],
+            cut=bool(match["cut"]),
+        )
+    reason = "demonstrations are not supported" if name.startswith("label") else "see the template language"
+    raise ValueError(f"the template {template!r} has the unknown variable *{name}*: {reason}")
+
+
+def _check(parts: Sequence[Part], template: str) -> None:
+    kinds = [part.kind for part in parts]
+    if kinds.count("mask") != 1:
+        raise ValueError(f"the template {template!r} has {kinds.count('mask')} variables *mask*: it must have one")
+    if kinds[0] != "cls" or kinds.count("cls") != 1:
+        raise ValueError(f"the template {template!r} must begin with *cls*, and have it nowhere else")
+    numbers = {part.number for part in parts if part.kind == "sentence"}
+    if not numbers or numbers != set(range(max(numbers) + 1)):
+        raise ValueError(f"the template {template!r} must have *sent_0*, and number further sentences without gaps")
+
+
+def _sentence(part: Part, sentence: str) -> str:
+    text = clean_text(sentence)
+    if part.case:
+        first = text[:1].lower() if part.case == "l" else text[:1].upper()
+        text = first + text[1:]
+    return text[:-1] if part.cut else text

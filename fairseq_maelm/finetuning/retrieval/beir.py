@@ -1,0 +1,136 @@
+"""Reading data in BEIR layout (Thakur et al., 2021): corpus.jsonl, queries.jsonl and qrels/*.tsv, each line checked."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from fairseq_maelm.finetuning.retrieval.lines import check_identifier, numbered_lines, whole_number
+from fairseq_maelm.text.cleaning import clean_text
+
+HEADER = ("query-id", "corpus-id", "score")
+_JSON_LINES = (".jsonl", ".ndjson")
+
+
+class TextRecord(NamedTuple):
+    """A query or a document.
+
+    Attributes:
+        identifier: unique in its file.
+        text: cleaned; of a document with a title the title, a space and the text, as BEIR joins them.
+        place: file and line, for messages.
+    """
+
+    identifier: str
+    text: str
+    place: str
+
+
+class Judgement(NamedTuple):
+    """A line of a qrels file: how relevant a document is to a query; above zero is relevant."""
+
+    query: str
+    document: str
+    score: int
+    place: str
+
+
+def is_json_lines(path: Path) -> bool:
+    """Whether a file holds records of JSON, by its name, which may end in .gz."""
+    return (path.with_suffix("") if path.suffix == ".gz" else path).suffix.lower() in _JSON_LINES
+
+
+def read_texts(path: Path, allow_empty: bool = False) -> Iterator[TextRecord]:
+    """Yield the records of a .jsonl file with ``_id``, ``text`` and perhaps ``title``, or the lines of any other file.
+
+    Lines of plain text have their numbers, from 1, as ids; blank ones are left out.
+
+    Args:
+        path: the file; a name that ends in .gz is decompressed.
+        allow_empty: let texts be empty; their embeddings are that of ``<s></s>``.
+
+    Raises:
+        ValueError: no JSON, a missing or wrong field, an id that is there twice, an empty text; with file and line.
+        FileNotFoundError: there is no such file.
+    """
+    seen: set[str] = set()
+    json_lines = is_json_lines(path)
+    for number, line in numbered_lines(path):
+        place = f"{path}:{number}"
+        if json_lines:
+            identifier, text = _record(line, place)
+        else:
+            identifier, text = str(number), clean_text(line)
+        if identifier in seen:
+            raise ValueError(f"{place}: the id {identifier!r} has come before; ids must be unique")
+        if not text and not allow_empty:
+            raise ValueError(
+                f"{place}: the text of {identifier!r} is empty; remove it, or give --allow-empty to keep such texts"
+            )
+        seen.add(identifier)
+        yield TextRecord(identifier, text, place)
+
+
+def _record(line: str, place: str) -> tuple[str, str]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{place}: not a JSON record: {error}") from error
+    if not isinstance(record, dict) or "_id" not in record or "text" not in record:
+        raise ValueError(f"{place}: a record needs the fields '_id' and 'text'")
+    identifier = record["_id"]
+    if isinstance(identifier, bool) or not isinstance(identifier, str | int):
+        raise ValueError(f"{place}: the field '_id' holds {type(identifier).__name__}, not a string")
+    texts = [record.get("title"), record["text"]]
+    for name, text in zip(("title", "text"), texts):
+        if not isinstance(text, str) and (name == "text" or text is not None):
+            raise ValueError(f"{place}: the field {name!r} holds {type(text).__name__}, not a string")
+    joined = " ".join(text for text in texts if text)
+    try:
+        joined.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError(f"{place}: the text holds half of a surrogate pair, which is no character") from None
+    return check_identifier(str(identifier), place), clean_text(joined)
+
+
+def read_judgements(path: Path) -> Iterator[Judgement]:
+    """Yield the judgements of a qrels file: BEIR's three columns, or TREC's four; a header is passed over.
+
+    Pairs that occur again with the same score are yielded once.
+
+    Raises:
+        ValueError: a wrong number of columns, a score that is no whole number, a pair with two scores; with file and
+            line.
+        FileNotFoundError: there is no such file.
+    """
+    scores: dict[tuple[str, str], int] = {}
+    for number, line in numbered_lines(path):
+        place, cells = f"{path}:{number}", line.split()
+        if number == 1 and tuple(cell.lower() for cell in cells) == HEADER:
+            continue
+        if len(cells) == 4:
+            del cells[1]
+        if len(cells) != 3:
+            raise ValueError(
+                f"{place}: {len(cells)} columns; a line is 'query-id TAB corpus-id TAB score', or TREC's 'query 0 "
+                "document score'"
+            )
+        pair, score = (cells[0], cells[1]), whole_number(cells[2], place)
+        known = scores.get(pair)
+        if known is not None and known != score:
+            raise ValueError(f"{place}: query {pair[0]!r} and document {pair[1]!r} have the score {known} above")
+        if known is None:
+            scores[pair] = score
+            yield Judgement(*pair, score, place)
+
+
+def check_known(judgement: Judgement, queries: Mapping[str, int], documents: Mapping[str, int]) -> tuple[int, int]:
+    """Look up the rows of a judgement's query and document.
+
+    Raises:
+        ValueError: one of them is in no file.
+    """
+    for kind, identifier, rows in (("query", judgement.query, queries), ("document", judgement.document, documents)):
+        if identifier not in rows:
+            raise ValueError(f"{judgement.place}: there is no {kind} with the id {identifier!r}")
+    return queries[judgement.query], documents[judgement.document]

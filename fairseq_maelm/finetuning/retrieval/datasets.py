@@ -1,0 +1,249 @@
+"""Training pairs with their negatives, and the texts of a validation split, as fairseq's datasets."""
+
+import logging
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+import numpy as np
+import torch
+from fairseq.data import FairseqDataset
+from fairseq.data.indexed_dataset import MMapIndexedDataset, data_file_path
+
+from fairseq_maelm.batch import pad_rows
+from fairseq_maelm.finetuning.retrieval.pooling import cut
+from fairseq_maelm.finetuning.retrieval.prepared import Pairs
+
+logger = logging.getLogger(__name__)
+
+_NO_NEGATIVES = np.empty(0, dtype=np.int64)
+
+
+class Texts:
+    """Binarised queries or documents, each between <s> and </s> and cut at its end.
+
+    Args:
+        prefix: path of the .bin and .idx files without suffix.
+        begin: the symbol <s>.
+        end: the symbol </s>.
+        pad: the padding symbol.
+        max_tokens: longest sequence, <s> and </s> counted.
+    """
+
+    def __init__(self, prefix: str, begin: int, end: int, pad: int, max_tokens: int) -> None:
+        self._items, self._prefix = MMapIndexedDataset(prefix), prefix
+        self._begin, self._end, self._pad, self._max_tokens = begin, end, pad, max_tokens
+        # The files hold </s> and not <s>.
+        self.lengths = np.minimum(self._items.sizes.astype(np.int64) + 1, max_tokens)
+        self.cut = int((self._items.sizes + 1 > max_tokens).sum())
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def tokens(self, row: int) -> np.ndarray:
+        """<int64>[n] of one text."""
+        return cut(self._items[int(row)].numpy()[:-1], self._begin, self._end, self._max_tokens)
+
+    def batch(self, rows: np.ndarray) -> Dict[str, torch.Tensor]:
+        """``collate`` of the texts of some rows <int64>[B]."""
+        return self.collate([self.tokens(row) for row in rows])
+
+    def collate(self, sequences: List[np.ndarray]) -> Dict[str, torch.Tensor]:
+        """The model's input: ``src_tokens`` <int64>[B, S], padded on the right, and ``src_lengths`` <int64>[B]."""
+        lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
+        return {
+            "src_tokens": torch.from_numpy(pad_rows(sequences, lengths, self._pad)),
+            "src_lengths": torch.from_numpy(lengths),
+        }
+
+    def largest_token(self, block: int = 1 << 24) -> int:
+        """The highest symbol of the file, which tells whether it fits a dictionary."""
+        tokens = np.memmap(data_file_path(self._prefix), dtype=self._items._index.dtype, mode="r")
+        return max(int(tokens[first : first + block].max()) for first in range(0, len(tokens), block))
+
+
+class _WholeBatches(FairseqDataset):
+    """Items are indices, and the collater reads a batch at once."""
+
+    sizes: np.ndarray
+    token_counts: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> int:
+        """The index itself."""
+        return int(index)
+
+    def __getitems__(self, indices: Sequence[int]) -> Sequence[int]:
+        """The indices themselves; called by torch's loader for a batch."""
+        return indices
+
+    def num_tokens(self, index: int) -> int:
+        """Tokens that an item brings into a batch; called by fairseq for --max-tokens."""
+        return int(self.token_counts[index])
+
+    def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
+        """<int>[indices], ``num_tokens`` of many."""
+        return self.token_counts[indices]
+
+    def size(self, index: int) -> int:
+        """Tokens of the longest sequence of an item."""
+        return int(self.sizes[index])
+
+    def batch_by_size(
+        self,
+        indices: np.ndarray,
+        max_tokens: Optional[int] = None,
+        max_sentences: Optional[int] = None,
+        required_batch_size_multiple: int = 1,
+    ) -> List[np.ndarray]:
+        """Cut ordered indices into batches; called by fairseq.
+
+        Raises:
+            ValueError: if an item alone has more than ``max_tokens`` tokens.
+        """
+        most = int(self.token_counts[indices].max(initial=0))
+        if max_tokens is not None and most > max_tokens:
+            raise ValueError(
+                f"--max-tokens {max_tokens} is less than the {most} tokens of one query with its document: give at "
+                f"least --max-tokens {most}, or a smaller --tokens-per-sample"
+            )
+        return list(super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple))
+
+
+class PairDataset(_WholeBatches):
+    """Pairs of a query and a relevant document, for training; a query is in as many as it has relevant documents.
+
+    Args:
+        queries: all queries.
+        documents: the whole corpus.
+        pairs: the split.
+        negatives: row of a query -> <int64>[n] rows of its hard negatives; it may have none.
+        drawn: hard negatives drawn for a pair in each epoch, or all of them where there are fewer.
+        seed: of the draws and of the order.
+    """
+
+    def __init__(
+        self,
+        queries: Texts,
+        documents: Texts,
+        pairs: Pairs,
+        negatives: Mapping[int, np.ndarray],
+        drawn: int,
+        seed: int,
+    ) -> None:
+        self.queries, self.documents = queries, documents
+        self.negatives, self.drawn, self.seed, self.epoch = negatives, drawn, seed, 1
+        self.relevant = {int(query): rows for query, rows in zip(*pairs)}
+        counts = [len(rows) for rows in pairs.relevant]
+        # <int64>[pairs], the rows of the pairs' queries and documents.
+        self.query_rows = np.repeat(pairs.queries, counts)
+        self.document_rows = np.concatenate([*pairs.relevant, _NO_NEGATIVES]).astype(np.int64)
+        of_queries, of_documents = queries.lengths[self.query_rows], documents.lengths[self.document_rows]
+        self.sizes = np.maximum(of_queries, of_documents)
+        self.token_counts = of_queries + of_documents + drawn * int(np.ceil(documents.lengths.mean()))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw other negatives and another order from now on; called by fairseq before an epoch's batches are made."""
+        self.epoch = epoch
+
+    @property
+    def can_reuse_epoch_itr_across_epochs(self) -> bool:
+        """False: workers have copies of this object and would not hear of ``set_epoch``."""
+        return False
+
+    def ordered_indices(self) -> np.ndarray:
+        """<int64>[pairs] in a random order: documents of equal length side by side would be negatives too easy to tell
+        from others by their length alone."""
+        return np.random.default_rng([self.seed, self.epoch]).permutation(len(self))
+
+    def draw_negatives(self, index: int) -> np.ndarray:
+        """<int64>[n] rows of the pair's hard negatives in this epoch, the same in every process."""
+        available = self.negatives.get(int(self.query_rows[index]), _NO_NEGATIVES)
+        generator = np.random.default_rng([self.seed, self.epoch, index])
+        return generator.choice(available, min(self.drawn, len(available)), replace=False)
+
+    def collater(self, samples: Sequence[int]) -> Dict[str, Any]:
+        """Read and collate a batch.
+
+        Args:
+            samples: <int>[Q] indices of pairs.
+
+        Returns:
+            ``id`` <int64>[Q], ``nsentences``, ``ntokens``; ``net_input`` with the queries; ``documents`` with C
+            documents, relevant ones and hard negatives, each once; ``document_ids`` <int64>[C] their rows; ``target``
+            <int64>[Q] the row of each query's relevant document; ``positives`` <int64>[Q, P] the rows of all that are
+            known to be relevant to it, filled up with -1. Empty for no pair, which is how fairseq gives ranks equally
+            many batches.
+        """
+        if not len(samples):
+            return {}
+        indices = np.array(samples, dtype=np.int64)
+        targets = self.document_rows[indices]
+        rows = np.unique(np.concatenate([targets, *map(self.draw_negatives, indices)])).astype(np.int64)
+        positives = [self.relevant[int(query)] for query in self.query_rows[indices]]
+        net_input, documents = self.queries.batch(self.query_rows[indices]), self.documents.batch(rows)
+        return {
+            "id": torch.from_numpy(indices),
+            "nsentences": len(indices),
+            "ntokens": int(net_input["src_lengths"].sum() + documents["src_lengths"].sum()),
+            "net_input": net_input,
+            "documents": documents,
+            "document_ids": torch.from_numpy(rows),
+            "target": torch.from_numpy(targets),
+            "positives": torch.from_numpy(pad_rows(positives, np.array([len(each) for each in positives]), -1)),
+        }
+
+
+class TextDataset(_WholeBatches):
+    """The queries of a split and then all documents, each an item of its own: what validation embeds.
+
+    Args:
+        name: of the split.
+        queries: all queries.
+        documents: the whole corpus.
+        pairs: the split.
+        judgements: query -> document -> relevance, all that are judged, by their ids.
+        query_ids: <Q> ids of the split's queries.
+        document_ids: <N> ids of all documents.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        queries: Texts,
+        documents: Texts,
+        pairs: Pairs,
+        judgements: Mapping[str, Mapping[str, int]],
+        query_ids: Sequence[str],
+        document_ids: Sequence[str],
+    ) -> None:
+        self.name, self.queries, self.documents, self.pairs = name, queries, documents, pairs
+        self.judgements, self.query_ids, self.document_ids = judgements, query_ids, document_ids
+        self.sizes = np.concatenate([queries.lengths[pairs.queries], documents.lengths])
+        self.token_counts = self.sizes
+
+    def ordered_indices(self) -> np.ndarray:
+        """<int64>[texts], the longest first, so that memory that does not suffice shows at once."""
+        return np.argsort(-self.sizes, kind="stable")
+
+    def collater(self, samples: Sequence[int]) -> Dict[str, Any]:
+        """Read and collate a batch of texts.
+
+        Returns:
+            ``id`` <int64>[B], ``nsentences``, ``ntokens``, ``net_input``, and ``split``, the name. Empty for no text.
+        """
+        if not len(samples):
+            return {}
+        indices = np.array(samples, dtype=np.int64)
+        first = len(self.pairs.queries)
+        sequences = [
+            self.queries.tokens(self.pairs.queries[index]) if index < first else self.documents.tokens(index - first)
+            for index in indices
+        ]
+        return {
+            "id": torch.from_numpy(indices),
+            "nsentences": len(indices),
+            "ntokens": int(self.sizes[indices].sum()),
+            "net_input": self.documents.collate(sequences),
+            "split": self.name,
+        }

@@ -1,0 +1,92 @@
+"""Hard negatives: documents that look relevant to a training query and are not, given or mined by a search."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fairseq_maelm.finetuning.retrieval.beir import HEADER
+from fairseq_maelm.finetuning.retrieval.lines import numbered_lines
+from fairseq_maelm.finetuning.retrieval.runs import COLUMNS, read_run
+
+
+class Candidate(NamedTuple):
+    """A document given as a hard negative of a query, by their ids."""
+
+    query: str
+    document: str
+    place: str
+
+
+def read_candidates(path: Path) -> Iterator[Candidate]:
+    """Yield the pairs of a file in its order.
+
+    It holds ``query-id TAB corpus-id`` a line, with or without a header; or it is a run file, as a search over the
+    corpus writes it, whose documents are candidates in the order of their ranks.
+
+    Raises:
+        ValueError: a line is neither; with file and line.
+        FileNotFoundError: there is no such file.
+    """
+    first = next(numbered_lines(path), None)
+    if first is None:
+        raise ValueError(f"{path} is empty")
+    if len(first[1].split()) == COLUMNS:
+        for found in read_run(path):
+            yield Candidate(found.query, found.document, found.place)
+        return
+    for number, line in numbered_lines(path):
+        cells = line.split()
+        if number == 1 and tuple(cells) == HEADER[:2]:
+            continue
+        if len(cells) != 2:
+            raise ValueError(
+                f"{path}:{number}: {len(cells)} columns; hard negatives are 'query-id TAB corpus-id' a line, or the "
+                "six columns of a run file"
+            )
+        yield Candidate(cells[0], cells[1], f"{path}:{number}")
+
+
+def read_negatives(
+    path: Path, rows: Mapping[str, Mapping[str, int]], relevant: Mapping[int, np.ndarray], per_query: int
+) -> tuple[np.ndarray, dict[str, int]]:
+    """Choose hard negatives of the training queries.
+
+    Args:
+        path: see ``read_candidates``.
+        rows: "queries" and "documents" -> id -> row.
+        relevant: row of each training query -> <int64>[P] rows of its relevant documents, which are no negatives.
+        per_query: the first so many of each query are taken.
+
+    Returns:
+        <int64>[n, 2] rows of query and document, sorted by query and otherwise in the file's order; and how many
+        candidates were taken, were known to be relevant, and belong to other queries.
+
+    Raises:
+        ValueError: an id that is in no file, or ``per_query`` is not positive.
+    """
+    if per_query < 1:
+        raise ValueError(f"--negatives-per-query must be at least 1 and is {per_query}")
+    positives = {query: set(documents.tolist()) for query, documents in relevant.items()}
+    taken: dict[int, dict[int, None]] = {}
+    facts = {"taken": 0, "relevant": 0, "of_other_queries": 0}
+    for candidate in read_candidates(path):
+        query, document = _rows_of(candidate, rows)
+        own = taken.setdefault(query, {}) if query in positives else None
+        if own is None:
+            facts["of_other_queries"] += 1
+        elif document in positives[query]:
+            facts["relevant"] += 1
+        elif len(own) < per_query:
+            own[document] = None
+    pairs = [(query, document) for query in sorted(taken) for document in taken[query]]
+    facts["taken"] = len(pairs)
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2), facts
+
+
+def _rows_of(candidate: Candidate, rows: Mapping[str, Mapping[str, int]]) -> tuple[int, int]:
+    for kind, identifier in (("queries", candidate.query), ("documents", candidate.document)):
+        if identifier not in rows[kind]:
+            raise ValueError(f"{candidate.place}: the id {identifier!r} is none of the {kind}")
+    return rows["queries"][candidate.query], rows["documents"][candidate.document]

@@ -1,0 +1,228 @@
+"""From BEIR layout to the folder that the task ``maelm_retrieval`` reads."""
+
+import hashlib
+import itertools
+import logging
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.data import indexed_dataset
+from tqdm import tqdm
+
+from fairseq_maelm.files import write_json
+from fairseq_maelm.finetuning.retrieval.beir import HEADER, check_known, read_judgements, read_texts
+from fairseq_maelm.finetuning.retrieval.negatives import read_negatives
+from fairseq_maelm.finetuning.retrieval.prepared import (
+    FACTS,
+    NEGATIVES,
+    SPLITS,
+    TEXTS,
+    group_pairs,
+    group_relevant,
+    identifiers_file,
+    judgements_file,
+    qrels_file,
+    write_identifiers,
+)
+from fairseq_maelm.text.imported import TextEncoder, open_encoder, vocabulary_files
+from fairseq_maelm.text.vocabulary import UNKNOWN
+
+logger = logging.getLogger(__name__)
+
+DICTIONARY = "dict.txt"
+_SOURCES = {"documents": "corpus.jsonl", "queries": "queries.jsonl"}
+_SOURCE_SPLITS = {"train": "train", "valid": "dev", "test": "test"}
+_CHUNK = 10_000
+
+
+@dataclass(frozen=True)
+class RetrievalSettings:
+    """What ``prepare_retrieval`` does.
+
+    Attributes:
+        beir: folder with corpus.jsonl, queries.jsonl and qrels/; the two may be compressed (.gz).
+        data: folder of ``maelm prepare`` with the encoder's vocabulary.
+        output: the new folder.
+        valid_fraction: share of the training queries, in (0, 1), to hold out where there is no qrels/dev.tsv.
+        seed: decides which.
+        hard_negatives: file of pairs, or a run file; see ``read_negatives``.
+        negatives_per_query: the first so many of each query are kept.
+        allow_empty: keep empty texts.
+    """
+
+    beir: Path
+    data: Path
+    output: Path
+    valid_fraction: float | None = None
+    seed: int = 1
+    hard_negatives: Path | None = None
+    negatives_per_query: int = 50
+    allow_empty: bool = False
+
+
+def prepare_retrieval(settings: RetrievalSettings) -> dict[str, Any]:
+    """Check and binarise a retrieval task; the folder gets its name only when it is complete.
+
+    Returns:
+        the facts that are also in the folder's retrieval.json: texts, tokens, unknown tokens, and for each split its
+        queries, judgements and relevant pairs.
+
+    Raises:
+        ValueError: something in the files is not as it must be; the message says where.
+        OSError: a file is missing or cannot be written.
+    """
+    if settings.output.exists():
+        raise ValueError(f"{settings.output} exists already: name another folder, or remove it first")
+    judgements = _qrels_of(settings)
+    encoder = open_encoder(settings.data)
+    partial = settings.output.with_name(settings.output.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    (partial / "qrels").mkdir(parents=True)
+    facts: dict[str, Any] = {"seed": settings.seed, "valid_fraction": settings.valid_fraction}
+    rows = {}
+    for texts in TEXTS:
+        rows[texts], facts[texts] = _write_texts(settings, texts, partial, encoder)
+    tables = {split: _table(path, rows) for split, path in judgements.items()}
+    facts["splits"] = _write_splits(settings, _with_validation(settings, tables, rows), rows, partial)
+    if settings.hard_negatives is not None:
+        facts["negatives"] = _write_negatives(settings, rows, partial)
+    for path in vocabulary_files(settings.data):
+        shutil.copy(path, partial / path.name)
+    write_json(partial / FACTS, facts)
+    partial.rename(settings.output)
+    return facts
+
+
+def _qrels_of(settings: RetrievalSettings) -> dict[str, Path]:
+    """The qrels files that there are, by our names of the splits; checks the options that depend on them."""
+    files = {split: settings.beir / "qrels" / f"{name}.tsv" for split, name in _SOURCE_SPLITS.items()}
+    found = {split: path for split, path in files.items() if path.exists()}
+    if not found:
+        raise FileNotFoundError(f"there is none of {', '.join(map(str, files.values()))}")
+    fraction = settings.valid_fraction
+    if fraction is not None:
+        if not 0.0 < fraction < 1.0:
+            raise ValueError(f"--valid-fraction must lie between 0 and 1 and is {fraction}")
+        if "valid" in found:
+            raise ValueError(f"there is {found['valid']}: leave --valid-fraction away, or remove that file")
+        if "train" not in found:
+            raise ValueError(f"--valid-fraction holds out training queries, and there is no {files['train']}")
+    elif "valid" not in found and "train" in found:
+        logger.warning(
+            "there is no %s: training has nothing to choose its best checkpoint by. --valid-fraction 0.1 holds out "
+            "training queries",
+            files["valid"],
+        )
+    return found
+
+
+def _source(settings: RetrievalSettings, texts: str) -> Path:
+    path = settings.beir / _SOURCES[texts]
+    compressed = path.with_name(path.name + ".gz")
+    return compressed if compressed.exists() and not path.exists() else path
+
+
+def _write_texts(
+    settings: RetrievalSettings, texts: str, folder: Path, encoder: TextEncoder
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Binarise queries or documents; return the row of each id, and counts."""
+    prefix = folder / texts
+    builder = indexed_dataset.make_builder(f"{prefix}.bin", impl="mmap", vocab_size=encoder.dictionary_size)
+    rows: dict[str, int] = {}
+    counts = {"texts": 0, "tokens": 0, "unknown_tokens": 0}
+    records = read_texts(_source(settings, texts), settings.allow_empty)
+    with tqdm(desc=texts, unit=" texts", unit_scale=True, disable=None) as progress:
+        while chunk := list(itertools.islice(records, _CHUNK)):
+            for tokens in encoder.encode([record.text for record in chunk]):
+                builder.add_item(torch.from_numpy(tokens.astype("int64")))
+                counts["tokens"] += len(tokens)
+                counts["unknown_tokens"] += int((tokens == UNKNOWN).sum())
+            rows.update(zip((record.identifier for record in chunk), itertools.count(len(rows))))
+            progress.update(len(chunk))
+    if not rows:
+        raise ValueError(f"{_source(settings, texts)} holds no texts")
+    builder.finalize(f"{prefix}.idx")
+    write_identifiers(identifiers_file(folder, texts), list(rows))
+    return rows, {**counts, "texts": len(rows)}
+
+
+def _table(path: Path, rows: Mapping[str, Mapping[str, int]]) -> np.ndarray:
+    """<int64>[n, 3] query row, document row, score, sorted."""
+    lines = [(*check_known(line, rows["queries"], rows["documents"]), line.score) for line in read_judgements(path)]
+    if not any(score > 0 for _, _, score in lines):
+        raise ValueError(f"{path} holds no relevant document: scores above zero are relevant")
+    return np.array(sorted(lines), dtype=np.int64)
+
+
+def held_out(identifiers: list[str], fraction: float, seed: int) -> set[str]:
+    """Choose round(fraction * n) of n queries, at least one and not all, by a hash of seed and id: their order, and
+    other queries, do not matter for which come first."""
+    ranked = sorted(identifiers, key=lambda each: hashlib.blake2b(f"{seed} {each}".encode()).digest())
+    if len(ranked) < 2:
+        raise ValueError("--valid-fraction needs two training queries at least")
+    return set(ranked[: min(max(1, round(fraction * len(ranked))), len(ranked) - 1)])
+
+
+def _with_validation(
+    settings: RetrievalSettings, tables: dict[str, np.ndarray], rows: Mapping[str, Mapping[str, int]]
+) -> dict[str, np.ndarray]:
+    """Hold out training queries, with all their judgements, if that was asked for."""
+    if settings.valid_fraction is None:
+        if {"train", "valid"} <= tables.keys():
+            common = len(np.intersect1d(tables["train"][:, 0], tables["valid"][:, 0]))
+            if common:
+                logger.warning("%d queries are both in training and in validation", common)
+        return tables
+    identifiers = list(rows["queries"])
+    train = tables["train"]
+    chosen = held_out([identifiers[row] for row in np.unique(train[:, 0])], settings.valid_fraction, settings.seed)
+    out = np.isin(train[:, 0], [rows["queries"][identifier] for identifier in chosen])
+    return {**tables, "train": train[~out], "valid": train[out]}
+
+
+def _write_splits(
+    settings: RetrievalSettings, tables: dict[str, np.ndarray], rows: Mapping[str, Mapping[str, int]], folder: Path
+) -> dict[str, dict[str, int]]:
+    queries, documents = list(rows["queries"]), list(rows["documents"])
+    facts = {}
+    for split in SPLITS:
+        if split not in tables:
+            continue
+        table = tables[split]
+        np.save(judgements_file(folder, split), table)
+        lines = ["\t".join(HEADER)]
+        lines += [f"{queries[query]}\t{documents[document]}\t{score}" for query, document, score in table.tolist()]
+        qrels_file(folder, split).write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+        relevant = group_relevant(table).relevant
+        facts[split] = {
+            "queries": len(relevant),
+            "judgements": len(table),
+            "relevant_pairs": sum(map(len, relevant)),
+            "queries_without_relevant_document": sum(not len(each) for each in relevant),
+        }
+        if facts[split]["queries_without_relevant_document"]:
+            logger.warning(
+                "%s: %d queries have no relevant document", split, facts[split]["queries_without_relevant_document"]
+            )
+    return facts
+
+
+def _write_negatives(
+    settings: RetrievalSettings, rows: Mapping[str, Mapping[str, int]], folder: Path
+) -> dict[str, int]:
+    assert settings.hard_negatives is not None
+    train = judgements_file(folder, "train")
+    if not train.exists():
+        raise ValueError("hard negatives are for training, and there is no qrels/train.tsv")
+    pairs = group_relevant(np.load(train))
+    relevant = {int(query): documents for query, documents in zip(*pairs)}
+    negatives, facts = read_negatives(settings.hard_negatives, rows, relevant, settings.negatives_per_query)
+    if not len(negatives):
+        raise ValueError(f"{settings.hard_negatives} holds no hard negative of any training query")
+    np.save(folder / NEGATIVES, negatives)
+    return {**facts, "queries": len(group_pairs(negatives))}

@@ -1,0 +1,251 @@
+"""The task of retrieval: one encoder embeds queries and documents, and the nearest documents are found."""
+
+import logging
+import math
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+import numpy as np
+import torch
+from fairseq.data import Dictionary
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.distributed import utils as distributed_utils
+from fairseq.logging import metrics
+from fairseq.tasks import register_task
+from omegaconf import II, MISSING
+from torch import Tensor
+
+from fairseq_maelm.finetuning.encoder_task import EncoderTask
+from fairseq_maelm.finetuning.retrieval import criterion as retrieval_criterion
+from fairseq_maelm.finetuning.retrieval.datasets import PairDataset, TextDataset, Texts
+from fairseq_maelm.finetuning.retrieval.measures import load_library
+from fairseq_maelm.finetuning.retrieval.pooling import POOLINGS, SIMILARITIES, embed_states
+from fairseq_maelm.finetuning.retrieval.prepared import (
+    NEGATIVES,
+    Pairs,
+    group_pairs,
+    group_relevant,
+    identifiers_file,
+    judgements_file,
+    read_identifiers,
+)
+from fairseq_maelm.finetuning.retrieval.validation import FIGURES, EmbeddingStore, Target, figures
+from fairseq_maelm.models.checks import check_model_name
+from fairseq_maelm.text.dictionary import MASK, load_dictionary
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["MaelmRetrievalTask", "MaelmRetrievalTaskConfig", "retrieval_criterion"]
+
+_TEXTS = "_texts"
+
+
+@dataclass
+class MaelmRetrievalTaskConfig(FairseqDataclass):
+    """Options of the task. Embeddings are made later by the pooling, similarity and length of the checkpoint."""
+
+    data: str = field(default=MISSING, metadata={"help": "folder of `maelm prepare-retrieval`"})
+    pooling: ChoiceEnum(list(POOLINGS)) = field(  # type: ignore[valid-type]
+        default="mean",
+        metadata={"help": "the embedding of a text: the mean of its tokens' states, or the state of the first, <s>"},
+    )
+    similarity: ChoiceEnum(list(SIMILARITIES)) = field(  # type: ignore[valid-type]
+        default="cosine",
+        metadata={"help": "of two embeddings: their cosine (embeddings get length 1), or their dot product"},
+    )
+    tokens_per_sample: int = field(
+        default=256, metadata={"help": "longest query or document, <s> and </s> included; longer ones are cut"}
+    )
+    hard_negatives: int = field(
+        default=0, metadata={"help": "hard negatives drawn for each query in each epoch, of those in the folder"}
+    )
+    seed: int = II("common.seed")
+
+
+def check_config(cfg: Any) -> None:
+    """Refuse options that cannot make batches.
+
+    Raises:
+        ValueError: says which option is wrong and what is possible.
+    """
+    if cfg.tokens_per_sample < 3:
+        raise ValueError(f"--tokens-per-sample must be at least 3 and is {cfg.tokens_per_sample}")
+    if cfg.hard_negatives < 0:
+        raise ValueError(f"--hard-negatives must be 0 or more and is {cfg.hard_negatives}")
+
+
+@register_task("maelm_retrieval", dataclass=MaelmRetrievalTaskConfig)
+class MaelmRetrievalTask(EncoderTask):
+    """Embed queries and documents by one encoder, trained by a contrastive loss.
+
+    Validation embeds the queries of the split and the whole corpus, then searches it exactly and logs ``ndcg10``,
+    ``recall100`` and ``mrr10`` in percent; besides ``loss`` in bits and ``accuracy`` in percent of the split's pairs
+    among one another, in groups of a fixed size. Embeddings stay on the rank that computed them until the end.
+
+    Args:
+        cfg: ``MaelmRetrievalTaskConfig``.
+        dictionary: fairseq's, with ``<mask>``.
+    """
+
+    def __init__(self, cfg: Any, dictionary: Dictionary) -> None:
+        super().__init__(cfg, dictionary, cfg.tokens_per_sample)
+        check_config(cfg)
+        self._texts: Dict[str, Texts] = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        self._store = EmbeddingStore()
+        self._split: Optional[str] = None
+        self._temperature = 1.0
+        self._device = torch.device("cpu")
+        self._figures: Optional[Dict[str, float]] = None
+
+    @classmethod
+    def setup_task(cls, cfg: Any, **unused: Any) -> "MaelmRetrievalTask":
+        """Load the dictionary and build the task; called by fairseq."""
+        dictionary = load_dictionary(cfg.data)
+        logger.info("dictionary: %s symbols", f"{len(dictionary):,}")
+        return cls(cfg, dictionary)
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build the model; called by fairseq."""
+        check_model_name(cfg)
+        return super().build_model(cfg, from_checkpoint)
+
+    def embed(self, model: Any, net_input: Dict[str, Tensor]) -> Tensor:
+        """Embed a batch of texts.
+
+        Args:
+            model: through whose forward it goes, which is what wrappers for several GPUs watch.
+            net_input: ``src_tokens`` <int64>[B, S], padded on the right.
+
+        Returns:
+            <float32>[B, D].
+        """
+        states, _ = model(**net_input, features_only=True)
+        padding = net_input["src_tokens"].eq(self.dictionary.pad())
+        return embed_states(states, padding, str(self.cfg.pooling), str(self.cfg.similarity))
+
+    def load_dataset(self, split: str, combine: bool = False, **unused: Any) -> None:
+        """Open a split: its pairs for training, otherwise its queries and the whole corpus."""
+        folder = Path(self.cfg.data)
+        path = judgements_file(folder, split)
+        if not path.exists():
+            known = ", ".join(sorted(each.name.split(".")[0] for each in folder.glob("*.judgements.npy"))) or "none"
+            raise FileNotFoundError(
+                f"there is no split {split!r} in {folder} (it has: {known}): give a folder of `maelm prepare-retrieval`"
+                + (", perhaps with --valid-fraction" if split == "valid" else "")
+            )
+        judgements = np.load(path)
+        pairs = group_relevant(judgements)
+        queries, documents = self._open("queries"), self._open("documents")
+        if split == "train":
+            self.datasets[split] = PairDataset(
+                queries, documents, pairs, self._negatives(folder), self.cfg.hard_negatives, self.cfg.seed
+            )
+        else:
+            self.datasets[split] = self._validation(split, queries, documents, pairs, judgements)
+        logger.info("%s: %s items", split, f"{len(self.datasets[split]):,}")
+
+    def _open(self, name: str) -> Texts:
+        if name not in self._texts:
+            special = (self.dictionary.bos(), self.dictionary.eos(), self.dictionary.pad())
+            texts = Texts(os.path.join(self.cfg.data, name), *special, self.cfg.tokens_per_sample)
+            symbols = self.dictionary.index(MASK)
+            if (largest := texts.largest_token()) >= symbols:
+                raise ValueError(
+                    f"{self.cfg.data}/{name}.bin holds token {largest}, but dict.txt has only {symbols} symbols: the "
+                    "texts were binarised with another dictionary"
+                )
+            logger.info(
+                "%s: %s texts, %.1f %% of them cut to %d tokens",
+                name,
+                f"{len(texts):,}",
+                100 * texts.cut / len(texts),
+                self.cfg.tokens_per_sample,
+            )
+            self._texts[name] = texts
+        return self._texts[name]
+
+    def _negatives(self, folder: Path) -> Dict[int, np.ndarray]:
+        if not self.cfg.hard_negatives:
+            return {}
+        if not (folder / NEGATIVES).exists():
+            raise FileNotFoundError(
+                f"--hard-negatives {self.cfg.hard_negatives} needs {folder / NEGATIVES}: prepare the folder by `maelm "
+                "prepare-retrieval --hard-negatives FILE`"
+            )
+        return group_pairs(np.load(folder / NEGATIVES))
+
+    def _validation(
+        self, split: str, queries: Texts, documents: Texts, pairs: Pairs, judgements: np.ndarray
+    ) -> TextDataset:
+        load_library()  # Missing, it would be missed after the first epoch.
+        folder = Path(self.cfg.data)
+        names, document_ids = (read_identifiers(identifiers_file(folder, each)) for each in ("queries", "documents"))
+        graded: Dict[str, Dict[str, int]] = {}
+        for query, document, score in judgements.tolist():
+            graded.setdefault(names[query], {})[document_ids[document]] = score
+        query_ids = [names[query] for query in pairs.queries]
+        return TextDataset(split, queries, documents, pairs, graded, query_ids, document_ids)
+
+    def train_step(
+        self,
+        sample: Dict[str, Any],
+        model: Any,
+        criterion: Any,
+        optimizer: Any,
+        update_num: int,
+        ignore_grad: bool = False,
+    ) -> Any:
+        """Train on a batch; one whose gradient is ignored says so to the criterion."""
+        sample = {**sample, "ignored": ignore_grad}
+        return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
+
+    def begin_valid_epoch(self, epoch: int, model: Any) -> None:
+        """Forget an earlier validation; called by fairseq."""
+        self._forget()
+
+    def collect(self, sample: Dict[str, Any], embeddings: Tensor, temperature: float) -> None:
+        """Keep what a batch of validation gave.
+
+        Args:
+            sample: of ``TextDataset``.
+            embeddings: <float32>[B, D].
+            temperature: of the loss.
+        """
+        if self._split != sample["split"]:
+            self._forget()
+            self._split = sample["split"]
+        self._temperature, self._device = temperature, embeddings.device
+        self._store.add(sample["id"], embeddings)
+
+    def reduce_metrics(self, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
+        """Log the figures of training, or those of a validation split once all its texts are embedded."""
+        if not any("texts" in output for output in logging_outputs):
+            super().reduce_metrics(logging_outputs, criterion)
+            return
+        metrics.log_scalar_sum(_TEXTS, sum(output.get("texts", 0) for output in logging_outputs))
+        for name in FIGURES:
+            metrics.log_derived(name, self._figure(name))
+
+    def _figure(self, name: str) -> Any:
+        def value(meters: Any) -> float:
+            dataset = self.datasets[self._split]
+            # The ranks know by this sum, which is the same on all of them, that the last batch is through.
+            if int(meters[_TEXTS].sum) != len(dataset):
+                return math.nan
+            return self._measure(dataset)[name]
+
+        return value
+
+    def _measure(self, dataset: TextDataset) -> Dict[str, float]:
+        if self._figures is None:
+            target = Target(
+                dataset.pairs.relevant, dataset.judgements, dataset.query_ids, dataset.document_ids, self._temperature
+            )
+            group = distributed_utils.get_data_parallel_group()
+            self._figures = figures(*self._store.take(), target, self._device, group)
+        return self._figures

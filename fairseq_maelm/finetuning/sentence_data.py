@@ -1,0 +1,129 @@
+"""The folder that fairseq's task sentence_prediction reads.
+
+FOLDER/input0/{train,valid,...}.{bin,idx}  dict.txt  sentencepiece.bpe.model
+FOLDER/input1/...                                     of pairs
+FOLDER/label/{train,valid,...}.{bin,idx}  dict.txt    classes, in the order of the dictionary; or
+FOLDER/label/{train,valid,...}.label                  numbers, one a line
+"""
+
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, List, Optional
+
+import numpy as np
+import torch
+from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import MMapIndexedDataset, make_builder
+from numpy.typing import NDArray
+
+from fairseq_maelm.files import CorpusError
+from fairseq_maelm.text.imported import vocabulary_files
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
+
+
+def label_dictionary(labels: Iterable[str]) -> Dictionary:
+    """Make the dictionary of labels, which are classes in the given order.
+
+    Raises:
+        CorpusError: a label is spelled like one of fairseq's special symbols.
+    """
+    dictionary = Dictionary()
+    for label in labels:
+        if label in dictionary:
+            raise CorpusError(f"the label {label!r} is spelled like one of fairseq's special symbols: rename it")
+        dictionary.add_symbol(label)
+    return dictionary
+
+
+def copy_vocabulary(data: Path, folder: Path, sentences: int) -> None:
+    """Copy the vocabulary of a prepared data folder to where fairseq and the hub interface look for it."""
+    for number in range(sentences):
+        shutil.copyfile(data / DICTIONARY_FILE, folder / f"input{number}" / DICTIONARY_FILE)
+    for path in vocabulary_files(data):
+        shutil.copyfile(path, folder / "input0" / path.name)
+
+
+def example_lengths(folder: Path, split: str) -> NDArray[np.int64]:
+    """Tokens of each example of a split, with those that the task puts around sentences.
+
+    Returns:
+        <int64>[n]: of ``<s> a </s>`` or ``<s> a </s> </s> b </s>``.
+    """
+    lengths: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+    for prefix in (folder / f"input{number}" / split for number in range(2)):
+        if prefix.with_suffix(".idx").is_file():
+            # By a name: without one the file is closed, and its sizes with it, before they are read.
+            dataset = MMapIndexedDataset(str(prefix))
+            # The end symbols are stored; one more symbol stands in front of each sentence.
+            own = np.array(dataset.sizes, dtype=np.int64) + 1
+            lengths = lengths + own if len(lengths) else own
+    return lengths
+
+
+class SplitWriter:
+    """Writes one split.
+
+    Args:
+        folder: of the task.
+        split: "train", "valid", "test" and such with a number behind them.
+        sentences: of an example, 1 or 2.
+        dictionary_size: symbols of the dictionary without <mask>, which decides how tokens are stored.
+        labels: the classes, or None for numbers.
+        labelled: whether the split has labels; test sets may lack them.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        split: str,
+        sentences: int,
+        dictionary_size: int,
+        labels: Optional[Dictionary],
+        labelled: bool = True,
+    ) -> None:
+        self._folder, self._split = folder, split
+        self._labels, self._labelled = labels, labelled
+        names = [f"input{number}" for number in range(sentences)]
+        self._builders = {name: self._builder(name, dictionary_size) for name in names}
+        self._inputs = list(self._builders.values())
+        if labelled and labels is not None:
+            self._builders["label"] = self._builder("label", len(labels))
+        self._numbers: list[str] = []
+
+    def _builder(self, name: str, symbols: int) -> Any:
+        (self._folder / name).mkdir(exist_ok=True)
+        return make_builder(f"{self._folder / name / self._split}.bin", impl="mmap", vocab_size=symbols)
+
+    def add(self, sentences: Sequence[NDArray[np.unsignedinteger]], label: Optional[str]) -> None:
+        """Store an example.
+
+        Args:
+            sentences: <uint16 or uint32>[tokens] each, with </s> at the end.
+            label: one of the classes, or a number as text that ``float`` reads; None where the split has no labels.
+        """
+        for builder, tokens in zip(self._inputs, sentences, strict=True):
+            builder.add_item(torch.from_numpy(tokens.astype("int64")))
+        if self._labelled and label is not None:
+            if self._labels is None:
+                self._numbers.append(label)
+            else:
+                self._builders["label"].add_item(torch.tensor([self._labels.index(label), self._labels.eos()]))
+
+    def close(self) -> None:
+        """Write what belongs at the end."""
+        for name, builder in self._builders.items():
+            builder.finalize(f"{self._folder / name / self._split}.idx")
+        if self._labelled and self._labels is None:
+            (self._folder / "label").mkdir(exist_ok=True)
+            lines = "".join(f"{number}\n" for number in self._numbers)
+            (self._folder / "label" / f"{self._split}.label").write_text(lines, encoding="ascii")
+
+
+def class_names(dictionary: Any) -> List[str]:
+    """The labels of a fairseq dictionary in the order of their classes, which begin after the special symbols.
+
+    fairseq appends <mask> to it, and its preprocessing fills dictionaries up with made-up words.
+    """
+    labels = dictionary.symbols[dictionary.nspecial :]
+    return [label for label in labels if label != "<mask>" and not label.startswith("madeupword")]

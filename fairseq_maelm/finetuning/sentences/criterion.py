@@ -1,0 +1,172 @@
+"""The loss of fairseq's task sentence_prediction, with figures of the whole validation set.
+
+The criterion of fairseq itself averages what is no mean, mixes up ranks and reads labels as numbers. This one keeps
+every prediction by its example until validation ends.
+"""
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+
+import numpy as np
+import torch.nn.functional as F
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
+from torch import Tensor
+
+from fairseq_maelm.finetuning.collected import log_collected
+from fairseq_maelm.finetuning.sentence_data import class_names, example_lengths
+from fairseq_maelm.finetuning.sentence_metrics import classification_figures, regression_figures
+
+# Labels that F1 is of unless an option says otherwise: those of GLUE's tasks that are scored by it.
+_POSITIVE_LABELS = ("1", "entailment")
+
+
+@dataclass
+class MaelmSentencePredictionConfig(FairseqDataclass):
+    """Options; fairseq's task reads the first two of them as well."""
+
+    classification_head_name: str = field(
+        default="sentence_classification_head", metadata={"help": "name of the classification head"}
+    )
+    regression_target: bool = field(default=False, metadata={"help": "predict one number instead of a class"})
+    positive_label: str = field(
+        default="",
+        metadata={"help": "of two labels, the one that F1 is of; by default 1 or entailment if it is among them"},
+    )
+
+
+@register_criterion("maelm_sentence_prediction", dataclass=MaelmSentencePredictionConfig)
+class MaelmSentencePredictionCriterion(FairseqCriterion):
+    """Cross-entropy of classes, or the squared error of one number.
+
+    Logged: ``loss``, in bits an example or as mean squared error; ``accuracy`` of classes. In validation also, of the
+    whole set: ``mcc``, ``f1`` of the positive one of two labels, or ``pearson`` and ``spearman`` of numbers, all in
+    percent.
+
+    Raises:
+        ValueError: the task's number of classes is not that of its labels, the positive label is none of them, or
+            training examples are too long, which fairseq would leave out with no more than a warning.
+    """
+
+    def __init__(self, cfg: MaelmSentencePredictionConfig, task: Any) -> None:
+        super().__init__(task)
+        _refuse_skipped_examples(task.cfg)
+        self.head = cfg.classification_head_name
+        self.regression = cfg.regression_target
+        self.positive: Optional[int] = None
+        if self.regression:
+            if task.cfg.num_classes != 1:
+                raise ValueError(f"regression predicts one number: --num-classes is {task.cfg.num_classes}, not 1")
+            return
+        labels = class_names(task.label_dictionary)
+        if len(labels) != task.cfg.num_classes:
+            raise ValueError(
+                f"the data have {len(labels)} labels ({', '.join(labels[:10])}) and --num-classes is "
+                f"{task.cfg.num_classes}"
+            )
+        self.positive = _positive_class(labels, cfg.positive_label)
+
+    def forward(self, model: Any, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, int, Dict[str, Any]]:
+        """Compute the loss of one batch of B examples.
+
+        Returns:
+            the loss summed over the batch, in nats or as squared errors; B; and what is logged.
+        """
+        if "target" not in sample:
+            raise ValueError("this split has no labels: it can be predicted by `maelm predict-glue`, and not validated")
+        scores, _ = model(**sample["net_input"], features_only=True, classification_head_name=self.head)
+        target = sample["target"].view(-1)
+        scores = scores.float()
+        if self.regression:
+            predictions = scores.view(-1)
+            loss = F.mse_loss(predictions, target.float(), reduction="sum")
+        else:
+            predictions = scores.argmax(dim=-1)
+            loss = F.cross_entropy(scores, target, reduction="sum")
+        output: Dict[str, Any] = {
+            "loss": loss.detach(),
+            "sample_size": len(target),
+            "ntokens": sample["ntokens"],
+            "nsentences": len(target),
+            "regression": self.regression,
+        }
+        if not self.regression:
+            output["ncorrect"] = (predictions == target).sum()
+        if not model.training:
+            output["positive"] = self.positive
+            output["ids"] = sample["id"].cpu().numpy().astype(np.int32)
+            output["predictions"] = _compact(predictions)
+            output["targets"] = _compact(target)
+        return loss, len(target), output
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
+        """Log the figures of all batches and ranks."""
+        examples = sum(output["sample_size"] for output in logging_outputs)
+        if not examples:
+            return
+        regression = any(output["regression"] for output in logging_outputs)
+        loss = sum(float(output["loss"]) for output in logging_outputs) / examples
+        metrics.log_scalar("loss", loss if regression else loss / math.log(2), examples, round=4)
+        validated = [output for output in logging_outputs if "ids" in output]
+        if validated:
+            positive = validated[0]["positive"]
+            names = figure_names(regression, positive)
+            log_collected(_rows(validated), lambda rows: _figures(rows, regression, positive), names)
+        elif not regression:
+            correct = sum(int(output["ncorrect"]) for output in logging_outputs)
+            metrics.log_scalar("accuracy", 100.0 * correct / examples, examples, round=2)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        """Predictions are no sums."""
+        return False
+
+
+def _refuse_skipped_examples(task_config: Any) -> None:
+    if str(task_config.shorten_method) != "none":
+        return
+    lengths = example_lengths(Path(task_config.data), "train")
+    too_long = int((lengths > task_config.max_positions).sum())
+    if too_long:
+        raise ValueError(
+            f"{too_long:,} training examples of {task_config.data} are longer than the {task_config.max_positions} "
+            f"positions of the model (the longest has {lengths.max()}) and would be left out: prepare the data with "
+            f"--max-positions {task_config.max_positions}, or give --shorten-method truncate"
+        )
+
+
+def figure_names(regression: bool, positive: Optional[int]) -> List[str]:
+    """Names of the figures of a validation set."""
+    if regression:
+        return ["pearson", "spearman"]
+    return ["accuracy", "mcc"] + (["f1"] if positive is not None else [])
+
+
+def _positive_class(labels: List[str], wanted: str) -> Optional[int]:
+    if wanted and (len(labels) != 2 or wanted not in labels):
+        raise ValueError(f"--positive-label {wanted} is not one of two labels: the data have {', '.join(labels)}")
+    candidates = (wanted,) if wanted else _POSITIVE_LABELS
+    return next((labels.index(label) for label in candidates if label in labels and len(labels) == 2), None)
+
+
+def _compact(values: Tensor) -> np.ndarray:
+    """fairseq limits how much a batch may send to the other ranks, so numbers go in 4 bytes each."""
+    array = values.detach().cpu().numpy()
+    return array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
+
+
+def _rows(outputs: List[Dict[str, Any]]) -> Iterator[Tuple[int, Tuple[float, float]]]:
+    for output in outputs:
+        pairs = zip(output["predictions"].tolist(), output["targets"].tolist())
+        yield from zip(output["ids"].tolist(), pairs)
+
+
+def _figures(rows: Mapping[int, Tuple[float, float]], regression: bool, positive: Optional[int]) -> Dict[str, float]:
+    predictions, targets = np.array([rows[key] for key in sorted(rows)]).T
+    if regression:
+        return regression_figures(predictions, targets)
+    return classification_figures(predictions, targets, positive)

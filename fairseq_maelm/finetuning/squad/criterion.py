@@ -1,0 +1,80 @@
+"""The loss of SQuAD, and in validation the answer that each window proposes."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Dict, List, Tuple
+
+import torch
+import torch.nn.functional as F
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
+from torch import Tensor
+
+from fairseq_maelm.finetuning.squad.dataset import NO_TARGET
+from fairseq_maelm.finetuning.squad.spans import best_spans, window_rows
+
+SPAN_HEAD = "span_head"
+
+
+@dataclass
+class SquadCriterionConfig(FairseqDataclass):
+    """No options. Without this class fairseq would store the whole command line in checkpoints in its place."""
+
+
+@register_criterion("maelm_squad", dataclass=SquadCriterionConfig)
+class SquadCriterion(FairseqCriterion):
+    """Cross-entropy of the answer's first and of its last token, half of each, summed over windows.
+
+    Only ``<s>``, which stands for no answer, and tokens of the context compete. Logged: ``loss`` in bits a window, and
+    ``span_accuracy``, the percentage of windows whose first and last token both score highest. The figures of answers
+    are the task's: it knows the texts.
+    """
+
+    def forward(self, model: Any, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, int, Dict[str, Any]]:
+        """Compute the loss of B windows.
+
+        Returns:
+            the loss in nats, summed over windows that have a target; their number, by which fairseq divides the
+            gradient; and what to log. In validation that holds for every window its best answer (``WINDOW_DTYPE``).
+        """
+        logits, _ = model(**sample["net_input"], classification_head_name=SPAN_HEAD)
+        allowed = sample["context_mask"].clone()
+        allowed[:, 0] = True
+        scores = logits.float().masked_fill(~allowed[..., None], -torch.inf)
+        target = sample["target"]
+        losses = [
+            F.cross_entropy(scores[..., side], target[:, side], ignore_index=NO_TARGET, reduction="sum")
+            for side in (0, 1)
+        ]
+        loss = 0.5 * (losses[0] + losses[1])
+        sample_size = int((target[:, 0] != NO_TARGET).sum())
+        logging_output: Dict[str, Any] = {
+            "loss": float(loss.detach()),
+            "sample_size": sample_size,
+            "ntokens": sample["ntokens"],
+            "nsentences": sample["nsentences"],
+            "ncorrect": int((scores.argmax(dim=1) == target).all(dim=1).sum()),
+        }
+        if not model.training:
+            spans = best_spans(logits, sample["context_mask"], sample["start_mask"], self.task.decoding, kept=1)
+            logging_output["split"] = sample["split"]
+            logging_output["windows"] = window_rows(spans, sample["id"], sample["shift"])
+        return loss, sample_size, logging_output
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
+        """Add the sums of all batches and ranks and log them."""
+
+        def total(name: str) -> Any:
+            return sum(output.get(name, 0) for output in logging_outputs)
+
+        # A batch in which no window has a target says nothing about the loss.
+        if size := total("sample_size"):
+            metrics.log_scalar("loss", total("loss") / size / math.log(2), size, round=3)
+            metrics.log_scalar("span_accuracy", 100.0 * total("ncorrect") / size, size, round=2)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        """False: in validation they hold the answers of windows."""
+        return False

@@ -1,0 +1,129 @@
+"""The prepared folder: contexts and questions as tokens, with the offsets that lead back to the text.
+
+Nothing in it depends on the length of sequences or on the stride: windows are cut when the data are loaded, which takes
+a moment. Beside ``dict.txt`` and ``sentencepiece.bpe.model`` each split has two files: ``SPLIT.npz`` with all that
+training needs, and ``SPLIT.json`` with the texts, which only scoring and predicting read.
+"""
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairseq_maelm.files import atomic_file, write_bytes
+from fairseq_maelm.finetuning.squad.scoring import Gold, gold_of
+
+# In place of an answer's first and last piece.
+NO_ANSWER = -1
+NOT_LOCATED = -2
+
+
+class Texts:
+    """The texts of a split of Q questions about C contexts.
+
+    Args:
+        version: "1.1" or "2.0".
+        contexts: C texts.
+        identities: Q ids.
+        answers: the right answers of each of Q questions, or None where they are unknown.
+    """
+
+    def __init__(
+        self, version: str, contexts: list[str], identities: list[str], answers: list[list[str]] | None
+    ) -> None:
+        self.version = version
+        self.contexts = contexts
+        self.identities = identities
+        self.answers = answers
+        self._golds: dict[str, list[Gold]] = {}
+
+    def golds_of(self, version: str) -> list[Gold]:
+        """What each question expects by the rules of a version; nothing where answers are unknown."""
+        if version not in self._golds:
+            self._golds[version] = [gold_of(answers, version) for answers in self.answers or []]
+        return self._golds[version]
+
+
+class PreparedSplit:
+    """Q questions about C contexts as tokens.
+
+    Args:
+        arrays: ``context_tokens`` <uint16 or int32>[pieces of all contexts], ``context_begin`` and ``context_end``
+            <int32>[pieces of all contexts] (see ``AlignedTokens``), ``context_start`` <int64>[C + 1] the first piece of
+            each; ``question_tokens``, ``question_start`` <int64>[Q + 1]; ``question_context`` <int32>[Q]; ``answers``
+            <int32>[Q, 2] first and last piece (inclusive) of the first right answer in its context, or twice
+            ``NO_ANSWER`` or ``NOT_LOCATED``.
+        texts: of the split, or where to read them.
+    """
+
+    def __init__(self, arrays: dict[str, NDArray[Any]], texts: Texts | Path) -> None:
+        self.arrays = arrays
+        self.context_start = arrays["context_start"]
+        self.question_start = arrays["question_start"]
+        self.question_context = arrays["question_context"]
+        self.answers = arrays["answers"]
+        self._texts = texts
+
+    @property
+    def texts(self) -> Texts:
+        """The texts, read when they are first asked for."""
+        if isinstance(self._texts, Path):
+            self._texts = Texts(**json.loads(self._texts.read_bytes()))
+        return self._texts
+
+    def __len__(self) -> int:
+        return len(self.question_context)
+
+    def question(self, number: int) -> NDArray[Any]:
+        """Tokens <int>[n] of a question."""
+        return self.arrays["question_tokens"][self.question_start[number] : self.question_start[number + 1]]
+
+    def context(self, number: int, name: str) -> NDArray[Any]:
+        """``tokens``, ``begin`` or ``end`` <int>[pieces] of a context."""
+        return self.arrays[f"context_{name}"][self.context_start[number] : self.context_start[number + 1]]
+
+    @cached_property
+    def question_lengths(self) -> NDArray[np.int64]:
+        """<int64>[Q] tokens of each question."""
+        return np.diff(self.question_start)
+
+    @cached_property
+    def context_lengths(self) -> NDArray[np.int64]:
+        """<int64>[Q] pieces of each question's context."""
+        return np.diff(self.context_start)[self.question_context]
+
+    def characters(self, question: int, first: int, last: int) -> tuple[int, int]:
+        """The characters of its context, from and to, for which pieces ``first`` to ``last`` (inclusive) stand."""
+        start = self.context_start[self.question_context[question]]
+        return int(self.arrays["context_begin"][start + first]), int(self.arrays["context_end"][start + last])
+
+    def answer_text(self, question: int, first: int, last: int) -> str:
+        """The substring of its context for which pieces ``first`` to ``last`` (inclusive) stand."""
+        begin, end = self.characters(question, first, last)
+        return self.texts.contexts[self.question_context[question]][begin:end]
+
+    def save(self, folder: Path, split: str) -> None:
+        """Write ``SPLIT.npz`` and ``SPLIT.json``."""
+        with atomic_file(folder / f"{split}.npz") as stream:
+            np.savez(stream, **self.arrays)  # type: ignore[arg-type]
+        names = ("version", "contexts", "identities", "answers")
+        content = json.dumps({name: getattr(self.texts, name) for name in names})
+        write_bytes(folder / f"{split}.json", content.encode("ascii"))
+
+
+def load_split(folder: Path | str, split: str) -> PreparedSplit:
+    """Open a split of a prepared folder.
+
+    Raises:
+        FileNotFoundError: if the folder has no such split.
+    """
+    path = Path(folder) / f"{split}.npz"
+    if not path.exists():
+        raise FileNotFoundError(
+            f"there is no {path}: give the folder that `maelm prepare-squad` wrote, and the name of one of its splits"
+        )
+    with np.load(path) as arrays:
+        return PreparedSplit(dict(arrays), path.with_suffix(".json"))

@@ -1,0 +1,130 @@
+"""The sub-command ``maelm score-squad``."""
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fairseq_maelm.files import write_bytes
+from fairseq_maelm.finetuning.squad.reading import read_squad
+from fairseq_maelm.finetuning.squad.scoring import (
+    BEST_SPANS,
+    LOGIT_THRESHOLD,
+    NULL_ODDS,
+    OFFICIAL_THRESHOLD,
+    score_predictions,
+)
+
+logger = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments of ``maelm score-squad``, with the official script's names where it has the same."""
+    parser.description = (
+        "Scores predictions as the official evaluation of SQuAD 1.1 and 2.0 does, and writes the figures as JSON (in "
+        "percent). With the odds of no answer it also looks for the threshold that is best."
+    )
+    parser.add_argument("data", type=Path, metavar="DATA_JSON", help="the questions with their answers")
+    parser.add_argument("predictions", type=Path, metavar="PREDICTIONS_JSON", help="an object: id -> text")
+    parser.add_argument(
+        "--na-prob-file",
+        type=Path,
+        metavar="JSON",
+        help="an object: id -> probability or log-odds of no answer; with null_odds.json of `maelm predict-squad` give "
+        "best_spans.json",
+    )
+    parser.add_argument(
+        "--na-prob-thresh",
+        type=float,
+        metavar="T",
+        help="odds above this mean no answer (1.0 for probabilities, as in the official script; 0 for log-odds, as in "
+        "`maelm predict-squad`)",
+    )
+    parser.add_argument("--out-file", type=Path, metavar="JSON", help="write the figures here instead")
+    parser.add_argument(
+        "--version", choices=("auto", "1.1", "2.0"), default="auto", help="by whose rules (that of the data)"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    """Scores, and writes the figures to standard output or a file.
+
+    Raises:
+        ValueError: if a file is not as it must be.
+    """
+    source = read_squad(args.data)
+    if not source.has_answers:
+        raise ValueError(f"{args.data} has no answers to score with")
+    version = source.version if args.version == "auto" else args.version
+    answers = {each.identity: [answer.text for answer in each.answers] for each in source.questions}
+    odds = None if args.na_prob_file is None else read_object(args.na_prob_file, (int, float), "numbers")
+    if odds is not None and version == "1.1":
+        raise ValueError("version 1.1 knows no questions without answer: leave --na-prob-file out")
+    predictions = read_object(args.predictions, str, "texts")
+    threshold = OFFICIAL_THRESHOLD
+    if odds is not None:
+        empty = sum(not text for text in predictions.values())
+        threshold = threshold_of(args.na_prob_file, odds.values(), args.na_prob_thresh, args.predictions, empty)
+    figures = score_predictions(answers, version, predictions, odds, threshold, logger.warning)
+    content = json.dumps(figures, indent=2) + "\n"
+    if args.out_file is None:
+        sys.stdout.write(content)
+    else:
+        write_bytes(args.out_file, content.encode("ascii"))
+
+
+def threshold_of(file: Path, odds: Iterable[float], given: float | None, predictions: Path, empty: int) -> float:
+    """The threshold of the odds of no answer, after a check that everything belongs together.
+
+    Log-odds are told from probabilities by a value outside of 0 to 1, or by the name that ``maelm predict-squad`` gives
+    them: few and small ones could pass for probabilities.
+
+    Args:
+        file: with the odds.
+        odds: its values.
+        given: the threshold asked for.
+        predictions: file of the predictions.
+        empty: how many of them are no answer already.
+
+    Raises:
+        ValueError: the threshold is in logits and the odds are probabilities, or log-odds come with predictions for
+            which another threshold has decided, and none is given.
+    """
+    logits = file.name == NULL_ODDS or not all(0.0 <= value <= 1.0 for value in odds)
+    if not logits:
+        if given is not None and not 0.0 <= given <= 1.0:
+            raise ValueError(
+                f"--na-prob-thresh {given:g} is in logits, and {file} holds probabilities: give one from 0 to 1"
+            )
+        return OFFICIAL_THRESHOLD if given is None else given
+    if empty and given is None:
+        raise ValueError(
+            f"{predictions} has {empty} empty texts, so no answer is decided in it: score it without --na-prob-file, "
+            f"or give the log-odds of {file} with predictions that are never empty ({BEST_SPANS} of predict-squad)"
+        )
+    if empty:
+        logger.warning("%s has %d empty texts: best_exact and best_f1 cannot fill them", predictions, empty)
+    threshold = LOGIT_THRESHOLD if given is None else given
+    logger.info("%s holds log-odds: no answer where they exceed %g", file, threshold)
+    return threshold
+
+
+def read_object(path: Path, kind: Any, what: str) -> dict[str, Any]:
+    """Read a JSON object whose values are all of one kind.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds no object of ids and {what}")
+    for identity, value in content.items():
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise ValueError(f"{path} has no {what[:-1]} for {identity!r} but {value!r}")
+    return content

@@ -1,0 +1,188 @@
+"""The task SQuAD: answers are spans of a context, or there is none."""
+
+import logging
+import math
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional
+
+import numpy as np
+from fairseq.data import Dictionary
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.tasks import register_task
+from omegaconf import II, MISSING
+
+from fairseq_maelm.finetuning.collected import log_collected
+from fairseq_maelm.finetuning.encoder_task import EncoderTask
+from fairseq_maelm.finetuning.squad import criterion as squad_criterion
+from fairseq_maelm.finetuning.squad.criterion import SPAN_HEAD
+from fairseq_maelm.finetuning.squad.dataset import Format, SquadDataset
+from fairseq_maelm.finetuning.squad.prepared import PreparedSplit, load_split
+from fairseq_maelm.finetuning.squad.scoring import (
+    LOGIT_THRESHOLD,
+    Gold,
+    figure_names,
+    raw_scores,
+    squad1_figures,
+    squad2_figures,
+)
+from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE, Decoding, QuestionSpans, best_of_questions
+from fairseq_maelm.finetuning.squad.windows import SPECIAL_TOKENS
+from fairseq_maelm.models.checks import check_model_name
+from fairseq_maelm.models.maelm import MaelmModel
+from fairseq_maelm.text.dictionary import load_dictionary
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["SquadTask", "SquadTaskConfig", "squad_criterion"]
+
+# A window of fewer pieces than this beside the longest question would see next to nothing of its context.
+_SMALLEST_WINDOW = 8
+
+
+@dataclass
+class SquadTaskConfig(FairseqDataclass):
+    """Options of the task."""
+
+    data: str = field(default=MISSING, metadata={"help": "folder of `maelm prepare-squad`"})
+    max_length: int = field(default=384, metadata={"help": "longest sequence: question, window and 4 special tokens"})
+    doc_stride: int = field(default=128, metadata={"help": "pieces from one window of a context to the next"})
+    max_question_length: int = field(default=64, metadata={"help": "longer questions are cut after so many pieces"})
+    max_answer_length: int = field(default=30, metadata={"help": "longest answer that is predicted, in pieces"})
+    n_best: int = field(default=20, metadata={"help": "starts that are looked at in a window; answers in n-best lists"})
+    null_threshold: float = field(
+        default=LOGIT_THRESHOLD,
+        metadata={
+            "help": "there is no answer where no answer scores higher than the best one by more than this (logits): "
+            "for the figures exact, f1, HasAns_* and NoAns_*; best_* look for the threshold themselves"
+        },
+    )
+    squad_version: ChoiceEnum(["auto", "1.1", "2.0"]) = field(  # type: ignore[valid-type]
+        default="auto",
+        metadata={"help": "1.1 has no questions without answer and always predicts one; 'auto' takes that of the data"},
+    )
+    seed: int = II("common.seed")
+
+
+def check_config(cfg: Any) -> None:
+    """Refuse options that cannot make windows or answers.
+
+    Raises:
+        ValueError: says which option is wrong and what is possible.
+    """
+    needed = cfg.max_question_length + SPECIAL_TOKENS + _SMALLEST_WINDOW
+    if cfg.max_length < needed:
+        raise ValueError(
+            f"--max-length {cfg.max_length} leaves no room for a context beside questions of up to "
+            f"{cfg.max_question_length} pieces: give at least {needed}, or a lower --max-question-length"
+        )
+    for name in ("doc_stride", "max_question_length", "max_answer_length", "n_best"):
+        if getattr(cfg, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1 and is {getattr(cfg, name)}")
+
+
+@register_task("maelm_squad", dataclass=SquadTaskConfig)
+class SquadTask(EncoderTask):
+    """Find the answer to a question in a context.
+
+    Args:
+        cfg: ``SquadTaskConfig``.
+        dictionary: fairseq's, with ``<mask>``.
+    """
+
+    def __init__(self, cfg: Any, dictionary: Dictionary) -> None:
+        super().__init__(cfg, dictionary, cfg.max_length)
+        check_config(cfg)
+        self.decoding = Decoding(cfg.n_best, cfg.max_answer_length)
+        self.format = Format(
+            *(cfg.max_length, cfg.doc_stride, cfg.max_question_length),
+            *(dictionary.bos(), dictionary.eos(), dictionary.pad()),
+        )
+
+    @classmethod
+    def setup_task(cls, cfg: Any, **unused: Any) -> "SquadTask":
+        """Load the dictionary and build the task; called by fairseq."""
+        dictionary = load_dictionary(cfg.data)
+        logger.info("dictionary: %s symbols", f"{len(dictionary):,}")
+        return cls(cfg, dictionary)
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build the model with a head that scores every token as start and as end."""
+        check_model_name(cfg)
+        positions = getattr(cfg, "max_positions", None)
+        if positions and positions < self.format.max_length:
+            raise ValueError(
+                f"--max-length {self.format.max_length} is more than the encoder's {positions} positions: lower it, "
+                "and --max-question-length if no room is left"
+            )
+        model = super().build_model(cfg, from_checkpoint)
+        if not isinstance(model, MaelmModel):
+            raise ValueError(f"the task maelm_squad needs a model of this package and got {type(model).__name__}")
+        model.register_token_head(SPAN_HEAD, 2)
+        return model
+
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **unused: Any) -> None:
+        """Open a split and cut it into windows; fairseq's training split is the one that is shuffled."""
+        training = split.startswith("train")
+        prepared = load_split(self.cfg.data, split)
+        if not training and prepared.texts.answers is None:
+            logger.warning("%s has no right answers: it can be predicted and not be scored", split)
+        self.datasets[split] = self.dataset_of(prepared, split, training)
+
+    def dataset_of(self, prepared: PreparedSplit, name: str, training: bool = False) -> SquadDataset:
+        """The windows of any questions in this task's format."""
+        return SquadDataset(prepared, self.format, name, training, self.cfg.seed)
+
+    def version_of(self, prepared: PreparedSplit) -> str:
+        """By which rules a split is scored: "1.1" or "2.0"."""
+        chosen = str(self.cfg.squad_version)
+        return prepared.texts.version if chosen == "auto" else chosen
+
+    def golds_of(self, prepared: PreparedSplit) -> List[Gold]:
+        """What each question of a split expects, by the rules it is scored by."""
+        return prepared.texts.golds_of(self.version_of(prepared))
+
+    def reduce_metrics(self, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
+        """Log the criterion's figures and, in validation, those of the answers; see the README of examples/squad."""
+        super().reduce_metrics(logging_outputs, criterion)
+        batches = [output for output in logging_outputs if "windows" in output]
+        if not batches:
+            return
+        dataset = self.datasets[batches[0]["split"]]
+        if dataset.split.texts.answers is None:
+            return
+        # Many batches are handed over as few bytes; a row is found again by its window.
+        rows = [(int(row["window"]), row) for batch in batches for row in batch["windows"]]
+        has_answer = np.array([gold.has_answer for gold in self.golds_of(dataset.split)])
+        names = figure_names(self.version_of(dataset.split), has_answer)
+        log_collected(rows, lambda collected: self._figures(dataset, collected, names), names)
+
+    def _figures(self, dataset: SquadDataset, collected: Mapping[int, Any], names: List[str]) -> Mapping[str, float]:
+        # fairseq also asks after every batch for the figures of the batch, and looks at none of them.
+        if len(collected) < len(dataset):
+            return dict.fromkeys(names, math.nan)
+        rows = np.array([collected[window] for window in sorted(collected)], dtype=WINDOW_DTYPE)
+        return self.figures(dataset, best_of_questions(rows, dataset.windows.first))
+
+    def figures(
+        self, dataset: SquadDataset, spans: QuestionSpans, threshold: Optional[float] = None
+    ) -> Dict[str, float]:
+        """Score the best answers of all questions of a split.
+
+        Args:
+            dataset: the windows, all of which were scored.
+            spans: the best answers.
+            threshold: of the odds of no answer; by default the option's.
+
+        Returns:
+            the official figures: see ``fairseq_maelm.finetuning.squad.scoring``.
+        """
+        split = dataset.split
+        version = self.version_of(split)
+        predictions = [
+            split.answer_text(question, first, last)
+            for question, (first, last) in enumerate(zip(spans.first.tolist(), spans.last.tolist()))
+        ]
+        raw = raw_scores(self.golds_of(split), predictions, version)
+        if version == "1.1":
+            return squad1_figures(raw)
+        return squad2_figures(raw, spans.odds, self.cfg.null_threshold if threshold is None else threshold)

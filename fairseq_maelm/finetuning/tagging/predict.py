@@ -1,0 +1,93 @@
+"""Labelling words with a fine-tuned checkpoint."""
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from fairseq import utils
+from tqdm import tqdm
+
+from fairseq_maelm.finetuning.tagging.criterion import HEAD
+from fairseq_maelm.finetuning.tagging.prepare import load_encoder
+from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, pieces_of_words
+from fairseq_maelm.finetuning.tagging.schemes import PLAIN, convert
+from fairseq_maelm.finetuning.tagging.task import MaelmTaggingTask
+from fairseq_maelm.models.hub import MaelmHubInterface, load
+
+# At the ends of a word between spaces, punctuation is a word of its own; within it ("don't", "3.5") it is not.
+_AT_THE_ENDS = re.compile(r"^([^\w\s]*)(.*?)([^\w\s]*)$", re.DOTALL)
+
+
+class Tagger:
+    """A fine-tuned model and the labels that it knows.
+
+    Args:
+        checkpoint: of a run of ``maelm_tagging``.
+        task_folder: of ``maelm prepare-tagging``, the one that it was trained on.
+        batch_size: windows at a time.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: the checkpoint is no tagger, or one of other labels.
+    """
+
+    def __init__(self, checkpoint: Path, task_folder: Path, batch_size: int = 32) -> None:
+        folder, name = os.path.split(os.path.abspath(checkpoint))
+        self.hub: MaelmHubInterface = load(folder, name, os.path.abspath(task_folder))
+        if not isinstance(self.hub.task, MaelmTaggingTask):
+            raise ValueError(f"{checkpoint} was not trained by the task maelm_tagging, so it labels no words")
+        self.task: MaelmTaggingTask = self.hub.task
+        self.settings: TaggingSettings = self.task.settings
+        outputs = len(self.hub.model.state_dict()[f"classification_heads.{HEAD}.out_proj.weight"])
+        if outputs != len(self.settings.labels):
+            raise ValueError(
+                f"{checkpoint} knows {outputs} labels and {task_folder} has {len(self.settings.labels)}: give the "
+                "folder that it was trained on"
+            )
+        self.encoder = load_encoder(task_folder)
+        self.batch_size = batch_size
+
+    @torch.no_grad()
+    def label(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
+        """Label the words of sentences, of any length.
+
+        Returns:
+            for every sentence a label of each word, in the scheme that the model learnt.
+        """
+        pieces, piece_counts, _ = pieces_of_words(self.encoder, sentences)
+        word_counts = np.array([len(words) for words in sentences], dtype=np.int32)
+        split = TaggedSplit(pieces, piece_counts, word_counts, np.zeros(len(piece_counts), dtype=np.int32))
+        dataset = self.task.dataset_of(split, shuffle=False)
+        predicted: dict[int, list[int]] = {}
+        order = dataset.ordered_indices()
+        for begin in tqdm(range(0, len(order), self.batch_size), desc="labelling", unit=" batches", mininterval=1):
+            batch = dataset.collater(order[begin : begin + self.batch_size].tolist())
+            if self.hub.device.type == "cuda":
+                batch = utils.move_to_cuda(batch, self.hub.device)
+            logits, _ = self.hub.model(**batch["net_input"], classification_head_name=HEAD)
+            best = logits.flatten(0, 1).index_select(0, batch["rows"]).argmax(dim=1).tolist()
+            for window, words in zip(batch["id"].tolist(), batch["words"].tolist()):
+                predicted[window], best = best[:words], best[words:]
+        labels: list[list[str]] = [[] for _ in sentences]
+        for window in sorted(predicted):
+            labels[dataset.windows[window][0]] += [self.settings.labels[number] for number in predicted[window]]
+        return labels
+
+    def label_as_in_files(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
+        """As ``label``, with entities written in the scheme of the files that the task was prepared from."""
+        scheme = self.settings.file_scheme
+        labels = self.label(sentences)
+        return labels if scheme == PLAIN else [convert(own, scheme) for own in labels]
+
+
+def words_of(text: str) -> list[str]:
+    """Cut plain text into words at white space, and punctuation off their ends, one sign a word."""
+    words: list[str] = []
+    for part in text.split():
+        found = _AT_THE_ENDS.match(part)
+        before, word, after = found.groups() if found else ("", part, "")
+        words += [*before, *([word] if word else []), *after]
+    return words

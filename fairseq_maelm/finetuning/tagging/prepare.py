@@ -1,0 +1,226 @@
+"""From labelled files to the folder of a tagging task."""
+
+import logging
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fairseq_maelm.corpus.header import header_reason
+from fairseq_maelm.finetuning.tagging.files import LabelledFile, Layout, read
+from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, pieces_of_words, write_settings
+from fairseq_maelm.finetuning.tagging.schemes import (
+    OUTSIDE,
+    PLAIN,
+    SchemeError,
+    all_labels,
+    check,
+    convert,
+    detect,
+    split_label,
+)
+from fairseq_maelm.text.vocabulary import (
+    DICTIONARY_FILE,
+    MODEL_FILE,
+    FairseqEncoder,
+    dictionary_text,
+    load_sentencepiece,
+)
+
+logger = logging.getLogger(__name__)
+
+_ENTITY_LIKE = re.compile("[BIES]-.")
+# Labels that the training file lacks are named up to this number: a treebank's features have hundreds.
+_SHOWN = 10
+
+__all__ = ["load_encoder", "prepare_tagging"]
+
+
+def load_encoder(data: Path) -> FairseqEncoder:
+    """The vocabulary of a data folder.
+
+    Raises:
+        FileNotFoundError: the folder has no sentencepiece model or no dictionary.
+        ValueError: they do not belong together.
+    """
+    for name in (MODEL_FILE, DICTIONARY_FILE):
+        if not (data / name).exists():
+            raise FileNotFoundError(f"there is no {data / name}: give the data folder that the encoder was trained on")
+    processor = load_sentencepiece(data / MODEL_FILE)
+    if (data / DICTIONARY_FILE).read_text(encoding="utf-8") != dictionary_text(processor):
+        raise ValueError(
+            f"{data / DICTIONARY_FILE} was not made from {MODEL_FILE} beside it, as `maelm prepare` does: give the "
+            "data folder that the encoder was trained on"
+        )
+    return FairseqEncoder(processor)
+
+
+def prepare_tagging(
+    data: Path,
+    files: Mapping[str, Path],
+    output: Path,
+    layout: Layout,
+    file_scheme: str = "auto",
+    scheme: str = "iob2",
+) -> TaggingSettings:
+    """Write a task's folder; it gets its name only when it is complete.
+
+    Args:
+        data: folder whose vocabulary the encoder was trained with.
+        files: split -> file; "train" must be there, and gives the labels.
+        output: the new folder.
+        layout: of the files.
+        file_scheme: how the files write entities: "iob1", "iob2", "iobes"; "plain" if labels are no parts of entities;
+            "auto" to tell it from the training file.
+        scheme: how entities are written for the model; plain labels stay as they are.
+
+    Raises:
+        FileExistsError: the output is there already.
+        FileNotFoundError: a file is missing.
+        ValueError: a file is not as it must be; the message names the line and says what to do.
+    """
+    if output.exists():
+        raise FileExistsError(f"{output} exists already: name another folder, or remove it first")
+    encoder = load_encoder(data)
+    read_files = {split: read(path, layout) for split, path in files.items()}
+    train = read_files["train"]
+    if file_scheme == "auto":
+        file_scheme = detect([sentence.labels for sentence in train.sentences])
+        _refuse_doubtful(train, file_scheme)
+        logger.info("%s: the labels are %s", train.path, "plain" if file_scheme == PLAIN else file_scheme.upper())
+    scheme = PLAIN if file_scheme == PLAIN else scheme
+    for file in read_files.values():
+        check_scheme(file, file_scheme)
+        if file_scheme == PLAIN:
+            _refuse_header(file, train)
+    settings = TaggingSettings(tuple(labels_of(train, scheme)), scheme, file_scheme, layout)
+    partial = output.with_name(output.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    for split, file in read_files.items():
+        numbered(file, settings, encoder, train.path).save(partial / f"{split}.npz")
+    for name in (MODEL_FILE, DICTIONARY_FILE):
+        shutil.copyfile(data / name, partial / name)
+    write_settings(partial, settings)
+    os.replace(partial, output)
+    return settings
+
+
+def check_scheme(file: LabelledFile, scheme: str) -> None:
+    """Refuse a file whose labels are not written in the scheme; plain labels may be anything.
+
+    Raises:
+        ValueError: names the line.
+    """
+    if scheme == PLAIN:
+        return
+    for sentence in file.sentences:
+        try:
+            check(sentence.labels, scheme)
+        except SchemeError as error:
+            raise ValueError(
+                f"{file.place(sentence.lines[error.word])}: {error}. If the file is written in another scheme, name it "
+                "by --file-scheme; plain if labels are no parts of entities"
+            ) from error
+
+
+def _refuse_doubtful(train: LabelledFile, detected: str) -> None:
+    """Labels of entities with a slip among them must not pass for plain labels."""
+    labels = {label: line for sentence in train.sentences for label, line in zip(sentence.labels, sentence.lines)}
+    entity_like = sorted(label for label in labels if _ENTITY_LIKE.match(label))
+    others = sorted(label for label in labels if label != OUTSIDE and not _ENTITY_LIKE.match(label))
+    if detected == PLAIN and entity_like and others:
+        raise ValueError(
+            f"{train.path} has labels of entities ({entity_like[0]!r}), and others: {others[0]!r} (line "
+            f"{labels[others[0]]}). Correct them, or name what they are by --file-scheme"
+        )
+
+
+def _refuse_header(file: LabelledFile, train: LabelledFile) -> None:
+    """Names of columns in the first line must not become a word and its label; CoNLL-U has none."""
+    counts, known = (Counter(label for each in one.sentences for label in each.labels) for one in (file, train))
+    word, label, line = (part[0] for part in vars(file.sentences[0]).values())
+    if file.layout.form == "conllu" or (file is not train and label in known):
+        return
+    if reason := header_reason([word], label, counts):
+        raise ValueError(
+            f"{file.place(line)} looks like a header: {reason}. Remove the line; if it is a word of a sentence, put "
+            "another sentence first"
+        )
+
+
+def labels_of(train: LabelledFile, scheme: str) -> list[str]:
+    """The labels that a model learns from a training file.
+
+    Raises:
+        ValueError: there are fewer than two.
+    """
+    seen = {label for sentence in train.sentences for label in sentence.labels}
+    if scheme == PLAIN:
+        labels = sorted(seen)
+    else:
+        labels = all_labels((split_label(label)[1] for label in seen if label != OUTSIDE), scheme)
+    if len(labels) < 2:
+        raise ValueError(f"{train.path} has {len(labels)} different labels; two at least are needed")
+    return labels
+
+
+def numbered(file: LabelledFile, settings: TaggingSettings, encoder: FairseqEncoder, train: Path) -> TaggedSplit:
+    """Turn a file into numbers; plain labels that the training file lacks share the number after the last.
+
+    Raises:
+        ValueError: the training file lacks a label of entities, or plain labels of most words; such labels are named,
+            each with its first line.
+    """
+    numbers = {label: number for number, label in enumerate(settings.labels)}
+    unknown: dict[str, int] = {}
+    labels: list[int] = []
+    for sentence in file.sentences:
+        converted = convert(sentence.labels, settings.scheme)
+        for label, written, line in zip(converted, sentence.labels, sentence.lines):
+            if label not in numbers:
+                unknown.setdefault(written, line)
+            labels.append(numbers.get(label, len(numbers)))
+    if unknown:
+        _report_unknown(file, train, unknown, labels.count(len(numbers)), len(labels), settings.scheme)
+    words = [sentence.words for sentence in file.sentences]
+    pieces, piece_counts, nothing = pieces_of_words(encoder, words)
+    if nothing:
+        place = file.place(file.sentences[nothing[0][0]].lines[nothing[0][1]])
+        logger.warning(
+            "%d words of which the vocabulary leaves nothing became <unk>; the first: %s", len(nothing), place
+        )
+    _report(file, words, piece_counts)
+    word_counts = np.array([len(sentence) for sentence in words], dtype=np.int32)
+    return TaggedSplit(pieces, piece_counts, word_counts, np.array(labels, dtype=np.int32))
+
+
+def _report_unknown(
+    file: LabelledFile, train: Path, unknown: Mapping[str, int], words: int, of: int, scheme: str
+) -> None:
+    shown = ", ".join(f"{label!r} (line {line})" for label, line in list(unknown.items())[:_SHOWN])
+    more = f" and {len(unknown) - _SHOWN:,} more" if len(unknown) > _SHOWN else ""
+    if scheme != PLAIN or 2 * words > of:
+        raise ValueError(
+            f"{file.path} has labels that {train} does not have: {shown}{more}. No model can learn them: correct them, "
+            "or add sentences that have them to the training file"
+        )
+    # Combined features are open-ended: every treebank's validation file has some that its training file lacks.
+    logger.warning(
+        "%s: %s of %s words (%.2f %%) count as wrong whatever a model says, since %s does not have their labels: %s%s",
+        *(file.path, f"{words:,}", f"{of:,}", 100 * words / of, train, shown, more),
+    )
+
+
+def _report(file: LabelledFile, words: Sequence[Sequence[str]], piece_counts: np.ndarray) -> None:
+    logger.info(
+        "%s: %s sentences, %s words, %.2f pieces a word",
+        file.path,
+        f"{len(words):,}",
+        f"{len(piece_counts):,}",
+        piece_counts.mean(),
+    )

@@ -1,0 +1,104 @@
+"""The sub-command ``maelm tag``."""
+
+import argparse
+import json
+import logging
+import sys
+from pathlib import Path
+
+from fairseq_maelm.files import atomic_file
+from fairseq_maelm.finetuning.tagging.files import LabelledFile, Sentence, read, read_lines, relabelled
+from fairseq_maelm.finetuning.tagging.metrics import require_seqeval, score
+from fairseq_maelm.finetuning.tagging.predict import Tagger, words_of
+from fairseq_maelm.finetuning.tagging.prepare import check_scheme
+from fairseq_maelm.finetuning.tagging.prepare_command import add_layout_arguments, layout_of
+from fairseq_maelm.finetuning.tagging.prepared import TaggingSettings
+from fairseq_maelm.finetuning.tagging.schemes import convert
+
+logger = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments of ``maelm tag``."""
+    parser.description = (
+        "Labels the words of a file and writes it again, in its own format, with the predicted labels; all else stays "
+        "as it was. With --text, of plain text with a sentence a line, it writes word/LABEL."
+    )
+    parser.add_argument("input", type=Path, metavar="INPUT", help="file in the format of the task's files, or text")
+    parser.add_argument("--checkpoint", type=Path, required=True, help="of fine-tuning with the task maelm_tagging")
+    parser.add_argument("--task", type=Path, required=True, help="folder of `maelm prepare-tagging`")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="the new file (standard output)")
+    parser.add_argument("--add", action="store_true", help="add a column, or Predicted= in MISC, and replace nothing")
+    parser.add_argument("--text", action="store_true", help="the input is plain text, a sentence a line")
+    parser.add_argument("--score", type=Path, metavar="FILE", help="compare with the input's labels; figures as JSON")
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="windows at a time (32)")
+    add_layout_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Labels the input.
+
+    Raises:
+        OSError: a file is missing, or an output is there already.
+        ValueError: something is not as it must be.
+    """
+    for path in (args.output, args.score):
+        if path is not None and path.exists():
+            raise FileExistsError(f"{path} exists already: name another file, or remove it first")
+    if args.text and (args.add or args.score):
+        raise ValueError("plain text has no columns and no labels: leave out --add and --score")
+    if args.batch_size < 1:
+        raise ValueError(f"--batch-size must be 1 at least and is {args.batch_size}")
+    tagger = Tagger(args.checkpoint, args.task, args.batch_size)
+    if args.text:
+        _write(args.output, tag_text(tagger, read_lines(args.input)[0]), "\n")
+        return
+    explicit = args.format or args.column or args.word_column or args.comment_prefix
+    layout = layout_of(args, args.input) if explicit else tagger.settings.layout
+    file = read(args.input, layout, labelled=args.score is not None)
+    if args.score and tagger.settings.has_entities:
+        require_seqeval()
+        check_scheme(file, tagger.settings.file_scheme)
+    if not args.add:
+        _check_replaceable(file)
+    words = [sentence.words for sentence in file.sentences]
+    labels = tagger.label_as_in_files(words)
+    _write(args.output, relabelled(file, labels, args.add), file.newline)
+    if args.score:
+        figures = figures_of(file.sentences, labels, tagger.settings)
+        logger.info(", ".join(f"{name} {figure:.2f}" for name, figure in figures.items()))
+        with atomic_file(args.score) as stream:
+            stream.write((json.dumps(figures, indent=2) + "\n").encode("ascii"))
+
+
+def tag_text(tagger: Tagger, lines: list[str]) -> list[str]:
+    """Lines of text as lines of word/LABEL; empty lines stay."""
+    sentences = [words_of(line) for line in lines]
+    filled = [words for words in sentences if words]
+    if not filled:
+        raise ValueError("the text has no words")
+    labels = iter(tagger.label_as_in_files(filled))
+    return [
+        " ".join(f"{word}/{label}" for word, label in zip(words, next(labels))) if words else "" for words in sentences
+    ]
+
+
+def figures_of(sentences: list[Sentence], labels: list[list[str]], settings: TaggingSettings) -> dict[str, float]:
+    """Score predictions against the labels of a file, both in the scheme of files; see ``metrics.score``."""
+    gold = [convert(sentence.labels, settings.scheme) for sentence in sentences]
+    return score(gold, [convert(own, settings.scheme) for own in labels], settings.has_entities)
+
+
+def _check_replaceable(file: LabelledFile) -> None:
+    empty = next((sentence.lines[0] for sentence in file.sentences if not sentence.labels[0]), None)
+    if empty is not None:
+        raise ValueError(f"{file.place(empty)} has no column {file.layout.column} to replace: use --add to add one")
+
+
+def _write(output: Path | None, lines: list[str], newline: str) -> None:
+    content = "".join(line + newline for line in lines)
+    if output is None:
+        sys.stdout.write(content)
+        return
+    with atomic_file(output) as stream:
+        stream.write(content.encode("utf-8"))

@@ -1,0 +1,134 @@
+"""The task of token labelling: a label for every word of a sentence."""
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, List
+
+import numpy as np
+from fairseq.data import Dictionary
+from fairseq.dataclass import FairseqDataclass
+from fairseq.tasks import register_task
+from omegaconf import II, MISSING
+
+from fairseq_maelm.finetuning.collected import log_collected
+from fairseq_maelm.finetuning.encoder_task import EncoderTask
+from fairseq_maelm.finetuning.tagging.criterion import HEAD, MaelmTaggingCriterion, window_rows
+from fairseq_maelm.finetuning.tagging.dataset import TaggingDataset
+from fairseq_maelm.finetuning.tagging.metrics import ACCURACY, ENTITY_FIGURES, require_seqeval, score
+from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, read_settings
+from fairseq_maelm.text.dictionary import load_dictionary
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["MaelmTaggingConfig", "MaelmTaggingCriterion", "MaelmTaggingTask"]
+
+
+@dataclass
+class MaelmTaggingConfig(FairseqDataclass):
+    """Options of the task."""
+
+    data: str = field(default=MISSING, metadata={"help": "folder of `maelm prepare-tagging`"})
+    tokens_per_sample: int = field(
+        default=512, metadata={"help": "the most tokens that the model sees at once, <s> and </s> included"}
+    )
+    window_overlap: int = field(
+        default=64, metadata={"help": "pieces that the windows of a longer sentence share at least"}
+    )
+    seed: int = II("common.seed")
+
+
+@register_task("maelm_tagging", dataclass=MaelmTaggingConfig)
+class MaelmTaggingTask(EncoderTask):
+    """Label words by the encoder's state at the first piece of each.
+
+    Args:
+        cfg: ``MaelmTaggingConfig``.
+        dictionary: fairseq's, with ``<mask>``.
+        settings: of the task's folder.
+    """
+
+    def __init__(self, cfg: Any, dictionary: Dictionary, settings: TaggingSettings) -> None:
+        super().__init__(cfg, dictionary, cfg.tokens_per_sample)
+        if cfg.tokens_per_sample < 3:
+            raise ValueError(f"--tokens-per-sample must be 3 at least and is {cfg.tokens_per_sample}")
+        if not 0 <= cfg.window_overlap < cfg.tokens_per_sample - 2:
+            raise ValueError(
+                f"--window-overlap must lie between 0 and --tokens-per-sample minus 3 ({cfg.tokens_per_sample - 3}) "
+                f"and is {cfg.window_overlap}"
+            )
+        self.settings = settings
+
+    @classmethod
+    def setup_task(cls, cfg: Any, **unused: Any) -> "MaelmTaggingTask":
+        """Load the dictionary and the labels and build the task; called by fairseq."""
+        settings = read_settings(Path(cfg.data))
+        logger.info("%d labels (%s)", len(settings.labels), settings.scheme)
+        return cls(cfg, load_dictionary(cfg.data), settings)
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build the model and give it a head of as many outputs as there are labels."""
+        model = super().build_model(cfg, from_checkpoint)
+        if not hasattr(model, "register_token_head"):
+            raise ValueError(f"maelm_tagging labels words with models of this package, not with {type(model).__name__}")
+        model.register_token_head(HEAD, len(self.settings.labels), model.config.pooler_dropout)
+        return model
+
+    def load_dataset(self, split: str, **unused: Any) -> None:
+        """Open a split; what scores its entities must be there before an epoch is trained."""
+        if split != "train" and self.settings.has_entities:
+            require_seqeval()
+        content = TaggedSplit.load(Path(self.cfg.data) / f"{split}.npz")
+        dataset = self.dataset_of(content, shuffle=split == "train")
+        sentences = len(content.word_counts)
+        logger.info(
+            "%s: %s sentences in %s windows of up to %d tokens",
+            split,
+            f"{sentences:,}",
+            f"{len(dataset):,}",
+            self.cfg.tokens_per_sample,
+        )
+        if dataset.cut_words:
+            logger.warning("%s: of %d words longer than a window the first pieces are seen", split, dataset.cut_words)
+        self.datasets[split] = dataset
+
+    def dataset_of(self, content: TaggedSplit, shuffle: bool) -> TaggingDataset:
+        """Cut sentences into windows, as the options say."""
+        return TaggingDataset(
+            content,
+            self.dictionary,
+            self.cfg.tokens_per_sample,
+            self.cfg.window_overlap,
+            shuffle,
+            self.cfg.seed,
+        )
+
+    def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
+        """Make the batches of an epoch; arguments and result are fairseq's."""
+        iterator = super().get_batch_iterator(*args, **kwargs)
+        # Every epoch has an iterator of its own, and so workers of its own.
+        iterator.persistent_workers = False
+        return iterator
+
+    def reduce_metrics(self, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
+        """Log the figures of batches, and in validation those of the whole set."""
+        super().reduce_metrics(logging_outputs, criterion)
+        if rows := window_rows(logging_outputs):
+            names = ENTITY_FIGURES if self.settings.has_entities else ACCURACY
+            log_collected(rows, self.figures, names)
+
+    def figures(self, rows: Dict[int, Any]) -> Dict[str, float]:
+        """Put the windows of all sentences together and score them.
+
+        Args:
+            rows: window -> its sentence, labels and predictions, see ``window_rows``.
+        """
+        gold: Dict[int, List[str]] = {}
+        predicted: Dict[int, List[str]] = {}
+        # No prediction is equal to the last: it stands for the labels that the training file lacks.
+        names = np.array([*self.settings.labels, ""], dtype=object)
+        for window in sorted(rows):
+            sentence, own, other = rows[window]
+            gold.setdefault(sentence, []).extend(names[own])
+            predicted.setdefault(sentence, []).extend(names[other])
+        return score(list(gold.values()), list(predicted.values()), self.settings.has_entities)

@@ -1,0 +1,123 @@
+"""A checkpoint as the export reads it: the model with its heads, the vocabulary, and how it was trained."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+import torch
+from fairseq.data import Dictionary
+
+from fairseq_maelm.data.encoder_view import EncoderView
+from fairseq_maelm.models.checkpoint import register_heads
+from fairseq_maelm.models.checkpoint_reader import read_checkpoint
+from fairseq_maelm.models.hub import find_tokenizer
+from fairseq_maelm.models.maelm import MaelmModel
+from fairseq_maelm.text.dictionary import load_dictionary
+from fairseq_maelm.text.tokenizer import TextTokenizer, open_tokenizer
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is exported.
+
+    Attributes:
+        checkpoint: the file.
+        model: on the CPU, in single precision, in evaluation mode, with the heads that the checkpoint has.
+        dictionary: fairseq's, with ``<mask>``.
+        tokenizer_file: the sentencepiece model, or the imported tokenizer.json.
+        data: the data folder, where labels and the manifest are looked for.
+        config: the checkpoint's whole fairseq configuration.
+        view: what the encoder saw in pretraining.
+        history: ``num_updates``, ``epoch``, and what else the checkpoint says of its training.
+        manifest: what ``maelm prepare`` wrote about the data, or None.
+    """
+
+    checkpoint: Path
+    model: MaelmModel
+    dictionary: Dictionary
+    tokenizer_file: Path
+    data: Path
+    config: Any
+    view: EncoderView
+    history: dict[str, Any]
+    manifest: Optional[dict[str, Any]]
+
+    @property
+    def task_name(self) -> str:
+        """The registered name of the task that the checkpoint was trained on."""
+        return str(getattr(self.config["task"], "_name", ""))
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        """Text to tokens as the hub interface does it."""
+        return open_tokenizer(str(self.tokenizer_file), self.dictionary)
+
+
+def load_source(checkpoint: Path, data: Path) -> Source:
+    """Read a checkpoint of pretraining or fine-tuning.
+
+    Args:
+        checkpoint: the file.
+        data: the prepared data, or the folder of the fine-tuning task's data.
+
+    Raises:
+        FileNotFoundError: if the checkpoint, the dictionary or the tokenizer is missing.
+        ValueError: if the checkpoint is not one of the model maelm or belongs to another vocabulary.
+    """
+    content = read_checkpoint(checkpoint)
+    dictionary = load_dictionary(str(_dictionary_folder(checkpoint.parent, data)))
+    config = content.config
+    model = MaelmModel(config.model, dictionary, content.predicts_masked_tokens)
+    register_heads(model, content.weights)
+    model.load_state_dict(content.weights, strict=True, model_cfg=config.model)
+    return Source(
+        checkpoint=checkpoint,
+        model=model.to(torch.float32).eval(),
+        dictionary=dictionary,
+        tokenizer_file=Path(find_tokenizer(str(checkpoint.parent), str(data))),
+        data=data,
+        config=config,
+        view=_encoder_view(config["task"], model),
+        history=_history(content.state),
+        manifest=_manifest(data),
+    )
+
+
+def _dictionary_folder(beside: Path, data: Path) -> Path:
+    places = (data, data / "input0", beside)
+    for folder in places:
+        if (folder / "dict.txt").is_file():
+            return folder
+    raise FileNotFoundError(
+        f"there is no dict.txt in {', '.join(map(str, places))}: give --data with the folder that the model was "
+        "trained on"
+    )
+
+
+def _encoder_view(task: Any, model: MaelmModel) -> EncoderView:
+    # Tasks that do not mask have no such option; without a decoder, a prediction needs the mask's own state.
+    default = "dropped" if model.decoder is not None else "kept"
+    return EncoderView(
+        str(getattr(task, "masked_input", default)),
+        float(getattr(task, "encoder_mask_fraction", 0.0)),
+        str(getattr(task, "encoder_positions", "original")),
+    )
+
+
+def _history(state: dict[str, Any]) -> dict[str, Any]:
+    extra = state.get("extra_state", {})
+    optimizer = state.get("optimizer_history") or [{}]
+    found = {
+        "num_updates": optimizer[-1].get("num_updates"),
+        "epoch": extra.get("train_iterator", {}).get("epoch"),
+        "val_loss": extra.get("val_loss"),
+        "best": extra.get("best"),
+        "training_seconds": extra.get("previous_training_time"),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _manifest(data: Path) -> Optional[dict[str, Any]]:
+    path = data / "manifest.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None

@@ -1,0 +1,280 @@
+"""tokenizer.json with the dictionary's ids: from a sentencepiece model, or as it was imported."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairseq.data import Dictionary
+
+from fairseq_maelm.interop.export.hard_strings import HARD_STRINGS, MAY_DIFFER
+from fairseq_maelm.text.dictionary import WORD_START
+from fairseq_maelm.text.tokenizer import ImportedTokenizer
+from fairseq_maelm.text.vocabulary import FAIRSEQ_SYMBOLS
+from fairseq_maelm.text.vocabulary import MASK_SYMBOL as MASK
+
+# Kinds of pieces and of models in sentencepiece's protocol buffers.
+_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
+_UNIGRAM, _BPE = 1, 2
+
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+# What Python's \s matches, spelled out for a library whose \s leaves the four separators out.
+_WHITE_SPACE = "[\\s\\x1c-\\x1f\\x85]+"
+
+
+def build_tokenizer(file: Path, dictionary: Dictionary) -> Any:
+    """Make a ``tokenizers.Tokenizer`` whose ids are the dictionary's.
+
+    Args:
+        file: a byte-pair or unigram model of sentencepiece, or a tokenizer.json that was imported with the dictionary.
+        dictionary: fairseq's, in any order, with ``<mask>``; symbols that are no pieces, such as padding to a round
+            size, keep their ids and are never produced.
+
+    Raises:
+        ValueError: if tokenizer.json cannot express the model, or does not belong to the dictionary.
+    """
+    return _imported(file, dictionary) if is_imported(file) else _of_sentencepiece(file, dictionary)
+
+
+def is_imported(file: Path) -> bool:
+    """Whether text is encoded by an imported tokenizer.json, and not by a sentencepiece model."""
+    return file.suffix == ".json"
+
+
+def _imported(file: Path, dictionary: Dictionary) -> Any:
+    """The file's own tokenizer, its names of special tokens included."""
+    from tokenizers import Tokenizer
+
+    ImportedTokenizer(str(file), dictionary)  # refuses a file that does not belong to the dictionary
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    joined = tokenizer.encode("a", "a").ids
+    inner = tokenizer.encode("a", add_special_tokens=False).ids
+    bos, eos = dictionary.bos(), dictionary.eos()
+    if joined != [bos, *inner, eos, eos, *inner, eos]:
+        # The source puts two texts together in another way than fairseq does, which may have fine-tuned the model.
+        first, last = (str(tokenizer.id_to_token(number)) for number in (bos, eos))
+        tokenizer.post_processor = _template(first, last, dictionary)
+    return tokenizer
+
+
+def _of_sentencepiece(sentencepiece: Path, dictionary: Dictionary) -> Any:
+    from tokenizers import Tokenizer
+
+    model = _read_model(sentencepiece)
+    _check_expressible(model, dictionary, sentencepiece)
+    tokenizer = Tokenizer(_model(model, dictionary))
+    tokenizer.normalizer = _normalizer(model)
+    _add_spaces_and_specials(tokenizer, bool(model.trainer_spec.byte_fallback), dictionary)
+    if tokenizer.get_vocab_size() != len(dictionary):
+        raise ValueError(
+            f"the exported tokenizer has {tokenizer.get_vocab_size()} symbols and the dictionary {len(dictionary)}"
+        )
+    return tokenizer
+
+
+def _read_model(path: Path) -> Any:
+    try:
+        from sentencepiece import sentencepiece_model_pb2
+    except ImportError as error:
+        raise ValueError("reading a sentencepiece model needs protobuf: pip install 'fairseq_maelm[hf]'") from error
+    model = sentencepiece_model_pb2.ModelProto()
+    model.ParseFromString(path.read_bytes())
+    return model
+
+
+def _check_expressible(model: Any, dictionary: Dictionary, path: Path) -> None:
+    trainer, normalizer = model.trainer_spec, model.normalizer_spec
+    found = []
+    if trainer.model_type not in (_UNIGRAM, _BPE):
+        found.append("it is neither a byte-pair nor a unigram model")
+    if trainer.treat_whitespace_as_suffix:
+        found.append("it puts the space behind words")
+    if not (normalizer.add_dummy_prefix and normalizer.escape_whitespaces and normalizer.remove_extra_whitespaces):
+        found.append("it treats white space in another way than sentencepiece does by default")
+    if any(piece.type == _USER_DEFINED for piece in model.pieces):
+        found.append("it has user-defined symbols")
+    missing = [name for name in _scores(model) if name not in dictionary.indices]
+    if missing:
+        found.append(
+            f"{len(missing)} of its pieces are not in dict.txt (the first: {missing[0]!r}), as if it were <unk>"
+        )
+    if found:
+        raise ValueError(f"no tokenizer.json can stand for {path}: {'; '.join(found)}")
+
+
+def _scores(model: Any) -> dict[str, float]:
+    return {piece.piece: piece.score for piece in model.pieces if piece.type not in (_UNKNOWN, _CONTROL)}
+
+
+def _model(model: Any, dictionary: Dictionary) -> Any:
+    from tokenizers.models import BPE, Unigram
+
+    scores, trainer = _scores(model), model.trainer_spec
+    byte_fallback = bool(trainer.byte_fallback)
+    if trainer.model_type == _UNIGRAM:
+        # Symbols that are no pieces get the lowest score that there is: a lower one would change that of <unk>.
+        lowest = min(scores.values())
+        vocabulary = [(symbol, scores.get(symbol, lowest)) for symbol in dictionary.symbols]
+        return Unigram(vocabulary, unk_id=dictionary.unk(), byte_fallback=byte_fallback)
+    merges = sorted(_merges(scores), key=lambda merge: -merge.score)
+    return BPE(
+        {symbol: index for index, symbol in enumerate(dictionary.symbols)},
+        [(merge.left, merge.right) for merge in merges],
+        unk_token=FAIRSEQ_SYMBOLS[dictionary.unk()],
+        fuse_unk=True,
+        byte_fallback=byte_fallback,
+    )
+
+
+class _Merge(NamedTuple):
+    score: float
+    left: str
+    right: str
+
+
+def _merges(scores: dict[str, float]) -> Iterator[_Merge]:
+    """Every way to make a piece of two; sentencepiece goes by the score of the result alone."""
+    for piece, score in scores.items():
+        if not _BYTE.fullmatch(piece):
+            for place in range(1, len(piece)):
+                if piece[:place] in scores and piece[place:] in scores:
+                    yield _Merge(score, piece[:place], piece[place:])
+
+
+def _normalizer(model: Any) -> Any:
+    from tokenizers import Regex
+    from tokenizers.normalizers import NFC, Precompiled, Replace, Sequence
+
+    steps: list[Any] = [Replace(Regex(_WHITE_SPACE), " ")]
+    charsmap = model.normalizer_spec.precompiled_charsmap
+    if charsmap:
+        # tokenizers' Precompiled loses marks that follow a letter which it changes: composed first, most are safe.
+        steps += [NFC(), Precompiled(charsmap)]
+    # No stripping on the left: Metaspace looks where a text begins and would find that it does not begin there.
+    steps += [Replace(Regex(f"[ {WORD_START}]+$"), ""), Replace(Regex(" {2,}"), " ")]
+    return Sequence(steps)
+
+
+def _add_spaces_and_specials(tokenizer: Any, byte_fallback: bool, dictionary: Dictionary) -> None:
+    from tokenizers import AddedToken, decoders, pre_tokenizers
+
+    # "first": what follows a mask goes on within the sentence, as in pretraining.
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, prepend_scheme="first", split=True)
+    tokenizer.decoder = decoders.Metaspace(WORD_START, prepend_scheme="first", split=True)
+    if byte_fallback:
+        steps = [decoders.Replace(WORD_START, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        tokenizer.decoder = decoders.Sequence(steps)
+    first, last = FAIRSEQ_SYMBOLS[dictionary.bos()], FAIRSEQ_SYMBOLS[dictionary.eos()]
+    tokenizer.post_processor = _template(first, last, dictionary)
+    tokens = [AddedToken(symbol, special=True, normalized=False) for symbol in FAIRSEQ_SYMBOLS]
+    # The white space before a mask belongs to it.
+    tokenizer.add_special_tokens([*tokens, AddedToken(MASK, lstrip=True, special=True, normalized=False)])
+
+
+def _template(first: str, last: str, dictionary: Dictionary) -> Any:
+    from tokenizers import processors
+
+    return processors.TemplateProcessing(
+        single=f"{first} $A {last}",
+        pair=f"{first} $A {last} {last} $B {last}",
+        special_tokens=[(first, dictionary.bos()), (last, dictionary.eos())],
+    )
+
+
+def tokenizer_files(tokenizer: Any, max_positions: int) -> dict[str, str]:
+    """Names and contents of the tokenizer's files.
+
+    tokenizer_config.json is written by hand: without its class transformers 5 opens an MPNet folder with MPNet's own
+    WordPiece tokenizer and gives wrong ids, and what transformers 5 saves, version 4 cannot open.
+    """
+    added = tokenizer.get_added_tokens_decoder()
+    mask_token = added[max(added)]
+    mask = {"content": mask_token.content} | {
+        name: getattr(mask_token, name) for name in ("lstrip", "normalized", "rstrip", "single_word")
+    }
+    first, pad, last, unknown = (tokenizer.id_to_token(number) for number in range(len(FAIRSEQ_SYMBOLS)))
+    special = {
+        "bos_token": first,
+        "cls_token": first,
+        "eos_token": last,
+        "sep_token": last,
+        # MPNet's tokenizer has one of its own for what it does not know, among the ordinary tokens.
+        "unk_token": getattr(tokenizer.model, "unk_token", None) or unknown,
+        "pad_token": pad,
+    }
+    content = tokenizer.to_str()
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": max_positions,
+        "model_input_names": ["input_ids", "attention_mask"],
+        "padding_side": "right",
+        "clean_up_tokenization_spaces": False,
+        **special,
+        "mask_token": {"__type": "AddedToken", **mask, "special": True},
+    }
+    words = json.loads(content)["pre_tokenizer"] or {}
+    if "add_prefix_space" in words:
+        # transformers 4 gives the tokenizer what stands here, or False.
+        settings["add_prefix_space"] = words["add_prefix_space"]
+    return {
+        "tokenizer.json": content,
+        "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",
+        "special_tokens_map.json": json.dumps({**special, "mask_token": mask}, indent=2) + "\n",
+    }
+
+
+class Difference(NamedTuple):
+    """A text that two tokenizers read differently.
+
+    Attributes:
+        text: what was read.
+        expected: fairseq's tokens.
+        found: those of the exported tokenizer.
+    """
+
+    text: str
+    expected: list[int]
+    found: list[int]
+
+
+def check_strings(dictionary: Dictionary, special: Sequence[str] = ()) -> list[str]:
+    """The texts on which an export is checked: the bundled ones, and every piece of the vocabulary as a word.
+
+    Args:
+        dictionary: of the pieces.
+        special: other pieces that transformers takes for special tokens.
+    """
+    known = {*FAIRSEQ_SYMBOLS, MASK, *special}
+    pieces = [symbol.replace(WORD_START, " ") for symbol in dictionary.symbols if symbol not in known]
+    return HARD_STRINGS + [piece for piece in pieces if "madeupword" not in piece and not _BYTE.fullmatch(piece)]
+
+
+def differences(expected: Any, found: Any, texts: Sequence[str], ties: bool) -> list[Difference]:
+    """Compare two ways to read texts.
+
+    Args:
+        expected, found: functions from a text to its ids, without special tokens around them.
+        texts: to read.
+        ties: whether to let pass the same pieces in another order. In unigram models several orders of repeated
+            characters ("rr r" and "r rr") may have one score, and either is a best one.
+    """
+    wrong = []
+    for text in texts:
+        pair = Difference(text, expected(text), found(text))
+        same = sorted(pair.expected) == sorted(pair.found) if ties else pair.expected == pair.found
+        if not same:
+            wrong.append(pair)
+    return wrong
+
+
+def known_differences(expected: Any, found: Any) -> dict[str, str]:
+    """The listed texts that do come out differently, with the reason."""
+    return {text: reason for text, reason in MAY_DIFFER.items() if differences(expected, found, [text], ties=False)}
+
+
+def has_ties(file: Path) -> bool:
+    """Whether texts have several best cuts: for unigram models of sentencepiece."""
+    return not is_imported(file) and bool(_read_model(file).trainer_spec.model_type == _UNIGRAM)

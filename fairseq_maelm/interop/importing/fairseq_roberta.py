@@ -1,0 +1,201 @@
+"""fairseq's own RoBERTa checkpoints as sources: RoBERTa, XLM-R, CamemBERT and whatever `--arch roberta` has trained."""
+
+import json
+import re
+from argparse import Namespace
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Optional
+
+import torch
+import torch.nn.functional as F
+from fairseq.data import Dictionary
+from fairseq.models.roberta import RobertaModel, base_architecture
+from torch import Tensor
+
+from fairseq_maelm.files import sha256_of
+from fairseq_maelm.interop.importing.roberta_weights import roberta_state
+from fairseq_maelm.interop.importing.source import Reference, Source, SourceVocabulary, refuse
+from fairseq_maelm.models.checkpoint_data import check_weights, declared_options, plain_sections, read_state, shown
+from fairseq_maelm.models.checkpoint_reader import ROBERTA_SIZES, check_depth, check_sizes
+from fairseq_maelm.text.dictionary import load_dictionary
+from fairseq_maelm.text.imported import TOKENIZER_FILE
+from fairseq_maelm.text.vocabulary import MODEL_FILE
+
+# What fairseq's hub lays beside its RoBERTa: GPT-2's byte pairs, whose numbers are the symbols of dict.txt.
+GPT2_FILES = ("encoder.json", "vocab.bpe")
+
+# The tasks that train a RoBERTa.
+_TASKS = ("masked_lm", "sentence_prediction")
+_ENCODER = "encoder.sentence_encoder"
+_SIZES = {
+    "encoder_embed_dim": (f"{_ENCODER}.embed_tokens.weight", 1),
+    "encoder_ffn_embed_dim": (f"{_ENCODER}.layers.0.fc1.weight", 0),
+}
+
+# The encoder of an MLM has seen <mask>, and goes on seeing it.
+_TASK_OPTIONS = {"masked_input": "kept", "leave_unmasked_prob": 0.1, "random_token_prob": 0.1}
+
+
+@dataclass
+class RobertaOptions:
+    """The options of a checkpoint that decide what fairseq's RoBERTa computes, once it is trained."""
+
+    encoder_layers: int
+    encoder_embed_dim: int
+    encoder_ffn_embed_dim: int
+    encoder_attention_heads: int
+    activation_fn: str
+    encoder_normalize_before: bool
+    layernorm_embedding: bool
+    encoder_learned_pos: bool
+    no_token_positional_embeddings: bool
+    no_scale_embedding: bool
+    untie_weights_roberta: bool
+    adaptive_input: bool
+    encoder_layers_to_keep: Optional[str]
+
+
+def open_checkpoint(path: Path, data: Optional[Path]) -> Source:
+    """Read a checkpoint of fairseq's model roberta.
+
+    Args:
+        path: of the checkpoint.
+        data: folder with its dict.txt and what text is encoded with; the checkpoint's own by default.
+
+    Raises:
+        FileNotFoundError: if there is no checkpoint or no dict.txt.
+        ValueError: if it is no RoBERTa, or cannot be imported exactly.
+    """
+    folder = data or path.parent
+    state = read_state(path)
+    sections = plain_sections(state, path)
+    check_weights(state["model"], path)
+    _check_names(path, sections)
+    if not (folder / "dict.txt").is_file():
+        raise FileNotFoundError(
+            f"there is no dict.txt in {folder}: give --data with the folder of the dictionary that the checkpoint was "
+            "trained with"
+        )
+    dictionary = load_dictionary(str(folder))
+    model = _build(path, sections["model"], state["model"], dictionary)
+    options = _model_options(path, model)
+    state = model.state_dict()
+    return Source(
+        kind="fairseq roberta",
+        options=options,
+        task_options=_TASK_OPTIONS,
+        weights=roberta_state(state, options["encoder_layers"], model.encoder.sentence_encoder.padding_idx + 1),
+        vocabulary=_read_vocabulary(folder, dictionary),
+        reference=_reference(model),
+        facts={"files": {path.name: sha256_of(path)}},
+    )
+
+
+def _check_names(path: Path, sections: dict[str, dict[str, Any]]) -> None:
+    """Refuse tasks and models other than RoBERTa's; fairseq would build any, and some evaluate their options."""
+    for section, names in (("task", _TASKS), ("model", ROBERTA_SIZES)):
+        name = sections.get(section, {}).get("_name")
+        if name not in names:
+            raise refuse(path, f"its {section} is {shown(name)}, and only {', '.join(names)} are RoBERTa's")
+
+
+def _build(path: Path, options: dict[str, Any], weights: dict[str, Tensor], dictionary: Dictionary) -> RobertaModel:
+    """Build the source's model from its declared options, none larger than its weights, and load the weights."""
+    # fairseq called the encoder of its first RoBERTas a decoder.
+    renamed = {re.sub(r"^decoder\.", "encoder.", name): weight for name, weight in weights.items()}
+    args = Namespace(**declared_options(options, RobertaOptions, path, "model"))
+    base_architecture(args)
+    check_depth(path, "encoder_layers", args.encoder_layers, renamed, f"{_ENCODER}.layers.")
+    check_sizes(path, args, renamed, _SIZES)
+    # The table has rows in front that no token uses.
+    rows = len(renamed.get(f"{_ENCODER}.embed_positions.weight", ()))
+    args.max_positions = max(rows - dictionary.pad() - 1, 1)
+    try:
+        model = RobertaModel.build_model(args, SimpleNamespace(source_dictionary=dictionary))
+        model.load_state_dict(renamed, strict=True, model_cfg=args)
+    except Exception as error:  # fairseq's errors for what does not fit are of all kinds
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(f"fairseq cannot read {path} with this dict.txt: {reason}") from error
+    return model.eval().float()
+
+
+def _model_options(path: Path, model: RobertaModel) -> dict[str, Any]:
+    encoder = model.encoder.sentence_encoder
+    layer = encoder.layers[0]
+    if layer.normalize_before or encoder.layer_norm is not None:
+        raise refuse(path, "its LayerNorms stand before the sub-layers, and ours stand behind them")
+    if encoder.layernorm_embedding is None:
+        raise refuse(path, "it has no LayerNorm behind the embeddings")
+    # fairseq may take apex' LayerNorm instead of torch's.
+    eps = sorted({part.eps for part in model.modules() if hasattr(part, "normalized_shape")})
+    if len(eps) != 1:
+        raise refuse(path, f"its LayerNorms add several numbers to the variance ({eps}), and ours one")
+    sample = torch.linspace(-4.0, 4.0, 101)
+    if not torch.allclose(layer.activation_fn(sample), F.gelu(sample), atol=1e-6):
+        raise refuse(path, "its activation is not the exact gelu")
+    if getattr(encoder.embed_positions, "weight", None) is None:
+        raise refuse(path, "its positions are no learned table")
+    if model.encoder.lm_head.weight is not encoder.embed_tokens.weight:
+        raise refuse(path, "its prediction head has a table of its own, and ours uses the token embeddings")
+    return {
+        "encoder_layers": len(encoder.layers),
+        "encoder_embed_dim": layer.embed_dim,
+        "encoder_ffn_embed_dim": layer.fc1.out_features,
+        "encoder_attention_heads": layer.self_attn.num_heads,
+        "decoder_layers": 0,
+        "layer_norm_eps": eps[0],
+        "max_positions": encoder.embed_positions.num_embeddings - encoder.padding_idx - 1,
+        "relative_buckets": "none",
+    }
+
+
+def _reference(model: RobertaModel) -> Reference:
+    @torch.no_grad()
+    def encode(tokens: Tensor) -> Tensor:
+        states: Tensor = model(tokens, features_only=True)[0]
+        return states
+
+    return Reference(encode, torch.no_grad()(model.encoder.lm_head))
+
+
+def _read_vocabulary(folder: Path, dictionary: Dictionary) -> SourceVocabulary:
+    """The dictionary as it is; <mask> stands last already, and is no symbol of dict.txt."""
+    if dictionary.index("<mask>") != len(dictionary) - 1:
+        raise refuse(folder, "<mask> is not the last symbol of its dictionary")
+    symbols = dictionary.symbols[dictionary.nspecial : -1]
+    files: dict[str, bytes] = {}
+    if (folder / MODEL_FILE).is_file():
+        files[MODEL_FILE] = (folder / MODEL_FILE).read_bytes()
+    elif all((folder / name).is_file() for name in GPT2_FILES):
+        files[TOKENIZER_FILE] = _gpt2_tokenizer(folder, dictionary).encode("utf-8")
+    return SourceVocabulary(list(range(len(dictionary))), symbols, files)
+
+
+def _gpt2_tokenizer(folder: Path, dictionary: Dictionary) -> str:
+    """GPT-2's byte pairs as a tokenizer.json with the dictionary's numbers.
+
+    Raises:
+        ValueError: if the dictionary lacks tokens that text can become.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+
+    pieces: dict[str, int] = json.loads((folder / GPT2_FILES[0]).read_text(encoding="utf-8"))
+    numbers = {piece: dictionary.index(str(number)) for piece, number in pieces.items() if piece != "<|endoftext|>"}
+    unknown = [piece for piece, number in numbers.items() if number == dictionary.unk()]
+    if unknown:
+        raise refuse(folder, f"dict.txt lacks {len(unknown)} of the tokens in {GPT2_FILES[0]}, such as {unknown[0]!r}")
+    lines = (folder / GPT2_FILES[1]).read_text(encoding="utf-8").split("\n")
+    merges = [(left, right) for left, _, right in (line.partition(" ") for line in lines[1:]) if right]
+    special = {symbol: dictionary.index(symbol) for symbol in ("<s>", "<pad>", "</s>", "<unk>", "<mask>")}
+    tokenizer = Tokenizer(models.BPE(vocab={**special, **numbers}, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.RobertaProcessing(
+        ("</s>", dictionary.eos()), ("<s>", dictionary.bos()), add_prefix_space=False
+    )
+    tokenizer.add_special_tokens(
+        [AddedToken(symbol, lstrip=symbol == "<mask>", normalized=False, special=True) for symbol in special]
+    )
+    return str(tokenizer.to_str())

@@ -1,0 +1,106 @@
+"""Our model as a graph that torch.onnx can follow: whole sequences, attention written out, nothing but inference."""
+
+from typing import Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_maelm.interop.export.sentence_vectors import POOLINGS
+from fairseq_maelm.models.maelm import MaelmModel
+from fairseq_maelm.modules.transformer import TransformerLayer
+
+INPUTS = ("input_ids", "attention_mask")
+
+# What a graph may give: states of all tokens, scores of a fine-tuned head, or one vector for each text.
+STATES, SCORES, EMBEDDING = "last_hidden_state", "logits", "sentence_embedding"
+
+
+class EncoderGraph(nn.Module):
+    """The encoder, with a head or pooling behind it.
+
+    The bias of relative positions is a table over distances here, computed once from the table over buckets.
+
+    Args:
+        model: in evaluation.
+        head: name of a fine-tuned head whose scores are wanted, or None.
+        pooling: "mean" of the states of all tokens or "first", the state of <s>, to give a vector for each text as
+            well; None for states alone.
+        normalized: whether these vectors get length 1.
+
+    Raises:
+        ValueError: if there is no such head or pooling, or both are asked for.
+    """
+
+    def __init__(
+        self, model: MaelmModel, head: Optional[str] = None, pooling: Optional[str] = None, normalized: bool = False
+    ) -> None:
+        super().__init__()
+        if head is not None and head not in model.classification_heads:
+            raise ValueError(f"the model has no head {head!r}")
+        if pooling is not None and (pooling not in POOLINGS or head is not None):
+            raise ValueError(f"pooling is one of {', '.join(POOLINGS)}, and there is none behind a head")
+        encoder = model.encoder
+        self.embed_tokens, self.embed_positions = encoder.embed_tokens, encoder.embed_positions
+        self.layernorm_embedding, self.layers = encoder.layernorm_embedding, encoder.layers
+        self.head = None if head is None else model.classification_heads[head]
+        self.pooling, self.normalized = pooling, normalized
+        self.of_distance: Optional[Tensor] = None
+        if encoder.relative_attention_bias is not None:
+            self.of_distance = nn.Parameter(encoder.relative_attention_bias().detach(), requires_grad=False)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of what ``forward`` returns, in order."""
+        if self.head is not None:
+            return (SCORES,)
+        return (STATES,) if self.pooling is None else (STATES, EMBEDDING)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        """Encode.
+
+        Args:
+            input_ids: <int64>[B, S], padded on the right.
+            attention_mask: <int64>[B, S] 1 at tokens, 0 at padding.
+
+        Returns:
+            states <float>[B, S, D], and with pooling vectors <float>[B, D]; or scores <float>[B, classes], of a head
+            on tokens <float>[B, S, outputs].
+        """
+        length = input_ids.shape[1]
+        positions = torch.arange(length, device=input_ids.device)
+        states = self.layernorm_embedding(self.embed_tokens(input_ids) + self.embed_positions(positions))
+        bias = self._bias(positions, attention_mask, states.dtype)
+        for layer in self.layers:
+            states = _layer(layer, states, bias)
+        if self.head is not None:
+            return (self.head(states),)
+        if self.pooling is None:
+            return (states,)
+        vectors = states[:, 0] if self.pooling == "first" else _mean(states, attention_mask)
+        return states, F.normalize(vectors, dim=-1) if self.normalized else vectors
+
+    def _bias(self, positions: Tensor, attention_mask: Tensor, dtype: torch.dtype) -> Tensor:
+        """<float>[B, H or 1, S or 1, S]. The hidden get the lowest finite number: -inf for all keys would give NaN."""
+        hidden = (1 - attention_mask[:, None, None, :].to(dtype)) * torch.finfo(dtype).min
+        if self.of_distance is None:
+            return hidden
+        index = positions[None, :] - positions[:, None] + self.of_distance.shape[1] // 2
+        return self.of_distance[:, index][None] + hidden
+
+
+def _layer(layer: TransformerLayer, states: Tensor, bias: Tensor) -> Tensor:
+    """What the layer computes in evaluation: <float>[B, S, D] to <float>[B, S, D]."""
+    attention = layer.self_attn
+    heads = attention.num_heads
+    query, key, value = attention.qkv_proj(states).unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4).unbind()
+    # The square root goes to the queries: a product of [B, H, S, S] less.
+    logits = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1) + bias
+    attended = (logits.softmax(dim=-1) @ value).transpose(1, 2).flatten(2)
+    states = layer.self_attn_layer_norm(states + attention.out_proj(attended))
+    return layer.final_layer_norm(states + layer.fc2(F.gelu(layer.fc1(states))))
+
+
+def _mean(states: Tensor, attention_mask: Tensor) -> Tensor:
+    kept = attention_mask[:, :, None].to(states.dtype)
+    return (states * kept).sum(dim=1) / kept.sum(dim=1)

@@ -1,0 +1,195 @@
+"""From a checkpoint to a folder with ONNX files, tokenizer and card, verified."""
+
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+
+from fairseq_maelm.interop.export.card import model_card
+from fairseq_maelm.interop.export.configuration import Content
+from fairseq_maelm.interop.export.content import choose_content
+from fairseq_maelm.interop.export.hard_strings import HARD_STRINGS
+from fairseq_maelm.interop.export.run import ExportSettings
+from fairseq_maelm.interop.export.sentence_vectors import sentence_vectors_of
+from fairseq_maelm.interop.export.source import Source, load_source
+from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
+from fairseq_maelm.interop.export.verification import Agreement, verify_tokenizer
+from fairseq_maelm.interop.onnx.agreement import Loss, agreements_with, quantisation_loss
+from fairseq_maelm.interop.onnx.graph import INPUTS, SCORES, STATES, EncoderGraph
+from fairseq_maelm.interop.onnx.onnx_file import (
+    MODEL_FILE,
+    QUANTISED_FILE,
+    OnnxEncoder,
+    quantise,
+    require_onnx,
+    write_onnx,
+)
+from fairseq_maelm.interop.whole_folder import whole_folder
+from fairseq_maelm.version import __version__
+
+logger = logging.getLogger(__name__)
+
+FACTS_FILE = "onnx.json"
+
+# Of a user's sample: more change nothing that the comparison would say.
+_MOST_TEXTS = 1000
+
+
+@dataclass(frozen=True)
+class OnnxExport:
+    """What was exported.
+
+    Attributes:
+        folder: where it is.
+        outputs: names of what the file gives.
+        agreements: with the checkpoint.
+        loss: of the file in 8 bits, or None without one.
+        sizes: file name -> bytes.
+    """
+
+    folder: Path
+    outputs: tuple[str, ...]
+    agreements: list[Agreement]
+    loss: Optional[Loss]
+    sizes: dict[str, int]
+
+
+def export_onnx(
+    checkpoint: Path,
+    data: Path,
+    output: Path,
+    settings: ExportSettings,
+    int8: bool = False,
+    texts: Optional[Path] = None,
+) -> OnnxExport:
+    """Export a checkpoint's encoder, or its fine-tuned head with it, as ONNX.
+
+    Args:
+        checkpoint: of pretraining or fine-tuning.
+        data: prepared data, or the data folder of fine-tuning.
+        output: the folder to make.
+        settings: what to export; ``form`` does not matter.
+        int8: whether to write a file in 8 bits too, and to measure what it loses.
+        texts: a file with texts for this measurement, one a line; bundled ones otherwise.
+
+    Raises:
+        FileNotFoundError: if a file is missing.
+        FileExistsError: if the folder exists and is not to be replaced.
+        ValueError: if a library is missing, the format cannot hold what is asked for, or the verification fails.
+    """
+    require_onnx()
+    if texts is not None and not int8:
+        raise ValueError("--texts are for measuring what 8 bits lose: give --int8 as well")
+    with whole_folder(output, settings.replace) as folder:
+        source = load_source(checkpoint, data)
+        content = _content(source, settings)
+        sample = _sequences(source, texts) if int8 else []
+        graph = _graph(source, content)
+        logger.info("exporting %s: %s", checkpoint, ", ".join(graph.outputs))
+        write_onnx(graph, folder / MODEL_FILE)
+        single = OnnxEncoder(folder / MODEL_FILE)
+        agreements = agreements_with(source, content, graph, single)
+        loss = None
+        if int8:
+            quantise(folder / MODEL_FILE, folder / QUANTISED_FILE)
+            loss = quantisation_loss(single, OnnxEncoder(folder / QUANTISED_FILE), sample, source.dictionary.pad())
+        differences = _write_tokenizer(source, folder)
+        sizes = {path.name: path.stat().st_size for path in sorted(folder.glob("*.onnx"))}
+        facts = _facts(source, content, graph, agreements, loss, sizes)
+        (folder / FACTS_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        name = settings.name or output.name
+        more = [] if loss is None else [f"## 8 bits\n\n`{QUANTISED_FILE}`: {loss.describe()}."]
+        use = _use(graph, name)
+        card = model_card(source, content, name, settings.licence, agreements, differences, use, more)
+        (folder / "README.md").write_text(card, encoding="utf-8")
+    return OnnxExport(output, graph.outputs, agreements, loss, sizes)
+
+
+def _content(source: Source, settings: ExportSettings) -> Content:
+    architecture = settings.architecture
+    if architecture == "masked-lm":
+        raise ValueError(
+            "the format onnx holds encoders and fine-tuned heads; masked tokens, which leave the encoder's input and "
+            "come back in the decoder's, are filled by --format maelm"
+        )
+    fine_tuned = source.model.lm_head is None and bool(source.model.classification_heads)
+    if architecture is None and settings.head is None and not fine_tuned:
+        architecture = "encoder"
+    # Whatever the relative positions are: the form that holds every model.
+    return choose_content(source, "maelm", architecture, settings.head, settings.labels)
+
+
+def _graph(source: Source, content: Content) -> EncoderGraph:
+    vectors = sentence_vectors_of(source)
+    if vectors is None or content.architecture != "encoder":
+        return EncoderGraph(source.model, content.head).eval()
+    return EncoderGraph(source.model, None, vectors.pooling, vectors.normalized).eval()
+
+
+def _sequences(source: Source, texts: Optional[Path]) -> list[np.ndarray]:
+    """Texts <int64>[n] between <s> and </s>, cut to the model's positions.
+
+    Raises:
+        ValueError: if the file holds no text.
+    """
+    lines = HARD_STRINGS if texts is None else texts.read_text(encoding="utf-8").split("\n")
+    longest = source.model.max_positions() - 2
+    bos, eos = source.dictionary.bos(), source.dictionary.eos()
+    encoded = [source.tokenizer.encode(line)[:longest] for line in lines if line.strip()][:_MOST_TEXTS]
+    sequences = [np.array([bos, *tokens, eos], dtype=np.int64) for tokens in encoded if tokens]
+    if not sequences:
+        raise ValueError(f"there is no text in {texts}")
+    return sequences
+
+
+def _write_tokenizer(source: Source, folder: Path) -> dict[str, str]:
+    tokenizer, positions = build_tokenizer(source.tokenizer_file, source.dictionary), source.model.max_positions()
+    pad = source.dictionary.pad()
+    # Without transformers nobody else says how a batch is made.
+    tokenizer.enable_padding(pad_id=pad, pad_token=tokenizer.id_to_token(pad))
+    tokenizer.enable_truncation(positions)
+    for name, text in tokenizer_files(tokenizer, positions).items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return verify_tokenizer(source, folder)
+
+
+def _facts(
+    source: Source,
+    content: Content,
+    graph: EncoderGraph,
+    agreements: list[Agreement],
+    loss: Optional[Loss],
+    sizes: dict[str, int],
+) -> dict[str, Any]:
+    return {
+        "inputs": list(INPUTS),
+        "outputs": list(graph.outputs),
+        "architecture": content.architecture,
+        "labels": None if content.labels is None else list(content.labels),
+        "pooling": graph.pooling,
+        "normalized": graph.normalized,
+        "max_length": source.model.max_positions(),
+        "pad_token_id": source.dictionary.pad(),
+        "bytes": sizes,
+        "agreement": [each._asdict() for each in agreements],
+        "int8": None if loss is None else loss._asdict(),
+        "fairseq_maelm": __version__,
+    }
+
+
+def _use(graph: EncoderGraph, name: str) -> str:
+    """Lines of Python that need onnxruntime and tokenizers, and neither torch nor transformers."""
+    results = ", ".join({SCORES: "scores", STATES: "states"}.get(output, "vectors") for output in graph.outputs)
+    rows = {"input_ids": "ids", "attention_mask": "attention_mask"}
+    inputs = ", ".join(f'"{key}": numpy.array([row.{value} for row in batch])' for key, value in rows.items())
+    lines = [
+        "import numpy, onnxruntime, tokenizers",
+        f'tokenizer = tokenizers.Tokenizer.from_file("{name}/tokenizer.json")',
+        f'session = onnxruntime.InferenceSession("{name}/{MODEL_FILE}")',
+        'batch = tokenizer.encode_batch(["A sentence.", "And one more."])',
+        f"[{results}] = session.run(None, {{{inputs}}})",
+    ]
+    return "\n".join(lines)

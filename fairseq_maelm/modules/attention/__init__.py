@@ -1,0 +1,1 @@
+"""Attention with relative positions: the layers, and the ways of computing it."""

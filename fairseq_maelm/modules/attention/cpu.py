@@ -1,0 +1,206 @@
+"""Attention on a CPU: fused forward, a backward of batched matrix products, dropout from random bytes.
+
+torch's fused CPU attention has neither dropout nor a gradient for its mask; what torch does instead holds
+several [B, H, S, S] tensors and draws a double for each dropout decision. Here a few sequences at a time go through
+buffers that stay in the cache, the backward pass computes the attention weights again, and the gradient of the bias of
+all layers is summed in one place.
+"""
+
+from typing import Any, Iterator, List, Optional, Tuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fairseq_maelm.modules.attention.bias import AttentionBias, DenseBias
+from fairseq_maelm.modules.dropout import DropoutGrid, draw_decisions, dropout_grid
+
+# Short sequences are computed together up to so many attention weights. One by one they cost more in calls than in
+# arithmetic; with more weights at once, the buffers leave the cache.
+_WEIGHTS_TOGETHER = 32_768
+
+
+def attend_on_cpu(query: Tensor, key: Tensor, value: Tensor, bias: Optional[AttentionBias], dropout: float) -> Tensor:
+    """Attention as ``fairseq_maelm.modules.attention.layers.attend`` describes it, for CPU tensors of one type.
+
+    With dropout 0.1 a weight is dropped with probability 26 / 256; see ``fairseq_maelm.modules.dropout``.
+    """
+    added = DenseBias() if bias is None else bias.collecting(key)
+    return _Attention.apply(query, key, value, added.order, added, dropout)
+
+
+def sequences_together(weights: int) -> int:
+    """How many sequences to compute at a time that have so many attention weights each."""
+    return max(1, _WEIGHTS_TOGETHER // max(weights, 1))
+
+
+class WeightBuffers:
+    """Room for the attention weights of one group of sequences after another, and for what becomes of them.
+
+    Args:
+        example: gives type and device.
+        size: weights of the largest group.
+        number: tensors of that size.
+    """
+
+    def __init__(self, example: Tensor, size: int, number: int) -> None:
+        self._buffers = [example.new_empty(size) for _ in range(number)]
+
+    def of_shape(self, shape: Tuple[int, ...]) -> List[Tensor]:
+        """The buffers as tensors of a shape; what they hold means nothing."""
+        size = torch.Size(shape).numel()
+        return [buffer[:size].view(shape) for buffer in self._buffers]
+
+
+class SequenceGroup:
+    """Sequences whose attention is computed in the same matrix products.
+
+    Args:
+        query: <float>[G, H, Q, d_h].
+        key, value: <float>[G, H, S, d_h].
+        bias: <float>[G or 1, H or 1, Q or 1, S], added to the logits, or None.
+        decisions: <grid.dtype>[G, H, Q, S] of dropout, or None.
+        grid: how they decide.
+    """
+
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Optional[Tensor],
+        decisions: Optional[Tensor] = None,
+        grid: Optional[DropoutGrid] = None,
+    ) -> None:
+        self.inputs = query, key, value
+        self.bias, self.decisions, self.grid = bias, decisions, grid
+        self.shape = (*query.shape[:3], key.shape[2])
+        self._scale = query.shape[-1] ** -0.5
+
+    def attend(self, buffers: WeightBuffers) -> Tensor:
+        """The result, <float>[G, H, Q, d_h]; with dropout it needs two buffers, without it none."""
+        if self.decisions is None or self.grid is None:
+            return F.scaled_dot_product_attention(*self.inputs, attn_mask=self.bias)
+        weights, kept = buffers.of_shape(self.shape)
+        query, key, value = (each.flatten(0, 1) for each in self.inputs)
+        self._compute_weights(query, key, weights)
+        # Comparing into floats at once saves the pass that would turn bits into numbers.
+        torch.ge(self.decisions, self.grid.threshold, out=kept)
+        output = _product(weights.mul_(kept).flatten(0, 1), value, self.grid.scale)
+        return output.unflatten(0, self.shape[:2])
+
+    def gradients(self, gradient: Tensor, of_bias: Optional[Tensor], buffers: WeightBuffers) -> Tuple[Tensor, ...]:
+        """Compute the weights again, and the gradients of query, key and value, in the shapes of these.
+
+        Args:
+            gradient: <float>[G, H, Q, d_h] of the result.
+            of_bias: <float>[G or 1, H, Q, S], added to, or None.
+            buffers: two; four with dropout.
+        """
+        query, key, value, gradient = (each.flatten(0, 1) for each in (*self.inputs, gradient))
+        weights, of_logits, *more = buffers.of_shape(self.shape)
+        self._compute_weights(query, key, weights)
+        torch.bmm(gradient, value.transpose(1, 2), out=of_logits.flatten(0, 1))
+        dropped, rescale = weights, 1.0
+        if self.decisions is not None and self.grid is not None:
+            kept, dropped = more
+            torch.ge(self.decisions, self.grid.threshold, out=kept)
+            torch.mul(weights, kept, out=dropped)
+            of_logits.mul_(kept)
+            rescale = self.grid.scale
+        of_value = _product(dropped.flatten(0, 1).transpose(1, 2), gradient, rescale)
+        # The kernel reads a row whole before it writes it, so it may work in place.
+        torch.ops.aten._softmax_backward_data.out(of_logits, weights, -1, weights.dtype, grad_input=of_logits)
+        if of_bias is not None:
+            shared = len(of_bias) < len(of_logits)
+            of_bias.add_(of_logits.sum(dim=0, keepdim=True) if shared else of_logits, alpha=rescale)
+        of_logits = of_logits.flatten(0, 1)
+        of_query = _product(of_logits, key, self._scale * rescale)
+        of_key = _product(of_logits.transpose(1, 2), query, self._scale * rescale)
+        return tuple(each.unflatten(0, self.shape[:2]) for each in (of_query, of_key, of_value))
+
+    def _compute_weights(self, query: Tensor, key: Tensor, weights: Tensor) -> None:
+        """Write softmax(Q K^T / sqrt(d_h) + bias) of queries and keys [G * H, ...]."""
+        if self.bias is not None:
+            weights.copy_(self.bias)
+        flat, beta = weights.flatten(0, 1), 0.0 if self.bias is None else 1.0
+        torch.baddbmm(flat, query, key.transpose(1, 2), beta=beta, alpha=self._scale, out=flat)
+        torch.softmax(weights, dim=-1, out=weights)
+
+
+def _product(first: Tensor, second: Tensor, scale: float) -> Tensor:
+    """scale * first @ second, batched. Into memory of its own: torch writes matrix by matrix into strided places."""
+    output = first.new_empty(*first.shape[:2], second.shape[2])
+    return torch.baddbmm(output, first, second, beta=0.0, alpha=scale, out=output)
+
+
+def _groups(
+    tensors: Tuple[Tensor, ...], bias: Optional[Tensor], decisions: Optional[Tensor], grid: Optional[DropoutGrid]
+) -> Iterator[Tuple[slice, SequenceGroup]]:
+    """Cut a batch of query, key and value into groups; gives each group's part of the batch as well."""
+    query, key, value = tensors
+    together = sequences_together(query.shape[1] * query.shape[2] * key.shape[2])
+    for start in range(0, len(query), together):
+        part = slice(start, start + together)
+        own = bias if bias is None or len(bias) == 1 else bias[part]
+        drawn = None if decisions is None else decisions[part]
+        yield part, SequenceGroup(query[part], key[part], value[part], own, drawn, grid)
+
+
+def _buffers(query: Tensor, key: Tensor, number: int) -> WeightBuffers:
+    """Buffers for the groups of a batch."""
+    weights = query.shape[1] * query.shape[2] * key.shape[2]
+    return WeightBuffers(query, min(sequences_together(weights), len(query)) * weights, number)
+
+
+def _gradient_buffers(query: Tensor, key: Tensor, value: Tensor) -> List[Tensor]:
+    """Room for the gradients of query, key and value, in one tensor [B, S, 3, H, d_h] where their shapes allow."""
+    if query.shape == key.shape == value.shape:
+        batch, heads, length, width = query.shape
+        return list(query.new_empty(batch, length, 3, heads, width).permute(2, 0, 3, 1, 4).unbind())
+    return [each.new_empty(each.transpose(1, 2).shape).transpose(1, 2) for each in (query, key, value)]
+
+
+class _Attention(torch.autograd.Function):
+    """Arguments as in ``attend_on_cpu``, the bias made dense and its ``order`` given once more for autograd to see."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        order: Optional[Tensor],
+        bias: DenseBias,
+        dropout: float,
+    ) -> Tensor:
+        ctx.bias, ctx.grid = bias, dropout_grid(dropout) if dropout else None
+        with torch.autocast("cpu", enabled=False):
+            if ctx.grid is None:
+                ctx.save_for_backward(query, key, value)
+                return F.scaled_dot_product_attention(query, key, value, attn_mask=bias.values)
+            decisions = draw_decisions(torch.Size((*query.shape[:3], key.shape[2])), ctx.grid)
+            ctx.save_for_backward(query, key, value, decisions)
+            # Heads lie side by side, as the next matrix product reads them.
+            output = query.new_empty(*query.transpose(1, 2).shape[:3], value.shape[-1]).transpose(1, 2)
+            buffers = _buffers(query, key, 2)
+            for part, group in _groups((query, key, value), bias.values, decisions, ctx.grid):
+                output[part] = group.attend(buffers)
+            return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tuple[Optional[Tensor], ...]:
+        query, key, value, *drawn = ctx.saved_tensors
+        decisions = drawn[0] if drawn else None
+        gradients = _gradient_buffers(query, key, value)
+        wants_bias = ctx.bias.gradient_sum is not None and ctx.needs_input_grad[3]
+        of_bias = ctx.bias.gradient_sum.buffer() if wants_bias else None
+        buffers = _buffers(query, key, 2 if decisions is None else 4)
+        for part, group in _groups((query, key, value), ctx.bias.values, decisions, ctx.grid):
+            sums = of_bias if of_bias is None or len(of_bias) == 1 else of_bias[part]
+            for place, computed in zip(gradients, group.gradients(gradient[part], sums, buffers)):
+                place[part] = computed
+        order = None if ctx.bias.order is None else torch.zeros_like(ctx.bias.order)
+        return (*gradients, order, None, None)

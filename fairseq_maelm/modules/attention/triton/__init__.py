@@ -1,0 +1,1 @@
+"""Attention with relative positions as Triton kernels, for GPUs."""

@@ -1,0 +1,284 @@
+"""Attention with a learned relative bias in Triton kernels: never a tensor of [B, H, S, S], no work on padding.
+
+The door to the kernels; importing it does not import triton. The kernels are custom operators of torch and not traced
+by ``torch.compile``: they appear in its graph as one node each, without a break, and autograd, autocast and activation
+checkpointing see an ordinary differentiable function.
+"""
+
+import importlib.util
+import os
+from typing import Any, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+INSTALLED = importlib.util.find_spec("triton") is not None
+# Triton decides when it is imported whether its interpreter runs the kernels, on any device: for tests.
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+WIDEST_HEAD = 128
+OLDEST_CAPABILITY = (8, 0)
+
+
+def unavailable_because(query: Tensor) -> Optional[str]:
+    """Say why ``relative_attention`` cannot work for queries like these, or None when it can.
+
+    Args:
+        query: <float>[B, H, S, d_h], on the device and in the element type (after autocast) of the call.
+    """
+    if not INSTALLED:
+        return "triton is not installed; it comes with torch's CUDA builds"
+    if query.dtype not in DTYPES:
+        return f"the kernels know float16, bfloat16 and float32, not {query.dtype}"
+    if query.shape[-1] > WIDEST_HEAD:
+        return f"the kernels hold heads up to {WIDEST_HEAD} wide, and these are {query.shape[-1]}"
+    if INTERPRETED:
+        return None
+    if query.device.type != "cuda" or torch.version.cuda is None:
+        return f"the kernels need an NVIDIA GPU, and the queries are on {query.device}"
+    capability = torch.cuda.get_device_capability(query.device)
+    if capability < OLDEST_CAPABILITY:
+        return (
+            f"the kernels need compute capability 8.0 or later, and {query.device} has {capability[0]}.{capability[1]}"
+        )
+    return None
+
+
+def available(query: Tensor) -> bool:
+    """Whether ``relative_attention`` works for queries like these; ``unavailable_because`` says why not."""
+    return unavailable_because(query) is None
+
+
+def draw_seed(device: torch.device) -> Tensor:
+    """Draw a seed for dropout from the device's random state, without waiting for the device: <int64>[1]."""
+    return torch.randint(2**62, (1,), device=device)
+
+
+def relative_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    of_distance: Tensor,
+    positions: Tensor,
+    lengths: Optional[Tensor] = None,
+    dropout: float = 0.0,
+    seed: Optional[Tensor] = None,
+) -> Tensor:
+    """Self-attention softmax(Q K^T / sqrt(d_h) + bias) V with bias[b, h, i, j] = of_distance[h, distance + P - 1].
+
+    The distance is positions[b, j] - positions[b, i] (Raffel et al., 2020, section 2.1). All four float inputs get
+    gradients, that of ``of_distance`` by sums in a fixed order.
+
+    Args:
+        query, key, value: <float16, bfloat16 or float32>[B, H, S, d_h], d_h at most 128; any strides. Views of one
+            packed tensor are read in place. Under autocast they are cast to its type.
+        of_distance: <float>[H, 2 P - 1] bias of the distances 1 - P to P - 1; used in float32.
+        positions: <int64>[B or 1, S] original positions in [0, P), in any order, no two the same in a sequence.
+        lengths: <int64>[B] tokens of each right-padded sequence, or None when there is no padding. Outputs at padding
+            are zero; nothing there is read, not even gradients.
+        dropout: probability of dropping an attention weight, in [0, 1).
+        seed: <int64>[1] on the device of ``query``, as from ``draw_seed``; needed when ``dropout`` is positive. It and
+            (sequence, head, both positions) decide alone on what is dropped.
+
+    Returns:
+        <float>[B, H, S, d_h], stored as [B, S, H, d_h], so that joining the heads is free.
+
+    Raises:
+        ValueError: shapes, types, devices or dropout do not fit; or the kernels cannot run here.
+    """
+    query, key, value = _cast(query), _cast(key), _cast(value)
+    if not query.shape == key.shape == value.shape or not query.dtype == key.dtype == value.dtype:
+        described = ", ".join(f"{tensor.dtype}{list(tensor.shape)}" for tensor in (query, key, value))
+        raise ValueError(f"queries, keys and values must have one shape and element type, and are {described}")
+    _check(query, of_distance, positions, lengths, dropout, seed)
+    output, _, _ = _attend(query, key, value, of_distance.float(), positions, lengths, dropout, seed)
+    return output.transpose(1, 2)
+
+
+def relative_attention_packed(
+    qkv: Tensor,
+    of_distance: Tensor,
+    positions: Tensor,
+    lengths: Optional[Tensor] = None,
+    dropout: float = 0.0,
+    seed: Optional[Tensor] = None,
+) -> Tensor:
+    """The same for queries, keys and values that one matrix product made; saves copying their gradients together.
+
+    Args:
+        qkv: <float16, bfloat16 or float32>[B, S, 3, H, d_h] queries, keys and values; the rest as in
+            ``relative_attention``.
+
+    Returns:
+        <float>[B, S, H, d_h].
+
+    Raises:
+        ValueError: as ``relative_attention``.
+    """
+    qkv = _cast(qkv)
+    if qkv.dim() != 5 or qkv.shape[2] != 3:
+        raise ValueError(f"packed queries, keys and values have shape [B, S, 3, H, d_h], not {list(qkv.shape)}")
+    _check(_unpack(qkv)[0], of_distance, positions, lengths, dropout, seed)
+    output, _, _ = _attend_packed(qkv, of_distance.float(), positions, lengths, dropout, seed)
+    return output
+
+
+def _cast(tensor: Tensor) -> Tensor:
+    """Follow autocast, as torch's own attention does."""
+    device_type = tensor.device.type
+    return tensor.to(torch.get_autocast_dtype(device_type)) if torch.is_autocast_enabled(device_type) else tensor
+
+
+def _unpack(qkv: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+    """<float>[B, S, 3, H, d_h] to three views <float>[B, H, S, d_h]."""
+    query, key, value = qkv.permute(2, 0, 3, 1, 4)
+    return query, key, value
+
+
+def _check(
+    query: Tensor,
+    of_distance: Tensor,
+    positions: Tensor,
+    lengths: Optional[Tensor],
+    dropout: float,
+    seed: Optional[Tensor],
+) -> None:
+    """Refuse what the kernels would misread; values on the device are not looked at."""
+    if query.dim() != 4:
+        raise ValueError(f"queries, keys and values have shape [B, H, S, d_h], not {list(query.shape)}")
+    batch, heads, length, _ = query.shape
+    # Questions about the device would break the compiler's graph.
+    reason = None if torch.compiler.is_compiling() else unavailable_because(query)
+    if reason is not None:
+        raise ValueError(f"attention in Triton kernels cannot run: {reason}. Choose another way of attention")
+    if of_distance.dim() != 2 or of_distance.shape[0] != heads or of_distance.shape[1] % 2 == 0:
+        raise ValueError(f"of_distance has shape [H = {heads}, 2 P - 1], not {list(of_distance.shape)}")
+    if positions.dtype != torch.int64 or positions.shape not in ((batch, length), (1, length)):
+        raise ValueError(f"positions are <int64>[{batch} or 1, {length}], not {positions.dtype}{list(positions.shape)}")
+    if lengths is not None and (lengths.dtype != torch.int64 or lengths.shape != (batch,)):
+        raise ValueError(f"lengths are <int64>[{batch}], not {lengths.dtype}{list(lengths.shape)}")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout is a probability in [0, 1), not {dropout}")
+    if dropout > 0 and (seed is None or seed.dtype != torch.int64 or seed.shape != (1,)):
+        raise ValueError("dropout needs a seed <int64>[1]; draw_seed makes one")
+    for tensor in (of_distance, positions, lengths, seed):
+        if tensor is not None and tensor.device != query.device:
+            raise ValueError(f"everything must be on {query.device}, where the queries are, not on {tensor.device}")
+
+
+# The operators. Their names are private to this module; outputs beside the first one are for the backward pass.
+
+
+@torch.library.custom_op("fairseq_maelm::relative_attention", mutates_args=())
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    of_distance: Tensor,
+    positions: Tensor,
+    lengths: Optional[Tensor],
+    dropout: float,
+    seed: Optional[Tensor],
+) -> Tuple[Tensor, Tensor, Tensor]:
+    from .launch import forward
+
+    return forward(query, key, value, of_distance, positions, lengths, dropout, seed)
+
+
+@torch.library.custom_op("fairseq_maelm::relative_attention_packed", mutates_args=())
+def _attend_packed(
+    qkv: Tensor,
+    of_distance: Tensor,
+    positions: Tensor,
+    lengths: Optional[Tensor],
+    dropout: float,
+    seed: Optional[Tensor],
+) -> Tuple[Tensor, Tensor, Tensor]:
+    from .launch import forward
+
+    return forward(*_unpack(qkv), of_distance, positions, lengths, dropout, seed)
+
+
+@torch.library.custom_op("fairseq_maelm::relative_attention_backward", mutates_args=())
+def _attend_backward(
+    output_gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    of_distance: Tensor,
+    positions: Tensor,
+    lengths: Optional[Tensor],
+    dropout: float,
+    output: Tensor,
+    log_sums: Tensor,
+    words: Tensor,
+    with_bias: bool,
+) -> Tuple[Tensor, Tensor]:
+    from .launch import backward
+
+    inputs = (query, key, value, of_distance, positions, lengths, dropout)
+    return backward(output_gradient, *inputs, output, log_sums, words, with_bias)
+
+
+@_attend.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, of_distance: Tensor, positions: Tensor, lengths: Optional[Tensor],
+      dropout: float, seed: Optional[Tensor]) -> Tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    return _outputs_like(query, dropout, seed)
+
+
+@_attend_packed.register_fake
+def _(qkv: Tensor, of_distance: Tensor, positions: Tensor, lengths: Optional[Tensor],
+      dropout: float, seed: Optional[Tensor]) -> Tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    return _outputs_like(_unpack(qkv)[0], dropout, seed)
+
+
+def _outputs_like(query: Tensor, dropout: float, seed: Optional[Tensor]) -> Tuple[Tensor, Tensor, Tensor]:
+    """Empty tensors of the shapes that the forward kernels return."""
+    batch, heads, length, head_dim = query.shape
+    drops = dropout > 0 and seed is not None
+    words = (batch, heads, 2, length) if drops else (0,)
+    return (
+        query.new_empty(batch, length, heads, head_dim),
+        query.new_empty(batch, heads, length, dtype=torch.float32),
+        query.new_empty(words, dtype=torch.int32),
+    )
+
+
+@_attend_backward.register_fake
+def _(output_gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, of_distance: Tensor, positions: Tensor,
+      lengths: Optional[Tensor], dropout: float, output: Tensor, log_sums: Tensor, words: Tensor,
+      with_bias: bool) -> Tuple[Tensor, Tensor]:  # fmt: skip
+    batch, heads, length, head_dim = query.shape
+    of_bias = of_distance.shape if with_bias else (0,)
+    return query.new_empty(batch, length, 3, heads, head_dim), of_distance.new_empty(of_bias)
+
+
+def _keep_for_backward(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, ...]) -> None:
+    """Save queries, keys and values as they came, and what the forward kernels returned."""
+    *projections, of_distance, positions, lengths, dropout, _ = inputs
+    ctx.dropout = dropout
+    ctx.save_for_backward(*projections, of_distance, positions, lengths, *output)
+
+
+def _gradients(ctx: Any, output_gradient: Tensor, *unused: Optional[Tensor]) -> Tuple[Tensor, Optional[Tensor]]:
+    """Gradients of packed queries, keys and values, and of the bias when it wants one."""
+    *projections, of_distance, positions, lengths, output, log_sums, words = ctx.saved_tensors
+    query, key, value = projections if len(projections) == 3 else _unpack(*projections)
+    with_bias = ctx.needs_input_grad[len(projections)]
+    inputs = (query, key, value, of_distance, positions, lengths, ctx.dropout)
+    packed, of_bias = _attend_backward(output_gradient, *inputs, output, log_sums, words, with_bias)
+    return packed, of_bias if with_bias else None
+
+
+def _backward(ctx: Any, *gradients: Tensor) -> Tuple[Optional[Tensor], ...]:
+    packed, of_bias = _gradients(ctx, *gradients)
+    return (*_unpack(packed), of_bias, None, None, None, None)
+
+
+def _backward_packed(ctx: Any, *gradients: Tensor) -> Tuple[Optional[Tensor], ...]:
+    packed, of_bias = _gradients(ctx, *gradients)
+    return (packed, of_bias, None, None, None, None)
+
+
+_attend.register_autograd(_backward, setup_context=_keep_for_backward)
+_attend_packed.register_autograd(_backward_packed, setup_context=_keep_for_backward)

@@ -1,0 +1,1 @@
+"""Text and its vocabulary: cleaning, sentencepiece models and tokenizers, fairseq's dictionary."""

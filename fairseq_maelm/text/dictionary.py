@@ -1,0 +1,145 @@
+"""Loading the dictionary of a prepared folder, and refusing one that does not belong to it."""
+
+import hashlib
+import json
+import os
+from typing import Sequence
+
+import numpy as np
+from fairseq.data import Dictionary
+
+from fairseq_maelm.text.vocabulary import MASK_SYMBOL as MASK
+from fairseq_maelm.text.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
+
+WORD_START = "\u2581"
+
+# The tokens from the start of the text that frequencies are counted from; more of them change nothing that matters.
+_COUNTED_TOKENS = 20_000_000
+
+
+def load_dictionary(folder: str) -> Dictionary:
+    """Read ``dict.txt`` and append ``<mask>``.
+
+    Raises:
+        FileNotFoundError: if there is no dict.txt.
+        ValueError: if the folder's manifest or sentencepiece model show that dict.txt belongs to other data.
+    """
+    path = os.path.join(folder, "dict.txt")
+    if not os.path.exists(path):
+        raise FileNotFoundError(
+            f"there is no dict.txt in {folder}: give the folder that `maelm prepare` wrote, or copy the dictionary "
+            "that the text was binarised with"
+        )
+    dictionary = Dictionary.load(path)
+    _check_manifest(folder, path)
+    _check_sentencepiece(folder, dictionary)
+    dictionary.add_symbol(MASK)
+    return dictionary
+
+
+def check_shards(folders: Sequence[str]) -> None:
+    """Refuse shards that were not prepared together: a shard is opened only in its epoch, which may be days away.
+
+    Raises:
+        FileNotFoundError: if a folder is missing.
+        ValueError: if its dict.txt is not the first folder's.
+    """
+    contents = []
+    for folder in folders:
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(f"there is no folder {folder}; the data were given as {os.pathsep.join(folders)}")
+        path = os.path.join(folder, "dict.txt")
+        if os.path.exists(path):
+            with open(path, "rb") as file:
+                contents.append((path, file.read()))
+    for path, content in contents[1:]:
+        if content != contents[0][1]:
+            raise ValueError(
+                f"{path} is not {contents[0][0]}: the shards of a corpus must share one dictionary. Prepare them "
+                "together, by `maelm prepare --shards`, or with the first one's sentencepiece.bpe.model"
+            )
+
+
+def _check_manifest(folder: str, dictionary_path: str) -> None:
+    manifest_path = os.path.join(folder, "manifest.json")
+    if not os.path.exists(manifest_path):
+        return
+    with open(manifest_path, encoding="utf-8") as file:
+        outputs = json.load(file).get("outputs", {})
+    # In a corpus of several shards, every shard has the same dictionary and the names of all in its manifest.
+    sums = {facts.get("sha256") for name, facts in outputs.items() if name.split("/")[-1] == "dict.txt"}
+    with open(dictionary_path, "rb") as dictionary_file:
+        actual = hashlib.sha256(dictionary_file.read()).hexdigest()
+    if sums and actual not in sums:
+        raise ValueError(
+            f"{dictionary_path} is not the dictionary that {folder} was prepared with (its sha256 differs from the one "
+            "in manifest.json): put the original back, or prepare the text again"
+        )
+
+
+def _check_sentencepiece(folder: str, dictionary: Dictionary) -> None:
+    model_path = os.path.join(folder, SENTENCEPIECE_MODEL)
+    if not os.path.exists(model_path):
+        return
+    from sentencepiece import SentencePieceProcessor
+
+    model = SentencePieceProcessor(model_file=model_path)
+    pieces = {
+        model.id_to_piece(i) for i in range(model.get_piece_size()) if not (model.is_unknown(i) or model.is_control(i))
+    }
+    symbols = set(dictionary.symbols[dictionary.nspecial :])
+    missing, surplus = pieces - symbols, {symbol for symbol in symbols - pieces if "madeupword" not in symbol}
+    if missing or surplus:
+        example = repr(sorted(missing or surplus)[0])
+        raise ValueError(
+            f"dict.txt and {SENTENCEPIECE_MODEL} in {folder} do not belong together: {len(missing)} pieces of the "
+            f"model are not in dict.txt and {len(surplus)} of its symbols are no pieces (for example {example}). "
+            "dict.txt must be made from the model, as `maelm prepare` does, and not from counts over a text"
+        )
+
+
+def real_tokens(dictionary: Dictionary) -> np.ndarray:
+    """<int64>[R], the symbols of real text: neither fairseq's special symbols nor <mask>."""
+    tokens = np.arange(dictionary.nspecial, len(dictionary))
+    return tokens[tokens != dictionary.index(MASK)]
+
+
+def word_starts(dictionary: Dictionary) -> np.ndarray:
+    """<bool>[V], True for pieces that begin a word and for special symbols, which are words of their own.
+
+    Raises:
+        ValueError: if no piece says that it begins a word, as in vocabularies that are not of sentencepiece.
+    """
+    starts = np.array([symbol.startswith(WORD_START) for symbol in dictionary.symbols])
+    if not starts.any():
+        raise ValueError(
+            f"--mask-whole-words finds words by the {WORD_START} in front of sentencepiece's pieces, and no symbol of "
+            "dict.txt has one: leave it out"
+        )
+    starts[: dictionary.nspecial] = True
+    starts[dictionary.index(MASK)] = True
+    return starts
+
+
+def special_tokens(dictionary: Dictionary) -> np.ndarray:
+    """<bool>[V], True for fairseq's special symbols and <mask>."""
+    special = np.ones(len(dictionary), dtype=bool)
+    special[real_tokens(dictionary)] = False
+    return special
+
+
+def log_frequencies(text: np.ndarray, blocks: int, dictionary: Dictionary) -> np.ndarray:
+    """Logarithm of each symbol's share of a text, every count raised by one.
+
+    Args:
+        text: <uint16 or int32>[tokens] training text.
+        blocks: blocks that the text is cut into, each with ``<s>`` in front, which the text itself does not hold.
+        dictionary: of V symbols.
+
+    Returns:
+        <float32>[V], in nats.
+    """
+    counted = text[:_COUNTED_TOKENS]
+    counts = np.bincount(counted, minlength=len(dictionary)) + 1.0
+    counts[dictionary.bos()] += blocks * len(counted) / len(text)
+    return np.log(counts / counts.sum()).astype(np.float32)

@@ -1,0 +1,219 @@
+"""The sentencepiece model and the fairseq dictionary that is made from it, never from counts."""
+
+import io
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import sentencepiece
+from numpy.typing import NDArray
+
+from fairseq_maelm.files import CorpusError
+
+# fairseq.data.Dictionary puts these four in front of the file's symbols; the task maelm appends <mask>.
+FAIRSEQ_SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
+END_OF_SENTENCE = FAIRSEQ_SYMBOLS.index("</s>")
+UNKNOWN = FAIRSEQ_SYMBOLS.index("<unk>")
+MASK_SYMBOL = "<mask>"
+
+MODEL_FILE = "sentencepiece.bpe.model"
+DICTIONARY_FILE = "dict.txt"
+
+# The model's bytes record the number of training threads; a fixed number keeps them equal on every machine.
+_TRAINING_THREADS = 4
+
+
+@dataclass(frozen=True)
+class VocabularyPreset:
+    """A named vocabulary.
+
+    Attributes:
+        size: pieces of the sentencepiece model with its three special ones; fairseq's total is 2 more.
+        normalisation: sentencepiece's normalisation rule.
+    """
+
+    size: int
+    normalisation: str
+
+
+PRESETS = {
+    "uncased": VocabularyPreset(32_766, "nmt_nfkc_cf"),
+    "cased": VocabularyPreset(63_998, "nmt_nfkc"),
+}
+
+
+def train_sentencepiece(
+    paragraphs: Iterable[str], vocabulary_size: int, normalisation: str, character_coverage: float
+) -> bytes:
+    """Trains a byte-pair encoding and returns the serialised model; the same paragraphs give the same bytes.
+
+    Args:
+        paragraphs: the text, in memory once sentencepiece has read it.
+        vocabulary_size: pieces to learn, with <unk>, <s> and </s>.
+        normalisation: sentencepiece's rule, such as ``nmt_nfkc_cf``.
+        character_coverage: the share (0.98 ... 1) of the text's characters that must not become <unk>.
+
+    Raises:
+        CorpusError: the text is too small, or too rich in characters, for that many pieces.
+    """
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(paragraphs),
+            model_writer=model,
+            model_type="bpe",
+            vocab_size=vocabulary_size,
+            normalization_rule_name=normalisation,
+            character_coverage=character_coverage,
+            # Longer lines would be left out; a paragraph has no limit but the reader's.
+            max_sentence_length=2**30,
+            num_threads=_TRAINING_THREADS,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise CorpusError(_training_failure(str(error), vocabulary_size)) from error
+    return model.getvalue()
+
+
+def _training_failure(message: str, size: int) -> str:
+    if found := re.search(r"set it to a value <= (\d+)", message):
+        return (
+            f"a vocabulary of {size} pieces is too large for this text, which gives {found[1]} at most: "
+            f"use --vocabulary-size {found[1]} or less, or more text"
+        )
+    if found := re.search(r"required_chars\. \d+ vs (\d+)", message):
+        return (
+            f"a vocabulary of {size} pieces is too small for this text, whose characters alone need {found[1]}: "
+            f"use --vocabulary-size {found[1]} or more, or a lower --character-coverage"
+        )
+    return f"sentencepiece could not train a vocabulary of {size} pieces: {message}"
+
+
+def load_sentencepiece(model: Path | str | bytes) -> sentencepiece.SentencePieceProcessor:
+    """Loads a sentencepiece model from its file or from its serialised bytes.
+
+    Raises:
+        CorpusError: the file cannot be read or is not a sentencepiece model.
+    """
+    name = "the given bytes" if isinstance(model, bytes) else str(model)
+    try:
+        serialised = model if isinstance(model, bytes) else Path(model).read_bytes()
+    except OSError as error:
+        raise CorpusError(f"cannot read the sentencepiece model {name}: {error.strerror}") from error
+    try:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=serialised)
+        pieces = processor.get_piece_size() if serialised else 0
+    except RuntimeError as error:
+        raise CorpusError(f"{name} is not a sentencepiece model") from error
+    if pieces == 0:
+        raise CorpusError(f"{name} is not a sentencepiece model: it has no pieces")
+    return processor
+
+
+def dictionary_symbols(processor: sentencepiece.SentencePieceProcessor) -> list[str]:
+    """The symbols of ``dict.txt``: every piece but the unknown and the control ones, in the model's order.
+
+    Raises:
+        CorpusError: a piece holds white space, at which fairseq would cut it, or is spelled like a special symbol,
+            which would let ordinary text turn into that symbol.
+    """
+    symbols = [processor.id_to_piece(spm_id) for spm_id in _ordinary_ids(processor)]
+    special = {*FAIRSEQ_SYMBOLS, MASK_SYMBOL}
+    for symbol in symbols:
+        if symbol in special:
+            raise CorpusError(
+                f"the sentencepiece model has {symbol!r} as an ordinary piece, which collides with the special symbol; "
+                "train it without that piece, or with it as a control symbol"
+            )
+        if symbol.split() != [symbol]:
+            raise CorpusError(
+                f"the sentencepiece model has the piece {symbol!r}, which holds white space; fairseq's dictionary "
+                "cannot hold such a piece, so train the model without it"
+            )
+    if not symbols:
+        raise CorpusError("the sentencepiece model has no ordinary pieces")
+    return symbols
+
+
+def _ordinary_ids(processor: sentencepiece.SentencePieceProcessor) -> list[int]:
+    return [
+        spm_id
+        for spm_id in range(processor.get_piece_size())
+        if not processor.is_control(spm_id) and not processor.is_unknown(spm_id)
+    ]
+
+
+def dictionary_text(processor: sentencepiece.SentencePieceProcessor) -> str:
+    """The content of ``dict.txt`` for a model: a symbol and the count 1 on every line.
+
+    Raises:
+        CorpusError: see `dictionary_symbols`.
+    """
+    return "".join(f"{symbol} 1\n" for symbol in dictionary_symbols(processor))
+
+
+def write_dictionary(processor: sentencepiece.SentencePieceProcessor, path: Path | str) -> None:
+    """Writes the ``dict.txt`` that belongs to a sentencepiece model.
+
+    Raises:
+        CorpusError: see `dictionary_symbols`.
+    """
+    Path(path).write_text(dictionary_text(processor), encoding="utf-8", newline="\n")
+
+
+def fairseq_dtype(dictionary_size: int) -> type[np.uint16] | type[np.uint32]:
+    """The integer type that fairseq-preprocess stores for a dictionary of this size, <mask> not counted."""
+    return np.uint16 if dictionary_size < 65_500 else np.uint32
+
+
+class FairseqEncoder:
+    """Turns paragraphs into the ids of fairseq's dictionary.
+
+    Ids are mapped by number and never by spelling. Text that spells ``<s>`` or ``<mask>`` therefore stays ordinary
+    text, also where sentencepiece does not know its characters: those become <unk>.
+
+    Args:
+        processor: the sentencepiece model.
+        symbols: of dict.txt, where it is not the one that is made from the model: it then holds every piece, in any
+            order, and may hold more.
+
+    Attributes:
+        dictionary_size: symbols of fairseq's dictionary without <mask>.
+        dtype: the integer type that fairseq-preprocess stores for a dictionary of this size.
+    """
+
+    def __init__(self, processor: sentencepiece.SentencePieceProcessor, symbols: Sequence[str] | None = None) -> None:
+        ordinary, pieces = _ordinary_ids(processor), dictionary_symbols(processor)
+        places = {symbol: place for place, symbol in enumerate(pieces if symbols is None else symbols)}
+        missing = [piece for piece in pieces if piece not in places]
+        if missing:
+            raise CorpusError(f"dict.txt lacks {len(missing)} pieces of {MODEL_FILE}, such as {missing[0]!r}")
+        self.dictionary_size = len(FAIRSEQ_SYMBOLS) + len(places)
+        self.dtype = fairseq_dtype(self.dictionary_size)
+        self._processor = processor
+        self._fairseq_id = np.full(processor.get_piece_size(), UNKNOWN, dtype=self.dtype)
+        self._fairseq_id[ordinary] = [len(FAIRSEQ_SYMBOLS) + places[piece] for piece in pieces]
+
+    def encode_flat(self, paragraphs: Sequence[str]) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int32]]:
+        """Encodes paragraphs one after the other, each ended by </s>.
+
+        Returns:
+            the ids <uint16 or uint32>[sum of lengths] and the lengths <int32>[paragraphs], </s> counted.
+        """
+        encoded = self._processor.encode(list(paragraphs), out_type=int)
+        lengths = np.fromiter(map(len, encoded), dtype=np.int32, count=len(encoded)) + np.int32(1)
+        flat = np.fromiter(
+            (spm_id for ids in encoded for spm_id in ids), dtype=np.int32, count=int(lengths.sum()) - len(encoded)
+        )
+        ids = np.full(len(flat) + len(encoded), END_OF_SENTENCE, dtype=self.dtype)
+        is_text = np.ones(len(ids), dtype=bool)
+        is_text[np.cumsum(lengths, dtype=np.int64) - 1] = False
+        ids[is_text] = self._fairseq_id[flat]
+        return ids, lengths
+
+    def encode(self, paragraphs: Sequence[str]) -> list[NDArray[np.unsignedinteger]]:
+        """Encodes paragraphs into one array <uint16 or uint32>[T] each, which ends with </s>."""
+        ids, lengths = self.encode_flat(paragraphs)
+        return np.split(ids, np.cumsum(lengths, dtype=np.int64)[:-1])

@@ -1,0 +1,65 @@
+"""General text in a domain's epochs: how much, which blocks, and every one of them in turn."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from end_to_end.small import BLANK_LINE, write_split
+from hypothesis import given
+from hypothesis import strategies as st
+from support import scheme_of
+
+from fairseq_maelm.adaptation.mixing import MixedBlockDataset, blocks_to_mix, taken_in_turn
+from fairseq_maelm.data.blocks import TokenBlocks
+from fairseq_maelm.data.dataset import Symbols
+from fairseq_maelm.data.encoder_view import EncoderView
+
+
+@given(st.integers(1, 12), st.data())
+def test_all_are_taken_equally_often_and_none_twice_in_an_epoch(total: int, data: st.DataObject) -> None:
+    number = data.draw(st.integers(1, total))
+    seed = data.draw(st.integers(0, 5))
+    epochs = [taken_in_turn(total, number, epoch, seed) for epoch in range(1, 31)]
+    assert all(len(set(epoch.tolist())) == number == len(epoch) for epoch in epochs)
+    stream = np.concatenate(epochs)
+    for turn in range(len(stream) // total):
+        assert sorted(stream[turn * total : (turn + 1) * total].tolist()) == list(range(total))
+
+
+def test_none_can_be_taken() -> None:
+    assert taken_in_turn(5, 0, 3, 1).tolist() == []
+
+
+def test_the_share_is_one_of_tokens() -> None:
+    # 60 tokens of the domain; a quarter of general text is 20 tokens beside them, at 8 a block.
+    assert blocks_to_mix(np.array([10, 20, 30]), np.array([4, 8, 12] * 9), 0.25) == round(20 / 8)
+    assert blocks_to_mix(np.array([10, 20, 30]), np.array([10] * 9), 0.0) == 0
+    with pytest.raises(ValueError, match="needs 9 blocks in every epoch, and there are 3: give more general text"):
+        blocks_to_mix(np.array([30]), np.array([10] * 3), 0.75)
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> MixedBlockDataset:
+    """Ten domain lines of token 5 and forty general ones of token 6, each a document of its own."""
+    for name, lines, token in (("domain", 10, 5), ("general", 40, 6)):
+        items = [item for _ in range(lines) for item in (torch.tensor([token] * 9 + [2]), BLANK_LINE)]
+        write_split(tmp_path / name, items)
+    blocks = TokenBlocks([str(tmp_path / "domain"), str(tmp_path / "general")], "complete_doc", 64, 0)
+    dataset = MixedBlockDataset(blocks, scheme_of(40), Symbols(1, 39), EncoderView(), seed=3)
+    return dataset.mix(blocks.blocks_of_files(1), 0.5)
+
+
+def test_epochs_hold_the_domain_and_their_own_general_blocks(mixed: MixedBlockDataset) -> None:
+    assert (mixed.domain_blocks, mixed.general_blocks) == (10, 10)
+    general = []
+    for epoch in range(1, 5):
+        mixed.set_epoch(epoch)
+        indices = mixed.ordered_indices()
+        assert sorted(indices)[:10] == list(range(10)) and len(indices) == len(set(indices.tolist())) == 20
+        assert indices.tolist() == mixed.ordered_indices().tolist(), "an epoch is what it is, however often asked"
+        general += [index for index in indices.tolist() if index >= 10]
+    assert sorted(general) == list(range(10, 50)), "four epochs of ten see each of the forty once"
+    batch = mixed.collater(indices.tolist())
+    tokens = set(batch["target"].tolist()) | set(batch["net_input"]["src_tokens"].flatten().tolist())
+    assert {5, 6} <= tokens

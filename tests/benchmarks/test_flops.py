@@ -1,0 +1,178 @@
+"""The FLOPs model: published-size figures worked out elsewhere, and counts of what real models really multiply."""
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from roberta import stock_roberta
+from support import batch_of, dictionary_of, model_config, random_sequences
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+from training_step.flops import (
+    BatchShape,
+    ModelShape,
+    StackShape,
+    flops_per_token,
+    matrix_products,
+    training_flops,
+    utilisation,
+)
+
+from fairseq_maelm.criterions.maelm import MaelmCriterion
+from fairseq_maelm.models.maelm import MaelmModel
+
+BASE = StackShape(12, 768, 3072, 12)
+DECODER = StackShape(4, 768, 3072, 12)
+VOCABULARY = 50_265  # RoBERTa's
+ROBERTA = ModelShape(BASE, VOCABULARY, computes_unread=True)
+MAELM_PLAINLY = ModelShape(BASE, VOCABULARY, DECODER, computes_unread=True)
+MAELM = ModelShape(BASE, VOCABULARY, DECODER)
+
+
+def full(masking: float, visible: float = 1.0) -> BatchShape:
+    """Sequences of 512 tokens with means of masked and visible ones."""
+    return BatchShape(1, 512, 512 * visible, 512 * masking)
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "gigaflops"),
+    [
+        (ROBERTA, full(0.15), 0.602),
+        (ROBERTA, full(0.4), 0.660),
+        (MAELM_PLAINLY, full(0.15, 0.85), 0.698),
+        (MAELM_PLAINLY, full(0.4, 0.6), 0.609),
+        (MAELM, full(0.15, 0.85), 0.664),
+        (MAELM, full(0.4, 0.6), 0.585),
+        (ModelShape(BASE, VOCABULARY), full(0.15), 0.567),
+        (ModelShape(BASE, VOCABULARY), full(0.4), 0.636),
+        (ModelShape(BASE, VOCABULARY, computes_unread=True, head_on_all=True), full(0.15), 0.801),
+        (MAELM_PLAINLY, full(0.15), 0.790),
+    ],
+)
+def test_cost_of_a_raw_token_at_base_size(model, batch, gigaflops):
+    assert flops_per_token(model, batch) / 1e9 == pytest.approx(gigaflops, abs=5e-4)
+
+
+def test_smallest_model_worked_by_hand():
+    # Width 2, feed-forward 4, one layer, one sequence of 3 tokens, 1 predicted, vocabulary 5. Queries, keys and values
+    # 2*3*2*6 = 72, logits and values 2*(2*3*3*2) = 72, output 2*3*2*2 = 24, feed-forward 2*(2*3*2*4) = 96; the head's
+    # dense 2*1*2*2 = 8, vocabulary 2*1*2*5 = 20: 292 forward.
+    model = ModelShape(StackShape(1, 2, 4, 1), 5, computes_unread=True)
+    batch = BatchShape(1, 3, 3, 1)
+    assert training_flops(model, batch) == 3 * 292
+    assert flops_per_token(model, batch) == 292
+    # With what is read alone: queries 8, keys and values 2*3*2*4 = 48, logits and values 2*(2*1*3*2) = 24, output 8,
+    # feed-forward 32, head 28.
+    assert training_flops(ModelShape(StackShape(1, 2, 4, 1), 5), batch) == 3 * 148
+
+
+def test_costs_are_those_of_all_sequences():
+    one, eight = BatchShape(1, 512, 435, 77), BatchShape(8, 512, 435, 77)
+    assert training_flops(MAELM, eight) == pytest.approx(8 * training_flops(MAELM, one))
+    assert flops_per_token(MAELM, eight) == pytest.approx(flops_per_token(MAELM, one))
+    assert {product.stage for product in matrix_products(MAELM, one)} == {"encoder", "decoder", "head"}
+
+
+def test_gated_feed_forward_of_two_thirds_costs_as_much():
+    gated = StackShape(12, 768, 2048, 12, gated=True)
+    both = [training_flops(ModelShape(stack, VOCABULARY), full(0.15)) for stack in (BASE, gated)]
+    assert both[0] == pytest.approx(both[1])
+
+
+def test_a_decoder_from_left_to_right_costs_as_one_with_self_and_cross_attention_that_predicts_all():
+    every = BatchShape(2, 512, 435, 512)
+    causal, both = (ModelShape(BASE, VOCABULARY, DECODER, attention) for attention in ("causal_cross", "self_cross"))
+    assert training_flops(causal, every) == training_flops(both, every) > training_flops(MAELM, every)
+
+
+@pytest.mark.parametrize(
+    ("changes", "visible", "predicted"),
+    [
+        ({}, 435.2, 76.8),
+        ({"encoder_mask_fraction": 0.25}, 454.4, 76.8),
+        ({"mask_prob": 0.4, "leave_unmasked_prob": 0.1, "random_token_prob": 0.1}, 348.16, 204.8),
+        ({"masked_input": "kept"}, 512, 76.8),
+        ({"masked_input": "random", "tokens_per_sample": 128}, 128, 19.2),
+    ],
+)
+def test_batches_of_the_task_s_options(changes: dict[str, Any], visible: float, predicted: float):
+    options = {"mask_prob": 0.15, "leave_unmasked_prob": 0.0, "random_token_prob": 0.0, "encoder_mask_fraction": 0.0}
+    options = {**options, "masked_input": "dropped", "tokens_per_sample": 512, **changes}
+    batch = BatchShape.from_config(SimpleNamespace(**options), sequences=3)
+    assert (batch.sequences, batch.visible, batch.predicted) == pytest.approx((3, visible, predicted))
+
+
+@pytest.mark.parametrize("numbers", [(0, 1), (9, 1), (8, 9), (8, -1)])
+def test_impossible_batches_are_refused(numbers):
+    with pytest.raises(ValueError, match="8 tokens"):
+        BatchShape(1, 8, *numbers)
+
+
+def test_utilisation_is_the_share_of_the_peak():
+    assert utilisation(3e12, 2.0, 6e12) == pytest.approx(0.25)
+    for seconds, peak in ((0.0, 1e12), (1.0, 0.0)):
+        with pytest.raises(ValueError, match="must be positive"):
+            utilisation(1.0, seconds, peak)
+
+
+LENGTH, MASKED = 12, [1, 4, 5]
+
+
+def product_added_in_place(added_to: Any, left: Any, right: Any, *unused: Any, **options: Any) -> int:
+    """Operations of ``addmm_``, from the shapes of its tensors; torch counts ``addmm`` alone."""
+    return 2 * left[0] * left[1] * right[1]
+
+
+def counted(run: Any) -> int:
+    """Operations of all matrix products of a forward and a backward pass, counted by torch."""
+    mapping = {torch.ops.aten.addmm_: product_added_in_place}
+    # Fused attention hides its products from the counter.
+    with FlopCounterMode(display=False, custom_mapping=mapping) as counter, sdpa_kernel(SDPBackend.MATH):
+        run().backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize(
+    ("changes", "dropped"),
+    [
+        ({}, True),
+        ({"decoder_layers": 1, "relative_buckets": "none"}, True),
+        ({"decoder_embed_dim": 24, "decoder_ffn_embed_dim": 40, "decoder_attention_heads": 2}, True),
+        ({"decoder_attention": "self_cross"}, True),
+        ({"decoder_attention": "cross", "decoder_embed_dim": 16}, True),
+        ({}, False),
+        ({"decoder_layers": 0}, False),
+    ],
+    ids=["maelm", "one layer", "narrow decoder", "self and cross", "cross", "kept", "mlm"],
+)
+def test_our_model_multiplies_what_the_model_says(changes: dict[str, Any], dropped: bool):
+    # The path that shows its products, where the package has several.
+    config = model_config(**changes, attention="plain")
+    model = MaelmModel(config, dictionary_of(40), predicts_masked_tokens=True).train()
+    sequences = random_sequences([LENGTH] * 3)
+    net_input, target = batch_of(sequences, [MASKED] * 3, None if dropped else 39)
+    sample = {"net_input": net_input, "target": target, "ntokens": 3 * LENGTH, "nsentences": 3}
+    visible = LENGTH - len(MASKED) if dropped else LENGTH
+    shape = ModelShape.from_config(config, 40)
+    expected = training_flops(shape, BatchShape(3, LENGTH, visible, len(MASKED)))
+    assert counted(lambda: MaelmCriterion(None)(model, sample)[0]) == expected
+
+
+def test_stock_roberta_multiplies_what_the_model_says():
+    ours = MaelmModel(model_config(), dictionary_of(40), predicts_masked_tokens=True)
+    roberta = stock_roberta(ours, layers=2, width=32, ffn=64, heads=4, max_positions=64).train()
+    tokens = torch.from_numpy(np.stack(random_sequences([LENGTH] * 3)))
+    masked = torch.zeros(3, LENGTH, dtype=torch.bool)
+    masked[:, MASKED] = True
+
+    def loss() -> torch.Tensor:
+        logits = roberta(tokens, masked_tokens=masked)[0]
+        return F.cross_entropy(logits, tokens[masked], reduction="sum")
+
+    shape = ModelShape(StackShape(2, 32, 64, 4), 40, computes_unread=True)
+    assert counted(loss) == training_flops(shape, BatchShape(3, LENGTH, LENGTH, len(MASKED)))
+    assert math.isfinite(loss().item())

@@ -1,0 +1,175 @@
+"""Descriptions of tasks, label words, tables."""
+
+import json
+import re
+
+import pytest
+
+from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, Prompt, find_prompt
+from fairseq_maelm.finetuning.prompting.tables import Example, glue_examples, read_table, table_line
+
+from .words import prompter_of
+
+TEMPLATE = "*cls**sent_0*_It_was*mask*.*sep+*"
+OWN = """
+template: '*cls**sent_0**mask*,*+sentl_1**sep+*'
+label_words:
+  0: No
+  1: Yes
+metrics: [pearson]
+bounds: [0, 5]
+max_length: 64
+"""
+
+
+def test_yaml_keeps_words_that_it_takes_for_booleans(tmp_path):
+    path = tmp_path / "similar.yaml"
+    path.write_text(OWN)
+    prompt = find_prompt(str(path))
+    assert prompt == Prompt(
+        "similar", "*cls**sent_0**mask*,*+sentl_1**sep+*", {"0": "No", "1": "Yes"}, ("pearson",), (0.0, 5.0), 64
+    )
+
+
+def test_json_file_and_text_are_the_same(tmp_path):
+    content = {"name": "own", "template": TEMPLATE, "label_words": {"bad": "bad", "good": "good"}, "max_length": 40}
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps(content))
+    assert find_prompt(str(path)) == find_prompt(json.dumps(content))
+
+
+@pytest.mark.parametrize("task", BUILT_IN)
+def test_a_prompt_survives_its_text(task):
+    assert find_prompt(BUILT_IN[task].to_json()) == find_prompt(task) == BUILT_IN[task]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "there is no prompt"),
+        ("[1]", "must be a mapping"),
+        ("template: x", "missing label_words"),
+        ("{template: x, label_words: {a: b}, words: 1}", "unknown words"),
+        ("{template: x, label_words: [a, b]}", "label_words must map each label to a word"),
+        ("{template: x", "cannot be read"),
+        ("{template: x, label_words: {a: b, c: d}}", "has 0 variables *mask*"),
+        ("{template: '%s', label_words: {a: b}}", "needs a word for each of two labels"),
+        ("{template: '%s', label_words: {a: b, c: ' '}}", "needs a word for each of two labels"),
+        ("{template: '%s', label_words: {a: b, c: d}, metrics: [rouge]}", "must be some of accuracy, f1, mcc"),
+        ("{template: '%s', label_words: {a: b, c: d}, metrics: [pearson]}", "must be some of accuracy, f1, mcc"),
+        ("{template: '%s', label_words: {a: b, c: d, e: f}, metrics: [f1]}", "f1 needs two label words, not 3"),
+        ("{template: '%s', label_words: {a: b, c: d}, metrics: [pearson], bounds: [5, 0]}", "bounds in this order"),
+        ("{template: '%s', label_words: {a: b, c: d}, bounds: [1]}", "bounds cannot be ['1']"),
+        ("{template: '%s', label_words: {a: b, c: d}, max_length: long}", "max_length cannot be 'long'"),
+        ("{template: '%s', label_words: {a: b, c: '${d}'}}", "has a meaning of its own"),
+    ],
+)
+def test_wrong_descriptions_are_explained(content, message, tmp_path):
+    path = tmp_path / "own.yaml"
+    if content:
+        path.write_text(content.replace("%s", TEMPLATE))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        find_prompt(str(path))
+
+
+def test_targets():
+    assert BUILT_IN["MNLI"].target("neutral") == 2
+    assert BUILT_IN["STS-B"].target("3.8") == 3.8
+    for task, label, message in (
+        ("MNLI", "maybe", "has no word; there are words for contradiction, entailment, neutral"),
+        ("STS-B", "high", "is no number"),
+        ("STS-B", "5.1", "lies outside 0 to 5"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            BUILT_IN[task].target(label)
+
+
+# Label words
+
+
+def words_of(words, **options):
+    prompter = prompter_of(Prompt("own", TEMPLATE, words), **options)
+    names = [[prompter.tokenizer.dictionary[piece] for piece in pieces] for pieces in prompter.words.pieces]
+    return names, prompter.words.mask_counts
+
+
+def test_a_label_word_has_a_space_before_it_and_the_vocabulary_s_case():
+    assert words_of({"0": "No", "1": "Yes"}) == ([["\u2581No"], ["\u2581Yes"]], (1,))
+    assert words_of({"0": "No", "1": "Yes"}, uncased=True) == ([["\u2581no"], ["\u2581yes"]], (1,))
+
+
+def test_label_words_of_several_pieces_are_refused_or_counted():
+    words = {"0": "terrible", "1": "great", "2": "wonderful"}
+    with pytest.raises(ValueError, match="'terrible' is \u2581ter rible, 'wonderful' is \u2581won der ful"):
+        words_of(words)
+    names, counts = words_of(words, several_pieces=True)
+    assert [len(pieces) for pieces in names] == [2, 1, 3] and counts == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [({"0": "Yes", "1": "yes"}, "two labels have the same word"), ({"0": "\u732b", "1": "yes"}, "vocabulary lacks")],
+)
+def test_label_words_that_cannot_work_are_refused(words, message):
+    with pytest.raises(ValueError, match=message):
+        words_of(words, uncased=True)
+
+
+# Tables
+
+
+def test_tables_with_and_without_labels(tmp_path):
+    table = tmp_path / "table.tsv"
+    table.write_text("a b\tc\t0\n\td\t1\n")
+    assert read_table(table, 2) == [Example(("a b", "c"), "0"), Example(("", "d"), "1")]
+    table.write_text("a b\nc\n")
+    assert read_table(table, 1) == [Example(("a b",), None), Example(("c",), None)]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a\t0\nb\n", "line 2 has 1 columns, and should have 2"),
+        (b"a\tb\t0\n", "line 1 has 3 columns, and should have 2"),
+        (b"a\nb\t0\n", "line 2 has 2 columns, and should have 1"),
+        (b" \t0\n", "line 1 has no text"),
+        (b"a\t \n", "line 1 has no label"),
+        (b"", "is empty"),
+        (b"a\xff\t0\n", "is not UTF-8"),
+    ],
+)
+def test_wrong_tables_are_explained(content, message, tmp_path):
+    (tmp_path / "table.tsv").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_table(tmp_path / "table.tsv", 1)
+
+
+@pytest.mark.parametrize(
+    ("task", "line", "expected"),
+    [
+        ("CoLA", "gj04\t1\t\tHe ran.\n", Example(("He ran.",), "1")),
+        ("SST-2", "a charming trip . \t1\n", Example(("a charming trip . ",), "1")),
+        ("MRPC", "1\t7\t8\tHe ran.\tHe runs.\n", Example(("He ran.", "He runs."), "1")),
+        ("QQP", "1\t7\t8\tWhy?\tHow?\t0\n", Example(("Why?", "How?"), "0")),
+        ("STS-B", "0\tg\tf\ty\to\ts\ts\tHe ran.\tHe runs.\t3.800\n", Example(("He ran.", "He runs."), "3.800")),
+        (
+            "MNLI",
+            "0\t1\t2\tb\tb\tp\tp\tp\tHe ran.\tHe runs.\tl\tneutral\n",
+            Example(("He ran.", "He runs."), "neutral"),
+        ),
+        ("QNLI", "0\tWho?\tHe did.\tentailment\n", Example(("Who?", "He did."), "entailment")),
+        ("RTE", "0\tHe ran.\tHe runs.\tnot_entailment\n", Example(("He ran.", "He runs."), "not_entailment")),
+    ],
+)
+def test_the_columns_of_glue(task, line, expected):
+    assert list(glue_examples(task, [line], "dev.tsv")) == [expected]
+
+
+def test_lines_of_glue_that_lack_columns():
+    with pytest.raises(ValueError, match="dev.tsv, line 2 has 2 columns, and RTE has 3 at least"):
+        list(glue_examples("RTE", ["0\ta\n"], "dev.tsv"))
+    assert list(glue_examples("QQP", ["0\ta\n"], "dev.tsv")) == []
+
+
+def test_a_line_of_a_table_has_its_columns_only():
+    assert table_line(Example(("a  b ", "c"), "x")) == "a b\tc\tx\n"

@@ -1,0 +1,177 @@
+"""Batches of prompts, label scores, the loss and the figures."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from support import batch_of, model_of, random_sequences
+
+from fairseq_maelm.data.dataset import Symbols
+from fairseq_maelm.data.encoder_view import EncoderView
+from fairseq_maelm.finetuning.prompting.dataset import PromptDataset
+from fairseq_maelm.finetuning.prompting.metrics import compute_metrics
+from fairseq_maelm.finetuning.prompting.scoring import label_scores, predictions, prompt_input, prompt_loss
+
+VOCABULARY = 40
+MASK = VOCABULARY - 1
+SYMBOLS = Symbols(pad=1, mask=MASK)
+VIEWS = {
+    "dropped": EncoderView(),
+    "kept": EncoderView("kept"),
+    "reset": EncoderView("reset"),
+    "mostly kept": EncoderView("dropped", 0.8),
+    "consecutive": EncoderView(positions="consecutive"),
+}
+
+
+def examples_of(mask_counts=(1,), lengths=(9, 6, 12)):
+    """Random sequences whose second to last positions are masks, one for each number of masks."""
+    examples = []
+    for sequence in random_sequences(list(lengths), VOCABULARY):
+        middle = len(sequence) // 2
+        examples.append(
+            [np.concatenate([sequence[:middle], [MASK] * count, sequence[middle:]]) for count in mask_counts]
+        )
+    return examples
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_what_reaches_the_encoder(view):
+    examples = examples_of((1, 2))
+    net_input = prompt_input(examples, SYMBOLS, VIEWS[view])
+    layout, tokens = net_input["layout"], net_input["src_tokens"]
+    masks = 3 * (1 + 2)
+    assert len(tokens) == 6 and len(layout["masked_slots"]) == masks
+    seen = int((tokens == MASK).sum())
+    assert seen == (0 if view in ("dropped", "consecutive") else masks)
+    inside = layout["visible_slots"].tolist()
+    returned = masks if view in ("kept", "mostly kept") else 0
+    assert len(set(inside) & set(layout["masked_slots"].tolist())) == returned
+    if view == "consecutive":
+        assert layout["positions"][0].tolist() == list(range(9)) + [0] * (tokens.shape[1] - 9)
+
+
+def scores_alone(model, sequence, pieces, kept):
+    """Score one label by one sequence: the logits of the whole vocabulary, their words taken."""
+    positions = np.flatnonzero(sequence == MASK).tolist()
+    net_input, _ = batch_of([sequence], [positions], MASK if kept else None)
+    with torch.no_grad():
+        logits, _ = model(**net_input)
+    log_probabilities = logits.log_softmax(dim=-1)
+    return float(sum(log_probabilities[place, piece] for place, piece in enumerate(pieces)) / len(pieces))
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["MAE-LM", "MLM"])
+def test_scores_are_those_of_the_words_in_the_whole_vocabulary(kept):
+    model = model_of(VOCABULARY, decoder_layers=0 if kept else 2)
+    words = [(7,), (9, 10, 11), (8,), (12, 7)]
+    examples = examples_of((1, 2, 3))
+    net_input = prompt_input(examples, SYMBOLS, EncoderView("kept" if kept else "dropped"))
+    with torch.no_grad():
+        logits, _ = model(**net_input)
+    scores = label_scores(logits, words)
+    expected = [[scores_alone(model, example[len(word) - 1], word, kept) for word in words] for example in examples]
+    torch.testing.assert_close(scores, torch.tensor(expected), rtol=1e-4, atol=1e-4)
+
+
+def test_single_words_of_a_plain_masked_language_model():
+    """The whole model without any layout: logits at every position, the mask's taken, the words' taken."""
+    model = model_of(VOCABULARY, decoder_layers=0)
+    examples = examples_of(lengths=(9, 9))
+    sequences = torch.from_numpy(np.stack([example[0] for example in examples]))
+    with torch.no_grad():
+        everywhere, _ = model(sequences)
+        logits, _ = model(**prompt_input(examples, SYMBOLS, EncoderView("kept")))
+    expected = everywhere[sequences == MASK][:, [7, 8]]
+    torch.testing.assert_close(label_scores(logits, [(7,), (8,)]), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_single_and_several_pieces_agree():
+    """Words of one piece have the same probabilities however they are scored."""
+    logits = torch.randn(4, VOCABULARY, generator=torch.Generator().manual_seed(1))
+    plain = label_scores(logits, [(5,), (6,)]).softmax(dim=-1)
+    # With a third label of two pieces there are log-probabilities; the two words' shares among themselves stay.
+    more = torch.cat([logits, torch.zeros(8, VOCABULARY)])
+    scores = label_scores(more, [(5,), (6,), (7, 8)])
+    torch.testing.assert_close(scores[:, :2].softmax(dim=-1), plain)
+    torch.testing.assert_close(scores[:, 2], torch.full((4,), -math.log(VOCABULARY)))
+
+
+def test_losses_worked_by_hand():
+    scores = torch.tensor([[0.25, 0.75], [0.5, 0.5]]).log()
+    expected = -math.log(0.75) - math.log(0.5)
+    assert float(prompt_loss(scores, torch.tensor([1.0, 0.0]), None)) == pytest.approx(expected)
+    # Scores 2.5 and 5 of 0 to 5: q = (1/2, 1/2) against (1/4, 3/4), and q = (0, 1) against (1/2, 1/2).
+    divergence = 0.5 * math.log(0.5 / 0.25) + 0.5 * math.log(0.5 / 0.75) + math.log(1 / 0.5)
+    assert float(prompt_loss(scores, torch.tensor([2.5, 5.0]), (0.0, 5.0))) == pytest.approx(divergence)
+    assert float(prompt_loss(scores, torch.tensor([3.75, 2.5]), (0.0, 5.0))) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_predictions():
+    scores = torch.tensor([[0.25, 0.75], [0.9, 0.1]]).log() + 3.0
+    assert predictions(scores, None).tolist() == [1.0, 0.0]
+    assert predictions(scores, (0.0, 5.0)).tolist() == pytest.approx([3.75, 0.5])
+
+
+# The data set
+
+
+def test_every_epoch_has_its_order_and_a_resumed_one_the_same():
+    dataset = PromptDataset(examples_of(lengths=range(3, 23)), np.zeros(20, np.float32), SYMBOLS, EncoderView(), seed=1)
+    orders = {}
+    for epoch in (1, 2, 1):
+        dataset.set_epoch(epoch)
+        order = dataset.ordered_indices().tolist()
+        assert orders.setdefault(epoch, order) == order and sorted(order) == list(range(20))
+    assert orders[1] != orders[2]
+
+
+def test_no_example_is_left_out_of_the_batches():
+    dataset = PromptDataset(examples_of(lengths=range(3, 16)), np.arange(13, dtype=np.float32), SYMBOLS, EncoderView())
+    batches = dataset.batch_by_size(dataset.ordered_indices(), max_sentences=4, required_batch_size_multiple=8)
+    assert sorted(int(index) for batch in batches for index in batch) == list(range(13))
+    sample = dataset.collater(batches[0])
+    assert sample["target"].tolist() == sample["id"].float().tolist()
+    assert dataset.collater([]) == {}
+
+
+# Figures
+
+
+def test_figures_worked_by_hand():
+    gold, predicted = np.array([1, 1, 0, 0, 1]), np.array([1, 0, 0, 1, 1])
+    figures = compute_metrics(["accuracy", "f1", "mcc"], gold, predicted)
+    assert figures == pytest.approx({"accuracy": 60.0, "f1": 100 * 4 / 6, "mcc": 100 * (2 * 1 - 1 * 1) / 6})
+    numbers = compute_metrics(["pearson", "spearman"], np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 9.0]))
+    assert numbers == pytest.approx({"pearson": 100 * 8 / math.sqrt(2 * 38), "spearman": 100.0})
+
+
+def test_constant_predictions_have_no_correlation():
+    gold, constant = np.array([1, 0, 1]), np.array([1, 1, 1])
+    assert compute_metrics(["mcc"], gold, constant) == {"mcc": 0.0}
+    assert compute_metrics(["f1"], gold * 0, constant * 0) == {"f1": 0.0}
+    assert compute_metrics(["pearson", "spearman"], gold, constant) == {"pearson": 0.0, "spearman": 0.0}
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_figures_are_those_of_scikit_learn(classes):
+    reference = pytest.importorskip("sklearn.metrics")
+    generator = np.random.default_rng(classes)
+    for _ in range(20):
+        gold, predicted = generator.integers(0, classes, (2, 30))
+        figures = compute_metrics(["accuracy", "mcc"], gold, predicted)
+        assert figures["accuracy"] == pytest.approx(100 * reference.accuracy_score(gold, predicted))
+        assert figures["mcc"] == pytest.approx(100 * reference.matthews_corrcoef(gold, predicted))
+        if classes == 2:
+            assert compute_metrics(["f1"], gold, predicted)["f1"] == pytest.approx(
+                100 * reference.f1_score(gold, predicted)
+            )
+
+
+def test_correlations_are_those_of_scipy():
+    reference = pytest.importorskip("scipy.stats")
+    gold, predicted = np.random.default_rng(3).integers(0, 6, (2, 40)).astype(float)
+    figures = compute_metrics(["pearson", "spearman"], gold, predicted)
+    assert figures["pearson"] == pytest.approx(100 * reference.pearsonr(gold, predicted)[0])
+    assert figures["spearman"] == pytest.approx(100 * reference.spearmanr(gold, predicted)[0])

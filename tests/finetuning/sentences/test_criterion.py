@@ -1,0 +1,161 @@
+"""The criterion of classes and numbers: its loss, and figures that no cut into batches and no order changes."""
+
+import math
+from types import SimpleNamespace
+from typing import Any, Optional, Sequence
+
+import pytest
+import torch
+from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
+from fairseq.logging import metrics
+
+from fairseq_maelm.finetuning.sentence_data import class_names
+from fairseq_maelm.finetuning.sentences.criterion import MaelmSentencePredictionConfig, MaelmSentencePredictionCriterion
+
+
+def task_of(labels: Sequence[str], num_classes: Optional[int] = None) -> Any:
+    """A task with labels as fairseq loads them, with <mask> behind."""
+    dictionary = Dictionary()
+    for label in (*labels, "<mask>"):
+        dictionary.add_symbol(label)
+    config = SimpleNamespace(num_classes=num_classes or len(labels), shorten_method="truncate")
+    return SimpleNamespace(label_dictionary=dictionary, cfg=config)
+
+
+def criterion_of(labels: Sequence[str] = ("0", "1"), **options: Any) -> MaelmSentencePredictionCriterion:
+    task = task_of(labels, 1 if options.get("regression_target") else None)
+    return MaelmSentencePredictionCriterion(MaelmSentencePredictionConfig(**options), task)
+
+
+class Model(torch.nn.Module):
+    """Gives the scores that stand in its input."""
+
+    def forward(self, src_tokens: torch.Tensor, features_only: bool, classification_head_name: str) -> Any:
+        assert features_only and classification_head_name == "sentence_classification_head"
+        return src_tokens, {}
+
+
+def outputs(
+    criterion: Any,
+    scores: torch.Tensor,
+    targets: torch.Tensor,
+    batches: Sequence[Sequence[int]],
+    training: bool = False,
+) -> list[dict[str, Any]]:
+    """The logging outputs of batches of the given examples."""
+    model = Model().train(training)
+    samples = [
+        {"id": torch.tensor(ids), "net_input": {"src_tokens": scores[ids]}, "target": targets[ids], "ntokens": 3}
+        for ids in batches
+    ]
+    return [criterion(model, sample)[2] for sample in samples]
+
+
+def logged(*updates: list[dict[str, Any]]) -> dict[str, float]:
+    """What fairseq would log after these calls of ``reduce_metrics``; it has a meter around all and one for each."""
+    with metrics.aggregate(new_root=True) as validation:
+        for logging_outputs in updates:
+            with metrics.aggregate():
+                MaelmSentencePredictionCriterion.reduce_metrics(logging_outputs)
+    return dict(validation.get_smoothed_values())
+
+
+SCORES = torch.tensor([[0.0, 2], [0, 1], [3, 0], [0, 1], [1, 0], [1, 0]])
+TARGETS = torch.tensor([1, 1, 0, 0, 1, 0])  # predicted: 1, 1, 0, 1, 0, 0
+
+
+def test_figures_worked_by_hand():
+    figures = logged(outputs(criterion_of(), SCORES, TARGETS, [[0, 1, 2, 3, 4, 5]]))
+    assert figures["accuracy"] == pytest.approx(100 * 4 / 6)
+    assert figures["f1"] == pytest.approx(100 * 2 / 3)
+    assert figures["mcc"] == pytest.approx(100 * (2 * 2 - 1) / 9)
+    expected = torch.nn.functional.cross_entropy(SCORES, TARGETS).item() / math.log(2)
+    assert figures["loss"] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "updates",
+    [
+        [[[0], [1]], [[2], [3]], [[4], [5]]],  # two ranks
+        [[[5, 2, 1]], [[0, 4]], [[3]]],  # another order, uneven batches
+        [[[0, 1, 2, 3]], [[4, 5], []]],  # a rank without examples
+    ],
+)
+def test_neither_batches_nor_ranks_nor_order_change_the_figures(updates):
+    criterion = criterion_of()
+    whole = logged(outputs(criterion, SCORES, TARGETS, [[0, 1, 2, 3, 4, 5]]))
+    parts = [outputs(criterion, SCORES, TARGETS, [ids for ids in update if ids]) for update in updates]
+    figures = logged(*parts)
+    assert {name: figures[name] for name in ("accuracy", "f1", "mcc")} == {
+        name: whole[name] for name in ("accuracy", "f1", "mcc")
+    }
+
+
+def test_the_order_of_labels_changes_no_figure():
+    other = logged(outputs(criterion_of(("1", "0")), SCORES.flip(1), 1 - TARGETS, [[0, 1, 2, 3, 4, 5]]))
+    assert other == logged(outputs(criterion_of(), SCORES, TARGETS, [[0, 1, 2, 3, 4, 5]]))
+
+
+def test_f1_is_of_the_label_that_is_asked_for():
+    batch = [[0, 1, 2, 3, 4, 5]]
+    yes = logged(outputs(criterion_of(("no", "yes"), positive_label="yes"), SCORES, TARGETS, batch))
+    assert yes["f1"] == pytest.approx(100 * 2 / 3)
+    assert "f1" not in logged(outputs(criterion_of(("no", "yes")), SCORES, TARGETS, batch))
+    entailment = criterion_of(("entailment", "not_entailment"))
+    assert entailment.positive == 0
+    assert criterion_of(("0", "1", "2")).positive is None
+
+
+def test_regression_logs_squared_errors_and_correlations():
+    criterion = criterion_of(regression_target=True)
+    scores, targets = torch.tensor([[1.0], [2], [3], [40]]), torch.tensor([[5.0], [1], [5], [7]])
+    figures = logged(outputs(criterion, scores, targets, [[0, 1]]), outputs(criterion, scores, targets, [[2, 3]]))
+    assert figures["spearman"] == pytest.approx(100 * 3 / math.sqrt(5 * 4.5))
+    assert figures["loss"] == pytest.approx((16 + 1 + 4 + 33**2) / 4)
+    assert "accuracy" not in figures and "pearson" in figures
+
+
+def test_training_logs_its_accuracy_and_keeps_no_predictions():
+    batch = outputs(criterion_of(), SCORES, TARGETS, [[0, 1, 2, 3, 4, 5]], training=True)
+    assert not {"ids", "predictions"} & set(batch[0])
+    assert logged(batch).keys() == {"loss", "accuracy"}
+    assert logged(batch)["accuracy"] == pytest.approx(100 * 4 / 6, abs=0.01)
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="the data have 3 labels .a, b, c. and --num-classes is 2"):
+        MaelmSentencePredictionCriterion(MaelmSentencePredictionConfig(), task_of("abc", num_classes=2))
+    with pytest.raises(ValueError, match="--num-classes is 2, not 1"):
+        MaelmSentencePredictionCriterion(MaelmSentencePredictionConfig(regression_target=True), task_of("ab"))
+    with pytest.raises(ValueError, match="--positive-label yes is not one of two labels: the data have 0, 1"):
+        criterion_of(positive_label="yes")
+    with pytest.raises(ValueError, match="this split has no labels"):
+        criterion_of()(Model(), {"net_input": {"src_tokens": SCORES}})
+
+
+def test_fairseqs_fillers_are_no_labels():
+    assert class_names(task_of(["b", "a", "madeupword0000"]).label_dictionary) == ["b", "a"]
+
+
+def test_a_batch_of_a_thousand_fits_into_what_ranks_may_exchange():
+    import pickle
+
+    count = 1000
+    scores, targets = torch.randn(count, 2), torch.randint(0, 2, (count,))
+    assert len(pickle.dumps(outputs(criterion_of(), scores, targets, [list(range(count))]))) < 16384 - 4
+
+
+def test_training_examples_that_fairseq_would_skip_are_refused(tmp_path):
+    for name, lengths in (("input0", [3, 9]), ("input1", [4, 5])):
+        (tmp_path / name).mkdir()
+        builder = MMapIndexedDatasetBuilder(str(tmp_path / name / "train.bin"))
+        for length in lengths:
+            builder.add_item(torch.full((length,), 2))
+        builder.finalize(str(tmp_path / name / "train.idx"))
+    task = task_of(("0", "1"))
+    task.cfg = SimpleNamespace(num_classes=2, shorten_method="none", data=str(tmp_path), max_positions=16)
+    MaelmSentencePredictionCriterion(MaelmSentencePredictionConfig(), task)
+    task.cfg.max_positions = 15
+    with pytest.raises(ValueError, match=r"1 training examples of .* longer than the 15 positions .*longest has 16"):
+        MaelmSentencePredictionCriterion(MaelmSentencePredictionConfig(), task)

@@ -1,0 +1,133 @@
+"""Files in SQuAD's layout: what is taken, what is found again, what is reported and what is refused."""
+
+import json
+from typing import Any
+
+import pytest
+
+from fairseq_maelm.finetuning.squad.reading import (
+    CONTRADICTION,
+    EMPTY_ANSWER,
+    EMPTY_QUESTION,
+    NOT_FOUND,
+    WRONG_OFFSET,
+    find_answer,
+    read_squad,
+)
+
+CONTEXT = "The red fox met a Red  Fox near the red fox's den."
+
+
+def written(folder, *questions: dict[str, Any], context: str = CONTEXT):
+    path = folder / "squad.json"
+    content = {"version": "x", "data": [{"title": "t", "paragraphs": [{"context": context, "qas": list(questions)}]}]}
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def question(identity: str = "q", text: str = "Who?", **more: Any) -> dict[str, Any]:
+    return {"id": identity, "question": text, **more}
+
+
+def answer(text: str, start: int | None) -> dict[str, Any]:
+    return {"text": text, "answer_start": start}
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "span", "right"),
+    [
+        ("red fox", 4, (4, 11), True),
+        ("red fox", 36, (36, 43), True),
+        ("red fox", 5, (4, 11), False),
+        ("red fox", 30, (36, 43), False),  # the nearest
+        ("RED FOX", 20, (18, 26), False),  # no such text: the nearest with these words
+        (" fox ", 7, (8, 11), True),  # white space around it is no part of it
+        ("blue fox", 4, None, False),
+        ("red fox", -1, (4, 11), False),
+        ("den.", 46, (46, 50), True),
+        ("den.", 99, (46, 50), False),
+    ],
+)
+def test_answers_are_found(text, start, span, right):
+    assert find_answer(CONTEXT, text, start) == (span, right)
+
+
+def test_version_2(tmp_path):
+    path = written(
+        tmp_path,
+        question("a", answers=[answer("red fox", 4)], is_impossible=False),
+        question("b", answers=[], is_impossible=True),
+    )
+    source = read_squad(path)
+    assert source.version == "2.0" and source.has_answers and not source.problems
+    assert [(each.identity, each.impossible) for each in source.questions] == [("a", False), ("b", True)]
+
+
+def test_version_1(tmp_path):
+    source = read_squad(written(tmp_path, question("a", answers=[answer("red fox", 4), answer("fox", 8)])))
+    assert source.version == "1.1"
+    assert [each.span for each in source.questions[0].answers] == [(4, 11), (8, 11)]
+
+
+def test_a_test_set_has_no_answers(tmp_path):
+    source = read_squad(written(tmp_path, question("a")))
+    assert not source.has_answers and source.questions[0].answers == []
+
+
+def test_what_is_wrong_with_questions_is_counted_and_nothing_is_dropped(tmp_path):
+    path = written(
+        tmp_path,
+        question("moved", answers=[answer("red fox", 2)]),
+        question("unknown", answers=[answer("red fox", None)]),
+        question("absent", answers=[answer("zebra", 4)]),
+        question("silent", text=" ", answers=[answer("den", 46)]),
+        question("blank", answers=[answer(" ", 0)]),
+        question("both", answers=[answer("red fox", 4)], is_impossible=True),
+    )
+    source = read_squad(path)
+    assert len(source.questions) == 6
+    assert source.problems == {
+        WRONG_OFFSET: ["moved", "unknown"],
+        NOT_FOUND: ["absent"],
+        EMPTY_QUESTION: ["silent"],
+        EMPTY_ANSWER: ["blank"],
+        CONTRADICTION: ["both"],
+    }
+    assert source.questions[0].answers[0].span == (4, 11)
+    assert [each.impossible for each in source.questions] == [False, False, False, False, False, True]
+
+
+ASKED = '{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "q", "question": "?", "answers": %s}]}]}]}'
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("not JSON", "is not JSON"),
+        ('{"paragraphs": []}', "has no list 'data'"),
+        ('{"data": [{"title": "t"}]}', "article 1 has no list 'paragraphs'"),
+        ('{"data": [{"paragraphs": [{"qas": []}]}]}', "article 1, paragraph 1 has no text 'context'"),
+        ('{"data": [{"paragraphs": [{"context": "x"}]}]}', "paragraph 1 has no list 'qas'"),
+        ('{"data": [{"paragraphs": [{"context": " ", "qas": []}]}]}', "empty context"),
+        ('{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": 5}]}]}]}', "question 1 has no text 'id'"),
+        ('{"data": []}', "has no question"),
+        (
+            '{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "q", "question": "?", "answers": {}}]}]}]}',
+            "'answers'",
+        ),
+        (
+            '{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "q", "question": "?", "answers": [3]}]}]}]}',
+            "'text'",
+        ),
+    ],
+)
+def test_other_layouts_are_refused(tmp_path, content, message):
+    path = tmp_path / "bad.json"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        read_squad(path)
+
+
+def test_an_id_that_comes_twice_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="has the id 'q' twice"):
+        read_squad(written(tmp_path, question(answers=[]), question(answers=[])))

@@ -1,0 +1,111 @@
+"""Choosing answers, against all pairs looked at one by one."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE, Decoding, best_of_questions, best_spans, window_rows
+
+
+def logits_of(start: list[float], end: list[float]) -> torch.Tensor:
+    return torch.tensor([start, end]).T[None]
+
+
+def masks(length: int, allowed: list[int]) -> torch.Tensor:
+    mask = torch.zeros(1, length, dtype=torch.bool)
+    mask[0, allowed] = True
+    return mask
+
+
+def test_best_spans_by_hand():
+    """Position 0 is no answer, 1 the question; position 5 ends before position 4 begins nothing."""
+    logits = logits_of([9.0, 9.0, 1.0, 3.0, 2.0, 0.0], [8.0, 9.0, 5.0, 1.0, 0.0, 2.0])
+    context = masks(6, [2, 3, 4, 5])
+    spans = best_spans(logits, context, context, Decoding(20, 30), kept=4)
+    found = list(zip(spans.first[0].tolist(), spans.last[0].tolist(), spans.score[0].tolist()))
+    assert found[:2] == [(2, 2, 6.0), (3, 5, 5.0)]
+    assert sorted(found[2:]) == [(3, 3, 4.0), (4, 5, 4.0)]
+    assert spans.null.tolist() == [17.0]
+
+
+def test_long_answers_and_starts_with_better_context_elsewhere_are_left_out():
+    logits = logits_of([0.0, 0.0, 5.0, 3.0, 1.0], [0.0, 0.0, 0.0, 0.0, 9.0])
+    context = masks(5, [2, 3, 4])
+    short = best_spans(logits, context, context, Decoding(20, 2), kept=1)
+    assert (short.first.item(), short.last.item(), short.score.item()) == (3, 4, 12.0)
+    elsewhere = best_spans(logits, context, masks(5, [4]), Decoding(20, 30), kept=1)
+    assert (elsewhere.first.item(), elsewhere.last.item()) == (4, 4)
+
+
+def test_few_best_starts_still_give_an_answer():
+    """The only start that is looked at has no high end behind it."""
+    logits = logits_of([0.0, 0.0, 1.0, 5.0], [0.0, 0.0, 9.0, -9.0])
+    context = masks(4, [2, 3])
+    spans = best_spans(logits, context, context, Decoding(1, 30), kept=1)
+    assert (spans.first.item(), spans.last.item(), spans.score.item()) == (3, 3, -4.0)
+
+
+def test_a_window_without_starts_has_no_answer():
+    logits = torch.zeros(1, 3, 2)
+    spans = best_spans(logits, masks(3, [2]), masks(3, []), Decoding(20, 1), kept=5)
+    assert spans.score.tolist() == [[-np.inf] * 5]
+    assert ((spans.first >= 0) & (spans.first < 3) & (spans.last < 3)).all()
+
+
+@given(st.integers(0, 10_000), st.integers(3, 12), st.integers(1, 6), st.integers(1, 8))
+@settings(max_examples=100, deadline=None)
+def test_best_spans_against_all_pairs(seed, length, longest, kept):
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(2, length, 2, generator=generator)
+    context = torch.rand(2, length, generator=generator) < 0.7
+    starts = context & (torch.rand(2, length, generator=generator) < 0.7)
+    spans = best_spans(logits, context, starts, Decoding(length, longest), kept)
+    for row in range(2):
+        pairs = [
+            (float(logits[row, first, 0] + logits[row, last, 1]), first, last)
+            for first in range(length)
+            for last in range(first, min(first + longest, length))
+            if starts[row, first] and context[row, last]
+        ]
+        expected = sorted(pairs, reverse=True)[:kept]
+        actual = [
+            (score, first, last)
+            for score, first, last in zip(*(getattr(spans, name)[row].tolist() for name in ("score", "first", "last")))
+            if score > -np.inf
+        ]
+        assert [pair[1:] for pair in actual] == [pair[1:] for pair in expected]
+        assert [pair[0] for pair in actual] == pytest.approx([pair[0] for pair in expected])
+
+
+def rows_of(*rows: tuple[int, int, int, float, float]) -> np.ndarray:
+    return np.array(list(rows), dtype=WINDOW_DTYPE)
+
+
+def test_best_of_questions_by_hand():
+    """Question 0 has three windows: the best answer is in the second, no answer scores lowest in the third."""
+    rows = rows_of((0, 1, 1, 2.0, 6.0), (1, 5, 7, 3.0, 4.0), (2, 9, 9, -1.0, 1.5), (3, 0, 2, 0.5, -1.0))
+    spans = best_of_questions(rows, np.array([0, 3, 4]))
+    assert spans.first.tolist() == [5, 0] and spans.last.tolist() == [7, 2]
+    assert spans.null.tolist() == [1.5, -1.0]
+    assert spans.odds.tolist() == [-1.5, -1.5]
+
+
+def test_of_equal_windows_the_first_counts_and_empty_ones_never():
+    rows = rows_of((0, 0, 0, -np.inf, 0.0), (1, 5, 5, 1.0, 0.0), (2, 6, 6, 1.0, 0.0))
+    assert best_of_questions(rows, np.array([0, 3])).first.tolist() == [5]
+
+
+def test_missing_windows_are_said():
+    with pytest.raises(ValueError, match="1 windows were scored and there are 2"):
+        best_of_questions(rows_of((0, 0, 0, 0.0, 0.0)), np.array([0, 2]))
+
+
+def test_rows_are_small_and_in_pieces():
+    logits = logits_of([1.0, 0.0, 0.0, 2.0], [1.0, 0.0, 0.0, 2.0])
+    context = masks(4, [2, 3])
+    spans = best_spans(logits, context, context, Decoding(20, 30), kept=1)
+    rows = window_rows(spans, torch.tensor([41]), torch.tensor([-2 + 100]))
+    assert rows.tolist() == [(41, 101, 101, 4.0, 2.0)]
+    assert rows.nbytes == 20

@@ -1,0 +1,98 @@
+"""The task SQuAD without commands: options, the model it builds and the figures of a whole set."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from fairseq.logging import metrics
+from support import dictionary_of, model_config
+
+from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE
+from fairseq_maelm.finetuning.squad.task import SquadTask, SquadTaskConfig
+from finetuning.squad.world import split_of
+
+CONTEXT = "the cat sat on the mat. the dogs ran to the river"
+
+
+def task_of(**changes: Any) -> SquadTask:
+    settings = {name: field.default for name, field in SquadTaskConfig.__dataclass_fields__.items()}
+    return SquadTask(SimpleNamespace(**{**settings, "seed": 1, **changes}), dictionary_of(100))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"max_length": 75},
+            "--max-length 75 leaves no room for a context beside questions of up to 64 pieces",
+        ),
+        ({"doc_stride": 0}, "--doc-stride must be at least 1 and is 0"),
+        ({"n_best": 0}, "--n-best must be at least 1"),
+        ({"max_answer_length": -1}, "--max-answer-length must be at least 1"),
+    ],
+)
+def test_options_that_make_no_windows_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        task_of(**changes)
+
+
+def test_sequences_longer_than_the_encoder_has_positions_are_refused():
+    with pytest.raises(ValueError, match="--max-length 384 is more than the encoder's 64 positions"):
+        task_of().build_model(SimpleNamespace(**{**vars(model_config()), "_name": "maelm"}))
+
+
+class Criterion:
+    """Logs nothing of its own."""
+
+    @staticmethod
+    def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
+        """The task's figures are what is tested."""
+        metrics.log_scalar("seen", len(logging_outputs))
+
+
+def figures_of(task: SquadTask, *batches: np.ndarray) -> dict[str, float]:
+    """What validation logs for batches that come one after the other."""
+    with metrics.aggregate(new_root=True) as validation:
+        for rows in batches:
+            output = {"ntokens": 1, "nsentences": len(rows), "split": "valid", "windows": rows}
+            task.reduce_metrics([output], Criterion())
+    return dict(validation.get_smoothed_values())
+
+
+def test_figures_of_windows_in_any_order_over_batches():
+    """Three questions, the first with two windows. Right: "cat", which scores 1 above no answer; no answer to the third
+    by 2; the second is answered "the mat" where "mat" is right, by 1."""
+    task = task_of(max_length=16, max_question_length=4, doc_stride=4)
+    prepared = split_of(("cat", CONTEXT, "The Cat"), ("mat", "the mat", "mats"), ("dog", "the mat", None))
+    dataset = task.dataset_of(prepared, "valid")
+    task.datasets["valid"] = dataset
+    first = int(np.flatnonzero(dataset.windows.question == 1)[0])
+    cat = [piece for piece in range(10) if prepared.answer_text(0, piece, piece) == "cat"][0]
+    rows = [(window, 0, 0, -9.0, 2.0) for window in range(first)]
+    rows[0] = (0, cat, cat, 3.0, 5.0)
+    rows += [(first, 0, 1, 2.0, 1.0), (first + 1, 0, 1, 0.0, 2.0)]
+    table = np.array(rows, dtype=WINDOW_DTYPE)
+    expected = {
+        "exact": 200 / 3,
+        "f1": 200 / 3,
+        "HasAns_exact": 50.0,
+        "HasAns_f1": 50.0,
+        "NoAns_exact": 100.0,
+        "NoAns_f1": 100.0,
+        # No answer anywhere is right once; then the first question, and then one that is wrong.
+        "best_exact": 200 / 3,
+        "best_exact_thresh": -1.0,
+        "best_f1": 200 / 3,
+        "best_f1_thresh": -1.0,
+    }
+    for batches in ([table], [table[::-1]], [table[1:], table[:1]], [table[:2], table[1:]]):
+        figures = figures_of(task, *batches)
+        assert {name: figures[name] for name in expected} == pytest.approx(expected)
+
+
+def test_figures_of_an_unfinished_set_are_no_numbers():
+    task = task_of()
+    task.datasets["valid"] = task.dataset_of(split_of(("cat", CONTEXT, "cat"), ("mat", CONTEXT, None)), "valid")
+    figures = figures_of(task, np.array([(0, 1, 1, 0.0, 0.0)], dtype=WINDOW_DTYPE))
+    assert np.isnan(figures["best_f1"]) and np.isnan(figures["exact"])

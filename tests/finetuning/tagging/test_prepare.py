@@ -1,0 +1,303 @@
+"""From files to the task's folder, to batches, and to figures of whole sets."""
+
+import json
+import logging
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from end_to_end.toy import toy_data
+from fairseq.logging import metrics
+
+from fairseq_maelm.finetuning.tagging.criterion import MaelmTaggingCriterion, window_rows
+from fairseq_maelm.finetuning.tagging.files import Layout
+from fairseq_maelm.finetuning.tagging.metrics import score
+from fairseq_maelm.finetuning.tagging.prepare import load_encoder, prepare_tagging
+from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, read_settings
+from fairseq_maelm.finetuning.tagging.task import MaelmTaggingTask
+from fairseq_maelm.text.dictionary import load_dictionary
+
+__all__ = ["toy_data"]
+
+LAYOUT = Layout("conll", "-1")
+# IOB1; the third word is a control character.
+TRAIN = "The O\nlighthouse I-PLACE\n\x07 O\n\nsailor I-WHO\ncaptain B-WHO\nrows O\n"
+VALID = "captain I-WHO\nrows O\nThe I-PLACE\nharbour I-PLACE\n"
+
+
+def prepare(folder: Path, data: Path, train: str = TRAIN, valid: str = VALID, **options: Any) -> TaggingSettings:
+    (folder / "train").write_text(train, encoding="utf-8")
+    (folder / "valid").write_text(valid, encoding="utf-8")
+    files = {split: folder / split for split in ("train", "valid")}
+    return prepare_tagging(data, files, folder / "task", LAYOUT, **options)
+
+
+def task_of(folder: Path, tokens_per_sample: int = 64, window_overlap: int = 8) -> MaelmTaggingTask:
+    cfg = SimpleNamespace(data=str(folder), tokens_per_sample=tokens_per_sample, window_overlap=window_overlap, seed=1)
+    return MaelmTaggingTask.setup_task(cfg)
+
+
+def test_words_become_pieces_and_entities_the_labels_to_learn(
+    toy_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        settings = prepare(tmp_path, toy_data)
+    assert settings == TaggingSettings(("O", "B-PLACE", "B-WHO", "I-PLACE", "I-WHO"), "iob2", "iob1", LAYOUT)
+    assert read_settings(tmp_path / "task") == settings
+    assert re.search(
+        "1 words of which the vocabulary leaves nothing became <unk>; the first: .*train, line 3", caplog.text
+    )
+
+    train = TaggedSplit.load(tmp_path / "task" / "train.npz")
+    assert train.word_counts.tolist() == [3, 3]
+    assert train.labels.tolist() == [0, 1, 0, 2, 2, 0]
+    dictionary = load_dictionary(str(toy_data))
+    words = np.split(train.pieces, np.cumsum(train.piece_counts)[:-1])
+    texts = ["".join(dictionary[piece] for piece in word) for word in words]
+    # The vocabulary is uncased.
+    assert texts == ["\u2581the", "\u2581lighthouse", "<unk>", "\u2581sailor", "\u2581captain", "\u2581rows"]
+
+
+@pytest.mark.parametrize("scheme", ["iob1", "iob2", "iobes"])
+def test_training_scheme_is_an_option(scheme: str, toy_data: Path, tmp_path: Path) -> None:
+    settings = prepare(tmp_path, toy_data, scheme=scheme)
+    valid = TaggedSplit.load(tmp_path / "task" / "valid.npz")
+    expected = {
+        "iob1": ["I-WHO", "O", "I-PLACE", "I-PLACE"],
+        "iob2": ["B-WHO", "O", "B-PLACE", "I-PLACE"],
+        "iobes": ["S-WHO", "O", "B-PLACE", "E-PLACE"],
+    }
+    assert [settings.labels[number] for number in valid.labels] == expected[scheme]
+
+
+@pytest.mark.parametrize(
+    ("train", "valid", "options", "message"),
+    [
+        (TRAIN, "a I-DISH\nb O\nc I-TOOL\n", {}, "{}/train does not have: 'I-DISH' (line 1), 'I-TOOL' (line 3)"),
+        ("a NOUN\nb VERB\n", "a ADJ\n", {}, "valid has labels that {}/train does not have: 'ADJ' (line 1)"),
+        (TRAIN, "a O\nb B-WHO\n", {}, "valid, line 2: the label 'B-WHO' must be 'I-WHO' in IOB1"),
+        (TRAIN, VALID, {"file_scheme": "iob2"}, "train, line 2: the label 'I-PLACE' must be 'B-PLACE' in IOB2"),
+        ("a O\nb O\n", "a O\n", {}, "train has 1 different labels"),
+        ("a B-WHO\nb WHO\n", "a O\n", {}, "labels of entities ('B-WHO'), and others: 'WHO' (line 2)"),
+        ("a NOUN\nb VERB\n", "a ADJ\nb ADV\na NOUN\n", {}, "does not have: 'ADJ' (line 1), 'ADV' (line 2). No model"),
+        ("token upos\na NOUN\nb VERB\n", "a NOUN\n", {}, "train, line 1 looks like a header: its cells name columns"),
+        ("Wort Art\na N\nb V\na N\nb V\n", "a N\n", {}, "line 1 looks like a header: its label 'Art' is on no other"),
+        ("a NOUN\nb VERB\n", "word tag\na NOUN\n", {}, "valid, line 1 looks like a header: its cells name columns"),
+    ],
+)  # fmt: skip
+def test_wrong_labels_are_named(
+    train: str, valid: str, options: dict[str, str], message: str, toy_data: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message.format(tmp_path))):
+        prepare(tmp_path, toy_data, train, valid, **options)
+    assert not (tmp_path / "task").exists()
+
+
+# A multi-word range, an empty node, words without features, comments.
+CONLLU = """# newdoc id = harbour
+# sent_id = 1
+1-2\tdon't\t_\t_\t_\t_\t_\t_\t_\tSpaceAfter=No
+1\tdo\tdo\tAUX\tVB\tMood=Imp|VerbForm=Fin\t3\taux\t3:aux\t_
+2\tn't\tnot\tPART\tRB\t_\t3\tadvmod\t3:advmod\t_
+3\trow\trow\tVERB\tVB\tMood=Imp|VerbForm=Fin\t0\troot\t0:root\t_
+3.1\tboats\tboat\tNOUN\tNNS\tNumber=Plur\t_\t_\t3:obj\t_
+4\t.\t.\tPUNCT\t.\t_\t3\tpunct\t3:punct\t_
+
+"""
+# The second sentence has features and a relation that the training file lacks.
+CONLLU_VALID = (
+    CONLLU
+    + """1\treefs\treef\tNOUN\tNNS\tNumber=Plur|Typo=Yes\t0\tdislocated:x\t_\t_
+2\tdo\tdo\tAUX\tVB\tMood=Imp|VerbForm=Fin\t1\taux\t_\t_
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("column", "train", "valid"),
+    [
+        ("FEATS", ["Mood=Imp|VerbForm=Fin", "_", "Mood=Imp|VerbForm=Fin", "_"], ["", "Mood=Imp|VerbForm=Fin"]),
+        ("DEPREL", ["aux", "advmod", "root", "punct"], ["", "aux"]),
+        ("XPOS", ["VB", "RB", "VB", "."], ["", "VB"]),
+    ],
+)
+def test_columns_of_treebanks_have_labels_that_training_lacks(
+    column: str, train: list[str], valid: list[str], toy_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = {split: tmp_path / f"{split}.conllu" for split in ("train", "valid")}
+    files["train"].write_text(CONLLU, encoding="utf-8")
+    files["valid"].write_text(CONLLU_VALID, encoding="utf-8")
+    settings = prepare_tagging(toy_data, files, tmp_path / "task", Layout("conllu", column))
+    assert settings.labels == tuple(sorted(set(train)))
+    split = TaggedSplit.load(tmp_path / "task" / "valid.npz")
+    assert split.word_counts.tolist() == [4, 2]
+    names = [*settings.labels, ""]
+    assert [names[number] for number in split.labels] == [*train, *valid]
+    lacking = {"FEATS": "Number=Plur|Typo=Yes", "DEPREL": "dislocated:x", "XPOS": "NNS"}[column]
+    assert "valid.conllu: 1 of 6 words (16.67 %) count as wrong whatever a model says" in caplog.text
+    assert f"does not have their labels: {lacking!r} (line 10)" in caplog.text
+
+
+class Says(torch.nn.Module):
+    """A model that gives every word the same label."""
+
+    def __init__(self, label: int, labels: int) -> None:
+        super().__init__()
+        self.scores = torch.nn.functional.one_hot(torch.tensor(label), labels).float()
+
+    def forward(self, src_tokens: torch.Tensor, src_lengths: torch.Tensor, classification_head_name: str) -> Any:
+        return self.scores.expand(*src_tokens.shape, -1), {}
+
+
+@pytest.mark.parametrize("labels", [4, 255, 256, 300])
+def test_a_label_that_training_lacks_is_wrong_and_adds_no_loss(labels: int, toy_data: Path, tmp_path: Path) -> None:
+    """Also where numbers fill the byte in which ranks exchange them."""
+    rows = "".join(f"row L{number:03d}\n" for number in range(labels))
+    # The model says the last label: of five words one has it, one has a label that the training file lacks.
+    valid = f"row L{labels - 1:03d}\nrow L000\nrow L001\nrow L002\nrow other\n"
+    prepare(tmp_path, toy_data, rows, valid)
+    task = task_of(tmp_path / "task")
+    task.load_dataset("valid")
+    dataset: Any = task.datasets["valid"]
+    model = Says(labels - 1, labels).eval()
+    _, words, output = MaelmTaggingCriterion(task)(model, dataset.collater([0]))
+    assert words == 4 == output["sample_size"]
+    given = figures(task, [[output]])
+    assert given["accuracy"] == pytest.approx(20.0)
+    loss = -torch.log_softmax(model.scores, dim=0)
+    assert given["loss"] == pytest.approx(float(loss[-1] + 3 * loss[0]) / 4 / np.log(2), abs=1e-4)
+
+
+def test_nothing_is_overwritten_and_folders_are_checked(toy_data: Path, tmp_path: Path) -> None:
+    prepare(tmp_path, toy_data)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "task").iterdir()}
+    with pytest.raises(FileExistsError, match="exists already"):
+        prepare(tmp_path, toy_data)
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "task").iterdir()}
+    with pytest.raises(FileNotFoundError, match="sentencepiece.bpe.model: give the data folder"):
+        load_encoder(tmp_path)
+    with pytest.raises(FileNotFoundError, match="give the folder that `maelm prepare-tagging` wrote"):
+        task_of(toy_data)
+    with pytest.raises(FileNotFoundError, match="test.npz"):
+        task_of(tmp_path / "task").load_dataset("test")
+    with pytest.raises(ValueError, match="--window-overlap must lie between 0 and"):
+        task_of(tmp_path / "task", tokens_per_sample=10, window_overlap=8)
+    settings = json.loads((tmp_path / "task" / "tagging.json").read_text())
+    (tmp_path / "task" / "tagging.json").write_text(json.dumps({**settings, "colour": 1}))
+    with pytest.raises(ValueError, match="is damaged"):
+        task_of(tmp_path / "task")
+
+
+def long_task(folder: Path, data: Path, **options: int) -> MaelmTaggingTask:
+    """A task whose validation sentence needs several windows."""
+    words = ["sailor I-WHO", "captain B-WHO", "rows O", "harbour I-PLACE", "reef I-PLACE"] * 6
+    prepare(folder, data, valid="\n".join([*words, "", "rows O"]) + "\n")
+    task = task_of(folder / "task", **options)
+    task.load_dataset("valid")
+    return task
+
+
+def test_batches_hold_every_word_once_at_its_first_piece(toy_data: Path, tmp_path: Path) -> None:
+    task = long_task(tmp_path, toy_data, tokens_per_sample=12, window_overlap=4)
+    dataset: Any = task.datasets["valid"]
+    split = TaggedSplit.load(tmp_path / "task" / "valid.npz")
+    assert len(dataset) > 4 and dataset.sizes.max() <= 12
+    first_pieces = split.pieces[np.cumsum(split.piece_counts) - split.piece_counts]
+    pieces: dict[int, list[int]] = {}
+    labels: dict[int, list[int]] = {}
+    for batch in dataset.batch_by_size(dataset.ordered_indices(), max_sentences=3, required_batch_size_multiple=8):
+        sample = dataset.collater(batch.tolist())
+        tokens = sample["net_input"]["src_tokens"]
+        assert (tokens[:, 0] == 0).all() and (tokens.eq(2).sum(dim=1) == 1).all()
+        ends = sample["words"].cumsum(0)
+        for window, start, stop in zip(sample["id"].tolist(), (ends - sample["words"]).tolist(), ends.tolist()):
+            pieces[window] = tokens.flatten()[sample["rows"][start:stop]].tolist()
+            labels[window] = sample["target"][start:stop].tolist()
+    assert [piece for window in sorted(pieces) for piece in pieces[window]] == first_pieces.tolist()
+    assert [label for window in sorted(labels) for label in labels[window]] == split.labels.tolist()
+
+
+def test_a_word_longer_than_a_window_is_seen_in_part(toy_data: Path, tmp_path: Path) -> None:
+    prepare(tmp_path, toy_data, valid="rows O\n" + "sailorrow" * 5 + " O\nsailor I-WHO\n")
+    task = task_of(tmp_path / "task", 10, 2)
+    task.load_dataset("valid")
+    dataset: Any = task.datasets["valid"]
+    assert dataset.cut_words == 1
+    samples = [dataset.collater([index]) for index in range(len(dataset))]
+    assert sum(len(sample["rows"]) for sample in samples) == 3
+    assert max(sample["ntokens"] for sample in samples) == 10
+
+
+class Echo(torch.nn.Module):
+    """A model that gives every word a label decided by its first piece."""
+
+    def forward(self, src_tokens: torch.Tensor, src_lengths: torch.Tensor, classification_head_name: str) -> Any:
+        return torch.nn.functional.one_hot(src_tokens % 5, 5).float(), {}
+
+
+def outputs_of(task: MaelmTaggingTask, batch_size: int) -> list[dict[str, Any]]:
+    dataset: Any = task.datasets["valid"]
+    criterion = MaelmTaggingCriterion(task)
+    batches = dataset.batch_by_size(dataset.ordered_indices(), max_sentences=batch_size)
+    return [criterion(Echo().eval(), dataset.collater(batch.tolist()))[2] for batch in batches]
+
+
+def figures(task: MaelmTaggingTask, validation: list[list[dict[str, Any]]]) -> dict[str, float]:
+    """What fairseq logs of steps, each with the outputs of all ranks."""
+    with metrics.aggregate(new_root=True) as meters:
+        for outputs in validation:
+            task.reduce_metrics(outputs, MaelmTaggingCriterion(task))
+    return meters.get_smoothed_values()
+
+
+def test_figures_are_of_the_whole_set_whatever_the_batches_and_ranks(toy_data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("seqeval")
+    task = long_task(tmp_path, toy_data, tokens_per_sample=12, window_overlap=4)
+    split = TaggedSplit.load(tmp_path / "task" / "valid.npz")
+    first_pieces = split.pieces[np.cumsum(split.piece_counts) - split.piece_counts]
+    names = np.array(task.settings.labels)
+    gold, guess = names[split.labels], names[first_pieces % 5]
+    ends = np.cumsum(split.word_counts)[:-1]
+    expected = score(np.split(gold, ends), np.split(guess, ends), True)  # type: ignore[arg-type]
+
+    singles, triples = outputs_of(task, 1), outputs_of(task, 3)
+    one_rank = figures(task, [[output] for output in triples])
+    # The last batch comes twice, as where ranks have to make equally many.
+    ranks = figures(task, [singles[start : start + 2] for start in range(0, len(singles), 2)] + [singles[-1:]])
+    for name, figure in expected.items():
+        assert one_rank[name] == pytest.approx(figure) == ranks[name]
+    assert one_rank["loss"] > 0
+    assert len(window_rows(triples)) == len(task.datasets["valid"])
+    training = [{name: value for name, value in output.items() if name != "predictions"} for output in triples]
+    assert figures(task, [training])["accuracy"] == pytest.approx(100 * np.mean(gold == guess), abs=0.01)
+
+
+def test_a_worked_score() -> None:
+    pytest.importorskip("seqeval")
+    gold = [["B-A", "I-A", "O", "B-B"], ["B-A", "O"]]
+    # The first entity is cut short, the second is right, the third is of another type, the fourth is too much.
+    predicted = [["B-A", "O", "O", "B-B"], ["B-B", "I-A"]]
+    assert score(gold, predicted, True) == {
+        "accuracy": pytest.approx(100 * 3 / 6),
+        "precision": pytest.approx(100 * 1 / 4),
+        "recall": pytest.approx(100 * 1 / 3),
+        "f1": pytest.approx(100 * 2 / 7),
+    }
+    assert score(gold, predicted, False) == {"accuracy": pytest.approx(50.0)}
+    assert score([["O"]], [["O"]], True) == {"accuracy": 100.0, "precision": 0.0, "recall": 0.0, "f1": 0.0}
+
+
+def test_without_seqeval_it_is_said_before_training(
+    toy_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(tmp_path, toy_data)
+    monkeypatch.setitem(sys.modules, "seqeval", None)
+    task = task_of(tmp_path / "task")
+    task.load_dataset("train")
+    with pytest.raises(ValueError, match="pip install seqeval"):
+        task.load_dataset("valid")

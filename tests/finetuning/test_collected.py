@@ -1,0 +1,70 @@
+"""Figures of a whole validation set, collected over batches and ranks."""
+
+from fairseq.logging import metrics
+
+from fairseq_maelm.finetuning.collected import log_collected
+
+
+def share_of_ones(rows):
+    """A figure and its square, which no mean of batches gives."""
+    share = sum(rows.values()) / len(rows)
+    return {"share": share, "square": share**2}
+
+
+def test_figures_are_those_of_all_rows():
+    with metrics.aggregate(new_root=True) as validation:
+        log_collected([(0, 1), (1, 0)], share_of_ones, ["share", "square"])
+        log_collected([(2, 1), (3, 1)], share_of_ones, ["share", "square"])
+    assert validation.get_smoothed_values() == {"share": 0.75, "square": 0.5625}
+
+
+def test_an_example_that_comes_twice_counts_once():
+    with metrics.aggregate(new_root=True) as validation:
+        log_collected([(0, 1), (1, 0)], share_of_ones, ["share"])
+        log_collected([(1, 0)], share_of_ones, ["share"])
+    assert validation.get_smoothed_values() == {"share": 0.5}
+
+
+def test_rows_that_come_after_a_figure_was_read_count():
+    with metrics.aggregate(new_root=True) as validation:
+        log_collected([(0, 1)], share_of_ones, ["share"])
+        assert validation.get_smoothed_values() == {"share": 1.0}
+        log_collected([(1, 0)], share_of_ones, ["share"])
+    assert validation.get_smoothed_values() == {"share": 0.5}
+
+
+def test_two_validations_do_not_mix():
+    for rows, expected in (([(0, 1)], 1.0), ([(1, 0)], 0.0)):
+        with metrics.aggregate(new_root=True) as validation:
+            log_collected(rows, share_of_ones, ["share"])
+        assert validation.get_smoothed_values() == {"share": expected}
+
+
+def test_the_whole_set_is_computed_once_however_many_figures_are_read():
+    calls = []
+
+    def compute(rows):
+        calls.append(len(rows))
+        return {"one": 1.0, "two": 2.0}
+
+    with metrics.aggregate(new_root=True) as validation:
+        log_collected([(0, 1), (1, 0)], compute, ["one", "two"])
+    validation.get_smoothed_values()
+    assert calls == [2]
+
+
+def test_rows_may_be_an_iterator_although_several_meters_read_them():
+    with metrics.aggregate(new_root=True) as validation, metrics.aggregate() as batch:
+        log_collected(iter([(0, 1), (1, 0)]), share_of_ones, ["share"])
+    assert batch.get_smoothed_values() == validation.get_smoothed_values() == {"share": 0.5}
+
+
+def test_rows_stay_out_of_checkpoints():
+    """fairseq restores meters of its own kinds alone: any other in a checkpoint, and no run resumes from it."""
+    with metrics.aggregate(new_root=True) as validation:
+        log_collected([(0, 1), (1, 0)], share_of_ones, ["share"])
+        metrics.log_scalar("loss", 2.0)
+    state = validation.state_dict()
+    assert [name for _, name, _, _ in state] == ["loss"]
+    validation.load_state_dict(state)
+    assert validation.get_smoothed_values() == {"loss": 2.0}

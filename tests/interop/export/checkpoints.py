@@ -1,0 +1,133 @@
+"""Vocabularies and checkpoints as ``maelm prepare`` and ``fairseq-train`` leave them, made in a moment."""
+
+import io
+import random
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Optional
+
+import sentencepiece
+import torch
+from support import model_config
+
+from fairseq_maelm.models.maelm import MaelmModel, MaelmModelConfig
+from fairseq_maelm.tasks.maelm import MaelmTaskConfig
+from fairseq_maelm.text.dictionary import load_dictionary
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, load_sentencepiece, write_dictionary
+from interop.export.texts import LINES
+
+HEADS = {
+    "sentence_classification_head": ("sentence", 3),
+    "tagging_head": ("token", 5),
+    "span_head": ("token", 2),
+    "spans": ("token", 2),
+    "tags": ("token", 5),
+}
+
+
+def train_vocabulary(folder: Path, **options: Any) -> Path:
+    """A data folder with a sentencepiece model of ``LINES`` and the dictionary made from it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    settings: dict[str, Any] = {"model_type": "bpe", "vocab_size": 620, "normalization_rule_name": "nmt_nfkc_cf"}
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES * 3),
+        model_writer=model,
+        minloglevel=2,
+        num_threads=1,
+        **{**settings, **options},
+    )
+    (folder / MODEL_FILE).write_bytes(model.getvalue())
+    write_dictionary(load_sentencepiece(model.getvalue()), folder / DICTIONARY_FILE)
+    return folder
+
+
+def shuffle_dictionary(folder: Path, surplus: int = 0) -> None:
+    """Put the symbols of dict.txt into another order, and symbols that pad the vocabulary behind them."""
+    path = folder / DICTIONARY_FILE
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    random.Random(1).shuffle(lines)
+    lines += [f"madeupword{number:04d} 0\n" for number in range(surplus)]
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def write_checkpoint(
+    path: Path,
+    data: Path,
+    task: Optional[dict[str, Any]] = None,
+    heads: tuple[str, ...] = (),
+    scale: float = 0.3,
+    **model_options: Any,
+) -> MaelmModel:
+    """Save a model with random weights, with fairseq's configuration and history around them.
+
+    Args:
+        path: of the checkpoint.
+        data: folder of the dictionary.
+        task: options that are not the task's defaults; ``_name`` is "maelm" if not given.
+        heads: some of ``HEADS``; a checkpoint with any is one of fine-tuning, without decoder and prediction head.
+        scale: standard deviation of the weights, large enough that nothing hides in rounding errors.
+        model_options: of the model; see ``support.model_config``.
+    """
+    torch.manual_seed(1)
+    config = model_config(**model_options)
+    model = MaelmModel(config, load_dictionary(str(data)), predicts_masked_tokens=not heads)
+    for head in heads:
+        kind, outputs = HEADS[head]
+        register = model.register_classification_head if kind == "sentence" else model.register_token_head
+        register(head, outputs)
+    for parameter in model.parameters():
+        parameter.data = torch.randn_like(parameter) * scale
+    options = {name: getattr(config, name) for name in _own_options(MaelmModelConfig)}
+    state = {
+        "cfg": {
+            "_name": None,
+            "common": {"seed": 1, "fp16": False},
+            "model": {"_name": "maelm_tiny", **{name: str_or_number(value) for name, value in options.items()}},
+            "task": {**_task_defaults(data), **_of_sentences(heads, config), **(task or {})},
+            "optimization": {"lr": [0.001], "update_freq": [2], "max_update": 30},
+            "dataset": {"batch_size": 8, "max_tokens": None},
+            "checkpoint": {"best_checkpoint_metric": "loss"},
+        },
+        "model": model.state_dict(),
+        "optimizer_history": [{"num_updates": 30, "optimizer_name": "Adam", "lr_scheduler_state": {}}],
+        "extra_state": {"train_iterator": {"epoch": 2}, "val_loss": 4.25, "best": 4.25},
+        "task_state": {},
+        "last_optimizer_state": None,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(state, path)
+    return model.eval()
+
+
+def _of_sentences(heads: tuple[str, ...], config: Any) -> dict[str, Any]:
+    """What fairseq's sentence_prediction says of its head."""
+    sentence = [head for head in heads if HEADS[head][0] == "sentence"]
+    return {
+        name: value
+        for head in sentence
+        for name, value in {
+            "num_classes": HEADS[head][1],
+            "classification_head_name": head,
+            "max_positions": config.max_positions,
+        }.items()
+    }
+
+
+def str_or_number(value: Any) -> Any:
+    """What a checkpoint holds of an option."""
+    return value if value is None or isinstance(value, (bool, int, float)) else str(value)
+
+
+def _task_defaults(data: Path) -> dict[str, Any]:
+    defaults = {name: str_or_number(default) for name, default in _own_options(MaelmTaskConfig).items()}
+    return {**defaults, "_name": "maelm", "data": str(data), "seed": 1, "tokens_per_sample": 20}
+
+
+def _own_options(dataclass: Any) -> dict[str, Any]:
+    """Names and defaults, without options that stand for some of fairseq's own."""
+    return {
+        field.name: field.default
+        for field in fields(dataclass)
+        if not field.name.startswith("_") and "${" not in str(field.default)
+    }

@@ -1,0 +1,80 @@
+"""Exported folders on a machine that has transformers, and neither fairseq nor this package."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairseq_maelm.interop.export.configuration import ARCHITECTURES, AUTO_CLASSES
+from fairseq_maelm.interop.export.run import ExportSettings, export
+from interop.export.checkpoints import train_vocabulary, write_checkpoint
+
+pytest.importorskip("transformers")
+
+# Opens a folder by every class and prints a line for each: what opened it, and which weights are new.
+OPEN = """
+import sys
+sys.modules["fairseq"] = sys.modules["fairseq_maelm"] = None
+import torch, transformers
+folder, *names = sys.argv[1:]
+open = lambda name, place, **more: getattr(transformers, name).from_pretrained(place, trust_remote_code=True, **more)
+tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+batch = tokenizer(["The old <mask> by the river.", "Nobody<mask>"], padding=True, return_tensors="pt")
+encoder = None
+for name in names:
+    labels = {"num_labels": 2} if name.endswith("QuestionAnswering") else {}
+    model, report = open(name, folder, output_loading_info=True, **labels)
+    base = model.base_model
+    encoder = encoder or base
+    shared = encoder.state_dict()
+    assert all(torch.equal(value, shared[key]) for key, value in base.state_dict().items()), name
+    output = model.train()(**batch)
+    assert all(each.isfinite().all() for each in output.to_tuple()), name
+    sum(each.sum() for each in output.to_tuple()).backward()
+    model.save_pretrained(folder + "-again")
+    again = open(name, folder + "-again").state_dict()
+    assert all(torch.equal(value, again[key]) for key, value in model.state_dict().items()), name
+    new = sorted({key.split(".")[0] for key in report["missing_keys"]})
+    print(type(model).__module__.split(".")[0], type(model).__name__, *new)
+"""
+HEADS = {
+    "masked-lm": ["lm_head"],
+    "sequence-classification": ["classifier"],
+    "token-classification": ["classifier"],
+    "question-answering": ["qa_outputs"],
+}
+
+
+def without_package(code: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process of its own, away from the checkout."""
+    environment = {"HF_HOME": str(folder.parent / "cache"), "HF_HUB_OFFLINE": "1", "PATH": "", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", code, str(folder), *arguments]
+    done = subprocess.run(command, env=environment, cwd=folder.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+@pytest.mark.parametrize(
+    ("own", "options"),
+    [
+        ("masked-lm", {}),
+        ("masked-lm", {"task": {"masked_input": "kept"}, "decoder_layers": 0}),
+        ("encoder", {"decoder_attention": "cross"}),
+        ("token-classification", {"heads": ("tags",)}),
+    ],
+    ids=["mae-lm", "mlm", "encoder", "tags"],
+)
+def test_every_folder_opens_as_every_class(own: str, options: dict[str, Any], tmp_path: Path) -> None:
+    data = train_vocabulary(tmp_path / "data")
+    write_checkpoint(tmp_path / "checkpoint.pt", data, scale=0.1, **options)
+    done = export(tmp_path / "checkpoint.pt", data, tmp_path / "folder", ExportSettings("maelm"))
+    assert done.content.architecture == own
+    # Its own class first: the others have the same encoder.
+    others = [each for each in ARCHITECTURES if each != own]
+    ran = without_package(OPEN, done.folder, *(AUTO_CLASSES[each] for each in (own, *others)))
+    expected = [f"transformers_modules Maelm{ARCHITECTURES[own]}"]
+    expected += [" ".join(["transformers_modules", f"Maelm{ARCHITECTURES[e]}", *HEADS.get(e, [])]) for e in others]
+    assert ran.stdout.splitlines() == expected
+    assert "newly initialized" in ran.stderr or "MISSING" in ran.stderr

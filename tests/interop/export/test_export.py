@@ -1,0 +1,406 @@
+"""Checkpoints against the folders that are made of them: equal numbers, or a refusal."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_maelm import MaelmModel, cli
+from fairseq_maelm.interop.export import run as export_run
+from fairseq_maelm.interop.export.run import Export, ExportSettings, export
+from fairseq_maelm.models.sizes import SIZES
+from interop.export.checkpoints import HEADS, shuffle_dictionary, train_vocabulary, write_checkpoint
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("safetensors")
+pytest.importorskip("tokenizers")
+
+# What stock MPNet computes whatever its configuration says.
+MPNET_BUCKETS = {"relative_num_buckets": 32, "relative_max_distance": 128}
+MLM = {"task": {"masked_input": "kept"}, "decoder_layers": 0}
+TEXTS = ["The <mask> house by the <mask> has three windows<mask>", "Nobody <mask> there.", "<mask>"]
+CLASSES = {
+    "encoder": transformers.AutoModel,
+    "masked-lm": transformers.AutoModelForMaskedLM,
+    "sequence-classification": transformers.AutoModelForSequenceClassification,
+    "token-classification": transformers.AutoModelForTokenClassification,
+    "question-answering": transformers.AutoModelForQuestionAnswering,
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with labels for sentences."""
+    folder = train_vocabulary(tmp_path_factory.mktemp("data"))
+    shuffle_dictionary(folder, surplus=3)
+    (folder / "label").mkdir()
+    (folder / "label" / "dict.txt").write_text("wrong 9\nright 7\nunknown 2\n", encoding="utf-8")
+    return folder
+
+
+def exported(tmp_path: Path, data: Path, form: str, settings: dict[str, Any] | None = None, **options: Any) -> Export:
+    """Write a checkpoint and export it."""
+    write_checkpoint(tmp_path / "checkpoint.pt", data, **options)
+    return export(tmp_path / "checkpoint.pt", data, tmp_path / "folder", ExportSettings(form, **(settings or {})))
+
+
+def opened(done: Export, architecture: str | None = None) -> tuple[Any, Any]:
+    """The tokenizer and the model of a folder, as a user opens them who has imported our classes."""
+    import fairseq_maelm.hf  # noqa: F401
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(done.folder)
+    model = CLASSES[architecture or done.content.architecture].from_pretrained(done.folder)
+    return tokenizer, model.eval()
+
+
+def hub_of(tmp_path: Path, data: Path) -> Any:
+    """The same checkpoint behind the hub interface."""
+    return MaelmModel.from_pretrained(str(tmp_path), "checkpoint.pt", str(data))
+
+
+def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    """Within 1e-5, of the largest value where that is above 1."""
+    scale = max(1.0, float(expected.abs().max()))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * scale)
+
+
+# Filling masks
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "dropped": {},
+    "kept, with a decoder": {"task": {"masked_input": "kept"}},
+    "kept, without a decoder": MLM,
+    "reset": {"task": {"masked_input": "reset"}},
+    "random": {"task": {"masked_input": "random"}},
+    "most masks kept": {"task": {"encoder_mask_fraction": 0.7}},
+    "consecutive positions": {"task": {"encoder_positions": "consecutive"}},
+    "narrow decoder": {"decoder_embed_dim": 16, "decoder_ffn_embed_dim": 24, "decoder_attention_heads": 2},
+    "shared positions": {"share_decoder_positions": True},
+    "buckets of the authors' code": {"relative_buckets": "reference"},
+    "no relative positions": {"relative_buckets": "none", "max_positions": 40},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_masks_are_filled_as_by_the_hub(variant: str, data: Path, tmp_path: Path) -> None:
+    done = exported(tmp_path, data, "maelm", scale=0.15, **VARIANTS[variant])
+    assert done.content.class_name == "MaelmForMaskedLM"
+    assert [each.what for each in done.agreements] == ["masked-lm scores", "hidden states"]
+    assert all(each.difference <= 1e-5 * max(1, each.size) and each.size > 0.1 for each in done.agreements)
+    tokenizer, model = opened(done)
+    batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
+    with torch.no_grad():
+        logits = model(**batch).logits
+    probabilities = logits[batch.input_ids == tokenizer.mask_token_id].softmax(dim=-1)
+    filled = [mask for masks in hub_of(tmp_path, data).fill_mask(TEXTS, topk=5) for mask in masks]
+    assert len(filled) == len(probabilities) == 5
+    for candidates, row in zip(filled, probabilities):
+        best = row.topk(5).values
+        torch.testing.assert_close(torch.tensor([each.probability for each in candidates]), best, rtol=1e-4, atol=1e-7)
+
+
+def test_a_mask_is_worth_nothing_to_the_encoder(data: Path, tmp_path: Path) -> None:
+    """Dropped masks leave no trace: another embedding of <mask> changes no state of another token."""
+    _, model = opened(exported(tmp_path, data, "maelm"))
+    mask = model.config.mask_token_id
+    tokens = torch.tensor([[0, 9, mask, 12, 2], [0, mask, mask, 2, 1]])
+    with torch.no_grad():
+        before, _, _ = model.encode(tokens, tokens != 1)
+        model.mpnet.embeddings.word_embeddings.weight[mask] += 1.0
+        after, _, _ = model.encode(tokens, tokens != 1)
+    ordinary = (tokens != mask) & (tokens != 1)
+    assert torch.equal(before[ordinary], after[ordinary])
+    torch.testing.assert_close(after[tokens == mask], before[tokens == mask] + 1.0)
+
+
+def test_mlm_becomes_a_stock_masked_lm(data: Path, tmp_path: Path) -> None:
+    done = exported(tmp_path, data, "mpnet", **MLM, **MPNET_BUCKETS)
+    assert done.content.class_name == "MPNetForMaskedLM"
+    assert not list(done.folder.glob("*.py"))
+    tokenizer, model = opened(done)
+    batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
+    with torch.no_grad():
+        logits = model(**batch).logits[batch.input_ids == tokenizer.mask_token_id]
+    best = [masks[0].probability for each in hub_of(tmp_path, data).fill_mask(TEXTS, topk=1) for masks in each]
+    torch.testing.assert_close(logits.softmax(-1).max(-1).values, torch.tensor(best), rtol=1e-4, atol=1e-7)
+
+
+# The encoder and fine-tuned heads
+
+
+def test_base_shape_has_equal_states(data: Path, tmp_path: Path) -> None:
+    """Base in all but the number of layers, with weights of the size that training starts from."""
+    size = {**SIZES["maelm_base"], "encoder_layers": 2, "decoder_layers": 0, "max_positions": 512}
+    write_checkpoint(tmp_path / "checkpoint.pt", data, scale=0.05, task={"masked_input": "kept"}, **size)
+    hub = hub_of(tmp_path, data)
+    texts = ["A river.", "The old house by the river has three windows.", "caf\u00e9"]
+    for form in ("mpnet", "maelm"):
+        settings = ExportSettings(form, architecture="encoder")
+        done = export(tmp_path / "checkpoint.pt", data, tmp_path / form, settings)
+        (agreement,) = done.agreements
+        assert agreement.size > 0.3
+        assert agreement.difference <= 1e-5
+        tokenizer, model = opened(done)
+        assert tokenizer.model_max_length == 512
+        batch = tokenizer(texts, return_tensors="pt", padding=True)
+        assert torch.equal(batch.input_ids, hub.encode_batch(texts))
+        with torch.no_grad():
+            states, expected = model(**batch).last_hidden_state, hub.extract_features(batch.input_ids)
+        inside = batch.attention_mask.bool()
+        assert_close(states[inside], expected[inside])
+
+
+@pytest.mark.parametrize("form", ["mpnet", "maelm"])
+@pytest.mark.parametrize(
+    ("head", "architecture"),
+    [
+        ("sentence_classification_head", "sequence-classification"),
+        ("spans", "question-answering"),
+        ("tags", "token-classification"),
+    ],
+)
+def test_heads_score_as_before(form: str, head: str, architecture: str, data: Path, tmp_path: Path) -> None:
+    task = {"_name": {"spans": "maelm_squad", "tags": "maelm_tagging"}.get(head, "sentence_prediction")}
+    done = exported(tmp_path, data, form, scale=0.2, task=task, heads=(head,), **MPNET_BUCKETS)
+    assert done.content.architecture == architecture
+    tokenizer, model = opened(done)
+    batch = tokenizer(["the old house", "a river"], ["by the river", "three"], return_tensors="pt", padding=True)
+    hub = hub_without_task(tmp_path, data)
+    with torch.no_grad():
+        expected, _ = hub(batch.input_ids, classification_head_name=head)
+        output = model(**batch)
+    found = torch.stack(output[:2], dim=-1) if architecture == "question-answering" else output.logits
+    assert expected.shape[-1] == HEADS[head][1]
+    inside = ... if expected.dim() == 2 else batch.attention_mask.bool()
+    assert_close(found[inside], expected[inside])
+    names = model.config.id2label
+    if architecture == "sequence-classification":
+        assert names == {0: "wrong", 1: "right", 2: "unknown"}
+    elif architecture == "token-classification":
+        assert names == {number: f"LABEL_{number}" for number in range(5)}
+
+
+def hub_without_task(tmp_path: Path, data: Path) -> MaelmModel:
+    """The model of a checkpoint whose task is not installed."""
+    from fairseq_maelm.interop.export.source import load_source
+
+    return load_source(tmp_path / "checkpoint.pt", data).model
+
+
+def test_labels_may_be_given_and_must_fit(data: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.txt"
+    labels.write_text("O\nB-PER\nI-PER\nB-LOC\nI-LOC\n", encoding="utf-8")
+    done = exported(tmp_path, data, "maelm", {"labels": labels}, heads=("tags",))
+    assert json.loads((done.folder / "config.json").read_text())["id2label"]["1"] == "B-PER"
+    for text, message in (("O\nB\n", "names 2 labels, and the head has 5 outputs"), ("O\n" * 5, "names a label twice")):
+        labels.write_text(text, encoding="utf-8")
+        with pytest.raises(ValueError, match=message):
+            export(tmp_path / "checkpoint.pt", data, tmp_path / "other", ExportSettings("maelm", labels=labels))
+
+
+def test_one_of_several_heads_is_chosen_by_name(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="several heads: choose one of sentence_classification_head, tags with --head"):
+        exported(tmp_path, data, "maelm", heads=("sentence_classification_head", "tags"))
+    settings = ExportSettings("maelm", head="tags")
+    done = export(tmp_path / "checkpoint.pt", data, tmp_path / "folder", settings)
+    assert done.content.class_name == "MaelmForTokenClassification"
+    with pytest.raises(ValueError, match="the checkpoint has no head 'other'"):
+        export(tmp_path / "checkpoint.pt", data, tmp_path / "next", ExportSettings("maelm", head="other"))
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "message"),
+    [
+        ({}, {}, "transformers' MPNet always computes T5's 32/128"),
+        ({}, {**MPNET_BUCKETS, "relative_max_distance": 129}, "t5 buckets 32/129"),
+        ({}, {**MPNET_BUCKETS, "relative_buckets": "reference"}, "reference buckets 32/128"),
+        ({}, {**MPNET_BUCKETS, "relative_buckets": "none"}, "no relative position bias.*--format maelm holds it"),
+        ({"architecture": "masked-lm"}, MPNET_BUCKETS, "by its decoder.*--format maelm holds it"),
+        (
+            {"architecture": "masked-lm"},
+            {**MPNET_BUCKETS, "decoder_layers": 0},
+            "does not predict from <mask> .--masked-input dropped",
+        ),
+        ({"architecture": "sequence-classification"}, MPNET_BUCKETS, "has no fine-tuned head"),
+        (
+            {"architecture": "question-answering"},
+            {**MPNET_BUCKETS, "heads": ("tags",)},
+            "a start and an end, and the head 'tags' has 5 outputs",
+        ),
+        (
+            {"architecture": "token-classification"},
+            {**MPNET_BUCKETS, "heads": ("sentence_classification_head",)},
+            "scores whole sequences",
+        ),
+        ({"architecture": "masked-lm"}, {**MPNET_BUCKETS, "heads": ("tags",)}, "no prediction head: it was fine-tuned"),
+    ],
+)
+def test_what_stock_mpnet_cannot_hold_is_refused(
+    settings: dict, options: dict, message: str, data: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        exported(tmp_path, data, "mpnet", settings, **options)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.pt"]
+
+
+@pytest.mark.parametrize("attention", ["self_cross", "causal_cross", "cross"])
+def test_decoders_with_cross_attention_leave_the_encoder(attention: str, data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="its decoder has cross-attention"):
+        exported(tmp_path, data, "maelm", {"architecture": "masked-lm"}, decoder_attention=attention)
+    done = export(tmp_path / "checkpoint.pt", data, tmp_path / "folder", ExportSettings("maelm"))
+    assert done.content.class_name == "MaelmModel"
+
+
+def test_the_encoder_of_mae_lm_is_exported_without_a_prediction_head(
+    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    done = exported(tmp_path, data, "mpnet", **MPNET_BUCKETS)
+    assert done.content.class_name == "MPNetModel"
+    assert "without prediction of masks: it predicts masked tokens by its decoder" in caplog.text
+    from safetensors import safe_open
+
+    with safe_open(done.folder / "model.safetensors", "pt") as weights:
+        names = set(weights.keys())
+    assert "pooler.dense.weight" in names and not any(name.startswith(("lm_head", "decoder")) for name in names)
+
+
+# Verification and what is left behind
+
+
+def test_other_numbers_are_refused(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One number in one tensor, 2 % off."""
+    honest = export_run.model_weights
+
+    def dishonest(*arguments: Any) -> dict[str, torch.Tensor]:
+        weights = honest(*arguments)
+        weights["mpnet.encoder.layer.1.output.dense.weight"][3, 5] *= 1.02
+        return weights
+
+    monkeypatch.setattr(export_run, "model_weights", dishonest)
+    with pytest.raises(ValueError, match="computes something else than the checkpoint"):
+        exported(tmp_path, data, "maelm")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.pt"]
+
+
+def test_a_missing_weight_is_refused(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = export_run.model_weights
+    monkeypatch.setattr(
+        export_run,
+        "model_weights",
+        lambda *arguments: {name: w for name, w in honest(*arguments).items() if name != "lm_head.bias"},
+    )
+    with pytest.raises(ValueError, match="finds other weights.*lm_head.bias"):
+        exported(tmp_path, data, "maelm")
+    assert not (tmp_path / "folder").exists()
+
+
+def test_another_tokenizer_is_refused(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = export_run.tokenizer_files
+
+    def always_a_space(*arguments: Any) -> dict[str, str]:
+        files = honest(*arguments)
+        content = json.loads(files["tokenizer.json"])
+        content["pre_tokenizer"]["prepend_scheme"] = "always"
+        return {**files, "tokenizer.json": json.dumps(content)}
+
+    monkeypatch.setattr(export_run, "tokenizer_files", always_a_space)
+    with pytest.raises(ValueError, match="the exported tokenizer reads .* texts differently"):
+        exported(tmp_path, data, "maelm")
+    assert not (tmp_path / "folder").exists()
+
+
+def test_card_has_the_facts_and_a_use_that_works(data: Path, tmp_path: Path) -> None:
+    manifest = {
+        "settings": {"preset": "uncased"},
+        "files": {"inputs": [{"file": "/somewhere/of/mine/text.txt"}]},
+        "counts": {"train": {"documents": 1200, "tokens": 34567}},
+    }
+    own = tmp_path / "data"
+    own.mkdir()
+    for name in ("dict.txt", "sentencepiece.bpe.model"):
+        (own / name).write_bytes((data / name).read_bytes())
+    (own / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    done = exported(tmp_path, own, "maelm", {"licence": "mit", "name": str(tmp_path / "folder")})
+    card = (done.folder / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: fill-mask\nlicense: mit\n")
+    for fact in ("| updates | 30 |", "up to 16 sequences an update", "`text.txt`", "34,567 tokens", "| lr | [0.001] |"):
+        assert fact in card
+    assert "/somewhere" not in card
+    code = card.split("```python\n")[1].split("\n```")[0]
+    assert len(code.splitlines()) == 5
+    import fairseq_maelm.hf  # noqa: F401
+
+    variables: dict[str, Any] = {}
+    exec(code.replace(", trust_remote_code=True", ""), variables)
+    assert isinstance(variables["word"], str)
+
+
+# Through transformers and back
+
+
+@pytest.mark.parametrize("form", ["mpnet", "maelm"])
+def test_saving_by_transformers_changes_no_bit(form: str, data: Path, tmp_path: Path) -> None:
+    done = exported(tmp_path, data, form, **MLM, **MPNET_BUCKETS)
+    tokenizer, model = opened(done)
+    model.save_pretrained(tmp_path / "again")
+    tokenizer.save_pretrained(tmp_path / "again")
+    if form == "maelm":
+        saved = {path.name for path in (tmp_path / "again").iterdir()}
+        assert {"modeling_maelm.py", "layers_maelm.py", "configuration_maelm.py"} <= saved
+    again = CLASSES["masked-lm"].from_pretrained(tmp_path / "again").eval()
+    before, after = model.state_dict(), again.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+    batch = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")(TEXTS, return_tensors="pt", padding=True)
+    assert torch.equal(batch.input_ids, tokenizer(TEXTS, return_tensors="pt", padding=True).input_ids)
+    with torch.no_grad():
+        assert torch.equal(model(**batch).logits, again(**batch).logits)
+
+
+def test_weights_are_those_of_the_checkpoint_bit_for_bit(data: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    done = exported(tmp_path, data, "maelm")
+    weights = load_file(done.folder / "model.safetensors")
+    own = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["model"]
+    packed = [weights[f"mpnet.encoder.layer.1.attention.attn.{part}.weight"] for part in "qkv"]
+    assert torch.equal(torch.cat(packed), own["encoder.layers.1.self_attn.qkv_proj.weight"])
+    assert torch.equal(weights["decoder.position_embeddings.weight"][2:], own["decoder.embed_positions.weight"])
+    numbers = sum(tensor.numel() for name, tensor in own.items() if not name.endswith("identity"))
+    added = sum(2 * tensor.shape[1] for name, tensor in weights.items() if "position_embeddings" in name)
+    assert sum(tensor.numel() for tensor in weights.values()) == numbers + added
+    assert np.isfinite(added) and added > 0
+
+
+# The command
+
+
+def test_the_command_says_what_it_has_compared(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_checkpoint(tmp_path / "checkpoint.pt", data, **MLM, **MPNET_BUCKETS)
+    command = ["export", str(tmp_path / "checkpoint.pt"), "--data", str(data), "--output", str(tmp_path / "folder")]
+    cli.main([*command, "--format", "mpnet"])
+    output = capsys.readouterr().out
+    assert re.search(r"masked-lm scores: largest difference \d\.\d\de-\d\d, largest value \d\.\d\de\+\d\d\n", output)
+    assert output.endswith(f"{tmp_path / 'folder'}: MPNetForMaskedLM, verified\n")
+    with pytest.raises(SystemExit) as caught:
+        cli.main([*command, "--format", "maelm"])
+    assert str(caught.value.code).startswith(f"maelm export: error: {tmp_path / 'folder'} exists already")
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [("checkpoint.pt", "there is no checkpoint"), ("data", "there is no dict.txt in")],
+)
+def test_missing_files_are_said(missing: str, message: str, data: Path, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "checkpoint.pt", data)
+    checkpoint = tmp_path / ("other.pt" if missing == "checkpoint.pt" else "checkpoint.pt")
+    with pytest.raises(FileNotFoundError, match=message):
+        export(checkpoint, tmp_path if missing == "data" else data, tmp_path / "folder", ExportSettings("maelm"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.pt"]

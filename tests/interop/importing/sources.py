@@ -1,0 +1,171 @@
+"""Sources with random weights, as the libraries themselves write them: folders of transformers, fairseq checkpoints."""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from end_to_end.toy import write_corpus
+from fairseq.data import Dictionary
+from fairseq.models.roberta import RobertaModel, base_architecture
+
+from fairseq_maelm.interop.export.tokenizer import build_tokenizer
+from fairseq_maelm.libraries import import_transformers
+from fairseq_maelm.text.vocabulary import MODEL_FILE, load_sentencepiece, train_sentencepiece, write_dictionary
+
+tokenizers = pytest.importorskip("tokenizers")
+pytest.importorskip("transformers")
+transformers = import_transformers()
+
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
+SIZES = {
+    "hidden_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "max_position_embeddings": 42,
+    "layer_norm_eps": 1e-5,
+    "pad_token_id": 1,
+}
+NAMES = {"bos_token": "<s>", "cls_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "pad_token": "<pad>"}
+NAMES |= {"unk_token": "<unk>", "mask_token": "<mask>"}
+BERT_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+BERT_NAMES = {
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "mask_token": "[MASK]",
+}
+
+
+def corpus(folder: Path) -> list[str]:
+    """A few hundred short lines of text, with accents and other scripts among them."""
+    write_corpus(folder / "corpus.txt", documents=60)
+    others = ["Übung macht den Meister; déjà vu, naïve, señor.", "Съешь же ещё этих мягких булок.", "日本語の文章。"]
+    return [line for line in (folder / "corpus.txt").read_text().splitlines() if line] + others
+
+
+def byte_pairs(folder: Path, special: list[str], last: list[str]) -> Any:
+    """A byte-level BPE as RoBERTa's; ``special`` comes first in its vocabulary, ``last`` behind all else."""
+    tokenizer = tokenizers.ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator(corpus(folder), vocab_size=400, special_tokens=special, show_progress=False)
+    inner = tokenizer._tokenizer
+    inner.add_special_tokens([tokenizers.AddedToken(each, lstrip=each == "<mask>") for each in [*special, *last]])
+    ends = [(name, inner.token_to_id(name)) for name in ("</s>", "<s>")]
+    inner.post_processor = tokenizers.processors.RobertaProcessing(*ends, add_prefix_space=False)
+    return inner
+
+
+def word_pieces(folder: Path, special: list[str], last: list[str]) -> Any:
+    """A WordPiece as MPNet's and BERT's; ``special`` comes first in its vocabulary, ``last`` behind all else."""
+    tokenizer = tokenizers.BertWordPieceTokenizer(lowercase=True)
+    tokenizer.train_from_iterator(corpus(folder), vocab_size=300, special_tokens=special, show_progress=False)
+    inner = tokenizer._tokenizer
+    inner.add_special_tokens([tokenizers.AddedToken(each, lstrip=True) for each in last])
+    return between(inner, *(("<s>", "</s>") if "<s>" in special else ("[CLS]", "[SEP]")))
+
+
+def between(inner: Any, first: str, last: str) -> Any:
+    """Give a tokenizer RoBERTa's template."""
+    inner.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"{first} $A {last}",
+        pair=f"{first} $A {last} {last} $B {last}",
+        special_tokens=[(each, inner.token_to_id(each)) for each in (first, last)],
+    )
+    return inner
+
+
+def pieces(folder: Path) -> tuple[Any, bytes]:
+    """A sentencepiece model, and the tokenizer.json that belongs to it, numbered as XLM-R's."""
+    model = train_sentencepiece(iter(corpus(folder)), 200, "nmt_nfkc", 1.0)
+    (folder / MODEL_FILE).write_bytes(model)
+    write_dictionary(load_sentencepiece(model), folder / "dict.txt")
+    dictionary = Dictionary.load(str(folder / "dict.txt"))
+    dictionary.add_symbol("<mask>")
+    return build_tokenizer(folder / MODEL_FILE, dictionary), model
+
+
+def save(folder: Path, family: str, tokenizer: Any, rows: int, names: dict[str, str] = NAMES, **changes: Any) -> Path:
+    """A masked language model with random weights beside its tokenizer, written by transformers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names, model_max_length=40)
+    fast.save_pretrained(folder)
+    config = getattr(transformers, f"{family}Config")(vocab_size=rows, **{**SIZES, **changes})
+    torch.manual_seed(3)
+    model = getattr(transformers, f"{family}ForMaskedLM")(config)
+    for parameter in model.parameters():
+        # In this scale no part of the model hides in rounding errors.
+        parameter.data = torch.randn_like(parameter) * 0.3
+    model.save_pretrained(folder)
+    return folder
+
+
+def roberta_folder(folder: Path, **changes: Any) -> Path:
+    """As roberta-base: byte pairs, the usual numbers, <mask> last."""
+    tokenizer = byte_pairs(folder_of(folder), SPECIAL, ["<mask>"])
+    return save(folder, "Roberta", tokenizer, tokenizer.get_vocab_size(), **changes)
+
+
+def folder_of(folder: Path) -> Path:
+    """Where the corpus of a source is written: beside it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    return folder.parent
+
+
+def edit_config(folder: Path, **changes: Any) -> Path:
+    """Change config.json in place; None removes an entry."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config = {name: value for name, value in {**config, **changes}.items() if value is not None}
+    path.write_text(json.dumps(config))
+    return folder
+
+
+def fairseq_checkpoint(folder: Path, **changes: Any) -> Path:
+    """A checkpoint of fairseq's roberta as its trainer writes it, with dict.txt and sentencepiece model beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    import sentencepiece
+
+    model = train_sentencepiece(iter(corpus(folder)), 200, "nmt_nfkc", 1.0)
+    (folder / MODEL_FILE).write_bytes(model)
+    write_dictionary(sentencepiece.SentencePieceProcessor(model_proto=model), folder / "dict.txt")
+    dictionary = Dictionary.load(str(folder / "dict.txt"))
+    dictionary.add_symbol("<mask>")
+    args = Namespace(task="masked_lm", arch="roberta_base", criterion="masked_lm", data="/nowhere", seed=1, **changes)
+    sizes = {"layers": 2, "embed_dim": 48, "ffn_embed_dim": 96, "attention_heads": 4}
+    vars(args).update({f"encoder_{name}": size for name, size in sizes.items()}, max_positions=40, tokens_per_sample=40)
+    base_architecture(args)
+    roberta = RobertaModel.build_model(args, SimpleNamespace(source_dictionary=dictionary))
+    torch.manual_seed(4)
+    for parameter in roberta.parameters():
+        parameter.data = torch.randn_like(parameter) * 0.3
+    history = {"criterion_name": "MaskedLmLoss", "optimizer_name": "FairseqAdam", "lr_scheduler_state": {}}
+    state = {"args": args, "model": roberta.state_dict(), "optimizer_history": [{**history, "num_updates": 7}]}
+    state["extra_state"] = {"train_iterator": {"epoch": 1}}
+    torch.save(state, folder / "model.pt")
+    return folder / "model.pt"
+
+
+def gpt2_checkpoint(folder: Path) -> Path:
+    """The same over GPT-2's byte pairs, with encoder.json and vocab.bpe beside dict.txt, as fairseq's hub lays them."""
+    checkpoint = fairseq_checkpoint(folder)
+    inner = tokenizers.ByteLevelBPETokenizer()
+    inner.train_from_iterator(corpus(folder), vocab_size=400, show_progress=False)
+    model = json.loads(inner._tokenizer.to_str())["model"]
+    (folder / "encoder.json").write_text(json.dumps(model["vocab"]))
+    (folder / "vocab.bpe").write_text("\n".join(["#version: 0.2", *(" ".join(each) for each in model["merges"]), ""]))
+    symbols = [str(number) for number in np.random.default_rng(0).permutation(len(model["vocab"]))]
+    (folder / "dict.txt").write_text("".join(f"{symbol} 9\n" for symbol in [*symbols, "madeupword0000"]))
+    (folder / MODEL_FILE).unlink()
+    rows = len(symbols) + 1 + 5
+    state = torch.load(checkpoint, weights_only=True)
+    for name in [name for name in state["model"] if len(state["model"][name]) == 197 + 5]:
+        old = state["model"][name]
+        state["model"][name] = torch.randn(rows, *old.shape[1:])
+    torch.save(state, checkpoint)
+    return checkpoint

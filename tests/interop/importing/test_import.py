@@ -1,0 +1,365 @@
+"""Models from elsewhere become checkpoints that compute the same, or are refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq.data import Dictionary
+
+from fairseq_maelm import MaelmModel
+from fairseq_maelm.analysis.encoders import open_encoder
+from fairseq_maelm.interop.importing.run import CHECKPOINT_FILE, FACTS_FILE, import_model
+from fairseq_maelm.interop.importing.verify import compared_lengths
+from fairseq_maelm.text.dictionary import load_dictionary, word_starts
+from fairseq_maelm.text.imported import TOKENIZER_FILE
+from fairseq_maelm.text.vocabulary import MODEL_FILE
+
+from . import sources
+from .sources import transformers
+
+TEXT = "The sailor takes the rope; déjà vu."
+MASKED = "The sailor takes the <mask> to the harbour."
+
+
+def bert_vocabulary(folder: Path) -> Path:
+    """RoBERTa over a vocabulary whose special symbols have BERT's names and numbers, and a table with spare rows."""
+    tokenizer = sources.word_pieces(sources.folder_of(folder), sources.BERT_SPECIAL, [])
+    rows = tokenizer.get_vocab_size() + 3
+    return sources.save(folder, "Roberta", tokenizer, rows, sources.BERT_NAMES, pad_token_id=0)
+
+
+def early_mask(folder: Path) -> Path:
+    """<mask> right behind the other special symbols, where it stands when a tokenizer is trained with all of them."""
+    tokenizer = sources.byte_pairs(sources.folder_of(folder), [*sources.SPECIAL, "<mask>"], [])
+    return sources.save(folder, "Roberta", tokenizer, tokenizer.get_vocab_size())
+
+
+def mpnet(folder: Path) -> Path:
+    """As mpnet-base: text leads to [UNK] among the ordinary rows, and never to <unk>."""
+    tokenizer = sources.word_pieces(sources.folder_of(folder), [*sources.SPECIAL, "[UNK]"], ["<mask>"])
+    return sources.save(folder, "MPNet", tokenizer, tokenizer.get_vocab_size())
+
+
+def xlm_roberta(folder: Path) -> Path:
+    tokenizer, model = sources.pieces(sources.folder_of(folder))
+    sources.save(folder, "XLMRoberta", tokenizer, tokenizer.get_vocab_size(), type_vocab_size=1)
+    (folder / MODEL_FILE).write_bytes(model)
+    return folder
+
+
+FOLDERS = {
+    "roberta": sources.roberta_folder,
+    "early": early_mask,
+    "bert_vocabulary": bert_vocabulary,
+    "mpnet": mpnet,
+    "xlm_roberta": xlm_roberta,
+}
+
+
+@pytest.fixture(scope="module", params=FOLDERS)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A Hugging Face folder and what was imported from it."""
+    root = tmp_path_factory.mktemp(request.param)
+    folder = FOLDERS[request.param](root / "source")
+    import_model(folder, root / "imported")
+    return folder, root / "imported"
+
+
+def their_numbers(folder: Path, imported: Path) -> torch.Tensor:
+    """Our number -> the source's, found by the names of the tokens; fillers and rows without a name by their place."""
+    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+    dictionary = Dictionary.load(str(imported / "dict.txt"))
+    numbers = tokenizer.get_vocab()
+    names = ("cls", "pad", "sep", "unk")
+    special = [numbers.get(s, getattr(tokenizer, f"{name}_token_id")) for s, name in zip(dictionary.symbols, names)]
+    ordinary = [int(s[10:]) if s.startswith("madeupword") else numbers[s] for s in dictionary.symbols[4:]]
+    return torch.tensor([*special, *ordinary, tokenizer.mask_token_id])
+
+
+def test_logits_are_those_of_transformers(pair: tuple[Path, Path]) -> None:
+    """From text on, each side with its own tokenizer: every token's scores under the tokens' names."""
+    folder, imported = pair
+    hub = MaelmModel.from_pretrained(str(imported))
+    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
+    order = their_numbers(folder, imported)
+    assert sorted(order.tolist()) == list(range(len(hub.dictionary)))
+    for texts in ([TEXT], [MASKED, TEXT, "a"]):
+        in_their_words = [text.replace("<mask>", tokenizer.mask_token) for text in texts]
+        theirs = tokenizer(in_their_words, return_tensors="pt", padding=True, return_token_type_ids=False)
+        ours = hub.encode_batch(texts)
+        assert torch.equal(order[ours], theirs["input_ids"])
+        with torch.no_grad():
+            expected = model(**theirs).logits[theirs["attention_mask"].bool()][:, order]
+            actual = hub.model(ours)[0][ours.ne(1)]
+        assert expected.std() > 0.1
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
+
+
+def test_masks_are_filled_as_transformers_does(pair: tuple[Path, Path]) -> None:
+    folder, imported = pair
+    hub = MaelmModel.from_pretrained(str(imported))
+    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
+    inputs = tokenizer(MASKED.replace("<mask>", tokenizer.mask_token), return_tensors="pt", return_token_type_ids=False)
+    with torch.no_grad():
+        scores = model(**inputs).logits[inputs["input_ids"] == tokenizer.mask_token_id].softmax(dim=-1)[0]
+    best = hub.fill_mask(MASKED, topk=3)[0]
+    assert [each.probability for each in best] == pytest.approx(scores.topk(3).values.tolist(), rel=1e-4)
+
+
+def test_text_survives(pair: tuple[Path, Path]) -> None:
+    hub = MaelmModel.from_pretrained(str(pair[1]))
+    text = "The sailor takes the rope."
+    assert hub.decode(hub.encode(text)).lower() == text.lower()
+    assert hub.decode(hub.encode(MASKED)).count("<mask>") == 1
+    # Text that spells a special symbol is text.
+    assert 2 not in hub.encode("a </s> b")[1:-1].tolist()
+
+
+def test_tables_are_rearranged_only_where_numbers_differ(pair: tuple[Path, Path]) -> None:
+    folder, imported = pair
+    order = their_numbers(folder, imported)
+    facts = json.loads((imported / FACTS_FILE).read_text())
+    moved = int((order != torch.arange(len(order))).sum())
+    assert facts["vocabulary"]["moved"] == moved
+    assert (moved > 0) == any(name in str(folder) for name in ("early", "bert_vocabulary"))
+    if not moved and not (imported / MODEL_FILE).exists():
+        assert (imported / TOKENIZER_FILE).read_bytes() == (folder / TOKENIZER_FILE).read_bytes()
+    table = torch.load(imported / CHECKPOINT_FILE, weights_only=True)["model"]["encoder.embed_tokens.weight"]
+    theirs = transformers.AutoModel.from_pretrained(folder).get_input_embeddings().weight
+    assert torch.equal(table, theirs[order])
+
+
+def test_imported_models_are_analysed(pair: tuple[Path, Path]) -> None:
+    folder, imported = pair
+    ours, theirs = open_encoder(imported / CHECKPOINT_FILE, None), open_encoder(folder, None)
+    assert ours.kind == theirs.kind == "mlm" and ours.max_length >= theirs.max_length == 40
+    order = their_numbers(folder, imported)
+    line = torch.tensor([[0, *ours.encode_line("the sailor sails"), 2]])
+    with torch.no_grad():
+        pairs = zip(ours.hidden_states(line), theirs.hidden_states(order[line]), strict=True)
+        assert max(float((one - two).abs().max()) for one, two in pairs) < 1e-5
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_old_files_shards_and_half_precision_are_read(half: torch.dtype, tmp_path: Path) -> None:
+    """pytorch_model.bin in two shards and half precision: the same numbers as transformers computes in single."""
+    folder = sources.roberta_folder(tmp_path / "source")
+    state = {
+        name: weight.to(half)
+        for name, weight in transformers.AutoModelForMaskedLM.from_pretrained(folder).state_dict().items()
+    }
+    (folder / "model.safetensors").unlink()
+    names, shards = sorted(state), ("pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin")
+    for shard, part in zip(shards, (names[::2], names[1::2])):
+        torch.save({name: state[name].clone() for name in part}, folder / shard)
+    index = {name: shards[number % 2] for number, name in enumerate(names)}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    assert import_model(folder, tmp_path / "imported").differences.rounding
+    weights = torch.load(tmp_path / "imported" / CHECKPOINT_FILE, weights_only=True)["model"]
+    expected = state["roberta.encoder.layer.1.output.dense.weight"].float()
+    assert torch.equal(weights["encoder.layers.1.fc2.weight"], expected)
+
+
+def test_an_encoder_without_head_is_imported_alone(tmp_path: Path) -> None:
+    folder = mpnet(tmp_path / "source")
+    model = transformers.AutoModel.from_pretrained(folder)
+    model.save_pretrained(folder)
+    imported = import_model(folder, tmp_path / "imported")
+    assert imported.differences.logits is None
+    hub = MaelmModel.from_pretrained(str(tmp_path / "imported"))
+    tokens = hub.encode(TEXT)[None]
+    with torch.no_grad():
+        states = model.eval()(tokens).last_hidden_state
+        torch.testing.assert_close(hub.extract_features(tokens), states, rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="prediction head"):
+        hub.fill_mask(MASKED)
+
+
+@pytest.mark.parametrize("family", [sources.roberta_folder, mpnet], ids=["roberta", "mpnet"])
+@pytest.mark.parametrize("written", [True, False], ids=["written", "left out"])
+def test_transformers_default_of_layer_norm_is_carried(family: Any, written: bool, tmp_path: Path) -> None:
+    """1e-12, which config.json need not say; embeddings are so small that 1e-5 would give other states."""
+    folder = family(tmp_path / "source")
+    weights = {
+        name: tensor * (0.003 if "_embeddings.weight" in name else 1.0)
+        for name, tensor in transformers.AutoModelForMaskedLM.from_pretrained(folder).state_dict().items()
+        if not name.startswith("lm_head.decoder")
+    }
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    sources.edit_config(folder, layer_norm_eps=1e-12 if written else None)
+    imported = import_model(folder, tmp_path / "imported")
+    assert imported.model_options[imported.model_options.index("--layer-norm-eps") + 1] == "1e-12"
+    config = torch.load(tmp_path / "imported" / CHECKPOINT_FILE)["cfg"]["model"]
+    assert config["layer_norm_eps"] == 1e-12
+    hub = MaelmModel.from_pretrained(str(tmp_path / "imported"))
+    tokens = hub.encode(TEXT)[None]
+    with torch.no_grad():
+        expected = transformers.AutoModel.from_pretrained(folder).eval()(tokens).last_hidden_state
+        torch.testing.assert_close(hub.extract_features(tokens), expected, rtol=0, atol=1e-5)
+        for part in hub.model.modules():
+            if isinstance(part, torch.nn.LayerNorm):
+                part.eps = 1e-5
+        assert (hub.extract_features(tokens) - expected).abs().max() > 1e-3, "the number matters here"
+
+
+def test_the_number_of_fairseqs_roberta_is_carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """fairseq has no option for it: what a fork's model would look like, and one with several numbers."""
+    from fairseq_maelm.interop.importing import fairseq_roberta
+
+    checkpoint, honest = sources.fairseq_checkpoint(tmp_path / "source"), fairseq_roberta._model_options
+    numbers = [1e-12]
+
+    def of_a_fork(path: Path, model: Any) -> dict[str, Any]:
+        for place, part in enumerate(each for each in model.modules() if isinstance(each, torch.nn.LayerNorm)):
+            part.eps = numbers[place % len(numbers)]
+        return honest(path, model)
+
+    monkeypatch.setattr(fairseq_roberta, "_model_options", of_a_fork)
+    words = import_model(checkpoint, tmp_path / "imported").model_options
+    assert words[words.index("--layer-norm-eps") + 1] == "1e-12"
+    numbers.append(1e-6)
+    refused(checkpoint, tmp_path / "again", "several numbers to the variance")
+
+
+def test_fairseq_roberta_is_imported(tmp_path: Path) -> None:
+    checkpoint = sources.fairseq_checkpoint(tmp_path / "source")
+    imported = import_model(checkpoint, tmp_path / "imported")
+    # Padding is left out of ours and not of theirs: the same sums in matrix products of other shapes.
+    assert max(imported.differences.states, imported.differences.logits) < 2e-6 and imported.reads_text
+    theirs = sources.RobertaModel.from_pretrained(
+        str(checkpoint.parent), "model.pt", str(checkpoint.parent), bpe="sentencepiece",
+        sentencepiece_model=str(checkpoint.parent / MODEL_FILE),
+    ).eval()  # fmt: skip
+    ours = MaelmModel.from_pretrained(str(tmp_path / "imported"))
+    text = "The sailor takes the rope to the harbour."
+    assert torch.equal(ours.encode(text), theirs.encode(text))
+    with torch.no_grad():
+        torch.testing.assert_close(ours.extract_features(ours.encode(text)), theirs.extract_features(ours.encode(text)))
+
+
+def test_gpt2_pairs_of_fairseq_are_read(tmp_path: Path) -> None:
+    """encoder.json and vocab.bpe beside dict.txt, as with roberta.base: text becomes what fairseq's own code makes."""
+    from fairseq.data.encoders.gpt2_bpe_utils import Encoder
+
+    checkpoint = sources.gpt2_checkpoint(tmp_path / "source")
+    import_model(checkpoint, tmp_path / "imported")
+    dictionary = Dictionary.load(str(checkpoint.parent / "dict.txt"))
+    merges = (checkpoint.parent / "vocab.bpe").read_text().split("\n")[1:-1]
+    pieces = json.loads((checkpoint.parent / "encoder.json").read_text())
+    encoder = Encoder(pieces, [tuple(each.split(" ")) for each in merges])
+    hub = MaelmModel.from_pretrained(str(tmp_path / "imported"))
+    for text in (TEXT, "  two  spaces\tand a tab", "日本語 don't 1234"):
+        expected = [dictionary.index(str(number)) for number in encoder.encode(text)]
+        assert hub.encode(text).tolist() == [0, *expected, 2]
+
+
+def test_words_of_other_vocabularies_are_not_masked_whole(pair: tuple[Path, Path]) -> None:
+    dictionary = load_dictionary(str(pair[1]))
+    if (pair[1] / MODEL_FILE).exists():
+        assert word_starts(dictionary).sum() > 5
+        return
+    with pytest.raises(ValueError, match="--mask-whole-words"):
+        word_starts(dictionary)
+
+
+# Refusals
+
+
+def refused(folder: Path, output: Path, match: str, data: Any = None) -> None:
+    with pytest.raises((ValueError, FileNotFoundError), match=match):
+        import_model(folder, output, data)
+    assert not output.exists() and not list(output.parent.glob("*.unfinished"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"layer_norm_eps": 0.5}, "layer_norm_eps is 0.5 and no number from 1e-14 to 0.01"),
+        ({"layer_norm_eps": "small"}, "layer_norm_eps is 'small' and no number"),
+        ({"hidden_act": "gelu_new"}, "activation is 'gelu_new'"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
+        ({"is_decoder": True}, "decoder"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings"),
+        ({"model_type": "roberta-prelayernorm"}, "LayerNorms stand before"),
+        ({"model_type": "bert"}, "model_type 'bert' is none of"),
+        ({"pad_token_id": 2}, "padding is 1 in its tokenizer and 2"),
+        ({"num_hidden_layers": 3}, "weights lack encoder.layer.2"),
+        ({"num_hidden_layers": 1}, "no place for 16 of its weights"),
+    ],
+)
+def test_what_cannot_be_exact_is_refused(roberta: Path, tmp_path: Path, changes: dict, match: str) -> None:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for file in roberta.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    refused(sources.edit_config(folder, **changes), tmp_path / "imported", match)
+
+
+@pytest.fixture(scope="module")
+def roberta(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sources.roberta_folder(tmp_path_factory.mktemp("roberta") / "source")
+
+
+def test_other_buckets_of_mpnet_are_refused(tmp_path: Path) -> None:
+    folder = sources.edit_config(mpnet(tmp_path / "source"), relative_attention_num_buckets=64)
+    refused(folder, tmp_path / "imported", "relative_attention_num_buckets is 64")
+
+
+def test_a_model_that_computes_something_else_is_refused(roberta: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """The comparison is what stands behind all refusals: it finds a wrong epsilon that nobody looked at."""
+    from fairseq_maelm.interop.importing import huggingface
+
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for file in roberta.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    sources.edit_config(folder, layer_norm_eps=1e-3)
+    honest = huggingface.model_options
+    monkeypatch.setattr(huggingface, "model_options", lambda config: {**honest(config), "layer_norm_eps": 1e-5})
+    refused(folder, tmp_path / "imported", "computes something else")
+
+
+def test_untied_and_missing_parts_are_refused(roberta: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for file in roberta.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    state = transformers.AutoModelForMaskedLM.from_pretrained(folder).state_dict()
+    (folder / "model.safetensors").unlink()
+    refused(folder, tmp_path / "imported", "there are no weights")
+    torch.save({**state, "lm_head.decoder.weight": state["lm_head.decoder.weight"] + 1}, folder / "pytorch_model.bin")
+    refused(folder, tmp_path / "imported", "lm_head.decoder.weight differs")
+    torch.save({"code": eval}, folder / "pytorch_model.bin")
+    refused(folder, tmp_path / "imported", "cannot be read as weights")
+    torch.save(state, folder / "pytorch_model.bin")
+    (folder / TOKENIZER_FILE).unlink()
+    refused(folder, tmp_path / "imported", "tokenizer")
+    refused(tmp_path / "nothing", tmp_path / "imported", "there is no")
+
+
+def test_checkpoints_without_dictionary_or_of_other_models_are_refused(tmp_path: Path) -> None:
+    checkpoint = sources.fairseq_checkpoint(tmp_path / "source", activation_fn="relu")
+    refused(checkpoint, tmp_path / "imported", "activation")
+    (tmp_path / "source" / "dict.txt").rename(tmp_path / "dict.txt")
+    refused(checkpoint, tmp_path / "imported", "there is no dict.txt")
+    refused(checkpoint, tmp_path / "imported", "activation", tmp_path)
+    (tmp_path / "bad.pt").write_bytes(b"no checkpoint")
+    refused(tmp_path / "bad.pt", tmp_path / "imported", "cannot be read as a checkpoint")
+
+
+def test_what_is_there_is_left_alone(roberta: Path, tmp_path: Path) -> None:
+    (tmp_path / "imported").mkdir()
+    (tmp_path / "imported" / "mine").write_text("mine")
+    with pytest.raises(ValueError, match="exists"):
+        import_model(roberta, tmp_path / "imported")
+    assert (tmp_path / "imported" / "mine").read_text() == "mine"
+
+
+def test_lengths_of_the_comparison() -> None:
+    assert compared_lengths(512) == [2, 7, 512]
+    assert compared_lengths(5) == [2, 5]

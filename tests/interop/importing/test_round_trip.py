@@ -1,0 +1,81 @@
+"""Out to a folder of Hugging Face and back: every tensor bit for bit, for both formats of ``maelm export``."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_maelm import MaelmModel
+from fairseq_maelm.interop.export.run import ExportSettings, export
+from fairseq_maelm.interop.importing.run import CHECKPOINT_FILE, import_model
+from interop.export.checkpoints import train_vocabulary, write_checkpoint
+
+pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_vocabulary(tmp_path_factory.mktemp("data"))
+
+
+MPNET = {"relative_num_buckets": 32, "relative_max_distance": 128}
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
+    "encoder as mpnet": ("mpnet", {}, MPNET, ()),
+    "mlm as mpnet": ("mpnet", {"masked_input": "kept"}, {**MPNET, "decoder_layers": 0}, ()),
+    "mae-lm": ("maelm", {}, {}, ()),
+    "consecutive positions": ("maelm", {"encoder_positions": "consecutive"}, {"relative_buckets": "reference"}, ()),
+    "narrow decoder": ("maelm", {}, {"decoder_embed_dim": 16, "decoder_ffn_embed_dim": 24}, ()),
+    "shared positions": ("maelm", {"masked_input": "reset"}, {"share_decoder_positions": True}, ()),
+    "no buckets": ("maelm", {"masked_input": "kept"}, {"relative_buckets": "none", "decoder_layers": 0}, ()),
+    "another epsilon": ("maelm", {}, {"layer_norm_eps": 1e-12}, ()),
+    "another epsilon as mpnet": (
+        "mpnet",
+        {"masked_input": "kept"},
+        {**MPNET, "decoder_layers": 0, "layer_norm_eps": 1e-12},
+        (),
+    ),
+    "classes": ("maelm", {"_name": "sentence_prediction"}, {}, ("sentence_classification_head",)),
+    "classes as mpnet": ("mpnet", {"_name": "sentence_prediction"}, MPNET, ("sentence_classification_head",)),
+    "tags": ("maelm", {"_name": "maelm_tagging"}, {}, ("tagging_head",)),
+    "tags as mpnet": ("mpnet", {"_name": "maelm_tagging"}, MPNET, ("tagging_head",)),
+    "answers": ("maelm", {"_name": "maelm_squad"}, {}, ("span_head",)),
+    "answers as mpnet": ("mpnet", {"_name": "maelm_squad"}, MPNET, ("span_head",)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_tensor_comes_back(data: Path, tmp_path: Path, case: str) -> None:
+    form, task, model, heads = CASES[case]
+    checkpoint = tmp_path / "checkpoint.pt"
+    write_checkpoint(checkpoint, data, task, heads, **model)
+    export(checkpoint, data, tmp_path / "folder", ExportSettings(form))
+    imported = import_model(tmp_path / "folder", tmp_path / "imported")
+    assert imported.differences.rounding
+    before = torch.load(checkpoint, weights_only=True)
+    after = torch.load(tmp_path / "imported" / CHECKPOINT_FILE, weights_only=True)
+    lost = {name for name in before["model"] if name not in after["model"]}
+    assert lost <= {name for name in before["model"] if name.startswith(("decoder.", "lm_head."))}
+    assert bool(lost) == (case == "encoder as mpnet")
+    assert not set(after["model"]) - set(before["model"])
+    for name, tensor in after["model"].items():
+        assert torch.equal(tensor, before["model"][name]) and tensor.dtype == before["model"][name].dtype, name
+    assert (tmp_path / "imported" / "dict.txt").read_text() == (data / "dict.txt").read_text()
+    words = imported.model_options
+    assert "False" not in words and ("--share-decoder-positions" in words) == (case == "shared positions")
+    assert ("--decoder-embed-dim" in words) == (case == "narrow decoder")
+    assert ("--layer-norm-eps" in words) == case.startswith("another epsilon")
+    assert after["cfg"]["model"]["layer_norm_eps"] == model.get("layer_norm_eps", 1e-5)
+    if not heads and not lost:
+        assert imported.differences.logits is not None
+        assert after["cfg"]["task"]["masked_input"] == task.get("masked_input", "dropped")
+        assert after["cfg"]["task"]["encoder_positions"] == task.get("encoder_positions", "original")
+
+
+def test_masks_are_filled_as_before(data: Path, tmp_path: Path) -> None:
+    write_checkpoint(data / "checkpoint_best.pt", data)
+    export(data / "checkpoint_best.pt", data, tmp_path / "folder", ExportSettings("maelm"))
+    import_model(tmp_path / "folder", tmp_path / "imported")
+    text = "The <mask> is old."
+    before, after = (MaelmModel.from_pretrained(str(each)).fill_mask(text) for each in (data, tmp_path / "imported"))
+    assert [[each.probability for each in mask] for mask in before] == [[c.probability for c in mask] for mask in after]

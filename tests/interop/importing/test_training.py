@@ -1,0 +1,97 @@
+"""What was imported goes on in fairseq, through the real commands: text is prepared, training starts from it."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from end_to_end.toy import ROOT, run, write_corpus
+
+from fairseq_maelm.interop.importing.run import import_model
+from fairseq_maelm.text.imported import TOKENIZER_FILE
+from fairseq_maelm.text.vocabulary import MODEL_FILE
+
+from . import sources
+
+# One update that changes nothing: what is saved is what was loaded.
+STILL = ["--optimizer", "sgd", "--lr", "0", "--batch-size", "4", "--max-update", "1", "--cpu", "--num-workers", "0"]
+STILL += ["--disable-validation", "--log-format", "json"]
+
+
+def parameters(path: Path) -> dict[str, torch.Tensor]:
+    state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
+    return state
+
+
+def assert_equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor], prefix: str = "") -> None:
+    names = [name for name in first if name.startswith(prefix)]
+    assert len(names) > 10
+    assert all(torch.equal(first[name], second[name]) for name in names)
+
+
+@pytest.mark.slow
+def test_pretraining_goes_on_over_byte_pairs(tmp_path: Path) -> None:
+    folder = sources.roberta_folder(tmp_path / "source")
+    output = run(["maelm", "import", folder, "--output", tmp_path / "imported"])
+    assert "largest difference: " in output and "lengths 2, 7, 40, padded and not" in output
+    printed = [
+        line.split(": ", 1)[1].split() for line in output.splitlines() if line.startswith(("model:", "continued"))
+    ]
+    write_corpus(tmp_path / "text.txt", documents=30)
+    run(
+        ["maelm", "prepare", tmp_path / "text.txt", "--output", tmp_path / "data", "--tokenizer", tmp_path / "imported"]
+        + ["--valid-fraction", 0.1, "--workers", 1]
+    )
+    assert (tmp_path / "data" / TOKENIZER_FILE).exists() and not (tmp_path / "data" / MODEL_FILE).exists()
+    facts = json.loads((tmp_path / "data" / "manifest.json").read_text())
+    assert facts["counts"]["train"]["unknown_tokens"] == 0 and facts["settings"]["tokenizer"] == "imported"
+    checkpoint = tmp_path / "imported" / "checkpoint_best.pt"
+    run(
+        ["fairseq-train", tmp_path / "data", "--criterion", "maelm", *STILL, *printed[0], *printed[1]]
+        + ["--tokens-per-sample", 40, "--restore-file", checkpoint, "--save-dir", tmp_path / "saved"]
+    )
+    saved = parameters(tmp_path / "saved" / "checkpoint_last.pt")
+    assert saved.keys() == parameters(checkpoint).keys()
+    assert_equal(parameters(checkpoint), saved)
+
+
+@pytest.mark.slow
+def test_fine_tuning_starts_from_it(tmp_path: Path) -> None:
+    checkpoint = sources.fairseq_checkpoint(tmp_path / "source")
+    import_model(checkpoint, tmp_path / "imported")
+    lines = "the sailor rows\tsea\nthe cook fries\tkitchen\n" * 4
+    (tmp_path / "table.tsv").write_text(lines)
+    prepare = ["python", ROOT / "examples" / "finetuning" / "prepare_sentences.py", "--data", tmp_path / "imported"]
+    run([*prepare, "--train", tmp_path / "table.tsv", "--valid", tmp_path / "table.tsv", "--output", tmp_path / "task"])
+    checkpoint = tmp_path / "imported" / "checkpoint_best.pt"
+    run(
+        ["bash", ROOT / "examples" / "finetuning" / "finetune.sh", tmp_path / "task", checkpoint, tmp_path / "saved"]
+        + ["--num-workers", 0, "--max-update", 1, "--weight-decay", 0],
+        environment={"LEARNING_RATE": "0", "BATCH_SIZE": "8", "GPUS": "0"},
+    )
+    saved = parameters(tmp_path / "saved" / "checkpoint_last.pt")
+    assert any(name.startswith("classification_heads.") for name in saved)
+    assert_equal(saved, parameters(checkpoint), "encoder.")
+
+
+@pytest.mark.slow
+def test_the_epsilon_of_layer_norm_goes_all_the_way(tmp_path: Path) -> None:
+    """transformers' default of 1e-12: imported, fine-tuned without a word about it, exported; another is refused."""
+    folder = sources.roberta_folder(tmp_path / "source", layer_norm_eps=1e-12)
+    assert "--layer-norm-eps 1e-12" in run(["maelm", "import", folder, "--output", tmp_path / "imported"])
+    lines = "the sailor rows\tsea\nthe cook fries\tkitchen\n" * 4
+    (tmp_path / "table.tsv").write_text(lines)
+    prepare = ["python", ROOT / "examples" / "finetuning" / "prepare_sentences.py", "--data", tmp_path / "imported"]
+    run([*prepare, "--train", tmp_path / "table.tsv", "--valid", tmp_path / "table.tsv", "--output", tmp_path / "task"])
+    checkpoint, saved = tmp_path / "imported" / "checkpoint_best.pt", tmp_path / "saved"
+    fine_tune = ["bash", ROOT / "examples" / "finetuning" / "finetune.sh", tmp_path / "task", checkpoint, saved]
+    fine_tune += ["--num-workers", 0, "--max-update", 1]
+    environment = {"BATCH_SIZE": "8", "GPUS": "0"}
+    refused = run([*fine_tune, "--layer-norm-eps", 1e-5], environment=environment, check=False)
+    assert "the checkpoint was trained with LayerNorm's epsilon 1e-12 and not 1e-05" in refused
+    run(fine_tune, environment=environment)
+    own = torch.load(saved / "checkpoint_last.pt", weights_only=True)["cfg"]["model"]
+    assert own["layer_norm_eps"] == 1e-12
+    export = ["maelm", "export", saved / "checkpoint_last.pt", "--data", tmp_path / "imported", "--format", "maelm"]
+    assert "verified" in run([*export, "--output", tmp_path / "folder"])
+    assert json.loads((tmp_path / "folder" / "config.json").read_text())["layer_norm_eps"] == 1e-12

@@ -1,0 +1,161 @@
+"""ONNX files of small models: the same numbers as the checkpoint's, and what 8 bits change."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+import pytest
+import torch
+from support import model_of
+
+from fairseq_maelm import MaelmModel
+from fairseq_maelm.interop.export import command
+from fairseq_maelm.interop.importing.run import import_model
+from fairseq_maelm.interop.onnx.agreement import quantisation_loss, run
+from fairseq_maelm.interop.onnx.graph import EMBEDDING, SCORES, STATES, EncoderGraph
+from fairseq_maelm.interop.onnx.onnx_file import OnnxEncoder, write_onnx
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+TEXTS = ["The sailor takes the rope to the harbour.", "A judge objects.", "slowly"]
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint with T5 buckets and its data folder, and beside it one with a fine-tuned head."""
+    from interop.importing import sources
+
+    root = tmp_path_factory.mktemp("checkpoints")
+    tokenizer, sentencepiece = sources.pieces(root)
+    sources.save(root / "source", "MPNet", tokenizer, tokenizer.get_vocab_size(), num_hidden_layers=1)
+    (root / "source" / "sentencepiece.bpe.model").write_bytes(sentencepiece)
+    import_model(root / "source", root / "data")
+    state = torch.load(root / "data" / "checkpoint_best.pt", weights_only=True)
+    state["model"] = {name: weight for name, weight in state["model"].items() if not name.startswith("lm_head.")}
+    for name, shape in {
+        "dense.weight": (48, 48),
+        "dense.bias": (48,),
+        "out_proj.weight": (3, 48),
+        "out_proj.bias": (3,),
+    }.items():
+        state["model"][f"classification_heads.topic.{name}"] = torch.randn(shape)
+    torch.save(state, root / "data" / "fine_tuned.pt")
+    return root / "data"
+
+
+def export(checkpoint: Path, output: Path, *options: Any) -> None:
+    """``maelm export --format onnx`` without a process of its own."""
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    words = [checkpoint, "--data", checkpoint.parent, "--format", "onnx", "--output", output, *options]
+    command.run(parser.parse_args([str(word) for word in words]))
+
+
+def test_encoder_and_its_card(checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exported by the command; used as the card says; 8 bits measured on own texts."""
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    folder = tmp_path / "onnx"
+    export(checkpoints / "checkpoint_best.pt", folder, "--int8", "--texts", tmp_path / "texts.txt")
+    printed = capsys.readouterr().out
+    assert "hidden states: largest difference" in printed and "on 3 texts: cosine of sentence vectors" in printed
+    card = (folder / "README.md").read_text()
+    lines = card.split("```python\n")[1].split("```")[0].strip().split("\n")
+    assert len(lines) == 5 and "library_name: onnx" in card and "8 bits against single precision" in card
+    names: dict[str, Any] = {}
+    code = (
+        "\n".join(lines).replace('"onnx/', f'"{folder}/').replace('"A sentence.", "And one more."', repr(TEXTS)[1:-1])
+    )
+    exec(code, names)
+    hub = MaelmModel.from_pretrained(str(checkpoints))
+    tokens = hub.encode_batch(TEXTS)
+    assert torch.equal(torch.tensor([row.ids for row in names["batch"]]), tokens)
+    with torch.no_grad():
+        expected = hub.extract_features(tokens)
+    inside = tokens.ne(1)
+    torch.testing.assert_close(torch.from_numpy(names["states"])[inside], expected[inside], rtol=0, atol=1e-5)
+    facts = json.loads((folder / "onnx.json").read_text())
+    assert facts["agreement"][0]["difference"] < 1e-5 and facts["outputs"] == [STATES] and facts["max_length"] == 40
+    assert 0.98 < facts["int8"]["lowest_cosine"] <= facts["int8"]["mean_cosine"] < 1
+    assert 1e-4 < facts["int8"]["largest_difference"] < 0.5
+    assert facts["bytes"]["model_int8.onnx"] < 0.8 * facts["bytes"]["model.onnx"]
+
+
+def test_a_fine_tuned_head_is_in_the_file(checkpoints: Path, tmp_path: Path) -> None:
+    (tmp_path / "labels.txt").write_text("sea\ncourt\nkitchen\n")
+    folder = tmp_path / "onnx"
+    export(checkpoints / "fine_tuned.pt", folder, "--int8", "--labels", tmp_path / "labels.txt")
+    facts = json.loads((folder / "onnx.json").read_text())
+    assert facts["outputs"] == [SCORES] and facts["labels"] == ["sea", "court", "kitchen"]
+    assert 0.5 < facts["int8"]["same_answers"] <= 1 and facts["int8"]["mean_cosine"] is None
+    hub = MaelmModel.from_pretrained(str(checkpoints), "fine_tuned.pt")
+    encoder = OnnxEncoder(folder / "model.onnx", threads=1)
+    for texts in (TEXTS, TEXTS[:1]):
+        tokens = hub.encode_batch(texts)
+        with torch.no_grad():
+            expected = hub.predict("topic", tokens, return_logits=True)
+        found = encoder(tokens.numpy(), tokens.ne(1).long().numpy())[SCORES]
+        assert expected.std() > 0.1
+        torch.testing.assert_close(torch.from_numpy(found), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first", None])
+@pytest.mark.parametrize("buckets", ["t5", "reference", "none"])
+def test_the_graph_is_the_model(buckets: str, pooling: Optional[str]) -> None:
+    """Before it is exported: all lengths, padding, buckets, vectors of length 1; no NaN where all is padding."""
+    model = model_of(relative_buckets=buckets)
+    graph = EncoderGraph(model, pooling=pooling, normalized=True).eval()
+    tokens = torch.randint(4, 39, (4, 64), generator=torch.Generator().manual_seed(1))
+    lengths = torch.tensor([64, 2, 7, 1])
+    tokens[torch.arange(64)[None] >= lengths[:, None]] = 1
+    with torch.no_grad():
+        outputs = dict(zip(graph.outputs, graph(tokens, tokens.ne(1).long())))
+        expected = model.extract_features(tokens)[0]
+        inside = tokens.ne(1)
+        torch.testing.assert_close(outputs[STATES][inside], expected[inside], rtol=0, atol=1e-5)
+        assert torch.isfinite(graph(tokens, torch.zeros_like(tokens))[0]).all()
+    if pooling is not None:
+        rows = [row[:1] if pooling == "first" else row[:length] for row, length in zip(expected, lengths)]
+        vectors = torch.stack([row.mean(dim=0) / row.mean(dim=0).norm() for row in rows])
+        torch.testing.assert_close(outputs[EMBEDDING], vectors, rtol=0, atol=1e-5)
+
+
+def test_vectors_of_texts_are_in_the_file(tmp_path: Path) -> None:
+    """Pooling and a head on tokens, in one model each, through onnxruntime; two equal files lose nothing."""
+    model = model_of(relative_buckets="reference", encoder_layers=1)
+    graph = EncoderGraph(model, pooling="mean", normalized=True)
+    write_onnx(graph, tmp_path / "model.onnx")
+    encoder = OnnxEncoder(tmp_path / "model.onnx")
+    assert encoder.outputs == (STATES, EMBEDDING)
+    sequences = [np.arange(4, 4 + length) for length in (2, 7, 30)]
+    with torch.no_grad():
+        for sequence, vector in zip(sequences, run(encoder, sequences, 1, EMBEDDING)):
+            mean = model.extract_features(torch.from_numpy(sequence)[None])[0][0].mean(dim=0)
+            torch.testing.assert_close(vector, mean / mean.norm(), rtol=0, atol=1e-5)
+    loss = quantisation_loss(encoder, encoder, sequences, 1)
+    assert loss.mean_cosine == pytest.approx(1) and loss.largest_difference == 0 and loss.same_answers is None
+    assert loss.texts == 3 and "on 3 texts" in loss.describe()
+
+
+def test_what_makes_no_sense_is_refused(checkpoints: Path, tmp_path: Path) -> None:
+    output = tmp_path / "onnx"
+    checkpoint = checkpoints / "checkpoint_best.pt"
+    with pytest.raises(ValueError, match="masked tokens"):
+        export(checkpoint, output, "--architecture", "masked-lm")
+    with pytest.raises(ValueError, match="give --int8"):
+        export(checkpoint, output, "--texts", checkpoint)
+    (tmp_path / "empty.txt").write_text("\n\n")
+    with pytest.raises(ValueError, match="there is no text"):
+        export(checkpoint, output, "--int8", "--texts", tmp_path / "empty.txt")
+    with pytest.raises(ValueError, match="are for --format onnx"):
+        parser = argparse.ArgumentParser()
+        command.add_arguments(parser)
+        words = [checkpoint, "--data", checkpoint.parent, "--format", "maelm", "--output", output, "--int8"]
+        command.run(parser.parse_args([str(word) for word in words]))
+    with pytest.raises(ValueError, match="no head"):
+        EncoderGraph(model_of(), head="none")
+    with pytest.raises(ValueError, match="pooling"):
+        EncoderGraph(model_of(), pooling="max")
+    assert not output.exists() and not list(tmp_path.glob(".*unfinished"))

@@ -1,0 +1,110 @@
+"""Which way of computing attention is chosen, and what the ways are promised."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from attention_problem import Problem
+
+from fairseq_maelm.modules.attention import choice as attention_paths
+from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.choice import PATHS, check_path, choose_path
+from fairseq_maelm.modules.attention.layers import attend, attend_packed
+
+
+def relative_bias(requires_grad=True, **others):
+    return AttentionBias(torch.zeros(2, 15, requires_grad=requires_grad), torch.arange(4)[None], **others)
+
+
+def test_choice_on_a_cpu():
+    query = torch.zeros(2, 2, 4, 8)
+    assert choose_path(query, None, 0.0) == "sdpa"
+    assert choose_path(query, None, 0.1) == "cpu"
+    assert choose_path(query, relative_bias(), 0.0) == "cpu"
+    assert choose_path(query, relative_bias(requires_grad=False), 0.0) == "sdpa"
+    with torch.no_grad():
+        assert choose_path(query, relative_bias(), 0.0) == "sdpa"
+    for path in ("plain", "sdpa", "cpu"):
+        assert choose_path(query, relative_bias(), 0.1, path) == path
+
+
+def stand_in(refusal=None):
+    """A module of kernels that computes plainly, and what it was asked with."""
+    calls = []
+
+    def relative_attention(query, key, value, of_distance, positions, lengths, dropout, seed):
+        assert of_distance.dtype == torch.float32 and positions.dtype == torch.int64
+        assert (seed is None) == (dropout == 0) and (seed is None or (seed.dtype, seed.shape) == (torch.int64, (1,)))
+        calls.append((dropout, seed))
+        bias = AttentionBias(of_distance, positions, lengths)
+        return PATHS["plain"](query, key, value, bias, 0.0)
+
+    def relative_attention_packed(packed, *others):
+        return relative_attention(*packed.permute(2, 0, 3, 1, 4), *others).transpose(1, 2)
+
+    return SimpleNamespace(
+        unavailable_because=lambda query: refusal,
+        relative_attention=relative_attention,
+        relative_attention_packed=relative_attention_packed,
+        calls=calls,
+    )
+
+
+def test_choice_on_a_gpu(monkeypatch):
+    query = SimpleNamespace(device=torch.device("cuda"), dtype=torch.float32, shape=(2, 2, 4, 8))
+    monkeypatch.setattr(attention_paths, "kernels_refuse", lambda *of_query: None)
+    for path in ("auto", "triton"):
+        assert choose_path(query, relative_bias(), 0.1, path) == "triton"
+        assert choose_path(query, relative_bias(lengths=torch.ones(2)), 0.1, path) == "triton"
+        # The decoder has no relative bias, and torch's kernels are the best for it.
+        assert choose_path(query, AttentionBias(lengths=torch.ones(2)), 0.1, path) == "sdpa"
+        assert choose_path(query, None, 0.1, path) == "sdpa"
+        assert choose_path(query, relative_bias(causal=True), 0.0, path) == "sdpa"
+    for path in ("plain", "sdpa"):
+        assert choose_path(query, relative_bias(), 0.1, path) == path
+    with pytest.raises(ValueError, match="--attention cpu cannot run on cuda"):
+        choose_path(query, relative_bias(), 0.1, "cpu")
+    monkeypatch.setattr(attention_paths, "kernels_refuse", lambda *of_query: "too old")
+    assert choose_path(query, relative_bias(), 0.1) == "sdpa"
+    with pytest.raises(ValueError, match="--attention triton cannot run: too old. Use --attention auto"):
+        choose_path(query, relative_bias(), 0.1, "triton")
+
+
+def test_kernels_get_what_they_are_promised(monkeypatch):
+    kernels = stand_in()
+    monkeypatch.setattr(attention_paths, "_KERNELS", kernels)
+    problem = Problem(2, 2, 9, 4, 12, shared=False, padded=False, dtype=torch.float32)
+    plain = problem.results("plain")
+
+    def packed_attention(query, key, value, bias, dropout, path):
+        packed = torch.stack([query, key, value]).permute(1, 3, 0, 2, 4)
+        return attend_packed(packed, bias, dropout, path).transpose(1, 2)
+
+    for attention in (attend, packed_attention):
+        for fast, expected in zip(problem.results("triton", 0.0, attention), plain, strict=True):
+            torch.testing.assert_close(fast, expected)
+    assert kernels.calls == [(0.0, None)] * 4
+    problem.outputs("triton", 0.1)
+    assert kernels.calls[4][0] == 0.1 and kernels.calls[4][1] != kernels.calls[5][1]
+
+
+@pytest.mark.parametrize(("kernels", "reason"), [(None, "not installed"), (stand_in("no GPU"), "no GPU")])
+def test_kernels_that_are_missing_are_named(monkeypatch, kernels, reason):
+    monkeypatch.setattr(attention_paths, "_KERNELS", kernels)
+    problem = Problem(2, 2, 9, 4, 12, shared=False, padded=False)
+    with pytest.raises(ValueError, match=reason):
+        problem.outputs("triton")
+
+
+def test_impossible_paths(monkeypatch):
+    with pytest.raises(ValueError, match="unknown --attention flash: choose one of auto, plain, sdpa, cpu, triton"):
+        check_path("flash")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="needs a CUDA GPU"):
+        check_path("triton")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(attention_paths, "_KERNELS", None)
+    with pytest.raises(ValueError, match="needs the package triton"):
+        check_path("triton")
+    for path in ("auto", "plain", "sdpa", "cpu"):
+        check_path(path)

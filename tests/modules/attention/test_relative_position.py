@@ -1,0 +1,75 @@
+"""Relative position bias: buckets as in the plain re-implementation, gathered at original positions."""
+
+import pytest
+import torch
+from plain import buckets as plain_buckets
+
+from fairseq_maelm.modules.attention.relative_position import (
+    BUCKET_FUNCTIONS,
+    RelativePositionBias,
+    check_buckets,
+    reference_bucket,
+    t5_bucket,
+)
+
+SETTINGS = [(32, 128), (64, 128), (128, 256), (8, 20), (4, 3)]
+
+
+@pytest.mark.parametrize(("num_buckets", "max_distance"), SETTINGS)
+@pytest.mark.parametrize("name", ["t5", "reference"])
+def test_equals_exact_integer_buckets(name, num_buckets, max_distance):
+    plain = {"t5": plain_buckets.t5_bucket, "reference": plain_buckets.reference_bucket}[name]
+    for distance in range(-600, 601):
+        ours = BUCKET_FUNCTIONS[name](distance, num_buckets, max_distance)
+        assert ours == plain(distance, num_buckets, max_distance), distance
+        assert 0 <= ours < num_buckets
+
+
+def test_by_hand():
+    assert [t5_bucket(distance, 32, 128) for distance in (0, 1, -1, 7, 8, 11, 12, 90, 91, 500)] == [
+        0, 17, 1, 23, 24, 24, 25, 30, 31, 31
+    ]  # fmt: skip
+    assert [reference_bucket(distance, 32, 128) for distance in (0, 1, -1, 8, 9, 85, 86, -500)] == [
+        15, 16, 14, 23, 24, 29, 30, 0
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["t5", "reference"])
+def test_bias_by_hand(name):
+    """bias[h, query, key] = table[bucket(position of key - position of query), h], gaps included."""
+    torch.manual_seed(0)
+    bias = RelativePositionBias(name, 8, 20, num_heads=3, max_positions=40)
+    positions = torch.tensor([[0, 2, 3, 39], [5, 1, 30, 0]])
+    result = bias.between(positions).dense(torch.empty(2, 3, 4, 5))
+    assert result.shape == (2, 3, 4, 4)
+    for row in range(2):
+        for query in range(4):
+            for key in range(4):
+                distance = int(positions[row, key] - positions[row, query])
+                expected = bias.weight[BUCKET_FUNCTIONS[name](distance, 8, 20)]
+                torch.testing.assert_close(result[row, :, query, key], expected)
+
+
+def test_gradient_counts_pairs():
+    """With a sum as loss, a bucket's gradient is the number of pairs that fall into it."""
+    bias = RelativePositionBias("t5", 8, 20, num_heads=2, max_positions=16)
+    positions = torch.tensor([[0, 1, 2, 9], [4, 5, 6, 7]])
+    bias.between(positions).dense(torch.empty(2, 2, 4, 5)).sum().backward()
+    expected = torch.zeros(8, 2)
+    for row in positions.tolist():
+        for query in row:
+            for key in row:
+                expected[t5_bucket(key - query, 8, 20)] += 1
+    assert torch.equal(bias.weight.grad, expected)
+
+
+def test_buckets_survive_half_precision():
+    bias = RelativePositionBias("t5", 32, 128, num_heads=2, max_positions=512)
+    before = bias.bucket_of_distance.clone()
+    assert torch.equal(bias.half().bucket_of_distance, before)
+
+
+@pytest.mark.parametrize(("num_buckets", "max_distance"), [(0, 128), (2, 128), (30, 128), (-4, 128), (32, 9), (32, 8)])
+def test_impossible_settings(num_buckets, max_distance):
+    with pytest.raises(ValueError, match="relative"):
+        check_buckets(num_buckets, max_distance)

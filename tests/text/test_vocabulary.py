@@ -1,0 +1,235 @@
+"""The vocabulary: its size, its dictionary, the ids it gives, and every model that must be refused."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sentencepiece
+from corpus.texts import flat, make_documents, train_model
+from fairseq.data import Dictionary
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairseq_maelm.corpus import (
+    CorpusError,
+    FairseqEncoder,
+    clean_text,
+    dictionary_symbols,
+    load_sentencepiece,
+    train_sentencepiece,
+    write_dictionary,
+)
+from fairseq_maelm.text.vocabulary import PRESETS
+
+LINES = flat(make_documents(200))
+
+
+@pytest.fixture(scope="module")
+def model() -> bytes:
+    return train_sentencepiece(LINES, 150, "nmt_nfkc_cf", 1.0)
+
+
+def fairseq_dictionary(processor: Any, folder: Path) -> Dictionary:
+    write_dictionary(processor, folder / "dict.txt")
+    return Dictionary.load(str(folder / "dict.txt"))
+
+
+def encoded_by_spelling(processor: Any, dictionary: Dictionary, text: str) -> list[int]:
+    """What spm_encode followed by fairseq-preprocess stores."""
+    line = " ".join(processor.encode(text, out_type=str))
+    return dictionary.encode_line(line, add_if_not_exist=False).tolist()
+
+
+@pytest.mark.parametrize(("preset", "total"), [("uncased", 32_768), ("cased", 64_000)])
+def test_presets_give_the_papers_totals(preset: str, total: int) -> None:
+    """sentencepiece's three special pieces go; fairseq's four symbols and <mask> come."""
+    assert PRESETS[preset].size - 3 + 4 + 1 == total
+
+
+@pytest.mark.parametrize("size", [60, 150])
+def test_a_trained_vocabulary_has_the_promised_total(size: int, tmp_path: Path) -> None:
+    processor = load_sentencepiece(train_sentencepiece(LINES, size, "nmt_nfkc_cf", 1.0))
+    dictionary = fairseq_dictionary(processor, tmp_path)
+    dictionary.add_symbol("<mask>")
+    assert len(dictionary) == size + 2
+    assert FairseqEncoder(processor).dictionary_size == size + 1
+
+
+def test_the_same_text_gives_the_same_bytes(model: bytes) -> None:
+    assert train_sentencepiece(iter(LINES), 150, "nmt_nfkc_cf", 1.0) == model
+
+
+def test_presets_differ_in_case() -> None:
+    words = ["Word WORD word Ünïcode"] * 50
+    pieces = {}
+    for name, preset in PRESETS.items():
+        processor = load_sentencepiece(train_sentencepiece(words, 30, preset.normalisation, 1.0))
+        pieces[name] = processor.encode("WORD", out_type=str)
+    assert pieces["uncased"] == ["\u2581word"]
+    assert pieces["cased"] != ["\u2581word"]
+
+
+def test_too_large_a_vocabulary_names_the_largest_possible() -> None:
+    with pytest.raises(CorpusError, match="5000 pieces is too large") as caught:
+        train_sentencepiece(LINES[:20], 5000, "nmt_nfkc_cf", 1.0)
+    largest = int(str(caught.value).split("--vocabulary-size ")[1].split()[0])
+    assert load_sentencepiece(train_sentencepiece(LINES[:20], largest, "nmt_nfkc_cf", 1.0)).get_piece_size() == largest
+    with pytest.raises(CorpusError, match=f"use --vocabulary-size {largest} or less"):
+        train_sentencepiece(LINES[:20], largest + 1, "nmt_nfkc_cf", 1.0)
+
+
+def test_too_small_a_vocabulary_names_the_smallest_possible() -> None:
+    with pytest.raises(CorpusError, match="10 pieces is too small") as caught:
+        train_sentencepiece(LINES, 10, "nmt_nfkc_cf", 1.0)
+    smallest = int(str(caught.value).split("--vocabulary-size ")[1].split()[0])
+    assert load_sentencepiece(train_sentencepiece(LINES, smallest, "nmt_nfkc_cf", 1.0)).get_piece_size() == smallest
+
+
+def test_long_paragraphs_take_part_in_training() -> None:
+    """sentencepiece by itself leaves out every line of more than 4,192 bytes."""
+    pieces = dictionary_symbols(load_sentencepiece(train_sentencepiece(["zyxw " * 5000], 12, "nmt_nfkc_cf", 1.0)))
+    assert "\u2581zyxw" in pieces
+
+
+def test_dictionary_holds_every_piece_in_the_models_order(model: bytes, tmp_path: Path) -> None:
+    processor = load_sentencepiece(model)
+    write_dictionary(processor, tmp_path / "dict.txt")
+    pieces = [processor.id_to_piece(number) for number in range(150)]
+    assert pieces[:3] == ["<unk>", "<s>", "</s>"]
+    assert (tmp_path / "dict.txt").read_text(encoding="utf-8").splitlines() == [f"{piece} 1" for piece in pieces[3:]]
+
+
+MODELS: dict[str, dict[str, Any]] = {
+    "bpe": {},
+    "unigram": {"model_type": "unigram"},
+    "byte fallback": {"byte_fallback": True, "vocabulary_size": 400},
+    "padding piece": {"pad_id": 3},
+    "specials elsewhere": {"unk_id": 5, "bos_id": 1, "eos_id": 0, "pad_id": 2},
+    "own symbols": {"user_defined_symbols": ["<sep>", "\u2581zo"], "control_symbols": ["<mask>"]},
+    "no dummy prefix": {"add_dummy_prefix": False},
+    "low coverage": {"character_coverage": 0.98},
+    "no normalisation": {"normalization_rule_name": "identity"},
+}
+TEXTS = [
+    *LINES[:50],
+    "Caf\u00e9 \u6f22\u5b57 \U0001f600 <sep> and \u2581zo!",
+    "\u6f22",
+    "x" * 300,
+    "1\u00bd \ufb01 \u0130I",
+    "unknown \u0416\u0416\u0416 mid\u0416word",
+]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_ids_equal_those_of_fairseqs_dictionary(name: str, tmp_path: Path) -> None:
+    processor = load_sentencepiece(train_model(LINES, **MODELS[name]))
+    dictionary = fairseq_dictionary(processor, tmp_path)
+    encoder = FairseqEncoder(processor)
+    assert encoder.dictionary_size == len(dictionary)
+    texts = [clean_text(text) for text in TEXTS]
+    assert [ids.tolist() for ids in encoder.encode(texts)] == [
+        encoded_by_spelling(processor, dictionary, text) for text in texts
+    ]
+    ids, lengths = encoder.encode_flat(texts)
+    assert ids.dtype == np.uint16
+    assert lengths.tolist() == [len(item) for item in encoder.encode(texts)]
+    assert encoder.encode_flat([])[0].shape == (0,)
+
+
+@given(st.lists(st.text(max_size=30), max_size=5))
+def test_ids_equal_those_of_fairseqs_dictionary_for_any_text(
+    model: bytes, tmp_path_factory: Any, texts: list[str]
+) -> None:
+    processor = load_sentencepiece(model)
+    folder = tmp_path_factory.getbasetemp()
+    dictionary = fairseq_dictionary(processor, folder)
+    texts = [clean_text(text) for text in texts]
+    encoded = [ids.tolist() for ids in FairseqEncoder(processor).encode(texts)] if texts else []
+    assert encoded == [encoded_by_spelling(processor, dictionary, text) for text in texts]
+
+
+@pytest.mark.parametrize("special", ["<s>", "</s>", "<pad>", "<unk>", "<mask>"])
+def test_text_that_spells_a_special_symbol_stays_text(special: str, tmp_path: Path) -> None:
+    """By spelling, an unknown stretch "<s>" would become the symbol <s>; by number it is unknown text."""
+    text = f"{special} zo {special}zo zo{special} {special}{special}"
+    training_text = [f"{line} {text} < / > {' '.join('unkpadmask')}" for line in LINES]
+    known = load_sentencepiece(train_sentencepiece(training_text, 150, "nmt_nfkc_cf", 1.0))
+    unknown = load_sentencepiece(train_model(["zo oz zoz"] * 20, vocabulary_size=9))
+    dictionary = fairseq_dictionary(unknown, tmp_path)
+    dictionary.add_symbol("<mask>")
+    assert dictionary.index(special) in encoded_by_spelling(unknown, dictionary, text)[:-1]
+    for processor in (known, unknown):
+        assert special not in dictionary_symbols(processor)
+        ids = FairseqEncoder(processor).encode([text])[0].tolist()
+        assert ids[-1] == 2
+        assert not {0, 1, 2} & set(ids[:-1])
+    assert 3 not in FairseqEncoder(known).encode([text])[0]
+    assert FairseqEncoder(unknown).encode([f"zoz {special} oz"])[0].tolist().count(3) == 1
+
+
+def test_large_vocabularies_take_four_bytes_as_in_fairseq() -> None:
+    from fairseq.data.indexed_dataset import best_fitting_int_dtype
+
+    for pieces in (65_498, 65_499):
+        symbols = [f"p{number}" for number in range(pieces - 3)]
+        processor = load_sentencepiece(
+            train_model(["ab"], vocabulary_size=pieces + 10, model_type="char", user_defined_symbols=symbols)
+        )
+        encoder = FairseqEncoder(processor)
+        assert encoder.dtype == best_fitting_int_dtype(encoder.dictionary_size)
+
+
+@pytest.mark.parametrize("content", [b"", b"no model at all", b"\x00" * 100], ids=["empty", "text", "zeros"])
+def test_a_file_that_is_no_model_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "bad.model").write_bytes(content)
+    with pytest.raises(CorpusError, match=r"bad\.model is not a sentencepiece model"):
+        load_sentencepiece(tmp_path / "bad.model")
+
+
+def test_a_missing_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"cannot read the sentencepiece model .*gone\.model: No such file"):
+        load_sentencepiece(tmp_path / "gone.model")
+
+
+@pytest.mark.parametrize("symbol", ["<mask>", "<pad>"])
+def test_a_model_whose_ordinary_pieces_spell_a_special_symbol_is_refused(symbol: str) -> None:
+    processor = load_sentencepiece(train_model(LINES, user_defined_symbols=[symbol]))
+    with pytest.raises(CorpusError, match=f"{symbol}.* collides"):
+        dictionary_symbols(processor)
+
+
+def test_a_model_whose_end_symbol_is_spelled_otherwise_is_refused_when_text_can_reach_fairseqs() -> None:
+    processor = load_sentencepiece(train_model(LINES, eos_piece="[E]", user_defined_symbols=["</s>"]))
+    with pytest.raises(CorpusError, match="</s>.* collides"):
+        FairseqEncoder(processor)
+
+
+@pytest.mark.parametrize("symbol", ["a b", "tab\tbed", "\u00a0"])
+def test_a_model_with_white_space_in_a_piece_is_refused(symbol: str) -> None:
+    processor = load_sentencepiece(train_model(LINES, user_defined_symbols=[symbol]))
+    with pytest.raises(CorpusError, match="holds white space"):
+        dictionary_symbols(processor)
+
+
+def test_a_model_without_ordinary_pieces_is_refused() -> None:
+    class OnlySpecial:
+        """Stands in for a model that sentencepiece's trainer refuses to make."""
+
+        def get_piece_size(self) -> int:
+            return 3
+
+        def is_control(self, number: int) -> bool:
+            return number != 0
+
+        def is_unknown(self, number: int) -> bool:
+            return number == 0
+
+    with pytest.raises(CorpusError, match="no ordinary pieces"):
+        dictionary_symbols(OnlySpecial())
+
+
+def test_a_loaded_model_is_sentencepieces(model: bytes, tmp_path: Path) -> None:
+    (tmp_path / "m.model").write_bytes(model)
+    for given_as in (model, tmp_path / "m.model", str(tmp_path / "m.model")):
+        assert isinstance(load_sentencepiece(given_as), sentencepiece.SentencePieceProcessor)
