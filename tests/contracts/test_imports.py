@@ -1,4 +1,12 @@
-"""Imports inside the package go one way, from the command line down to pure functions, and never in a circle."""
+"""The house: ground < core < wings < doors. Imports go down or stay on their floor, and never in a circle.
+
+Ground is used by everybody and knows nobody. The core is pretraining alone. A wing stands on the core and knows no other
+wing; the folder around wings holds what several of them share. Doors may know everything, and nobody knows them. Imports
+inside functions and for type checkers only count like all others. There is no entry for a single file: a file belongs to
+the floor of its folder, and a file beside the folders is on the ground unless it is a door.
+
+``registration`` imports modules that it finds by the names of files and folders, as fairseq does: it knows none of them.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -10,70 +18,70 @@ import pytest
 
 from .sources import PACKAGE, count_package_files, module_name, package_files, parse
 
-# From the bottom up: a module may import its own layer and the layers above it in this table, never one below.
-# The longest prefix decides, so that models.hub is not in the layer of models.
-LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (
-        "pure functions",
-        (
-            *("version", "user_dir", "batch", "flops", "libraries", "memory", "corpus", "warm_start", "hf"),
-            *("models.sizes", "data.masking", "tagging", "retrieval"),
-            *("glue.metrics", "glue.layout", "glue.reading", "glue.truncation", "glue.folder"),
-            *(f"prompting.{name}" for name in ("template", "metrics", "prompts", "tables", "few_shot", "checksums")),
-        ),
-    ),
-    (
-        "modules and data",
-        (
-            *("modules", "data", "optim", "fairseq_fixes", "squad", "prompting"),
-            *("tagging.dataset", "retrieval.datasets", "retrieval.validation"),
-        ),
-    ),
-    ("models and criterions", ("models", "criterions")),
-    ("tasks", ("tasks",)),
-    (
-        "hub, export and analysis",
-        (
-            *(f"models.{name}" for name in ("hub", "hub_answers", "hub_embedding", "hub_prompts")),
-            *("export", "importing", "runtime", "adaptation", "analysis", "sweep", "glue"),
-            *("prompting.command", "prompting.inference", "tagging.predict", "tagging.tag_command"),
-            *("squad.inference", "squad.predict_command", "squad.answer_command"),
-            *("retrieval.prepare", "retrieval.prepare_command", "retrieval.embed", "retrieval.embed_command"),
-        ),
-    ),
-    ("registration", ("",)),
-    ("command line", ("cli",)),
-)
+GROUND, CORE, WINGS, DOORS = "ground", "core", "wings", "doors"
+FLOORS = (GROUND, CORE, WINGS, DOORS)
 
-# Imports against the direction, allowed inside functions only: (importing module, imported module) and the reason.
-EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("models.maelm", "models.hub"): "from_pretrained returns the interface, whose class needs the model's",
+# Folders by floor; a deeper folder belongs to the floor of the one around it.
+FOLDERS = {
+    GROUND: ("text", "fairseq_fixes", "warm_start"),
+    CORE: ("corpus", "data", "modules", "models", "tasks", "criterions", "optim"),
+    WINGS: ("adaptation", "analysis", "finetuning", "hf", "interop", "sweep"),
 }
+DOOR_FILES = ("", "cli")
 
-# Outside libraries that the lowest layer stays free of: its functions are tested and reused without fairseq.
-NOT_FOR_PURE_FUNCTIONS = {"fairseq", "fairseq_cli", "hydra", "omegaconf"}
+# Wings that are folders in a folder: each of them is a wing by itself, and what lies beside them is shared.
+HOUSES_OF_WINGS = ("finetuning",)
+# hf is the public half of interop, under the name that exported folders and users import.
+ONE_WING = {"hf": "interop"}
+
+# What some folders may use of the package, and what they keep away from, beyond their floor.
+ONLY = {
+    "files": ("files",),
+    "text": ("files", "text"),
+    "hf": ("hf", "libraries"),
+}
+NO_FAIRSEQ = {"corpus", "hf", "files", "warm_start", "libraries", "version"}
+OF_FAIRSEQ = {"fairseq", "fairseq_cli", "hydra", "omegaconf"}
 
 
 @dataclass(frozen=True)
 class Import:
-    """One import of a module of the package, where it stands and whether it runs when the file is imported."""
+    """One import of a module of the package, and where it stands."""
 
     source: str
     target: str
     place: str
-    at_import: bool
 
 
-def layer_of(module: str) -> int:
-    """Return the height of a module's layer (0: pure functions)."""
-    heights = {prefix: height for height, (_, prefixes) in enumerate(LAYERS) for prefix in prefixes}
-    parts = module.split(".") if module else []
-    for length in range(len(parts), 0, -1):
-        if (prefix := ".".join(parts[:length])) in heights:
-            return heights[prefix]
-    if not parts:
-        return heights[""]
-    raise AssertionError(f"fairseq_maelm.{module} stands in no layer; add it to LAYERS in {Path(__file__).name}")
+def floor_of(module: str) -> str:
+    """The floor of a module of the package, by its folder."""
+    folder = module.partition(".")[0]
+    for floor, folders in FOLDERS.items():
+        if folder in folders:
+            return floor
+    if module in DOOR_FILES:
+        return DOORS
+    assert not (PACKAGE / folder).is_dir(), f"the folder {folder} stands on no floor; add it in {Path(__file__).name}"
+    return GROUND
+
+
+def wing_of(module: str) -> str:
+    """The wing that a module on that floor belongs to; what wings of one house share bears the name of the house."""
+    parts = module.split(".")
+    if parts[0] in HOUSES_OF_WINGS:
+        is_inside = len(parts) > 1 and (PACKAGE / parts[0] / parts[1]).is_dir()
+        return ".".join(parts[: 2 if is_inside else 1])
+    return ONE_WING.get(parts[0], parts[0])
+
+
+def is_allowed(source: str, target: str) -> bool:
+    """Whether one module may import another."""
+    height, depth = FLOORS.index(floor_of(source)), FLOORS.index(floor_of(target))
+    if height != depth:
+        return height > depth
+    if floor_of(source) != WINGS:
+        return True
+    return wing_of(target) in (wing_of(source), wing_of(source).partition(".")[0])
 
 
 def absolute_targets(node: ast.AST, path: Path) -> Iterator[str]:
@@ -99,81 +107,101 @@ def resolve(name: str, modules: set[str]) -> str | None:
     return rest
 
 
-def statements(tree: ast.Module) -> Iterator[tuple[ast.AST, bool]]:
-    """Yield every node of a file and whether it runs on import (not inside a function, not for type checkers only)."""
-    pending: list[tuple[ast.AST, bool]] = [(tree, True)]
-    while pending:
-        node, at_import = pending.pop()
-        yield node, at_import
-        deferred = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or (
-            isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
-        )
-        pending.extend((child, at_import and not deferred) for child in ast.iter_child_nodes(node))
-
-
 def imports_inside_package() -> tuple[list[Import], int]:
     """Return all imports of the package's own modules, and how many files were swept for them."""
     files = package_files()
     modules = {module_name(path) for path in files}
     found = []
     for path in files:
-        for node, at_import in statements(parse(path)):
+        for node in ast.walk(parse(path)):
             for name in absolute_targets(node, path):
                 target = resolve(name, modules)
-                if target is not None:
+                if target is not None and target != module_name(path):
                     place = f"{path.relative_to(PACKAGE.parent)}:{getattr(node, 'lineno', 0)}"
-                    found.append(Import(module_name(path), target, place, at_import))
+                    found.append(Import(module_name(path), target, place))
     return found, len(files)
 
 
-def test_imports_go_one_way() -> None:
+def test_every_folder_stands_on_one_floor() -> None:
+    named = [folder for folders in FOLDERS.values() for folder in folders]
+    there = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file())
+    assert sorted(named) == there
+    assert all(floor_of(module_name(path)) in FLOORS for path in package_files())
+
+
+def test_imports_go_down() -> None:
     imports, swept = imports_inside_package()
     assert swept == count_package_files() > 0
     assert imports, "no import found inside the package, so this test sees nothing"
     wrong = [
-        f"{item.place}: {LAYERS[layer_of(item.source)][0]} must not import fairseq_maelm.{item.target}"
-        f" ({LAYERS[layer_of(item.target)][0]})"
+        f"{item.place}: {item.source} ({floor_of(item.source)}) must not import {item.target or 'the package itself'} "
+        f"({floor_of(item.target)})"
         for item in imports
-        if layer_of(item.target) > layer_of(item.source)
-        and (item.at_import or (item.source, item.target) not in EXCEPTIONS)
+        if not is_allowed(item.source, item.target)
     ]
-    assert not wrong, "imports against the direction:\n" + "\n".join(wrong)
+    assert not wrong, f"{len(wrong)} imports against the plan:\n" + "\n".join(wrong)
 
 
-def test_every_module_stands_in_a_layer() -> None:
-    files = package_files()
-    assert len([layer_of(module_name(path)) for path in files]) == count_package_files() > 0
-
-
-def test_exceptions_are_in_use() -> None:
-    present = {(item.source, item.target) for item in imports_inside_package()[0]}
-    assert set(EXCEPTIONS) <= present, "remove the exceptions that no import needs any more"
-
-
-def test_no_import_cycles() -> None:
+def test_no_circles() -> None:
     graph: dict[str, set[str]] = {}
     for item in imports_inside_package()[0]:
-        if item.at_import and item.target != item.source:
-            graph.setdefault(item.source, set()).add(item.target)
-    try:
-        order = list(TopologicalSorter(graph).static_order())
-    except CycleError as error:
-        pytest.fail("modules import one another in a circle: " + " -> ".join(error.args[1]))
-    assert len(order) > 1
+        graph.setdefault(item.source, set()).add(item.target)
+    circles = []
+    # One circle after the other: an arrow of each that was found is left out, so that the list is whole.
+    while True:
+        try:
+            assert len(list(TopologicalSorter(graph).static_order())) > 1
+            break
+        except CycleError as error:
+            circle = list(reversed(error.args[1]))
+            circles.append(" -> ".join(circle))
+            graph[circle[0]].discard(circle[1])
+    assert not circles, "modules import one another in a circle:\n" + "\n".join(circles)
 
 
-def test_pure_functions_need_no_fairseq() -> None:
-    pure = [path for path in package_files() if layer_of(module_name(path)) == 0]
-    assert len(pure) >= len(LAYERS[0][1])
+def test_folders_keep_to_what_they_need() -> None:
     wrong = [
-        f"{path.relative_to(PACKAGE.parent)}:{node.lineno}: {name}"
-        for path in pure
-        for node, _ in statements(parse(path))
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for name in absolute_targets(node, path)
-        if name.partition(".")[0] in NOT_FOR_PURE_FUNCTIONS
+        f"{item.place}: {folder} must not import {item.target}"
+        for item in imports_inside_package()[0]
+        for folder, allowed in ONLY.items()
+        if item.source.partition(".")[0] == folder and item.target.partition(".")[0] not in allowed
     ]
-    assert not wrong, "pure functions import fairseq or its configuration libraries:\n" + "\n".join(wrong)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_some_folders_need_no_fairseq() -> None:
+    files = [path for path in package_files() if module_name(path).partition(".")[0] in NO_FAIRSEQ]
+    assert len(files) > len(NO_FAIRSEQ)
+    wrong = [
+        f"{path.relative_to(PACKAGE.parent)}:{getattr(node, 'lineno', 0)}: {name}"
+        for path in files
+        for node in ast.walk(parse(path))
+        for name in absolute_targets(node, path)
+        if name.partition(".")[0] in OF_FAIRSEQ
+    ]
+    assert not wrong, "imports of fairseq where there may be none:\n" + "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "allowed"),
+    [
+        ("models.maelm", "text.dictionary", True),
+        ("text.dictionary", "models.maelm", False),
+        ("models.hub", "finetuning.squad.hub", False),
+        ("finetuning.squad.task", "models.hub", True),
+        ("finetuning.squad.task", "finetuning.encoder_task", True),
+        ("finetuning.encoder_task", "finetuning.squad.task", False),
+        ("finetuning.squad.task", "finetuning.tagging.task", False),
+        ("interop.export.run", "hf", True),
+        ("interop.onnx.run", "interop.export.run", True),
+        ("analysis.run", "interop.export.run", False),
+        ("cli", "analysis.run", True),
+        ("analysis.run", "cli", False),
+        ("data.blocks", "", False),
+    ],
+)
+def test_the_plan_can_tell(source: str, target: str, allowed: bool) -> None:
+    assert is_allowed(source, target) == allowed
 
 
 @pytest.mark.parametrize(
