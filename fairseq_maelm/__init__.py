@@ -1,32 +1,28 @@
 """MAE-LM for fairseq: text encoders pretrained without [MASK] tokens (Meng et al., 2024).
 
-Importing the package registers the task, the model with its architectures and the criterion, all named ``maelm``, and
-the optimiser ``fused_adamw`` with fairseq; ``fairseq-train --user-dir`` does that import. It also tells torch which
-types a fairseq checkpoint needs besides tensors, so that checkpoints load with ``weights_only`` kept on, and mends what
-is broken in fairseq itself.
+Importing the package is cheap: it needs neither torch nor fairseq. What it adds to fairseq, the task, the model with
+its architectures and the criterion, all named ``maelm``, the downstream tasks and the optimiser ``fused_adamw``, is
+registered when fairseq imports the folder as its --user-dir, when a checkpoint is opened, and by ``register()``.
 """
 
-import argparse
-import importlib.util
+import importlib
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from fairseq_maelm.registration import register
 from fairseq_maelm.version import __version__
 
-# The only non-tensor type that fairseq's trainer stores in a checkpoint. With it allowed by name, torch.load keeps
-# refusing everything else: a file that carries code is rejected instead of run.
-torch.serialization.add_safe_globals([argparse.Namespace])
-
-# Everything else needs fairseq, but exported models are also opened, by fairseq_maelm.hf, where there is none.
-if importlib.util.find_spec("fairseq") is not None:
-    from fairseq_maelm import optim, tasks  # registration comes last: everything else must be importable first
-    from fairseq_maelm.fairseq_fixes import mend_fairseq
-    from fairseq_maelm.fairseq_fixes.building import look_before_building
-    from fairseq_maelm.models.checkpoint_reader import refuse_foreign
+if TYPE_CHECKING:
     from fairseq_maelm.models.hub import MaelmHubInterface
     from fairseq_maelm.models.maelm import MaelmModel
 
-    mend_fairseq()
-    look_before_building(refuse_foreign)
+__all__ = ["MaelmHubInterface", "MaelmModel", "__version__", "register"]
 
-__all__ = ["MaelmHubInterface", "MaelmModel", "__version__", "optim", "tasks"]
+# Imported, with torch and fairseq, when they are asked for.
+_LAZY = {"MaelmHubInterface": "fairseq_maelm.models.hub", "MaelmModel": "fairseq_maelm.models.maelm"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    register()
+    return getattr(importlib.import_module(_LAZY[name]), name)

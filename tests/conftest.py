@@ -8,6 +8,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
+from fairseq_maelm import register
+
 # Without a GPU Triton's kernels run in its interpreter. Triton decides that when it is imported, by whichever test.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# As in a process of fairseq-train. What a fresh process knows, and when, is the matter of test_registration.py.
+register()

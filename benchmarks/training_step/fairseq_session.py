@@ -62,7 +62,9 @@ class FairseqSession:
                 raise ValueError("the authors' code is not part of this project: give its folder by --authors-code")
             authors_code.import_fork(self.code)
         elif self.contender.kind == "ours":
-            import fairseq_maelm  # noqa: F401
+            import fairseq_maelm
+
+            fairseq_maelm.register()
         # fairseq says much at every start.
         logging.getLogger("fairseq").setLevel(logging.WARNING)
         if self.contender.kind == "ours":

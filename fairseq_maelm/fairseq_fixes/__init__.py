@@ -4,19 +4,22 @@ One module for each subject. Its docstring says why, for which versions of fairs
 The versions are fairseq 0.12.2 and fairseq-fixed 0.12.3.1, whose code is the same wherever something is replaced.
 """
 
-from fairseq_maelm.fairseq_fixes.averages import mend_averages
-from fairseq_maelm.fairseq_fixes.batches import keep_every_example
-from fairseq_maelm.fairseq_fixes.checkpoint_files import write_whole_checkpoints
-from fairseq_maelm.fairseq_fixes.exchange import mend_exchange
-from fairseq_maelm.fairseq_fixes.patience import keep_patience
-from fairseq_maelm.fairseq_fixes.resuming import guard_save_folder
-
 
 def mend_fairseq() -> None:
     """Apply all changes in this process; once is enough, and more often does no harm."""
+    # Each of them imports fairseq, which takes seconds; the package itself is imported without.
+    from fairseq_maelm.fairseq_fixes.averages import mend_averages
+    from fairseq_maelm.fairseq_fixes.batches import keep_every_example
+    from fairseq_maelm.fairseq_fixes.building import look_before_building
+    from fairseq_maelm.fairseq_fixes.checkpoint_files import write_whole_checkpoints
+    from fairseq_maelm.fairseq_fixes.exchange import mend_exchange
+    from fairseq_maelm.fairseq_fixes.patience import keep_patience
+    from fairseq_maelm.fairseq_fixes.resuming import guard_save_folder
+
     mend_exchange()
     write_whole_checkpoints()
     mend_averages()
     keep_patience()
     guard_save_folder()
     keep_every_example()
+    look_before_building()

@@ -9,24 +9,48 @@ Test: tests/models/test_checkpoint_doors.py, test_fairseq_builds_nothing_foreign
 
 import functools
 from pathlib import Path
-from typing import Any, Callable, Sequence
+from typing import Any, Sequence
 
 from fairseq import checkpoint_utils
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+from fairseq.tasks import TASK_REGISTRY
+
+from fairseq_maelm.checkpoint_data import CheckpointError, plain_sections, read_state, shown
+
+# What this package trains of fairseq's own: none of these evaluates an option.
+FAIRSEQ_TASKS = ("masked_lm", "sentence_prediction")
+ROBERTA_SIZES = ("roberta", "roberta_base", "roberta_large", "roberta_prenorm", "xlm")
 
 _load = checkpoint_utils.load_model_ensemble_and_task
 
 
-def look_before_building(look: Callable[[Path], None]) -> None:
-    """Make fairseq call ``look`` with each file that it is going to build a model from, in this process.
+def refuse_foreign(path: Path) -> None:
+    """Refuse a checkpoint that names a task or a model of fairseq's own which this package does not use.
 
-    Args:
-        look: raises ValueError for a file that must not be built.
+    Tasks and models of other plugins are their users' own code and pass.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        CheckpointError: says what the file names, or that its configuration is not plain data.
     """
+    sections = plain_sections(read_state(path), path)
+    for section, registries, names in (
+        ("task", (TASK_REGISTRY,), FAIRSEQ_TASKS),
+        ("model", (ARCH_MODEL_REGISTRY, MODEL_REGISTRY), ROBERTA_SIZES),
+    ):
+        name = sections.get(section, {}).get("_name")
+        owner = next((registry[name] for registry in registries if name in registry), None)
+        if owner is not None and owner.__module__.startswith("fairseq.") and name not in names:
+            raise CheckpointError(f"{path} names fairseq's {section} {shown(name)}, which is not loaded here")
 
-    @functools.wraps(_load)
-    def load_model_ensemble_and_task(filenames: Sequence[str], *args: Any, **options: Any) -> Any:
-        for filename in filenames:
-            look(Path(filename))
-        return _load(filenames, *args, **options)
 
-    checkpoint_utils.load_model_ensemble_and_task = load_model_ensemble_and_task
+@functools.wraps(_load)
+def _load_checked(filenames: Sequence[str], *args: Any, **options: Any) -> Any:
+    for filename in filenames:
+        refuse_foreign(Path(filename))
+    return _load(filenames, *args, **options)
+
+
+def look_before_building() -> None:
+    """Make fairseq look at each file that it is going to build a model from, from now on, in this process."""
+    checkpoint_utils.load_model_ensemble_and_task = _load_checked

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from fairseq_maelm.checkpoint_data import read_state
 from fairseq_maelm.files import atomic_file
-from fairseq_maelm.models.checkpoint_data import read_state
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

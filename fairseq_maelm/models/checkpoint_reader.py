@@ -9,13 +9,11 @@ from dataclasses import MISSING, Field, dataclass
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
-from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from fairseq_maelm.models.checkpoint import classification_heads
-from fairseq_maelm.models.checkpoint_data import (
+from fairseq_maelm.checkpoint_data import (
     CheckpointError,
     check_weights,
     declared_options,
@@ -24,20 +22,16 @@ from fairseq_maelm.models.checkpoint_data import (
     read_state,
     shown,
 )
+from fairseq_maelm.models.checkpoint import classification_heads
 from fairseq_maelm.models.checks import check_config
 from fairseq_maelm.models.config import MaelmModelConfig, complete_config
 from fairseq_maelm.models.sizes import SIZES
+from fairseq_maelm.registration import register
 
-__all__ = [
-    *("ROBERTA_SIZES", "TASKS", "Checkpoint", "CheckpointError"),
-    *("check_depth", "check_sizes", "read_checkpoint", "refuse_foreign"),
-]
+__all__ = ["TASKS", "Checkpoint", "CheckpointError", "check_depth", "check_sizes", "read_checkpoint"]
 
 # Tasks whose checkpoints hold our model. None of them evaluates an option.
 TASKS = ("maelm", "maelm_prompt", "maelm_retrieval", "maelm_squad", "maelm_tagging", "sentence_prediction")
-
-# Sizes of fairseq's RoBERTa.
-ROBERTA_SIZES = ("roberta", "roberta_base", "roberta_large", "roberta_prenorm", "xlm")
 
 # How the model was computed in training is nothing to the machine that loads it.
 _OF_THE_MACHINE = {"attention": "auto", "precision": "fp32", "compile": False, "checkpoint_activations": False}
@@ -94,6 +88,7 @@ def read_checkpoint(path: Path, overrides: Optional[Mapping[str, Any]] = None) -
         CheckpointError: the file is damaged, holds another model, or anything that no honest checkpoint does.
         ValueError: an override is not an option.
     """
+    register()  # the tasks whose names a checkpoint may hold
     state = read_state(path)
     sections = plain_sections(state, path)
     weights = state.pop("model")
@@ -108,26 +103,6 @@ def read_checkpoint(path: Path, overrides: Optional[Mapping[str, Any]] = None) -
     _check_model(config.model, weights, path)
     _check_task(config.task, config.model, weights, path)
     return Checkpoint(path, config, weights, state)
-
-
-def refuse_foreign(path: Path) -> None:
-    """Refuse a checkpoint that names a task or a model of fairseq's own which this package does not use.
-
-    fairseq-validate builds what a file names. Tasks and models of other plugins are their users' own code and pass.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        CheckpointError: says what the file names, or that its configuration is not plain data.
-    """
-    sections = plain_sections(read_state(path), path)
-    for section, registries, names in (
-        ("task", (TASK_REGISTRY,), (*TASKS, "masked_lm")),
-        ("model", (ARCH_MODEL_REGISTRY, MODEL_REGISTRY), ROBERTA_SIZES),
-    ):
-        name = sections.get(section, {}).get("_name")
-        owner = next((registry[name] for registry in registries if name in registry), None)
-        if owner is not None and owner.__module__.startswith("fairseq.") and name not in names:
-            raise CheckpointError(f"{path} names fairseq's {section} {shown(name)}, which is not loaded here")
 
 
 def _options(

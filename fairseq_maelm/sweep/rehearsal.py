@@ -20,6 +20,7 @@ from fairseq.data import data_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics
 
+from fairseq_maelm.registration import register
 from fairseq_maelm.sweep.training import words_of
 
 __all__ = ["Rehearsal", "rehearse"]
@@ -66,6 +67,7 @@ def rehearse(words: Sequence[str], batch_sizes: Sequence[int], metric: str, figu
     data = Path(words[1])
     if not data.is_dir():
         raise FileNotFoundError(f"there is no folder {data}")
+    register()
     with _quiet():
         parsed = _parse([*words[1:], *words_of(_SMALL)])
         try:

@@ -1,10 +1,5 @@
-"""fairseq tasks. fairseq imports this folder and the models, but not the criterions: the tasks bring theirs along."""
+"""The pretraining task. fairseq imports this folder of its --user-dir, and with it all that there is to register."""
 
-from fairseq_maelm.finetuning.prompting import task as prompt
-from fairseq_maelm.finetuning.retrieval import task as retrieval
-from fairseq_maelm.finetuning.sentences import criterion as sentence_prediction_criterion
-from fairseq_maelm.finetuning.squad import task as squad
-from fairseq_maelm.finetuning.tagging import task as tagging
-from fairseq_maelm.tasks import maelm
+from fairseq_maelm.registration import register
 
-__all__ = ["maelm", "prompt", "retrieval", "sentence_prediction_criterion", "squad", "tagging"]
+register()

@@ -1,11 +1,11 @@
 """The house: ground < core < wings < doors. Imports go down or stay on their floor, and never in a circle.
 
-Ground is used by everybody and knows nobody. The core is pretraining alone. A wing stands on the core and knows no other
-wing; the folder around wings holds what several of them share. Doors may know everything, and nobody knows them. Imports
-inside functions and for type checkers only count like all others. There is no entry for a single file: a file belongs to
-the floor of its folder, and a file beside the folders is on the ground unless it is a door.
+Ground is used by everybody and knows nobody. The core is pretraining alone. A wing stands on the core and knows no
+other wing; the folder around wings holds what several of them share. Doors may know everything, and nobody knows them.
+Imports inside functions and for type checkers only count like all others. There is no entry for a single file: a file
+belongs to the floor of its folder, and a file beside the folders is on the ground unless it is a door.
 
-``registration`` imports modules that it finds by the names of files and folders, as fairseq does: it knows none of them.
+``registration`` imports modules that it finds by the names of files and folders, as fairseq does: it knows none.
 """
 
 import ast

@@ -11,6 +11,7 @@ PROGRAM = """
 import sys, torch, torch.distributed as dist
 sys.path.insert(0, {root!r})
 import fairseq_maelm
+fairseq_maelm.register()
 from fairseq.distributed import utils
 from omegaconf import OmegaConf
 rank = int(sys.argv[1])

@@ -100,6 +100,7 @@ import json, torch
 import fairseq
 before = {str(entry) for entry in torch.serialization.get_safe_globals()}
 import fairseq_maelm
+fairseq_maelm.register()
 after = {str(entry) for entry in torch.serialization.get_safe_globals()}
 print("types:" + json.dumps(sorted(after - before)))
 """

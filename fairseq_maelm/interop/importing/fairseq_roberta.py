@@ -14,11 +14,12 @@ from fairseq.data import Dictionary
 from fairseq.models.roberta import RobertaModel, base_architecture
 from torch import Tensor
 
+from fairseq_maelm.checkpoint_data import check_weights, declared_options, plain_sections, read_state, shown
+from fairseq_maelm.fairseq_fixes.building import FAIRSEQ_TASKS, ROBERTA_SIZES
 from fairseq_maelm.files import sha256_of
 from fairseq_maelm.interop.importing.roberta_weights import roberta_state
 from fairseq_maelm.interop.importing.source import Reference, Source, SourceVocabulary, refuse
-from fairseq_maelm.models.checkpoint_data import check_weights, declared_options, plain_sections, read_state, shown
-from fairseq_maelm.models.checkpoint_reader import ROBERTA_SIZES, check_depth, check_sizes
+from fairseq_maelm.models.checkpoint_reader import check_depth, check_sizes
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.vocabulary import MODEL_FILE
@@ -26,8 +27,6 @@ from fairseq_maelm.text.vocabulary import MODEL_FILE
 # What fairseq's hub lays beside its RoBERTa: GPT-2's byte pairs, whose numbers are the symbols of dict.txt.
 GPT2_FILES = ("encoder.json", "vocab.bpe")
 
-# The tasks that train a RoBERTa.
-_TASKS = ("masked_lm", "sentence_prediction")
 _ENCODER = "encoder.sentence_encoder"
 _SIZES = {
     "encoder_embed_dim": (f"{_ENCODER}.embed_tokens.weight", 1),
@@ -95,7 +94,7 @@ def open_checkpoint(path: Path, data: Optional[Path]) -> Source:
 
 def _check_names(path: Path, sections: dict[str, dict[str, Any]]) -> None:
     """Refuse tasks and models other than RoBERTa's; fairseq would build any, and some evaluate their options."""
-    for section, names in (("task", _TASKS), ("model", ROBERTA_SIZES)):
+    for section, names in (("task", FAIRSEQ_TASKS), ("model", ROBERTA_SIZES)):
         name = sections.get(section, {}).get("_name")
         if name not in names:
             raise refuse(path, f"its {section} is {shown(name)}, and only {', '.join(names)} are RoBERTa's")

@@ -6,7 +6,6 @@ import pytest
 import yaml
 from fairseq import options
 
-import fairseq_maelm  # noqa: F401  (registers the task)
 from fairseq_maelm.finetuning.tagging.metrics import ENTITY_FIGURES
 
 RECIPES = sorted((Path(__file__).resolve().parents[3] / "examples" / "tagging" / "recipes").glob("*.yaml"))

@@ -56,7 +56,9 @@ def read_state(path: Path) -> Dict[str, Any]:
         raise FileNotFoundError(f"there is no checkpoint {path}")
     _check_archive(path)
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        # The only type besides tensors and plain values that fairseq's trainer puts into a checkpoint.
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # for a damaged or hostile file torch and pickle raise errors of every kind
         raise CheckpointError(f"{path} cannot be read as a checkpoint: {_reason(error)}") from None
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):

@@ -1,0 +1,105 @@
+"""When fairseq gets to know this package, each in a process that has imported nothing before."""
+
+import ast
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fairseq_maelm
+from fairseq_maelm.registration import registering_modules
+
+PACKAGE = Path(fairseq_maelm.__file__).resolve().parent
+REGISTERS = {f"register_{kind}" for kind in ("task", "criterion", "model", "model_architecture", "optimizer")}
+
+# Prints what is missing of the registered names, and whether fairseq works as the package needs it.
+CHECK = """
+import argparse, torch
+from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.file_io import PathManager
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.optim import OPTIMIZER_REGISTRY
+from fairseq.tasks import TASK_REGISTRY
+tasks = {"maelm", "maelm_prompt", "maelm_retrieval", "maelm_squad", "maelm_tagging"}
+print(
+    "missing:", sorted(tasks - set(TASK_REGISTRY)),
+    sorted({*tasks, "maelm_sentence_prediction"} - set(CRITERION_REGISTRY)),
+    sorted({"maelm_tiny", "maelm_base"} - set(ARCH_MODEL_REGISTRY)),
+    sorted({"fused_adamw"} - set(OPTIMIZER_REGISTRY)),
+    PathManager.copy.__module__.startswith("fairseq_maelm."),
+    argparse.Namespace in torch.serialization.get_safe_globals(),
+)
+"""
+COMPLETE = "missing: [] [] [] [] True True"
+
+DOORS = {
+    "as a --user-dir": "import argparse; from fairseq.utils import import_user_module; "
+    f"import_user_module(argparse.Namespace(user_dir={str(PACKAGE)!r}))",
+    "by a call": "import fairseq_maelm; fairseq_maelm.register()",
+    "by the model's class": "from fairseq_maelm import MaelmModel",
+    "by the task's module": "from fairseq_maelm.tasks.maelm import MaelmTask",
+    "by a downstream task that was imported before": "import fairseq_maelm.finetuning.squad.task; "
+    "from fairseq_maelm import MaelmHubInterface",
+}
+
+
+def python(program: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("door", DOORS)
+def test_everything_is_registered(door: str) -> None:
+    finished = python(f"{DOORS[door]}\n{CHECK}")
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.splitlines()[-1] == COMPLETE
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import fairseq_maelm; fairseq_maelm.__version__",
+        "import sys; from fairseq_maelm import cli; sys.argv = ['maelm', 'user-dir']; cli.main()",
+    ],
+)
+def test_importing_is_light(program: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    finished = python(f"{program}\nimport sys\nassert not {{'torch', 'numpy', 'fairseq'}} & set(sys.modules)")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.3
+
+
+def test_help_is_quick_and_says_nothing_else() -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    finished = python("from fairseq_maelm import cli; cli.main(['--help'])")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert finished.stdout.startswith("usage: maelm")
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.3
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = fairseq_maelm.nothing
+    assert set(fairseq_maelm.__all__) <= {*dir(fairseq_maelm), "MaelmHubInterface", "MaelmModel"}
+
+
+def names_called(tree: ast.AST) -> set[str]:
+    """The functions that a file calls or decorates with, by their own names."""
+    return {getattr(node.func, "id", "") for node in ast.walk(tree) if isinstance(node, ast.Call)}
+
+
+def test_no_registration_is_overlooked() -> None:
+    """Modules are found by the names of their files: one that registers something has to have such a name."""
+    found = set(registering_modules())
+    registering = set()
+    for path in PACKAGE.rglob("*.py"):
+        if names_called(ast.parse(path.read_text(encoding="utf-8"))) & REGISTERS:
+            registering.add(".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts))
+    assert len(registering) > 10
+    assert registering <= found, "these register something where nobody looks for it"
