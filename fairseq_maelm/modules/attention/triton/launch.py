@@ -11,7 +11,6 @@ from torch import Tensor
 
 from . import gradients as gradient_kernels
 from . import kernels
-from .operator import WIDEST_HEAD
 
 LOG2_E = math.log2(math.e)
 # Programs of the pair gradient over the whole grid; large batches are summed in parts to get there. Fixed and not
@@ -84,7 +83,7 @@ class _Attention(NamedTuple):
         """Compile-time constants and launch options of a kernel."""
         head_dim = self.query.shape[3]
         width = max(16, 1 << (head_dim - 1).bit_length())
-        block = BLOCKS[kernel, self.query.element_size(), 64 if width <= 64 else WIDEST_HEAD]
+        block = BLOCKS[kernel, self.query.element_size(), 64 if width <= 64 else 128]
         return {
             "THRESHOLD": round(self.dropout * 2**32),
             "HEAD_DIM": head_dim,
