@@ -1,30 +1,14 @@
-"""What the analysis needs to know of an encoder, wherever it comes from.
+"""What the analysis needs to know of an encoder, wherever it comes from."""
 
-Every kind of ``Encoder`` has
-
-    vocabulary         its symbols
-    num_layers, num_heads, width    L, H, D
-    max_length         the longest sequence, special symbols included
-    kind               "mlm" if pretraining showed <mask> to the encoder, "maelm" if it never did, or "fine-tuned"
-    settings           what to record about it in the results
-    to(device)         moves the model and returns this object, ready for inference
-    hidden_states(tokens, positions)    encodes tokens <int64>[B, S], padded on the right, at original positions
-                       <int64>[B, S], None for 0, 1, 2, ...; returns L + 1 times <float>[B, S, D]: the embeddings, then
-                       the states after each layer
-    encode_line(line)  the tokens of a line of text, without special symbols around it
-    check_data(folder) refuses, by a ValueError that says why, a prepared data folder whose tokens are not this model's
-    attention_weights()    the weights of each layer's attention in turn, or None if their names are not known
-"""
-
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional, Union
+from typing import Any, Optional, Protocol
 
 import numpy as np
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from fairseq_maelm.analysis.checkpoints import CheckpointEncoder
-    from fairseq_maelm.analysis.huggingface import HuggingFaceEncoder
+from fairseq_maelm.analysis.theorem import AttentionWeights
 
 
 @dataclass(frozen=True)
@@ -54,32 +38,46 @@ class Vocabulary:
     consecutive_positions: bool = False
 
 
-Encoder = Union["CheckpointEncoder", "HuggingFaceEncoder"]
+class Encoder(Protocol):
+    """A model that turns tokens into the states of all its layers.
 
-
-def open_encoder(path: Path, data: Optional[Path]) -> Encoder:
-    """Open a fairseq checkpoint of this package (a file) or a Hugging Face masked language model (a folder).
-
-    Args:
-        path: the file or the folder.
-        data: the prepared data folder, for dictionary and sentencepiece model when they are not beside a checkpoint.
-
-    Raises:
-        FileNotFoundError: if it, or the dictionary of a checkpoint, does not exist.
-        ValueError: if it is neither, or transformers is needed and not installed.
+    Attributes:
+        vocabulary: its symbols.
+        num_layers: L.
+        num_heads: H.
+        width: D.
+        max_length: the longest sequence, special symbols included.
+        kind: "mlm" if pretraining showed <mask> to the encoder, "maelm" if it never did, or "fine-tuned".
+        settings: what to record about it in the results.
     """
-    # Each kind brings a large library along; only the one that is needed is imported.
-    if path.is_file():
-        from fairseq_maelm.analysis.checkpoints import CheckpointEncoder
 
-        return CheckpointEncoder(path, data)
-    if (path / "config.json").is_file():
-        from fairseq_maelm.analysis.huggingface import HuggingFaceEncoder
+    vocabulary: Vocabulary
+    num_layers: int
+    num_heads: int
+    width: int
+    max_length: int
+    kind: str
+    settings: dict[str, Any]
 
-        return HuggingFaceEncoder(path)
-    if path.is_dir():
-        raise ValueError(
-            f"{path} is a folder without config.json: give a checkpoint file, such as {path / 'checkpoint_best.pt'}, "
-            "or a folder that transformers' save_pretrained has written"
-        )
-    raise FileNotFoundError(f"there is no model {path}")
+    def to(self, device: str) -> "Encoder":
+        """Move the model and return this object, ready for inference."""
+
+    def hidden_states(self, tokens: Tensor, positions: Optional[Tensor] = None) -> Sequence[Tensor]:
+        """Encode tokens <int64>[B, S], padded on the right.
+
+        Args:
+            tokens: what the encoder sees.
+            positions: original ones <int64>[B, S], None for 0, 1, 2, ...
+
+        Returns:
+            L + 1 times <float>[B, S, D]: the embeddings, then the states after each layer.
+        """
+
+    def encode_line(self, line: str) -> list[int]:
+        """The tokens of a line of text, without special symbols around it."""
+
+    def check_data(self, folder: Path) -> None:
+        """Refuse, by a ValueError that says why, a prepared data folder whose tokens are not this model's."""
+
+    def attention_weights(self) -> Optional[Iterator[AttentionWeights]]:
+        """The weights of each layer's attention in turn, or None if their names are not known."""

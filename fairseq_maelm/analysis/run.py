@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from fairseq_maelm.analysis.collect import CONDITIONS, CollectSettings, collect
-from fairseq_maelm.analysis.encoders import Encoder, open_encoder
+from fairseq_maelm.analysis.encoders import Encoder
 from fairseq_maelm.analysis.measure import rank_rows, subspace_rows, theorem_rows
+from fairseq_maelm.analysis.open import open_encoder
 from fairseq_maelm.analysis.report import write_report
 from fairseq_maelm.analysis.sequences import Blocks, TextBlocks, data_blocks
 from fairseq_maelm.data.masking import MaskingScheme

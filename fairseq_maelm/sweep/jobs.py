@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional, Protocol
 
 from tqdm import tqdm
 
@@ -23,9 +23,6 @@ from fairseq_maelm.files import write_json
 from fairseq_maelm.sweep.child import tied
 from fairseq_maelm.sweep.log import last_line, log_records
 from fairseq_maelm.warm_start.runner import WarmStart, is_worth_a_server, warm_start
-
-if TYPE_CHECKING:  # it imports this module
-    from fairseq_maelm.sweep.slurm import SlurmLauncher, SubmittedJob
 
 __all__ = ["Job", "Launcher", "LocalLauncher", "Process", "count", "is_finished", "read_json", "run", "unfinished"]
 
@@ -51,10 +48,6 @@ class Process(NamedTuple):
         return " ".join([*variables, shlex.join(self.words)])
 
 
-def _nothing() -> None:
-    return None
-
-
 @dataclass
 class Job:
     """A program whose result is worth keeping.
@@ -77,7 +70,7 @@ class Job:
     resumes: bool = False
     followers: "list[Job]" = field(default_factory=list)
     cost: float = 1.0
-    ended: Callable[[], None] = _nothing
+    ended: Callable[[], None] = field(default=lambda: None)
 
     @property
     def log(self) -> Path:
@@ -118,6 +111,19 @@ def count(jobs: Sequence[Job]) -> int:
 
 def _cost(jobs: Sequence[Job]) -> float:
     return sum(job.cost + _cost(job.followers) for job in jobs)
+
+
+class Running(Protocol):
+    """A program that was started, here or elsewhere; see ``LocalProcess``."""
+
+    def poll(self) -> Optional[str]: ...
+
+
+class Launcher(Protocol):
+    """What starts programs; see ``LocalLauncher``."""
+
+    def start(self, job: Job, slot: str) -> Optional[Running]: ...
+    def leave(self, running: Sequence[Any]) -> None: ...
 
 
 class LocalProcess:
@@ -192,10 +198,6 @@ class LocalLauncher:
                     process.wait(max(0.0, deadline - time.monotonic()))
         self._closing.close()
         self._warm = None
-
-
-Launcher = Union[LocalLauncher, "SlurmLauncher"]
-Running = Union[LocalProcess, "SubmittedJob"]
 
 
 def run(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fairseq_maelm.analysis.collect import CollectSettings, collect
-from fairseq_maelm.analysis.encoders import open_encoder
+from fairseq_maelm.analysis.open import open_encoder
 from fairseq_maelm.analysis.sequences import TextBlocks
 from fairseq_maelm.analysis.theorem import attend_only
 from fairseq_maelm.libraries import import_transformers

@@ -38,9 +38,22 @@ def prints(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, "print"
 
 
+def is_protocol(node: ast.ClassDef) -> bool:
+    """Whether a class only says what others have."""
+    return any(isinstance(base, ast.Name) and base.id == "Protocol" for base in node.bases)
+
+
 def stubs(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """A function that does nothing, or only says that it is not written, promises what it does not do."""
+    declared = {
+        function
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and is_protocol(node)
+        for function in node.body
+    }
     for node in functions(tree):
+        if node in declared:
+            continue
         for statement in body_after_docstring(node)[:1] or [ast.Pass()]:
             empty = isinstance(statement, ast.Pass) or (
                 isinstance(statement, ast.Expr)
@@ -108,7 +121,10 @@ Rule = Callable[[ast.Module], Iterator[tuple[int, str]]]
 # Each rule of the package with a text that it must refuse and one that it must accept.
 RULES: dict[Rule, tuple[str, str]] = {
     prints: ("print(1)", "logger.info('print(1)')"),
-    stubs: ('def f():\n    """Text."""\n    raise NotImplementedError', "def f():\n    return None"),
+    stubs: (
+        'def f():\n    """Text."""\n    raise NotImplementedError',
+        "def f():\n    return None\nclass C(Protocol):\n    def f(self): ...",
+    ),
     long_functions: (
         "def f():\n" + "    a = 1\n" * LONGEST_FUNCTION,
         "def f():\n" + "    a = 1\n" * (LONGEST_FUNCTION - 1),
