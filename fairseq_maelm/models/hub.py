@@ -12,16 +12,13 @@ from torch import Tensor, nn
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.encoder_view import EncoderView
-from fairseq_maelm.finetuning.glue.truncation import special_tokens, truncate
-from fairseq_maelm.finetuning.prompting.hub import ClassifiesByPrompt
-from fairseq_maelm.finetuning.retrieval.hub import EmbedsTexts
-from fairseq_maelm.finetuning.squad.hub import AnswersQuestions
 from fairseq_maelm.models.checkpoint import register_heads
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.models.masked_tokens import masked_token_logits
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.tokenizer import MASK, TextTokenizer, find_imported_tokenizer, open_tokenizer
+from fairseq_maelm.text.truncation import special_tokens, truncate
 from fairseq_maelm.text.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
 
 
@@ -39,10 +36,11 @@ class MaskCandidate(NamedTuple):
     text: str
 
 
-class MaelmHubInterface(EmbedsTexts, AnswersQuestions, ClassifiesByPrompt, nn.Module):
+class MaelmHubInterface(nn.Module):
     """A model with its task and tokenizer; ``load`` and ``MaelmModel.from_pretrained`` make it, ready for inference.
 
-    It moves between devices as any module: ``interface.cuda()``.
+    It moves between devices as any module: ``interface.cuda()``. The downstream tasks have functions that take it, each
+    in the file hub.py of its folder.
 
     Args:
         config: the checkpoint's whole fairseq configuration.

@@ -26,10 +26,9 @@ from fairseq_maelm.warm_start.runner import WarmStart, is_worth_a_server, warm_s
 
 __all__ = ["Job", "Launcher", "LocalLauncher", "Process", "count", "is_finished", "read_json", "run", "unfinished"]
 
-_POLL_SECONDS = 0.2
+_POLL_SECONDS, _STOP_SECONDS = 0.2, 20
 # A bar that is written into a file gets a line each time.
 _SHOW_SECONDS = 1.0 if sys.stderr.isatty() else 60.0
-_STOP_SECONDS = 20
 
 
 class Process(NamedTuple):

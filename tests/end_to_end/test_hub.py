@@ -15,7 +15,7 @@ from end_to_end.small import cut, training, updates
 from end_to_end.toy import run
 from fairseq_maelm import MaelmHubInterface, MaelmModel
 from fairseq_maelm.analysis.checkpoints import CheckpointEncoder
-from fairseq_maelm.finetuning.glue.truncation import truncate
+from fairseq_maelm.text.truncation import truncate
 
 SENTENCES = 8
 TEXTS = [

@@ -18,6 +18,7 @@ from end_to_end.toy import ROOT, TINY_TRAINING, TOPICS, losses, run, sentence
 from fairseq_maelm import MaelmHubInterface, MaelmModel
 from fairseq_maelm.finetuning.prompting import command as command_module
 from fairseq_maelm.finetuning.prompting import few_shot_command
+from fairseq_maelm.finetuning.prompting.hub import classify_by_prompt
 from fairseq_maelm.finetuning.prompting.metrics import compute_metrics
 from fairseq_maelm.finetuning.prompting.task import MaelmPromptTask, MaelmPromptTaskConfig
 
@@ -95,7 +96,7 @@ def rows_of(task: Path) -> list[list[str]]:
 
 
 def accuracy(hub: MaelmHubInterface, rows: list[list[str]], **options: Any) -> float:
-    answers = hub.classify_by_prompt([row[0] for row in rows], **options)
+    answers = classify_by_prompt(hub, [row[0] for row in rows], **options)
     assert all(sum(answer.values()) == pytest.approx(1, abs=1e-5) for answer in answers)
     right = sum(max(answer, key=answer.__getitem__) == row[1] for answer, row in zip(answers, rows))
     return 100 * right / len(rows)
@@ -155,7 +156,7 @@ def test_two_ranks_give_the_figures_of_one(task: Path, toy_data: Path, pretraine
     output = run_ranks(training(toy_data, task, pretrained, tmp_path / "run", *options), 2, tmp_path)
     hub = MaelmModel.from_pretrained(str(pretrained.parent), pretrained.name, str(toy_data))
     rows = rows_of(task)
-    answers = hub.classify_by_prompt([row[0] for row in rows], TEMPLATE, WORDS, several_pieces=True)
+    answers = classify_by_prompt(hub, [row[0] for row in rows], TEMPLATE, WORDS, several_pieces=True)
     labels = list(WORDS)
     predicted = np.array([labels.index(max(answer, key=answer.__getitem__)) for answer in answers])
     gold = np.array([labels.index(row[1]) for row in rows])
@@ -184,7 +185,7 @@ def test_probabilities_are_those_of_filling_the_mask(
     template = "*cls**sent_0*_It_was*mask*_near_the_old_one.*sep+*"
     whole = [symbol[1:] for symbol in hub.dictionary.symbols if symbol.startswith("\u2581") and symbol[1:].isalpha()]
     words = sorted(whole, key=len)[-2:]
-    answers = hub.classify_by_prompt(texts, template, {"a": words[0], "b": words[1]})
+    answers = classify_by_prompt(hub, texts, template, {"a": words[0], "b": words[1]})
     filled = hub.fill_mask([f"{text} It was <mask> near the old one." for text in texts], topk=len(hub.dictionary))
     for answer, (candidates,) in zip(answers, filled):
         first, second = (
@@ -197,9 +198,9 @@ def test_probabilities_are_those_of_filling_the_mask(
 def test_a_checkpoint_without_a_prompt_needs_one(pretrained: Path, toy_data: Path) -> None:
     hub = MaelmModel.from_pretrained(str(pretrained.parent), pretrained.name, str(toy_data))
     with pytest.raises(ValueError, match="was not fine-tuned with a prompt: give one"):
-        hub.classify_by_prompt(["a"])
+        classify_by_prompt(hub, ["a"])
     with pytest.raises(ValueError, match="label words must be single pieces of the vocabulary"):
-        hub.classify_by_prompt(["a"], "SST-2")
+        classify_by_prompt(hub, ["a"], "SST-2")
 
 
 def task_of(data: Path, task: Path, /, **options: Any) -> MaelmPromptTask:

@@ -14,6 +14,7 @@ from end_to_end.test_distributed import run_ranks, weights
 from end_to_end.toy import ROOT, TOPICS, losses, run, train_log
 from fairseq_maelm import MaelmModel, cli
 from fairseq_maelm.finetuning.retrieval import embed as embedding
+from fairseq_maelm.finetuning.retrieval.hub import embed, embedding_settings, encode_text
 from fairseq_maelm.finetuning.retrieval.pooling import EmbeddingSettings
 
 pytest.importorskip("ir_measures")
@@ -162,18 +163,18 @@ def test_two_ranks_equal_one_rank_with_the_double_batch(prepared, trained, tmp_p
 
 def test_hub_interface_embeds_as_the_checkpoint_was_trained(prepared, trained, embedded, beir):
     hub = MaelmModel.from_pretrained(str(trained[0]), "checkpoint_last.pt", str(prepared))
-    assert hub.embedding_settings() == EmbeddingSettings("mean", "cosine", 24)
+    assert embedding_settings(hub) == EmbeddingSettings("mean", "cosine", 24)
     texts = [json.loads(line)["text"] for line in (beir / "queries.jsonl").read_text(encoding="utf-8").splitlines()]
     rows = np.load(embedded / "queries" / "embeddings.npy")
-    np.testing.assert_allclose(hub.embed(texts).numpy(), rows, rtol=1e-5, atol=1e-6)
-    assert hub.embed(texts[:2], similarity="dot").norm(dim=1).min() > 1.5
-    assert not torch.allclose(hub.embed(texts[:2], pooling="first"), hub.embed(texts[:2]))
+    np.testing.assert_allclose(embed(hub, texts).numpy(), rows, rtol=1e-5, atol=1e-6)
+    assert embed(hub, texts[:2], similarity="dot").norm(dim=1).min() > 1.5
+    assert not torch.allclose(embed(hub, texts[:2], pooling="first"), embed(hub, texts[:2]))
     with pytest.raises(ValueError, match="into a list"):
-        hub.embed("a text")
+        embed(hub, "a text")
     # The prepared files hold what the tokenizer makes of the texts.
     hub.task.load_dataset("valid")
     dataset = hub.task.datasets["valid"]
-    assert dataset.queries.tokens(5).tolist() == hub.encode_text(texts[5], 24).tolist()
+    assert dataset.queries.tokens(5).tolist() == encode_text(hub, texts[5], 24).tolist()
 
 
 def test_an_interrupted_embedding_resumes_to_the_same_file(prepared, trained, embedded, beir, tmp_path, monkeypatch):

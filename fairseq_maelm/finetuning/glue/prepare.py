@@ -15,10 +15,10 @@ from fairseq_maelm.files import CorpusError, read_json, sha256_of, write_json
 from fairseq_maelm.finetuning.glue.layout import HIGHEST_SCORE, TASKS, Table, submission_name
 from fairseq_maelm.finetuning.glue.prepared import FORMAT, INDEX_FOLDER, MANIFEST_FILE
 from fairseq_maelm.finetuning.glue.reading import DEV_IDS_FILES, TableReader
-from fairseq_maelm.finetuning.glue.truncation import special_tokens, truncate
 from fairseq_maelm.finetuning.sentence_data import SplitWriter, copy_vocabulary, label_dictionary
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import TextEncoder, open_encoder, vocabulary_files
+from fairseq_maelm.text.truncation import special_tokens, truncate
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
 
 logger = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ def find_prompter(
     label_words: Mapping[str, str] | None = None,
     several_pieces: bool = False,
 ) -> Prompter:
-    """What turns texts into prompts for a model; arguments as in ``MaelmHubInterface.classify_by_prompt``.
+    """What turns texts into prompts for a model; arguments as in ``classify_by_prompt``.
 
     Raises:
         ValueError: if the prompt is missing or wrong, or does not fit the vocabulary.

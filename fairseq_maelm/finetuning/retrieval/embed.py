@@ -16,6 +16,7 @@ from tqdm import tqdm
 from fairseq_maelm.files import sha256_of, write_bytes, write_json
 from fairseq_maelm.finetuning.retrieval.beir import TextRecord, read_texts
 from fairseq_maelm.finetuning.retrieval.embeddings import EMBEDDINGS, FACTS, IDENTIFIERS, UNFINISHED
+from fairseq_maelm.finetuning.retrieval.hub import embed_sequences, embedding_settings, encode_text
 from fairseq_maelm.finetuning.retrieval.pooling import EmbeddingSettings
 from fairseq_maelm.models import hub
 
@@ -75,7 +76,7 @@ def embed(settings: EmbedSettings) -> dict[str, Any]:
     if not settings.texts.is_file():
         raise FileNotFoundError(f"there is no file {settings.texts}")
     interface = _load(settings)
-    chosen = interface.embedding_settings(settings.pooling, settings.similarity, settings.max_tokens)
+    chosen = embedding_settings(interface, settings.pooling, settings.similarity, settings.max_tokens)
     facts = _facts(settings, chosen, interface.model)
     finished = settings.output / FACTS
     if finished.exists():
@@ -165,8 +166,8 @@ def _write(
     records = itertools.islice(_records(settings), done, None)
     with tqdm(total=facts["texts"], initial=done, desc="embedding", unit=" texts", unit_scale=True) as progress:
         while window := list(itertools.islice(records, _WINDOW)):
-            sequences = [interface.encode_text(record.text, chosen.max_tokens) for record in window]
-            embedded = interface.embed_sequences(sequences, chosen, settings.batch_tokens)
+            sequences = [encode_text(interface, record.text, chosen.max_tokens) for record in window]
+            embedded = embed_sequences(interface, sequences, chosen, settings.batch_tokens)
             stored = embedded.numpy().astype(settings.dtype)
             finite = np.isfinite(stored).all(axis=1)
             if not finite.all():

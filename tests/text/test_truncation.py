@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_maelm.finetuning.glue.truncation import shortened_lengths, special_tokens, truncate
+from fairseq_maelm.text.truncation import shortened_lengths, special_tokens, truncate
 
 
 @pytest.mark.parametrize(
