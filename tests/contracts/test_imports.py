@@ -23,17 +23,14 @@ FLOORS = (GROUND, CORE, WINGS, DOORS)
 
 # Folders by floor; a deeper folder belongs to the floor of the one around it.
 FOLDERS = {
-    GROUND: ("text", "fairseq_fixes", "warm_start"),
+    GROUND: ("text", "fairseq_fixes", "hf", "warm_start"),
     CORE: ("corpus", "data", "modules", "models", "tasks", "criterions", "optim"),
-    WINGS: ("adaptation", "analysis", "finetuning", "hf", "interop", "sweep"),
+    WINGS: ("adaptation", "analysis", "finetuning", "interop", "sweep"),
 }
 DOOR_FILES = ("", "cli")
 
 # Wings that are folders in a folder: each of them is a wing by itself, and what lies beside them is shared.
 HOUSES_OF_WINGS = ("finetuning",)
-# hf is the public half of interop, under the name that exported folders and users import.
-ONE_WING = {"hf": "interop"}
-
 # What some folders may use of the package, and what they keep away from, beyond their floor.
 ONLY = {
     "files": ("files",),
@@ -71,7 +68,7 @@ def wing_of(module: str) -> str:
     if parts[0] in HOUSES_OF_WINGS:
         is_inside = len(parts) > 1 and (PACKAGE / parts[0] / parts[1]).is_dir()
         return ".".join(parts[: 2 if is_inside else 1])
-    return ONE_WING.get(parts[0], parts[0])
+    return parts[0]
 
 
 def is_allowed(source: str, target: str) -> bool:
