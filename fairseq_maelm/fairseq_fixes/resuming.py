@@ -134,7 +134,8 @@ def _limit_reached(trainer: Any, epoch_itr: Any, updates: int) -> Optional[str]:
         return f"--max-update {limits.max_update}"
     if limits.max_epoch and epoch_itr.next_epoch_idx > limits.max_epoch:
         return f"--max-epoch {limits.max_epoch}"
-    if 0 < limits.stop_time_hours < trainer.cumulative_training_time() / 3600:
+    # As it was saved, and so the same on all ranks.
+    if 0 < limits.stop_time_hours < trainer._previous_training_time / 3600:
         return f"--stop-time-hours {limits.stop_time_hours}"
     if 0 < patience <= validations_without_improvement():
         return f"--patience {patience}"

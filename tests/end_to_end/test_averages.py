@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from end_to_end.runs import LAST, NARROW, assert_equal_end
+from end_to_end.runs import LAST, NARROW, assert_equal_end, contents
 from end_to_end.small import cut, differences, results, training
 from end_to_end.test_distributed import run_ranks
 from end_to_end.test_finetuning import HEAD, prepare_task, topic_of_a_sentence
@@ -132,6 +132,9 @@ def test_fine_tuning_from_an_average_and_with_one(topics, pretrained, toy_data, 
     # Also from the checkpoint that holds pretraining's average, which is not this run's.
     for model in (pretrained / LAST, start):
         run([*words, "--finetune-from-model", model, *(["--no-save"] if model != start else [])])
+    before = contents(folder)
+    assert "this run is complete after 6 updates" in run([*words, "--finetune-from-model", start])
+    assert contents(folder) == before
     written = tmp_path / "average.pt"
     run(["maelm", "ema", folder / LAST, "--output", written])
     raw = weights(folder / LAST)

@@ -52,6 +52,13 @@ def test_all_epochs_made(data, tmp_path):
     assert_complete(command, tmp_path, "--max-epoch 1")
 
 
+def test_out_of_time(data, tmp_path):
+    command = narrow(data, tmp_path, "--stop-time-hours", 1e-9)
+    run(command)
+    assert results(tmp_path / LAST)["updates"] == 1
+    assert_complete(command, tmp_path, "--stop-time-hours 1e-09")
+
+
 def test_stopped_by_patience(data, tmp_path):
     """At learning rate 0 nothing improves after the first validation."""
     still = ["--lr", "0", "--patience", 2, "--validate-interval-updates", 2]
