@@ -3,10 +3,10 @@
 import logging
 from typing import Any
 
-from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+from fairseq.tasks.language_modeling import LanguageModelingTask
+from fairseq.tasks.masked_lm import MaskedLMTask
 from omegaconf.errors import OmegaConfBaseException
 
-from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.modules.attention.choice import check_path
 from fairseq_maelm.modules.attention.relative_position import BUCKET_FUNCTIONS, check_buckets
 from fairseq_maelm.modules.precision import PRECISIONS
@@ -45,6 +45,27 @@ def check_config(config: Any) -> None:
         if config.relative_buckets not in BUCKET_FUNCTIONS:
             raise ValueError(f"unknown --relative-buckets {config.relative_buckets}")
         check_buckets(config.relative_num_buckets, config.relative_max_distance)
+
+
+def check_task(task: Any, positions: int) -> None:
+    """Refuse a task whose sequences the model cannot read, or that asks for what it cannot give.
+
+    Raises:
+        ValueError: says what to change, or which task is the right one.
+    """
+    longest = task.max_positions()
+    # Tasks of fairseq that give a model <mask> or want the next token; those of two languages have two lengths.
+    if isinstance(task, LanguageModelingTask | MaskedLMTask) or not isinstance(longest, int):
+        raise ValueError(
+            f"fairseq's {type(task).__name__} does not go with this model: pretrain by --task maelm --criterion maelm, "
+            "and measure a checkpoint of it by fairseq-validate --task maelm (fairseq-eval-lm is for models that "
+            "predict the next token)"
+        )
+    if longest > positions:
+        raise ValueError(
+            f"the task makes sequences of up to {longest} tokens, but the model has only {positions} positions: lower "
+            "--tokens-per-sample or raise --max-positions"
+        )
 
 
 def refuse_stock_bf16(config: Any) -> None:
@@ -99,14 +120,3 @@ def _check_decoder(config: Any) -> None:
             f"--share-decoder-positions needs a decoder as wide as the encoder ({config.encoder_embed_dim}), and "
             f"--decoder-embed-dim is {config.decoder_embed_dim}"
         )
-
-
-def check_model_name(cfg: Any) -> None:
-    """Refuse a model that fairseq does not know; it would stop with an error about something else.
-
-    Raises:
-        ValueError: names the sizes that there are.
-    """
-    name = cfg if isinstance(cfg, str) else getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
-    if name is not None and name not in ARCH_MODEL_REGISTRY and name not in MODEL_REGISTRY:
-        raise ValueError(f"there is no model or size {name!r}; choose one of {', '.join(SIZES)}")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_maelm.batch import Layout, padding_mask
 from fairseq_maelm.models.checkpoint import fit_state_dict
-from fairseq_maelm.models.checks import check_config, refuse_stock_bf16
+from fairseq_maelm.models.checks import check_config, check_task, refuse_stock_bf16
 from fairseq_maelm.models.config import MaelmModelConfig, complete_config
 from fairseq_maelm.models.decoder import MaelmDecoder, Memory, build_decoder, encoder_memory
 from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
@@ -83,11 +83,7 @@ class MaelmModel(FairseqEncoderModel):
         """
         complete_config(cfg)
         check_config(cfg)
-        if task.max_positions() > cfg.max_positions:
-            raise ValueError(
-                f"the task makes sequences of up to {task.max_positions()} tokens, but the model has only "
-                f"{cfg.max_positions} positions: lower --tokens-per-sample or raise --max-positions"
-            )
+        check_task(task, cfg.max_positions)
         model = cls(cfg, task.source_dictionary, getattr(task, "predicts_masked_tokens", False))
         execute(model, compiles=cfg.compile, recomputes=cfg.checkpoint_activations)
         return model

@@ -9,7 +9,7 @@ import torch
 from fairseq import utils
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.tasks import FairseqTask, register_task
+from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
 from fairseq_maelm.adaptation.general import (
@@ -25,8 +25,9 @@ from fairseq_maelm.data.blocks import BREAK_MODES, TokenBlocks, shard_files, spl
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
 from fairseq_maelm.data.encoder_view import ENCODER_POSITIONS, MASKED_INPUTS, EncoderView
 from fairseq_maelm.data.masking import MAX_LENGTH, MaskingScheme
-from fairseq_maelm.models.checks import check_model_name, warn_of_a_deep_decoder
+from fairseq_maelm.models.checks import warn_of_a_deep_decoder
 from fairseq_maelm.modules.attention.choice import PATHS_OF_A_MACHINE
+from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import (
     MASK,
     check_shards,
@@ -126,7 +127,7 @@ def check_config(cfg: Any) -> None:
 
 
 @register_task("maelm", dataclass=MaelmTaskConfig)
-class MaelmTask(FairseqTask):
+class MaelmTask(EncoderTask):
     """Predict masked tokens from the visible ones.
 
     Args:
@@ -134,13 +135,13 @@ class MaelmTask(FairseqTask):
         dictionary: fairseq's, with ``<mask>``.
     """
 
+    name = "maelm"
     # Asked for by the model: this task needs decoder and prediction head.
     predicts_masked_tokens = True
 
     def __init__(self, cfg: Any, dictionary: Dictionary) -> None:
-        super().__init__(cfg)
+        super().__init__(cfg, dictionary, cfg.tokens_per_sample)
         check_config(cfg)
-        self.dictionary = dictionary
         self.mask_index = dictionary.index(MASK)
         self.scheme = MaskingScheme(
             mask_prob=cfg.mask_prob,
@@ -168,7 +169,6 @@ class MaelmTask(FairseqTask):
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model and check that it fits what the encoder will see."""
-        check_model_name(cfg)
         if from_checkpoint and str(getattr(cfg, "attention", "auto")) in PATHS_OF_A_MACHINE:
             # The checkpoint may come from another machine; all paths mean the same.
             cfg.attention = "auto"
@@ -279,15 +279,6 @@ class MaelmTask(FairseqTask):
         return iterator
 
     @property
-    def source_dictionary(self) -> Dictionary:
-        """The vocabulary with fairseq's special symbols and <mask>."""
-        return self.dictionary
-
-    @property
     def target_dictionary(self) -> Dictionary:
         """Predictions are made over the source's vocabulary."""
         return self.dictionary
-
-    def max_positions(self) -> int:
-        """The longest sequence that the task makes."""
-        return self.cfg.tokens_per_sample

@@ -12,7 +12,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
 from end_to_end.small import BLANK_LINE, cut, training, write_split
-from end_to_end.toy import TINY_TRAINING, run, train_log
+from end_to_end.toy import TINY_TRAINING, USER_DIR, run, train_log
 from fairseq_maelm.tasks.maelm import MaelmTask, MaelmTaskConfig
 
 Damage = Callable[[Path], Any]
@@ -88,6 +88,22 @@ THROUGH_THE_COMMAND: dict[str, tuple[Damage, list[Any], str]] = {
         r"sequences of up to 1024 tokens, but the model has only 512 positions: lower --tokens-per-sample",
     ),
     "probability": (intact, ["--mask-prob", 1.5], r"mask probability must lie between 0 and 1, both excluded, .* 1.5"),
+    "criterion of fairseq": (
+        intact,
+        ["--criterion", "masked_lm"],
+        r"^ValueError: the task maelm needs --criterion maelm: masked_lm does not fit it$",
+    ),
+    "model of fairseq": (
+        intact,
+        ["--arch", "roberta_base"],
+        r"^ValueError: the task maelm needs a model of this package, and roberta_base is none: give --arch, one of "
+        r"maelm_tiny, .*fairseq's own tasks, such as masked_lm and sentence_prediction, train its models$",
+    ),
+    "task of fairseq": (
+        intact,
+        ["--task", "masked_lm", "--criterion", "masked_lm"],
+        r"^ValueError: fairseq's MaskedLMTask does not go with this model: pretrain by --task maelm --criterion maelm",
+    ),
 }
 
 IN_THIS_PROCESS: dict[str, tuple[Damage, list[Any], str]] = {
@@ -116,6 +132,11 @@ IN_THIS_PROCESS: dict[str, tuple[Damage, list[Any], str]] = {
     "no epsilon": (intact, ["--layer-norm-eps", 0], r"--layer-norm-eps must lie in \[1e-14, 0.01\] and is 0"),
     "no layers": (intact, ["--encoder-layers", 0], r"--encoder-layers must be at least 1"),
     "dropout": (intact, ["--dropout", 1.0], r"--dropout must lie in \[0, 1\)"),
+    "criterion by default": (
+        intact,
+        ["--criterion", "cross_entropy"],
+        r"needs --criterion maelm: cross_entropy, fairseq's default, does not fit it",
+    ),
     "short sequences": (intact, ["--tokens-per-sample", 1], r"--tokens-per-sample must lie between 2 and"),
 }
 
@@ -157,6 +178,7 @@ def start(data: Path, *arguments: Any) -> torch.nn.Module:
     config = convert_namespace_to_omegaconf(parsed)
     task = tasks.setup_task(config.task)
     model = task.build_model(config.model)
+    task.build_criterion(config.criterion)
     task.load_dataset("train", epoch=1)
     return model
 
@@ -197,6 +219,31 @@ def test_a_bad_second_shard_is_refused_before_the_first_is_trained(good_data, tm
     damage(shards[1])
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         start(Path(":".join(map(str, shards))))
+
+
+# Commands that do not fit
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ([], r"fairseq's LanguageModelingTask does not go with this model: .*fairseq-validate --task maelm"),
+        (["--task", "maelm"], r"fairseq-eval-lm measures models that predict the next .*fairseq-validate --task maelm"),
+    ],
+)
+def test_the_command_for_the_next_token_names_the_right_one(good_data, tmp_path, task, message):
+    run(training(good_data, tmp_path, "--max-update", 1))
+    command = [
+        "fairseq-eval-lm",
+        good_data,
+        "--path",
+        tmp_path / "checkpoint_last.pt",
+        "--gen-subset",
+        "train",
+        "--cpu",
+    ]
+    output = run([*command, "--user-dir", USER_DIR, "--batch-size", 8, *task], check=False)
+    assert re.search(rf"^ValueError: {message}", output.splitlines()[-1]), output[-3000:]
 
 
 # Checkpoints that do not fit

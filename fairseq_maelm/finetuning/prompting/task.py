@@ -16,7 +16,6 @@ from tqdm import tqdm
 from fairseq_maelm.data.dataset import Symbols
 from fairseq_maelm.data.encoder_view import ENCODER_POSITIONS, MASKED_INPUTS, EncoderView
 from fairseq_maelm.finetuning.collected import log_collected
-from fairseq_maelm.finetuning.encoder_task import EncoderTask
 from fairseq_maelm.finetuning.prompting import criterion as prompt_criterion
 from fairseq_maelm.finetuning.prompting.dataset import PromptDataset
 from fairseq_maelm.finetuning.prompting.features import Prompter
@@ -24,6 +23,7 @@ from fairseq_maelm.finetuning.prompting.metrics import compute_metrics
 from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, find_prompt
 from fairseq_maelm.finetuning.prompting.tables import Example, read_table
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
+from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import MASK, SENTENCEPIECE_MODEL, load_dictionary
 from fairseq_maelm.text.tokenizer import Tokenizer
 
@@ -126,6 +126,7 @@ class MaelmPromptTask(EncoderTask):
         view: what the encoder sees at the mask.
     """
 
+    name = "maelm_prompt"
     # Asked for by the model: this task needs decoder and prediction head.
     predicts_masked_tokens = True
 

@@ -17,7 +17,6 @@ from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 from torch import Tensor
 
-from fairseq_maelm.finetuning.encoder_task import EncoderTask
 from fairseq_maelm.finetuning.retrieval import criterion as retrieval_criterion
 from fairseq_maelm.finetuning.retrieval.datasets import PairDataset, TextDataset, Texts
 from fairseq_maelm.finetuning.retrieval.measures import load_library
@@ -32,7 +31,7 @@ from fairseq_maelm.finetuning.retrieval.prepared import (
     read_identifiers,
 )
 from fairseq_maelm.finetuning.retrieval.validation import FIGURES, EmbeddingStore, Target, figures
-from fairseq_maelm.models.checks import check_model_name
+from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import MASK, load_dictionary
 
 logger = logging.getLogger(__name__)
@@ -89,6 +88,10 @@ class MaelmRetrievalTask(EncoderTask):
         dictionary: fairseq's, with ``<mask>``.
     """
 
+    name = "maelm_retrieval"
+    # Whatever gives states of tokens can embed texts.
+    only_own_models = False
+
     def __init__(self, cfg: Any, dictionary: Dictionary) -> None:
         super().__init__(cfg, dictionary, cfg.tokens_per_sample)
         check_config(cfg)
@@ -108,11 +111,6 @@ class MaelmRetrievalTask(EncoderTask):
         dictionary = load_dictionary(cfg.data)
         logger.info("dictionary: %s symbols", f"{len(dictionary):,}")
         return cls(cfg, dictionary)
-
-    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model; called by fairseq."""
-        check_model_name(cfg)
-        return super().build_model(cfg, from_checkpoint)
 
     def embed(self, model: Any, net_input: Dict[str, Tensor]) -> Tensor:
         """Embed a batch of texts.

@@ -12,7 +12,6 @@ from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
 from fairseq_maelm.finetuning.collected import log_collected
-from fairseq_maelm.finetuning.encoder_task import EncoderTask
 from fairseq_maelm.finetuning.squad import criterion as squad_criterion
 from fairseq_maelm.finetuning.squad.criterion import SPAN_HEAD
 from fairseq_maelm.finetuning.squad.dataset import Format, SquadDataset
@@ -27,8 +26,7 @@ from fairseq_maelm.finetuning.squad.scoring import (
 )
 from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE, Decoding, QuestionSpans, best_of_questions
 from fairseq_maelm.finetuning.squad.windows import SPECIAL_TOKENS
-from fairseq_maelm.models.checks import check_model_name
-from fairseq_maelm.models.maelm import MaelmModel
+from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import load_dictionary
 
 logger = logging.getLogger(__name__)
@@ -89,6 +87,8 @@ class SquadTask(EncoderTask):
         dictionary: fairseq's, with ``<mask>``.
     """
 
+    name = "maelm_squad"
+
     def __init__(self, cfg: Any, dictionary: Dictionary) -> None:
         super().__init__(cfg, dictionary, cfg.max_length)
         check_config(cfg)
@@ -107,7 +107,6 @@ class SquadTask(EncoderTask):
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model with a head that scores every token as start and as end."""
-        check_model_name(cfg)
         positions = getattr(cfg, "max_positions", None)
         if positions and positions < self.format.max_length:
             raise ValueError(
@@ -115,8 +114,6 @@ class SquadTask(EncoderTask):
                 "and --max-question-length if no room is left"
             )
         model = super().build_model(cfg, from_checkpoint)
-        if not isinstance(model, MaelmModel):
-            raise ValueError(f"the task maelm_squad needs a model of this package and got {type(model).__name__}")
         model.register_token_head(SPAN_HEAD, 2)
         return model
 

@@ -12,11 +12,11 @@ from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
 from fairseq_maelm.finetuning.collected import log_collected
-from fairseq_maelm.finetuning.encoder_task import EncoderTask
 from fairseq_maelm.finetuning.tagging.criterion import HEAD, MaelmTaggingCriterion, window_rows
 from fairseq_maelm.finetuning.tagging.dataset import TaggingDataset
 from fairseq_maelm.finetuning.tagging.metrics import ACCURACY, ENTITY_FIGURES, require_seqeval, score
 from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, read_settings
+from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import load_dictionary
 
 logger = logging.getLogger(__name__)
@@ -48,6 +48,8 @@ class MaelmTaggingTask(EncoderTask):
         settings: of the task's folder.
     """
 
+    name = "maelm_tagging"
+
     def __init__(self, cfg: Any, dictionary: Dictionary, settings: TaggingSettings) -> None:
         super().__init__(cfg, dictionary, cfg.tokens_per_sample)
         if cfg.tokens_per_sample < 3:
@@ -69,8 +71,6 @@ class MaelmTaggingTask(EncoderTask):
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model and give it a head of as many outputs as there are labels."""
         model = super().build_model(cfg, from_checkpoint)
-        if not hasattr(model, "register_token_head"):
-            raise ValueError(f"maelm_tagging labels words with models of this package, not with {type(model).__name__}")
         model.register_token_head(HEAD, len(self.settings.labels), model.config.pooler_dropout)
         return model
 
