@@ -14,8 +14,8 @@ from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.encoder_view import EncoderView
 from fairseq_maelm.models.checkpoint import register_heads
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
-from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.models.masked_tokens import masked_token_logits
+from fairseq_maelm.models.protocol import Model
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.tokenizer import MASK, TextTokenizer, find_imported_tokenizer, open_tokenizer
 from fairseq_maelm.text.truncation import special_tokens, truncate
@@ -49,7 +49,7 @@ class MaelmHubInterface(nn.Module):
         tokenizer: of the data the model was trained on.
     """
 
-    def __init__(self, config: Any, task: Any, model: MaelmModel, tokenizer: TextTokenizer) -> None:
+    def __init__(self, config: Any, task: Any, model: Model, tokenizer: TextTokenizer) -> None:
         super().__init__()
         self.config = config
         self.task = task
@@ -241,7 +241,7 @@ def load(folder: str, checkpoint_file: str, data_folder: str = ".", **overrides:
     return MaelmHubInterface(config, task, model, tokenizer).eval()
 
 
-def load_model(path: str, data: str, **overrides: Any) -> Tuple[Any, Any, MaelmModel]:
+def load_model(path: str, data: str, **overrides: Any) -> Tuple[Any, Any, Any]:
     """Load a checkpoint without a tokenizer.
 
     Args:

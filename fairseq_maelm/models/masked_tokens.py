@@ -8,11 +8,11 @@ from torch import Tensor
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.encoder_view import EncoderView, encoder_input_of_masks
-from fairseq_maelm.models.maelm import MaelmModel
+from fairseq_maelm.models.protocol import Model
 
 
 @torch.no_grad()
-def predict_masks(model: MaelmModel, net_input: Dict[str, Any]) -> Tensor:
+def predict_masks(model: Model, net_input: Dict[str, Any]) -> Tensor:
     """Logits <float>[M, V] at the places to predict of a batch, as ``encoder_input`` makes it; without dropout."""
     device = model.encoder.embed_tokens.weight.device
     layout = {key: value.to(device) if torch.is_tensor(value) else value for key, value in net_input["layout"].items()}
@@ -25,7 +25,7 @@ def predict_masks(model: MaelmModel, net_input: Dict[str, Any]) -> Tensor:
     return logits
 
 
-def masked_token_logits(model: MaelmModel, view: EncoderView, sequences: List[np.ndarray]) -> Tensor:
+def masked_token_logits(model: Model, view: EncoderView, sequences: List[np.ndarray]) -> Tensor:
     """Score the masks of sequences, which the encoder sees, or does not see, as in pretraining.
 
     Args:

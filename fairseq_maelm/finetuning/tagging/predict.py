@@ -41,7 +41,7 @@ class Tagger:
             raise ValueError(f"{checkpoint} was not trained by the task maelm_tagging, so it labels no words")
         self.task: MaelmTaggingTask = self.hub.task
         self.settings: TaggingSettings = self.task.settings
-        outputs = len(self.hub.model.state_dict()[f"classification_heads.{HEAD}.out_proj.weight"])
+        outputs = len(self.hub.model.classification_heads.state_dict()[f"{HEAD}.out_proj.weight"])
         if outputs != len(self.settings.labels):
             raise ValueError(
                 f"{checkpoint} knows {outputs} labels and {task_folder} has {len(self.settings.labels)}: give the "
