@@ -86,7 +86,8 @@ def verify_folder(save_dir: str) -> None:
 
     Stands in for fairseq's ``verify_checkpoint_directory``, whose test file has one name for all runs.
     """
-    os.makedirs(save_dir, exist_ok=True)
+    if not os.path.exists(save_dir):
+        os.makedirs(save_dir, exist_ok=True)
     with tempfile.TemporaryFile(dir=save_dir):
         return
 

@@ -132,5 +132,5 @@ def test_the_folder_is_made_and_tried_without_a_name_in_it(tmp_path):
     checkpoint_utils.verify_checkpoint_directory(str(folder))
     assert names(folder) == []
     (tmp_path / "file").write_text("x")
-    with pytest.raises(OSError, match="file"):
+    with pytest.raises(NotADirectoryError, match="file"):
         checkpoint_utils.verify_checkpoint_directory(str(tmp_path / "file"))
