@@ -67,7 +67,7 @@ def test_two_ranks_stop_together_and_keep_the_last_good_checkpoint(
     toy_data: Path, domain: Path, checkpoint: Path, tmp_path: Path
 ) -> None:
     # The learning rate grows until the model falls apart.
-    growing = ["--lr", 0.4, "--warmup-updates", 200, "--max-epoch", 30, "--batch-size", 4, "--clip-norm", 0]
+    growing = ["--lr", 2.0, "--warmup-updates", 200, "--max-epoch", 30, "--batch-size", 4, "--clip-norm", 0]
     options = [*growing, "--general-loss-bound", 0.05, "--ddp-backend", "legacy_ddp"]
     output = run_ranks(adapting(domain, toy_data, checkpoint, tmp_path / "run", *options), 2, tmp_path)
     start = START.search(output)
