@@ -47,6 +47,9 @@ _LETTERS = [
     "\u05e9\u05dc\u05d5\u05dd \u05e2\u05d5\u05dc\u05dd",
     "\u0645\u0631\u062d\u0628\u0627 \u0628\u0627\u0644\u0639\u0627\u0644\u0645 \u0661\u0662\u0663",
     "\u0928\u092e\u0938\u094d\u0924\u0947 \u0926\u0941\u0928\u093f\u092f\u093e",
+    "\u0915\u094d\u200d\u0937 \u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 A\u200cB C\u200dD \u00c9\u200d \u200cE",
+    "\u0e19\u0e49\u0e33 \u0e17\u0e33 \u0e33 A\u0e33 \u00b2\u0e33 \u0e99\u0ec9\u0eb3 \u0eb3 B\u0eb3",
+    "B\u0301 x\u0301 Q\u0308 T\u0324H\u0331 O\u0335",
     "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35\u0e0a\u0e32\u0e27\u0e42\u0e25\u0e01",
     "\u4f60\u597d\uff0c\u4e16\u754c\u3002\u7e41\u9ad4\u5b57",
     "\u3053\u3093\u306b\u3061\u306f\u4e16\u754c \u30ab\u30bf\u30ab\u30ca",
@@ -57,6 +60,8 @@ _LETTERS = [
 _SYMBOLS = [
     "\U0001f600 \U0001f680\U0001f680 \U0001f1eb\U0001f1f7",
     "\U0001f469\u200d\U0001f4bb \U0001f44d\U0001f3fd",
+    "\u270c\U0001f3fd \u261d\U0001f3fb OK\U0001f3ff \u2122\U0001f3fd \U0001f469\U0001f3fc\u200d\u2764\ufe0f",
+    "heart\u2764\ufe0f A\ufe0f 1\ufe0f\u20e3 \u00a9\ufe0f \u2122\ufe0e \U0001f3f4\U000e0067\U000e0062\U000e007f",
     "\u201ccurly\u201d \u2018quotes\u2019 \u2013 en \u2014 em \u2026 \u2022 \u20ac \u00a3 \u00a5",
     "\u2200x\u2208\u211d: \u221ax \u2264 x\u00b2 \u2192 \u221e \u222b \u2211",
     "\U0001d49c\U0001d4ee\U0001d4f2 \U00020000 \U0010fffd",
@@ -78,12 +83,17 @@ HARD_STRINGS = _WORDS + _WHITE_SPACE + _LETTERS + _SYMBOLS + _MASKS
 
 # text -> why transformers may read it differently. Cleaned corpora hold nothing of the kind.
 MAY_DIFFER = {
-    "A\u0344 B\u0301 x\u0301 Q\u0308": (
-        "marks that have no composed letter: tokenizers' Precompiled normaliser drops them behind a letter that it "
-        "changes, such as a capital in an uncased vocabulary"
+    "Ti\u00ea\u0301ng Vi\u00ea\u0323t A\u0344": (
+        "letters that are composed in part, as in converted Vietnamese, and the mark U+0344, which is two: "
+        "sentencepiece leaves the last mark, and the exported tokenizer composes it with the letter"
     ),
-    "heart\u2764\ufe0f A\ufe0f 1\ufe0f\u20e3": "variation selectors behind a character that the normaliser changes",
-    "\uff76\uff9e\uff77\uff9e\uff8a\uff9f": "half-width kana with a mark of its own",
+    "\u00aa\u0301 \uff45\u0301 n\u00ba\u0301": (
+        "a mark behind a letter of compatibility, such as a full-width or a raised one: sentencepiece composes it with "
+        "the plain letter, and the exported tokenizer leaves it"
+    ),
+    "\uff76\uff9e\uff77\uff9e\uff8a\uff9f \u304b\uff9e": (
+        "kana with a half-width voice mark: sentencepiece composes them, and the exported tokenizer leaves the mark"
+    ),
     "text with <s> and </s> and <unk> and <pad> spelled out": (
         "the spelling of a special token is that token to transformers and text to fairseq; "
         "tokenizer(..., split_special_tokens=True) reads it as text"

@@ -21,6 +21,10 @@ _UNIGRAM, _BPE = 1, 2
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 # What Python's \s matches, spelled out for a library whose \s leaves the four separators out.
 _WHITE_SPACE = "[\\s\\x1c-\\x1f\\x85]+"
+# In front of characters that Unicode counts as parts of the one before: marks, joiners, the Thai and Lao AM, marks of
+# half-width kana, skin tones and tags. Not at the start, where the removal of a character shifts tokenizers' places.
+_ATTACHED = "(?=[\\p{M}\u200c\u200d\u0e33\u0eb3\uff9e\uff9f\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f])(?!^)"
+_PART = "\x01"
 
 
 def build_tokenizer(file: Path, dictionary: Dictionary) -> Any:
@@ -151,8 +155,13 @@ def _normalizer(model: Any) -> Any:
     steps: list[Any] = [Replace(Regex(_WHITE_SPACE), " ")]
     charsmap = model.normalizer_spec.precompiled_charsmap
     if charsmap:
-        # tokenizers' Precompiled loses marks that follow a letter which it changes: composed first, most are safe.
-        steps += [NFC(), Precompiled(charsmap)]
+        compiled = Precompiled(charsmap)
+        # tokenizers' Precompiled drops what is attached to a character that it changes: composed first, most is safe,
+        # and the rest behind a control character that the rules remove, which nothing is attached to.
+        steps.append(NFC())
+        if compiled.normalize_str(f"a{_PART}b") == "ab":
+            steps.append(Replace(Regex(_ATTACHED), _PART))
+        steps.append(compiled)
     # No stripping on the left: Metaspace looks where a text begins and would find that it does not begin there.
     steps += [Replace(Regex(f"[ {WORD_START}]+$"), ""), Replace(Regex(" {2,}"), " ")]
     return Sequence(steps)
