@@ -272,7 +272,7 @@ def find_tokenizer(folder: str, data: str) -> str:
     Raises:
         FileNotFoundError: says where it was looked for.
     """
-    places = [folder, data, os.path.join(data, "input0")]
+    places = list(dict.fromkeys([folder, data, os.path.join(data, "input0")]))
     imported = find_imported_tokenizer(places)
     if imported is not None:
         return imported

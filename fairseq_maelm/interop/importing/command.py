@@ -16,7 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "source",
         type=Path,
         metavar="SOURCE",
-        help="a folder that save_pretrained has written, or a checkpoint file of fairseq's roberta",
+        help="a folder that `hf download NAME --local-dir FOLDER` or save_pretrained has written, or a checkpoint file "
+        "of fairseq's roberta; nothing is downloaded",
     )
     parser.add_argument("--output", required=True, type=Path, metavar="FOLDER", help="the new folder")
     parser.add_argument(

@@ -62,7 +62,10 @@ def open_source(path: Path, data: Optional[Path]) -> Source:
 
         return open_checkpoint(path, data)
     if not path.is_dir():
-        raise FileNotFoundError(f"there is no {path}")
+        raise FileNotFoundError(
+            f"there is no folder or checkpoint {path}, and nothing is downloaded: give a folder on this machine, as "
+            "`hf download NAME --local-dir FOLDER` or save_pretrained makes it"
+        )
     from fairseq_maelm.interop.importing.huggingface import open_folder
 
     return open_folder(path)

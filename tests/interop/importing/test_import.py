@@ -8,7 +8,7 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 
-from fairseq_maelm import MaelmModel
+from fairseq_maelm import MaelmModel, cli
 from fairseq_maelm.analysis.open import open_encoder
 from fairseq_maelm.interop.importing.run import CHECKPOINT_FILE, FACTS_FILE, import_model
 from fairseq_maelm.interop.importing.verify import compared_lengths
@@ -339,7 +339,18 @@ def test_untied_and_missing_parts_are_refused(roberta: Path, tmp_path: Path) -> 
     torch.save(state, folder / "pytorch_model.bin")
     (folder / TOKENIZER_FILE).unlink()
     refused(folder, tmp_path / "imported", "tokenizer")
-    refused(tmp_path / "nothing", tmp_path / "imported", "there is no")
+    refused(tmp_path / "nothing", tmp_path / "imported", "there is no folder or checkpoint")
+
+
+def test_the_name_of_a_model_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line says what is wanted and how it is made; nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["import", "FacebookAI/roberta-base", "--output", "imported"])
+    message = str(ended.value)
+    assert "\n" not in message and "there is no folder or checkpoint FacebookAI/roberta-base" in message
+    assert "`hf download NAME --local-dir FOLDER` or save_pretrained" in message
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_checkpoints_without_dictionary_or_of_other_models_are_refused(tmp_path: Path) -> None:
