@@ -1,0 +1,70 @@
+"""A checkpoint that an earlier version wrote: it loads everywhere, with the numbers that it had there.
+
+``kept/`` holds six updates of a model of width 16 and the data of its training, 40 generated documents. The expected
+numbers are what the version of November 2026 computed from it, before its modules were moved.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from end_to_end.small import updates
+from end_to_end.toy import run
+from fairseq_maelm import MaelmModel
+
+KEPT = Path(__file__).resolve().parent / "kept"
+CHECKPOINT = KEPT / "checkpoint_last.pt"
+SIZES: list[Any] = ["--arch", "maelm_tiny", "--encoder-embed-dim", 16, "--encoder-ffn-embed-dim", 32]
+SIZES += ["--max-positions", 48, "--decoder-layers", 2]
+TRAINING: list[Any] = ["--optimizer", "fused_adamw", "--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-6"]
+TRAINING += ["--clip-norm", 2.0, "--lr-scheduler", "polynomial_decay", "--lr", "1e-2", "--warmup-updates", 2]
+TRAINING += ["--total-num-update", 20, "--batch-size", 16, "--cpu", "--num-workers", 0, "--log-format", "json"]
+TRAINING += ["--log-interval", 1, "--seed", 1, "--no-epoch-checkpoints"]
+WORDS = [("The", "O"), ("sailor", "WHO"), ("takes", "O"), ("the", "O"), ("rope", "WHAT"), (".", "O")]
+
+
+def loss_of_updates(output: str) -> list[float]:
+    return [float(entry["loss"]) for entry in updates(output) if "loss" in entry]
+
+
+def test_the_hub_gives_the_same_numbers() -> None:
+    hub = MaelmModel.from_pretrained(str(KEPT), CHECKPOINT.name, str(KEPT / "data"))
+    with torch.no_grad():
+        features = hub.extract_features(hub.encode("The sailor takes the rope to the harbour."))
+    assert features.shape == (1, 23, 16)
+    first = torch.tensor([0.243657, -1.650192, -0.996576, -0.310625, -0.760718, 1.336821])
+    torch.testing.assert_close(features[0, 1, :6], first, rtol=0, atol=1e-5)
+    assert float(features.double().abs().sum()) == pytest.approx(293.985606, abs=1e-3)
+    filled = hub.fill_mask("The sailor takes the <mask>.", topk=3)[0]
+    assert [each.token for each in filled] == ["the", "afternoon", "es"]
+    assert [each.probability for each in filled] == pytest.approx([0.0159788, 0.0144507, 0.0143841], abs=1e-6)
+
+
+def test_training_goes_on(tmp_path: Path) -> None:
+    shutil.copy(CHECKPOINT, tmp_path)
+    task = ["--task", "maelm", "--criterion", "maelm", "--tokens-per-sample", 48, "--max-update", 8]
+    output = run(["fairseq-train", KEPT / "data", *task, *SIZES, *TRAINING, "--save-dir", tmp_path])
+    assert loss_of_updates(output)[:2] == pytest.approx([6.682, 6.646], abs=2e-3)
+
+
+def test_it_is_fine_tuned(tmp_path: Path) -> None:
+    text = "".join(f"{word} {label}\n" for word, label in WORDS) + "\n"
+    for split in ("train", "valid"):
+        (tmp_path / split).write_text(text * 16, encoding="utf-8")
+    files = ["--train", tmp_path / "train", "--valid", tmp_path / "valid", "--output", tmp_path / "task"]
+    run(["maelm", "prepare-tagging", "--data", KEPT / "data", *files])
+    task = ["--task", "maelm_tagging", "--criterion", "maelm_tagging", "--tokens-per-sample", 48, "--window-overlap", 8]
+    start = ["--finetune-from-model", CHECKPOINT, "--max-update", 2, "--disable-validation"]
+    command = ["fairseq-train", tmp_path / "task", *task, *start, *SIZES, *TRAINING, "--save-dir", tmp_path / "tuned"]
+    output = run(command)
+    assert "dropping decoder, lm_head of the checkpoint" in output
+    assert loss_of_updates(output)[0] == pytest.approx(1.609, abs=2e-3)
+
+
+def test_it_is_exported(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    export = ["maelm", "export", CHECKPOINT, "--data", KEPT / "data", "--output", tmp_path / "folder"]
+    assert "verified" in run([*export, "--format", "maelm"])
