@@ -2,7 +2,14 @@
 # Every check of the project: lint, format, types, tests. Sets the environment up first (see scripts/setup.sh).
 #
 #     bash scripts/check.sh [PYTEST ARGUMENTS]     for example: bash scripts/check.sh -m "not slow"
+#     bash scripts/check.sh --fast                 two minutes: lint, types, and the quick tests of the core
 set -euo pipefail
+
+FAST=()
+if [[ ${1:-} == --fast ]]; then
+    shift
+    FAST=(-m "not slow" tests/contracts tests/data tests/models tests/modules tests/criterions tests/plain)
+fi
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 VENV=${MAELM_VENV:-$ROOT/.venv}
@@ -29,7 +36,7 @@ check() {
 check lint python -m ruff check .
 check format python -m ruff format --check --diff .
 check types python -m mypy
-check tests python -m pytest --numprocesses 2 --dist loadfile --durations 10 "$@"
+check tests python -m pytest --numprocesses 2 --dist loadfile --durations 10 "${FAST[@]}" "$@"
 
 if ((${#FAILED[@]})); then
     printf '\nchecks failed: %s\n' "${FAILED[*]}" >&2

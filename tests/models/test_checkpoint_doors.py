@@ -20,6 +20,9 @@ from fairseq_maelm.finetuning.prompting.task import MaelmPromptTaskConfig, compl
 from fairseq_maelm.models.checkpoint_reader import CheckpointError, read_checkpoint
 from fairseq_maelm.sweep.encoder import read_encoder
 
+# Hundreds of files at each of a dozen doors take minutes.
+pytestmark = pytest.mark.slow
+
 HONEST = "honest.pt"
 # All of them read a checkpoint by the same function, which gets every file through the hub; importing has its own.
 ONE_IN = 5
