@@ -35,10 +35,10 @@ def training_options(checkpoint: Path) -> list[str]:
     return options
 
 
-def _pretraining(args: Namespace, text: Path, checkpoint: Path, save_dir: Path, updates: int) -> list[Any]:
+def _pretraining(args: Namespace, task: str, text: Path, checkpoint: Path, save_dir: Path, updates: int) -> list[Any]:
     """The command that goes on from a checkpoint; what differs between the domain and the control is added to it."""
     return [
-        *["fairseq-train", text, "--user-dir", ROOT / "fairseq_maelm", "--task", "maelm", "--criterion", "maelm"],
+        *["fairseq-train", text, "--user-dir", ROOT / "fairseq_maelm", "--task", task, "--criterion", "maelm"],
         *["--save-dir", save_dir, "--finetune-from-model", checkpoint, *training_options(checkpoint)],
         *["--validate-interval-updates", args.interval, "--save-interval-updates", args.interval],
         *["--keep-interval-updates", 1, "--no-epoch-checkpoints", "--max-update", updates],
@@ -56,7 +56,7 @@ def adapt(args: Namespace, domain: Path, data: Path, checkpoint: Path) -> Path:
 
     def work() -> None:
         command = [
-            *_pretraining(args, domain, checkpoint, save_dir, args.updates),
+            *_pretraining(args, "maelm_adaptation", domain, checkpoint, save_dir, args.updates),
             *["--general-data", data, "--general-ratio", args.general_ratio, "--valid-subset", "valid,general"],
             *["--general-loss-bound", args.general_loss_bound, "--patience", args.patience],
         ]
@@ -79,7 +79,7 @@ def go_on_with_general_text(args: Namespace, adapted: Path) -> Path:
 
     def work() -> None:
         updates = read_checkpoint(adapted).state["optimizer_history"][-1]["num_updates"]
-        command = _pretraining(args, args.data, args.checkpoint, save_dir, updates)
+        command = _pretraining(args, "maelm", args.data, args.checkpoint, save_dir, updates)
         run(command, args.output / "logs" / "control.log")
         done.touch()
 

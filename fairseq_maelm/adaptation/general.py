@@ -2,19 +2,19 @@
 
 import logging
 import math
-from typing import Any, Callable, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import torch
 from fairseq import utils
 from fairseq.distributed import utils as distributed_utils
 from fairseq.logging import metrics
 
-from fairseq_maelm.fairseq_fixes.stopping import stop_training_for
+from fairseq_maelm.data.dataset import MaskedBlockDataset
 from fairseq_maelm.text.dictionary import check_shards
 
 logger = logging.getLogger(__name__)
 
-# The validation set that is read from the general text's folder.
+# The validation set that is read from the general text's folder, and what marks its samples.
 GENERAL = "general"
 # Where the loss before the first update is kept: among fairseq's meters, which checkpoints hold, and which a new run
 # from an old checkpoint (--finetune-from-model) starts anew.
@@ -42,6 +42,15 @@ def general_folders(cfg: Any, domain_folder: str) -> List[str]:
     return list(folders)
 
 
+class GeneralBlockDataset(MaskedBlockDataset):
+    """The validation set of general text: its samples say what they are, since fairseq does not name a set."""
+
+    def collater(self, samples: Sequence[int]) -> Dict[str, Any]:
+        """As in pretraining, and every sample but an empty one is marked."""
+        batch = super().collater(samples)
+        return {**batch, GENERAL: True} if batch else batch
+
+
 class GeneralLossBound:
     """Tells when the loss of general text has risen too far above its value before the first update.
 
@@ -51,25 +60,6 @@ class GeneralLossBound:
 
     def __init__(self, bound: float) -> None:
         self.bound = bound
-        self._exceeded: Optional[str] = None
-        self._watched = False
-
-    def watch(self, model: Any, samples: Callable[[], Iterable[Any]]) -> None:
-        """Make the run stop at the bound, and measure the loss before the first update; once, and on all ranks.
-
-        Args:
-            model: as it is before the first update; after it, in a resumed run, its checkpoint knows the loss.
-            samples: gives this rank's part of the validation set.
-        """
-        if not self._watched:
-            self._watched = True
-            stop_training_for(self.reason)
-            if self.start is None:
-                self._measure_start(model, samples())
-
-    def reason(self) -> Optional[str]:
-        """Why to stop, or None."""
-        return self._exceeded
 
     @property
     def start(self) -> Optional[float]:
@@ -77,24 +67,35 @@ class GeneralLossBound:
         meter = metrics.get_meter(_METERS, _METER)
         return None if meter is None else float(meter.avg)
 
-    def _measure_start(self, model: Any, samples: Iterable[Any]) -> None:
+    def measure_start(self, model: Any, samples: Iterable[Any]) -> None:
+        """Measure the loss before the first update, on all ranks; after it, in a resumed run, its checkpoint knows it.
+
+        Args:
+            model: as it is before the first update.
+            samples: this rank's part of the validation set.
+        """
         loss = mean_loss(model, samples)
         with metrics.aggregate(_METERS, new_root=True):
             metrics.log_scalar(_METER, loss)
         logger.info("general loss before the first update: %.3f bits, at most %.3f allowed", loss, loss + self.bound)
 
-    def check(self, loss: float) -> None:
-        """Take note of a validation's loss, in bits per predicted token, equal on all ranks."""
+    def excess(self, loss: float) -> Optional[str]:
+        """Say why to stop, or None to go on.
+
+        Args:
+            loss: of a validation, in bits per predicted token.
+        """
         if self.start is None:
-            return
+            return None
         limit = self.start + self.bound
         # Written so that a loss that is no number stops the run too.
-        if not loss <= limit:
-            self._exceeded = (
-                f"the general loss is {loss:.3f} bits, above its bound of {limit:.3f} ({self.start:.3f} before the "
-                f"first update + {self.bound:g}). Nothing is saved of this state; the last checkpoint before it is "
-                "the last good one"
-            )
+        if loss <= limit:
+            return None
+        return (
+            f"the general loss is {loss:.3f} bits, above its bound of {limit:.3f} ({self.start:.3f} before the "
+            f"first update + {self.bound:g}). Nothing is saved of this state; the last checkpoint before it is "
+            "the last good one"
+        )
 
 
 def own_share() -> Tuple[int, int]:

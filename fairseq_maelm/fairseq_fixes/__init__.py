@@ -15,6 +15,7 @@ def mend_fairseq() -> None:
     from fairseq_maelm.fairseq_fixes.exchange import mend_exchange
     from fairseq_maelm.fairseq_fixes.patience import keep_patience
     from fairseq_maelm.fairseq_fixes.resuming import guard_save_folder
+    from fairseq_maelm.fairseq_fixes.stopping import let_tasks_stop
 
     mend_exchange()
     write_whole_checkpoints()
@@ -23,3 +24,4 @@ def mend_fairseq() -> None:
     guard_save_folder()
     keep_every_example()
     look_before_building()
+    let_tasks_stop()

@@ -1,50 +1,72 @@
-"""Stopping a training run from a task, on all ranks at once and without saving what it is stopped for.
+"""A task can stop the training it is part of, on all ranks at once and without saving what it is stopped for.
 
-fairseq asks after every validation whether to stop (``should_stop_early``: has the loss of the first validation set
-stopped improving?), saves, and leaves its loops. This question is the only place at which a plugin can be heard: the
-limits of epochs and updates are read before the validation, so that setting them would train on for an update.
+Reason: fairseq reads its limits of updates, epochs and time before a validation, and a task is told of a validation's
+result only then: a limit set by the task would train on for an update and save. What fairseq's loops do ask afterwards
+is whether there is more data and where to save. From a stop on there is no more data, neither in this epoch nor in
+another, and nothing is saved; so fairseq ends its loops as after a last epoch, with all that it does at the end.
+These are functions that fairseq looks up on its own classes and modules, whatever program runs them.
+Versions: fairseq 0.12.2 and fairseq-fixed 0.12.3.1.
+Test: tests/fairseq_fixes/test_stopping.py, and tests/end_to_end/test_adaptation.py through the command.
 """
 
 import functools
-import importlib
 import logging
+import math
+import weakref
+from types import SimpleNamespace
 from typing import Any, Callable, Optional
 
-from fairseq_maelm.fairseq_fixes.programs import training_programs
+from fairseq import checkpoint_utils
+from fairseq.data.iterators import GroupedIterator
+from fairseq.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
-# Answers the question why to stop, or None to go on.
-Reason = Callable[[], Optional[str]]
+_has_next = GroupedIterator.has_next
+_get_train_iterator = Trainer.get_train_iterator
+_save_checkpoint = checkpoint_utils.save_checkpoint
 
 
-def stop_training_for(reason: Reason) -> None:
-    """Make fairseq stop after the validation from which on ``reason`` returns a text, which is logged.
+class _Run:
+    """The run of this process: its trainer, and whether it has been stopped."""
+
+    trainer: Callable[[], Optional[Trainer]] = staticmethod(lambda: None)
+    stopped = False
+
+
+def stop_training(reason: str) -> None:
+    """Make fairseq leave its loops after the validation that is under way, and log why.
 
     The state it is stopped in is not saved: ``checkpoint_last.pt`` and ``checkpoint_best.pt`` stay as they were after
-    the validation before. All ranks must get the same answer.
-
-    Args:
-        reason: asked after each validation and whenever fairseq might save.
+    the validation before. To be called on all ranks, by the task's ``post_validate``.
     """
-    importlib.import_module("fairseq_cli.train")
-    for module in training_programs():
-        _extend(module, reason)
+    logger.info("stopping training: %s", reason)
+    _Run.stopped = True
 
 
-def _extend(module: Any, reason: Reason) -> None:
-    # A second run in the same process replaces the first one's reason.
-    original = getattr(module.should_stop_early, "original", module.should_stop_early)
+@functools.wraps(_has_next)
+def _has_next_unless_stopped(self: GroupedIterator) -> bool:
+    return not _Run.stopped and bool(_has_next(self))
 
-    @functools.wraps(original)
-    def should_stop_early(cfg: Any, valid_loss: Optional[float]) -> bool:
-        stop = bool(original(cfg, valid_loss))
-        why = reason()
-        if why is None:
-            return stop
-        logger.info("stopping training: %s", why)
-        cfg.checkpoint.no_save = True
-        return True
 
-    should_stop_early.original = original  # type: ignore[attr-defined]
-    module.should_stop_early = should_stop_early
+@functools.wraps(_get_train_iterator)
+def _next_epoch_unless_stopped(self: Trainer, *args: Any, **options: Any) -> Any:
+    if _Run.trainer() is not self:
+        # Each run asks for its first epoch before all else.
+        _Run.trainer, _Run.stopped = weakref.ref(self), False
+    if _Run.stopped:
+        # All that fairseq-train asks of an epoch that it does not train.
+        return SimpleNamespace(next_epoch_idx=math.inf)
+    return _get_train_iterator(self, *args, **options)
+
+
+@functools.wraps(_save_checkpoint)
+def _save_unless_stopped(*args: Any, **options: Any) -> Any:
+    return None if _Run.stopped else _save_checkpoint(*args, **options)
+
+
+def let_tasks_stop() -> None:
+    """Make fairseq's loops heed ``stop_training`` from now on, in this process."""
+    GroupedIterator.has_next = _has_next_unless_stopped
+    Trainer.get_train_iterator = _next_epoch_unless_stopped
+    checkpoint_utils.save_checkpoint = _save_unless_stopped

@@ -31,7 +31,15 @@ from fairseq_maelm.registration import register
 __all__ = ["TASKS", "Checkpoint", "CheckpointError", "check_depth", "check_sizes", "read_checkpoint"]
 
 # Tasks whose checkpoints hold our model. None of them evaluates an option.
-TASKS = ("maelm", "maelm_prompt", "maelm_retrieval", "maelm_squad", "maelm_tagging", "sentence_prediction")
+TASKS = (
+    "maelm",
+    "maelm_adaptation",
+    "maelm_prompt",
+    "maelm_retrieval",
+    "maelm_squad",
+    "maelm_tagging",
+    "sentence_prediction",
+)
 
 # How the model was computed in training is nothing to the machine that loads it.
 _OF_THE_MACHINE = {"attention": "auto", "precision": "fp32", "compile": False, "checkpoint_activations": False}

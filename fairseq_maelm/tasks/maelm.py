@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import dataclass, field
-from typing import Any, List, Optional
+from typing import Any, List, Type, TypeVar
 
 import numpy as np
 import torch
@@ -12,14 +12,6 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
-from fairseq_maelm.adaptation.general import (
-    GENERAL,
-    GeneralLossBound,
-    check_general_options,
-    general_folders,
-    own_share,
-)
-from fairseq_maelm.adaptation.mixing import MixedBlockDataset
 from fairseq_maelm.criterions import maelm as maelm_criterion
 from fairseq_maelm.data.blocks import BREAK_MODES, TokenBlocks, shard_files, split_files
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
@@ -45,8 +37,8 @@ __all__ = ["MaelmTask", "MaelmTaskConfig", "maelm_criterion"]
 # Validation masks depend on no option, so that losses can be compared over epochs and over runs.
 _VALIDATION_SEED = 0
 _VALIDATION_EPOCH = 1
-# A batch of the validation before the first update.
-_TOKENS_AT_START = 8192
+
+_Blocks = TypeVar("_Blocks", bound=MaskedBlockDataset)
 
 
 @dataclass
@@ -95,23 +87,6 @@ class MaelmTaskConfig(FairseqDataclass):
             "which spares short runs the updates that learn it"
         },
     )
-    general_data: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "folder of general text with the same vocabulary, or several with a colon between them; its valid "
-            "split becomes the validation set 'general' (--valid-subset valid,general)"
-        },
-    )
-    general_ratio: float = field(
-        default=0.0, metadata={"help": "share of each epoch's tokens that come from the general text's train split"}
-    )
-    general_loss_bound: Optional[float] = field(
-        default=None,
-        metadata={
-            "help": "stop, without saving, when the loss of 'general' is more than so many bits above its value before "
-            "the first update"
-        },
-    )
     seed: int = II("common.seed")
 
 
@@ -123,7 +98,6 @@ def check_config(cfg: Any) -> None:
     """
     if not 2 <= cfg.tokens_per_sample <= MAX_LENGTH:
         raise ValueError(f"--tokens-per-sample must lie between 2 and {MAX_LENGTH} and is {cfg.tokens_per_sample}")
-    check_general_options(cfg)
 
 
 @register_task("maelm", dataclass=MaelmTaskConfig)
@@ -154,9 +128,6 @@ class MaelmTask(EncoderTask):
         self.encoder_view = EncoderView(str(cfg.masked_input), cfg.encoder_mask_fraction, str(cfg.encoder_positions))
         # Known when the model is built, which fairseq does before it opens any data.
         self.predicts_all = False
-        bound = cfg.general_loss_bound
-        self.general_bound = None if bound is None else GeneralLossBound(bound)
-        self._read_last: Any = None
 
     @classmethod
     def setup_task(cls, cfg: Any, **unused: Any) -> "MaelmTask":
@@ -194,11 +165,21 @@ class MaelmTask(EncoderTask):
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **unused: Any) -> None:
         """Open a split: for training the shard of the epoch, otherwise the first folder's."""
+        paths = shard_files(utils.split_paths(self.cfg.data), split, epoch, combine)
+        self.datasets[split] = self.dataset_of(split, paths, MaskedBlockDataset)
+
+    def dataset_of(self, split: str, paths: List[str], kind: Type[_Blocks]) -> _Blocks:
+        """Make the dataset of a split from its files, which a task may choose otherwise.
+
+        Args:
+            split: its name; masks of one that begins with "train" are drawn anew in every epoch.
+            paths: of the files, without suffix.
+            kind: what to make.
+
+        Raises:
+            ValueError: the files hold tokens that the dictionary lacks.
+        """
         training = split.startswith("train")
-        paths = self._paths(split, epoch, combine)
-        domain_files = len(paths)
-        if training and self.cfg.general_ratio:
-            paths = [*paths, *self._general_paths("train", combine)]
         blocks = TokenBlocks(
             paths,
             str(self.cfg.sample_break_mode),
@@ -211,8 +192,7 @@ class MaelmTask(EncoderTask):
                 "symbols: the text was binarised with another dictionary"
             )
         logger.info("%s: %s blocks of %s tokens", split, f"{len(blocks):,}", f"{blocks.sizes.sum():,}")
-        mixed = domain_files < len(paths)
-        dataset = (MixedBlockDataset if mixed else MaskedBlockDataset)(
+        return kind(
             blocks,
             self.scheme,
             Symbols(self.dictionary.pad(), self.mask_index),
@@ -221,58 +201,9 @@ class MaelmTask(EncoderTask):
             None if training else _VALIDATION_EPOCH,
             self.predicts_all,
         )
-        if isinstance(dataset, MixedBlockDataset):
-            dataset.mix(blocks.blocks_of_files(domain_files), self.cfg.general_ratio)
-            logger.info(
-                "an epoch takes %s blocks of the domain and %s of the general text",
-                f"{dataset.domain_blocks:,}",
-                f"{dataset.general_blocks:,}",
-            )
-        self.datasets[split] = dataset
-
-    def _paths(self, split: str, epoch: int, combine: bool) -> List[str]:
-        """A split's files without suffix: for training the shard of the epoch, otherwise the first folder's."""
-        if split == GENERAL and self.cfg.general_data is not None:
-            return self._general_paths("valid", combine)[:1]
-        folders = utils.split_paths(self.cfg.data)
-        return shard_files(folders, split, epoch, combine)
-
-    def _general_paths(self, split: str, combine: bool) -> List[str]:
-        """The files of all shards: an epoch chooses its blocks from all of them."""
-        folders = general_folders(self.cfg, utils.split_paths(self.cfg.data)[0])
-        return [path for folder in folders for path in split_files(folder, split, combine)]
-
-    def begin_epoch(self, epoch: int, model: Any) -> None:
-        """Before the first update, measure the general loss if it is bounded; called by fairseq on all ranks."""
-        super().begin_epoch(epoch, model)
-        if self.general_bound is None:
-            return
-        if GENERAL not in self.datasets:
-            raise ValueError("--general-loss-bound needs the validation set general: --valid-subset valid,general")
-        self.general_bound.watch(model, self._general_samples)
-
-    def _general_samples(self) -> Any:
-        """This rank's part of the validation set general."""
-        dataset = self.datasets[GENERAL]
-        rank, ranks = own_share()
-        iterator = self.get_batch_iterator(
-            dataset=dataset,
-            max_tokens=max(_TOKENS_AT_START, int(dataset.sizes.max())),
-            max_positions=self.max_positions(),
-            num_shards=ranks,
-            shard_id=rank,
-        )
-        return iterator.next_epoch_itr(shuffle=False, set_dataset_epoch=False)
-
-    def post_validate(self, model: Any, stats: Any, agg: Any) -> None:
-        """Look at the general loss after its validation; called by fairseq after that of each validation set."""
-        if self.general_bound is not None and self._read_last is self.datasets.get(GENERAL):
-            self.general_bound.check(float(stats["loss"]))
 
     def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
         """Make the batches of an epoch; arguments and result are fairseq's."""
-        # fairseq asks for a validation set's batches before it validates, and does not name the set afterwards.
-        self._read_last = kwargs["dataset"] if "dataset" in kwargs else args[0]
         iterator = super().get_batch_iterator(*args, **kwargs)
         # Every epoch has an iterator of its own. Workers that outlive their epoch would add up over hundreds of them.
         iterator.persistent_workers = False

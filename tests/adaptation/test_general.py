@@ -1,25 +1,21 @@
-"""General text beside a domain's: options, the bound on its loss, and the stop that it asks for."""
+"""General text beside a domain's: options, and the bound on its loss."""
 
 import math
 from types import SimpleNamespace
-from typing import Any, Iterator, Optional
+from typing import Any, Iterator
 
-import fairseq_cli.train
 import pytest
 import torch
 from fairseq.logging import metrics
 from support import batch_of, model_of, random_sequences
 
 from fairseq_maelm.adaptation.general import GeneralLossBound, check_general_options, mean_loss
-from fairseq_maelm.fairseq_fixes.stopping import stop_training_for
 
 
 @pytest.fixture(autouse=True)
 def clean() -> Iterator[None]:
-    """Neither meters nor fairseq's question outlive a test."""
-    question = fairseq_cli.train.should_stop_early
+    """Meters do not outlive a test."""
     yield
-    fairseq_cli.train.should_stop_early = question
     metrics.reset()
 
 
@@ -57,45 +53,20 @@ def test_the_loss_is_the_mean_over_predicted_tokens_in_bits() -> None:
     assert model.training
 
 
-def test_the_bound_is_measured_once_and_kept_in_checkpoints() -> None:
+def test_the_loss_at_the_start_is_kept_in_checkpoints() -> None:
     model = model_of()
     bound = GeneralLossBound(0.1)
-    bound.watch(model, samples)
+    assert bound.start is None and bound.excess(100.0) is None
+    bound.measure_start(model, samples())
     start = bound.start
     assert start == pytest.approx(mean_loss(model, samples()))
-    bound.watch(model_of(seed=1), samples)
-    assert bound.start == start
     state = metrics.state_dict()
     metrics.reset()
     assert bound.start is None
     metrics.load_state_dict(state)
     resumed = GeneralLossBound(0.1)
-    resumed.watch(model_of(seed=1), samples)
     assert resumed.start == start, "a resumed run keeps the first one's"
 
-    resumed.check(start + 0.09)
-    assert resumed.reason() is None
-    resumed.check(start + 0.11)
-    assert "above its bound" in str(resumed.reason())
-    other = GeneralLossBound(0.1)
-    other.check(math.nan)
-    assert other.reason() is not None
-
-
-def config(patience: int = 2) -> Any:
-    checkpoint = SimpleNamespace(patience=patience, maximize_best_checkpoint_metric=False, no_save=False)
-    return SimpleNamespace(checkpoint=checkpoint)
-
-
-def test_stopping_joins_fairseqs_own_reasons() -> None:
-    why: Optional[str] = None
-    stop_training_for(lambda: why)
-    cfg = config()
-    answers = [fairseq_cli.train.should_stop_early(cfg, loss) for loss in (3.0, 2.0, 2.5, 2.4)]
-    assert answers == [False, False, False, True], "patience of two"
-    assert not cfg.checkpoint.no_save, "that state is saved as ever"
-    why = "the general loss"
-    stop_training_for(lambda: why)
-    cfg = config(patience=-1)
-    assert fairseq_cli.train.should_stop_early(cfg, 1.0) is True
-    assert cfg.checkpoint.no_save
+    assert resumed.excess(start + 0.09) is None
+    assert "above its bound" in str(resumed.excess(start + 0.11))
+    assert resumed.excess(math.nan) is not None

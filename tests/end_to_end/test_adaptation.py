@@ -36,7 +36,14 @@ def domain(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def adapting(domain: Path, general: Path, checkpoint: Path, save_dir: Path, *options: object) -> list[object]:
     return [
         *["fairseq-train", domain, *TINY_TRAINING, "--save-dir", save_dir, "--finetune-from-model", checkpoint],
-        *["--general-data", general, "--valid-subset", "valid,general", *options],
+        *["--task", "maelm_adaptation", "--general-data", general, "--valid-subset", "valid,general", *options],
+    ]
+
+
+def validating(data: Path, checkpoint: Path) -> list[object]:
+    return [
+        *["fairseq-validate", data, "--path", checkpoint, "--task", "maelm", "--criterion", "maelm", "--cpu"],
+        *["--tokens-per-sample", 64, "--batch-size", 7, "--num-workers", 0, "--log-format", "json"],
     ]
 
 
@@ -83,25 +90,28 @@ def test_two_ranks_stop_together_and_keep_the_last_good_checkpoint(
     assert last["extra_state"]["train_iterator"]["epoch"] == len(general)
     assert last["optimizer_history"][-1]["num_updates"] == 3 * (len(general) - 1)
 
-    # The loss at the start is what fairseq-validate says of the checkpoint.
+    # The loss at the start is what fairseq-validate says of the checkpoint on the general text's own folder.
     shutil.copy(checkpoint, tmp_path / "start.pt")
-    validation = [
-        "fairseq-validate",
-        domain,
-        "--path",
-        tmp_path / "start.pt",
-        "--task",
-        "maelm",
-        "--criterion",
-        "maelm",
-    ]
-    validation += ["--criterion", "maelm", "--general-data", toy_data, "--valid-subset", "general"]
-    said = run(
-        [*validation, "--tokens-per-sample", 64, "--batch-size", 7, "--cpu", "--num-workers", 0, "--log-format", "json"]
-    )
-    assert re.findall(r'"(?:valid|general)_loss": "([\d.]+)"', said)[-1] == start[1]
+    said = run([*validating(toy_data, tmp_path / "start.pt"), "--valid-subset", "valid"])
+    assert re.findall(r'"valid_loss": "([\d.]+)"', said)[-1] == start[1]
+    # And of the last checkpoint it says what the validation of its state said.
+    said = run([*validating(domain, tmp_path / "run" / "checkpoint_last.pt"), "--valid-subset", "general"])
+    assert float(re.findall(r'"general_loss": "([\d.]+)"', said)[-1]) == pytest.approx(general[-2], abs=0.0015)
     wrong = [*adapting(domain, toy_data, checkpoint, tmp_path / "no", *options), "--valid-subset", "valid"]
     assert "needs the validation set general: --valid-subset valid,general" in run(wrong, check=False)
+
+
+@pytest.mark.slow
+def test_a_run_stops_in_the_middle_of_an_epoch(toy_data: Path, domain: Path, checkpoint: Path, tmp_path: Path) -> None:
+    options = ["--lr", 1.0, "--warmup-updates", 200, "--max-epoch", 5, "--batch-size", 2, "--clip-norm", 0]
+    every = ["--validate-interval-updates", 1, "--save-interval-updates", 1, "--keep-interval-updates", 1]
+    output = run(adapting(domain, toy_data, checkpoint, tmp_path, *options, *every, "--general-loss-bound", 0.05))
+    validations = len(re.findall(r'"general_loss": ', output))
+    assert 2 <= validations < 12, "an epoch has 12 updates, each of which is validated"
+    assert len(losses(output)) == validations, "no update after the stop"
+    last = torch.load(tmp_path / "checkpoint_last.pt")
+    assert last["optimizer_history"][-1]["num_updates"] == validations - 1
+    assert output.count("stopping training: ") == output.count("done training in ") == output.count("end of epoch") == 1
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from fairseq import checkpoint_utils, models
+from fairseq.tasks import TASK_REGISTRY
 from hostile import MARKER, SECRET, Hostile, expression, hostile_checkpoints
 from interop.export.checkpoints import train_vocabulary, write_checkpoint
 
@@ -148,6 +149,24 @@ def test_an_honest_checkpoint_passes(place: Place) -> None:
     for name, tensor in hub.model.state_dict().items():
         assert torch.equal(tensor, torch.load(place.folder / HONEST)["model"][name])
     assert read_encoder(place.folder / HONEST).options["encoder-layers"] == 2
+
+
+@pytest.mark.parametrize("task", ["maelm", "maelm_adaptation"])
+def test_checkpoints_of_domain_adaptation_load(task: str, place: Place) -> None:
+    """Before the task maelm_adaptation there was one task, maelm, with the options about general text."""
+    state = torch.load(place.folder / HONEST)
+    general = {"general_data": "elsewhere", "general_ratio": 0.25, "general_loss_bound": 0.1}
+    state["cfg"]["task"].update({"_name": task, **general})
+    torch.save(state, place.folder / f"{task}.pt")
+    config = read_checkpoint(place.folder / f"{task}.pt").config
+    assert [config.task.get(name) for name in general] == (list(general.values()) if "_" in task else [None] * 3)
+    hub = MaelmModel.from_pretrained(str(place.folder), f"{task}.pt", str(place.data))
+    assert type(hub.task) is TASK_REGISTRY[task]
+    assert read_encoder(place.folder / f"{task}.pt").options["encoder-layers"] == 2
+    loaded, _, built = checkpoint_utils.load_model_ensemble_and_task(
+        [str(place.folder / f"{task}.pt")], {"data": str(place.data)}
+    )
+    assert type(built) is TASK_REGISTRY[task] and len(loaded) == 1, "as fairseq-validate opens it"
 
 
 def test_reading_for_training_runs_nothing(place: Place) -> None:

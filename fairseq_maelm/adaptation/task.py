@@ -1,0 +1,146 @@
+"""The pretraining task for adapting an encoder to a domain: general text beside the domain's, mixed in and watched."""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional
+
+from fairseq import utils
+from fairseq.data import Dictionary
+from fairseq.logging import metrics
+from fairseq.tasks import register_task
+
+from fairseq_maelm.adaptation.general import (
+    GENERAL,
+    GeneralBlockDataset,
+    GeneralLossBound,
+    check_general_options,
+    general_folders,
+    own_share,
+)
+from fairseq_maelm.adaptation.mixing import MixedBlockDataset
+from fairseq_maelm.data.blocks import shard_files, split_files
+from fairseq_maelm.fairseq_fixes.stopping import stop_training
+from fairseq_maelm.tasks.maelm import MaelmTask, MaelmTaskConfig
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["AdaptationTask", "AdaptationTaskConfig"]
+
+# A batch of the validation before the first update.
+_TOKENS_AT_START = 8192
+# A meter that only the validation set general has. fairseq shows no meter whose name begins so.
+_GENERAL_METER = "_general"
+
+
+@dataclass
+class AdaptationTaskConfig(MaelmTaskConfig):
+    """Options of pretraining, and those about general text."""
+
+    general_data: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "folder of general text with the same vocabulary, or several with a colon between them; its valid "
+            "split becomes the validation set 'general' (--valid-subset valid,general)"
+        },
+    )
+    general_ratio: float = field(
+        default=0.0, metadata={"help": "share of each epoch's tokens that come from the general text's train split"}
+    )
+    general_loss_bound: Optional[float] = field(
+        default=None,
+        metadata={
+            "help": "stop, without saving, when the loss of 'general' is more than so many bits above its value before "
+            "the first update"
+        },
+    )
+
+
+@register_task("maelm_adaptation", dataclass=AdaptationTaskConfig)
+class AdaptationTask(MaelmTask):
+    """Go on with pretraining on a domain's text, and see to what the encoder knows of all other text.
+
+    Args:
+        cfg: ``AdaptationTaskConfig``.
+        dictionary: fairseq's, with ``<mask>``.
+    """
+
+    def __init__(self, cfg: Any, dictionary: Dictionary) -> None:
+        super().__init__(cfg, dictionary)
+        check_general_options(cfg)
+        bound = cfg.general_loss_bound
+        self.general_bound = None if bound is None else GeneralLossBound(bound)
+
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **unused: Any) -> None:
+        """Open a split: ``general`` from the general text, training with its share of it, others as in pretraining."""
+        if split == GENERAL and self.cfg.general_data is not None:
+            paths = self._general_paths("valid", combine)[:1]
+            self.datasets[split] = self.dataset_of(split, paths, GeneralBlockDataset)
+        elif split.startswith("train") and self.cfg.general_ratio:
+            paths = shard_files(utils.split_paths(self.cfg.data), split, epoch, combine)
+            self.datasets[split] = self._mixed(split, paths, self._general_paths("train", combine))
+        else:
+            super().load_dataset(split, epoch, combine, **unused)
+
+    def _general_paths(self, split: str, combine: bool) -> List[str]:
+        """The files of all shards: an epoch chooses its blocks from all of them."""
+        folders = general_folders(self.cfg, utils.split_paths(self.cfg.data)[0])
+        return [path for folder in folders for path in split_files(folder, split, combine)]
+
+    def _mixed(self, split: str, domain: List[str], general: List[str]) -> MixedBlockDataset:
+        dataset = self.dataset_of(split, [*domain, *general], MixedBlockDataset)
+        dataset.mix(dataset.blocks.blocks_of_files(len(domain)), self.cfg.general_ratio)
+        logger.info(
+            "an epoch takes %s blocks of the domain and %s of the general text",
+            f"{dataset.domain_blocks:,}",
+            f"{dataset.general_blocks:,}",
+        )
+        return dataset
+
+    def begin_epoch(self, epoch: int, model: Any) -> None:
+        """Before the first update, measure the general loss if it is bounded; called by fairseq on all ranks."""
+        super().begin_epoch(epoch, model)
+        if self.general_bound is None:
+            return
+        if GENERAL not in self.datasets:
+            raise ValueError("--general-loss-bound needs the validation set general: --valid-subset valid,general")
+        if self.general_bound.start is None:
+            self.general_bound.measure_start(model, self._general_samples())
+
+    def _general_samples(self) -> Any:
+        """This rank's part of the validation set general."""
+        dataset = self.datasets[GENERAL]
+        rank, ranks = own_share()
+        iterator = self.get_batch_iterator(
+            dataset=dataset,
+            max_tokens=max(_TOKENS_AT_START, int(dataset.sizes.max())),
+            max_positions=self.max_positions(),
+            num_shards=ranks,
+            shard_id=rank,
+        )
+        return iterator.next_epoch_itr(shuffle=False, set_dataset_epoch=False)
+
+    def valid_step(self, sample: Dict[str, Any], model: Any, criterion: Any) -> Any:
+        """Validate on a batch, and note among the figures whether it is of general text; called by fairseq."""
+        loss, sample_size, figures = super().valid_step(sample, model, criterion)
+        # Present in every batch: ranks add their figures up by name.
+        figures[_GENERAL_METER] = int(sample.get(GENERAL, False))
+        return loss, sample_size, figures
+
+    def reduce_metrics(self, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
+        """Log the figures of all batches and ranks, and that they are of general text; called by fairseq."""
+        super().reduce_metrics(logging_outputs, criterion)
+        if any(figures.get(_GENERAL_METER) for figures in logging_outputs):
+            metrics.log_scalar(_GENERAL_METER, 1)
+
+    def post_validate(self, model: Any, stats: Any, agg: Any) -> None:
+        """Stop if the general loss is above its bound; called by fairseq after each validation set, without its name.
+
+        Args:
+            model: is not needed.
+            stats: the set's figures, equal on all ranks.
+            agg: its meters.
+        """
+        if self.general_bound is not None and _GENERAL_METER in agg:
+            excess = self.general_bound.excess(float(stats["loss"]))
+            if excess is not None:
+                stop_training(excess)
