@@ -1,13 +1,18 @@
-"""The shallow decoder of pretraining, in all forms of the paper's Table 2."""
+"""The shallow decoder of pretraining, in all forms of the paper's Table 2, and what stands in for none.
+
+Each form says for itself what it starts from, what else it reads, and which of the encoder's states it needs.
+"""
 
 from typing import Any, NamedTuple, Optional
 
 import torch
 from torch import Tensor, nn
 
-from fairseq_maelm.batch import Layout
+from fairseq_maelm.batch import Layout, padding_mask
+from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.queries import Queries
+from fairseq_maelm.modules.reassemble import reassemble
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION, DecoderLayer, LayerShape, TransformerLayer, run_layers
 
 # What ``MaelmDecoder.identity`` holds: settings that the parameters' shapes do not show.
@@ -27,23 +32,63 @@ class Memory(NamedTuple):
     hidden: Optional[Tensor]
 
 
-def encoder_memory(visible: Tensor, src_tokens: Tensor, padding_idx: int, layout: Optional[Layout]) -> Memory:
+def encoder_memory(encoded: EncoderOutput, encoder: MaelmEncoder, layout: Optional[Layout]) -> Memory:
     """The encoder's output for a decoder with cross-attention.
 
     A state that does not enter the decoder's input is not to be read by cross-attention either.
 
     Args:
-        visible: <float>[B, S, D] the encoder's last states.
-        src_tokens: <int64>[B, S] what they were computed from.
-        padding_idx: the padding symbol.
+        encoded: what the encoder made of the batch.
+        encoder: knows the padding symbol.
         layout: says which states enter the decoder; without it, all but padding.
     """
+    states, tokens = encoded.states, encoded.tokens
     if layout is None:
-        return Memory(visible, src_tokens.eq(padding_idx))
-    if len(layout["visible_rows"]) == src_tokens.numel():
-        return Memory(visible, None)
-    hidden = torch.ones(src_tokens.numel(), dtype=torch.bool, device=visible.device)
-    return Memory(visible, hidden.index_fill(0, layout["visible_rows"], False).view(src_tokens.shape))
+        return Memory(states, tokens.eq(encoder.padding_idx))
+    if len(layout["visible_rows"]) == tokens.numel():
+        return Memory(states, None)
+    hidden = torch.ones(tokens.numel(), dtype=torch.bool, device=states.device)
+    return Memory(states, hidden.index_fill(0, layout["visible_rows"], False).view(tokens.shape))
+
+
+def full_sequences(encoded: EncoderOutput, encoder: MaelmEncoder, layout: Optional[Layout]) -> Tensor:
+    """The encoder's states among mask embeddings, <float>[B, T, D]; as they are, without a layout."""
+    if layout is None:
+        return encoded.states
+    return reassemble(encoded.states, encoder.embed_tokens.weight[encoder.mask_index], layout)
+
+
+def full_padding(encoded: EncoderOutput, encoder: MaelmEncoder, layout: Optional[Layout]) -> Optional[Tensor]:
+    """<bool>[B, T] True at the padding of the full sequences, or None where the layout says that there is none."""
+    if layout is None:
+        return encoded.tokens.eq(encoder.padding_idx)
+    return padding_mask(layout["full_lengths"], layout["full_length"]) if layout["decoder_padded"] else None
+
+
+class NoDecoder:
+    """What 0 layers do: the prediction head sits on the encoder, as in plain MLM."""
+
+    def wanted_of_encoder(self, wanted: Optional[Queries], layout: Optional[Layout]) -> Optional[Queries]:
+        """The positions at which the encoder's last layer is read: those to predict, if it sees all tokens."""
+        return wanted if layout is not None and layout["all_visible"] else None
+
+    def reassemble(self, encoded: EncoderOutput, encoder: MaelmEncoder, layout: Optional[Layout]) -> Tensor:
+        """What is decoded: full sequences <float>[B, T, D], or <float>[M, D] where the encoder gave no more."""
+        return encoded.states if encoded.queries is not None else full_sequences(encoded, encoder, layout)
+
+    def __call__(
+        self,
+        full: Tensor,
+        encoded: EncoderOutput,
+        encoder: MaelmEncoder,
+        layout: Optional[Layout],
+        wanted: Optional[Queries] = None,
+    ) -> Tensor:
+        """<float>[B, T, D] as it is, or <float>[M, D] of what is wanted."""
+        return full if wanted is None or encoded.queries is not None else wanted.take(full)
+
+
+NO_DECODER = NoDecoder()
 
 
 class MaelmDecoder(nn.Module):
@@ -54,7 +99,7 @@ class MaelmDecoder(nn.Module):
     Args:
         layers: number of layers, at least 1.
         shape: of each layer.
-        max_positions: size of the own position table, or None to use the encoder's, given to ``forward``.
+        max_positions: size of the own position table, or None to use the encoder's.
         attention: "self" (MAE-LM), or with cross-attention to the encoder's output "self_cross", "causal_cross" (from
             left to right) or "cross" (no self-attention).
         input_dim: width of the encoder; where the decoder's differs, a linear projection stands between them.
@@ -76,52 +121,64 @@ class MaelmDecoder(nn.Module):
         self.register_buffer("identity", torch.tensor(identity, dtype=torch.int64))
 
     @property
-    def reads_encoder(self) -> bool:
-        """Whether ``forward`` needs a memory."""
-        return self.attention != "self"
-
-    @property
     def autoregressive(self) -> bool:
         """Whether each token is predicted from those before it; the input is then the sequence, shifted right."""
         return self.attention == "causal_cross"
 
+    def wanted_of_encoder(self, wanted: Optional[Queries], layout: Optional[Layout]) -> None:
+        """The positions at which the encoder's last layer is read: all, whatever is to be predicted."""
+
+    def reassemble(self, encoded: EncoderOutput, encoder: MaelmEncoder, layout: Optional[Layout]) -> Tensor:
+        """What ``forward`` starts from, <float>[B, T, D].
+
+        Encoder states and mask embeddings at their original positions; for a decoder that goes from left to right the
+        embeddings of the sequence itself, shifted right behind </s> as in BART.
+        """
+        if not self.autoregressive:
+            return full_sequences(encoded, encoder, layout)
+        tokens = encoded.tokens if layout is None else layout["full_tokens"]
+        shifted = torch.cat([tokens.new_full((len(tokens), 1), encoder.dictionary.eos()), tokens[:, :-1]], dim=1)
+        return encoder.embed_tokens(shifted)
+
     def forward(
         self,
         full: Tensor,
-        shared_positions: Tensor,
-        padding: Optional[Tensor],
-        memory: Optional[Memory] = None,
-        queries: Optional[Queries] = None,
+        encoded: EncoderOutput,
+        encoder: MaelmEncoder,
+        layout: Optional[Layout],
+        wanted: Optional[Queries] = None,
     ) -> Tensor:
-        """Decode reassembled sequences.
+        """Decode.
 
         Args:
-            full: <float>[B, T, D] encoder states and mask embeddings at their original positions, or the embeddings of
-                the shifted sequence.
-            shared_positions: <float>[P, D] the encoder's position table, read only when the decoder has none.
-            padding: <bool>[B, T] True at padding, or None when there is none.
-            memory: the encoder's output, for cross-attention.
-            queries: the result is wanted for these alone. Given to a decoder from left to right, which predicts every
+            full: <float>[B, T, D] as ``reassemble`` gives it.
+            encoded: what the encoder made of the batch, for cross-attention.
+            encoder: its position table serves a decoder that has none.
+            layout: of the batch.
+            wanted: the result is wanted for these alone. Given to a decoder from left to right, which predicts every
                 token, they save nothing.
 
         Returns:
-            <float>[B, T, width of the decoder], or [M, width of the decoder] for ``queries``.
+            <float>[B, T, width of the decoder], or [M, width of the decoder] of what is wanted.
         """
+        states = self._embed(full, encoder)
+        if self.attention == "self":
+            bias = AttentionBias(hidden=full_padding(encoded, encoder, layout))
+            return run_layers(self.layers, states, bias, wanted, bias)[-1]
+        memory = encoder_memory(encoded, encoder, layout)
+        if not self.autoregressive:
+            bias = AttentionBias(hidden=full_padding(encoded, encoder, layout))
+            return self._run_with_memory(states, bias, memory, wanted)
+        # Padding stands on the right, where no token looks.
+        decoded = self._run_with_memory(states, AttentionBias(causal=True), memory, None)
+        return decoded if wanted is None else wanted.take(decoded)
+
+    def _embed(self, full: Tensor, encoder: MaelmEncoder) -> Tensor:
+        """Bring the input to the decoder's width and add positions: what enters the first layer."""
         if self.input_projection is not None:
             full = self.input_projection(full)
-        table = shared_positions if self.embed_positions is None else self.embed_positions.weight
-        states = self.layernorm_embedding(full + table[: full.shape[1]])
-        if self.autoregressive:
-            # Padding stands on the right, where no token looks.
-            bias: Optional[AttentionBias] = AttentionBias(causal=True)
-        else:
-            bias = AttentionBias(hidden=padding)
-        if memory is None:
-            return run_layers(self.layers, states, bias, queries, bias)[-1]
-        if self.autoregressive:
-            decoded = self._run_with_memory(states, bias, memory, None)
-            return decoded if queries is None else queries.take(decoded)
-        return self._run_with_memory(states, bias, memory, queries)
+        table = encoder.embed_positions if self.embed_positions is None else self.embed_positions
+        return self.layernorm_embedding(full + table.weight[: full.shape[1]])
 
     def _run_with_memory(
         self, states: Tensor, bias: Optional[AttentionBias], memory: Memory, queries: Optional[Queries]

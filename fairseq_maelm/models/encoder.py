@@ -30,12 +30,16 @@ class EncoderOutput(NamedTuple):
         states: <float>[B, S, D] of the last layer; <float>[M, D] where they were asked for at M positions alone, and
             <float>[B, 1, D] where they were at first positions alone. What stands at padding means nothing.
         of_layers: L + 1 times the embeddings, then the states after each layer, as the layers gave them.
+        tokens: <int64>[B, S] what was encoded.
         rows: where tokens stand if the layers worked without padding.
+        queries: the positions at which alone there are states; None for all.
     """
 
     states: Tensor
     of_layers: List[Tensor]
+    tokens: Tensor
     rows: Optional[Rows] = None
+    queries: Optional[Queries] = None
 
     @property
     def all_states(self) -> List[Tensor]:
@@ -82,6 +86,28 @@ def identity_settings(identity: Tensor) -> Dict[str, Any]:
     }
 
 
+class _Sequences(NamedTuple):
+    """A batch as the layers work on it.
+
+    Attributes:
+        tokens: <int64>[B, S], padded on the right.
+        positions: <int64>[B, S] original positions; B may be 1 when all sequences share them.
+        lengths: <int64>[B] number of tokens of each sequence; None where there is no padding to be hidden.
+        rows: where tokens stand if the layers work without padding.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    lengths: Optional[Tensor]
+    rows: Optional[Rows]
+
+    def first_queries(self) -> Queries:
+        """The first position of each sequence."""
+        batch, length = self.tokens.shape
+        first = first_queries(batch, length, self.tokens.device)
+        return first if self.rows is None else first._replace(slots=self.rows.first, in_rows=True)
+
+
 class MaelmEncoder(FairseqEncoder):
     """The text encoder: all that is kept after pretraining.
 
@@ -108,7 +134,7 @@ class MaelmEncoder(FairseqEncoder):
         super().__init__(dictionary)
         self.dropout = shape.dropout
         self.attention_path = shape.attention_path
-        self.padding_idx = dictionary.pad()
+        self.padding_idx, self.mask_index = dictionary.pad(), dictionary.index("<mask>")
         self.embed_tokens = nn.Embedding(len(dictionary), shape.embed_dim, self.padding_idx)
         self.embed_positions = nn.Embedding(max_positions, shape.embed_dim)
         self.layernorm_embedding = shape.layer_norm()
@@ -138,40 +164,42 @@ class MaelmEncoder(FairseqEncoder):
             queries: the last layer's states are wanted for these alone; needs ``positions``.
             first_only: they are wanted for the first token of each sequence alone.
         """
-        if positions is None:
-            positions = torch.arange(src_tokens.shape[1], device=src_tokens.device)[None, :]
-        padding = src_tokens.eq(self.padding_idx)
-        if padded is None:
-            padded = bool(padding.any())
-        rows = rows_of(padding) if padded and queries is None and self._may_leave_padding_out() else None
-        states = self._embed(src_tokens, positions, rows)
-        bias = self._bias(positions, (~padding).sum(dim=1) if padded and rows is None else None, rows)
+        batch = self._sequences(src_tokens, positions, padded, may_leave_padding_out=queries is None)
         if first_only:
-            queries = first_queries(len(src_tokens), src_tokens.shape[1], src_tokens.device)
-            queries = queries if rows is None else queries._replace(slots=rows.first, in_rows=True)
-        query_bias = bias
-        if queries is not None and bias is not None and bias.of_distance is not None:
-            wanted = positions[:, :1] if first_only else queries.pad(queries.take(positions), len(positions))
-            query_bias = bias.read_from(wanted)
-        of_layers = run_layers(self.layers, states, bias, queries, query_bias)
+            queries = batch.first_queries()
+        states = self._embed(batch)
+        bias = self._bias(batch)
+        of_layers = run_layers(self.layers, states, bias, queries, _read_from(bias, batch, queries, first_only))
         last = of_layers[-1]
         if first_only:
-            return EncoderOutput(last[:, None], of_layers, rows)
-        return EncoderOutput(last if rows is None else rows.pad(last), of_layers, rows)
+            last = last[:, None]
+        elif batch.rows is not None:
+            last = batch.rows.pad(last)
+        return EncoderOutput(last, of_layers, src_tokens, batch.rows, queries)
 
-    def _may_leave_padding_out(self) -> bool:
-        return can_leave_padding_out(self.attention_path) and not torch.jit.is_tracing()
+    def _sequences(
+        self, tokens: Tensor, positions: Optional[Tensor], padded: Optional[bool], may_leave_padding_out: bool
+    ) -> _Sequences:
+        if positions is None:
+            positions = torch.arange(tokens.shape[1], device=tokens.device)[None, :]
+        padding = tokens.eq(self.padding_idx)
+        if not (bool(padding.any()) if padded is None else padded):
+            return _Sequences(tokens, positions, None, None)
+        may_leave_padding_out &= can_leave_padding_out(self.attention_path) and not torch.jit.is_tracing()
+        rows = rows_of(padding) if may_leave_padding_out else None
+        return _Sequences(tokens, positions, (~padding).sum(dim=1) if rows is None else None, rows)
 
-    def _embed(self, src_tokens: Tensor, positions: Tensor, rows: Optional[Rows]) -> Tensor:
-        """What enters the first layer: <float>[B, S, D], or [N, D] for ``rows``."""
-        if rows is not None:
-            src_tokens, positions = rows.pack(src_tokens), rows.pack(positions)
-        states = self.layernorm_embedding(self.embed_tokens(src_tokens) + self.embed_positions(positions))
+    def _embed(self, batch: _Sequences) -> Tensor:
+        """What enters the first layer: <float>[B, S, D], or [N, D] without padding."""
+        tokens, positions = batch.tokens, batch.positions
+        if batch.rows is not None:
+            tokens, positions = batch.rows.pack(tokens), batch.rows.pack(positions)
+        states = self.layernorm_embedding(self.embed_tokens(tokens) + self.embed_positions(positions))
         return dropout(states, self.dropout, self.training)
 
-    def _bias(
-        self, positions: Tensor, lengths: Optional[Tensor], rows: Optional[Rows] = None
-    ) -> Optional[AttentionBias]:
+    def _bias(self, batch: _Sequences) -> Optional[AttentionBias]:
+        """What all layers add to their attention logits."""
+        _, positions, lengths, rows = batch
         if self.relative_attention_bias is not None:
             return self.relative_attention_bias.between(positions, lengths, rows)
         return None if lengths is None and rows is None else AttentionBias(lengths=lengths, rows=rows)
@@ -179,3 +207,29 @@ class MaelmEncoder(FairseqEncoder):
     def max_positions(self) -> int:
         """The longest sequence that has positions, <s> and </s> included."""
         return self.embed_positions.num_embeddings
+
+
+def _read_from(
+    bias: Optional[AttentionBias], batch: _Sequences, queries: Optional[Queries], first_only: bool
+) -> Optional[AttentionBias]:
+    """The bias of the last layer, where its states are wanted for some queries alone."""
+    if queries is None or bias is None or bias.of_distance is None:
+        return bias
+    positions = batch.positions
+    wanted = positions[:, :1] if first_only else queries.pad(queries.take(positions), len(positions))
+    return bias.read_from(wanted)
+
+
+def build_encoder(config: Any, dictionary: Dictionary) -> MaelmEncoder:
+    """The encoder of a complete configuration."""
+    shape = LayerShape(
+        config.encoder_embed_dim,
+        config.encoder_ffn_embed_dim,
+        config.encoder_attention_heads,
+        config.dropout,
+        config.attention_dropout,
+        str(config.attention),
+        config.layer_norm_eps,
+    )
+    buckets = config.relative_buckets, config.relative_num_buckets, config.relative_max_distance
+    return MaelmEncoder(dictionary, config.encoder_layers, shape, config.max_positions, *buckets)

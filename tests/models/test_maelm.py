@@ -97,8 +97,9 @@ def test_dropout_in_the_encoder_only():
     assert {layer.dropout for layer in model.decoder.layers} == {0.0}
     assert {layer.self_attn.dropout for layer in model.decoder.layers} == {0.0}
     model.train()
+    visible = model.encode(torch.tensor([[0, 9, 8, 7, 6, 2]]))
     full = torch.randn(1, 6, 32)
-    assert torch.equal(model.decode(full, None), model.decode(full, None))
+    assert torch.equal(model.decode(full, visible, None), model.decode(full, visible, None))
 
 
 def test_loss_at_the_start_is_that_of_guessing():

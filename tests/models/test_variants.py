@@ -38,7 +38,7 @@ def flow(model, view=MAELM, length=LENGTH, masked=MASKED):
     handle = model.encoder.layernorm_embedding.register_forward_pre_hook(
         lambda module, arguments: captured.update(encoder=arguments[0])
     )
-    original = model.decoder_input
+    original = model.reassemble
 
     def detached(*arguments):
         # What enters the decoder here is to be told from what comes by cross-attention.
@@ -47,7 +47,7 @@ def flow(model, view=MAELM, length=LENGTH, masked=MASKED):
 
     results = []
     for replacement, name in ((original, "encoder"), (detached, "decoder")):
-        model.decoder_input = replacement
+        model.reassemble = replacement
         logits, _ = model(net_input["src_tokens"], layout=layout)
         dependence = torch.zeros(len(logits), length, dtype=torch.bool)
         columns = np.flatnonzero(shown.visible[0]) if name == "encoder" else np.arange(length)
@@ -56,7 +56,7 @@ def flow(model, view=MAELM, length=LENGTH, masked=MASKED):
             dependence[row, columns] = gradient[0].abs().sum(dim=-1) > 1e-9
         results.append(dependence)
     handle.remove()
-    del model.decoder_input
+    del model.reassemble
     return results
 
 
@@ -98,8 +98,8 @@ def test_which_encoder_states_enter_the_decoder(masked_input):
     view = EncoderView(masked_input)
     shown = show(view, MaskDraw(predicted, predicted, tokens[None]), inside, MASK, np.zeros_like(predicted), random)
     net_input = encoder_input(shown, predicted, np.array([LENGTH]), 1)
-    encoded = model.encode(net_input["src_tokens"], net_input["layout"]).states
-    full = model.decoder_input(encoded, net_input["src_tokens"], net_input["layout"])[0]
+    output = model.encode(net_input["src_tokens"], net_input["layout"])
+    encoded, full = output.states, model.reassemble(output, net_input["layout"])[0]
     embedding = model.encoder.embed_tokens.weight[MASK]
     for position in MASKED:
         is_reset = torch.equal(full[position], embedding)
@@ -114,7 +114,7 @@ def test_cross_attention_beside_self_attention():
     assert through_decoder.all()
     # The encoder's output is read even if none of it enters the decoder's input.
     model = model_of(decoder_attention="self_cross").double()
-    model.decoder_input = lambda visible, tokens, layout: torch.zeros(1, LENGTH, 32, dtype=torch.float64)
+    model.reassemble = lambda visible, layout: torch.zeros(1, LENGTH, 32, dtype=torch.float64)
     visible, layout = inputs(model)
     assert torch.autograd.grad(model(visible, layout=layout)[0].square().sum(), model.encoder.embed_tokens.weight)[
         0
@@ -145,7 +145,7 @@ def test_left_to_right_with_cross_attention():
 def test_left_to_right_input_is_shifted():
     model = model_of(decoder_attention="causal_cross")
     tokens = torch.tensor([[0, 9, 8, 7]])
-    shifted = model.decoder_input(torch.zeros(1, 4, 32), tokens, None)
+    shifted = model.reassemble(model.encode(tokens), None)
     assert torch.equal(shifted, model.encoder.embed_tokens(torch.tensor([[2, 0, 9, 8]])))
 
 

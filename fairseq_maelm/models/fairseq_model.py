@@ -1,0 +1,89 @@
+"""What fairseq and its tasks ask of any model: heads for fine-tuning, checkpoints that fit, probabilities, the hub."""
+
+import logging
+from functools import partial
+from typing import Any, Dict, List, Optional, Tuple, Union
+
+import torch.nn.functional as F
+from fairseq.models import FairseqEncoderModel
+from torch import Tensor, nn
+
+from fairseq_maelm.models.checkpoint import fit_state_dict
+from fairseq_maelm.models.encoder import MaelmEncoder
+from fairseq_maelm.modules.heads import ClassificationHead, TokenHead
+from fairseq_maelm.modules.initialisation import initialize
+
+logger = logging.getLogger(__name__)
+
+
+class FairseqTextModel(FairseqEncoderModel):
+    """An encoder under heads that are registered by name.
+
+    Args:
+        config: a complete ``MaelmModelConfig``.
+        encoder: the text encoder.
+    """
+
+    def __init__(self, config: Any, encoder: MaelmEncoder) -> None:
+        super().__init__(encoder)
+        self.config = config
+        self.classification_heads = nn.ModuleDict()
+
+    def initialize(self, module: nn.Module) -> None:
+        """Draw the weights of a part of this model."""
+        module.apply(partial(initialize, std=self.config.init_std, embedding_std=self.config.embedding_init_std))
+
+    def register_classification_head(
+        self, name: str, num_classes: int, inner_dim: Optional[int] = None, **unused: Any
+    ) -> None:
+        """Add a head with fresh weights on the first token's state, replacing one of the same name.
+
+        Args:
+            name: of the head.
+            num_classes: number of classes or regression targets.
+            inner_dim: width of the dense layer, D by default.
+            unused: other fairseq models take more; accepted so that stock tasks can call this one too.
+        """
+        width = self.config.encoder_embed_dim
+        self._add_head(name, ClassificationHead(width, inner_dim or width, num_classes, self.config.pooler_dropout))
+
+    def register_token_head(self, name: str, num_outputs: int, dropout: float = 0.0) -> None:
+        """Add a head that scores every token, as ``TokenHead`` does, to the heads that score sentences."""
+        self._add_head(name, TokenHead(self.config.encoder_embed_dim, num_outputs, dropout))
+
+    def _add_head(self, name: str, head: Union[ClassificationHead, TokenHead]) -> None:
+        if name in self.classification_heads:
+            logger.warning("head %r is replaced by a new one with %d outputs", name, head.out_proj.out_features)
+        self.initialize(head)
+        self.classification_heads[name] = head.to(self.encoder.embed_tokens.weight.device).train(self.training)
+
+    def extract_features(
+        self, src_tokens: Tensor, return_all_hiddens: bool = False
+    ) -> Tuple[Tensor, Dict[str, Optional[List[Tensor]]]]:
+        """The encoder's last states <float>[B, S, D] for whole sequences; see ``MaelmModel.forward``."""
+        return self.forward(src_tokens, features_only=True, return_all_hiddens=return_all_hiddens)
+
+    def get_normalized_probs(
+        self, net_output: Tuple[Tensor, Any], log_probs: bool, sample: Optional[Dict[str, Any]] = None
+    ) -> Tensor:
+        """Turn logits into (log-)probabilities in single precision; fairseq calls it for any model."""
+        logits = net_output[0].float()
+        return F.log_softmax(logits, dim=-1) if log_probs else F.softmax(logits, dim=-1)
+
+    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
+        """Fit a checkpoint to this model before it is loaded strictly; called by fairseq."""
+        super().upgrade_state_dict_named(state_dict, name)
+        fit_state_dict(self, state_dict)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model_name_or_path: str,
+        checkpoint_file: str = "checkpoint_best.pt",
+        data_name_or_path: str = ".",
+        **overrides: Any,
+    ) -> Any:
+        """Load a checkpoint behind the hub interface; see ``fairseq_maelm.models.hub.load``."""
+        from fairseq_maelm.models import hub  # the interface imports the model
+
+        return hub.load(model_name_or_path, checkpoint_file, data_name_or_path, **overrides)

@@ -1,0 +1,51 @@
+"""What a reader opens first stays short and says what the paper says."""
+
+import ast
+from pathlib import Path
+
+from .sources import PACKAGE, ROOT, parse
+
+MODEL, ENCODER = PACKAGE / "models" / "maelm.py", PACKAGE / "models" / "encoder.py"
+
+
+def method(path: Path, class_name: str, name: str) -> ast.FunctionDef:
+    """A method of a class in a file."""
+    (owner,) = (node for node in parse(path).body if isinstance(node, ast.ClassDef) and node.name == class_name)
+    (found,) = (node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name == name)
+    return found
+
+
+def called_by(statement: ast.stmt) -> str | None:
+    """The method of self that a statement assigns the result of."""
+    match statement:
+        case ast.Assign(value=ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name))):
+            return name
+    return None
+
+
+def lines_of_code(function: ast.FunctionDef) -> int:
+    """Lines of a function, its docstring apart."""
+    docstring = function.body[0]
+    assert ast.get_docstring(function) is not None and docstring.end_lineno and function.end_lineno
+    return function.end_lineno - function.lineno + 1 - (docstring.end_lineno - docstring.lineno + 1)
+
+
+def test_forward_is_the_figure() -> None:
+    calls = [called_by(statement) for statement in method(MODEL, "MaelmModel", "forward").body]
+    steps = ["encode", "reassemble", "decode", "predict"]
+    assert any(calls[start : start + 4] == steps for start in range(len(calls))), calls
+    assert len(MODEL.read_text(encoding="utf-8").splitlines()) <= 200
+
+
+def test_the_encoder_is_embed_bias_layers() -> None:
+    forward = method(ENCODER, "MaelmEncoder", "forward")
+    assert lines_of_code(forward) <= 20
+    named = [node.id if isinstance(node, ast.Name) else node.attr for node in ast.walk(forward)
+             if isinstance(node, (ast.Name, ast.Attribute))]  # fmt: skip
+    assert {"_embed", "_bias", "run_layers"} <= set(named)
+
+
+def test_the_plain_model_is_the_announced_start() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "](tests/plain/maelm.py)" in readme
+    assert (ROOT / "tests" / "plain" / "maelm.py").exists()
