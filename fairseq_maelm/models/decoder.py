@@ -125,8 +125,9 @@ class MaelmDecoder(nn.Module):
         """Whether each token is predicted from those before it; the input is then the sequence, shifted right."""
         return self.attention == "causal_cross"
 
-    def wanted_of_encoder(self, wanted: Optional[Queries], layout: Optional[Layout]) -> None:
+    def wanted_of_encoder(self, wanted: Optional[Queries], layout: Optional[Layout]) -> Optional[Queries]:
         """The positions at which the encoder's last layer is read: all, whatever is to be predicted."""
+        return None
 
     def reassemble(self, encoded: EncoderOutput, encoder: MaelmEncoder, layout: Optional[Layout]) -> Tensor:
         """What ``forward`` starts from, <float>[B, T, D].
