@@ -6,10 +6,9 @@ import re
 import sys
 from pathlib import Path
 
-import torch
-
 from fairseq_maelm.analysis.collect import CONDITIONS
 from fairseq_maelm.analysis.run import AnalysisSettings, analyse
+from fairseq_maelm.devices import add_device_argument, check_device
 
 logger = logging.getLogger(__name__)
 
@@ -81,11 +80,7 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--double", action="store_true", help="products in double precision, for singular values below 1e-3"
     )
-    group.add_argument(
-        "--device",
-        default="cuda" if torch.cuda.is_available() else "cpu",
-        help="where the models run (cuda if there is one, or cpu)",
-    )
+    add_device_argument(group)
 
 
 def _named_path(text: str) -> tuple[str, Path]:
@@ -112,6 +107,7 @@ def run(args: argparse.Namespace) -> None:
     Raises:
         ValueError: a setting, a model or the output folder is not as it must be.
     """
+    check_device(args.device)
     settings = AnalysisSettings(
         data=args.data,
         split=args.split,

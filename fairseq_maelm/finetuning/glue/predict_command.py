@@ -6,8 +6,7 @@ import logging
 import sys
 from pathlib import Path
 
-import torch
-
+from fairseq_maelm.devices import add_device_argument, check_device
 from fairseq_maelm.files import write_bytes
 from fairseq_maelm.finetuning.glue.predict import (
     HEAD,
@@ -35,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--splits", nargs="+", metavar="SPLIT", help="of the folder: valid, valid1, test, test1 (all that it has)"
     )
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="examples at a time (32)")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
+    add_device_argument(parser)
     parser.add_argument("--head", default=HEAD, metavar="NAME", help=f"the classification head ({HEAD})")
 
 
@@ -46,6 +45,7 @@ def run(args: argparse.Namespace) -> None:
         FileNotFoundError: the task's folder or the checkpoint is missing.
         ValueError: they do not belong together, a split is unknown, or a file is there already.
     """
+    check_device(args.device)
     folder = TaskFolder.read(args.task)
     splits = args.splits or [split for split in folder.splits if split != "train"]
     unknown = [split for split in splits if split not in folder.splits]

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from fairseq_maelm.devices import add_device_argument, check_device
 from fairseq_maelm.files import write_bytes
 from fairseq_maelm.finetuning.prompting import inference
 from fairseq_maelm.finetuning.prompting.features import Prompter
@@ -53,11 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="table of predictions and probabilities")
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="examples of a batch (32)")
-    parser.add_argument(
-        "--device",
-        default="cuda" if torch.cuda.is_available() else "cpu",
-        help="where the model runs (cuda if there is one, or cpu)",
-    )
+    add_device_argument(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -67,6 +63,7 @@ def run(args: argparse.Namespace) -> None:
         ValueError: an argument, the prompt or the table is not as it must be.
         OSError: a file is missing or cannot be written.
     """
+    check_device(args.device)
     if args.output is not None and args.output.exists():
         raise ValueError(f"{args.output} exists already: name another file, or remove it first")
     if args.batch_size < 1:

@@ -4,8 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-import torch
-
+from fairseq_maelm.devices import add_device_argument, check_device
 from fairseq_maelm.finetuning.retrieval.embed import DTYPES, EmbedSettings, embed
 from fairseq_maelm.finetuning.retrieval.pooling import POOLINGS, SIMILARITIES
 from fairseq_maelm.modules.precision import PRECISIONS
@@ -32,9 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how")
     group.add_argument("--dtype", choices=DTYPES, default="float32", help="of the numbers in the file (float32)")
     group.add_argument("--precision", choices=PRECISIONS, default="fp32", help="that the model computes in (fp32)")
-    group.add_argument(
-        "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu, cuda, cuda:1 (a GPU if any)"
-    )
+    add_device_argument(group)
     group.add_argument(
         "--batch-tokens", type=int, default=16_384, metavar="N", help="slots of a batch, padding counted (16384)"
     )
@@ -48,6 +45,7 @@ def run(args: argparse.Namespace) -> None:
         ValueError: an option, a text or the checkpoint is not as it must be.
         OSError: a file is missing.
     """
+    check_device(args.device)
     embed(
         EmbedSettings(
             checkpoint=args.checkpoint,

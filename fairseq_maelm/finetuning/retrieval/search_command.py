@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from fairseq_maelm.devices import add_device_argument, check_device
 from fairseq_maelm.files import atomic_file
 from fairseq_maelm.finetuning.retrieval.embeddings import Embeddings, check_comparable, open_embeddings
 from fairseq_maelm.finetuning.retrieval.runs import write_results
@@ -35,9 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--query-block", type=int, default=512, metavar="N", help="queries at a time (512)")
     parser.add_argument("--document-block", type=int, default=16_384, metavar="N", help="documents at a time (16384)")
-    parser.add_argument(
-        "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu, cuda, cuda:1 (a GPU if any)"
-    )
+    add_device_argument(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -47,6 +46,7 @@ def run(args: argparse.Namespace) -> None:
         ValueError: an option or a folder is not as it must be.
         OSError: a file is missing.
     """
+    check_device(args.device)
     if args.output.exists():
         raise ValueError(f"{args.output} exists already: name another file, or remove it first")
     for name in ("top_k", "query_block", "document_block"):

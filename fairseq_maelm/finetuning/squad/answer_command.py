@@ -5,8 +5,8 @@ import json
 import sys
 from pathlib import Path
 
+from fairseq_maelm.devices import add_device_argument, check_device
 from fairseq_maelm.finetuning.squad.inference import SpanAnswer, answer_questions, check_answers, choose
-from fairseq_maelm.finetuning.squad.predict_command import add_device_argument
 from fairseq_maelm.models.hub import load
 
 
@@ -45,6 +45,7 @@ def run(args: argparse.Namespace) -> None:
         OSError: if a file is missing.
         ValueError: if the text is not UTF-8 or empty, or the checkpoint cannot answer.
     """
+    check_device(args.device)
     try:
         # Line ends stay as they are: offsets count every character of the file.
         text = args.text.read_bytes().decode("utf-8")

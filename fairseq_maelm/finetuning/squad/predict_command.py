@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from fairseq_maelm.devices import add_device_argument, check_device
 from fairseq_maelm.files import write_bytes
 from fairseq_maelm.finetuning.squad.dataset import SquadDataset
 from fairseq_maelm.finetuning.squad.inference import (
@@ -49,15 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device_argument(parser)
 
 
-def add_device_argument(parser: argparse.ArgumentParser) -> None:
-    """Declares where the model runs."""
-    parser.add_argument(
-        "--device",
-        default="cuda" if torch.cuda.is_available() else "cpu",
-        help="where the model runs (cuda if there is one, or cpu)",
-    )
-
-
 def run(args: argparse.Namespace) -> None:
     """Predicts and writes the files; the figures also to standard output.
 
@@ -65,6 +55,7 @@ def run(args: argparse.Namespace) -> None:
         OSError: if the checkpoint or the split is missing.
         ValueError: if the checkpoint cannot answer, or a file exists already.
     """
+    check_device(args.device)
     files = [args.output / name for name in (PREDICTIONS, BEST_SPANS, NULL_ODDS, N_BEST, FIGURES)]
     if existing := [str(path) for path in files if path.exists()]:
         raise ValueError(f"{', '.join(existing)} exist already: name another --output")

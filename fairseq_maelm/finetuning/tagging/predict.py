@@ -28,13 +28,14 @@ class Tagger:
         checkpoint: of a run of ``maelm_tagging``.
         task_folder: of ``maelm prepare-tagging``, the one that it was trained on.
         batch_size: windows at a time.
+        device: torch's name of where the model runs.
 
     Raises:
         FileNotFoundError: a file is missing.
         ValueError: the checkpoint is no tagger, or one of other labels.
     """
 
-    def __init__(self, checkpoint: Path, task_folder: Path, batch_size: int = 32) -> None:
+    def __init__(self, checkpoint: Path, task_folder: Path, batch_size: int = 32, device: str = "cpu") -> None:
         folder, name = os.path.split(os.path.abspath(checkpoint))
         self.hub: MaelmHubInterface = load(folder, name, os.path.abspath(task_folder))
         if not isinstance(self.hub.task, MaelmTaggingTask):
@@ -47,6 +48,7 @@ class Tagger:
                 f"{checkpoint} knows {outputs} labels and {task_folder} has {len(self.settings.labels)}: give the "
                 "folder that it was trained on"
             )
+        self.hub.to(device)
         self.encoder = load_encoder(task_folder)
         self.batch_size = batch_size
 

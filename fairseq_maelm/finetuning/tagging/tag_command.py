@@ -6,6 +6,7 @@ import logging
 import sys
 from pathlib import Path
 
+from fairseq_maelm.devices import add_device_argument, check_device
 from fairseq_maelm.files import atomic_file
 from fairseq_maelm.finetuning.tagging.files import LabelledFile, Sentence, read, read_lines, relabelled
 from fairseq_maelm.finetuning.tagging.metrics import require_seqeval, score
@@ -32,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", action="store_true", help="the input is plain text, a sentence a line")
     parser.add_argument("--score", type=Path, metavar="FILE", help="compare with the input's labels; figures as JSON")
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="windows at a time (32)")
+    add_device_argument(parser)
     add_layout_arguments(parser)
 
 
@@ -42,6 +44,7 @@ def run(args: argparse.Namespace) -> None:
         OSError: a file is missing, or an output is there already.
         ValueError: something is not as it must be.
     """
+    check_device(args.device)
     for path in (args.output, args.score):
         if path is not None and path.exists():
             raise FileExistsError(f"{path} exists already: name another file, or remove it first")
@@ -49,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError("plain text has no columns and no labels: leave out --add and --score")
     if args.batch_size < 1:
         raise ValueError(f"--batch-size must be 1 at least and is {args.batch_size}")
-    tagger = Tagger(args.checkpoint, args.task, args.batch_size)
+    tagger = Tagger(args.checkpoint, args.task, args.batch_size, args.device)
     if args.text:
         _write(args.output, tag_text(tagger, read_lines(args.input)[0]), "\n")
         return
