@@ -22,3 +22,14 @@ def test_recipe():
     assert content["options"]["max-length"] == 512
     for name, rates in (("search", [2e-5, 3e-5, 4e-5, 5e-5]), ("search_large", [7e-6, 1e-5, 2e-5, 3e-5])):
         assert content[name] == {"lr": rates, "batch-size": [16, 32], "epochs": [2, 3], "warm-up": [0.06, 0.1]}
+
+
+def test_the_task_s_defaults_are_the_recipe_s():
+    """The paper fine-tunes on 512 tokens; 384 is what its predecessors' scripts have."""
+    options = yaml.safe_load(RECIPE.read_text(encoding="utf-8"))["options"]
+    script = (RECIPE.parents[1] / "finetune.sh").read_text(encoding="utf-8")
+    for name in ("max_length", "doc_stride", "max_question_length"):
+        default = SquadTaskConfig.__dataclass_fields__[name].default
+        assert default == options[name.replace("_", "-")]
+        assert f'"${{{name.upper()}:={default}}}"' in script
+    assert SquadTaskConfig.max_length == 512
