@@ -1,5 +1,6 @@
 """The command ``maelm``: its sub-commands, its options, and how it reports."""
 
+import argparse
 import importlib
 import subprocess
 import sys
@@ -53,6 +54,13 @@ def test_every_sub_command_explains_itself(name: str, capsys: pytest.CaptureFixt
         cli.main([name, "--help"])
     assert caught.value.code == 0
     assert f"usage: maelm {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", cli.SUB_COMMANDS)
+def test_every_argument_has_help(name: str) -> None:
+    parser = argparse.ArgumentParser()
+    importlib.import_module(cli.SUB_COMMANDS[name][0]).add_arguments(parser)
+    assert not [action.dest for action in parser._actions if not action.help]
 
 
 @pytest.mark.parametrize("arguments", [[], ["unheard-of"], ["prepare"], ["user-dir", "--surplus"]])

@@ -35,9 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "encoder's vocabulary, entities are checked and written in the scheme that the model is to learn."
     )
     parser.add_argument("--data", type=Path, required=True, help="folder of `maelm prepare`, for the vocabulary")
-    parser.add_argument("--train", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--valid", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--test", type=Path, metavar="FILE")
+    parser.add_argument("--train", type=Path, required=True, metavar="FILE", help="to learn from")
+    parser.add_argument("--valid", type=Path, required=True, metavar="FILE", help="to choose a checkpoint by")
+    parser.add_argument("--test", type=Path, metavar="FILE", help="for figures at the end (none)")
     parser.add_argument("--output", type=Path, required=True, metavar="TASK", help="the new folder")
     add_layout_arguments(parser)
     parser.add_argument(
