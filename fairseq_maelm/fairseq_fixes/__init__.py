@@ -13,6 +13,7 @@ def mend_fairseq() -> None:
     from fairseq_maelm.fairseq_fixes.building import look_before_building
     from fairseq_maelm.fairseq_fixes.checkpoint_files import write_whole_checkpoints
     from fairseq_maelm.fairseq_fixes.exchange import mend_exchange
+    from fairseq_maelm.fairseq_fixes.memory import keep_memory_in_training
     from fairseq_maelm.fairseq_fixes.patience import keep_patience
     from fairseq_maelm.fairseq_fixes.resuming import guard_save_folder
     from fairseq_maelm.fairseq_fixes.stopping import let_tasks_stop
@@ -25,3 +26,4 @@ def mend_fairseq() -> None:
     keep_every_example()
     look_before_building()
     let_tasks_stop()
+    keep_memory_in_training()

@@ -2,14 +2,20 @@
 
 glibc hands large freed blocks back to the system and asks for them anew a moment later; the system then clears every
 page on its first touch. A training step frees and takes the same gigabytes again and again: that is a tenth of its time
-and more.
+and more. fairseq's trainer sets this up for every task, its own sentence_prediction included, with any optimizer, when
+it is made for a training on a CPU; programs that only load a model make no trainer and are left alone. The command
+``maelm`` does it for itself.
+Versions: fairseq 0.12.2 and fairseq-fixed 0.12.3.1.
+Test: tests/fairseq_fixes/test_memory.py.
 """
 
 import ctypes
+import functools
 import logging
 import os
 import platform
 from functools import cache
+from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -43,3 +49,20 @@ def keep_freed_memory() -> bool:
     # No blocks of their own for large tensors, and nothing given back at the end of the heap; mallopt returns 1 if it
     # took a setting.
     return bool(mallopt(_M_MMAP_MAX, 0) and mallopt(_M_TRIM_THRESHOLD, -1))
+
+
+@cache
+def keep_memory_in_training() -> None:
+    """Make fairseq's trainer keep freed memory if it trains on a CPU, from now on, in this process."""
+    # The module is also imported by ``maelm``, which would wait seconds for fairseq.
+    from fairseq.trainer import Trainer
+
+    original = Trainer.__init__
+
+    @functools.wraps(original)
+    def set_up(self: Any, *args: Any, **options: Any) -> None:
+        original(self, *args, **options)
+        if self.device.type == "cpu":
+            keep_freed_memory()
+
+    Trainer.__init__ = set_up

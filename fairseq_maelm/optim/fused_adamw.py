@@ -11,7 +11,6 @@ from fairseq.optim.adam import FairseqAdam
 from omegaconf import II
 from torch import Tensor
 
-from fairseq_maelm.fairseq_fixes.memory import keep_freed_memory
 from fairseq_maelm.optim.adamw import AdamW, multiply, norm_of_all
 
 _STATE = {"step", "exp_avg", "exp_avg_sq"}
@@ -33,8 +32,7 @@ class FusedAdamWConfig(FairseqDataclass):
 class FusedAdamW(FairseqAdam):
     """AdamW by torch's fused kernels, with the results and the checkpoints of fairseq's ``adam``.
 
-    Works under fp32 and inside fairseq's wrappers for ``--fp16`` and ``--memory-efficient-fp16``. Where it updates
-    parameters on a CPU, the process also keeps the memory that its steps free; see ``fairseq_fixes.memory``.
+    Works under fp32 and inside fairseq's wrappers for ``--fp16`` and ``--memory-efficient-fp16``.
 
     Args:
         cfg: a ``FusedAdamWConfig``.
@@ -47,8 +45,6 @@ class FusedAdamW(FairseqAdam):
     def __init__(self, cfg: Any, params: Iterable[Tensor]) -> None:
         FairseqOptimizer.__init__(self, cfg)  # what lies between would build fairseq's own optimiser
         self._optimizer = AdamW(params, **self.optimizer_config)
-        if all(param.device.type == "cpu" for param in self.params):
-            keep_freed_memory()
 
     @property
     def optimizer_config(self) -> Dict[str, Any]:

@@ -4,9 +4,13 @@ import os
 import platform
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from fairseq.trainer import Trainer
 
+import fairseq_maelm
 from fairseq_maelm.fairseq_fixes import memory
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
@@ -54,3 +58,25 @@ def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     assert memory.keep_freed_memory.__wrapped__() is False
+
+
+@pytest.mark.parametrize(("device", "calls"), [("cpu", 1), ("cuda", 0)])
+def test_a_training_on_a_cpu_keeps_freed_memory(monkeypatch: pytest.MonkeyPatch, device: str, calls: int) -> None:
+    """Whatever the task and the optimizer: what sets it up is the making of the trainer."""
+    called: list[bool] = []
+    made: list[Any] = []
+
+    def make(self: Any, *args: Any) -> None:
+        self.device = SimpleNamespace(type=device)
+        made.append(args)
+
+    monkeypatch.setattr(Trainer, "__init__", make)
+    monkeypatch.setattr(memory, "keep_freed_memory", lambda: called.append(True))
+    memory.keep_memory_in_training.__wrapped__()
+    Trainer("cfg", "task", "model", "criterion")
+    assert made == [("cfg", "task", "model", "criterion")] and len(called) == calls
+
+
+def test_the_trainer_of_this_package_is_so() -> None:
+    fairseq_maelm.register()
+    assert Trainer.__init__.__module__ == "fairseq.trainer" and hasattr(Trainer.__init__, "__wrapped__")

@@ -13,7 +13,6 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from fairseq_maelm.optim import adamw as implementation
-from fairseq_maelm.optim import fused_adamw
 from fairseq_maelm.optim.adamw import AdamW, norm_of_all
 from fairseq_maelm.optim.fused_adamw import FusedAdamW, FusedAdamWConfig, adam_state
 
@@ -289,11 +288,3 @@ def test_shares_its_class_name_with_fairseq_s_adam_and_nothing_else() -> None:
 def test_wrong_options_are_explained(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ours(parameters(), **changes)
-
-
-@pytest.mark.parametrize(("device", "calls"), [("cpu", 1), ("meta", 0)])
-def test_freed_memory_is_kept_where_a_cpu_trains(monkeypatch: pytest.MonkeyPatch, device: str, calls: int) -> None:
-    called: list[bool] = []
-    monkeypatch.setattr(fused_adamw, "keep_freed_memory", lambda: called.append(True))
-    ours([nn.Parameter(torch.zeros(3, device=device))])
-    assert len(called) == calls
