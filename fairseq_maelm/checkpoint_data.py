@@ -18,7 +18,10 @@ from torch import Tensor, nn
 
 from fairseq_maelm.fairseq_fixes.damage import find_damage
 
-__all__ = ["CheckpointError", "check_weights", "declared_options", "plain_sections", "read_state", "shown"]
+__all__ = [
+    *("CheckpointError", "allow_namespaces", "check_weights", "declared_options"),
+    *("plain_sections", "read_state", "shown"),
+]
 
 # Settings nest three deep in fairseq's own configuration.
 _DEEPEST = 20
@@ -56,14 +59,22 @@ def read_state(path: Path) -> Dict[str, Any]:
         raise FileNotFoundError(f"there is no checkpoint {path}")
     _check_archive(path)
     try:
-        # The only type besides tensors and plain values that fairseq's trainer puts into a checkpoint.
-        with torch.serialization.safe_globals([argparse.Namespace]):
-            state = torch.load(path, map_location="cpu", weights_only=True)
+        allow_namespaces()
+        state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # for a damaged or hostile file torch and pickle raise errors of every kind
         raise CheckpointError(f"{path} cannot be read as a checkpoint: {_reason(error)}") from None
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise CheckpointError(f'{path} is not a checkpoint of fairseq: it holds no weights under "model"')
     return state
+
+
+def allow_namespaces() -> None:
+    """Let torch.load read ``argparse.Namespace`` with weights_only, from now on, in this process.
+
+    It is the only type besides tensors and plain values that fairseq's trainer puts into a checkpoint. With it allowed
+    by name torch goes on refusing everything else. A context manager would take it away again from fairseq's own loads.
+    """
+    torch.serialization.add_safe_globals([argparse.Namespace])
 
 
 def _check_archive(path: Path) -> None:

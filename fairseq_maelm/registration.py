@@ -46,13 +46,8 @@ def register() -> None:
 
 
 def _repair_fairseq() -> None:
-    import argparse
-
-    import torch
-
+    from fairseq_maelm.checkpoint_data import allow_namespaces
     from fairseq_maelm.fairseq_fixes import mend_fairseq
 
-    # The only non-tensor type that fairseq's trainer stores in a checkpoint. With it allowed by name, torch.load keeps
-    # refusing everything else: a file that carries code is rejected instead of run.
-    torch.serialization.add_safe_globals([argparse.Namespace])
+    allow_namespaces()
     mend_fairseq()

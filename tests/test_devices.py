@@ -70,10 +70,11 @@ def test_gpus_are_counted(name: str, gpus: int, message: str | None, monkeypatch
 
 def test_tag_runs_the_model_where_it_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     moved: list[str] = []
-    weights = {f"classification_heads.{predict.HEAD}.out_proj.weight": torch.zeros(2, 3)}
+    weights = {f"{predict.HEAD}.out_proj.weight": torch.zeros(2, 3)}
     task = object.__new__(predict.MaelmTaggingTask)
     task.settings = SimpleNamespace(labels=["A", "B"])
-    hub = SimpleNamespace(task=task, model=SimpleNamespace(state_dict=lambda: weights), to=moved.append)
+    heads = SimpleNamespace(state_dict=lambda: weights)
+    hub = SimpleNamespace(task=task, model=SimpleNamespace(classification_heads=heads), to=moved.append)
     monkeypatch.setattr(predict, "load", lambda *_: hub)
     monkeypatch.setattr(predict, "load_encoder", lambda _: None)
     monkeypatch.setattr(tag_command, "tag_text", lambda tagger, lines: lines)
