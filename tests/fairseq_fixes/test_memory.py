@@ -15,7 +15,7 @@ from fairseq_maelm.fairseq_fixes import memory
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 
-# Pages that the system had to clear, in ten rounds of taking and freeing 64 MB after four others, in which the heap grows.
+# Pages that the system had to clear, in ten rounds of taking and freeing 64 MB after four others that grow the heap.
 SCRIPT = """
 import resource, sys
 import torch
