@@ -3,7 +3,16 @@
 import torch
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.layers import attend, unpack
+from fairseq_maelm.modules.attention.choice import BACKENDS
+from fairseq_maelm.modules.attention.packing import unpack
+
+
+def attend(query, key, value, bias, dropout, path="auto"):
+    return BACKENDS[path].attend(query, key, value, bias, dropout)
+
+
+def attend_packed(packed, bias, dropout, path="auto"):
+    return BACKENDS[path].attend_packed(packed, bias, dropout)
 
 
 class Problem:

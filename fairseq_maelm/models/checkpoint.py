@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fairseq_maelm.models.decoder import DECODER_IDENTITY_FIELDS
 from fairseq_maelm.models.encoder import identity_settings
-from fairseq_maelm.modules.transformer import DECODER_ATTENTION
+from fairseq_maelm.modules.cross_attention_layer import DECODER_ATTENTION
 
 logger = logging.getLogger(__name__)
 

@@ -3,14 +3,16 @@
 import logging
 from typing import Any
 
+import torch
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.masked_lm import MaskedLMTask
 from omegaconf.errors import OmegaConfBaseException
 
-from fairseq_maelm.modules.attention.choice import check_path
+from fairseq_maelm.modules.attention import triton
+from fairseq_maelm.modules.attention.choice import ATTENTION_PATHS
 from fairseq_maelm.modules.attention.relative_position import BUCKET_FUNCTIONS, check_buckets
+from fairseq_maelm.modules.cross_attention_layer import DECODER_ATTENTION
 from fairseq_maelm.modules.precision import PRECISIONS
-from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 
 logger = logging.getLogger(__name__)
 
@@ -120,3 +122,20 @@ def _check_decoder(config: Any) -> None:
             f"--share-decoder-positions needs a decoder as wide as the encoder ({config.encoder_embed_dim}), and "
             f"--decoder-embed-dim is {config.decoder_embed_dim}"
         )
+
+
+def check_path(path: str) -> None:
+    """Refuse a path that this machine cannot run.
+
+    Raises:
+        ValueError: says why and what to choose.
+    """
+    if path not in ATTENTION_PATHS:
+        raise ValueError(f"unknown --attention {path}: choose one of {', '.join(ATTENTION_PATHS)}")
+    if path == "triton" and not torch.cuda.is_available():
+        raise ValueError(
+            "--attention triton needs a CUDA GPU and torch finds none here: use --attention auto, or for a checkpoint "
+            "that was trained with it --model-overrides \"{'attention': 'auto'}\""
+        )
+    if path == "triton" and not triton.is_installed():
+        raise ValueError("--attention triton needs the package triton: install it, or use --attention auto")

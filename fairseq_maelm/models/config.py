@@ -9,8 +9,8 @@ from omegaconf import II, OmegaConf, open_dict
 
 from fairseq_maelm.models.sizes import fill_from_size
 from fairseq_maelm.modules.attention.choice import ATTENTION_PATHS
+from fairseq_maelm.modules.cross_attention_layer import DECODER_ATTENTION
 from fairseq_maelm.modules.precision import LAYER_NORM_EPS, PRECISIONS
-from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 
 _OF_SIZE = "default: the architecture's"
 _OF_ENCODER = "default: the encoder's"

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from fairseq_maelm.batch import Layout, padding_mask
 from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
 from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.cross_attention_layer import DECODER_ATTENTION, DecoderLayer
 from fairseq_maelm.modules.queries import Queries
 from fairseq_maelm.modules.reassemble import reassemble
-from fairseq_maelm.modules.transformer import DECODER_ATTENTION, DecoderLayer, LayerShape, TransformerLayer, run_layers
+from fairseq_maelm.modules.transformer import LayerShape, TransformerLayer, run_layers
 
 # What ``MaelmDecoder.identity`` holds: settings that the parameters' shapes do not show.
 DECODER_IDENTITY_FIELDS = ("decoder attention heads", "decoder attention")

@@ -9,9 +9,8 @@ from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.layers import can_leave_padding_out
 from fairseq_maelm.modules.attention.relative_position import BUCKET_FUNCTIONS, RelativePositionBias
-from fairseq_maelm.modules.attention.unpadded import Rows, rows_of
+from fairseq_maelm.modules.attention.unpadded import Rows, can_leave_padding_out, rows_of
 from fairseq_maelm.modules.dropout import dropout
 from fairseq_maelm.modules.precision import LAYER_NORM_EPS
 from fairseq_maelm.modules.queries import Queries, first_queries

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_maelm.modules.attention.layers import compile_around_attention
+from fairseq_maelm.modules.attention.layers import MultiHeadAttention
 
 
 class Layer(nn.Module):
@@ -31,12 +31,17 @@ class Layer(nn.Module):
         call: Callable[..., Any] = self._call_impl
         if self.training and self.compiles and worth_compiling(states):
             if self._compiled_call_impl is None:
-                compile_around_attention()
+                self._leave_attention_out()
                 self.compile()
             call = self._compiled_call_impl or call
         if self.training and self.recomputes and torch.is_grad_enabled():
             return checkpoint(call, states, *others, use_reentrant=False, **options)
         return call(states, *others, **options)
+
+    def _leave_attention_out(self) -> None:
+        for module in self.children():
+            if isinstance(module, MultiHeadAttention):
+                module.leave_graphs()
 
 
 def worth_compiling(states: Tensor) -> bool:

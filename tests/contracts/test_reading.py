@@ -1,6 +1,7 @@
 """What a reader opens first stays short and says what the paper says."""
 
 import ast
+import inspect
 from pathlib import Path
 
 from .sources import PACKAGE, ROOT, parse
@@ -49,3 +50,24 @@ def test_the_plain_model_is_the_announced_start() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "](tests/plain/maelm.py)" in readme
     assert (ROOT / "tests" / "plain" / "maelm.py").exists()
+
+
+def test_plain_attention_is_read_in_little() -> None:
+    """From the layer to the softmax: all that a reader opens on the way."""
+    attention = PACKAGE / "modules" / "attention"
+    way = [attention / f"{name}.py" for name in ("layers", "choice", "packing", "plain", "bias")]
+    files = [PACKAGE / "modules" / "transformer.py", *way]
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 500
+
+
+def test_backends_have_one_signature() -> None:
+    from fairseq_maelm.modules.attention.choice import BACKENDS
+    from fairseq_maelm.modules.attention.plain import attend
+
+    expected = list(inspect.signature(attend).parameters.values())
+    assert [parameter.name for parameter in expected] == ["query", "key", "value", "bias", "dropout"]
+    assert set(BACKENDS) == {"auto", "plain", "sdpa", "cpu", "triton"}
+    for backend in BACKENDS.values():
+        assert list(inspect.signature(backend.attend).parameters.values())[:5] == expected
+    swept = list((PACKAGE / "modules").rglob("*.py"))
+    assert swept and not [path for path in swept if "globals()" in path.read_text(encoding="utf-8")]

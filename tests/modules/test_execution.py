@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.modules import execution
 from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.cross_attention_layer import DecoderLayer
 from fairseq_maelm.modules.execution import Layer, execute, layers_of
-from fairseq_maelm.modules.transformer import DecoderLayer, LayerShape, TransformerLayer
+from fairseq_maelm.modules.transformer import LayerShape, TransformerLayer
 
 DROPOUT = {"dropout": 0.1, "attention_dropout": 0.1}
 

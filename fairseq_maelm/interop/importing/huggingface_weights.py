@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fairseq_maelm.interop.importing.huggingface_config import first_position, model_options
 from fairseq_maelm.interop.importing.source import refuse
-from fairseq_maelm.modules.transformer import DECODER_ATTENTION
+from fairseq_maelm.modules.cross_attention_layer import DECODER_ATTENTION
 
 logger = logging.getLogger(__name__)
 

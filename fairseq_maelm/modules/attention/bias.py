@@ -4,13 +4,13 @@ A step makes one ``AttentionBias`` and all layers of a stack read it. It holds w
 way of computing attention that needs the dense tensor asks for it, and gets the same one in every layer.
 """
 
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from fairseq_maelm.batch import padding_mask
+from fairseq_maelm.modules.attention.bias_gradient import Attach
 from fairseq_maelm.modules.attention.unpadded import Rows
 
 
@@ -25,113 +25,6 @@ def spread(of_distance: Tensor, index: Tensor) -> Tensor:
         <float>[B, H, S, S]; in memory the heads come first.
     """
     return of_distance.index_select(1, index.view(-1)).view(-1, *index.shape).transpose(0, 1)
-
-
-def sum_over_distances(gradient: Tensor, index: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-    """The adjoint of ``spread``: add up what belongs to the same distance.
-
-    On a CPU the sum is exact to double precision and always the same, bit for bit.
-
-    Args:
-        gradient: <float>[B, H, S, S].
-        index: <int64>[B, S, S] column of each pair, in [0, width).
-        width: 2P - 1.
-        dtype: of the result.
-
-    Returns:
-        <dtype>[H, width].
-    """
-    flat = index.view(-1)
-    if gradient.device.type != "cpu":
-        by_head = gradient.transpose(0, 1).reshape(gradient.shape[1], -1).to(dtype)
-        return by_head.new_zeros(len(by_head), width).index_add_(1, flat, by_head)
-    # torch's index_add_ takes 30 times as long here.
-    heads = [torch.bincount(flat, head.reshape(-1).double(), width) for head in gradient.unbind(1)]
-    return torch.stack(heads).to(dtype)
-
-
-class _Attach(torch.autograd.Function):
-    """Gives a dense bias [B, H, S, S] that was made from ``of_distance`` its way back.
-
-    Nothing is saved the usual way: under activation checkpointing the first layer makes the bias and all use it, and a
-    layer must save as much in its recomputation, when the bias is there already, as it did at first.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, of_distance: Tensor, values: Tensor, index: Tensor) -> Tensor:
-        ctx.index, ctx.width, ctx.dtype = index, of_distance.shape[1], of_distance.dtype
-        return values.view_as(values)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tuple[Tensor, None, None]:
-        # Padding gives sequences biases of their own where they share positions.
-        if len(gradient) > len(ctx.index):
-            gradient = gradient.sum(dim=0, keepdim=True)
-        return sum_over_distances(gradient, ctx.index, ctx.width, ctx.dtype), None, None
-
-
-class GradientSum:
-    """The gradient of a dense bias, summed over all layers in one buffer.
-
-    Args:
-        index: <int64>[B or 1, S, S] as in ``spread``.
-        heads: H.
-        dtype: of the sum.
-    """
-
-    def __init__(self, index: Tensor, heads: int, dtype: torch.dtype) -> None:
-        self.index = index
-        self._shape, self._dtype = (heads, *index.shape), dtype
-        self._buffer: Optional[Tensor] = None
-        self._pass = -1
-
-    def buffer(self) -> Tensor:
-        """<dtype>[B or 1, H, S, S] to add to, in a backward pass; the first layer of each pass finds zeros."""
-        # A pass that asks for other gradients than the table's leaves a sum behind that is not to be counted.
-        current = torch._C._current_graph_task_id()
-        if self._buffer is None or self._pass != current:
-            self._buffer = torch.zeros(self._shape, dtype=self._dtype, device=self.index.device)
-            self._pass = current
-        return self._buffer.transpose(0, 1)
-
-    def take(self, width: int) -> Tensor:
-        """The sum of this backward pass over pairs of equal distance, <dtype>[H, width]; frees the buffer."""
-        total = sum_over_distances(self.buffer(), self.index, width, self._dtype)
-        self._buffer = None
-        return total
-
-
-class _Collect(torch.autograd.Function):
-    """Stands between the table and the layers: its output is empty and carries only the order of the backward pass.
-
-    Every layer takes the output as an argument and adds to the sum in its own backward; torch calls this backward once
-    all of them are through.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, of_distance: Tensor, gradient_sum: GradientSum) -> Tensor:
-        ctx.gradient_sum, ctx.width, ctx.dtype = gradient_sum, of_distance.shape[1], of_distance.dtype
-        return of_distance.new_empty(0)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, unused: Tensor) -> Tuple[Tensor, None]:
-        return ctx.gradient_sum.take(ctx.width).to(ctx.dtype), None
-
-
-class DenseBias(NamedTuple):
-    """A dense bias whose gradient the layers sum by themselves.
-
-    Attributes:
-        values: <float>[B or 1, H or 1, S or 1, S] outside of autograd; None where nothing is added.
-        order: <float>[0] to be an argument of every layer's autograd function, or None: nobody wants a gradient.
-        gradient_sum: takes the gradients of ``values``, or None.
-    """
-
-    values: Optional[Tensor] = None
-    order: Optional[Tensor] = None
-    gradient_sum: Optional[GradientSum] = None
 
 
 class AttentionBias:
@@ -149,6 +42,9 @@ class AttentionBias:
         causal: whether each query reads only the keys up to its own column.
         query_positions: <int64>[B, Q] positions of the queries, where they are not those of the keys.
         rows: where sequences stand that are given without padding; nothing is hidden then.
+
+    Attributes:
+        kept: what a backend makes of the bias in one layer and needs in all.
     """
 
     def __init__(
@@ -171,7 +67,7 @@ class AttentionBias:
         self.query_positions = query_positions
         self.rows = rows
         self._dense: Dict[Tuple[torch.dtype, bool], Optional[Tensor]] = {}
-        self._collecting: Dict[torch.dtype, DenseBias] = {}
+        self.kept: Dict[Any, Any] = {}
         self._blind: Optional[Tensor] = None
 
     @property
@@ -207,26 +103,14 @@ class AttentionBias:
         """
         kind = (key.dtype, self.needs_gradient)
         if kind not in self._dense:
-            dense = self._values(key)
+            dense = self.values(key)
             if self.needs_gradient:
-                dense = _Attach.apply(self.of_distance, dense, self._index())
+                dense = Attach.apply(self.of_distance, dense, self.index())
             self._dense[kind] = dense
         return self._dense[kind]
 
-    def collecting(self, key: Tensor) -> DenseBias:
-        """The dense bias for layers that sum its gradient by themselves; ``key`` as in ``dense``."""
-        if not self.needs_gradient or self.of_distance is None:
-            return DenseBias(self.dense(key))
-        dtype = key.dtype
-        if dtype not in self._collecting:
-            # Half precision could not hold a sum over layers, sequences and pairs.
-            sum_dtype = torch.promote_types(self.of_distance.dtype, torch.float32)
-            gradient_sum = GradientSum(self._index(), len(self.of_distance), sum_dtype)
-            order = _Collect.apply(self.of_distance, gradient_sum)
-            self._collecting[dtype] = DenseBias(self._values(key), order, gradient_sum)
-        return self._collecting[dtype]
-
-    def _index(self) -> Tensor:
+    def index(self) -> Tensor:
+        """<int64>[B, Q, S] column of each pair in ``of_distance``."""
         assert self.of_distance is not None and self.positions is not None
         largest_distance = self.of_distance.shape[1] // 2
         queries = self.positions if self.query_positions is None else self.query_positions
@@ -239,9 +123,9 @@ class AttentionBias:
         return padding if self.hidden is None else padding | self.hidden
 
     @torch.no_grad()
-    def _values(self, key: Tensor) -> Optional[Tensor]:
-        """The numbers of ``dense``."""
-        relative = None if self.of_distance is None else spread(self.of_distance.to(key.dtype), self._index())
+    def values(self, key: Tensor) -> Optional[Tensor]:
+        """The numbers of ``dense``, outside of autograd and made anew."""
+        relative = None if self.of_distance is None else spread(self.of_distance.to(key.dtype), self.index())
         length = key.shape[-2]
         keys = self._hidden_keys(length)
         hidden = None if keys is None else (keys & ~keys.all(dim=1, keepdim=True))[:, None, None, :]
@@ -255,3 +139,9 @@ class AttentionBias:
         if len(relative) < len(hidden):
             return relative.masked_fill(hidden, float("-inf"))
         return relative.masked_fill_(hidden, float("-inf"))
+
+
+def zero_where_blind(output: Tensor, key: Tensor, bias: Optional[AttentionBias]) -> Tensor:
+    """Results <float>[B, H, Q, d_h] with zeros for sequences whose keys are all hidden."""
+    blind = None if bias is None else bias.blind(key.shape[-2])
+    return output if blind is None else output.masked_fill(blind, 0.0)

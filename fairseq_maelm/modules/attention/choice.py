@@ -1,140 +1,68 @@
-"""The ways of computing attention, and the choice between them. All mean the same as ``attend_plainly``."""
+"""The backends of attention, and the choice between them. All mean the same as ``plain.attend``."""
 
-import importlib
-import importlib.util
-from types import ModuleType
-from typing import Any, Callable, Dict, Optional, Tuple
+from functools import cache, partial
+from typing import Callable, Dict, NamedTuple, Optional
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_maelm.modules.attention import cpu, plain, sdpa, triton
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.cpu import attend_on_cpu
+from fairseq_maelm.modules.attention.packing import Attend, attend_parts
 
 
-def attend_plainly(query: Tensor, key: Tensor, value: Tensor, bias: Optional[AttentionBias], dropout: float) -> Tensor:
-    """Attention written out, the reference. Arguments and result as in ``layers.attend`` beside it."""
-    logits = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
-    added = None if bias is None else bias.dense(key)
-    if added is not None:
-        logits = logits + added
-    return F.dropout(logits.softmax(dim=-1), dropout) @ value
+class Backend(NamedTuple):
+    """A way of computing attention, in the two forms in which layers ask for it.
+
+    Attributes:
+        attend: query, key, value, bias and dropout to the result, as ``plain.attend``.
+        attend_packed: the same for one tensor of queries, keys and values, as ``packing.attend_parts``.
+    """
+
+    attend: Attend
+    attend_packed: Callable[[Tensor, Optional[AttentionBias], float], Tensor]
 
 
-def attend_by_torch(query: Tensor, key: Tensor, value: Tensor, bias: Optional[AttentionBias], dropout: float) -> Tensor:
-    """torch's own attention with a dense bias. Arguments and result as in ``attend_plainly``."""
-    added = None if bias is None else bias.dense(key)
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=added, dropout_p=dropout)
+def _of_parts(attend: Attend) -> Backend:
+    return Backend(attend, partial(attend_parts, attend))
 
 
-def attend_by_triton(
+def _attend_anywhere(
     query: Tensor, key: Tensor, value: Tensor, bias: Optional[AttentionBias], dropout: float
 ) -> Tensor:
-    """The CUDA kernels, which look the bias up by themselves. Arguments and result as in ``attend_plainly``."""
-    return triton_kernels().relative_attention(query, key, value, *kernel_arguments(query, bias, dropout))
+    """What is fastest where the tensors are, as ``plain.attend``."""
+    if query.device.type == "cuda":
+        return triton.attend(query, key, value, bias, dropout, asked_for=False)
+    # torch's fused CPU attention has neither dropout nor a gradient of the bias.
+    needs_ours = query.device.type == "cpu" and (dropout > 0.0 or (bias is not None and bias.needs_gradient))
+    return (cpu if needs_ours else sdpa).attend(query, key, value, bias, dropout)
 
 
-def kernel_arguments(
-    query: Tensor, bias: Optional[AttentionBias], dropout: float
-) -> Tuple[Tensor, Tensor, Optional[Tensor], float, Optional[Tensor]]:
-    """What the kernels take besides queries, keys and values: bias, positions, lengths, dropout and its seed."""
-    assert bias is not None and bias.of_distance is not None and bias.positions is not None
-    # Drawn on the device: nobody waits for it.
-    seed = torch.randint(2**62, (1,), device=query.device) if dropout else None
-    return bias.of_distance.float(), bias.positions, bias.lengths, dropout, seed
+def _attend_packed_anywhere(packed: Tensor, bias: Optional[AttentionBias], dropout: float) -> Tensor:
+    """What is fastest where the tensor is, as ``packing.attend_parts``."""
+    if packed.device.type == "cuda":
+        return triton.attend_packed(packed, bias, dropout, asked_for=False)
+    return attend_parts(_attend_anywhere, packed, bias, dropout)
 
 
-Path = Callable[[Tensor, Tensor, Tensor, Optional[AttentionBias], float], Tensor]
-
-PATHS: Dict[str, Path] = {
-    "plain": attend_plainly,
-    "sdpa": attend_by_torch,
-    "cpu": attend_on_cpu,
-    "triton": attend_by_triton,
+# By the values of --attention. A layer takes its own when it is made.
+BACKENDS: Dict[str, Backend] = {
+    "auto": Backend(_attend_anywhere, _attend_packed_anywhere),
+    "plain": _of_parts(plain.attend),
+    "sdpa": _of_parts(sdpa.attend),
+    "cpu": _of_parts(cpu.attend),
+    "triton": Backend(triton.attend, triton.attend_packed),
 }
-ATTENTION_PATHS = ("auto", *PATHS)
+ATTENTION_PATHS = tuple(BACKENDS)
 # Where these can run depends on the machine: a choice of the run, that a checkpoint need not keep.
 PATHS_OF_A_MACHINE = ("cpu", "triton")
 
 
-def _find_kernels() -> Optional[ModuleType]:
-    if importlib.util.find_spec("triton") is None:
-        return None
-    try:
-        return importlib.import_module("fairseq_maelm.modules.attention.triton.operator")
-    except ImportError:
-        return None
+@cache
+def outside_of_graphs(backend: Backend) -> Backend:
+    """The same, not traced by torch.compile; one for all layers, so that these share their compiled code.
 
-
-# Found once: every layer of every step asks for it.
-_KERNELS = _find_kernels()
-
-
-def triton_kernels() -> Any:
-    """The module of CUDA kernels, or None where triton is not installed."""
-    return _KERNELS
-
-
-def kernels_refuse(dtype: torch.dtype, device: torch.device, width: int) -> Optional[str]:
-    """Why the kernels cannot compute attention with heads of a width, or None when they can."""
-    if triton_kernels() is None:
-        return "the package triton is not installed"
-    return triton_kernels().unavailable_because(torch.empty(0, 1, 1, width, dtype=dtype, device=device))
-
-
-def check_path(path: str) -> None:
-    """Refuse a path that this machine cannot run.
-
-    Raises:
-        ValueError: says why and what to choose.
+    Asked for when something is to be compiled and not by a decorator, which would import torch's compiler: that takes
+    seconds, for every command.
     """
-    if path not in ATTENTION_PATHS:
-        raise ValueError(f"unknown --attention {path}: choose one of {', '.join(ATTENTION_PATHS)}")
-    if path == "triton" and not torch.cuda.is_available():
-        raise ValueError(
-            "--attention triton needs a CUDA GPU and torch finds none here: use --attention auto, or for a checkpoint "
-            "that was trained with it --model-overrides \"{'attention': 'auto'}\""
-        )
-    if path == "triton" and triton_kernels() is None:
-        raise ValueError("--attention triton needs the package triton: install it, or use --attention auto")
-
-
-def choose_path(query: Tensor, bias: Optional[AttentionBias], dropout: float, path: str = "auto") -> str:
-    """Choose how attention is computed.
-
-    Args:
-        query: <float>[B, H, Q, d_h].
-        bias: what is added to the logits, or None.
-        dropout: of the attention weights.
-        path: one of ``ATTENTION_PATHS``. "triton" holds where its kernels are at home: with a bias of distances and
-            nothing hidden but padding; elsewhere torch's attention stands in.
-
-    Returns:
-        a key of ``PATHS``.
-
-    Raises:
-        ValueError: if the path is forced and cannot run on these tensors.
-    """
-    on_cpu = query.device.type == "cpu"
-    if path == "cpu" and not on_cpu:
-        raise ValueError(f"--attention cpu cannot run on {query.device.type}: use --attention auto, or add --cpu")
-    if path == "triton" or (path == "auto" and query.device.type == "cuda"):
-        return _triton_or_torch(query, bias, path == "triton")
-    if path != "auto":
-        return path
-    # torch's fused CPU attention has neither dropout nor a gradient of the bias.
-    return "cpu" if on_cpu and (dropout > 0.0 or (bias is not None and bias.needs_gradient)) else "sdpa"
-
-
-def _triton_or_torch(query: Tensor, bias: Optional[AttentionBias], forced: bool) -> str:
-    if bias is None or bias.of_distance is None or bias.query_positions is not None:
-        return "sdpa"
-    if bias.hidden is not None or bias.causal:
-        return "sdpa"
-    reason = kernels_refuse(query.dtype, query.device, query.shape[-1])
-    if reason is None:
-        return "triton"
-    if forced:
-        raise ValueError(f"--attention triton cannot run: {reason}. Use --attention auto")
-    return "sdpa"
+    return Backend(*map(torch.compiler.disable, backend))

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_maelm.modules.attention.bias import AttentionBias, DenseBias
+from fairseq_maelm.modules.attention.bias import AttentionBias, zero_where_blind
+from fairseq_maelm.modules.attention.bias_gradient import Collect, DenseBias, GradientSum
 from fairseq_maelm.modules.dropout import DropoutGrid, draw_decisions, dropout_grid
 
 # Short sequences are computed together up to so many attention weights. One by one they cost more in calls than in
@@ -21,13 +22,31 @@ from fairseq_maelm.modules.dropout import DropoutGrid, draw_decisions, dropout_g
 _WEIGHTS_TOGETHER = 32_768
 
 
-def attend_on_cpu(query: Tensor, key: Tensor, value: Tensor, bias: Optional[AttentionBias], dropout: float) -> Tensor:
-    """Attention as ``fairseq_maelm.modules.attention.layers.attend`` describes it, for CPU tensors of one type.
+def attend(query: Tensor, key: Tensor, value: Tensor, bias: Optional[AttentionBias], dropout: float) -> Tensor:
+    """Attention as ``plain.attend`` describes it, for CPU tensors of one type.
 
     With dropout 0.1 a weight is dropped with probability 26 / 256; see ``fairseq_maelm.modules.dropout``.
+
+    Raises:
+        ValueError: on another device.
     """
-    added = DenseBias() if bias is None else bias.collecting(key)
-    return _Attention.apply(query, key, value, added.order, added, dropout)
+    if query.device.type != "cpu":
+        raise ValueError(f"--attention cpu cannot run on {query.device.type}: use --attention auto, or add --cpu")
+    added = DenseBias() if bias is None else collecting(bias, key)
+    return zero_where_blind(_Attention.apply(query, key, value, added.order, added, dropout), key, bias)
+
+
+def collecting(bias: AttentionBias, key: Tensor) -> DenseBias:
+    """The dense bias for layers that sum its gradient by themselves; ``key`` as in ``AttentionBias.dense``."""
+    if not bias.needs_gradient or bias.of_distance is None:
+        return DenseBias(bias.dense(key))
+    if key.dtype not in bias.kept:
+        # Half precision could not hold a sum over layers, sequences and pairs.
+        sum_dtype = torch.promote_types(bias.of_distance.dtype, torch.float32)
+        gradient_sum = GradientSum(bias.index(), len(bias.of_distance), sum_dtype)
+        order = Collect.apply(bias.of_distance, gradient_sum)
+        bias.kept[key.dtype] = DenseBias(bias.values(key), order, gradient_sum)
+    return bias.kept[key.dtype]
 
 
 def sequences_together(weights: int) -> int:
@@ -163,7 +182,7 @@ def _gradient_buffers(query: Tensor, key: Tensor, value: Tensor) -> List[Tensor]
 
 
 class _Attention(torch.autograd.Function):
-    """Arguments as in ``attend_on_cpu``, the bias made dense and its ``order`` given once more for autograd to see."""
+    """Arguments as in ``attend``, the bias made dense and its ``order`` given once more for autograd to see."""
 
     @staticmethod
     def forward(

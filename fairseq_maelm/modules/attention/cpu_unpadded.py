@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_maelm.modules.attention.bias import AttentionBias, DenseBias
-from fairseq_maelm.modules.attention.cpu import SequenceGroup, WeightBuffers, sequences_together
+from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.bias_gradient import DenseBias
+from fairseq_maelm.modules.attention.cpu import SequenceGroup, WeightBuffers, collecting, sequences_together
 from fairseq_maelm.modules.dropout import DropoutGrid, draw_decisions, dropout_grid
 
 
@@ -135,7 +136,7 @@ class _Parts:
 
 
 def attend_in_rows(query: Optional[Tensor], packed: Tensor, bias: AttentionBias, dropout: float) -> Tensor:
-    """Attention as ``fairseq_maelm.modules.attention.layers.attend`` describes it, each sequence for itself.
+    """Attention as ``plain.attend`` describes it, each sequence for itself.
 
     Args:
         query: <float>[B, H, d_h] one query of each sequence; None if every token has one.
@@ -147,7 +148,7 @@ def attend_in_rows(query: Optional[Tensor], packed: Tensor, bias: AttentionBias,
         <float>[N or B, H, d_h].
     """
     assert bias.rows is not None
-    added = bias.collecting(packed)
+    added = collecting(bias, packed)
     return _AttentionInRows.apply(query, packed, added.order, added, bias.rows.lengths, dropout)
 
 

@@ -44,6 +44,11 @@ class Rows(NamedTuple):
         return lengths.cumsum(0) - lengths
 
 
+def can_leave_padding_out(path: str) -> bool:
+    """Whether attention may be computed in rows on a CPU: a path that is asked for by name is kept."""
+    return path in ("auto", "cpu")
+
+
 def rows_of(padding: Tensor) -> Optional[Rows]:
     """The rows of right-padded sequences, or None where it is better to compute on padding as well.
 

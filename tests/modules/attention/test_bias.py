@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from fairseq_maelm.modules.attention.bias import AttentionBias, spread, sum_over_distances
+from fairseq_maelm.modules.attention.bias import AttentionBias, spread
+from fairseq_maelm.modules.attention.bias_gradient import sum_over_distances
+from fairseq_maelm.modules.attention.cpu import collecting
 
 
 def test_spread_and_its_adjoint_by_hand():
@@ -50,7 +52,7 @@ def test_dense_adds_distances_and_hides_keys():
     assert bias.blind(2).flatten().tolist() == [False, False, True]
     assert bias.dense(key) is dense
     assert bias.dense(key.bfloat16()).dtype == torch.bfloat16
-    values = bias.collecting(key.requires_grad_()).values
+    values = collecting(bias, key.requires_grad_()).values
     assert torch.equal(values, dense)
 
 
@@ -59,7 +61,7 @@ def test_nothing_to_add():
     assert AttentionBias().dense(key) is None
     assert AttentionBias().blind(2) is None
     assert AttentionBias(lengths=torch.tensor([2, 1])).blind(2) is None
-    assert AttentionBias().collecting(key).values is None
+    assert collecting(AttentionBias(), key).values is None
 
 
 def test_lengths_hidden_and_causal_join():

@@ -4,19 +4,52 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from attention_problem import Problem
+from attention_problem import Problem, attend, attend_packed
 
-from fairseq_maelm.modules.attention import choice as attention_paths
+from fairseq_maelm.models.checks import check_path
+from fairseq_maelm.modules.attention import cpu, plain, sdpa, triton
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.choice import PATHS, check_path, choose_path
-from fairseq_maelm.modules.attention.layers import attend, attend_packed
+from fairseq_maelm.modules.attention.choice import BACKENDS
 
 
 def relative_bias(requires_grad=True, **others):
     return AttentionBias(torch.zeros(2, 15, requires_grad=requires_grad), torch.arange(4)[None], **others)
 
 
-def test_choice_on_a_cpu():
+class Computed(Exception):
+    """Raised by what a choice ended at."""
+
+
+@pytest.fixture
+def choose_path(monkeypatch):
+    """Says which way of computing a backend takes for a query."""
+
+    def stop_at(name):
+        def attend(*arguments):
+            raise Computed(name)
+
+        return attend
+
+    def choose(query, bias, dropout, path="auto"):
+        with monkeypatch.context() as patched:
+            for name, module in (("cpu", cpu), ("plain", plain), ("sdpa", sdpa)):
+                if path != name:
+                    patched.setattr(module, "attend", stop_at(name))
+            kernels = SimpleNamespace(relative_attention=stop_at("triton"))
+            patched.setattr(triton, "_KERNELS", kernels)
+            patched.setattr(triton, "_arguments", lambda *of_query: ())
+            if path in ("cpu", "plain", "sdpa"):
+                kind = {"cpu": cpu, "plain": plain, "sdpa": sdpa}[path]
+                assert BACKENDS[path].attend is kind.attend
+                return path if query.device.type == "cpu" or path != "cpu" else kind.attend(query, None, None, bias, 0)
+            with pytest.raises(Computed) as stopped:
+                BACKENDS[path].attend(query, None, None, bias, dropout)
+        return str(stopped.value)
+
+    return choose
+
+
+def test_choice_on_a_cpu(choose_path):
     query = torch.zeros(2, 2, 4, 8)
     assert choose_path(query, None, 0.0) == "sdpa"
     assert choose_path(query, None, 0.1) == "cpu"
@@ -37,7 +70,7 @@ def stand_in(refusal=None):
         assert (seed is None) == (dropout == 0) and (seed is None or (seed.dtype, seed.shape) == (torch.int64, (1,)))
         calls.append((dropout, seed))
         bias = AttentionBias(of_distance, positions, lengths)
-        return PATHS["plain"](query, key, value, bias, 0.0)
+        return BACKENDS["plain"].attend(query, key, value, bias, 0.0)
 
     def relative_attention_packed(packed, *others):
         return relative_attention(*packed.permute(2, 0, 3, 1, 4), *others).transpose(1, 2)
@@ -50,9 +83,9 @@ def stand_in(refusal=None):
     )
 
 
-def test_choice_on_a_gpu(monkeypatch):
+def test_choice_on_a_gpu(monkeypatch, choose_path):
     query = SimpleNamespace(device=torch.device("cuda"), dtype=torch.float32, shape=(2, 2, 4, 8))
-    monkeypatch.setattr(attention_paths, "kernels_refuse", lambda *of_query: None)
+    monkeypatch.setattr(triton, "refusal", lambda *of_query: None)
     for path in ("auto", "triton"):
         assert choose_path(query, relative_bias(), 0.1, path) == "triton"
         assert choose_path(query, relative_bias(lengths=torch.ones(2)), 0.1, path) == "triton"
@@ -64,7 +97,7 @@ def test_choice_on_a_gpu(monkeypatch):
         assert choose_path(query, relative_bias(), 0.1, path) == path
     with pytest.raises(ValueError, match="--attention cpu cannot run on cuda"):
         choose_path(query, relative_bias(), 0.1, "cpu")
-    monkeypatch.setattr(attention_paths, "kernels_refuse", lambda *of_query: "too old")
+    monkeypatch.setattr(triton, "refusal", lambda *of_query: "too old")
     assert choose_path(query, relative_bias(), 0.1) == "sdpa"
     with pytest.raises(ValueError, match="--attention triton cannot run: too old. Use --attention auto"):
         choose_path(query, relative_bias(), 0.1, "triton")
@@ -72,7 +105,7 @@ def test_choice_on_a_gpu(monkeypatch):
 
 def test_kernels_get_what_they_are_promised(monkeypatch):
     kernels = stand_in()
-    monkeypatch.setattr(attention_paths, "_KERNELS", kernels)
+    monkeypatch.setattr(triton, "_KERNELS", kernels)
     problem = Problem(2, 2, 9, 4, 12, shared=False, padded=False, dtype=torch.float32)
     plain = problem.results("plain")
 
@@ -90,7 +123,7 @@ def test_kernels_get_what_they_are_promised(monkeypatch):
 
 @pytest.mark.parametrize(("kernels", "reason"), [(None, "not installed"), (stand_in("no GPU"), "no GPU")])
 def test_kernels_that_are_missing_are_named(monkeypatch, kernels, reason):
-    monkeypatch.setattr(attention_paths, "_KERNELS", kernels)
+    monkeypatch.setattr(triton, "_KERNELS", kernels)
     problem = Problem(2, 2, 9, 4, 12, shared=False, padded=False)
     with pytest.raises(ValueError, match=reason):
         problem.outputs("triton")
@@ -103,7 +136,7 @@ def test_impossible_paths(monkeypatch):
     with pytest.raises(ValueError, match="needs a CUDA GPU"):
         check_path("triton")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(attention_paths, "_KERNELS", None)
+    monkeypatch.setattr(triton, "_KERNELS", None)
     with pytest.raises(ValueError, match="needs the package triton"):
         check_path("triton")
     for path in ("auto", "plain", "sdpa", "cpu"):

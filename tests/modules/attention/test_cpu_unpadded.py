@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from attention_problem import Problem
+from attention_problem import Problem, attend
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -10,7 +10,6 @@ from torch import Tensor
 from fairseq_maelm.modules.attention import cpu as attention_cpu
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.cpu_unpadded import _members_of_batch, attend_in_rows
-from fairseq_maelm.modules.attention.layers import attend
 from fairseq_maelm.modules.attention.unpadded import Rows
 
 HEADS, WIDTH, SPAN = 2, 4, 40

@@ -2,14 +2,16 @@
 
 import pytest
 import torch
-from attention_problem import Problem
+from attention_problem import Problem, attend
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.layers import CrossAttention, SelfAttention, attend, unpack
+from fairseq_maelm.modules.attention.cross import CrossAttention
+from fairseq_maelm.modules.attention.layers import SelfAttention
+from fairseq_maelm.modules.attention.packing import unpack
 
 HERE = ("sdpa", "cpu", "auto")
 

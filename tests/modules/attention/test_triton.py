@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.choice import PATHS
+from fairseq_maelm.modules.attention.choice import BACKENDS
 from fairseq_maelm.modules.attention.triton import operator as attention_triton
 from fairseq_maelm.modules.attention.triton.operator import relative_attention, relative_attention_packed
 
@@ -185,14 +185,14 @@ def test_the_door_to_attention_reaches_the_kernels():
         table = torch.randn(2, 39, device=DEVICE, requires_grad=True)
         positions = torch.stack([torch.randperm(20)[:7].sort().values for _ in range(2)])
         bias = AttentionBias(table, positions.to(DEVICE), lengths.to(DEVICE))
-        output = PATHS[path](query, key, value, bias, 0.0)
+        output = BACKENDS[path].attend(query, key, value, bias, 0.0)
         inside = (torch.arange(7) < lengths[:, None])[:, None, :, None].to(DEVICE)
         (output * inside).sin().sum().backward()
         results.append([(output * inside).detach(), query.grad, key.grad, value.grad, table.grad])
     for result, plain in zip(*results):
         torch.testing.assert_close(result, plain, rtol=1e-5, atol=1e-5)
     query = torch.randn(2, 2, 7, 16, device=DEVICE)
-    outputs = [PATHS["triton"](query, query, query, bias, 0.3) for _ in range(2)]
+    outputs = [BACKENDS["triton"].attend(query, query, query, bias, 0.3) for _ in range(2)]
     assert not torch.equal(*outputs)
 
 
