@@ -122,6 +122,11 @@ class MaelmDecoder(nn.Module):
         self.register_buffer("identity", torch.tensor(identity, dtype=torch.int64))
 
     @property
+    def reads_encoder(self) -> bool:
+        """Whether it attends to the encoder's output."""
+        return self.attention != "self"
+
+    @property
     def autoregressive(self) -> bool:
         """Whether each token is predicted from those before it; the input is then the sequence, shifted right."""
         return self.attention == "causal_cross"
@@ -164,7 +169,7 @@ class MaelmDecoder(nn.Module):
             <float>[B, T, width of the decoder], or [M, width of the decoder] of what is wanted.
         """
         states = self._embed(full, encoder)
-        if self.attention == "self":
+        if not self.reads_encoder:
             bias = AttentionBias(hidden=full_padding(encoded, encoder, layout))
             return run_layers(self.layers, states, bias, wanted, bias)[-1]
         memory = encoder_memory(encoded, encoder, layout)
