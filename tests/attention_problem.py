@@ -4,7 +4,7 @@ import torch
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.choice import BACKENDS
-from fairseq_maelm.modules.attention.packing import unpack
+from fairseq_maelm.modules.attention.qkv import unpack
 
 
 def attend(query, key, value, bias, dropout, path="auto"):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fairseq_maelm.modules.attention import cpu, plain, sdpa, triton
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.packing import Attend, attend_parts
+from fairseq_maelm.modules.attention.qkv import Attend, attend_parts
 
 
 class Backend(NamedTuple):
@@ -16,7 +16,7 @@ class Backend(NamedTuple):
 
     Attributes:
         attend: query, key, value, bias and dropout to the result, as ``plain.attend``.
-        attend_packed: the same for one tensor of queries, keys and values, as ``packing.attend_parts``.
+        attend_packed: the same for one tensor of queries, keys and values, as ``qkv.attend_parts``.
     """
 
     attend: Attend
@@ -39,7 +39,7 @@ def _attend_anywhere(
 
 
 def _attend_packed_anywhere(packed: Tensor, bias: Optional[AttentionBias], dropout: float) -> Tensor:
-    """What is fastest where the tensor is, as ``packing.attend_parts``."""
+    """What is fastest where the tensor is, as ``qkv.attend_parts``."""
     if packed.device.type == "cuda":
         return triton.attend_packed(packed, bias, dropout, asked_for=False)
     return attend_parts(_attend_anywhere, packed, bias, dropout)

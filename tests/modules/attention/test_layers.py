@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.cross import CrossAttention
 from fairseq_maelm.modules.attention.layers import SelfAttention
-from fairseq_maelm.modules.attention.packing import unpack
+from fairseq_maelm.modules.attention.qkv import unpack
 
 HERE = ("sdpa", "cpu", "auto")
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairseq_maelm.modules.attention import sdpa
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.packing import attend_parts
+from fairseq_maelm.modules.attention.qkv import attend_parts
 
 
 def _find_kernels() -> Optional[ModuleType]:
