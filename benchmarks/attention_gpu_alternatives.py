@@ -43,7 +43,7 @@ def key_value_gradient_with_atomics(
     for begin in range(0, end, COLUMNS):
         columns = begin + tl.arange(0, COLUMNS)
         inside = columns < tokens
-        query_rows = load_rows(query + start, columns, stride_row, inside, HEAD_DIM, BLOCK_D)
+        wanted_rows = load_rows(query + start, columns, stride_row, inside, HEAD_DIM, BLOCK_D)
         gradient_rows = load_rows(output_gradient, columns, heads * HEAD_DIM, inside, HEAD_DIM, BLOCK_D)
         column_positions = tl.load(positions + columns, mask=inside, other=0).to(tl.int32)
         distances = row_positions[:, None] - column_positions[None, :]
@@ -52,13 +52,13 @@ def key_value_gradient_with_atomics(
         column_deltas = tl.load(deltas + by_row + columns, mask=inside, other=0.0)
         column_words = load_words(words + 2 * by_row, columns, inside, THRESHOLD)
         weights, logit_gradient = weights_and_gradient(
-            key_rows, query_rows, value_rows, gradient_rows, bias, column_log_sums[None, :], column_deltas[None, :],
+            key_rows, wanted_rows, value_rows, gradient_rows, bias, column_log_sums[None, :], column_deltas[None, :],
             row_words[:, None] ^ column_words[None, :], scale, THRESHOLD, PRECISION,
         )  # fmt: skip
         places = pairs + row_positions[:, None] * max_positions + column_positions[None, :]
         tl.atomic_add(places, logit_gradient, mask=valid[:, None] & inside[None, :], sem="relaxed")
         value_gradient = tl.dot(weights.to(key_rows.dtype), gradient_rows, value_gradient, input_precision=PRECISION)
-        key_gradient = tl.dot(logit_gradient.to(key_rows.dtype), query_rows, key_gradient, input_precision=PRECISION)
+        key_gradient = tl.dot(logit_gradient.to(key_rows.dtype), wanted_rows, key_gradient, input_precision=PRECISION)
     gradients += ((batch * length * 3 + 1) * heads + head) * HEAD_DIM
     store_rows(gradients, rows, 3 * heads * HEAD_DIM, length, key_gradient * plain_scale, HEAD_DIM, BLOCK_D)
     store_rows(gradients + heads * HEAD_DIM, rows, 3 * heads * HEAD_DIM, length, value_gradient, HEAD_DIM, BLOCK_D)

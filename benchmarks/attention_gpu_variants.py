@@ -1,4 +1,4 @@
-"""The ways of attention that attention_gpu.py compares, each from packed queries, keys and values to joined heads."""
+"""The ways of attention that attention_gpu.py compares, each from joint queries, keys and values to joined heads."""
 
 import copy
 from collections.abc import Callable
@@ -25,7 +25,7 @@ for limit in ("recompile_limit", "cache_size_limit"):
 
 
 def plain_bias(table: Tensor, positions: Tensor) -> Tensor:
-    """<float>[H, 2 P - 1] and <int64>[B, S] to <float>[B, H, S, S], as the package's plain path does it."""
+    """<float>[H, 2 P - 1] and <int64>[B, S] to <float>[B, H, S, S], as the package's plain backend does it."""
     batch, length = positions.shape
     distances = positions[:, None, :] - positions[:, :, None] + table.shape[1] // 2
     return table.index_select(1, distances.view(-1)).view(-1, batch, length, length).transpose(0, 1)
@@ -68,9 +68,9 @@ class Problem:
 
 
 class Way:
-    """One way of attention: ``attend`` is differentiable in ``leaves``, packed queries, keys and values first.
+    """One way of attention: ``attend`` is differentiable in ``leaves``, joint queries, keys and values first.
 
-    All pay for bringing the gradients into the packed tensor, because the layer needs them there.
+    All pay for bringing the gradients into the joint tensor, because the layer needs them there.
     """
 
     biased = True
@@ -105,7 +105,7 @@ class Way:
         return [output.detach(), *torch.autograd.grad(output, self.leaves, self.problem.gradient)]
 
     def results(self) -> list[Tensor]:
-        """Output, gradient of packed queries, keys and values, and where there is a bias that of the table."""
+        """Output, gradient of joint queries, keys and values, and where there is a bias that of the table."""
         return self.both()
 
 
@@ -196,7 +196,7 @@ class Ours(Way):
 
     def attend(self) -> Tensor:
         problem = self.problem
-        return attention_triton.relative_attention_packed(
+        return attention_triton.relative_attention_qkv(
             problem.qkv, problem.table, problem.positions, None, self.dropout, problem.seed
         )
 

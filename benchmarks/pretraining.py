@@ -3,7 +3,7 @@
     python benchmarks/pretraining.py --data DATA --output benchmarks/results/pretraining_cpu.json
 
 DATA is a folder of `maelm prepare`. Every contender lives in a process of its own and takes real training steps
-(forward, backward, clipping, optimiser) on the same sequences; they are measured in turn, one at a time, round after
+(forward, backward, clipping, optimizer) on the same sequences; they are measured in turn, one at a time, round after
 round, and compared within rounds. Beside the JSON come a Markdown table and, for sweeps, plots. See
 benchmarks/README.md.
 """

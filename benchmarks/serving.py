@@ -30,7 +30,7 @@ from fairseq_maelm import MaelmModel
 from fairseq_maelm.hf import open_pretrained
 from fairseq_maelm.interop.export.run import ExportSettings, export
 from fairseq_maelm.interop.importing.checkpoint import save, untrained_state
-from fairseq_maelm.interop.onnx.onnx_file import MODEL_FILE, QUANTISED_FILE, OnnxEncoder
+from fairseq_maelm.interop.onnx.onnx_file import MODEL_FILE, QUANTIZED_FILE, OnnxEncoder
 from fairseq_maelm.interop.onnx.run import export_onnx
 from fairseq_maelm.libraries import import_transformers
 from fairseq_maelm.models.config import MaelmModelConfig, complete_config
@@ -90,7 +90,7 @@ def open_contender(name: str, checkpoint: Path, data: Path, folder: Path, thread
     """A function from tokens <int64>[B, S] to last states, under no gradients."""
     torch.set_num_threads(threads)
     if name in ("onnx", "int8"):
-        encoder = OnnxEncoder(folder / "onnx" / {"onnx": MODEL_FILE, "int8": QUANTISED_FILE}[name], threads)
+        encoder = OnnxEncoder(folder / "onnx" / {"onnx": MODEL_FILE, "int8": QUANTIZED_FILE}[name], threads)
         return lambda tokens: encoder(tokens, np.ones_like(tokens))
     if name == "hub":
         interface = MaelmModel.from_pretrained(str(checkpoint.parent), checkpoint.name, str(data.resolve()))

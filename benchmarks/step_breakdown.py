@@ -39,7 +39,7 @@ GROUPS = {
     "GELU": ("gelu",),
     "dropout": ("random", "bernoulli", "dropout", "addcmul", "aten::ge", "aten::lt"),
     "layer norm": ("layer_norm",),
-    "optimiser": ("adam", "Optimizer"),
+    "optimizer": ("adam", "Optimizer"),
     "gradient norm": ("norm", "foreach"),
     "embeddings": ("embedding", "index", "gather", "scatter"),
     "copies": ("copy", "cat", "clone", "contiguous", "stack", "fill", "zero"),

@@ -1,4 +1,4 @@
-"""What precision, optimiser, compilation and recomputing cost and save: time of each stage of an update, and memory.
+"""What precision, optimizer, compilation and recomputing cost and save: time of each stage of an update, and memory.
 
     python benchmarks/training_options.py --settings fp32,adam fp32 bf16 fp32,recompute --output options.json
     python benchmarks/training_options.py --device cuda --encoder-layers 12 --decoder-layers 4 --batch 64 \\
@@ -50,7 +50,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--length", type=int, default=512, help="tokens of a sequence")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--output", type=Path, help="write the figures here, as JSON")
+    parser.add_argument("--output", type=Path, help="write the metrics here, as JSON")
     chosen = parser.parse_args()
     for setting in chosen.settings:
         if unknown := set(setting.split(",")) - set(WORDS):
@@ -80,7 +80,7 @@ def to(value: Any, device: str) -> Any:
 
 
 class Contender:
-    """A model with its optimiser, as a setting says."""
+    """A model with its optimizer, as a setting says."""
 
     def __init__(self, setting: str, options: argparse.Namespace) -> None:
         words = setting.split(",")
@@ -156,7 +156,7 @@ class Contender:
         del result
         return sum(storages.values())
 
-    def figures(self, net_input: dict[str, Any]) -> dict[str, Any]:
+    def metrics(self, net_input: dict[str, Any]) -> dict[str, Any]:
         """Medians without the first update, which warms up."""
         first, rest = self.seconds[0], self.seconds[1:]
         medians = {stage: statistics.median(each[stage] for each in rest) for stage in STAGES}
@@ -171,10 +171,10 @@ class Contender:
         }
 
 
-def compare(figures: list[dict[str, Any]], tokens: int) -> None:
+def compare(metrics: list[dict[str, Any]], tokens: int) -> None:
     """Add what relates the settings to the first one."""
-    base = figures[0]
-    for each in figures:
+    base = metrics[0]
+    for each in metrics:
         saved = base["seconds of an update"] - each["seconds of an update"]
         each["tokens a second"] = tokens / each["seconds of an update"]
         each["times as fast"] = base["seconds of an update"] / each["seconds of an update"]
@@ -193,7 +193,7 @@ def processor() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print a table, and write the figures."""
+    """Measure, print a table, and write the metrics."""
     options = arguments()
     torch.set_num_threads(options.threads)
     machine = processor()
@@ -202,18 +202,18 @@ def main() -> None:
     for _ in range(options.repeats + 1):
         for contender in contenders:
             contender.update(net_input, target)
-    figures = [contender.figures(net_input) for contender in contenders]
-    compare(figures, options.batch * options.length)
+    metrics = [contender.metrics(net_input) for contender in contenders]
+    compare(metrics, options.batch * options.length)
     columns = "  ".join(f"{stage:>14}" for stage in STAGES)
     print(f"{'setting':<24}{columns}{'total s':>10}{'times':>7}{'kept MB':>10}{'peak MB':>10}")
-    for each in figures:
+    for each in metrics:
         stages = "  ".join(f"{each['seconds'][stage]:>14.4f}" for stage in STAGES)
         total, peak = each["seconds of an update"], (each["peak bytes"] or 0) / 1e6
         kept = each["kept bytes"] / 1e6
         print(f"{each['setting']:<24}{stages}{total:>10.4f}{each['times as fast']:>7.2f}{kept:>10.1f}{peak:>10.1f}")
     if options.output:
         settings = {key: value for key, value in vars(options).items() if key != "output"}
-        record = {"machine": machine, "torch": torch.__version__, "options": settings, "figures": figures}
+        record = {"machine": machine, "torch": torch.__version__, "options": settings, "metrics": metrics}
         options.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 

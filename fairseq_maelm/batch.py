@@ -39,10 +39,10 @@ class Layout(_Optional):
     visible_rows: Tensor  # <int64>[N] rows of encoder states that enter the decoder
     visible_slots: Tensor  # <int64>[N] the slot of each; all other slots hold the mask embedding
     masked_slots: Tensor  # <int64>[M] slots to predict, ascending
-    query_rows: (
-        Tensor  # <int64>[M] place of each in a flattened [B, query_length] that holds those of one sequence a row
+    wanted_rows: (
+        Tensor  # <int64>[M] place of each in a flattened [B, wanted_length] that holds those of one sequence a row
     )
-    query_length: int  # the most slots to predict in one sequence
+    wanted_length: int  # the most slots to predict in one sequence
     all_visible: bool  # whether all tokens' states enter the decoder: rows are then slots, and S is T
     encoder_padded: bool  # whether any encoder sequence is shorter than S; known here without asking the device
     decoder_padded: bool  # whether any full sequence is shorter than T

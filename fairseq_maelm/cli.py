@@ -20,7 +20,7 @@ SUB_COMMANDS = {
     "embed": ("fairseq_maelm.finetuning.retrieval.embed_command", "embed texts with the encoder of a checkpoint"),
     "evaluate-retrieval": (
         "fairseq_maelm.finetuning.retrieval.evaluate_command",
-        "measure run files against judgements",
+        "measure run files against judgments",
     ),
     "export": ("fairseq_maelm.interop.export.command", "turn a checkpoint into a folder of Hugging Face transformers"),
     "extend-vocabulary": ("fairseq_maelm.adaptation.command", "add pieces for a domain's words to a checkpoint"),
@@ -30,7 +30,7 @@ SUB_COMMANDS = {
     ),
     "predict-glue": (
         "fairseq_maelm.finetuning.glue.predict_command",
-        "write GLUE submission files and dev figures of a checkpoint",
+        "write GLUE submission files and dev metrics of a checkpoint",
     ),
     "predict-squad": (
         "fairseq_maelm.finetuning.squad.predict_command",
@@ -47,7 +47,7 @@ SUB_COMMANDS = {
     ),
     "prepare-retrieval": (
         "fairseq_maelm.finetuning.retrieval.prepare_command",
-        "binarise a retrieval task in BEIR layout",
+        "binarize a retrieval task in BEIR layout",
     ),
     "prepare-squad": (
         "fairseq_maelm.finetuning.squad.prepare_command",
@@ -55,7 +55,7 @@ SUB_COMMANDS = {
     ),
     "prepare-tagging": (
         "fairseq_maelm.finetuning.tagging.prepare_command",
-        "turn labelled words into a folder for maelm_tagging",
+        "turn labeled words into a folder for maelm_tagging",
     ),
     "prompt": ("fairseq_maelm.finetuning.prompting.command", "classify by the words at a template's mask"),
     "report": (

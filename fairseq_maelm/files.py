@@ -19,7 +19,7 @@ class CorpusError(ValueError):
     """A setting, an input file or an output folder is not as it must be; the message says which and what to do."""
 
 
-def synchronise_folder(folder: Path) -> None:
+def synchronize_folder(folder: Path) -> None:
     """Makes the renames inside ``folder`` survive a power cut, as fsync does for the content of a file."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -41,7 +41,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         stream.flush()
         os.fsync(stream.fileno())
     os.replace(partial, path)
-    synchronise_folder(path.parent)
+    synchronize_folder(path.parent)
 
 
 def remove_partial_files(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""All that this package adds to fairseq, made known to it: tasks, model and sizes, criterions, optimiser, repairs.
+"""All that this package adds to fairseq, made known to it: tasks, model and sizes, criterions, optimizer, repairs.
 
 fairseq imports a --user-dir and then every file of its folders tasks/ and models/. Importing ``fairseq_maelm.tasks``
 calls ``register``; so does whatever opens a checkpoint, whose task may be any of ours. ``import fairseq_maelm`` alone

@@ -1,18 +1,18 @@
-"""Random attention to compute along several paths."""
+"""Random attention to compute by several backends."""
 
 import torch
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.choice import BACKENDS
-from fairseq_maelm.modules.attention.qkv import unpack
+from fairseq_maelm.modules.attention.qkv import split_qkv
 
 
-def attend(query, key, value, bias, dropout, path="auto"):
-    return BACKENDS[path].attend(query, key, value, bias, dropout)
+def attend(query, key, value, bias, dropout, backend="auto"):
+    return BACKENDS[backend].attend(query, key, value, bias, dropout)
 
 
-def attend_packed(packed, bias, dropout, path="auto"):
-    return BACKENDS[path].attend_packed(packed, bias, dropout)
+def attend_qkv(qkv, bias, dropout, backend="auto"):
+    return BACKENDS[backend].attend_qkv(qkv, bias, dropout)
 
 
 class Problem:
@@ -24,7 +24,7 @@ class Problem:
         def draw(*shape):
             return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
-        self.packed = [draw(batch, length, 3, heads, width).requires_grad_() for _ in range(layers)]
+        self.qkv = [draw(batch, length, 3, heads, width).requires_grad_() for _ in range(layers)]
         self.table = draw(heads, 2 * span - 1).requires_grad_()
         self.weights = draw(batch, heads, length, width)
         rows = 1 if shared else batch
@@ -33,14 +33,14 @@ class Problem:
 
     @property
     def leaves(self):
-        return [*self.packed, self.table]
+        return [*self.qkv, self.table]
 
-    def outputs(self, path, dropout=0.0, attention=attend):
+    def outputs(self, backend, dropout=0.0, attention=attend):
         bias = AttentionBias(self.table, self.positions, self.lengths)
-        return [attention(*unpack(packed), bias, dropout, path) for packed in self.packed]
+        return [attention(*split_qkv(qkv), bias, dropout, backend) for qkv in self.qkv]
 
-    def results(self, path, dropout=0.0, attention=attend):
+    def results(self, backend, dropout=0.0, attention=attend):
         """Outputs and the gradients of all leaves."""
-        outputs = self.outputs(path, dropout, attention)
+        outputs = self.outputs(backend, dropout, attention)
         loss = sum(((layer + 1) * output * self.weights).sum() for layer, output in enumerate(outputs))
         return [output.detach() for output in outputs] + list(torch.autograd.grad(loss, self.leaves))

@@ -71,7 +71,7 @@ def test_gpus_are_counted(name: str, gpus: int, message: str | None, monkeypatch
 def test_tag_runs_the_model_where_it_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     moved: list[str] = []
     weights = {f"{predict.HEAD}.out_proj.weight": torch.zeros(2, 3)}
-    task = object.__new__(predict.MaelmTaggingTask)
+    task = object.__new__(predict.TaggingTask)
     task.settings = SimpleNamespace(labels=["A", "B"])
     heads = SimpleNamespace(state_dict=lambda: weights)
     hub = SimpleNamespace(task=task, model=SimpleNamespace(classification_heads=heads), to=moved.append)

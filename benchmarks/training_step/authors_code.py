@@ -9,7 +9,7 @@ place here touches no training step but one line of its log:
   says ``python setup.py build_ext --inplace``;
 * options to configuration: hydra 1.1 and later want the overrides written otherwise, omegaconf 2.1 and later objects
   allowed by a flag;
-* ``scale_grad_norm``, which its trainer calls in every step and only its half-precision optimiser has.
+* ``scale_grad_norm``, which its trainer calls in every step and only its half-precision optimizer has.
 """
 
 import argparse

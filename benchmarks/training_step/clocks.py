@@ -13,7 +13,7 @@ import torch
 _STATUS = Path("/proc/self/status")
 
 
-def synchronise(device: str) -> None:
+def synchronize(device: str) -> None:
     """Wait until the device has done what it was given."""
     if device == "cuda":
         torch.cuda.synchronize()
@@ -24,12 +24,12 @@ class Clock:
 
     def __init__(self, device: str) -> None:
         self._device = device
-        synchronise(device)
+        synchronize(device)
         self._wall, self._processor = time.perf_counter(), time.process_time()
 
     def read(self) -> dict[str, float]:
         """Seconds: "wall", and "processor" of all threads of this process."""
-        synchronise(self._device)
+        synchronize(self._device)
         return {"wall": time.perf_counter() - self._wall, "processor": time.process_time() - self._processor}
 
 
@@ -45,13 +45,13 @@ class Stages:
     def start(self, stage: str) -> None:
         """Start a stage."""
         if self.recording:
-            synchronise(self._device)
+            synchronize(self._device)
             self._running[stage] = time.perf_counter()
 
     def end(self, stage: str) -> None:
         """End a stage."""
         if self.recording and stage in self._running:
-            synchronise(self._device)
+            synchronize(self._device)
             elapsed = time.perf_counter() - self._running.pop(stage)
             self.seconds[stage] = self.seconds.get(stage, 0.0) + elapsed
 

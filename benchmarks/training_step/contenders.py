@@ -13,7 +13,7 @@ class Contender:
         name: as on the command line.
         kind: which session trains it: "ours", "fairseq", "authors" or "huggingface".
         label: in tables and plots.
-        description: what is trained, by which optimiser.
+        description: what is trained, by which optimizer.
         needs: what must be there besides the package, or "".
     """
 
@@ -29,12 +29,12 @@ CONTENDERS = {
     for contender in (
         Contender("maelm", "ours", "MAE-LM, ours", "encoder on visible tokens, shallow decoder; fairseq's Trainer"),
         Contender("mlm", "ours", "MLM, ours", "--masked-input kept --decoder-layers 0; fairseq's Trainer"),
-        Contender("roberta", "fairseq", "RoBERTa, fairseq", "stock model, task masked_lm and optimiser adam"),
+        Contender("roberta", "fairseq", "RoBERTa, fairseq", "stock model, task masked_lm and optimizer adam"),
         Contender(
             "authors",
             "authors",
             "MAE-LM, authors' code",
-            "their fairseq fork: arch ae, task masked_lm, optimiser adam, as in run_pretrain.sh",
+            "their fairseq fork: arch ae, task masked_lm, optimizer adam, as in run_pretrain.sh",
             "--authors-code, a copy of their repository",
         ),
         Contender(

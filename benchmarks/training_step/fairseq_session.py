@@ -104,7 +104,7 @@ class FairseqSession:
         trainer.optimizer.backward = stages.timed("backward", trainer.optimizer.backward)
         trainer.optimizer.multiply_grads = stages.timed("scale and clip", trainer.optimizer.multiply_grads)
         trainer.clip_grad_norm = stages.timed("scale and clip", trainer.clip_grad_norm)
-        trainer.task.optimizer_step = stages.timed("optimiser", trainer.task.optimizer_step)
+        trainer.task.optimizer_step = stages.timed("optimizer", trainer.task.optimizer_step)
 
 
 def configuration(words: list[str], fork: Path | None = None) -> Any:
@@ -122,7 +122,7 @@ def configuration(words: list[str], fork: Path | None = None) -> Any:
 
 
 def ours_defaults(words: list[str], precision: str) -> list[str]:
-    """The options of ours that the user did not set: the fused optimiser and the precision."""
+    """The options of ours that the user did not set: the fused optimizer and the precision."""
     from fairseq.models import MODEL_DATACLASS_REGISTRY
     from fairseq.optim import OPTIMIZER_REGISTRY
 

@@ -1,9 +1,9 @@
 """Floating-point operations of a training step, counted from the matrix products that it is made of.
 
 Only matrix products are counted, a multiplication and an addition as two operations; LayerNorm, softmax, GELU, dropout
-and the optimiser do a thousandth of the work. The backward pass of a product C = A B is two products of the same size,
+and the optimizer do a thousandth of the work. The backward pass of a product C = A B is two products of the same size,
 dA = dC B^T and dB = A^T dC, so training takes three times the forward pass. What a kernel computes twice to save memory
-is not counted: this is the work that the model asks for, by which one speaks of model FLOPs utilisation (Chowdhery et
+is not counted: this is the work that the model asks for, by which one speaks of model FLOPs utilization (Chowdhery et
 al., 2022, appendix B).
 
 With width D, feed-forward width F, r rows that ask and c rows that are asked, a layer's forward pass takes
@@ -228,8 +228,8 @@ def flops_per_token(model: ModelShape, batch: BatchShape) -> float:
     return training_flops(model, batch) / (batch.sequences * batch.length)
 
 
-def utilisation(flops: float, seconds: float, peak: float) -> float:
-    """Model FLOPs utilisation: the share of ``peak`` operations a second that ``flops`` in ``seconds`` make use of.
+def utilization(flops: float, seconds: float, peak: float) -> float:
+    """Model FLOPs utilization: the share of ``peak`` operations a second that ``flops`` in ``seconds`` make use of.
 
     Raises:
         ValueError: if the time or the peak is not positive.

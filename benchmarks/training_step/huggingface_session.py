@@ -79,11 +79,11 @@ class HuggingFaceSession:
         self._data = data
 
     def build(self) -> dict[str, Any]:
-        """Make data, model and optimiser."""
+        """Make data, model and optimizer."""
         self.batches, dictionary = stock_batches(self.settings, self._data)
         self._pad, vocabulary = dictionary.pad(), len(dictionary)
         sizes = self.batches.sizes(self._pad)
-        self.batches.convert(self._labelled)
+        self.batches.convert(self._labeled)
         torch.manual_seed(1)
         model = build_model(self.contender.name, self.settings, vocabulary, self._pad)
         self.model = model.to(self.settings.device).train()
@@ -103,7 +103,7 @@ class HuggingFaceSession:
         name = type(self.model).__name__
         return {**sizes, "vocabulary": vocabulary, "parameters": parameters, "command": [name]}
 
-    def _labelled(self, batch: Any) -> dict[str, torch.Tensor]:
+    def _labeled(self, batch: Any) -> dict[str, torch.Tensor]:
         labels = batch["target"].masked_fill(batch["target"] == self._pad, _IGNORED)
         # No attention mask: there is no padding, and a mask would keep torch from its fastest attention.
         named = {"input_ids": batch["net_input"]["src_tokens"], "labels": labels}
@@ -111,7 +111,7 @@ class HuggingFaceSession:
 
     def load(self) -> Any:
         """The next batch of the stock task, as these models take it."""
-        return self._labelled(self.batches.load())
+        return self._labeled(self.batches.load())
 
     def take_prepared(self) -> Any:
         """The next of the batches in memory."""
@@ -130,7 +130,7 @@ class HuggingFaceSession:
         stages.end("forward")
         stages.timed("backward", self.scaler.scale(loss).backward)()
         stages.timed("scale and clip", self._clip)()
-        stages.timed("optimiser", self._update)()
+        stages.timed("optimizer", self._update)()
         return True
 
     def _clip(self) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from training_step.contenders import label
-from training_step.figures import evaluate
+from training_step.metrics import evaluate
 from training_step.settings import SWEEPS
 
 FIELDS = {"length": "length", "width": "width", "batch": "sequences", "masking": "masking"}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from training_step.contenders import label
-from training_step.figures import Ratio, evaluate
+from training_step.metrics import Ratio, evaluate
 from training_step.settings import Settings
 
 STAGES = (
@@ -15,7 +15,7 @@ STAGES = (
     "forward",
     "backward",
     "scale and clip",
-    "optimiser",
+    "optimizer",
     "other",
 )
 
@@ -43,7 +43,7 @@ def _number(value: float | None, pattern: str) -> str:
 
 
 def speed_table(rows: list[dict[str, Any]], references: list[str]) -> str:
-    """Speed, memory and utilisation of every contender that did not fail."""
+    """Speed, memory and utilization of every contender that did not fail."""
     memory = {row["name"]: row["memory"] for row in rows}
     base = next((memory[name] for name in references if name in memory), None)
     header = ["", "raw tokens/s", "with data", *(f"times {label(name)}" for name in references)]
@@ -54,8 +54,8 @@ def speed_table(rows: list[dict[str, Any]], references: list[str]) -> str:
     for row in rows:
         line = [label(row["name"]), f"{row['tokens_per_second']:,.0f}", f"{row['tokens_per_second_with_data']:,.0f}"]
         line += [_spread(row["ratios"].get(name)) for name in references]
-        line += [_number(row.get("over_bare"), ".2f"), _number(row.get("utilisation"), ".1%")]
-        line += [_number(row.get("datasheet_utilisation"), ".1%"), f"{row['memory'] / 1e9:.2f}"]
+        line += [_number(row.get("over_bare"), ".2f"), _number(row.get("utilization"), ".1%")]
+        line += [_number(row.get("datasheet_utilization"), ".1%"), f"{row['memory'] / 1e9:.2f}"]
         line += [f"{row['memory'] / base:.2f}"] if base else []
         lines.append([*line, f"{row['gigaflops']:.3f}"])
     return table(*_without_empty(header, lines))

@@ -18,7 +18,7 @@ class Session(Protocol):
     stages: Stages
 
     def build(self) -> dict[str, Any]:
-        """Make data, model and optimiser; says the sizes that costs follow from."""
+        """Make data, model and optimizer; says the sizes that costs follow from."""
 
     def load(self) -> Any:
         """The next batch, made now or by the workers of the data loader."""

@@ -17,16 +17,16 @@ def fine_tuning_marker(folder: Path, row: str, task: str, seed: int) -> Path:
     return folder / "runs" / row / task / f"seed_{seed}.json"
 
 
-def best(log: Path, figure: str) -> dict[str, Any]:
+def best(log: Path, metric: str) -> dict[str, Any]:
     """The result of a fine-tuning: the best of its validations, as checkpoint_best.pt would have it.
 
     Raises:
-        ValueError: there is no finite figure.
+        ValueError: there is no finite metric.
     """
-    values = [record.get(figure, math.nan) for _, record in log_records(log, ["valid"])]
+    values = [record.get(metric, math.nan) for _, record in log_records(log, ["valid"])]
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
-        raise ValueError(f"no finite {figure} in the log")
+        raise ValueError(f"no finite {metric} in the log")
     return {"score": max(finite)}
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import table
 from outcomes import best, fine_tuning_marker, last_loss, pretraining_marker
 from rows import ROWS, chosen, row_options, same_rows
-from stages import METRICS, figure_of, fine_tuning, gpus_of, is_squad, metrics_of, model_size, pretraining
+from stages import METRICS, fine_tuning, gpus_of, is_squad, logged_name, metrics_of, model_size, pretraining
 from study import Study, sitting
 
 from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.sweep.jobs import Job, is_finished, run
-from fairseq_maelm.sweep.store import fingerprint
+from fairseq_maelm.sweep.store import data_fingerprint
 
 # What decides the results, apart from data, rows and tasks.
 _PRETRAINING = (
@@ -156,12 +156,12 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
     """What decides the results, to compare with an earlier command's."""
     size = model_size(args.arch, args.pretraining_options)
     tasks = {
-        name: {"folder": folder, "fingerprint": fingerprint(Path(folder)), "metric": args.metrics[name]}
+        name: {"folder": folder, "fingerprint": data_fingerprint(Path(folder)), "metric": args.metrics[name]}
         for name, folder in args.tasks.items()
     }
     return {
         "data": args.data,
-        "fingerprints": [fingerprint(Path(folder)) for folder in args.data.split(":")],
+        "fingerprints": [data_fingerprint(Path(folder)) for folder in args.data.split(":")],
         "gpus_of_a_process": gpus_of(args.gpus[0]) if args.gpus else 0,
         "pretraining": {name: getattr(args, name) for name in _PRETRAINING},
         "fine_tuning": {name: getattr(args, name) for name in _FINE_TUNING},
@@ -185,7 +185,7 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
             resumes=True,
         )
         for task in args.tasks:
-            figure = figure_of(args.metrics[task], Path(args.tasks[task]))
+            logged = logged_name(args.metrics[task], Path(args.tasks[task]))
             for seed in range(1, args.seeds + 1):
                 own = fine_tuning_marker(args.output, row.name, task, seed)
                 start = (args, task, seed, save_dir / "checkpoint_last.pt", own.parent)
@@ -194,7 +194,7 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
                         f"{row.name} {task} seed {seed}",
                         own,
                         lambda slot, start=start: fine_tuning(*start, slot),
-                        lambda log, figure=figure: best(log, f"valid_{figure}"),
+                        lambda log, logged=logged: best(log, f"valid_{logged}"),
                     )
                 )
         jobs.append(job)

@@ -26,12 +26,12 @@ class Metric(NamedTuple):
     """How a task is scored.
 
     Attributes:
-        option: of fairseq-train, empty where the figure is logged anyway.
-        figure: the name in the log, where fairseq writes it in percent.
+        option: of fairseq-train, empty where the metric is logged anyway.
+        logged: the name in the log, where fairseq writes it in percent.
     """
 
     option: str
-    figure: str
+    logged: str
 
 
 METRICS = {
@@ -60,10 +60,10 @@ def metrics_of(task: Path) -> tuple[str, ...]:
     return ("accuracy", "mcc", "f1") if (task / "label" / "dict.txt").exists() else ("spearman", "pearson")
 
 
-def figure_of(metric: str, task: Path) -> str:
+def logged_name(metric: str, task: Path) -> str:
     """What the log of a fine-tuning calls a metric: in SQuAD 2.0 that of the best threshold, as papers report it."""
     version = json.loads((task / "valid.json").read_bytes())["version"] if is_squad(task) else ""
-    return ("best_" if version == "2.0" else "") + METRICS[metric].figure
+    return ("best_" if version == "2.0" else "") + METRICS[metric].logged
 
 
 def model_size(arch: str, options: list[str]) -> ModelSize:

@@ -151,7 +151,7 @@ def main_table(results: Sequence[Result]) -> str:
 
 
 def transition(results: Sequence[Result]) -> list[Result]:
-    """The series of Figure 4 from MAE-LM (delta = 0) to masked language modelling with a decoder (delta = 1).
+    """The series of Figure 4 from MAE-LM (delta = 0) to masked language modeling with a decoder (delta = 1).
 
     The end is taken from the row that computes the same where its own was not asked for.
     """
@@ -222,7 +222,7 @@ def write(folder: Path) -> str:
     text = [main_table(results)]
     series = transition(results)
     if len(series) > 1:
-        text += ["Figure 4: from MAE-LM (0) to masked language modelling with a decoder (1)", transition_table(series)]
+        text += ["Figure 4: from MAE-LM (0) to masked language modeling with a decoder (1)", transition_table(series)]
         write_csv(folder / "figure_4.csv", series)
         if find_spec("matplotlib"):
             draw_transition(series, folder / "figure_4.png")

@@ -25,7 +25,7 @@ from study import Study, sitting
 from fairseq_maelm.files import sha256_of
 from fairseq_maelm.sweep.jobs import run as run_jobs
 from fairseq_maelm.sweep.jobs import unfinished
-from fairseq_maelm.sweep.store import fingerprint
+from fairseq_maelm.sweep.store import data_fingerprint
 
 EXAMPLES = Path(__file__).resolve().parents[1]
 # Arguments that decide what comes out, besides files, tasks and seeds.
@@ -129,7 +129,7 @@ def settings_of(args: argparse.Namespace, tasks: dict[str, str]) -> dict[str, An
     files = [path for paths in domain_texts(args.folder).values() for path in paths] + args.general_text
     return {
         "checkpoint": sha256_of(args.checkpoint),
-        "data": fingerprint(args.data),
+        "data": data_fingerprint(args.data),
         "texts": {path.name: path.stat().st_size for path in files},
         "tasks": {
             name: {split: sha256_of(args.folder / name / f"{split}.{kind}") for split in SPLITS}

@@ -65,9 +65,9 @@ class FineTuning:
     def job(self) -> Job:
         """The fine-tuning, followed by the score."""
         title = f"{self.name}, {self.model}, seed {self.seed}"
-        figures = self.save_dir / "figures.json"
+        metrics = self.save_dir / "metrics.json"
         score = Job(
-            f"{title}, test", self.marker, self._scoring, lambda log: read_json(figures) or {}, ended=self._tidy
+            f"{title}, test", self.marker, self._scoring, lambda log: read_json(metrics) or {}, ended=self._tidy
         )
         return Job(
             title,
@@ -87,15 +87,15 @@ class FineTuning:
         return _process(words, {**own, "GPUS": 1} if slot else own, slot)
 
     def _scoring(self, slot: str) -> Process:
-        best, figures = self.save_dir / "checkpoint_best.pt", self.save_dir / "figures.json"
+        best, metrics = self.save_dir / "checkpoint_best.pt", self.save_dir / "metrics.json"
         tables = self.output / "tables" / self.name
         if self.kind == "jsonl":
             script = EXAMPLES / "domain_adaptation" / "score_sentences.py"
-            return _process([sys.executable, script, best, self.task, tables / "test.tsv", figures], {}, slot)
+            return _process([sys.executable, script, best, self.task, tables / "test.tsv", metrics], {}, slot)
         tagged = self.marker.with_suffix(".conll")
         tagged.unlink(missing_ok=True)
         words = [*MAELM, "tag", tables / "test.conll", "--checkpoint", best, "--task", self.task]
-        return _process([*words, "--output", tagged, "--score", figures], {}, slot)
+        return _process([*words, "--output", tagged, "--score", metrics], {}, slot)
 
     def _tidy(self) -> None:
         if self.remove and self.score() is not None:

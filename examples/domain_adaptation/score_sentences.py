@@ -19,7 +19,7 @@ HEAD = "sentence_classification_head"
 
 
 def main() -> None:
-    """Read the command line, predict, and write the figures."""
+    """Read the command line, predict, and write the metrics."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("task", type=Path, help="folder of prepare_sentences.py")
@@ -39,12 +39,12 @@ def main() -> None:
             best = hub.predict(HEAD, tokens).argmax(dim=1).tolist()
             predicted += [labels[labels.nspecial + number] for number in best]
     gold = [label for _, label in rows]
-    figures = {
+    metrics = {
         "macro F1": 100 * float(f1_score(gold, predicted, average="macro", zero_division=0)),
         "accuracy": 100 * float(accuracy_score(gold, predicted)),
     }
     partial = args.output.with_name(args.output.name + ".partial")
-    partial.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    partial.write_text(json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
     partial.replace(args.output)
 
 

@@ -68,7 +68,7 @@ def write_results(scores: dict[tuple[str, str, int], float], metrics: dict[str, 
 
     Args:
         scores: (task, "before", "after" or "control", seed) -> percent; the control may be missing.
-        metrics: task -> the name of its figure.
+        metrics: task -> the name of its metric.
         output: folder of both files.
 
     Returns:
@@ -80,7 +80,7 @@ def write_results(scores: dict[tuple[str, str, int], float], metrics: dict[str, 
         writer.writerows([task, metrics[task], model, seed, score] for (task, model, seed), score in scores.items())
     measured = {model for _, model, _ in scores}
     models = [model for model in ("before", "control", "after") if model in measured]
-    head = ["task", "figure", *models, *(f"after - {model}" for model in models[:-1])]
+    head = ["task", "metric", *models, *(f"after - {model}" for model in models[:-1])]
     lines = [_line(head), "|" + "---|" * len(head)]
     for task, metric in metrics.items():
         values = [_scores(scores, task, model) for model in models]

@@ -17,12 +17,12 @@ from stages import METRICS, Process  # noqa: E402
 MODELS = {"MLM": ("--masked-input", "kept", "--decoder-layers", "0"), "MAE-LM": ("--masked-input", "dropped")}
 RANDOM = "random weights"
 
-# Of the documents: enough to analyse, and soon validated.
+# Of the documents: enough to analyze, and soon validated.
 _HELD_OUT = 0.004
 
 
 def prepare_corpus(texts: list[Path], scale: Scale, data: Path) -> Process:
-    """Vocabulary and binarised text; documents are held out by `maelm prepare`."""
+    """Vocabulary and binarized text; documents are held out by `maelm prepare`."""
     words = ["maelm", "prepare", *map(str, texts), "--output", str(data), "--valid-fraction", str(_HELD_OUT)]
     return Process([*words, "--vocabulary-size", str(scale.vocabulary_size)], {})
 
@@ -133,7 +133,7 @@ def fine_tune(
     return Process(words, {**environment, **_machine(slot)[1]})
 
 
-def analyse(models: dict[str, Path], output: Path, tokens: int, data: Path, text: Path | None) -> Process:
+def analyze(models: dict[str, Path], output: Path, tokens: int, data: Path, text: Path | None) -> Process:
     """`maelm analyze` on the corpus' held-out split, or on a text of its own."""
     words = ["maelm", "analyze", "--data", str(data), "--output", str(output), "--tokens", str(tokens)]
     words += [] if text is None else ["--text", str(text)]

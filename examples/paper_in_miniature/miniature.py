@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Pretrain MLM and MAE-LM alike, analyse and fine-tune both, and write one page with the paper's figures and a table.
+"""Pretrain MLM and MAE-LM alike, analyze and fine-tune both, and write one page with the paper's figures and a table.
 
 The same command goes on after an interruption.
 """
@@ -18,7 +18,7 @@ import results
 from commands import (
     MODELS,
     RANDOM,
-    analyse,
+    analyze,
     draw_weights,
     fine_tune,
     half,
@@ -200,12 +200,12 @@ class Miniature:
             f"{model} {stage} {name} seed {seed}",
             marker,
             lambda slot: fine_tune(name, self.scale, self.task_folder(name), checkpoint, seed, save_dir, slot, keep),
-            lambda log: best(log, f"valid_{metric.figure}"),
+            lambda log: best(log, f"valid_{metric.logged}"),
             resumes=keep,
         )
 
     def fine_tuned(self, model: str) -> Path:
-        """The folder of the fine-tuned checkpoint that is analysed."""
+        """The folder of the fine-tuned checkpoint that is analyzed."""
         return self.model_folder(model) / "fine_tuned"
 
     def analysis(self) -> list[Job]:
@@ -215,10 +215,10 @@ class Miniature:
         text = self.output / "tables" / FIGURE_5_TASK / "valid.txt"
         jobs = []
         for name, models, own_text in (("pretrained", pretrained, None), ("fine_tuned", tuned, text)):
-            start = (models, self.output / "analysis" / name, self.scale.analysed_tokens, self.data, own_text)
+            start = (models, self.output / "analysis" / name, self.scale.analyzed_tokens, self.data, own_text)
             jobs.append(
                 Job(
-                    f"analysis, {name}", self.marker("analysis", name), lambda slot, start=start: analyse(*start),
+                    f"analysis, {name}", self.marker("analysis", name), lambda slot, start=start: analyze(*start),
                     lambda log: {}, resumes=True,
                 )
             )  # fmt: skip

@@ -44,10 +44,10 @@ def draw_figure_3(results: dict[str, Any], folder: Path) -> None:
     with pyplot.rc_context({"svg.hashsalt": "figure_3", "axes.grid": True, "grid.alpha": 0.3}):
         figure, axis = pyplot.subplots(figsize=(6, 4))
         for model, points in results["figure_3"].items():
-            colour, marker = _LOOKS[model]
+            color, marker = _LOOKS[model]
             minutes, values = [point["minutes"] for point in points], [point["score"] for point in points]
-            axis.plot(minutes, values, label=model, color=colour, marker=marker)
-        axis.axhline(results["random_score"], color="grey", linestyle=":", label=RANDOM)
+            axis.plot(minutes, values, label=model, color=color, marker=marker)
+        axis.axhline(results["random_score"], color="gray", linestyle=":", label=RANDOM)
         axis.axhline(results["figure_3"]["MLM"][-1]["score"], color="black", linestyle="--", linewidth=0.8)
         axis.set(xlabel="minutes of pretraining", ylabel=f"mean of {' and '.join(FIGURE_3_TASKS)}")
         axis.legend()

@@ -15,7 +15,7 @@ from fairseq_maelm.sweep.log import log_records
 # Figure 3 is drawn for these, where small models differ most from random weights, and for so many seeds.
 FIGURE_3_TASKS = ("SST-2", "STS-B")
 FIGURE_3_SEEDS = 2
-# The task whose fine-tuned models are analysed: the largest one here, as MNLI is the paper's.
+# The task whose fine-tuned models are analyzed: the largest one here, as MNLI is the paper's.
 FIGURE_5_TASK = "SST-2"
 
 

@@ -29,12 +29,12 @@ class Scale:
         model: options of both models.
         decoder_layers: of MAE-LM's decoder.
         stages: of pretraining, from short sequences to long ones: from long sequences alone, a model does not find out
-            within a short training that neighbours tell about a masked token. The learning rate falls in the last.
+            within a short training that neighbors tell about a masked token. The learning rate falls in the last.
         learning_rate: of all stages.
         fine_tuning_rate: of all tasks.
         fine_tuning_epochs: of all tasks, in batches of 32.
         most_examples: to fine-tune on, for each task; None for all.
-        analysed_tokens: of held-out text.
+        analyzed_tokens: of held-out text.
     """
 
     vocabulary_size: int
@@ -45,7 +45,7 @@ class Scale:
     fine_tuning_rate: float
     fine_tuning_epochs: int
     most_examples: int | None
-    analysed_tokens: int
+    analyzed_tokens: int
 
     @property
     def last(self) -> Stage:
@@ -53,7 +53,7 @@ class Scale:
         return self.stages[-1]
 
     def shrunk(self, budget: float) -> "Scale":
-        """The same with a fraction of the updates, of the examples and of the tokens to analyse."""
+        """The same with a fraction of the updates, of the examples and of the tokens to analyze."""
         if budget >= 1:
             return self
 
@@ -64,7 +64,7 @@ class Scale:
             self,
             stages=tuple(replace(stage, updates=part(stage.updates, 4)) for stage in self.stages),
             most_examples=part(self.most_examples or 10_000, 32),
-            analysed_tokens=part(self.analysed_tokens, 1_000),
+            analyzed_tokens=part(self.analyzed_tokens, 1_000),
         )
 
 
@@ -82,7 +82,7 @@ SCALES = {
         fine_tuning_rate=5e-4,
         fine_tuning_epochs=3,
         most_examples=3000,
-        analysed_tokens=200_000,
+        analyzed_tokens=200_000,
     ),
     "gpu": Scale(
         vocabulary_size=8000,
@@ -97,6 +97,6 @@ SCALES = {
         fine_tuning_rate=1e-4,
         fine_tuning_epochs=3,
         most_examples=None,
-        analysed_tokens=1_000_000,
+        analyzed_tokens=1_000_000,
     ),
 }  # fmt: skip

@@ -7,7 +7,7 @@
 #   what is computed
 #     DATA                the folder of `maelm prepare`; several shards with a colon between them
 #     SAVE_DIR            where checkpoints go; the same command resumes from checkpoint_last.pt there
-#     METHOD              maelm (default), or mlm: plain masked language modelling with the same encoder, the
+#     METHOD              maelm (default), or mlm: plain masked language modeling with the same encoder, the
 #                         paper's "RoBERTa (Ours)"
 #   how it is computed
 #     GPUS                in total, over all nodes (default: those of this machine); 0 runs on the CPU

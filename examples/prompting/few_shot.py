@@ -35,7 +35,7 @@ def test_tables(setup: Setup, task: str) -> list[Path]:
 
 
 def scoring_job(way: str, task: str, table: Path, best: Trial | None, setup: Setup) -> Job:
-    """The figures of a checkpoint on a test table: of a split's best run, or of pretraining where there is none."""
+    """The metrics of a checkpoint on a test table: of a split's best run, or of pretraining where there is none."""
     folder = setup.output / "zero-shot" / task if best is None else best.folder(setup)
     checkpoint = setup.checkpoint if best is None else folder / BEST
     if way == "head":
@@ -56,10 +56,10 @@ def scoring_job(way: str, task: str, table: Path, best: Trial | None, setup: Set
         return Process(words, visible(slot))
 
     name = f"{way} {task}{f', split {best.seed}' if best else ''}, {table.stem}"
-    return Job(name, folder / f"{table.stem}.json", process, written_figures)
+    return Job(name, folder / f"{table.stem}.json", process, written_metrics)
 
 
-def written_figures(log: Path) -> dict[str, float]:
+def written_metrics(log: Path) -> dict[str, float]:
     """The last line of JSON in a log.
 
     Raises:
@@ -67,9 +67,9 @@ def written_figures(log: Path) -> dict[str, float]:
     """
     for line in reversed(log.read_text(encoding="utf-8").splitlines()):
         if line.startswith("{"):
-            figures: dict[str, float] = json.loads(line)
-            return figures
-    raise ValueError("it has written no figures")
+            metrics: dict[str, float] = json.loads(line)
+            return metrics
+    raise ValueError("it has written no metrics")
 
 
 def do(jobs: list[Job], slots: Sequence[str]) -> None:
@@ -107,12 +107,12 @@ def measure(args: argparse.Namespace, setup: Setup) -> dict[str, dict[str, str]]
     return cells
 
 
-def cell(figures: list[list[float]]) -> str:
+def cell(metrics: list[list[float]]) -> str:
     """Return a cell of the table: mean and population standard deviation of each test table."""
-    several = len(figures[0]) > 1
+    several = len(metrics[0]) > 1
     return " / ".join(
         f"{statistics.fmean(values):.1f}" + (f" ({statistics.pstdev(values):.1f})" if several else "")
-        for values in figures
+        for values in metrics
     )
 
 

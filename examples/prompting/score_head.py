@@ -38,7 +38,7 @@ def predict(hub: MaelmHubInterface, sentences: list[tuple[str, ...]]) -> np.ndar
 
 
 def main() -> None:
-    """Read the command line and write the figures."""
+    """Read the command line and write the metrics."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("sentences", type=Path, help="folder of prepare_sentences.py")
@@ -57,8 +57,8 @@ def main() -> None:
         names = [labels[labels.nspecial + place] for place in range(outputs.shape[1])]
         predicted = np.array([prompt.target(names[place]) for place in outputs.argmax(axis=1)])
     targets = np.array([prompt.target(str(example.label)) for example in examples])
-    figures = compute_metrics(prompt.metrics, targets, predicted)
-    sys.stdout.write(json.dumps({name: round(value, 2) for name, value in figures.items()}) + "\n")
+    metrics = compute_metrics(prompt.metrics, targets, predicted)
+    sys.stdout.write(json.dumps({name: round(value, 2) for name, value in metrics.items()}) + "\n")
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ class Trial:
         return setup.output / self.way / self.task / str(self.seed) / name
 
     def marker(self, setup: Setup) -> Path:
-        """The file of its figure on the development set; its log is beside it."""
+        """The file of its metric on the development set; its log is beside it."""
         return self.folder(setup) / "train.json"
 
     def __str__(self) -> str:
@@ -117,7 +117,7 @@ def model_options(config: Any, with_decoder: bool) -> list[str]:
 
 
 def command(trial: Trial, setup: Setup, save_dir: Path) -> list[str]:
-    """Return the command of a run: the optimisation of Gao et al. (2021) by fairseq-train."""
+    """Return the command of a run: the optimization of Gao et al. (2021) by fairseq-train."""
     prompt, model = BUILT_IN[trial.task], model_config(setup.checkpoint)
     if trial.way == "prompt":
         own = [str(setup.data), "--task", "maelm_prompt", "--criterion", "maelm_prompt", "--prompt", trial.task]
@@ -187,20 +187,20 @@ def _training(trial: Trial, split: Sequence[Trial], setup: Setup) -> Job:
         str(trial),
         trial.marker(setup),
         lambda slot: Process(command(trial, setup, folder), visible(slot)),
-        lambda log: {"dev": _best_figure(folder)},
+        lambda log: {"dev": _best_metric(folder)},
         resumes=True,
         cost=setup.updates,
         ended=lambda: _keep_the_best(split, setup),
     )
 
 
-def _best_figure(folder: Path) -> float:
-    """The best figure on the development set, in percent; of the checkpoints only its own stays."""
-    figure = float(torch.load(folder / BEST, weights_only=True)["extra_state"]["val_loss"])
+def _best_metric(folder: Path) -> float:
+    """The best metric on the development set, in percent; of the checkpoints only its own stays."""
+    metric = float(torch.load(folder / BEST, weights_only=True)["extra_state"]["val_loss"])
     for path in folder.glob("checkpoint_*.pt"):
         if path.name != BEST:
             path.unlink()
-    return figure
+    return metric
 
 
 def best_of(split: Sequence[Trial], setup: Setup) -> Trial:
@@ -209,8 +209,8 @@ def best_of(split: Sequence[Trial], setup: Setup) -> Trial:
     Raises:
         ValueError: none is finished.
     """
-    figures = {trial: read_json(trial.marker(setup)) or {} for trial in split}
-    return max((trial for trial in split if "dev" in figures[trial]), key=lambda trial: figures[trial]["dev"])
+    metrics = {trial: read_json(trial.marker(setup)) or {} for trial in split}
+    return max((trial for trial in split if "dev" in metrics[trial]), key=lambda trial: metrics[trial]["dev"])
 
 
 def _keep_the_best(split: Sequence[Trial], setup: Setup) -> None:

@@ -46,10 +46,10 @@ def cores() -> int:
 
 
 def log_records(log: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the figures that fairseq wrote into a log with ``--log-format json``.
+    """Yields the metrics that fairseq wrote into a log with ``--log-format json``.
 
     Yields:
-        the kind of record ("train_inner", "train", "valid", ...) and its figures, numbers as numbers.
+        the kind of record ("train_inner", "train", "valid", ...) and its metrics, numbers as numbers.
     """
     if not log.exists():
         return
@@ -136,7 +136,7 @@ def _show_progress(bar: Any, commands: Sequence[Command]) -> None:
 
 
 def _last_training_record(log: Path) -> dict[str, Any] | None:
-    """The newest "train_inner" figures near the end of a log that is being written."""
+    """The newest "train_inner" metrics near the end of a log that is being written."""
     if not log.exists():
         return None
     with open(log, "rb") as stream:

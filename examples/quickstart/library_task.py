@@ -1,7 +1,7 @@
 """Dividing documents between pretraining and a classification task: which library, or which file, is a text from?
 
 Whole documents are divided. What validates pretraining, and what validates and tests the task, is in neither the text
-nor the labelled examples that anything is trained on.
+nor the labeled examples that anything is trained on.
 """
 
 import hashlib
@@ -193,7 +193,7 @@ def _passages(paragraphs: Sequence[str]) -> list[tuple[str, ...]]:
     return passages
 
 
-def binarise_task(task: Task, data: Path, output: Path) -> None:
+def binarize_task(task: Task, data: Path, output: Path) -> None:
     """Writes the task in the layout of fairseq's ``sentence_prediction``: input0/ and label/ with their dictionaries.
 
     Args:

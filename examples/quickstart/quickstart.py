@@ -66,7 +66,7 @@ class Quickstart:
         return {"characters": characters, "documents": count, "sources": len(sources), "lines": [line]}
 
     def prepare(self) -> dict[str, Any]:
-        """Divides the documents, prepares the text for pretraining and binarises the task."""
+        """Divides the documents, prepares the text for pretraining and binarizes the task."""
         documents = list(read_stored_documents(self.documents))
         task = library_task.make_task(documents, hide_names=not self.texts)
         classes = task.classes if task else ()
@@ -75,17 +75,17 @@ class Quickstart:
         run([Command(recipes.prepare(self.text, self.data), self.logs / "prepare.log")], "maelm prepare")
         counts = json.loads((self.data / "manifest.json").read_text(encoding="utf-8"))["counts"]
         lines = [
-            f"{split}: {figures['documents']:,} documents, {figures['tokens']:,} tokens"
-            for split, figures in counts.items()
+            f"{split}: {numbers['documents']:,} documents, {numbers['tokens']:,} tokens"
+            for split, numbers in counts.items()
         ]
-        tokens = {split: figures["tokens"] for split, figures in counts.items()}
+        tokens = {split: numbers["tokens"] for split, numbers in counts.items()}
         if task is None:
             lines.append("no task to fine-tune on: it takes two files or more, each with enough text to hold some out")
             return {"tokens": tokens, "classes": [], "lines": lines}
-        library_task.binarise_task(task, self.data, self.task)
+        library_task.binarize_task(task, self.data, self.task)
         examples = {split: len(drawn) for split, drawn in task.examples.items()}
         lines.append(f"task: which of {len(classes)} sources is a text from? ({', '.join(classes)})")
-        lines.append("labelled texts: " + ", ".join(f"{split} {number:,}" for split, number in examples.items()))
+        lines.append("labeled texts: " + ", ".join(f"{split} {number:,}" for split, number in examples.items()))
         return {"tokens": tokens, "classes": list(classes), "examples": examples, "lines": lines}
 
     def score_start(self) -> dict[str, Any]:
@@ -153,7 +153,7 @@ class Quickstart:
 
 
 def _held_out_scores(log: Path) -> dict[str, Any]:
-    scores = [figures for kind, figures in log_records(log) if kind == "valid"][-1]
+    scores = [numbers for kind, numbers in log_records(log) if kind == "valid"][-1]
     accuracy, perplexity = scores["valid_accuracy"], scores["valid_ppl"]
     masked = f"with {scores['valid_masked']:.0f} % of the tokens masked"
     line = f"held-out text {masked}: accuracy {accuracy:.1f} %, perplexity {perplexity:,.1f}"
@@ -200,7 +200,7 @@ def _positive(text: str) -> int:
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(
-        prog="run.sh", description="Pretrains a small MAE-LM, fine-tunes it and shows what it learnt."
+        prog="run.sh", description="Pretrains a small MAE-LM, fine-tunes it and shows what it learned."
     )
     parser.add_argument(
         "texts",

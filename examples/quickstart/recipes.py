@@ -9,11 +9,11 @@ import fairseq_maelm
 _MACHINE = ("--cpu", "--distributed-world-size", "1", "--num-workers", "0")
 _LOG = ("--log-format", "json", "--no-epoch-checkpoints")
 
-# Training on short sequences first lets the model find out soon that neighbours tell about a masked token; from there
+# Training on short sequences first lets the model find out soon that neighbors tell about a masked token; from there
 # it learns longer ones quickly. On long sequences alone, five minutes are over before it has.
 SHORT_LENGTH, LENGTH = 16, 64
 
-# A model that starts from nothing needs many predictions. With most of a long sequence masked, neighbours no longer
+# A model that starts from nothing needs many predictions. With most of a long sequence masked, neighbors no longer
 # suffice, and the encoder has to learn what a text is about.
 _SHORT_MASK_PROB, _MASK_PROB = "0.4", "0.75"
 _SCORED_MASK_PROB = "0.15"
@@ -47,7 +47,7 @@ def vocabulary_size(text_bytes: int) -> int:
 
 
 def prepare(text: Path, data: Path) -> tuple[str, ...]:
-    """Vocabulary and binarised text."""
+    """Vocabulary and binarized text."""
     return (
         "maelm", "prepare", str(text / "train.txt"), "--valid", str(text / "valid.txt"),
         "--output", str(data), "--vocabulary-size", str(vocabulary_size((text / "train.txt").stat().st_size)),

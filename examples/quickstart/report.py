@@ -1,4 +1,4 @@
-"""The summary: figures from the logs, one table, and a picture of the curves."""
+"""The summary: metrics from the logs, one table, and a picture of the curves."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,26 +15,26 @@ SHORT_LOG, LONG_LOG = "pretraining_short.log", "pretraining.log"
 
 Curve = list[tuple[int, float]]
 
-# Two colours that colour-blind readers can tell apart, the same meaning in all panels.
-_BLUE, _ORANGE, _GREY = "#0072b2", "#d55e00", "#666666"
+# Two colors that color-blind readers can tell apart, the same meaning in all panels.
+_BLUE, _ORANGE, _GRAY = "#0072b2", "#d55e00", "#666666"
 
 
-def curve(log: Path, kind: str, figure: str) -> Curve:
+def curve(log: Path, kind: str, metric: str) -> Curve:
     """Reads a curve from a log.
 
     Args:
         log: of fairseq-train with ``--log-format json``.
         kind: of record: "train_inner", "valid" or "test".
-        figure: name in the record without the kind's prefix, such as "accuracy".
+        metric: name in the record without the kind's prefix, such as "accuracy".
 
     Returns:
         pairs of update and value by rising update. A resumed run repeats some updates; the last value counts.
     """
     prefix = "" if kind == "train_inner" else f"{kind}_"
     values = {
-        int(figures[f"{prefix}num_updates"]): float(figures[prefix + figure])
-        for found, figures in log_records(log)
-        if found == kind and prefix + figure in figures
+        int(metrics[f"{prefix}num_updates"]): float(metrics[prefix + metric])
+        for found, metrics in log_records(log)
+        if found == kind and prefix + metric in metrics
     }
     return sorted(values.items())
 
@@ -69,7 +69,7 @@ def summary_rows(results: dict[str, Any]) -> list[tuple[str, str]]:
     tuning = results["fine_tuning"]
     if tuning["accuracy"]:
         rows.append(
-            ("fine-tuning task", f"{len(data['classes'])} classes, {data['examples']['train']:,} labelled texts")
+            ("fine-tuning task", f"{len(data['classes'])} classes, {data['examples']['train']:,} labeled texts")
         )
         for name, accuracy in tuning["accuracy"].items():
             spread = f" ({min(accuracy):.1f} to {max(accuracy):.1f}, {len(accuracy)} seeds)" if accuracy[1:] else ""
@@ -109,7 +109,7 @@ def write_summary(folder: Path, results: dict[str, Any]) -> str:
 
 
 def smooth(points: Curve, span: int) -> Curve:
-    """Averages every value with its neighbours, up to ``span`` points in all, fewer at the ends."""
+    """Averages every value with its neighbors, up to ``span`` points in all, fewer at the ends."""
     half = span // 2
     return [
         (update, mean(value for _, value in points[max(0, place - half) : place + half + 1]))
@@ -140,7 +140,7 @@ def draw_curves(logs: Path, results: dict[str, Any], path: Path) -> None:
         for (log, before, marker), kind in zip(stages, ("short sequences", "long, more masks")):
             train = smooth(curve(log, "train_inner", name), 9)
             label_of_train = "training text (smoothed)" if before else None
-            axis.plot(*zip(*_shifted(train, before)), color=_GREY, linewidth=1.2, label=label_of_train)
+            axis.plot(*zip(*_shifted(train, before)), color=_GRAY, linewidth=1.2, label=label_of_train)
             held_out = _shifted(curve(log, "valid", name), before)
             axis.plot(*zip(*held_out), color=_BLUE, marker=marker, markersize=4, label=f"held-out text, {kind}")
         axis.set(title="Pretraining", xlabel="updates", ylabel=label)
@@ -157,12 +157,12 @@ def draw_curves(logs: Path, results: dict[str, Any], path: Path) -> None:
 
 def _draw_fine_tuning(axis: Any, logs: Path, results: dict[str, Any]) -> None:
     classes, chance = len(results["data"]["classes"]), results["fine_tuning"]["chance"]
-    for (start, accuracy), colour in zip(results["fine_tuning"]["accuracy"].items(), (_BLUE, _ORANGE)):
+    for (start, accuracy), color in zip(results["fine_tuning"]["accuracy"].items(), (_BLUE, _ORANGE)):
         curves = [test_curve(fine_tuning_log(logs, start, seed)) for seed in range(1, len(accuracy) + 1)]
         for each in curves:
-            axis.plot(*zip(*each), color=colour, alpha=0.3, linewidth=1)
+            axis.plot(*zip(*each), color=color, alpha=0.3, linewidth=1)
         averages = [(points[0][0], mean(value for _, value in points)) for points in zip(*curves)]
-        axis.plot(*zip(*averages), color=colour, marker="o", markersize=4, label=f"from {STARTS[start]}")
-    axis.axhline(chance, color=_GREY, linestyle="--", linewidth=1, label="guessing")
+        axis.plot(*zip(*averages), color=color, marker="o", markersize=4, label=f"from {STARTS[start]}")
+    axis.axhline(chance, color=_GRAY, linestyle="--", linewidth=1, label="guessing")
     axis.set(title=f"Fine-tuning, {classes} classes", xlabel="updates", ylabel="test accuracy (%)", ylim=(0, 100))
     axis.legend(frameon=False, loc="upper left")

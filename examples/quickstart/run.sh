@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Pretrains a small MAE-LM on text, fine-tunes it and shows what it learnt; sets everything up first.
+# Pretrains a small MAE-LM on text, fine-tunes it and shows what it learned; sets everything up first.
 #
 #     bash examples/quickstart/run.sh [OPTIONS] [TEXT FILES...]     --help lists the options
 #

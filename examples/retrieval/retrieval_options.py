@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "finetuning"))
 
 from task_options import encoder_options, make_parser, schedule_options, write
 
-from fairseq_maelm.finetuning.retrieval.prepared import group_relevant, judgements_file
+from fairseq_maelm.finetuning.retrieval.prepared import group_relevant, judgments_file
 
 
 def main() -> None:
@@ -21,14 +21,14 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, required=True)
     args = parser.parse_args()
     for split in ("train", "valid"):
-        if not judgements_file(args.task, split).exists():
+        if not judgments_file(args.task, split).exists():
             raise SystemExit(
-                f"there is no {judgements_file(args.task, split)}: make the folder with `maelm prepare-retrieval`"
+                f"there is no {judgments_file(args.task, split)}: make the folder with `maelm prepare-retrieval`"
                 + (", with --valid-fraction where the task has no dev.tsv" if split == "valid" else "")
             )
     encoder = encoder_options(args.checkpoint)
     positions = int(encoder[encoder.index("--max-positions") + 1])
-    pairs = sum(map(len, group_relevant(np.load(judgements_file(args.task, "train"))).relevant))
+    pairs = sum(map(len, group_relevant(np.load(judgments_file(args.task, "train"))).relevant))
     words = [
         *encoder,
         *["--tokens-per-sample", str(min(args.max_tokens, positions))],

@@ -125,13 +125,13 @@ def _write(output: Path, model: bytes, merges: Sequence[Merge], state: dict[str,
     os.replace(partial, output)
 
 
-def extend_state(state: dict[str, Any], parts: Sequence[Sequence[int]], fingerprint: int) -> None:
+def extend_state(state: dict[str, Any], parts: Sequence[Sequence[int]], vocabulary_fingerprint: int) -> None:
     """Give a checkpoint's vocabulary further symbols, in place, between the last piece and ``<mask>``.
 
     Args:
-        state: of a checkpoint file. The state of its optimiser, which does not fit any more, is taken out.
+        state: of a checkpoint file. The state of its optimizer, which does not fit any more, is taken out.
         parts: for every new symbol the numbers of the old ones whose mean its embedding and its output bias are.
-        fingerprint: of the new dictionary.
+        vocabulary_fingerprint: of the new dictionary.
     """
     parameters: dict[str, Tensor] = state["model"]
     for name in (_EMBEDDING, _BIAS):
@@ -140,7 +140,7 @@ def extend_state(state: dict[str, Any], parts: Sequence[Sequence[int]], fingerpr
             new = torch.stack([old[list(numbers)].float().mean(dim=0) for numbers in parts]).to(old.dtype)
             parameters[name] = torch.cat([old[:-1], new, old[-1:]])
     identity = parameters[_IDENTITY].clone()
-    identity[0] = fingerprint
+    identity[0] = vocabulary_fingerprint
     parameters[_IDENTITY] = identity
     state["last_optimizer_state"] = None
 

@@ -1,7 +1,7 @@
 """Learning further merges of a byte-pair encoding from the words of a domain (Sennrich et al., 2016).
 
 The learning goes on where the vocabulary's own ended: words stand as the pieces that they have, and the most frequent
-pair of neighbouring pieces becomes a piece, again and again. So every new piece is made of two that there were before
+pair of neighboring pieces becomes a piece, again and again. So every new piece is made of two that there were before
 it, which is what an encoder that merges pairs needs to find it.
 """
 
@@ -35,7 +35,7 @@ def learn_merges(words: Mapping[Pieces, int], number: int, least_count: int, kno
         words: how often each word occurs, as its pieces in the old vocabulary; none of them may be unknown.
         number: the most pieces to learn.
         least_count: a pair must occur so often.
-        known: the old vocabulary; none of its pieces is learnt again.
+        known: the old vocabulary; none of its pieces is learned again.
 
     Returns:
         the new pieces in the order in which they must be merged, the most frequent pairs first; of equally frequent
@@ -60,7 +60,7 @@ def learn_merges(words: Mapping[Pieces, int], number: int, least_count: int, kno
 
 
 class _PairCounts:
-    """Words as pieces, and how often each pair of neighbours stands in them."""
+    """Words as pieces, and how often each pair of neighbors stands in them."""
 
     def __init__(self, words: Mapping[Pieces, int]) -> None:
         self.words = [(list(pieces), count) for pieces, count in sorted(words.items()) if len(pieces) > 1]

@@ -25,7 +25,7 @@ def with_pieces(model: bytes, pieces: Sequence[str]) -> bytes:
     can be merged is encoded as before.
 
     Args:
-        model: serialised sentencepiece model.
+        model: serialized sentencepiece model.
         pieces: each the spelling of two pieces one after the other, old ones or new ones before it.
 
     Raises:

@@ -120,16 +120,16 @@ class AdaptationTask(MaelmTask):
         return iterator.next_epoch_itr(shuffle=False, set_dataset_epoch=False)
 
     def valid_step(self, sample: Dict[str, Any], model: Any, criterion: Any) -> Any:
-        """Validate on a batch, and note among the figures whether it is of general text; called by fairseq."""
-        loss, sample_size, figures = super().valid_step(sample, model, criterion)
-        # Present in every batch: ranks add their figures up by name.
-        figures[_GENERAL_METER] = int(sample.get(GENERAL, False))
-        return loss, sample_size, figures
+        """Validate on a batch, and note among the metrics whether it is of general text; called by fairseq."""
+        loss, sample_size, logged = super().valid_step(sample, model, criterion)
+        # Present in every batch: ranks add their metrics up by name.
+        logged[_GENERAL_METER] = int(sample.get(GENERAL, False))
+        return loss, sample_size, logged
 
     def reduce_metrics(self, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
-        """Log the figures of all batches and ranks, and that they are of general text; called by fairseq."""
+        """Log the metrics of all batches and ranks, and that they are of general text; called by fairseq."""
         super().reduce_metrics(logging_outputs, criterion)
-        if any(figures.get(_GENERAL_METER) for figures in logging_outputs):
+        if any(logged.get(_GENERAL_METER) for logged in logging_outputs):
             metrics.log_scalar(_GENERAL_METER, 1)
 
     def post_validate(self, model: Any, stats: Any, agg: Any) -> None:
@@ -137,7 +137,7 @@ class AdaptationTask(MaelmTask):
 
         Args:
             model: is not needed.
-            stats: the set's figures, equal on all ranks.
+            stats: the set's metrics, equal on all ranks.
             agg: its meters.
         """
         if self.general_bound is not None and _GENERAL_METER in agg:

@@ -104,7 +104,7 @@ class CheckpointEncoder:
         """Refuse another dictionary's data."""
         if load_dictionary(str(folder)).symbols != self._dictionary.symbols:
             raise ValueError(
-                f"the data in {folder} were prepared with another dictionary than the model's: analyse a text file "
+                f"the data in {folder} were prepared with another dictionary than the model's: analyze a text file "
                 "with --text, which each model encodes by itself"
             )
 

@@ -34,7 +34,7 @@ class CollectSettings:
         conditions: of ``CONDITIONS``.
         layers: which of 0 to L; None for all.
         mask_prob, leave_unmasked_prob, random_token_prob: as in pretraining.
-        tokens: analysed tokens at most, up to one block more.
+        tokens: analyzed tokens at most, up to one block more.
         seed: of the choice of blocks and of the masks.
         batch_tokens: tokens of a batch, padding included.
         skip_special: leave special symbols, such as <s>, out of the representations; the model sees them.
@@ -187,7 +187,7 @@ def collect(
     grams = {condition: LayerGrams(layers, encoder.width, device, settings.double) for condition in settings.conditions}
     total = int(blocks.sizes[choose_blocks(blocks.sizes, settings.tokens, settings.seed)].sum())
     if total < settings.tokens:
-        logger.info("%s: the text has %s tokens, all are analysed", name, f"{total:,}")
+        logger.info("%s: the text has %s tokens, all are analyzed", name, f"{total:,}")
     with tqdm(total=total, desc=name, unit=" tokens", unit_scale=True, mininterval=1.0) as progress:
         for count, inputs in model_inputs(encoder, blocks, settings, device):
             for condition, batch in inputs.items():

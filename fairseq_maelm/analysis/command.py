@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from fairseq_maelm.analysis.collect import CONDITIONS
-from fairseq_maelm.analysis.run import AnalysisSettings, analyse
+from fairseq_maelm.analysis.run import AnalysisSettings, analyze
 from fairseq_maelm.devices import add_device_argument, check_device
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", type=Path, help="prepared data folder: dictionary of checkpoints, and the text unless --text is given"
     )
-    parser.add_argument("--split", default="valid", help="split of --data to analyse (valid)")
+    parser.add_argument("--split", default="valid", help="split of --data to analyze (valid)")
     parser.add_argument(
         "--text", type=Path, metavar="FILE", help="text, a paragraph a line, a blank line between documents"
     )
@@ -45,7 +45,7 @@ def _add_measure_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is measured")
     group.add_argument("--tau", type=float, default=0.9, help="share of the energy that the rank must hold (0.9)")
     group.add_argument(
-        "--centred", action="store_true", help="subtract the mean of each set of representations; the paper does not"
+        "--centered", action="store_true", help="subtract the mean of each set of representations; the paper does not"
     )
     group.add_argument("--mask-prob", type=float, default=0.15, metavar="P", help="fraction of tokens to mask (0.15)")
     group.add_argument(
@@ -71,7 +71,7 @@ def _add_measure_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how it is run")
-    group.add_argument("--tokens", type=int, default=5_000_000, metavar="N", help="tokens to analyse (5,000,000)")
+    group.add_argument("--tokens", type=int, default=5_000_000, metavar="N", help="tokens to analyze (5,000,000)")
     group.add_argument(
         "--tokens-per-sample", type=int, default=512, metavar="N", help="longest sequence, cut to each model's (512)"
     )
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> None:
         split=args.split,
         text=args.text,
         tau=args.tau,
-        centred=args.centred,
+        centered=args.centered,
         mask_prob=args.mask_prob,
         leave_unmasked_prob=args.leave_unmasked_prob,
         random_token_prob=args.random_token_prob,
@@ -129,5 +129,5 @@ def run(args: argparse.Namespace) -> None:
     names = [name for name, _ in args.model]
     if len(set(names)) < len(names):
         raise ValueError(f"every model needs a name of its own; given were {', '.join(names)}")
-    report = analyse(dict(args.model), settings, args.output, args.device)
+    report = analyze(dict(args.model), settings, args.output, args.device)
     sys.stdout.write(f"{report}\n")

@@ -1,7 +1,7 @@
 """Figures in the form of the paper's 1, 5 and 6, of spectra and subspaces, as PNG and SVG.
 
-A model keeps its colour and marker in all figures; the line style says which input or which tokens. Both can be told
-apart without colour.
+A model keeps its color and marker in all figures; the line style says which input or which tokens. Both can be told
+apart without color.
 """
 
 import io
@@ -17,8 +17,8 @@ from fairseq_maelm.libraries import import_pyplot
 
 logger = logging.getLogger(__name__)
 
-# Okabe and Ito's colours, which people of every colour vision tell apart, ordered so that neighbours differ in grey.
-_COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+# Okabe and Ito's colors, which people of every color vision tell apart, ordered so that neighbors differ in gray.
+_COLORS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _SOLID, _DASHED, _DOTTED = "-", "--", ":"
 
@@ -136,7 +136,7 @@ def spectrum(results: list[Result]) -> Any:
                     values = np.array(row["singular_values"])
                     _spectrum_lines(axes, values, {**_look(number, style, len(values) // 8 or 1), "label": label})
     tau = results[0]["settings"]["tau"]
-    axes[0].axhline(tau, color="grey", linewidth=0.8)
+    axes[0].axhline(tau, color="gray", linewidth=0.8)
     axes[0].set(xlabel="directions", ylabel="share of the energy", xscale="log", title="Last layer: energy held")
     axes[1].set(xlabel="direction", ylabel="singular value / largest", xscale="log", yscale="log")
     axes[1].set(title="Last layer: spectrum", ylim=(1e-4, 1.5))
@@ -203,12 +203,12 @@ def collapse(results: list[Result]) -> Any:
 
 def _rank_label(results: list[Result]) -> str:
     settings = results[0]["settings"]
-    return f"rank$_{{{settings['tau']:g}}}$" + (" (centred)" if settings["centred"] else "")
+    return f"rank$_{{{settings['tau']:g}}}$" + (" (centered)" if settings["centered"] else "")
 
 
 def _look(number: int, style: str, markevery: int = 1) -> dict[str, Any]:
     return {
-        "color": _COLOURS[number % len(_COLOURS)],
+        "color": _COLORS[number % len(_COLORS)],
         "marker": _MARKERS[number % len(_MARKERS)],
         "linestyle": style,
         "markersize": 5,

@@ -65,7 +65,7 @@ class HuggingFaceEncoder:
     def check_data(self, folder: Path) -> None:
         """Refuse prepared data: their tokens are those of a fairseq dictionary."""
         raise ValueError(
-            f"the tokens in {folder} are not those of a Hugging Face model: analyse a text file with --text, which "
+            f"the tokens in {folder} are not those of a Hugging Face model: analyze a text file with --text, which "
             "each model encodes by itself"
         )
 

@@ -23,7 +23,7 @@ from fairseq_maelm.analysis.theorem import (
 _STACK_TOKENS = 1024
 
 
-def rank_rows(grams: dict[str, LayerGrams], tau: float, centred: bool) -> list[dict[str, Any]]:
+def rank_rows(grams: dict[str, LayerGrams], tau: float, centered: bool) -> list[dict[str, Any]]:
     """Effective rank and whole spectrum for each condition, set of tokens and layer.
 
     Returns:
@@ -34,7 +34,7 @@ def rank_rows(grams: dict[str, LayerGrams], tau: float, centred: bool) -> list[d
     for condition, each in grams.items():
         for place, layer in enumerate(each.layers):
             for tokens, accumulator in each.sets(place).items():
-                values = singular_values(accumulator.gram(centred))
+                values = singular_values(accumulator.gram(centered))
                 rows.append(
                     {
                         "condition": condition,
@@ -48,7 +48,7 @@ def rank_rows(grams: dict[str, LayerGrams], tau: float, centred: bool) -> list[d
     return rows
 
 
-def subspace_rows(grams: dict[str, LayerGrams], tau: float, centred: bool) -> list[dict[str, Any]]:
+def subspace_rows(grams: dict[str, LayerGrams], tau: float, centered: bool) -> list[dict[str, Any]]:
     """[MASK] against the real tokens of the same input ("masked") and of the whole input ("whole"), layer by layer."""
     masked = grams.get("masked")
     if masked is None or not masked.mask[0].rows:
@@ -57,9 +57,9 @@ def subspace_rows(grams: dict[str, LayerGrams], tau: float, centred: bool) -> li
     return [
         {"reference": name, "layer": layer}
         | compare_subspaces(
-            accumulators[place].gram(centred),
-            masked.mask[place].gram(centred),
-            masked.sets(place)["all"].gram(centred),
+            accumulators[place].gram(centered),
+            masked.mask[place].gram(centered),
+            masked.sets(place)["all"].gram(centered),
             tau,
         )._asdict()
         for name, accumulators in references.items()

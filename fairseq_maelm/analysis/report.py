@@ -18,7 +18,7 @@ CAPTIONS = {
     "figure_5a_rank_pretrained": "Pretrained models: those that saw [MASK], with and without it, and MAE-LM (Figure "
     "5a).",
     "figure_5b_rank_fine_tuned": "Fine-tuned models on inputs without [MASK] (Figure 5b).",
-    "spectrum": "The spectrum of the last layer. The grey line is tau.",
+    "spectrum": "The spectrum of the last layer. The gray line is tau.",
     "subspace": "Where [MASK] lives. Left: the share of its energy outside the real tokens' leading directions. "
     "Middle: the median principal angle between both spans of leading directions; 90 degrees is orthogonal. Right: how "
     "many directions must be added to the real tokens' to hold tau of [MASK]'s energy.",

@@ -31,9 +31,9 @@ class AnalysisSettings:
     Attributes:
         data: prepared data folder, or None.
         split: of the data.
-        text: text file to analyse in place of the data's split, or None.
+        text: text file to analyze in place of the data's split, or None.
         tau: of the effective rank.
-        centred: subtract the mean of each set of representations.
+        centered: subtract the mean of each set of representations.
         conditions: of ``CONDITIONS``, or None for those that suit each model.
         tokens_per_sample: longest sequence, cut to each model's.
 
@@ -44,7 +44,7 @@ class AnalysisSettings:
     split: str
     text: Optional[Path]
     tau: float
-    centred: bool
+    centered: bool
     mask_prob: float
     leave_unmasked_prob: float
     random_token_prob: float
@@ -59,7 +59,7 @@ class AnalysisSettings:
 
     def __post_init__(self) -> None:
         if self.data is None and self.text is None:
-            raise ValueError("give --data or --text: without text there is nothing to analyse")
+            raise ValueError("give --data or --text: without text there is nothing to analyze")
         for path in (self.data, self.text):
             if path is not None and not path.exists():
                 raise FileNotFoundError(f"there is no {path}")
@@ -96,8 +96,8 @@ class AnalysisSettings:
         return CollectSettings(conditions=conditions, **others)
 
 
-def analyse(models: dict[str, Path], settings: AnalysisSettings, output: Path, device: str) -> Path:
-    """Analyse models, or those that ``output`` has no results of yet, and write the report on all.
+def analyze(models: dict[str, Path], settings: AnalysisSettings, output: Path, device: str) -> Path:
+    """Analyze models, or those that ``output`` has no results of yet, and write the report on all.
 
     Args:
         models: paths by name, in the order of the figures.
@@ -119,13 +119,13 @@ def analyse(models: dict[str, Path], settings: AnalysisSettings, output: Path, d
     _claim(output, recorded)
     for name, path in models.items():
         file = output / _MODELS_FOLDER / f"{name}.json"
-        fingerprint = _fingerprint(path)
+        model_fingerprint = _model_fingerprint(path)
         if file.exists():
-            if read_json(file)["fingerprint"] != fingerprint:
+            if read_json(file)["fingerprint"] != model_fingerprint:
                 raise ValueError(f"{file} holds results of another model named {name!r}: choose another name or folder")
             logger.info("%s: has results already", name)
             continue
-        write_json(file, {**_analyse_one(name, path, settings, device), "fingerprint": fingerprint})
+        write_json(file, {**_analyze_one(name, path, settings, device), "fingerprint": model_fingerprint})
     results = [{**read_json(output / _MODELS_FOLDER / f"{name}.json"), "settings": recorded} for name in models]
     write_report(results, output)
     return output / "report.html"
@@ -148,14 +148,14 @@ def _claim(output: Path, recorded: dict[str, Any]) -> None:
     write_json(path, recorded)
 
 
-def _fingerprint(path: Path) -> str:
+def _model_fingerprint(path: Path) -> str:
     """A model's checksum over sizes and times of its files; reading them whole would take as long as a small run."""
     files = sorted(each for each in path.iterdir() if each.is_file()) if path.is_dir() else [path]
     facts = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return hashlib.sha256(repr((str(path.resolve()), facts)).encode()).hexdigest()
 
 
-def _analyse_one(name: str, path: Path, settings: AnalysisSettings, device: str) -> dict[str, Any]:
+def _analyze_one(name: str, path: Path, settings: AnalysisSettings, device: str) -> dict[str, Any]:
     encoder = open_encoder(path, settings.data).to(device)
     chosen = settings.for_encoder(name, encoder)
     blocks = _blocks(encoder, settings)
@@ -170,8 +170,8 @@ def _analyse_one(name: str, path: Path, settings: AnalysisSettings, device: str)
         "num_layers": encoder.num_layers,
         "width": encoder.width,
         "text_tokens": whole,
-        "ranks": rank_rows(grams, settings.tau, settings.centred),
-        "subspace": subspace_rows(grams, settings.tau, settings.centred),
+        "ranks": rank_rows(grams, settings.tau, settings.centered),
+        "subspace": subspace_rows(grams, settings.tau, settings.centered),
         "theorem": theorem_rows(encoder, blocks, chosen, device),
     }
 

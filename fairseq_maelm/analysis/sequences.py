@@ -1,4 +1,4 @@
-"""The text that is analysed: blocks of tokens from a prepared data folder or from a text file."""
+"""The text that is analyzed: blocks of tokens from a prepared data folder or from a text file."""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -103,7 +103,7 @@ def choose_blocks(sizes: np.ndarray, tokens: int, seed: int) -> np.ndarray:
         seed: of the analysis.
 
     Returns:
-        <int64>[chosen] by falling size: neighbours make batches with little padding, and the batch that needs most
+        <int64>[chosen] by falling size: neighbors make batches with little padding, and the batch that needs most
         memory comes first.
     """
     order = np.random.default_rng([seed, _ORDER]).permutation(len(sizes))

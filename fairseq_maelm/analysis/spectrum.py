@@ -46,8 +46,8 @@ class GramAccumulator:
         result.sums = self.sums + other.sums
         return result
 
-    def gram(self, centred: bool = False) -> Tensor:
-        """<float64>[D, D] on the CPU: X^T X, of the rows minus their mean if ``centred``.
+    def gram(self, centered: bool = False) -> Tensor:
+        """<float64>[D, D] on the CPU: X^T X, of the rows minus their mean if ``centered``.
 
         Raises:
             ValueError: if any row held a value that is not a number, or infinite.
@@ -55,7 +55,7 @@ class GramAccumulator:
         if not bool(torch.isfinite(self.squares).all()):
             raise ValueError("the representations hold values that are not finite: run the model in single precision")
         gram = self.squares
-        if centred and self.rows:
+        if centered and self.rows:
             gram = gram - torch.outer(self.sums, self.sums) / self.rows
         return ((gram + gram.T) / 2).cpu()
 

@@ -2,7 +2,7 @@
 
 The proof supposes that the [MASK] representations are combinations of the real tokens', H_M = U H_R with U 1 = 1
 (equation 3), and follows the residual R = H_R - 1 h^T through a self-attention layer without residual connection and
-feed-forward network. It concludes |R'| <= 4 epsilon |R|^3: representations would collapse towards equal rows.
+feed-forward network. It concludes |R'| <= 4 epsilon |R|^3: representations would collapse toward equal rows.
 
 The proof as written has two gaps: it needs exp(x) <= 1 + 2x, and the step before equation (9) bounds a sum over all
 rows by its largest term. The inequality is true nonetheless wherever exp(s) <= 2 (1 + 1 / |U|_inf), s being
@@ -86,7 +86,7 @@ def composite_norm(matrix: Tensor) -> float:
 def common_row(states: Tensor, *candidates: Tensor) -> Tensor:
     """The h of R = H - 1 h^T.
 
-    The paper's argmin has no closed form for the composite norm, which is not convex. The column medians minimise the
+    The paper's argmin has no closed form for the composite norm, which is not convex. The column medians minimize the
     l1 norm exactly, the column means the Frobenius norm and both norms up to a factor of 2, the mid-ranges the
     largest entry; the best of them, and of the candidates given, is taken.
 

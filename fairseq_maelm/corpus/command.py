@@ -61,7 +61,7 @@ def _add_vocabulary_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--preset",
         choices=sorted(PRESETS),
-        help=f"normalisation and pieces: {sizes}; fairseq's total with <mask> is 2 more ({DEFAULT_PRESET})",
+        help=f"normalization and pieces: {sizes}; fairseq's total with <mask> is 2 more ({DEFAULT_PRESET})",
     )
     group.add_argument("--vocabulary-size", type=int, metavar="N", help="pieces, instead of the preset's")
     group.add_argument(

@@ -1,4 +1,4 @@
-"""Telling a table's header from its first example, where tables have no header and labels are learnt from them."""
+"""Telling a table's header from its first example, where tables have no header and labels are learned from them."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -15,7 +15,7 @@ import sentencepiece
 
 from fairseq_maelm.corpus import steps
 from fairseq_maelm.corpus.reading import Source, find_sources
-from fairseq_maelm.corpus.settings import PrepareSettings, explain_difference, fingerprint
+from fairseq_maelm.corpus.settings import PrepareSettings, explain_difference, source_fingerprints
 from fairseq_maelm.corpus.splitting import Split, draw_split
 from fairseq_maelm.files import (
     CorpusError,
@@ -23,7 +23,7 @@ from fairseq_maelm.files import (
     read_json,
     remove_partial_files,
     sha256_of,
-    synchronise_folder,
+    synchronize_folder,
     write_json,
 )
 from fairseq_maelm.text.imported import open_encoder, vocabulary_files
@@ -104,16 +104,16 @@ def _check_apart(settings: PrepareSettings, sources: dict[str, list[Source]]) ->
 
 def _describe(settings: PrepareSettings, sources: dict[str, list[Source]]) -> dict[str, Any]:
     """What identifies this preparation: the settings that decide its result, and the state of its files."""
-    files = {role: fingerprint(found) for role, found in sources.items() if found}
+    files = {role: source_fingerprints(found) for role, found in sources.items() if found}
     if settings.sentencepiece_model is not None:
         # Loaded here so that a bad model is refused before any work.
         dictionary_symbols(load_sentencepiece(settings.sentencepiece_model))
-        files[_MODEL_ROLE] = fingerprint([Source(settings.sentencepiece_model)])
+        files[_MODEL_ROLE] = source_fingerprints([Source(settings.sentencepiece_model)])
         files[_MODEL_ROLE][0]["sha256"] = sha256_of(settings.sentencepiece_model)
     if settings.tokenizer is not None:
         open_encoder(settings.tokenizer)
         paths = vocabulary_files(settings.tokenizer)
-        states = fingerprint([Source(path) for path in paths])
+        states = source_fingerprints([Source(path) for path in paths])
         files[_TOKENIZER_ROLE] = [
             {**state, "sha256": sha256_of(path)} for state, path in zip(states, paths, strict=True)
         ]
@@ -166,8 +166,8 @@ def _prepare(settings: PrepareSettings, sources: dict[str, list[Source]], run: d
         split = _draw_split(settings, cleaned)
         vocabulary = _step(folder, "vocabulary", seconds, lambda: steps.make_vocabulary(work, cleaned, split))
         _step(folder, "encode", seconds, lambda: steps.encode(work, cleaned, split))
-        binarised = _step(folder, "binarise", seconds, lambda: steps.binarise(work, cleaned, split))
-        manifest = {**_origin(run, cleaned), "vocabulary": vocabulary, **binarised, "seconds": seconds}
+        binarized = _step(folder, "binarize", seconds, lambda: steps.binarize(work, cleaned, split))
+        manifest = {**_origin(run, cleaned), "vocabulary": vocabulary, **binarized, "seconds": seconds}
         _publish(settings, work.outputs, manifest)
         shutil.rmtree(folder, ignore_errors=True)
     return manifest
@@ -227,7 +227,7 @@ def _origin(run: dict[str, Any], cleaned: dict[str, Any]) -> dict[str, Any]:
     files = dict(run["files"])
     for role, state in cleaned.items():
         pairs = zip(files[role], state["sha256"], strict=True)
-        files[role] = [{**fingerprints, "sha256": sha256} for fingerprints, sha256 in pairs]
+        files[role] = [{**file_fingerprints, "sha256": sha256} for file_fingerprints, sha256 in pairs]
     return {
         "versions": {
             "fairseq_maelm": __version__,
@@ -251,7 +251,7 @@ def _publish(settings: PrepareSettings, outputs: Path, manifest: dict[str, Any])
         if (outputs / name).exists():
             os.replace(outputs / name, target)
     for shard in steps.shard_names(settings.shards):
-        synchronise_folder(settings.output / shard)
+        synchronize_folder(settings.output / shard)
         if shard != ".":
             write_json(settings.output / shard / MANIFEST_FILE, manifest)
     write_json(settings.output / MANIFEST_FILE, manifest)

@@ -129,7 +129,7 @@ def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def fingerprint(sources: list[Source]) -> list[dict[str, Any]]:
+def source_fingerprints(sources: list[Source]) -> list[dict[str, Any]]:
     """Name, size and time of change of every source file: how a later run sees whether its inputs are the same."""
     states = [(source.path, source.path.stat()) for source in sources]
     return [{"file": str(path), "bytes": state.st_size, "changed_ns": state.st_mtime_ns} for path, state in states]
@@ -139,7 +139,7 @@ def explain_difference(earlier: dict[str, Any], now: dict[str, Any]) -> str | No
     """Names the first thing in which an earlier run differs from this one, or None when they are the same run.
 
     Args:
-        earlier, now: {"settings": resolved settings, "files": {role: fingerprints}}.
+        earlier, now: {"settings": resolved settings, "files": {role: source fingerprints}}.
     """
     before, after = earlier["settings"], now["settings"]
     for name in {**before, **after}:

@@ -1,4 +1,4 @@
-"""The four steps of corpus preparation: clean, vocabulary, encode, binarise.
+"""The four steps of corpus preparation: clean, vocabulary, encode, binarize.
 
 Every step works inside one folder. What it returns is written there as its state file, atomically and after all else:
 a step whose state file exists is done, and a step that was killed starts anew; encoding resumes part by part.
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from fairseq_maelm.corpus.binarising import write_dataset
+from fairseq_maelm.corpus.binarizing import write_dataset
 from fairseq_maelm.corpus.chunks import Chunk, CleanedTextWriter, read_chunk
 from fairseq_maelm.corpus.cleaning import Deduplicator, clean_segments
 from fairseq_maelm.corpus.encoding import EncodingJob, read_parts
@@ -147,8 +147,8 @@ def make_vocabulary(work: Work, cleaned: dict[str, Any], split: Split) -> dict[s
         resolved = work.settings.resolved()
         share = resolved["sample_megabytes"] * 1e6 / cleaned[CORPUS]["bytes"]
         sample = _sample(work, chunks_of(cleaned[CORPUS]), split, min(share, 1.0))
-        normalisation = PRESETS[resolved["preset"]].normalisation
-        model = train_sentencepiece(sample, resolved["vocabulary_size"], normalisation, resolved["character_coverage"])
+        normalization = PRESETS[resolved["preset"]].normalization
+        model = train_sentencepiece(sample, resolved["vocabulary_size"], normalization, resolved["character_coverage"])
         write_bytes(work.model, model)
     encoder = work.encoder()
     return {"dictionary_symbols": encoder.dictionary_size, "dictionary_symbols_with_mask": encoder.dictionary_size + 1}
@@ -186,7 +186,7 @@ def encode(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
     return {"parts": sum(len(state["chunks"]) for state in cleaned.values())}
 
 
-def binarise(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
+def binarize(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
     """Joins the parts into the data folders under ``outputs``.
 
     Returns:

@@ -18,7 +18,7 @@ class MaelmCriterionConfig(FairseqDataclass):
 
 @register_criterion("maelm", dataclass=MaelmCriterionConfig)
 class MaelmCriterion(FairseqCriterion):
-    """Cross-entropy summed over the predicted tokens, with the figures that tell whether pretraining works.
+    """Cross-entropy summed over the predicted tokens, with the metrics that tell whether pretraining works.
 
     Logged: ``loss`` in bits per predicted token and its perplexity ``ppl``, ``accuracy`` of the predicted tokens in
     percent, ``masked`` the share of tokens that were predicted and ``padding`` the share of slots in encoder and
@@ -30,7 +30,7 @@ class MaelmCriterion(FairseqCriterion):
 
         Returns:
             the loss in nats, summed over the M predicted tokens; M, by which fairseq divides the gradient; and the
-            figures to log, all of them sums.
+            metrics to log, all of them sums.
         """
         net_input, target = sample["net_input"], sample["target"]
         # Computed inside the model's forward, which is what wrappers for several GPUs watch.
@@ -54,7 +54,7 @@ class MaelmCriterion(FairseqCriterion):
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
-        """Add the figures of all batches and ranks and log them."""
+        """Add the metrics of all batches and ranks and log them."""
 
         def total(name: str) -> Any:
             return sum(output.get(name, 0) for output in logging_outputs)
@@ -68,5 +68,5 @@ class MaelmCriterion(FairseqCriterion):
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """All figures are sums, so ranks exchange one small tensor and no objects."""
+        """All metrics are sums, so ranks exchange one small tensor and no objects."""
         return True

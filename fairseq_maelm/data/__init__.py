@@ -1,1 +1,1 @@
-"""From binarised text to batches: blocks, masking, the dataset and its collater."""
+"""From binarized text to batches: blocks, masking, the dataset and its collater."""

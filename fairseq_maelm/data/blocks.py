@@ -1,4 +1,4 @@
-"""Blocks of tokens cut from binarised text, as fairseq's break modes define them.
+"""Blocks of tokens cut from binarized text, as fairseq's break modes define them.
 
 fairseq's memory-mapped format stores all items of a split one after another, so a block is one slice of the file. A
 line that is longer than a block is cut into blocks; fairseq would skip it or stop.

@@ -125,14 +125,14 @@ def show_batch(
     return show(view, draw, inside, mask_index, fraction, random)
 
 
-def query_rows(predicted: np.ndarray) -> Tuple[np.ndarray, int]:
+def wanted_rows(predicted: np.ndarray) -> Tuple[np.ndarray, int]:
     """Where the places to predict stand if those of each sequence move together to the left.
 
     Args:
         predicted: <bool>[B, T].
 
     Returns:
-        ``query_rows`` <int64>[M] and ``query_length`` of the layout.
+        ``wanted_rows`` <int64>[M] and ``wanted_length`` of the layout.
     """
     counts = np.count_nonzero(predicted, axis=1)
     length = int(counts.max())
@@ -170,7 +170,7 @@ def encoder_input(
     if shown.returned is not shown.visible:
         enters = shown.returned.reshape(-1)[slots]
         visible_rows, slots = visible_rows[enters], slots[enters]
-    rows_of_queries, query_length = query_rows(predicted)
+    rows_of_wanted, wanted_length = wanted_rows(predicted)
     layout: Layout = {
         "positions": torch.from_numpy(src_positions),
         "full_lengths": torch.from_numpy(lengths),
@@ -179,8 +179,8 @@ def encoder_input(
         "visible_rows": torch.from_numpy(visible_rows),
         "visible_slots": torch.from_numpy(slots),
         "masked_slots": torch.from_numpy(np.flatnonzero(predicted)),
-        "query_rows": torch.from_numpy(rows_of_queries),
-        "query_length": query_length,
+        "wanted_rows": torch.from_numpy(rows_of_wanted),
+        "wanted_length": wanted_length,
         "all_visible": len(slots) == int(lengths.sum()),
         "encoder_padded": encoder_padded,
         "decoder_padded": bool(lengths.min() < full_length),

@@ -24,7 +24,7 @@ MAX_LENGTH = 1 << 16
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
-    """Apply splitmix64's finaliser to <uint64> values of any shape; wrapping multiplication is intended.
+    """Apply splitmix64's finalizer to <uint64> values of any shape; wrapping multiplication is intended.
 
     Works in place, because this is the data path's innermost loop, and returns its argument.
     """

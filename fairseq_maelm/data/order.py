@@ -16,9 +16,9 @@ _WIDEST = 0.02
 
 
 def length_buckets(sizes: np.ndarray, enough: int = _ENOUGH_SEQUENCES, widest: float = _WIDEST) -> np.ndarray:
-    """Put neighbouring lengths together.
+    """Put neighboring lengths together.
 
-    From the longest on downwards: so a text cut into full blocks has them in a bucket of their own, without padding.
+    From the longest on downward: so a text cut into full blocks has them in a bucket of their own, without padding.
 
     Args:
         sizes: <int>[sequences] lengths, each below 65,536.

@@ -48,7 +48,7 @@ def valid_step(
 
 
 def reduce_metrics(task: FairseqTask, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
-    """Log the figures of all batches, empty outputs left aside; stands in for fairseq's method."""
+    """Log the metrics of all batches, empty outputs left aside; stands in for fairseq's method."""
     _reduce_outputs(task, [output for output in logging_outputs if output], criterion)
 
 

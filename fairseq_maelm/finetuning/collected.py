@@ -1,8 +1,8 @@
-"""Figures of a whole validation set, which are no mean of figures of its batches: F1, correlations, exact match.
+"""Metrics of a whole validation set, which are no mean of metrics of its batches: F1, correlations, exact match.
 
 A criterion puts the predictions of a batch into its logging output, fairseq brings the logging outputs of all ranks
 together, and ``reduce_metrics`` hands them to ``log_collected``. They are kept by example, so that batches which are
-seen twice count once, and the figures are computed when validation ends. Such a criterion must say that its logging
+seen twice count once, and the metrics are computed when validation ends. Such a criterion must say that its logging
 outputs cannot be summed.
 """
 
@@ -28,27 +28,27 @@ class Collected(MetersDict._DerivedMeter):
     def __init__(self) -> None:
         super().__init__(lambda meters: self.smoothed_value)
         self.rows: dict[Any, Any] = {}
-        self._figures: Mapping[str, float] | None = None
+        self._metrics: Mapping[str, float] | None = None
 
     def reset(self) -> None:
         """Forget everything."""
         self.rows = {}
-        self._figures = None
+        self._metrics = None
 
     def update(self, rows: Iterable[tuple[Any, Any]]) -> None:
         """Add pairs of an example's key, unique in the set, and what is known of it."""
         self.rows.update(rows)
-        self._figures = None
+        self._metrics = None
 
-    def figures(self, compute: Callable[[dict[Any, Any]], Mapping[str, float]]) -> Mapping[str, float]:
-        """The figures of all rows; computed once, however many of them are asked for."""
-        if self._figures is None:
-            self._figures = compute(self.rows)
-        return self._figures
+    def metrics(self, compute: Callable[[dict[Any, Any]], Mapping[str, float]]) -> Mapping[str, float]:
+        """The metrics of all rows; computed once, however many of them are asked for."""
+        if self._metrics is None:
+            self._metrics = compute(self.rows)
+        return self._metrics
 
     @property
     def smoothed_value(self) -> int:
-        """How many examples there are: the one figure that any such set has."""
+        """How many examples there are: the one metric that any such set has."""
         return len(self.rows)
 
 
@@ -57,21 +57,21 @@ def log_collected(
     compute: Callable[[dict[Any, Any]], Mapping[str, float]],
     names: Iterable[str],
 ) -> None:
-    """Collect rows of a validation set and log figures of the whole set under their names.
+    """Collect rows of a validation set and log metrics of the whole set under their names.
 
     Call it in ``reduce_metrics``, for validation alone: in training the rows of an epoch would pile up.
 
     Args:
         rows: pairs of an example's key and what is known of it, from all ranks; any order, repetitions count once.
-        compute: all rows, key -> what is known -> name -> figure. Called for all rows when validation
+        compute: all rows, key -> what is known -> name -> metric. Called for all rows when validation
             ends, and by fairseq's own logging for those of each batch.
-        names: of the figures to log; ``compute`` gives at least these.
+        names: of the metrics to log; ``compute`` gives at least these.
     """
     # fairseq hands them to one meter after the other: an iterator would be empty for the second.
     metrics.log_custom(Collected, _KEY, list(rows))
 
     def value(name: str) -> Callable[[Any], float]:
-        return lambda meters: meters[_KEY].figures(compute)[name]
+        return lambda meters: meters[_KEY].metrics(compute)[name]
 
     for name in names:
         metrics.log_derived(name, value(name))

@@ -70,7 +70,7 @@ class SplitWriter:
         sentences: of an example, 1 or 2.
         dictionary_size: symbols of the dictionary without <mask>, which decides how tokens are stored.
         labels: the classes, or None for numbers.
-        labelled: whether the split has labels; test sets may lack them.
+        labeled: whether the split has labels; test sets may lack them.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class SplitWriter:
         sentences: int,
         dictionary_size: int,
         labels: Optional[Dictionary],
-        labelled: bool = True,
+        labeled: bool = True,
     ) -> None:
         self._folder, self._split = folder, split
-        self._labels, self._labelled = labels, labelled
+        self._labels, self._labeled = labels, labeled
         names = [f"input{number}" for number in range(sentences)]
         self._builders = {name: self._builder(name, dictionary_size) for name in names}
         self._inputs = list(self._builders.values())
-        if labelled and labels is not None:
+        if labeled and labels is not None:
             self._builders["label"] = self._builder("label", len(labels))
         self._numbers: list[str] = []
 
@@ -104,7 +104,7 @@ class SplitWriter:
         """
         for builder, tokens in zip(self._inputs, sentences, strict=True):
             builder.add_item(torch.from_numpy(tokens.astype("int64")))
-        if self._labelled and label is not None:
+        if self._labeled and label is not None:
             if self._labels is None:
                 self._numbers.append(label)
             else:
@@ -114,7 +114,7 @@ class SplitWriter:
         """Write what belongs at the end."""
         for name, builder in self._builders.items():
             builder.finalize(f"{self._folder / name / self._split}.idx")
-        if self._labelled and self._labels is None:
+        if self._labeled and self._labels is None:
             (self._folder / "label").mkdir(exist_ok=True)
             lines = "".join(f"{number}\n" for number in self._numbers)
             (self._folder / "label" / f"{self._split}.label").write_text(lines, encoding="ascii")

@@ -1,6 +1,6 @@
-"""The figures of GLUE, all in percent: accuracy, F1, Matthews', Pearson's and Spearman's correlation.
+"""The metrics of GLUE, all in percent: accuracy, F1, Matthews', Pearson's and Spearman's correlation.
 
-Where a figure is undefined - nothing is or was predicted positive, or one side is constant - it is 0, so that a model
+Where a metric is undefined - nothing is or was predicted positive, or one side is constant - it is 0, so that a model
 which always says the same is the worst and not "not a number". Predictions that are no numbers give nan.
 """
 
@@ -34,7 +34,7 @@ def f1(predictions: Array, targets: Array, positive: int) -> float:
 
 
 def matthews(predictions: Array, targets: Array) -> float:
-    """Matthews' correlation of two classes, and its generalisation to more of them (Gorodkin, 2004), in percent."""
+    """Matthews' correlation of two classes, and its generalization to more of them (Gorodkin, 2004), in percent."""
     classes = np.unique(np.concatenate([predictions, targets]))
     predicted = (predictions[:, None] == classes).astype(np.float64)
     true = (targets[:, None] == classes).astype(np.float64)
@@ -58,8 +58,8 @@ def spearman(predictions: Array, targets: Array) -> float:
     return pearson(_ranks(predictions), _ranks(targets))
 
 
-def classification_figures(predictions: Array, targets: Array, positive: Optional[int]) -> dict[str, float]:
-    """All figures of a classification task.
+def classification_metrics(predictions: Array, targets: Array, positive: Optional[int]) -> dict[str, float]:
+    """All metrics of a classification task.
 
     Args:
         predictions: [n] classes, n at least 1.
@@ -69,14 +69,14 @@ def classification_figures(predictions: Array, targets: Array, positive: Optiona
     Returns:
         "accuracy", "mcc" and "f1", in percent.
     """
-    figures = {"accuracy": accuracy(predictions, targets), "mcc": matthews(predictions, targets)}
+    metrics = {"accuracy": accuracy(predictions, targets), "mcc": matthews(predictions, targets)}
     if positive is not None:
-        figures["f1"] = f1(predictions, targets, positive)
-    return figures
+        metrics["f1"] = f1(predictions, targets, positive)
+    return metrics
 
 
-def regression_figures(predictions: Array, targets: Array) -> dict[str, float]:
-    """All figures of a regression task: "pearson" and "spearman", in percent; see ``pearson``."""
+def regression_metrics(predictions: Array, targets: Array) -> dict[str, float]:
+    """All metrics of a regression task: "pearson" and "spearman", in percent; see ``pearson``."""
     return {"pearson": pearson(predictions, targets), "spearman": spearman(predictions, targets)}
 
 

@@ -9,7 +9,7 @@ from fairseq.tasks.masked_lm import MaskedLMTask
 from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_maelm.modules.attention import triton
-from fairseq_maelm.modules.attention.choice import ATTENTION_PATHS
+from fairseq_maelm.modules.attention.choice import ATTENTION_BACKENDS
 from fairseq_maelm.modules.attention.relative_position import BUCKET_FUNCTIONS, check_buckets
 from fairseq_maelm.modules.cross_attention_layer import DECODER_ATTENTION
 from fairseq_maelm.modules.precision import PRECISIONS
@@ -28,7 +28,7 @@ def check_config(config: Any) -> None:
     """
     _check_sizes(config)
     _check_decoder(config)
-    check_path(str(config.attention))
+    check_backend(str(config.attention))
     refuse_stock_bf16(config)
     if str(config.precision) not in PRECISIONS:
         raise ValueError(f"unknown --precision {config.precision}")
@@ -124,14 +124,14 @@ def _check_decoder(config: Any) -> None:
         )
 
 
-def check_path(path: str) -> None:
+def check_backend(path: str) -> None:
     """Refuse a path that this machine cannot run.
 
     Raises:
         ValueError: says why and what to choose.
     """
-    if path not in ATTENTION_PATHS:
-        raise ValueError(f"unknown --attention {path}: choose one of {', '.join(ATTENTION_PATHS)}")
+    if path not in ATTENTION_BACKENDS:
+        raise ValueError(f"unknown --attention {path}: choose one of {', '.join(ATTENTION_BACKENDS)}")
     if path == "triton" and not torch.cuda.is_available():
         raise ValueError(
             "--attention triton needs a CUDA GPU and torch finds none here: use --attention auto, or for a checkpoint "

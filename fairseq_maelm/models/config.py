@@ -8,7 +8,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import II, OmegaConf, open_dict
 
 from fairseq_maelm.models.sizes import fill_from_size
-from fairseq_maelm.modules.attention.choice import ATTENTION_PATHS
+from fairseq_maelm.modules.attention.choice import ATTENTION_BACKENDS
 from fairseq_maelm.modules.cross_attention_layer import DECODER_ATTENTION
 from fairseq_maelm.modules.precision import LAYER_NORM_EPS, PRECISIONS
 
@@ -46,7 +46,7 @@ class MaelmModelConfig(FairseqDataclass):
     dropout: float = field(default=0.1, metadata={"help": "dropout in the encoder; the decoder has none"})
     attention_dropout: float = field(default=0.1, metadata={"help": "dropout of attention weights in the encoder"})
     pooler_dropout: float = field(default=0.0, metadata={"help": "dropout in classification heads"})
-    attention: ChoiceEnum(list(ATTENTION_PATHS)) = field(  # type: ignore[valid-type]
+    attention: ChoiceEnum(list(ATTENTION_BACKENDS)) = field(  # type: ignore[valid-type]
         default="auto",
         metadata={
             "help": "how attention is computed: as is best for the device ('auto'), written out ('plain'), by torch's "

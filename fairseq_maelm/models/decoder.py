@@ -12,9 +12,9 @@ from fairseq_maelm.batch import Layout, padding_mask
 from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.cross_attention_layer import DECODER_ATTENTION, DecoderLayer
-from fairseq_maelm.modules.queries import Queries
 from fairseq_maelm.modules.reassemble import reassemble
 from fairseq_maelm.modules.transformer import LayerShape, TransformerLayer, run_layers
+from fairseq_maelm.modules.wanted import WantedPositions
 
 # What ``MaelmDecoder.identity`` holds: settings that the parameters' shapes do not show.
 DECODER_IDENTITY_FIELDS = ("decoder attention heads", "decoder attention")
@@ -69,13 +69,15 @@ def full_padding(encoded: EncoderOutput, encoder: MaelmEncoder, layout: Optional
 class NoDecoder:
     """What 0 layers do: the prediction head sits on the encoder, as in plain MLM."""
 
-    def wanted_of_encoder(self, wanted: Optional[Queries], layout: Optional[Layout]) -> Optional[Queries]:
+    def wanted_of_encoder(
+        self, wanted: Optional[WantedPositions], layout: Optional[Layout]
+    ) -> Optional[WantedPositions]:
         """The positions at which the encoder's last layer is read: those to predict, if it sees all tokens."""
         return wanted if layout is not None and layout["all_visible"] else None
 
     def reassemble(self, encoded: EncoderOutput, encoder: MaelmEncoder, layout: Optional[Layout]) -> Tensor:
         """What is decoded: full sequences <float>[B, T, D], or <float>[M, D] where the encoder gave no more."""
-        return encoded.states if encoded.queries is not None else full_sequences(encoded, encoder, layout)
+        return encoded.states if encoded.wanted is not None else full_sequences(encoded, encoder, layout)
 
     def __call__(
         self,
@@ -83,10 +85,10 @@ class NoDecoder:
         encoded: EncoderOutput,
         encoder: MaelmEncoder,
         layout: Optional[Layout],
-        wanted: Optional[Queries] = None,
+        wanted: Optional[WantedPositions] = None,
     ) -> Tensor:
         """<float>[B, T, D] as it is, or <float>[M, D] of what is wanted."""
-        return full if wanted is None or encoded.queries is not None else wanted.take(full)
+        return full if wanted is None or encoded.wanted is not None else wanted.take(full)
 
 
 NO_DECODER = NoDecoder()
@@ -131,7 +133,9 @@ class MaelmDecoder(nn.Module):
         """Whether each token is predicted from those before it; the input is then the sequence, shifted right."""
         return self.attention == "causal_cross"
 
-    def wanted_of_encoder(self, wanted: Optional[Queries], layout: Optional[Layout]) -> Optional[Queries]:
+    def wanted_of_encoder(
+        self, wanted: Optional[WantedPositions], layout: Optional[Layout]
+    ) -> Optional[WantedPositions]:
         """The positions at which the encoder's last layer is read: all, whatever is to be predicted."""
         return None
 
@@ -153,7 +157,7 @@ class MaelmDecoder(nn.Module):
         encoded: EncoderOutput,
         encoder: MaelmEncoder,
         layout: Optional[Layout],
-        wanted: Optional[Queries] = None,
+        wanted: Optional[WantedPositions] = None,
     ) -> Tensor:
         """Decode.
 
@@ -188,19 +192,19 @@ class MaelmDecoder(nn.Module):
         return self.layernorm_embedding(full + table.weight[: full.shape[1]])
 
     def _run_with_memory(
-        self, states: Tensor, bias: Optional[AttentionBias], memory: Memory, queries: Optional[Queries]
+        self, states: Tensor, bias: Optional[AttentionBias], memory: Memory, wanted: Optional[WantedPositions]
     ) -> Tensor:
         encoded = memory.states if self.input_projection is None else self.input_projection(memory.states)
         memory_bias = AttentionBias(hidden=memory.hidden)
-        everywhere = queries
+        everywhere = wanted
         if self.attention != "cross":
             # Self-attention reads all positions, so that only the last layer can leave some out.
             everywhere = None
-        elif queries is not None:
-            states = queries.take(states)
+        elif wanted is not None:
+            states = wanted.take(states)
         for layer in self.layers[:-1]:
             states = layer(states, bias, encoded, memory_bias, everywhere)
-        return self.layers[-1](states, bias, encoded, memory_bias, queries)
+        return self.layers[-1](states, bias, encoded, memory_bias, wanted)
 
 
 def build_decoder(config: Any) -> Optional[MaelmDecoder]:

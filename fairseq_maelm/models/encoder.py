@@ -9,12 +9,12 @@ from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.packing import Packing, can_leave_padding_out, packing_of
 from fairseq_maelm.modules.attention.relative_position import BUCKET_FUNCTIONS, RelativePositionBias
-from fairseq_maelm.modules.attention.unpadded import Rows, can_leave_padding_out, rows_of
 from fairseq_maelm.modules.dropout import dropout
 from fairseq_maelm.modules.precision import LAYER_NORM_EPS
-from fairseq_maelm.modules.queries import Queries, first_queries
 from fairseq_maelm.modules.transformer import LayerShape, TransformerLayer, run_layers
+from fairseq_maelm.modules.wanted import WantedPositions, first_positions
 
 # The bucket function is held as its place here.
 BUCKET_FUNCTION_NAMES = ("none", *BUCKET_FUNCTIONS)
@@ -30,22 +30,22 @@ class EncoderOutput(NamedTuple):
             <float>[B, 1, D] where they were at first positions alone. What stands at padding means nothing.
         of_layers: L + 1 times the embeddings, then the states after each layer, as the layers gave them.
         tokens: <int64>[B, S] what was encoded.
-        rows: where tokens stand if the layers worked without padding.
-        queries: the positions at which alone there are states; None for all.
+        packing: where tokens stand if the layers worked without padding.
+        wanted: the positions at which alone there are states; None for all.
     """
 
     states: Tensor
     of_layers: List[Tensor]
     tokens: Tensor
-    rows: Optional[Rows] = None
-    queries: Optional[Queries] = None
+    packing: Optional[Packing] = None
+    wanted: Optional[WantedPositions] = None
 
     @property
     def all_states(self) -> List[Tensor]:
         """L + 1 times <float>[B, S, D]: the embeddings, then the states after each layer, at last ``states``."""
-        if self.rows is None:
+        if self.packing is None:
             return self.of_layers
-        return [*map(self.rows.pad, self.of_layers[:-1]), self.states]
+        return [*map(self.packing.pad, self.of_layers[:-1]), self.states]
 
 
 def dictionary_fingerprint(dictionary: Dictionary) -> int:
@@ -92,19 +92,19 @@ class _Sequences(NamedTuple):
         tokens: <int64>[B, S], padded on the right.
         positions: <int64>[B, S] original positions; B may be 1 when all sequences share them.
         lengths: <int64>[B] number of tokens of each sequence; None where there is no padding to be hidden.
-        rows: where tokens stand if the layers work without padding.
+        packing: where tokens stand if the layers work without padding.
     """
 
     tokens: Tensor
     positions: Tensor
     lengths: Optional[Tensor]
-    rows: Optional[Rows]
+    packing: Optional[Packing]
 
-    def first_queries(self) -> Queries:
+    def first_positions(self) -> WantedPositions:
         """The first position of each sequence."""
         batch, length = self.tokens.shape
-        first = first_queries(batch, length, self.tokens.device)
-        return first if self.rows is None else first._replace(slots=self.rows.first, in_rows=True)
+        first = first_positions(batch, length, self.tokens.device)
+        return first if self.packing is None else first._replace(slots=self.packing.first, packed=True)
 
 
 class MaelmEncoder(FairseqEncoder):
@@ -132,7 +132,7 @@ class MaelmEncoder(FairseqEncoder):
     ) -> None:
         super().__init__(dictionary)
         self.dropout = shape.dropout
-        self.attention_path = shape.attention_path
+        self.attention_backend = shape.attention_backend
         self.padding_idx, self.mask_index = dictionary.pad(), dictionary.index("<mask>")
         self.embed_tokens = nn.Embedding(len(dictionary), shape.embed_dim, self.padding_idx)
         self.embed_positions = nn.Embedding(max_positions, shape.embed_dim)
@@ -151,7 +151,7 @@ class MaelmEncoder(FairseqEncoder):
         src_tokens: Tensor,
         positions: Optional[Tensor] = None,
         padded: Optional[bool] = None,
-        queries: Optional[Queries] = None,
+        wanted: Optional[WantedPositions] = None,
         first_only: bool = False,
     ) -> EncoderOutput:
         """Encode visible tokens.
@@ -160,21 +160,21 @@ class MaelmEncoder(FairseqEncoder):
             src_tokens: <int64>[B, S], padded on the right.
             positions: <int64>[B, S] original positions; 0, 1, 2, ... if not given.
             padded: whether there is any padding; looked up if not given, which waits for the device.
-            queries: the last layer's states are wanted for these alone; needs ``positions``.
+            wanted: the last layer's states are wanted for these alone; needs ``positions``.
             first_only: they are wanted for the first token of each sequence alone.
         """
-        batch = self._sequences(src_tokens, positions, padded, may_leave_padding_out=queries is None)
+        batch = self._sequences(src_tokens, positions, padded, may_leave_padding_out=wanted is None)
         if first_only:
-            queries = batch.first_queries()
+            wanted = batch.first_positions()
         states = self._embed(batch)
         bias = self._bias(batch)
-        of_layers = run_layers(self.layers, states, bias, queries, _read_from(bias, batch, queries, first_only))
+        of_layers = run_layers(self.layers, states, bias, wanted, _read_from(bias, batch, wanted, first_only))
         last = of_layers[-1]
         if first_only:
             last = last[:, None]
-        elif batch.rows is not None:
-            last = batch.rows.pad(last)
-        return EncoderOutput(last, of_layers, src_tokens, batch.rows, queries)
+        elif batch.packing is not None:
+            last = batch.packing.pad(last)
+        return EncoderOutput(last, of_layers, src_tokens, batch.packing, wanted)
 
     def _sequences(
         self, tokens: Tensor, positions: Optional[Tensor], padded: Optional[bool], may_leave_padding_out: bool
@@ -184,24 +184,24 @@ class MaelmEncoder(FairseqEncoder):
         padding = tokens.eq(self.padding_idx)
         if not (bool(padding.any()) if padded is None else padded):
             return _Sequences(tokens, positions, None, None)
-        may_leave_padding_out &= can_leave_padding_out(self.attention_path) and not torch.jit.is_tracing()
-        rows = rows_of(padding) if may_leave_padding_out else None
-        return _Sequences(tokens, positions, (~padding).sum(dim=1) if rows is None else None, rows)
+        may_leave_padding_out &= can_leave_padding_out(self.attention_backend) and not torch.jit.is_tracing()
+        packing = packing_of(padding) if may_leave_padding_out else None
+        return _Sequences(tokens, positions, (~padding).sum(dim=1) if packing is None else None, packing)
 
     def _embed(self, batch: _Sequences) -> Tensor:
         """What enters the first layer: <float>[B, S, D], or [N, D] without padding."""
         tokens, positions = batch.tokens, batch.positions
-        if batch.rows is not None:
-            tokens, positions = batch.rows.pack(tokens), batch.rows.pack(positions)
+        if batch.packing is not None:
+            tokens, positions = batch.packing.pack(tokens), batch.packing.pack(positions)
         states = self.layernorm_embedding(self.embed_tokens(tokens) + self.embed_positions(positions))
         return dropout(states, self.dropout, self.training)
 
     def _bias(self, batch: _Sequences) -> Optional[AttentionBias]:
         """What all layers add to their attention logits."""
-        _, positions, lengths, rows = batch
+        _, positions, lengths, packing = batch
         if self.relative_attention_bias is not None:
-            return self.relative_attention_bias.between(positions, lengths, rows)
-        return None if lengths is None and rows is None else AttentionBias(lengths=lengths, rows=rows)
+            return self.relative_attention_bias.between(positions, lengths, packing)
+        return None if lengths is None and packing is None else AttentionBias(lengths=lengths, packing=packing)
 
     def max_positions(self) -> int:
         """The longest sequence that has positions, <s> and </s> included."""
@@ -209,14 +209,14 @@ class MaelmEncoder(FairseqEncoder):
 
 
 def _read_from(
-    bias: Optional[AttentionBias], batch: _Sequences, queries: Optional[Queries], first_only: bool
+    bias: Optional[AttentionBias], batch: _Sequences, wanted: Optional[WantedPositions], first_only: bool
 ) -> Optional[AttentionBias]:
-    """The bias of the last layer, where its states are wanted for some queries alone."""
-    if queries is None or bias is None or bias.of_distance is None:
+    """The bias of the last layer, where its states are wanted at some positions alone."""
+    if wanted is None or bias is None or bias.of_distance is None:
         return bias
     positions = batch.positions
-    wanted = positions[:, :1] if first_only else queries.pad(queries.take(positions), len(positions))
-    return bias.read_from(wanted)
+    places = positions[:, :1] if first_only else wanted.pad(wanted.take(positions), len(positions))
+    return bias.read_from(places)
 
 
 def build_encoder(config: Any, dictionary: Dictionary) -> MaelmEncoder:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fairseq_maelm.models.checkpoint import fit_state_dict
 from fairseq_maelm.models.encoder import MaelmEncoder
 from fairseq_maelm.modules.heads import ClassificationHead, TokenHead
-from fairseq_maelm.modules.initialisation import initialize
+from fairseq_maelm.modules.initialization import initialize
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from fairseq_maelm.models.sizes import SIZES, fill_from_size
 from fairseq_maelm.modules.execution import execute
 from fairseq_maelm.modules.heads import ClassificationHead, MaskedTokenHead
 from fairseq_maelm.modules.precision import in_its_precision
-from fairseq_maelm.modules.queries import Queries, masked_queries
+from fairseq_maelm.modules.wanted import WantedPositions, masked_positions
 
 __all__ = ["MaelmModel", "MaelmModelConfig", "complete_config"]
 
@@ -95,7 +95,7 @@ class MaelmModel(FairseqTextModel):
         """
         if target is None and (features_only or classification_head_name is not None):
             return self._encode_alone(src_tokens, layout, return_all_hiddens, classification_head_name)
-        wanted = None if target is None else masked_queries(_given(layout))
+        wanted = None if target is None else masked_positions(_given(layout))
         visible = self.encode(src_tokens, layout, wanted)
         full = self.reassemble(visible, layout)
         decoded = self.decode(full, visible, layout, wanted)
@@ -108,7 +108,7 @@ class MaelmModel(FairseqTextModel):
         self,
         src_tokens: Tensor,
         layout: Optional[Layout] = None,
-        wanted: Optional[Queries] = None,
+        wanted: Optional[WantedPositions] = None,
         first_only: bool = False,
     ) -> EncoderOutput:
         """Encode the visible tokens <int64>[B, S] at their original positions.
@@ -125,7 +125,7 @@ class MaelmModel(FairseqTextModel):
         return self.decoding.reassemble(visible, self.encoder, layout)
 
     def decode(
-        self, full: Tensor, visible: EncoderOutput, layout: Optional[Layout], wanted: Optional[Queries] = None
+        self, full: Tensor, visible: EncoderOutput, layout: Optional[Layout], wanted: Optional[WantedPositions] = None
     ) -> Tensor:
         """Run the decoder: <float>[B, T, D] to <float>[B, T, its width], or [M, its width] of what is ``wanted``."""
         return self.decoding(full, visible, self.encoder, layout, wanted)

@@ -10,8 +10,8 @@ from fairseq_maelm.modules.attention.cross import CrossAttention
 from fairseq_maelm.modules.attention.layers import SelfAttention
 from fairseq_maelm.modules.dropout import add_dropped
 from fairseq_maelm.modules.execution import Layer
-from fairseq_maelm.modules.queries import Queries
 from fairseq_maelm.modules.transformer import LayerShape
+from fairseq_maelm.modules.wanted import WantedPositions
 
 # What a decoder may attend to; checkpoints hold an attention as its place here.
 DECODER_ATTENTION = ("self", "self_cross", "causal_cross", "cross")
@@ -44,7 +44,7 @@ class DecoderLayer(Layer):
         bias: Optional[AttentionBias],
         memory: Tensor,
         memory_bias: Optional[AttentionBias],
-        queries: Optional[Queries] = None,
+        queries: Optional[WantedPositions] = None,
     ) -> Tensor:
         """<float>[B, T, D] to <float>[B, T, D].
 

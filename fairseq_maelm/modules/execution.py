@@ -16,7 +16,7 @@ class Layer(nn.Module):
     loads anywhere, whatever it was trained with.
 
     Attributes:
-        compiles: let torch.compile make one kernel of neighbouring operations, where ``worth_compiling``. Layers of one
+        compiles: let torch.compile make one kernel of neighboring operations, where ``worth_compiling``. Layers of one
             kind share their compiled code. It is made for the first batch's shape, and where shapes vary once more for
             all of them.
         recomputes: keep the layer's input only and compute all else again in the backward pass, with the same dropout

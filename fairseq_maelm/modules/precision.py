@@ -1,4 +1,4 @@
-"""Mixed precision that leaves weights, gradients and optimiser in single precision."""
+"""Mixed precision that leaves weights, gradients and optimizer in single precision."""
 
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
@@ -63,7 +63,7 @@ class LayerNorm(nn.LayerNorm):
 
     torch's own returns float32 under autocast on a GPU: the states between layers would be moved and kept twice as
     wide, and cast before every product. Mean and variance are computed in single precision either way, and states in
-    single precision, the sums of embeddings, are normalised before they are rounded.
+    single precision, the sums of embeddings, are normalized before they are rounded.
     """
 
     def forward(self, states: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Optimisers for ``fairseq-train --optimizer``."""
+"""Optimizers for ``fairseq-train --optimizer``."""
 
 from fairseq_maelm.optim import fused_adamw
 

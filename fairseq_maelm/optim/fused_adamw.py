@@ -43,7 +43,7 @@ class FusedAdamW(FairseqAdam):
     """
 
     def __init__(self, cfg: Any, params: Iterable[Tensor]) -> None:
-        FairseqOptimizer.__init__(self, cfg)  # what lies between would build fairseq's own optimiser
+        FairseqOptimizer.__init__(self, cfg)  # what lies between would build fairseq's own optimizer
         self._optimizer = AdamW(params, **self.optimizer_config)
 
     @property
@@ -88,15 +88,15 @@ class FusedAdamW(FairseqAdam):
         return norm
 
     def load_state_dict(self, state_dict: Dict[str, Any], optimizer_overrides: Optional[Dict[str, Any]] = None) -> None:
-        """Continue from a checkpoint of this optimiser or of fairseq's ``adam``, with apex or without.
+        """Continue from a checkpoint of this optimizer or of fairseq's ``adam``, with apex or without.
 
         Raises:
-            ValueError: if the checkpoint's state is another optimiser's.
+            ValueError: if the checkpoint's state is another optimizer's.
         """
         super().load_state_dict(adam_state(state_dict), optimizer_overrides)
 
 
-# fairseq continues only with an optimiser whose class is named as the one in the checkpoint. This one is a FairseqAdam
+# fairseq continues only with an optimizer whose class is named as the one in the checkpoint. This one is a FairseqAdam
 # in everything that a checkpoint holds, so that runs may change between the two.
 FusedAdamW.__name__ = FairseqAdam.__name__
 

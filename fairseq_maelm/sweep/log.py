@@ -16,7 +16,7 @@ _TAIL_BYTES = 65536
 
 
 def log_records(log: Path, kinds: Sequence[str], tail: bool = False) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield kind and figures of the records in a log, of the figures those that are numbers.
+    """Yield kind and metrics of the records in a log, of the metrics those that are numbers.
 
     Args:
         log: may be missing, or still be written.
@@ -64,13 +64,13 @@ def is_divergence(reason: str) -> bool:
     return reason.startswith("diverged") or "FloatingPointError" in reason
 
 
-def best_validation(log: Path, metric: str, figures: Sequence[str], subsets: Sequence[str]) -> dict[str, Any]:
+def best_validation(log: Path, metric: str, metrics: Sequence[str], subsets: Sequence[str]) -> dict[str, Any]:
     """The result of a fine-tuning: its best validation, which is also what checkpoint_best.pt holds.
 
     Args:
         log: of a run that ended well.
-        metric: the figure to compare by, on the first validation set; larger is better, the later of equals counts.
-        figures: names to take.
+        metric: to compare by, on the first validation set; larger is better, the later of equals counts.
+        metrics: names to take.
         subsets: the validation sets.
 
     Returns:
@@ -79,7 +79,7 @@ def best_validation(log: Path, metric: str, figures: Sequence[str], subsets: Seq
         that the last attempt took.
 
     Raises:
-        ValueError: the training diverged, or there is no such figure.
+        ValueError: the training diverged, or there is no such metric.
     """
     rounds: dict[float, dict[str, float]] = {}
     seconds = 0.0
@@ -101,7 +101,7 @@ def best_validation(log: Path, metric: str, figures: Sequence[str], subsets: Seq
     return {
         "score": best[key],
         "scores": [best[f"{subset}_{metric}"] for subset in subsets if f"{subset}_{metric}" in best],
-        "figures": _chosen(best, figures, subsets),
+        "figures": _chosen(best, metrics, subsets),
         "epoch": int(best.get("epoch", 0)),
         "updates": int(updates),
         "seconds": seconds,
@@ -114,11 +114,11 @@ def _check_loss(kind: str, record: dict[str, float]) -> None:
         raise ValueError(f"diverged: the loss was {loss} ({kind}, epoch {record.get('epoch', 0):.0f})")
 
 
-def _chosen(record: dict[str, float], figures: Sequence[str], subsets: Sequence[str]) -> dict[str, float]:
+def _chosen(record: dict[str, float], metrics: Sequence[str], subsets: Sequence[str]) -> dict[str, float]:
     found = {}
     for subset in subsets:
         prefix = "" if subset == subsets[0] else f"{subset}_"
         found.update(
-            {f"{prefix}{name}": record[f"{subset}_{name}"] for name in figures if f"{subset}_{name}" in record}
+            {f"{prefix}{name}": record[f"{subset}_{name}"] for name in metrics if f"{subset}_{name}" in record}
         )
     return found

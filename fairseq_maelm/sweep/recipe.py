@@ -14,7 +14,7 @@ __all__ = ["Recipe", "Search", "check_name", "number_if_it_is_one", "read_recipe
 Search = dict[str, tuple[Any, ...]]
 
 _REQUIRED = ("task", "data", "metric", "options", "search")
-_OPTIONAL = ("figures", "search_large", "paper")
+_OPTIONAL = ("metrics", "search_large", "paper")
 # What the length of a run is computed from; every other name in a search is an option of fairseq-train.
 _SEARCHED = ("lr", "batch-size", "epochs", "warm-up")
 # What the sweep itself decides in every run.
@@ -32,8 +32,8 @@ class Recipe:
         path: the file.
         task: its name in tables.
         data: the folder below the one of all data.
-        metric: the figure of validation that chooses checkpoint and setting; larger is better.
-        figures: what is reported, the metric among it.
+        metric: of validation, which chooses checkpoint and setting; larger is better.
+        metrics: what is reported, the metric among it.
         options: of fairseq-train, without leading dashes; True is a flag.
         search: values to try; it has lr, batch-size, epochs (passes over the training data) and warm-up (fraction of
             the updates).
@@ -45,7 +45,7 @@ class Recipe:
     task: str
     data: str
     metric: str
-    figures: tuple[str, ...]
+    metrics: tuple[str, ...]
     options: dict[str, Any]
     search: Search
     search_large: Search | None
@@ -114,16 +114,16 @@ def read_recipe(path: Path) -> Recipe:
 
 def _recipe_of(path: Path, content: Any) -> Recipe:
     _check_keys(_mapping(content, "its content"))
-    metric, figures = content["metric"], content.get("figures") or [content["metric"]]
-    if not (isinstance(figures, list) and all(isinstance(figure, str) for figure in [metric, *figures])):
-        raise ValueError("metric must be the name of a figure, and figures a list of such names")
+    metric, metrics = content["metric"], content.get("metrics") or [content["metric"]]
+    if not (isinstance(metrics, list) and all(isinstance(name, str) for name in [metric, *metrics])):
+        raise ValueError("metric must be a name, and metrics a list of names")
     large = content.get("search_large")
     return Recipe(
         path=path,
         task=check_name(content["task"], "task"),
         data=str(content["data"]),
         metric=metric,
-        figures=tuple(dict.fromkeys([metric, *figures])),
+        metrics=tuple(dict.fromkeys([metric, *metrics])),
         options=_options(_mapping(content["options"], "options")),
         search=_search(_mapping(content["search"], "search"), "search"),
         search_large=None if large is None else _search(_mapping(large, "search_large"), "search_large"),

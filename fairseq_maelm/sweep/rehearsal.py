@@ -51,18 +51,18 @@ class Rehearsal(NamedTuple):
     vocabulary: int
 
 
-def rehearse(words: Sequence[str], batch_sizes: Sequence[int], metric: str, figures: Sequence[str]) -> Rehearsal:
+def rehearse(words: Sequence[str], batch_sizes: Sequence[int], metric: str, reported: Sequence[str]) -> Rehearsal:
     """Try a task.
 
     Args:
         words: fairseq-train, the task's folder, and all options of a run.
         batch_sizes: that are searched.
         metric: that must be logged for every validation set.
-        figures: that must be logged for the first.
+        reported: that must be logged for the first.
 
     Raises:
         FileNotFoundError: there is no such folder.
-        ValueError: the options, the data or the figures are not as they must be.
+        ValueError: the options, the data or the metrics are not as they must be.
     """
     data = Path(words[1])
     if not data.is_dir():
@@ -85,7 +85,7 @@ def rehearse(words: Sequence[str], batch_sizes: Sequence[int], metric: str, figu
             raise ValueError(
                 f"the first batch of {data} cannot be computed: {type(error).__name__}: {error}"
             ) from error
-    _check_figures(logged, metric, figures)
+    _check_metrics(logged, metric, reported)
     return Rehearsal(*counted, int(model.encoder.identity[0]))
 
 
@@ -121,7 +121,7 @@ def _first_examples(dataset: Any) -> dict[str, Any]:
 
 
 def _validate_a_little(config: Any, task: Any, model: Any, criterion: Any) -> dict[str, set[str]]:
-    """Names of the figures that are logged, for every validation set."""
+    """Names of the metrics that are logged, for every validation set."""
     data_utils.raise_if_valid_subsets_unintentionally_ignored(config)
     logged = {}
     for subset in config.dataset.valid_subset.split(","):
@@ -160,13 +160,13 @@ def _count(config: Any, task: Any, model: Any, batch_sizes: Sequence[int]) -> tu
     return examples, updates
 
 
-def _check_figures(logged: dict[str, set[str]], metric: str, figures: Sequence[str]) -> None:
+def _check_metrics(logged: dict[str, set[str]], metric: str, reported: Sequence[str]) -> None:
     first = next(iter(logged))
     for subset, names in logged.items():
-        missing = [name for name in ((metric, *figures) if subset == first else (metric,)) if name not in names]
+        missing = [name for name in ((metric, *reported) if subset == first else (metric,)) if name not in names]
         if missing:
             raise ValueError(
                 f"validation on {subset} logs no {' and no '.join(dict.fromkeys(missing))}, but "
-                f"{', '.join(sorted(names))}: choose metric and figures among these, or give the criterion the option "
+                f"{', '.join(sorted(names))}: choose the metrics among these, or give the criterion the option "
                 "that makes it log them"
             )

@@ -158,18 +158,18 @@ def _table(lines: Sequence[Sequence[str]]) -> str:
 def as_csv(sweep: Sweep) -> str:
     """All runs, one a line, with everything that was noted; an empty field where there is nothing."""
     searched = dict.fromkeys(name for each in sweep.outcomes for name, _ in each.run.setting.values)
-    figures = dict.fromkeys(name for each in sweep.outcomes for name in each.result.get("figures", {}))
+    metrics = dict.fromkeys(name for each in sweep.outcomes for name in each.result.get("figures", {}))
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     noted = ["epoch", "updates", "seconds"]
-    head = ["task", "model", *searched, "seed", "state", "metric", "score", *figures, *noted, "chosen", "reason", "log"]
+    head = ["task", "model", *searched, "seed", "state", "metric", "score", *metrics, *noted, "chosen", "reason", "log"]
     writer.writerow(head)
     for outcome in sweep.outcomes:
         run, result = outcome.run, outcome.result
         setting = {name: spelled(value) for name, value in run.setting.values}
         line: list[Any] = [run.task, run.model, *(setting.get(name, "") for name in searched), run.seed, outcome.state]
         line += [sweep.about["tasks"][run.task]["metric"], result.get("score", "")]
-        line += [result.get("figures", {}).get(name, "") for name in figures]
+        line += [result.get("figures", {}).get(name, "") for name in metrics]
         line += [result.get(name, "") for name in noted]
         chosen = sweep.cells[run.task, run.model].setting == run.setting
         writer.writerow([*line, "yes" if chosen else "no", result.get("failed", ""), f"runs/{run.folder}/run.log"])

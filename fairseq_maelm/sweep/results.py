@@ -65,7 +65,7 @@ class Sweep(NamedTuple):
     """All that a folder holds.
 
     Attributes:
-        about: of ``sweep.json``: the tasks with metric, figures, subsets and published scores, and the models.
+        about: of ``sweep.json``: the tasks with metric, metrics, subsets and published scores, and the models.
         outcomes: of all runs that were ever asked for.
         cells: (task, model) -> the best setting.
     """

@@ -1,6 +1,6 @@
 """A figure of the spread: every run of the grid, and the seeds of the best setting, beside the paper's scores.
 
-All can be told apart without colour: by marker, filling and line.
+All can be told apart without color: by marker, filling and line.
 """
 
 import io
@@ -17,7 +17,7 @@ __all__ = ["draw_spread"]
 
 _COLUMNS = 4
 _LINES = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 4)))
-_GRID_COLOUR, _BEST_COLOUR, _PAPER_COLOUR = "#8A8A8A", "#000000", "#0072B2"
+_GRID_COLOR, _BEST_COLOR, _PAPER_COLOR = "#8A8A8A", "#000000", "#0072B2"
 
 
 def draw_spread(sweep: Sweep, folder: Path, groups: Optional[Sequence[str]] = None) -> None:
@@ -67,27 +67,27 @@ def _panel(axis: Any, sweep: Sweep, task: str, rows: Sequence[tuple[str, str]]) 
         cell = sweep.cells[task, model]
         of_model = [each for each in sweep.outcomes if (each.run.task, each.run.model) == (task, model)]
         others = [each.scores[0] for each in of_model if each.state == FINISHED and each.run.setting != cell.setting]
-        _points(axis, place - 0.18, others, {"marker": "o", "s": 14, "linewidths": 0.6, "color": _GRID_COLOUR},
+        _points(axis, place - 0.18, others, {"marker": "o", "s": 14, "linewidths": 0.6, "color": _GRID_COLOR},
                 "other settings, each seed", hollow=True)  # fmt: skip
         best = [scores[0] for scores in cell.finished]
-        _points(axis, place + 0.18, best, {"marker": "D", "s": 20, "color": _BEST_COLOUR}, "best setting, each seed")
+        _points(axis, place + 0.18, best, {"marker": "D", "s": 20, "color": _BEST_COLOR}, "best setting, each seed")
         if cell.scores and math.isfinite(cell.scores[0]):
             ends = (place + 0.02, place + 0.34)
-            axis.hlines(cell.scores[0], *ends, color=_BEST_COLOUR, linewidth=1.8, label="its median")
+            axis.hlines(cell.scores[0], *ends, color=_BEST_COLOR, linewidth=1.8, label="its median")
     published = sweep.about["tasks"][task]["paper"]
     for number, (group, name) in enumerate(rows):
         score = (published.get(group, {}).get(name) or [math.nan])[0]
         if math.isfinite(score):
             style = _LINES[number % len(_LINES)]
             label = f"paper, {group}: {name}"
-            axis.axhline(score, color=_PAPER_COLOUR, linewidth=1.0, linestyle=style, label=label)
+            axis.axhline(score, color=_PAPER_COLOR, linewidth=1.0, linestyle=style, label=label)
     axis.set_xticks(range(len(sweep.models)), sweep.models, rotation=20, ha="right")
     axis.set(title=task, ylabel=f"{sweep.about['tasks'][task]['metric']} (%)", xlim=(-0.6, len(sweep.models) - 0.4))
     axis.grid(axis="y", alpha=0.3)
 
 
 def _points(
-    axis: Any, centre: float, values: Sequence[float], look: dict[str, Any], label: str, hollow: bool = False
+    axis: Any, center: float, values: Sequence[float], look: dict[str, Any], label: str, hollow: bool = False
 ) -> None:
     """Equal values side by side instead of one upon another; always in the same places."""
     if not values:
@@ -95,4 +95,4 @@ def _points(
     ordered = sorted(values)
     shifts = [0.035 * ((number % 5) - 2) for number in range(len(ordered))]
     filling = {"facecolors": "none", "edgecolors": look.pop("color")} if hollow else {}
-    axis.scatter([centre + shift for shift in shifts], ordered, **look, **filling, label=label, zorder=3)
+    axis.scatter([center + shift for shift in shifts], ordered, **look, **filling, label=label, zorder=3)

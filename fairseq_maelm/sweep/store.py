@@ -12,14 +12,14 @@ from fairseq_maelm.files import write_json
 from fairseq_maelm.sweep.grid import Run
 from fairseq_maelm.sweep.jobs import read_json
 
-__all__ = ["SweepFolder", "differences", "fingerprint", "lock"]
+__all__ = ["SweepFolder", "data_fingerprint", "differences", "lock"]
 
 _SETTINGS, _LOCK = "sweep.json", ".lock"
 # Written beside data by programs that read it.
 _NO_DATA = (".log", ".partial", ".lock", ".md")
 
 
-def fingerprint(folder: Path) -> str:
+def data_fingerprint(folder: Path) -> str:
     """Tell prepared data apart cheaply: names and sizes of all files, and the dictionaries' content."""
     summary = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix not in _NO_DATA):

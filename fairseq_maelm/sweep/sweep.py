@@ -16,7 +16,7 @@ from fairseq_maelm.sweep.jobs import Job, Launcher, Process, is_finished, read_j
 from fairseq_maelm.sweep.log import best_validation, is_divergence
 from fairseq_maelm.sweep.recipe import Recipe, check_name
 from fairseq_maelm.sweep.rehearsal import Rehearsal, rehearse
-from fairseq_maelm.sweep.store import SweepFolder, fingerprint
+from fairseq_maelm.sweep.store import SweepFolder, data_fingerprint
 from fairseq_maelm.sweep.training import Machine, Model, fine_tuning, run_options
 
 __all__ = ["Plan", "begin_diverged_runs_anew", "make_plan", "read_models", "run_plan"]
@@ -81,7 +81,11 @@ class Plan:
         """What decides the results, for ``SweepFolder.open``."""
         sums = {model.checkpoint: sha256_of(model.checkpoint) for model in self.models.values()}
         tasks = {
-            task: {"data": fingerprint(self.data / recipe.data), "metric": recipe.metric, "options": recipe.options}
+            task: {
+                "data": data_fingerprint(self.data / recipe.data),
+                "metric": recipe.metric,
+                "options": recipe.options,
+            }
             for task, recipe in self.recipes.items()
         }
         models = {
@@ -93,7 +97,7 @@ class Plan:
     def about(self) -> dict[str, Any]:
         """What reports want to know, for ``SweepFolder.open``."""
         tasks = {
-            task: {"metric": recipe.metric, "figures": recipe.figures, "subsets": recipe.subsets, "paper": recipe.paper}
+            task: {"metric": recipe.metric, "figures": recipe.metrics, "subsets": recipe.subsets, "paper": recipe.paper}
             for task, recipe in self.recipes.items()
         }
         models = {
@@ -103,7 +107,7 @@ class Plan:
 
 
 def _result(recipe: Recipe, log: Path) -> dict[str, Any]:
-    return best_validation(log, recipe.metric, recipe.figures, recipe.subsets)
+    return best_validation(log, recipe.metric, recipe.metrics, recipe.subsets)
 
 
 def read_models(named: Sequence[tuple[str, str]]) -> dict[str, Model]:
@@ -155,7 +159,7 @@ def make_plan(
 
     Raises:
         FileNotFoundError: data are missing.
-        ValueError: recipes, options, data, figures or vocabularies do not fit; the message says which.
+        ValueError: recipes, options, data, metrics or vocabularies do not fit; the message says which.
     """
     searches = choose(recipes, large, choices)
     data = data.resolve()
@@ -180,7 +184,7 @@ def make_plan(
 
 def _try(recipe: Recipe, process: Process, batch_sizes: tuple[int, ...]) -> Rehearsal:
     try:
-        return rehearse(process.words, batch_sizes, recipe.metric, recipe.figures)
+        return rehearse(process.words, batch_sizes, recipe.metric, recipe.metrics)
     except (FileNotFoundError, ValueError) as error:
         raise type(error)(f"{recipe.task} ({recipe.path}): {error}") from error
 

@@ -18,7 +18,7 @@ from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
 from fairseq_maelm.data.encoder_view import ENCODER_POSITIONS, MASKED_INPUTS, EncoderView
 from fairseq_maelm.data.masking import MAX_LENGTH, MaskingScheme
 from fairseq_maelm.models.checks import warn_of_a_deep_decoder
-from fairseq_maelm.modules.attention.choice import PATHS_OF_A_MACHINE
+from fairseq_maelm.modules.attention.choice import BACKENDS_OF_A_MACHINE
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import (
     MASK,
@@ -140,7 +140,7 @@ class MaelmTask(EncoderTask):
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model and check that it fits what the encoder will see."""
-        if from_checkpoint and str(getattr(cfg, "attention", "auto")) in PATHS_OF_A_MACHINE:
+        if from_checkpoint and str(getattr(cfg, "attention", "auto")) in BACKENDS_OF_A_MACHINE:
             # The checkpoint may come from another machine; all paths mean the same.
             cfg.attention = "auto"
         model = super().build_model(cfg, from_checkpoint)
@@ -189,7 +189,7 @@ class MaelmTask(EncoderTask):
         if blocks.largest_token() >= self.mask_index:
             raise ValueError(
                 f"{paths[0]}.bin holds token {blocks.largest_token()}, but dict.txt has only {self.mask_index} "
-                "symbols: the text was binarised with another dictionary"
+                "symbols: the text was binarized with another dictionary"
             )
         logger.info("%s: %s blocks of %s tokens", split, f"{len(blocks):,}", f"{blocks.sizes.sum():,}")
         return kind(

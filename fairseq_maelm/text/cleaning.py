@@ -6,7 +6,7 @@ import unicodedata
 # C0 and C1 controls that str.split does not already take for white space, and the byte order mark.
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff]")
 
-# What sentencepiece's own normalisation leaves nothing of: zero-width and direction marks, the replacement character
+# What sentencepiece's own normalization leaves nothing of: zero-width and direction marks, the replacement character
 # and its word marker. A paragraph of nothing else would become an empty sequence, which fairseq reads as a blank line.
 _LEAVES_NO_TOKEN = " \u061c\u200b\u200c\u200e\u200f\u2581\ufffd"
 

@@ -28,7 +28,7 @@ def load_dictionary(folder: str) -> Dictionary:
     if not os.path.exists(path):
         raise FileNotFoundError(
             f"there is no dict.txt in {folder}: give the folder that `maelm prepare` wrote, or copy the dictionary "
-            "that the text was binarised with"
+            "that the text was binarized with"
         )
     dictionary = Dictionary.load(path)
     _check_manifest(folder, path)

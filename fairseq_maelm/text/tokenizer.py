@@ -12,8 +12,8 @@ from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL as MASK
 
-# Two fields of sentencepiece's normaliser in protocol buffer form, add_dummy_prefix and remove_extra_whitespaces, both
-# off. Bytes appended to a serialised message override its fields, so this needs no protocol buffer library.
+# Two fields of sentencepiece's normalizer in protocol buffer form, add_dummy_prefix and remove_extra_whitespaces, both
+# off. Bytes appended to a serialized message override its fields, so this needs no protocol buffer library.
 _CONTINUE_TEXT = b"\x1a\x04\x18\x00\x20\x00"
 
 _WHITE_SPACE = re.compile(r"\s+")

@@ -31,11 +31,11 @@ class VocabularyPreset:
 
     Attributes:
         size: pieces of the sentencepiece model with its three special ones; fairseq's total is 2 more.
-        normalisation: sentencepiece's normalisation rule.
+        normalization: sentencepiece's normalization rule.
     """
 
     size: int
-    normalisation: str
+    normalization: str
 
 
 PRESETS = {
@@ -45,14 +45,14 @@ PRESETS = {
 
 
 def train_sentencepiece(
-    paragraphs: Iterable[str], vocabulary_size: int, normalisation: str, character_coverage: float
+    paragraphs: Iterable[str], vocabulary_size: int, normalization: str, character_coverage: float
 ) -> bytes:
-    """Trains a byte-pair encoding and returns the serialised model; the same paragraphs give the same bytes.
+    """Trains a byte-pair encoding and returns the serialized model; the same paragraphs give the same bytes.
 
     Args:
         paragraphs: the text, in memory once sentencepiece has read it.
         vocabulary_size: pieces to learn, with <unk>, <s> and </s>.
-        normalisation: sentencepiece's rule, such as ``nmt_nfkc_cf``.
+        normalization: sentencepiece's rule, such as ``nmt_nfkc_cf``.
         character_coverage: the share (0.98 ... 1) of the text's characters that must not become <unk>.
 
     Raises:
@@ -65,7 +65,7 @@ def train_sentencepiece(
             model_writer=model,
             model_type="bpe",
             vocab_size=vocabulary_size,
-            normalization_rule_name=normalisation,
+            normalization_rule_name=normalization,
             character_coverage=character_coverage,
             # Longer lines would be left out; a paragraph has no limit but the reader's.
             max_sentence_length=2**30,
@@ -92,19 +92,19 @@ def _training_failure(message: str, size: int) -> str:
 
 
 def load_sentencepiece(model: Path | str | bytes) -> sentencepiece.SentencePieceProcessor:
-    """Loads a sentencepiece model from its file or from its serialised bytes.
+    """Loads a sentencepiece model from its file or from its serialized bytes.
 
     Raises:
         CorpusError: the file cannot be read or is not a sentencepiece model.
     """
     name = "the given bytes" if isinstance(model, bytes) else str(model)
     try:
-        serialised = model if isinstance(model, bytes) else Path(model).read_bytes()
+        serialized = model if isinstance(model, bytes) else Path(model).read_bytes()
     except OSError as error:
         raise CorpusError(f"cannot read the sentencepiece model {name}: {error.strerror}") from error
     try:
-        processor = sentencepiece.SentencePieceProcessor(model_proto=serialised)
-        pieces = processor.get_piece_size() if serialised else 0
+        processor = sentencepiece.SentencePieceProcessor(model_proto=serialized)
+        pieces = processor.get_piece_size() if serialized else 0
     except RuntimeError as error:
         raise CorpusError(f"{name} is not a sentencepiece model") from error
     if pieces == 0:

@@ -189,7 +189,7 @@ def _signal_group(process: int, number: int) -> None:
 def main(address: str) -> None:
     """Import what the commands need, then serve those who have been waiting since."""
     server = Server(address)
-    # Should an import ask whether there is a GPU, this keeps CUDA from being initialised, which a fork cannot inherit.
+    # Should an import ask whether there is a GPU, this keeps CUDA from being initialized, which a fork cannot inherit.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     for module, _ in COMMANDS.values():
         # fairseq imports this package by its --user-dir, and refuses one that has been imported before.

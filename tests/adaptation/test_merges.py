@@ -17,7 +17,7 @@ def test_a_worked_text() -> None:
     assert learn_merges(words, 9, 8, known) == []
 
 
-def test_pieces_that_there_are_are_not_learnt_again() -> None:
+def test_pieces_that_there_are_are_not_learned_again() -> None:
     words = {("_a", "b", "c"): 4}
     assert [merge.piece for merge in learn_merges(words, 9, 1, frozenset({"_a", "b", "c", "_ab"}))] == ["bc", "_abc"]
 

@@ -62,11 +62,11 @@ def test_the_general_set_is_known_by_its_samples(
     with metrics.aggregate("general_at_start", new_root=True):
         metrics.log_scalar("loss", 0.5)
     with metrics.aggregate(new_root=True) as meters:
-        figures = [task.valid_step(batch(kind, first), model, criterion)[2] for first in (0, 2)]
-        assert figures[0].keys() == figures[1].keys()
-        # What fairseq makes of the figures of two ranks: sums, to which a rank without a batch adds nothing.
+        logged = [task.valid_step(batch(kind, first), model, criterion)[2] for first in (0, 2)]
+        assert logged[0].keys() == logged[1].keys()
+        # What fairseq makes of the metrics of two ranks: sums, to which a rank without a batch adds nothing.
         ranks = 2 if second_rank_has_a_batch else 1
-        sums = {name: sum(torch.as_tensor(each[name]).double() for each in figures[:ranks]) for name in figures[0]}
+        sums = {name: sum(torch.as_tensor(each[name]).double() for each in logged[:ranks]) for name in logged[0]}
         task.reduce_metrics([sums], criterion)
     stats = meters.get_smoothed_values()
     assert not [name for name in stats if "general" in name], "nothing of it is shown"

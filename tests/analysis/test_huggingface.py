@@ -62,7 +62,7 @@ def write_text(path: Path) -> Path:
     return path
 
 
-def test_folder_is_analysed(family_folder: tuple[str, Path], tmp_path: Path) -> None:
+def test_folder_is_analyzed(family_folder: tuple[str, Path], tmp_path: Path) -> None:
     family, folder = family_folder
     encoder = open_encoder(folder, None)
     assert (encoder.num_layers, encoder.num_heads, encoder.width, encoder.kind) == (2, 4, 32, "mlm")

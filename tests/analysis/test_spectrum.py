@@ -77,14 +77,14 @@ def test_any_split_into_batches_and_accumulators_gives_the_same(cuts: list[int],
     for part in parts:
         merged = merged.merged(accumulated(part, [len(part)]))
     assert merged.rows == 60
-    for centred in (False, True):
-        assert torch.allclose(merged.gram(centred), one.gram(centred), atol=1e-10)
+    for centered in (False, True):
+        assert torch.allclose(merged.gram(centered), one.gram(centered), atol=1e-10)
 
 
-def test_centred_gram_is_that_of_rows_minus_their_mean() -> None:
+def test_centered_gram_is_that_of_rows_minus_their_mean() -> None:
     rows = random_rows(50, 6, 6) + 3.0
     shifted = rows - rows.mean(dim=0)
-    assert torch.allclose(accumulated(rows, [25, 25]).gram(centred=True), shifted.T @ shifted, atol=1e-9)
+    assert torch.allclose(accumulated(rows, [25, 25]).gram(centered=True), shifted.T @ shifted, atol=1e-9)
 
 
 def test_memory_does_not_grow_with_rows() -> None:

@@ -1,4 +1,4 @@
-"""The FLOPs model: published-size figures worked out elsewhere, and counts of what real models really multiply."""
+"""The FLOPs model: published-size metrics worked out elsewhere, and counts of what real models really multiply."""
 
 import math
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ from training_step.flops import (
     flops_per_token,
     matrix_products,
     training_flops,
-    utilisation,
+    utilization,
 )
 
 from fairseq_maelm.criterions.maelm import MaelmCriterion
@@ -112,11 +112,11 @@ def test_impossible_batches_are_refused(numbers):
         BatchShape(1, 8, *numbers)
 
 
-def test_utilisation_is_the_share_of_the_peak():
-    assert utilisation(3e12, 2.0, 6e12) == pytest.approx(0.25)
+def test_utilization_is_the_share_of_the_peak():
+    assert utilization(3e12, 2.0, 6e12) == pytest.approx(0.25)
     for seconds, peak in ((0.0, 1e12), (1.0, 0.0)):
         with pytest.raises(ValueError, match="must be positive"):
-            utilisation(1.0, seconds, peak)
+            utilization(1.0, seconds, peak)
 
 
 LENGTH, MASKED = 12, [1, 4, 5]
@@ -150,7 +150,7 @@ def counted(run: Any) -> int:
     ids=["maelm", "one layer", "narrow decoder", "self and cross", "cross", "kept", "mlm"],
 )
 def test_our_model_multiplies_what_the_model_says(changes: dict[str, Any], dropped: bool):
-    # The path that shows its products, where the package has several.
+    # The backend that shows its products, where the package has several.
     config = model_config(**changes, attention="plain")
     model = MaelmModel(config, dictionary_of(40), predicts_masked_tokens=True).train()
     sequences = random_sequences([LENGTH] * 3)

@@ -14,7 +14,7 @@ from training_step import authors_code, clocks, plots, store
 from training_step.contenders import CONTENDERS, fairseq_options, split_name
 from training_step.cost import shape_flops, step_flops, step_products
 from training_step.fairseq_data import full_batches
-from training_step.figures import Ratio, datasheet_peak, evaluate, ratio
+from training_step.metrics import Ratio, datasheet_peak, evaluate, ratio
 from training_step.products import BareProducts
 from training_step.report import report, table
 from training_step.session import profile, run_steps
@@ -64,7 +64,7 @@ def test_ratio_pairs_the_rounds():
             ratio(times, [1.0, 2.0])
 
 
-def test_figures_of_a_run_worked_by_hand():
+def test_metrics_of_a_run_worked_by_hand():
     run = run_of({"maelm": [1.0, 4.0, 2.0], "roberta": [2.0, 6.0, 3.0]})
     ours, theirs = evaluate(run)
     assert (ours["name"], theirs["name"]) == ("maelm", "roberta")
@@ -77,7 +77,7 @@ def test_figures_of_a_run_worked_by_hand():
     assert ours["over_bare"] == pytest.approx(2.0 / (1e-3 * sum(occurrences.values())))
     # All shapes took a millisecond, so the largest of the run has the best rate.
     peak = max(shape_flops(tuple(shape)) for shape in run["products"]["shapes"]) / 1e-3
-    assert ours["utilisation"] == pytest.approx(step_flops("maelm", SETTINGS, SIZES) / 2.0 / peak)
+    assert ours["utilization"] == pytest.approx(step_flops("maelm", SETTINGS, SIZES) / 2.0 / peak)
     assert evaluate(run, "processor")[0]["tokens_per_second"] == 8.0
 
 
@@ -110,7 +110,7 @@ def test_tables_name_everyone_and_what_failed():
     text = report([run], "wall")
     assert "| MAE-LM, ours " in text and "2.00 (2.00-2.00)" in text
     assert "MAE-LM, authors' code failed: ValueError: no such folder" in text
-    assert "datasheet" not in text, "no column without figures"
+    assert "datasheet" not in text, "no column without metrics"
     assert "250.0" in text, "milliseconds of the encoder"
     assert "processor time" not in text
     assert "processor time" in report([run], "processor")
@@ -325,7 +325,7 @@ def test_small_run_with_everything_real(tmp_path, capsys):
         assert measured["sizes"]["predicted"] == pytest.approx(0.4 * 32, abs=1)
         assert measured["sizes"]["vocabulary"] == 65
         stages = measured["profile"]
-        assert 0 < stages["encoder forward"] < stages["total"] and stages["optimiser"] > 0
+        assert 0 < stages["encoder forward"] < stages["total"] and stages["optimizer"] > 0
         assert stages["total"] == pytest.approx(sum(stages.values()) - stages["total"], rel=1e-3)
         assert measured["memory"] > 10**8
     assert "give a copy of the authors' repository" in run["contenders"]["authors"]["error"]

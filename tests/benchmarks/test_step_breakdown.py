@@ -17,7 +17,7 @@ from benchmark_data import prepared_data
         ("aten::ge", "dropout"),
         ("aten::gelu_backward", "GELU"),
         ("aten::native_layer_norm_backward", "layer norm"),
-        ("aten::_fused_adamw_", "optimiser"),
+        ("aten::_fused_adamw_", "optimizer"),
         ("aten::linalg_vector_norm", "gradient norm"),
         ("aten::index_select", "embeddings"),
         ("aten::copy_", "copies"),
@@ -58,7 +58,7 @@ def test_small_run_of_all_contenders(tmp_path, capsys) -> None:
         groups = sum(own for group, own in seconds.items() if group not in ("bare", "total"))
         assert groups == pytest.approx(seconds["total"])
         assert all(
-            seconds[group] > 0 for group in ("bare", "matrix products", "layer norm", "GELU", "dropout", "optimiser")
+            seconds[group] > 0 for group in ("bare", "matrix products", "layer norm", "GELU", "dropout", "optimizer")
         )
     shown = capsys.readouterr().out
     assert shown == output.with_suffix(".md").read_text() and "| matrix products " in shown

@@ -31,7 +31,7 @@ def lines_of_code(function: ast.FunctionDef) -> int:
     return function.end_lineno - function.lineno + 1 - (docstring.end_lineno - docstring.lineno + 1)
 
 
-def test_forward_is_the_figure() -> None:
+def test_forward_is_the_metric() -> None:
     calls = [called_by(statement) for statement in method(MODEL, "MaelmModel", "forward").body]
     steps = ["encode", "reassemble", "decode", "predict"]
     assert any(calls[start : start + 4] == steps for start in range(len(calls))), calls
@@ -55,7 +55,7 @@ def test_the_plain_model_is_the_announced_start() -> None:
 def test_plain_attention_is_read_in_little() -> None:
     """From the layer to the softmax: all that a reader opens on the way."""
     attention = PACKAGE / "modules" / "attention"
-    way = [attention / f"{name}.py" for name in ("layers", "choice", "packing", "plain", "bias")]
+    way = [attention / f"{name}.py" for name in ("layers", "choice", "qkv", "plain", "bias")]
     files = [PACKAGE / "modules" / "transformer.py", *way]
     assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 500
 

@@ -14,7 +14,7 @@ LONGEST_FUNCTION = 50
 
 # Spelled in pieces, so that this file does not find itself.
 UNFINISHED = re.compile(rf"\b({'|'.join(['TO' + 'DO', 'FIX' + 'ME', 'XX' + 'X', 'HA' + 'CK', 'for' + ' now'])})\b")
-# A folder that exists on one machine only, or a neighbour of a checkout, works for nobody else.
+# A folder that exists on one machine only, or a neighbor of a checkout, works for nobody else.
 MACHINE_PATH = re.compile(r"(?<![\w.~}\]-])/(?:work|home|root|opt|mnt|Users)/\w|\.\./shared\b|\bfile:///")
 TEXT_SUFFIXES = {".py", ".sh", ".md", ".toml", ".yaml", ".yml", ".cfg", ".ini", ".txt", ".json", ".slurm", ""}
 

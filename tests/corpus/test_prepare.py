@@ -17,7 +17,7 @@ from .texts import (
     decoded_documents,
     flat,
     make_documents,
-    normalised,
+    normalized,
     settings_for,
     train_model,
     write_text,
@@ -76,10 +76,10 @@ def test_documents_are_kept_whole_and_each_goes_to_one_place(folder: Path, shard
     valid = decoded_documents(prepared.folders[0], "valid")
     trains = [decoded_documents(path, "train") for path in prepared.folders]
     assert len(valid) == 20
-    assert sorted(itertools.chain(valid, *trains)) == sorted(normalised(DOCUMENTS))
+    assert sorted(itertools.chain(valid, *trains)) == sorted(normalized(DOCUMENTS))
     for train in trains:
         # Inside one dataset documents stand in the corpus's order.
-        order = [normalised(DOCUMENTS).index(document) for document in train]
+        order = [normalized(DOCUMENTS).index(document) for document in train]
         assert order == sorted(order)
         assert len(order) > 60 / shards
     if shards > 1:
@@ -126,7 +126,7 @@ def test_manifest_tells_what_was_made_of_what(folder: Path) -> None:
     assert manifest["outputs"].keys() | {"manifest.json"} == {path.name for path in (folder / "data").iterdir()}
     assert manifest["settings"]["valid_fraction"] == 0.1
     assert manifest["vocabulary"] == {"dictionary_symbols": 121, "dictionary_symbols_with_mask": 122}
-    assert manifest["seconds"].keys() == {"clean", "vocabulary", "encode", "binarise"}
+    assert manifest["seconds"].keys() == {"clean", "vocabulary", "encode", "binarize"}
     assert manifest["versions"]["sentencepiece"] == sentencepiece.__version__
 
 
@@ -170,12 +170,12 @@ def test_duplicates_are_dropped_and_counted(folder: Path) -> None:
     manifest = prepare(settings_for(folder, deduplicate=True)).manifest
     assert manifest["duplicate_paragraphs_dropped"] == {"inputs": len(first) + len(second)}
     found = decoded_documents(folder / "data", "train") + decoded_documents(folder / "data", "valid")
-    assert sorted(found) == sorted(normalised([*DOCUMENTS, ["Mara sole."]]))
+    assert sorted(found) == sorted(normalized([*DOCUMENTS, ["Mara sole."]]))
 
 
 def test_deduplication_drops_from_training_what_own_validation_files_hold(folder: Path) -> None:
     write_text(folder / "valid.txt", DOCUMENTS[:3])
     manifest = prepare(settings_for(folder, valid=(folder / "valid.txt",), deduplicate=True)).manifest
     assert manifest["duplicate_paragraphs_dropped"] == {"valid": 0, "inputs": sum(map(len, DOCUMENTS[:3]))}
-    assert decoded_documents(folder / "data", "valid") == normalised(DOCUMENTS[:3])
-    assert decoded_documents(folder / "data", "train") == normalised(DOCUMENTS[3:])
+    assert decoded_documents(folder / "data", "valid") == normalized(DOCUMENTS[:3])
+    assert decoded_documents(folder / "data", "train") == normalized(DOCUMENTS[3:])

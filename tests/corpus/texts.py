@@ -19,7 +19,7 @@ def make_documents(count: int, seed: int = 0, paragraphs: int = 4) -> list[list[
     words = ["".join(generator.choice(SYLLABLES, size=length)) for length in generator.integers(1, 5, size=400)]
 
     def sentence() -> str:
-        # Squaring favours the first words, as real text favours some of its words.
+        # Squaring favors the first words, as real text favors some of its words.
         chosen = [words[int(400 * share**2)] for share in generator.random(generator.integers(4, 20))]
         return " ".join(chosen).capitalize() + "."
 
@@ -103,6 +103,6 @@ def decoded_documents(folder: Path, split: str) -> list[list[str]]:
     return documents
 
 
-def normalised(documents: list[list[str]]) -> list[list[str]]:
+def normalized(documents: list[list[str]]) -> list[list[str]]:
     """What decoding gives back for documents whose characters an uncased vocabulary all knows."""
     return [[clean_text(paragraph).casefold() for paragraph in document] for document in documents]

@@ -1,4 +1,4 @@
-"""The criterion's loss and figures, worked by hand, and the same whatever way batches are cut."""
+"""The criterion's loss and metrics, worked by hand, and the same whatever way batches are cut."""
 
 import math
 from typing import Any, Dict, List
@@ -56,7 +56,7 @@ def worked_by_hand() -> Dict[str, Any]:
     return logging_output
 
 
-def test_figures_of_two_sequences_worked_by_hand():
+def test_metrics_of_two_sequences_worked_by_hand():
     logged = reduced([worked_by_hand()])
     assert logged["loss"] == pytest.approx(2.0, abs=1e-3)
     assert logged["ppl"] == pytest.approx(4.0, abs=1e-2)
@@ -92,7 +92,7 @@ def test_tokens_are_counted_with_the_masked_ones():
 
 @pytest.fixture(scope="module")
 def outputs():
-    """Figures of four sequences at once, and of the same in two batches; with the losses."""
+    """Metrics of four sequences at once, and of the same in two batches; with the losses."""
     model = model_of()
     sequences = random_sequences([12, 12, 9, 9])
     masked = [[1, 5, 6], [0, 3], [2, 8], [4, 5, 6, 7]]
@@ -119,7 +119,7 @@ def test_batches_of_ranks_and_of_update_freq_add_up_to_one_big_batch(outputs):
 
 
 def test_sums_of_ranks_may_be_added_before_they_are_reduced(outputs):
-    """fairseq adds the figures of all ranks in one tensor, because the criterion says that it may."""
+    """fairseq adds the metrics of all ranks in one tensor, because the criterion says that it may."""
     assert MaelmCriterion.logging_outputs_can_be_summed()
     _, halves = outputs
     first, second = (output for _, _, output in halves)

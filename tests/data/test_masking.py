@@ -134,7 +134,7 @@ def test_draw_is_the_one_of_the_plain_hash(index):
 
 
 def test_expected_count_and_equal_chances():
-    """On 200,000 tokens: the rate within 1 %, every position equally often, neighbours independent."""
+    """On 200,000 tokens: the rate within 1 %, every position equally often, neighbors independent."""
     length, rows = 100, 2000
     _, _, result = draw(scheme_of(mask_prob=0.15), [length] * rows)
     assert abs(result.predicted.mean() / 0.15 - 1) < 0.01
@@ -145,7 +145,7 @@ def test_expected_count_and_equal_chances():
 
 
 def test_same_draw_in_any_batch():
-    """A sequence's masks depend on its index alone: not on its neighbours, its row, or the padding."""
+    """A sequence's masks depend on its index alone: not on its neighbors, its row, or the padding."""
     sizes = [30, 12, 45, 8]
     scheme = scheme_of(mask_prob=0.3, leave_unmasked_prob=0.2, random_token_prob=0.2)
     tokens, lengths_, together = draw(scheme, sizes, indices=[7, 3, 11, 5])

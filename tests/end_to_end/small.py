@@ -13,7 +13,7 @@ from end_to_end.toy import TINY_TRAINING, train_log
 # The end-of-sentence symbol alone stands between documents.
 BLANK_LINE = torch.tensor([2])
 
-# Figures that are no result: they measure time.
+# Metrics that are no result: they measure time.
 OF_TIME = {"wps", "ups", "wall", "train_wall"}
 OF_TIME |= {f"train_{name}" for name in OF_TIME} | {f"valid_{name}" for name in OF_TIME}
 
@@ -53,11 +53,11 @@ def updates(output: str) -> list[dict[str, Any]]:
 
 
 def results(path: Path) -> dict[str, Any]:
-    """All of a checkpoint that is a result of training: weights, optimiser, learning rate, place in the data."""
+    """All of a checkpoint that is a result of training: weights, optimizer, learning rate, place in the data."""
     state = torch.load(path)
     return {
         "model": state["model"],
-        "optimiser": state["last_optimizer_state"],
+        "optimizer": state["last_optimizer_state"],
         "learning rate": state["optimizer_history"][-1]["lr_scheduler_state"],
         "updates": state["optimizer_history"][-1]["num_updates"],
         "place": state["extra_state"]["train_iterator"],

@@ -16,7 +16,7 @@ from end_to_end.toy import COMMANDS, USER_DIR, command_environment, run
 # Dropout draws other numbers for other shapes, so it is off where batches are cut in different ways.
 NO_DROPOUT = ["--dropout", "0", "--attention-dropout", "0"]
 # What is a sum or a mean over the update's tokens; padding depends on the cut and times on the machine.
-FIGURES = ("loss", "ppl", "accuracy", "masked", "wpb", "bsz", "gnorm", "num_updates", "lr")
+METRICS = ("loss", "ppl", "accuracy", "masked", "wpb", "bsz", "gnorm", "num_updates", "lr")
 
 
 def run_ranks(command: list[Any], ranks: int, folder: Path) -> str:
@@ -57,7 +57,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def assert_equal_runs(first: tuple[Path, str], second: tuple[Path, str], number: int) -> None:
-    """Both made the same updates: equal weights but for rounding, equal figures as far as they are printed."""
+    """Both made the same updates: equal weights but for rounding, equal metrics as far as they are printed."""
     own, other = weights(first[0]), weights(second[0])
     assert own.keys() == other.keys()
     for name, tensor in own.items():
@@ -66,8 +66,8 @@ def assert_equal_runs(first: tuple[Path, str], second: tuple[Path, str], number:
     entries = [[entry for entry in updates(text) if entry["split"] == "train_inner"] for _, text in (first, second)]
     assert len(entries[0]) == len(entries[1]) == number
     for one, two in zip(*entries):
-        for figure in FIGURES:
-            assert one[figure] == pytest.approx(two[figure], rel=1e-3), f"{figure} of update {one['num_updates']}"
+        for metric in METRICS:
+            assert one[metric] == pytest.approx(two[metric], rel=1e-3), f"{metric} of update {one['num_updates']}"
 
 
 def test_the_comparison_sees_another_order_of_magnitude(tmp_path):

@@ -42,9 +42,9 @@ def parameters(save_dir: Path) -> dict[str, torch.Tensor]:
 def test_yaml_trains_as_the_recipe_does(toy_data: Path, tmp_path: Path) -> None:
     shell = through_shell(toy_data, tmp_path / "shell")
     hydra = through_hydra(toy_data, tmp_path / "hydra", PRETRAINING / "config", "tiny")
-    figures = [losses(output, "train_inner", name) for output in (shell, hydra) for name in ("loss", "gnorm", "lr")]
-    assert len(figures[0]) == UPDATES
-    assert figures[:3] == figures[3:]
+    metrics = [losses(output, "train_inner", name) for output in (shell, hydra) for name in ("loss", "gnorm", "lr")]
+    assert len(metrics[0]) == UPDATES
+    assert metrics[:3] == metrics[3:]
     assert losses(shell, "valid") == losses(hydra, "valid") != []
     from_shell, from_hydra = parameters(tmp_path / "shell"), parameters(tmp_path / "hydra")
     assert from_shell.keys() == from_hydra.keys()

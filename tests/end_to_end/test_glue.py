@@ -1,4 +1,4 @@
-"""GLUE through the real commands: files, folders, fine-tuning, figures, predictions, and the checkpoint in the hub."""
+"""GLUE through the real commands: files, folders, fine-tuning, metrics, predictions, and the checkpoint in the hub."""
 
 import json
 import random
@@ -107,7 +107,7 @@ def validations(output: str) -> list[dict[str, Any]]:
 
 
 def predict(capsys: pytest.CaptureFixture[str], *words: Any) -> list[dict[str, Any]]:
-    """Run ``maelm predict-glue`` and return its lines of figures."""
+    """Run ``maelm predict-glue`` and return its lines of metrics."""
     capsys.readouterr()
     cli.main(["predict-glue", *map(str, words), "--device", "cpu"])
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -124,14 +124,14 @@ def test_both_dev_sets_in_one_run_and_every_prediction_as_the_hub_gives_it(tasks
     folder, logged = whole
     assert [entry["split"] for entry in logged] == ["valid", "valid1"] * 5
     best = max(logged[::2], key=lambda entry: (entry["valid_accuracy"], entry["epoch"]))
-    figures = predict(capsys, tasks / "MNLI", folder / "checkpoint_best.pt", "--output", tmp_path, "--batch-size", 7)
-    assert [(line["task"], line["split"]) for line in figures] == [("MNLI-m", "valid"), ("MNLI-mm", "valid1")]
-    assert figures[0]["accuracy"] == pytest.approx(best["valid_accuracy"], abs=1e-3), "matched chooses the checkpoint"
+    metrics = predict(capsys, tasks / "MNLI", folder / "checkpoint_best.pt", "--output", tmp_path, "--batch-size", 7)
+    assert [(line["task"], line["split"]) for line in metrics] == [("MNLI-m", "valid"), ("MNLI-mm", "valid1")]
+    assert metrics[0]["accuracy"] == pytest.approx(best["valid_accuracy"], abs=1e-3), "matched chooses the checkpoint"
     other = logged[logged.index(best) + 1]
     assert other["split"] == "valid1"
-    assert figures[1]["accuracy"] == pytest.approx(other["valid1_accuracy"], abs=1e-3)
-    assert figures[1]["mcc"] == pytest.approx(other["valid1_mcc"], abs=1e-3)
-    assert "f1" not in figures[0]
+    assert metrics[1]["accuracy"] == pytest.approx(other["valid1_accuracy"], abs=1e-3)
+    assert metrics[1]["mcc"] == pytest.approx(other["valid1_mcc"], abs=1e-3)
+    assert "f1" not in metrics[0]
 
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"MNLI-m.tsv", "MNLI-mm.tsv", "MNLI-m.dev.tsv", "MNLI-mm.dev.tsv"}
@@ -152,7 +152,7 @@ def test_both_dev_sets_in_one_run_and_every_prediction_as_the_hub_gives_it(tasks
     }
 
 
-def test_two_ranks_give_the_figures_of_one(mnli, whole, tmp_path):
+def test_two_ranks_give_the_metrics_of_one(mnli, whole, tmp_path):
     """33 and 17 examples in batches of 8: ranks get unequal shares, and one of them a batch that must not count."""
     checkpoint = whole[0] / "checkpoint_best.pt"
     score = torch.load(checkpoint)["extra_state"]["best"]
@@ -168,8 +168,8 @@ def test_two_ranks_give_the_figures_of_one(mnli, whole, tmp_path):
     assert [entry["split"] for entry in logged] == ["valid", "valid1"]
     for own, other in zip(logged, expected):
         split = own["split"]
-        for figure in ("accuracy", "mcc", "loss"):
-            assert own[f"{split}_{figure}"] == pytest.approx(other[f"{split}_{figure}"], abs=2e-4)
+        for metric in ("accuracy", "mcc", "loss"):
+            assert own[f"{split}_{metric}"] == pytest.approx(other[f"{split}_{metric}"], abs=2e-4)
 
 
 def test_stopped_in_the_middle_of_an_epoch_and_resumed(mnli, whole, tmp_path):
@@ -189,10 +189,10 @@ def test_stopped_in_the_middle_of_an_epoch_and_resumed(mnli, whole, tmp_path):
 def test_scores_of_similarity_and_what_does_not_belong_together(tasks, whole, pretrained, toy_data, tmp_path, capsys):
     logged = validations(recipe("STS-B", tasks, pretrained, tmp_path / "run", EPOCHS="2"))
     checkpoint = tmp_path / "run" / "checkpoint_best.pt"
-    (figures,) = predict(capsys, tasks / "STS-B", checkpoint, "--output", tmp_path / "out")
+    (metrics,) = predict(capsys, tasks / "STS-B", checkpoint, "--output", tmp_path / "out")
     for name in ("pearson", "spearman"):
         best = max(logged, key=lambda entry: (entry["valid_spearman"], entry["epoch"]))
-        assert figures[name] == pytest.approx(best[f"valid_{name}"], abs=1e-3)
+        assert metrics[name] == pytest.approx(best[f"valid_{name}"], abs=1e-3)
     scores = [float(score) for _, score in predictions(tmp_path / "out" / "STS-B.tsv")]
     assert len(scores) == STS_ROWS["test"] and all(0 <= score <= 5 for score in scores)
 

@@ -27,7 +27,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def overfitted(toy_data, tmp_path_factory) -> tuple[Path, Path, str]:
-    """A folder with a checkpoint that has learnt 8 sentences by heart, their data, and the output of training."""
+    """A folder with a checkpoint that has learned 8 sentences by heart, their data, and the output of training."""
     data = cut(toy_data, tmp_path_factory.mktemp("data"), lines=SENTENCES, shortest=14, longest=24)
     folder = tmp_path_factory.mktemp("overfitted")
     no_dropout = ["--dropout", 0, "--attention-dropout", 0]
@@ -44,7 +44,7 @@ def hub(overfitted) -> MaelmHubInterface:
 
 
 @pytest.fixture(scope="module")
-def learnt(overfitted, hub) -> list[str]:
+def learned(overfitted, hub) -> list[str]:
     """The sentences that were trained on."""
     lines = MMapIndexedDataset(str(overfitted[1] / "train"))
     return [hub.decode(lines[index]) for index in range(len(lines)) if len(lines[index]) > 1]
@@ -83,14 +83,14 @@ def with_single_words_masked(hub: MaelmHubInterface, sentence: str) -> list[tupl
     ]
 
 
-def test_what_was_learnt_fills_the_masks(hub, learnt):
-    assert len(learnt) == SENTENCES
-    cases = [case for sentence in learnt for case in with_single_words_masked(hub, sentence)]
+def test_what_was_learned_fills_the_masks(hub, learned):
+    assert len(learned) == SENTENCES
+    cases = [case for sentence in learned for case in with_single_words_masked(hub, sentence)]
     assert len(cases) > 4 * SENTENCES
     filled = hub.fill_mask([text for text, _ in cases], topk=1)
     right = sum(candidates[0][0].token == word for candidates, (_, word) in zip(filled, cases))
     assert right >= 0.9 * len(cases), f"{right} of {len(cases)}"
-    sentences = set(learnt)
+    sentences = set(learned)
     assert sum(candidates[0][0].text in sentences for candidates in filled) == right
 
 
@@ -221,8 +221,8 @@ def test_probabilities_are_those_of_pretraining(overfitted, kept):
         assert hub.tokenizer.decode([int(row.argmax())]) == candidates[0].token or candidates[0].token == best
 
 
-def test_one_text_gives_one_list_and_several_a_list_of_lists(hub, learnt):
-    (text, word), *_ = with_single_words_masked(hub, learnt[0])
+def test_one_text_gives_one_list_and_several_a_list_of_lists(hub, learned):
+    (text, word), *_ = with_single_words_masked(hub, learned[0])
     alone = hub.fill_mask(text, topk=3)
     together = hub.fill_mask([text, text], topk=3)
     assert [len(candidates) for candidates in alone] == [3]
@@ -230,11 +230,11 @@ def test_one_text_gives_one_list_and_several_a_list_of_lists(hub, learnt):
     for masks in together:
         assert [c.token for c in masks[0]] == [c.token for c in alone[0]]
         assert [c.probability for c in masks[0]] == pytest.approx([c.probability for c in alone[0]], rel=1e-4)
-    assert alone[0][0].text == learnt[0] and alone[0][0].token == word
+    assert alone[0][0].text == learned[0] and alone[0][0].token == word
 
 
-def test_other_masks_stay_in_the_text_of_a_candidate(hub, learnt):
-    words = learnt[0].split(" ")
+def test_other_masks_stay_in_the_text_of_a_candidate(hub, learned):
+    words = learned[0].split(" ")
     masked = " ".join(["<mask>", *words[1:3], "<mask>", *words[4:]])
     first, second = hub.fill_mask(masked, topk=1)
     assert first[0].text == " ".join([first[0].token, *words[1:3], "<mask>", *words[4:]])
@@ -275,8 +275,8 @@ def test_a_checkpoint_of_another_machine_loads(overfitted, hub, tmp_path):
     moved = MaelmModel.from_pretrained(str(tmp_path), "checkpoint.pt", str(data))
     tokens = hub.encode(TEXTS[0])
     assert torch.equal(moved.extract_features(tokens), hub.extract_features(tokens))
-    analysed = CheckpointEncoder(tmp_path / "checkpoint.pt", data).to(torch.device("cpu"))
-    assert torch.equal(analysed.hidden_states(tokens[None], None)[-1], hub.extract_features(tokens))
+    analyzed = CheckpointEncoder(tmp_path / "checkpoint.pt", data).to(torch.device("cpu"))
+    assert torch.equal(analyzed.hidden_states(tokens[None], None)[-1], hub.extract_features(tokens))
 
 
 def test_what_cannot_be_answered_is_explained(hub):

@@ -54,7 +54,7 @@ def test_checkpoint_is_in_single_precision(runs):
         name: tensor.dtype for name, tensor in single["model"].items()
     }
     assert {tensor.dtype for tensor in half["model"].values()} == {torch.float32, torch.int64}
-    for state in half["optimiser"]["state"].values():
+    for state in half["optimizer"]["state"].values():
         assert {state["exp_avg"].dtype, state["exp_avg_sq"].dtype} == {torch.float32}
     # Weights are not rounded to bfloat16 ones.
     weight = half["model"]["encoder.layers.0.fc1.weight"]
@@ -94,8 +94,8 @@ def test_checkpoint_computes_in_single_precision_elsewhere(runs, toy_data):
         "--cpu",
     ]
     command += ["--log-format", "json"]
-    figures = [losses(run([*command, *options]), "valid")[0] for options in ([], overrides("fp32"))]
-    assert figures[0] == pytest.approx(figures[1], abs=0.05)
+    metrics = [losses(run([*command, *options]), "valid")[0] for options in ([], overrides("fp32"))]
+    assert metrics[0] == pytest.approx(metrics[1], abs=0.05)
 
 
 def overrides(precision: str) -> list[str]:
@@ -108,7 +108,7 @@ def test_fp16_of_fairseq_trains(data, tmp_path):
     curve = losses(run(training(data, tmp_path, *options)))
     assert len(curve) == 20
     assert curve[0] - curve[-1] > 0.2
-    assert results(tmp_path / LAST)["optimiser"]["loss_scale"] == 4
+    assert results(tmp_path / LAST)["optimizer"]["loss_scale"] == 4
 
 
 @pytest.mark.parametrize("option", ["--bf16", "--memory-efficient-bf16"])

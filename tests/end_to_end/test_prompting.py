@@ -20,7 +20,7 @@ from fairseq_maelm.finetuning.prompting import command as command_module
 from fairseq_maelm.finetuning.prompting import few_shot_command
 from fairseq_maelm.finetuning.prompting.hub import classify_by_prompt
 from fairseq_maelm.finetuning.prompting.metrics import compute_metrics
-from fairseq_maelm.finetuning.prompting.task import MaelmPromptTask, MaelmPromptTaskConfig
+from fairseq_maelm.finetuning.prompting.task import PromptTask, PromptTaskConfig
 
 PROMPT = """
 template: '*cls**sent_0*_This_is_near_the*mask*.*sep+*'
@@ -113,7 +113,7 @@ def test_fine_tuning_trains_encoder_decoder_and_head(fine_tuned: tuple[Path, str
     assert max(losses(output, "valid", "accuracy")) > 50, "four topics, all equally likely"
 
 
-def test_the_hub_and_the_command_give_the_figures_of_validation(
+def test_the_hub_and_the_command_give_the_metrics_of_validation(
     fine_tuned: tuple[Path, str], task: Path, toy_data: Path, tmp_path: Path
 ) -> None:
     folder, output = fine_tuned
@@ -127,9 +127,9 @@ def test_the_hub_and_the_command_give_the_figures_of_validation(
         assert accuracy(hub, rows_of(task), **options) == pytest.approx(last[0], abs=5e-3)
     command = ["maelm", "prompt", folder / "checkpoint_last.pt", toy_data, "--examples", task / "valid.tsv"]
     command += ["--device", "cpu", "--output", tmp_path / "predictions.tsv"]
-    figures = json.loads(run(command).splitlines()[-1])
-    assert figures["examples"] == 42
-    assert (figures["accuracy"], figures["mcc"]) == pytest.approx(last, abs=6e-3)
+    metrics = json.loads(run(command).splitlines()[-1])
+    assert metrics["examples"] == 42
+    assert (metrics["accuracy"], metrics["mcc"]) == pytest.approx(last, abs=6e-3)
     header, *lines = [line.split("\t") for line in (tmp_path / "predictions.tsv").read_text().splitlines()]
     assert header == ["prediction", "p(sea)", "p(kitchen)", "p(court)", "p(garden)"]
     right = sum(line[0] == row[1] for line, row in zip(lines, rows_of(task)))
@@ -150,7 +150,7 @@ def test_a_run_in_two_parts_is_the_same_run(
 
 
 @pytest.mark.slow
-def test_two_ranks_give_the_figures_of_one(task: Path, toy_data: Path, pretrained: Path, tmp_path: Path) -> None:
+def test_two_ranks_give_the_metrics_of_one(task: Path, toy_data: Path, pretrained: Path, tmp_path: Path) -> None:
     # An update that changes nothing, then a validation in 9 batches, of which the second rank has one less.
     options = ["--max-update", 1, "--lr", "1e-30", "--batch-size-valid", 5, "--ddp-backend", "legacy_ddp"]
     output = run_ranks(training(toy_data, task, pretrained, tmp_path / "run", *options), 2, tmp_path)
@@ -160,8 +160,8 @@ def test_two_ranks_give_the_figures_of_one(task: Path, toy_data: Path, pretraine
     labels = list(WORDS)
     predicted = np.array([labels.index(max(answer, key=answer.__getitem__)) for answer in answers])
     gold = np.array([labels.index(row[1]) for row in rows])
-    for name, figure in compute_metrics(["accuracy", "mcc"], gold, predicted).items():
-        assert losses(output, "valid", name) == pytest.approx([figure], abs=5e-3)
+    for name, metric in compute_metrics(["accuracy", "mcc"], gold, predicted).items():
+        assert losses(output, "valid", name) == pytest.approx([metric], abs=5e-3)
 
 
 def test_a_masked_language_model_is_asked_as_it_was_pretrained(
@@ -203,11 +203,11 @@ def test_a_checkpoint_without_a_prompt_needs_one(pretrained: Path, toy_data: Pat
         classify_by_prompt(hub, ["a"], "SST-2")
 
 
-def task_of(data: Path, task: Path, /, **options: Any) -> MaelmPromptTask:
+def task_of(data: Path, task: Path, /, **options: Any) -> PromptTask:
     """The task as fairseq sets it up, with both tables read."""
     settings = {"data": str(data), "prompt": str(task / "topics.yaml"), "examples": str(task), "several_pieces": True}
-    config = MaelmPromptTaskConfig(**{**settings, "finetune_from_model": None, "seed": 1, **options})
-    made = MaelmPromptTask.setup_task(config)
+    config = PromptTaskConfig(**{**settings, "finetune_from_model": None, "seed": 1, **options})
+    made = PromptTask.setup_task(config)
     made.load_dataset("train")
     made.load_dataset("valid")
     return made
@@ -301,15 +301,15 @@ def test_the_recipe_of_the_paper_s_table(pretrained: Path, toy_data: Path, tmp_p
     assert len(logs) == 4
     for way in ("head", "prompt"):
         best = list((tmp_path / "runs" / way).rglob("*.pt"))
-        figures = {
+        metrics = {
             path.parent: json.loads(path.read_text())["dev"] for path in (tmp_path / "runs" / way).rglob("train.json")
         }
-        assert [path.name for path in best] == ["checkpoint_best.pt"] and len(figures) == 2
-        assert figures[best[0].parent] == max(figures.values())
+        assert [path.name for path in best] == ["checkpoint_best.pt"] and len(metrics) == 2
+        assert metrics[best[0].parent] == max(metrics.values())
     assert run(command).splitlines()[-11:] == table
     assert logs == {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("train.log")}
     assert "holds a study with other settings (updates: 4 then, 5 now)" in run([*command, "--updates", 5], check=False)
     # The worse of two runs has no checkpoint any more.
-    [worse] = {path.name.partition("-")[2] for path in figures} - {best[0].parent.name.partition("-")[2]}
+    [worse] = {path.name.partition("-")[2] for path in metrics} - {best[0].parent.name.partition("-")[2]}
     alone = run([*command, "--ways", "prompt", "--learning-rates", worse], check=False)
     assert "checkpoint_best.pt is gone, because another run of a larger grid was better" in alone

@@ -48,7 +48,7 @@ def assert_same_end(checkpoint: Path, output: str, uninterrupted: tuple[Path, st
     """All that a resumed run ends with and logs from update ``first`` on is what the uninterrupted one has."""
     expected_checkpoint, expected_output = uninterrupted
     expected, actual = results(expected_checkpoint), results(checkpoint)
-    assert len(expected["model"]) > 40 and len(expected["optimiser"]["state"]) > 40
+    assert len(expected["model"]) > 40 and len(expected["optimizer"]["state"]) > 40
     assert differences(expected, actual) == []
     resumed = updates(output)
     assert resumed[0]["num_updates"] == first
@@ -111,11 +111,11 @@ def wait_for_update(process: subprocess.Popen[Any], log: Path, update: int) -> N
 
 
 def test_the_comparison_sees_differences(stopped):
-    """Guards the tests above: one changed bit in a weight or in the optimiser does not pass."""
+    """Guards the tests above: one changed bit in a weight or in the optimizer does not pass."""
     first = results(stopped)
     assert differences(first, results(stopped)) == []
-    for part in ("model", "optimiser"):
+    for part in ("model", "optimizer"):
         second = results(stopped)
-        weight = second["model"]["lm_head.bias"] if part == "model" else second["optimiser"]["state"][3]["exp_avg"]
+        weight = second["model"]["lm_head.bias"] if part == "model" else second["optimizer"]["state"][3]["exp_avg"]
         weight.view(-1)[0] = torch.nextafter(weight.view(-1)[0], torch.tensor(9.0))
         assert len(differences(first, second)) == 1, part

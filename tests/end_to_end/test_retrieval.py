@@ -51,7 +51,7 @@ TRAINING = [
 def write_beir(folder: Path) -> Path:
     """Documents about who does something where; a query names two of a document's words."""
     generator = random.Random(4)
-    documents, queries, judgements = [], [], []
+    documents, queries, judgments = [], [], []
     for topic in sorted(TOPICS):
         people, tools, deeds, places, manners = TOPICS[topic]
         for number, (who, tool, does, where) in enumerate(zip(people, tools, deeds, places)):
@@ -59,9 +59,9 @@ def write_beir(folder: Path) -> Path:
             documents.append({"_id": f"{topic}-{number}", "title": who, "text": text})
             for words in ((who, tool), (does, where), (tool, does)):
                 queries.append({"_id": f"q{len(queries)}", "text": " ".join(words)})
-                judgements.append((queries[-1]["_id"], documents[-1]["_id"]))
-    generator.shuffle(judgements)
-    splits = {"train": judgements[:PAIRS], "dev": judgements[PAIRS:]}
+                judgments.append((queries[-1]["_id"], documents[-1]["_id"]))
+    generator.shuffle(judgments)
+    splits = {"train": judgments[:PAIRS], "dev": judgments[PAIRS:]}
     (folder / "qrels").mkdir(parents=True)
     for name, records in (("corpus", documents), ("queries", queries)):
         lines = [json.dumps(record) for record in records]
@@ -70,7 +70,7 @@ def write_beir(folder: Path) -> Path:
         rows = ["query-id\tcorpus-id\tscore", *(f"{query}\t{document}\t1" for query, document in pairs)]
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     names = [document["_id"] for document in documents]
-    negatives = [f"{query}\t{name}" for query, right in judgements for name in names if name[:4] == right[:4] != name]
+    negatives = [f"{query}\t{name}" for query, right in judgments for name in names if name[:4] == right[:4] != name]
     (folder / "negatives.tsv").write_text("\n".join(negatives) + "\n", encoding="utf-8")
     return folder
 
@@ -121,10 +121,10 @@ def test_it_learns_and_validation_is_what_the_commands_find(prepared, trained, e
     validations = [entry for entry in train_log(output) if entry["split"] == "valid"]
     assert len(validations) == 2 and validations[-1]["valid_ndcg10"] > 50
     maelm("evaluate-retrieval", embedded / "run", "--qrels", prepared / "qrels" / "valid.tsv", "--json", embedded / "j")
-    figures = json.loads((embedded / "j").read_text(encoding="utf-8"))[0]
+    metrics = json.loads((embedded / "j").read_text(encoding="utf-8"))[0]
     for name, measure in (("ndcg10", "nDCG@10"), ("recall100", "R@100"), ("mrr10", "RR@10")):
-        assert figures[measure] == pytest.approx(validations[-1][f"valid_{name}"], abs=1e-3)
-    assert f"| {figures['nDCG@10']:.2f} | {figures['R@100']:.2f} |" in capsys.readouterr().out
+        assert metrics[measure] == pytest.approx(validations[-1][f"valid_{name}"], abs=1e-3)
+    assert f"| {metrics['nDCG@10']:.2f} | {metrics['R@100']:.2f} |" in capsys.readouterr().out
     state = torch.load(trained[0] / "checkpoint_best.pt")
     assert state["extra_state"]["best"] == max(entry["valid_ndcg10"] for entry in validations)
     validation = run(

@@ -27,8 +27,8 @@ QUESTIONS = {"Who is it?": 0, "Where is it?": 3, "When is it?": 4}
 FILLERS = ("The old table is near the door.", "In the night the net and the rope and the knife.", "Until morning.")
 # An update in the middle of an epoch.
 MIDDLE = 50
-FIGURES = ["exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1"]
-FIGURES += ["best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"]
+METRICS = ["exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1"]
+METRICS += ["best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"]
 
 
 def write_questions(path: Path, contexts: int, seed: int, version: str = "2.0") -> None:
@@ -60,7 +60,7 @@ def write_questions(path: Path, contexts: int, seed: int, version: str = "2.0") 
 
 @pytest.fixture(scope="module")
 def pretrained(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of two updates: what is learnt here is learnt in fine-tuning."""
+    """A checkpoint of two updates: what is learned here is learned in fine-tuning."""
     folder = tmp_path_factory.mktemp("pretrained_for_squad")
     options = ["--max-update", 2, "--disable-validation", "--decoder-layers", 1, "--save-dir", folder]
     run(["fairseq-train", toy_data, *TINY_TRAINING, *options])
@@ -94,9 +94,9 @@ def finetune(task: Path, checkpoint: Path, save_dir: Path, *options: Any) -> str
 
 
 def validations(output: str) -> list[dict[str, float]]:
-    """The figures of every validation, in order."""
+    """The metrics of every validation, in order."""
     entries = [entry for entry in train_log(output) if entry["split"] == "valid"]
-    return [{name: entry[f"valid_{name}"] for name in FIGURES} for entry in entries]
+    return [{name: entry[f"valid_{name}"] for name in METRICS} for entry in entries]
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +113,8 @@ def predicted(task: Path, finetuned: tuple[Path, str]) -> tuple[Path, str]:
 
 
 def best(finetuned: tuple[Path, str]) -> dict[str, float]:
-    """The figures of checkpoint_best.pt; of equally good checkpoints fairseq keeps the last."""
-    return max(reversed(validations(finetuned[1])), key=lambda figures: figures["best_f1"])
+    """The metrics of checkpoint_best.pt; of equally good checkpoints fairseq keeps the last."""
+    return max(reversed(validations(finetuned[1])), key=lambda metrics: metrics["best_f1"])
 
 
 def objects(folder: Path) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def objects(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_it_learns_and_the_figures_are_those_of_the_official_rules(
+def test_it_learns_and_the_metrics_are_those_of_the_official_rules(
     task: Path,
     finetuned: tuple[Path, str],
     predicted: tuple[Path, str],
@@ -133,17 +133,17 @@ def test_it_learns_and_the_figures_are_those_of_the_official_rules(
     assert "dropping decoder, lm_head of the checkpoint" in finetuned[1]
     windows = re.search(r"valid: 80 questions in (\d+) windows", finetuned[1])
     assert windows is not None and int(windows[1]) > 160, "questions with several windows"
-    figures = best(finetuned)
-    assert figures["best_f1"] > 60, "a constant 'no answer' has 25"
-    assert figures["HasAns_f1"] > 30
+    metrics = best(finetuned)
+    assert metrics["best_f1"] > 60, "a constant 'no answer' has 25"
+    assert metrics["HasAns_f1"] > 30
     written = objects(predicted[0])
-    assert figures == {name: pytest.approx(written["figures"][name], abs=5e-3) for name in FIGURES}
+    assert metrics == {name: pytest.approx(written["metrics"][name], abs=5e-3) for name in METRICS}
 
     dev, folder = task.parent / "dev.json", predicted[0]
     odds = ["--na-prob-file", folder / "null_odds.json", "--out-file", tmp_path / "scores.json"]
     run(["maelm", "score-squad", dev, folder / "best_spans.json", *odds])
     scored = json.loads((tmp_path / "scores.json").read_text())
-    assert scored == written["figures"]
+    assert scored == written["metrics"]
     call("score-squad", dev, folder / "predictions.json")
     submitted = json.loads(capsys.readouterr().out)
     assert submitted == {name: value for name, value in scored.items() if not name.startswith("best")}
@@ -187,7 +187,7 @@ def test_resumed_in_the_middle_is_uninterrupted(
 
 
 @pytest.mark.slow
-def test_two_ranks_give_the_figures_of_one(task: Path, finetuned: tuple[Path, str], tmp_path: Path) -> None:
+def test_two_ranks_give_the_metrics_of_one(task: Path, finetuned: tuple[Path, str], tmp_path: Path) -> None:
     """Windows of one question lie on both ranks; a learning rate of zero leaves the checkpoint as it is."""
     checkpoint = finetuned[0] / "checkpoint_best.pt"
     dry = run(
@@ -240,12 +240,12 @@ def test_version_1_always_answers(
 
     call("predict-squad", tmp_path / "run" / "checkpoint_last.pt", "--data", task, "--output", out, "--device", "cpu")
     written = objects(out)
-    assert set(written) == {"predictions", "nbest", "figures"}
+    assert set(written) == {"predictions", "nbest", "metrics"}
     assert all(written["predictions"].values())
-    assert written["figures"]["f1"] == pytest.approx(entry["valid_f1"], abs=5e-3)
+    assert written["metrics"]["f1"] == pytest.approx(entry["valid_f1"], abs=5e-3)
     capsys.readouterr()
     call("score-squad", dev, out / "predictions.json")
-    assert json.loads(capsys.readouterr().out) == written["figures"]
+    assert json.loads(capsys.readouterr().out) == written["metrics"]
     with pytest.raises(ValueError, match="exist already: name another --output"):
         call("predict-squad", tmp_path / "run" / "checkpoint_last.pt", "--data", task, "--output", out)
 

@@ -136,7 +136,7 @@ def kill_in_the_second_run(words: list[Any], output: Path) -> None:
     ("changes", "more", "message"),
     [
         ({"metric": "mcc"}, [], "validation on valid logs no mcc, but accuracy"),
-        ({"figures": ["f1"]}, [], "logs no f1"),
+        ({"metrics": ["f1"]}, [], "logs no f1"),
         ({"options": {**OPTIONS, "num-clases": 4}}, [], "num-clases"),
         ({"options": {"task": "unheard_of", "criterion": "sentence_prediction"}}, [], "invalid choice: 'unheard_of'"),
         ({"data": "missing"}, [], "there is no folder .*missing"),

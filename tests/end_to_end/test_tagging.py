@@ -1,4 +1,4 @@
-"""From labelled files to labelled files: preparation, the recipe, its resumption, ranks, and `maelm tag`."""
+"""From labeled files to labeled files: preparation, the recipe, its resumption, ranks, and `maelm tag`."""
 
 import json
 import random

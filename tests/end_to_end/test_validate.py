@@ -10,7 +10,7 @@ from fairseq import checkpoint_utils, utils
 from end_to_end.toy import TINY_TRAINING, run, train_log
 
 UPDATES, EVERY = 12, 4
-FIGURES = ("loss", "ppl", "accuracy", "masked")
+METRICS = ("loss", "ppl", "accuracy", "masked")
 
 
 def validations(output: str) -> list[dict[str, Any]]:
@@ -34,16 +34,16 @@ def test_training_validates_and_keeps_the_best(trained):
 
 
 @pytest.mark.parametrize("options", [["--batch-size", 16], ["--max-tokens", 500, "--seed", 7, "--num-workers", 1]])
-def test_fairseq_validate_gives_the_figures_of_training(toy_data, trained, options):
+def test_fairseq_validate_gives_the_metrics_of_training(toy_data, trained, options):
     checkpoint, during_training = trained
     command = ["fairseq-validate", toy_data, "--task", "maelm", "--path", checkpoint, "--cpu", "--log-format", "json"]
     (logged,) = validations(run([*command, *options]))
-    for figure in FIGURES:
-        assert logged[f"valid_{figure}"] == during_training[-1][f"valid_{figure}"], figure
+    for metric in METRICS:
+        assert logged[f"valid_{metric}"] == during_training[-1][f"valid_{metric}"], metric
 
 
 def totals(checkpoint: Path, data: Path, epoch: int = 1, overrides: Any = None, **batching: Any) -> dict[str, float]:
-    """Figures of the validation split summed over its batches, with all digits."""
+    """Metrics of the validation split summed over its batches, with all digits."""
     loaded = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], {"data": str(data), **(overrides or {})})
     (model,), config, task = loaded
     criterion = task.build_criterion(config.criterion)
@@ -57,8 +57,8 @@ def totals(checkpoint: Path, data: Path, epoch: int = 1, overrides: Any = None, 
     ).next_epoch_itr(shuffle=False)
     sums: dict[str, float] = {}
     for batch in iterator:
-        _, _, figures = task.valid_step(batch, model.eval(), criterion.eval())
-        for name, value in figures.items():
+        _, _, metrics = task.valid_step(batch, model.eval(), criterion.eval())
+        for name, value in metrics.items():
             sums[name] = sums.get(name, 0.0) + float(value)
     assert sums["nsentences"] == len(task.dataset("valid"))
     return sums

@@ -44,13 +44,13 @@ def training(task: Path, criterion: str, folder: Path) -> list[Any]:
     return [*words, "--shorten-method", "truncate", "--no-epoch-checkpoints", "--save-dir", folder]
 
 
-def figures(output: str) -> tuple[float, float]:
+def metrics(output: str) -> tuple[float, float]:
     """Loss and accuracy of the one validation."""
     (logged,) = (entry for entry in train_log(output) if entry["split"] == "valid")
     return logged["valid_loss"], logged["valid_accuracy"]
 
 
-def figures_of_all(checkpoint: Path, task: Path) -> tuple[float, float]:
+def metrics_of_all(checkpoint: Path, task: Path) -> tuple[float, float]:
     """Loss in bits and accuracy in percent of every row of the table, scored one by one."""
     hub = MaelmModel.from_pretrained(str(checkpoint.parent), checkpoint.name, str(task))
     rows = table(task)
@@ -64,11 +64,11 @@ def figures_of_all(checkpoint: Path, task: Path) -> tuple[float, float]:
 
 @pytest.mark.parametrize("criterion", CRITERIONS)
 def test_sentences(criterion: str, task: Path, tmp_path: Path) -> None:
-    trained = figures(run(training(task, criterion, tmp_path)))
+    trained = metrics(run(training(task, criterion, tmp_path)))
     checkpoint = tmp_path / "checkpoint_last.pt"
-    expected = figures_of_all(checkpoint, task)
+    expected = metrics_of_all(checkpoint, task)
     command = ["fairseq-validate", task, "--path", checkpoint, *OPTIONS, "--criterion", criterion, "--batch-size", 32]
-    validated = figures(run(command))
+    validated = metrics(run(command))
     # fairseq's own criterion rounds the accuracy to one digit.
     assert trained == pytest.approx(expected, abs=0.06, rel=0) and trained[0] == pytest.approx(expected[0], abs=6e-4)
     assert validated == pytest.approx(trained, abs=1e-3)
@@ -76,12 +76,12 @@ def test_sentences(criterion: str, task: Path, tmp_path: Path) -> None:
 
 def test_sentences_on_two_ranks(task: Path, tmp_path: Path) -> None:
     words = [*training(task, CRITERIONS[1], tmp_path), "--ddp-backend", "legacy_ddp"]
-    trained = figures(run_ranks(words, 2, tmp_path))
+    trained = metrics(run_ranks(words, 2, tmp_path))
     checkpoint = tmp_path / "checkpoint_last.pt"
-    expected = figures_of_all(checkpoint, task)
+    expected = metrics_of_all(checkpoint, task)
     assert trained == pytest.approx(expected, abs=6e-3)
     command = ["fairseq-validate", task, "--path", checkpoint, *OPTIONS, "--criterion", CRITERIONS[1]]
-    validated = figures(run_ranks([*command, "--batch-size", 32], 2, tmp_path))
+    validated = metrics(run_ranks([*command, "--batch-size", 32], 2, tmp_path))
     assert validated == pytest.approx(expected, abs=6e-3)
 
 
@@ -89,4 +89,4 @@ def test_pretraining_on_one_rank_and_on_two_of_which_one_has_no_batch(toy_data: 
     run(["fairseq-train", toy_data, *TINY_TRAINING, "--disable-validation", "--max-update", 1, "--save-dir", tmp_path])
     command = ["fairseq-validate", toy_data, "--path", tmp_path / "checkpoint_last.pt", "--task", "maelm", "--cpu"]
     command += ["--batch-size", 1000, "--required-batch-size-multiple", 1, "--num-workers", 0, "--log-format", "json"]
-    assert figures(run(command)) == figures(run_ranks(command, 2, tmp_path))
+    assert metrics(run(command)) == metrics(run_ranks(command, 2, tmp_path))

@@ -1,4 +1,4 @@
-"""A small world for tests through the real commands: a corpus that can be learnt, and what starts and reads commands.
+"""A small world for tests through the real commands: a corpus that can be learned, and what starts and reads commands.
 
 The text is made of sentences about a few topics. Who acts, how, and where depends on the topic, so masked words can be
 guessed from the words around them, and a sentence's topic from its words.
@@ -165,7 +165,7 @@ def warm_server() -> WarmStart:
 
 
 def train_log(output: str) -> list[dict[str, Any]]:
-    """Read the figures that fairseq wrote under ``--log-format json``, in order, numbers as floats.
+    """Read the metrics that fairseq wrote under ``--log-format json``, in order, numbers as floats.
 
     Each entry has "split": "train_inner" for every --log-interval, "train" for an epoch, "valid" for validation.
     """
@@ -174,13 +174,13 @@ def train_log(output: str) -> list[dict[str, Any]]:
         *head, text = line.split(" | ", 3)
         if len(head) != 3 or not text.startswith('{"'):
             continue
-        figures = {name: _number(value) for name, value in json.loads(text).items()}
-        entries.append({**figures, "split": head[2].strip()})
+        metrics = {name: _number(value) for name, value in json.loads(text).items()}
+        entries.append({**metrics, "split": head[2].strip()})
     return entries
 
 
 def losses(output: str, split: str = "train_inner", name: str = "loss") -> list[float]:
-    """Return one figure of a split in the order it was logged."""
+    """Return one metric of a split in the order it was logged."""
     prefix = {"train_inner": "", "train": "train_", "valid": "valid_"}[split]
     return [entry[prefix + name] for entry in train_log(output) if entry["split"] == split]
 

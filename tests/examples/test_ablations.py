@@ -260,8 +260,8 @@ def test_answers_have_columns_of_their_own_beside_the_average(tmp_path: Path) ->
     assert (tmp_path / "figure_4.png").read_bytes().startswith(b"\x89PNG")
 
 
-def log_line(kind: str, **figures: Any) -> str:
-    return f"2026-01-01 00:00:00 | INFO | {kind} | {json.dumps(figures)}\n"
+def log_line(kind: str, **metrics: Any) -> str:
+    return f"2026-01-01 00:00:00 | INFO | {kind} | {json.dumps(metrics)}\n"
 
 
 def test_results_are_read_from_logs(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_questions_are_fine_tuned_by_their_own_recipe(
     (tmp_path / "valid.json").write_text(json.dumps({"version": version}))
     args = arguments(toy_data, tmp_path / "study", "--tasks", f"SQuAD={tmp_path}")
     assert args.metrics == {"SQuAD": "exact"}
-    assert [stages.figure_of(name, tmp_path) for name in stages.SQUAD_METRICS] == [f"{prefix}exact", f"{prefix}f1"]
+    assert [stages.logged_name(name, tmp_path) for name in stages.SQUAD_METRICS] == [f"{prefix}exact", f"{prefix}f1"]
     process = stages.fine_tuning(args, "SQuAD", 2, tmp_path / "checkpoint", tmp_path / "save", "")
     assert process.words[1] == str(ROOT / "examples" / "squad" / "finetune.sh")
     wanted = {"MAX_LENGTH": "64", "DOC_STRIDE": "16", "MAX_QUESTION_LENGTH": "8", "SEED": "2", "EPOCHS": "3"}

@@ -75,7 +75,7 @@ def test_the_table_holds_medians_and_spread(tmp_path: Path) -> None:
     assert len(rows) == 7 and rows[1] == ["t", "macro F1", "before", "1", "51.0"]
     scores.update({("t", "control", seed): 51.5 + seed for seed in (1, 2, 6)})
     table = tables().write_results(scores, {"t": "macro F1"}, tmp_path)
-    assert table.splitlines()[0] == "| task | figure | before | control | after | after - before | after - control |"
+    assert table.splitlines()[0] == "| task | metric | before | control | after | after - before | after - control |"
     assert table.splitlines()[2].endswith("| 53.5 (52.5 to 57.5) | 55.5 (54.5 to 59.5) | +3.5 | +2.0 |")
 
 

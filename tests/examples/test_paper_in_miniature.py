@@ -1,4 +1,4 @@
-"""The paper in miniature: GLUE files, equal commands, figures from logs; and a small one through the real commands."""
+"""The paper in miniature: GLUE files, equal commands, metrics from logs; and a small one through the real commands."""
 
 import json
 import random

@@ -20,9 +20,9 @@ import report  # noqa: E402
 from workspace import Workspace  # noqa: E402
 
 
-def log_line(kind: str, figures: dict[str, Any]) -> str:
-    """A line of figures as fairseq writes it."""
-    return f"2026-01-01 00:00:00 | INFO | {kind} | {json.dumps(figures)}\n"
+def log_line(kind: str, metrics: dict[str, Any]) -> str:
+    """A line of metrics as fairseq writes it."""
+    return f"2026-01-01 00:00:00 | INFO | {kind} | {json.dumps(metrics)}\n"
 
 
 def write_training_logs(logs: Path) -> None:
@@ -96,7 +96,7 @@ def test_summary_without_fine_tuning(tmp_path: Path) -> None:
     assert (tmp_path / "curves.png").exists()
 
 
-def test_smoothing_averages_neighbours() -> None:
+def test_smoothing_averages_neighbors() -> None:
     points = [(1, 0.0), (2, 3.0), (3, 6.0), (4, 0.0)]
     assert report.smooth(points, 3) == [(1, 1.5), (2, 3.0), (3, 3.0), (4, 3.0)]
     assert report.smooth(points, 1) == points

@@ -184,17 +184,17 @@ def test_what_is_held_out_is_nowhere_trained_on(tmp_path: Path) -> None:
     train, valid = tmp_path / "train.txt", tmp_path / "valid.txt"
     library_task.write_pretraining_text(documents, task.classes, train, valid)
     pretraining = {path.stem: set(path.read_text(encoding="utf-8").splitlines()) - {""} for path in (train, valid)}
-    labelled = {split: {text for text, _ in examples} for split, examples in task.examples.items()}
-    assert labelled["train"] <= pretraining["train"]
-    held_out = [pretraining["valid"], labelled["valid"], labelled["test"]]
+    labeled = {split: {text for text, _ in examples} for split, examples in task.examples.items()}
+    assert labeled["train"] <= pretraining["train"]
+    held_out = [pretraining["valid"], labeled["valid"], labeled["test"]]
     for number, texts in enumerate(held_out):
         assert texts
-        assert not texts & (pretraining["train"] | labelled["train"])
+        assert not texts & (pretraining["train"] | labeled["train"])
         assert not any(texts & others for others in held_out[number + 1 :])
     # Not only the examples: all text of their documents.
     trained_on = [document for document in documents if document.passages[0][0] in pretraining["train"]]
     assert all(text in pretraining["train"] for document in trained_on for (text,) in document.passages)
-    tested_on = [document for document in documents if labelled["test"] & {text for (text,) in document.passages}]
+    tested_on = [document for document in documents if labeled["test"] & {text for (text,) in document.passages}]
     assert not any(text in pretraining["train"] for document in tested_on for (text,) in document.passages)
 
 
@@ -221,7 +221,7 @@ def test_documents_outside_the_classes_are_not_held_out_for_the_task() -> None:
         ("the stdlib is large", False),
     ],
 )
-def test_paragraphs_that_name_a_class_are_recognised(text: str, named: bool) -> None:
+def test_paragraphs_that_name_a_class_are_recognized(text: str, named: bool) -> None:
     assert library_task.name_filter(["torch", "numpy", "stdlib"])(text) is named
 
 
@@ -262,7 +262,7 @@ def test_files_with_one_name_stay_apart(tmp_path: Path) -> None:
     assert [document.source for document in library_task.documents_of_files(paths)] == list(map(str, paths))
 
 
-def test_task_is_binarised_as_sentence_prediction_reads_it(tmp_path: Path) -> None:
+def test_task_is_binarized_as_sentence_prediction_reads_it(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     texts = [f"the words {number} of this small text are {word}" for number in range(60) for word in ("red", "blue")]
@@ -271,7 +271,7 @@ def test_task_is_binarised_as_sentence_prediction_reads_it(tmp_path: Path) -> No
     write_dictionary(processor, data / "dict.txt")
     examples = [("the words are red", "b"), ("red " * 200, "a")]
     task = library_task.Task(("a", "b"), {"train": examples, "valid": examples, "test": examples[:1]})
-    library_task.binarise_task(task, data, tmp_path / "task")
+    library_task.binarize_task(task, data, tmp_path / "task")
 
     assert (tmp_path / "task" / "input0" / "dict.txt").read_bytes() == (data / "dict.txt").read_bytes()
     dictionary = Dictionary.load(str(data / "dict.txt"))

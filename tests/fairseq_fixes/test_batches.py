@@ -45,7 +45,7 @@ def test_no_example_of_fairseqs_own_datasets_is_left_out(number: int) -> None:
 
 
 class Counting:
-    """A criterion that counts; an output without its figures would be an error."""
+    """A criterion that counts; an output without its metrics would be an error."""
 
     def __call__(self, model: Any, sample: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
         return 0.0, len(sample["id"]), {"nsentences": len(sample["id"]), "ntokens": 1}

@@ -1,4 +1,4 @@
-"""Figures of a whole validation set, collected over batches and ranks."""
+"""Metrics of a whole validation set, collected over batches and ranks."""
 
 from fairseq.logging import metrics
 
@@ -6,12 +6,12 @@ from fairseq_maelm.finetuning.collected import log_collected
 
 
 def share_of_ones(rows):
-    """A figure and its square, which no mean of batches gives."""
+    """A metric and its square, which no mean of batches gives."""
     share = sum(rows.values()) / len(rows)
     return {"share": share, "square": share**2}
 
 
-def test_figures_are_those_of_all_rows():
+def test_metrics_are_those_of_all_rows():
     with metrics.aggregate(new_root=True) as validation:
         log_collected([(0, 1), (1, 0)], share_of_ones, ["share", "square"])
         log_collected([(2, 1), (3, 1)], share_of_ones, ["share", "square"])
@@ -25,7 +25,7 @@ def test_an_example_that_comes_twice_counts_once():
     assert validation.get_smoothed_values() == {"share": 0.5}
 
 
-def test_rows_that_come_after_a_figure_was_read_count():
+def test_rows_that_come_after_a_metric_was_read_count():
     with metrics.aggregate(new_root=True) as validation:
         log_collected([(0, 1)], share_of_ones, ["share"])
         assert validation.get_smoothed_values() == {"share": 1.0}
@@ -40,7 +40,7 @@ def test_two_validations_do_not_mix():
         assert validation.get_smoothed_values() == {"share": expected}
 
 
-def test_the_whole_set_is_computed_once_however_many_figures_are_read():
+def test_the_whole_set_is_computed_once_however_many_metrics_are_read():
     calls = []
 
     def compute(rows):

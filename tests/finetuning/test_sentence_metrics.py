@@ -1,4 +1,4 @@
-"""Figures of GLUE: worked by hand, equal to scikit-learn's and scipy's, and what they are where they are undefined."""
+"""Metrics of GLUE: worked by hand, equal to scikit-learn's and scipy's, and what they are where they are undefined."""
 
 import math
 
@@ -11,11 +11,11 @@ from sklearn import metrics
 
 from fairseq_maelm.finetuning.sentence_metrics import (
     accuracy,
-    classification_figures,
+    classification_metrics,
     f1,
     matthews,
     pearson,
-    regression_figures,
+    regression_metrics,
     spearman,
 )
 
@@ -40,10 +40,10 @@ def test_correlations_worked_by_hand():
 
 def test_renaming_the_classes_changes_nothing_but_which_is_positive():
     assert matthews(1 - PREDICTED, 1 - TRUE) == pytest.approx(matthews(PREDICTED, TRUE))
-    assert classification_figures(1 - PREDICTED, 1 - TRUE, positive=0) == pytest.approx(
-        classification_figures(PREDICTED, TRUE, positive=1)
+    assert classification_metrics(1 - PREDICTED, 1 - TRUE, positive=0) == pytest.approx(
+        classification_metrics(PREDICTED, TRUE, positive=1)
     )
-    assert "f1" not in classification_figures(PREDICTED, TRUE, positive=None)
+    assert "f1" not in classification_metrics(PREDICTED, TRUE, positive=None)
 
 
 CLASSES = st.integers(1, 60).flatmap(
@@ -58,36 +58,36 @@ NUMBERS = st.integers(2, 60).flatmap(
 @settings(max_examples=60, deadline=None)
 def test_classes_are_scored_as_by_scikit_learn(pair):
     predictions, targets = map(np.array, pair)
-    figures = classification_figures(predictions, targets, positive=1)
+    ours = classification_metrics(predictions, targets, positive=1)
     expected_f1 = metrics.f1_score(targets == 1, predictions == 1, zero_division=0)
-    assert figures["accuracy"] == pytest.approx(100 * metrics.accuracy_score(targets, predictions))
-    assert figures["mcc"] == pytest.approx(100 * metrics.matthews_corrcoef(targets, predictions), abs=1e-9)
-    assert figures["f1"] == pytest.approx(100 * expected_f1)
+    assert ours["accuracy"] == pytest.approx(100 * metrics.accuracy_score(targets, predictions))
+    assert ours["mcc"] == pytest.approx(100 * metrics.matthews_corrcoef(targets, predictions), abs=1e-9)
+    assert ours["f1"] == pytest.approx(100 * expected_f1)
 
 
 @given(NUMBERS)
 @settings(max_examples=60, deadline=None)
 def test_numbers_are_scored_as_by_scipy(pair):
     predictions, targets = map(np.array, pair)
-    figures = regression_figures(predictions, targets)
+    ours = regression_metrics(predictions, targets)
     if np.ptp(predictions) == 0 or np.ptp(targets) == 0:
-        assert figures == {"pearson": 0.0, "spearman": 0.0}
+        assert ours == {"pearson": 0.0, "spearman": 0.0}
         return
-    assert figures["pearson"] == pytest.approx(100 * stats.pearsonr(predictions, targets)[0], abs=1e-9)
-    assert figures["spearman"] == pytest.approx(100 * stats.spearmanr(predictions, targets)[0], abs=1e-9)
+    assert ours["pearson"] == pytest.approx(100 * stats.pearsonr(predictions, targets)[0], abs=1e-9)
+    assert ours["spearman"] == pytest.approx(100 * stats.spearmanr(predictions, targets)[0], abs=1e-9)
 
 
 def test_a_model_that_always_says_the_same_scores_zero_and_not_nan():
     same = np.zeros(4, dtype=np.int64)
-    assert classification_figures(same, np.array([0, 1, 0, 1]), 1) == {"accuracy": 50.0, "mcc": 0.0, "f1": 0.0}
+    assert classification_metrics(same, np.array([0, 1, 0, 1]), 1) == {"accuracy": 50.0, "mcc": 0.0, "f1": 0.0}
     # A constant that is no binary fraction: its mean may differ from it in the last bit.
-    assert regression_figures(np.full(7, 0.1), np.arange(7.0))["spearman"] == 0.0
-    assert abs(regression_figures(np.full(7, 0.1), np.arange(7.0))["pearson"]) == 0.0
+    assert regression_metrics(np.full(7, 0.1), np.arange(7.0))["spearman"] == 0.0
+    assert abs(regression_metrics(np.full(7, 0.1), np.arange(7.0))["pearson"]) == 0.0
 
 
 def test_predictions_that_are_no_numbers_give_no_number():
     broken = np.array([1.0, np.nan, 2.0])
-    assert all(math.isnan(value) for value in regression_figures(broken, np.arange(3.0)).values())
+    assert all(math.isnan(value) for value in regression_metrics(broken, np.arange(3.0)).values())
 
 
 def test_numbers_beyond_the_squares_of_float64_are_correlated_too():

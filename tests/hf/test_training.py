@@ -61,7 +61,7 @@ def test_the_vocabulary_is_resized(name: str, size: int, tmp_path: Path) -> None
     with torch.no_grad():
         assert torch.equal(again(TOKENS)[0], model(TOKENS)[0])
     assert again.config.vocab_size == size
-    # The trainer goes on: new rows are learnt, and those of the head with them.
+    # The trainer goes on: new rows are learned, and those of the head with them.
     model(TOKENS, **LABELS.get(name, {}))[0].sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
 

@@ -25,9 +25,9 @@ def loss_and_gradients(**changes):
 
 
 @pytest.mark.parametrize("changes", [{}, {"relative_buckets": "none"}, {"decoder_attention": "self_cross"}])
-@pytest.mark.parametrize("path", ["auto", "sdpa", "cpu"])
-def test_all_paths_train_the_same(path, changes):
-    loss, gradients = loss_and_gradients(attention=path, **changes)
+@pytest.mark.parametrize("backend", ["auto", "sdpa", "cpu"])
+def test_all_backends_train_the_same(backend, changes):
+    loss, gradients = loss_and_gradients(attention=backend, **changes)
     expected_loss, expected = loss_and_gradients(attention="plain", **changes)
     torch.testing.assert_close(loss, expected_loss, rtol=1e-10, atol=1e-10)
     assert gradients.keys() == expected.keys()
@@ -36,12 +36,14 @@ def test_all_paths_train_the_same(path, changes):
         assert difference < 1e-9, f"{name}: {difference:.1e}"
 
 
-@pytest.mark.parametrize("path", ["auto", "plain", "cpu"])
-def test_the_path_reaches_every_layer(path):
-    model = model_of(attention=path, decoder_attention="self_cross")
+@pytest.mark.parametrize("backend", ["auto", "plain", "cpu"])
+def test_the_backend_reaches_every_layer(backend):
+    model = model_of(attention=backend, decoder_attention="self_cross")
     layers = [*model.encoder.layers, *model.decoder.layers]
-    paths = [layer.self_attn.path for layer in layers] + [layer.cross_attn.path for layer in model.decoder.layers]
-    assert len(paths) == 6 and set(paths) == {path}
+    backends = [layer.self_attn.backend for layer in layers] + [
+        layer.cross_attn.backend for layer in model.decoder.layers
+    ]
+    assert len(backends) == 6 and set(backends) == {backend}
 
 
 def test_dropout_follows_the_seed_alone():
@@ -60,8 +62,8 @@ def task() -> MaelmTask:
     return MaelmTask(SimpleNamespace(**{**defaults, "data": "", "seed": 1, "tokens_per_sample": 64}), dictionary_of(40))
 
 
-def configuration(path):
-    config = vars(model_config(attention=path, dropout=0.1))
+def configuration(backend):
+    config = vars(model_config(attention=backend, dropout=0.1))
     return OmegaConf.create({**config, "_name": "maelm_tiny"})
 
 
@@ -74,4 +76,4 @@ def test_training_refuses_a_path_that_cannot_run(monkeypatch):
 @pytest.mark.parametrize(("saved", "loaded"), [("triton", "auto"), ("cpu", "auto"), ("plain", "plain")])
 def test_a_checkpoint_binds_no_machine(saved, loaded):
     model = task().build_model(configuration(saved), from_checkpoint=True)
-    assert {layer.self_attn.path for layer in model.encoder.layers} == {loaded}
+    assert {layer.self_attn.backend for layer in model.encoder.layers} == {loaded}

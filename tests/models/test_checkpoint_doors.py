@@ -17,7 +17,7 @@ from interop.export.checkpoints import train_vocabulary, write_checkpoint
 
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.cli import main
-from fairseq_maelm.finetuning.prompting.task import MaelmPromptTaskConfig, complete_view
+from fairseq_maelm.finetuning.prompting.task import PromptTaskConfig, complete_view
 from fairseq_maelm.models.checkpoint_reader import CheckpointError, read_checkpoint
 from fairseq_maelm.sweep.encoder import read_encoder
 
@@ -78,7 +78,7 @@ FUNCTIONS: dict[str, Callable[[Path, Path], Any]] = {
 
 
 def _prompting(path: Path) -> Any:
-    config = MaelmPromptTaskConfig()
+    config = PromptTaskConfig()
     config.finetune_from_model = str(path)
     return config
 

@@ -1,4 +1,4 @@
-"""Sizes, initialisation, heads and the checks of the configuration."""
+"""Sizes, initialization, heads and the checks of the configuration."""
 
 import math
 from types import SimpleNamespace
@@ -70,7 +70,7 @@ def test_options_younger_than_the_checkpoint_take_their_defaults(kind):
 
 
 @pytest.mark.parametrize(("std", "embedding_std"), [(0.02, 0.02), (0.05, 0.08)])
-def test_initialisation(std, embedding_std):
+def test_initialization(std, embedding_std):
     sizes = {"encoder_embed_dim": 128, "encoder_ffn_embed_dim": 256, "max_positions": 256}
     model = fresh_model(**sizes, init_std=std, embedding_init_std=embedding_std)
     checked = 0

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from support import batch_of, model_of, random_sequences
 
 from fairseq_maelm.criterions.maelm import MaelmCriterion
-from fairseq_maelm.data.encoder_view import EncoderView, encoder_input, query_rows, show
+from fairseq_maelm.data.encoder_view import EncoderView, encoder_input, show, wanted_rows
 from fairseq_maelm.data.masking import MaskDraw
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.modules.cross_attention_layer import DECODER_ATTENTION
-from fairseq_maelm.modules.queries import Queries
+from fairseq_maelm.modules.wanted import WantedPositions
 
 PADDED = ([13, 30, 7, 2], [[0, 3, 4, 12], [1, 2, 28], [6], [1]])
 # As many masks in each sequence, and no padding.
@@ -189,18 +189,18 @@ def test_dropout_reaches_the_last_layer():
     assert len(losses) == 2
 
 
-def test_queries_by_sequence_and_back():
+def test_wanted_positions_by_sequence_and_back():
     predicted = np.zeros((3, 5), dtype=bool)
     predicted[0, [1, 4]] = predicted[2, [0, 2, 3]] = True
-    rows, length = query_rows(predicted)
+    rows, length = wanted_rows(predicted)
     assert (rows.tolist(), length) == ([0, 1, 6, 7, 8], 3)
-    queries = Queries(torch.from_numpy(np.flatnonzero(predicted)), torch.from_numpy(rows), length)
+    wanted = WantedPositions(torch.from_numpy(np.flatnonzero(predicted)), torch.from_numpy(rows), length)
     states = torch.arange(1, 16).view(3, 5)
-    taken = queries.take(states)
+    taken = wanted.take(states)
     assert taken.tolist() == [2, 5, 11, 13, 14]
-    padded = queries.pad(taken, 3)
+    padded = wanted.pad(taken, 3)
     assert padded.tolist() == [[2, 5, 0], [0, 0, 0], [11, 13, 14]]
-    assert queries.unpad(padded).tolist() == taken.tolist()
+    assert wanted.unpad(padded).tolist() == taken.tolist()
 
 
 def test_a_loss_needs_a_layout_and_a_head():

@@ -32,7 +32,7 @@ def test_integers_are_uniform(probability):
     scaled = drawn.double() / 2 ** (8 * grid.dtype.itemsize)
     assert abs(scaled.mean()) < 0.005 and abs(scaled.std() - 12**-0.5) < 0.003
     assert scaled.min() < -0.49 and scaled.max() > 0.49
-    # Neighbours come from one 64-bit number.
+    # Neighbors come from one 64-bit number.
     assert abs((scaled[:, 1:] * scaled[:, :-1]).mean()) < 0.002
 
 

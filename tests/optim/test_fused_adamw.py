@@ -82,7 +82,7 @@ def test_updates_are_fairseq_s(kernel: str, dtype: torch.dtype) -> None:
     assert distance(first, second) < TOLERANCE[dtype]
 
 
-def test_torch_s_own_adamw_is_another_optimiser() -> None:
+def test_torch_s_own_adamw_is_another_optimizer() -> None:
     """Guards the test above: the place of epsilon alone is seen."""
     first, second = parameters(), parameters()
     optimizer = fairseq_s(first)
@@ -216,7 +216,7 @@ def test_counts_of_torch_are_understood() -> None:
         {"step": 1, "exp_avg": 0, "exp_avg_sq": 0, "x": 0},
     ],
 )
-def test_state_of_another_optimiser_is_refused(state: dict[str, Any]) -> None:
+def test_state_of_another_optimizer_is_refused(state: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="--reset-optimizer"):
         adam_state({"state": {0: state}, "param_groups": [{"params": [0]}]})
 

@@ -159,7 +159,7 @@ def decode(state: State, config: PlainConfig, reassembled: Tensor) -> list[Tenso
     """The decoder over all T positions, both directions, no relative bias.
 
     Returns:
-        decoder_layers + 1 tensors [T, D], the input (positions added, normalised) first.
+        decoder_layers + 1 tensors [T, D], the input (positions added, normalized) first.
     """
     shared_table = state["encoder.embed_positions.weight"]
     table = state.get("decoder.embed_positions.weight", shared_table)
@@ -237,9 +237,9 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def layer_norm(state: State, name: str, x: Tensor, config: PlainConfig) -> Tensor:
-    centred = x - x.mean(dim=-1, keepdim=True)
-    variance = (centred * centred).mean(dim=-1, keepdim=True)
-    return centred / torch.sqrt(variance + config.layer_norm_eps) * state[f"{name}.weight"] + state[f"{name}.bias"]
+    centered = x - x.mean(dim=-1, keepdim=True)
+    variance = (centered * centered).mean(dim=-1, keepdim=True)
+    return centered / torch.sqrt(variance + config.layer_norm_eps) * state[f"{name}.weight"] + state[f"{name}.bias"]
 
 
 def random_state(
@@ -255,7 +255,7 @@ def random_state(
     """Random parameters under the names that the package's state dict has.
 
     Nothing is left at 0 or 1 and nothing is small: every parameter, the biases and the relative table included,
-    moves the output visibly, so that no mistake hides behind an initialisation.
+    moves the output visibly, so that no mistake hides behind an initialization.
     """
     shapes: dict[str, tuple[int, ...]] = {
         "encoder.embed_tokens.weight": (vocabulary_size, width),

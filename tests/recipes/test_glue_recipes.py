@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from fairseq_maelm.finetuning.glue.layout import TASKS
-from fairseq_maelm.finetuning.sentences.criterion import figure_names
+from fairseq_maelm.finetuning.sentences.criterion import metric_names
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "glue"
 PATHS = sorted((FOLDER / "recipes").glob("*.yaml"))
@@ -30,8 +30,8 @@ def test_options_fit_the_task(name):
     assert options["num-classes"] == (1 if task.labels is None else len(task.labels))
     assert options.get("regression-target", False) is (task.labels is None)
     positive = task.positive if task.positive is None or task.labels is None else task.labels.index(task.positive)
-    known = figure_names(task.labels is None, positive)
-    assert set(recipe["figures"]) <= set(known) and recipe["metric"] == recipe["figures"][0]
+    known = metric_names(task.labels is None, positive)
+    assert set(recipe["metrics"]) <= set(known) and recipe["metric"] == recipe["metrics"][0]
     assert recipe["metric"] == {"CoLA": "mcc", "STS-B": "spearman"}.get(name, "accuracy")
     dev_sets = [split for split in task.tables if split.startswith("valid")]
     assert options.get("valid-subset", "valid").split(",") == dev_sets

@@ -9,13 +9,13 @@ import pytest
 from fairseq_maelm.sweep.log import best_validation, is_divergence, last_line
 
 
-def line(kind: str, **figures: Any) -> str:
+def line(kind: str, **metrics: Any) -> str:
     """A record as fairseq writes it: numbers are text."""
-    return f"2026-01-01 00:00:00 | INFO | {kind} | {json.dumps(figures)}\n"
+    return f"2026-01-01 00:00:00 | INFO | {kind} | {json.dumps(metrics)}\n"
 
 
-def valid(epoch: int, updates: int, kind: str = "valid", **figures: str) -> str:
-    named = {f"{kind}_{name}": value for name, value in figures.items()}
+def valid(epoch: int, updates: int, kind: str = "valid", **metrics: str) -> str:
+    named = {f"{kind}_{name}": value for name, value in metrics.items()}
     return line(kind, epoch=epoch, **named, **{f"{kind}_num_updates": str(updates)})
 
 

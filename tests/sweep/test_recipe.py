@@ -14,7 +14,7 @@ RECIPE: dict[str, Any] = {
     "task": "CoLA",
     "data": "cola",
     "metric": "mcc",
-    "figures": ["accuracy"],
+    "metrics": ["accuracy"],
     "options": {"task": "sentence_prediction", "criterion": "sentence_prediction", "num-classes": 2},
     "search": {"lr": ["2e-5", 3.0e-5], "batch-size": [16], "epochs": 3, "warm-up": [0, 0.06]},
     "paper": {"base": {"MAE-LM": 63.1, "ALBERT": "-", "BERT": None}},
@@ -31,7 +31,7 @@ def write(path: Path, **changes: Any) -> Path:
 def test_what_a_recipe_holds(tmp_path: Path) -> None:
     recipe = read_recipe(write(tmp_path / "cola.yaml"))
     assert (recipe.task, recipe.data, recipe.metric) == ("CoLA", "cola", "mcc")
-    assert recipe.figures == ("mcc", "accuracy")
+    assert recipe.metrics == ("mcc", "accuracy")
     assert recipe.subsets == ("valid",)
     assert recipe.search == {"lr": (2e-5, 3e-5), "batch-size": (16,), "epochs": (3,), "warm-up": (0, 0.06)}
     assert recipe.search_large is None
@@ -62,7 +62,7 @@ def changed(place: str, value: Any) -> dict[str, Any]:
         ({"metric": None}, "lacks metric"),
         ({"epochs": 3}, "epochs is unknown"),
         ({"task": "../x"}, "task '../x' must be a name"),
-        ({"figures": "accuracy"}, "figures a list"),
+        ({"metrics": "accuracy"}, "metrics a list"),
         ({"options": {"task": "sentence_prediction"}}, "options lack criterion"),
         ({"options": ["--cpu"]}, "options must be a table"),
         ({"options": {"--x": 1}}, "without leading dashes"),

@@ -25,7 +25,7 @@ from fairseq_maelm.sweep.results import (
     collect,
     median_with_losses,
 )
-from fairseq_maelm.sweep.store import SweepFolder, fingerprint
+from fairseq_maelm.sweep.store import SweepFolder, data_fingerprint
 
 # A seed's result: its scores on the validation sets, or what happened instead.
 Result = Any
@@ -149,8 +149,8 @@ def write_sweep(folder: Path, grid: dict[tuple[str, str], dict[float, Sequence[R
             if each.state in REASONS:
                 write_json(sweep.marker(each.run), {"failed": REASONS[each.state]})
             elif each.state == FINISHED:
-                figures = {"accuracy": each.scores[0], "loss": 0.5}
-                numbers = {"score": each.scores[0], "scores": list(each.scores), "figures": figures}
+                metrics = {"accuracy": each.scores[0], "loss": 0.5}
+                numbers = {"score": each.scores[0], "scores": list(each.scores), "figures": metrics}
                 write_json(sweep.marker(each.run), {**numbers, "epoch": 3, "updates": 30, "seconds": 9.0})
     return sweep
 
@@ -287,11 +287,11 @@ def test_a_foreign_folder_and_one_in_use_are_left_alone(tmp_path: Path) -> None:
     SweepFolder(tmp_path / "sweep").open(IDENTITY, {}, [RUN]).close()
 
 
-def test_fingerprints_tell_data_apart(tmp_path: Path) -> None:
+def test_data_fingerprints_tell_data_apart(tmp_path: Path) -> None:
     (tmp_path / "dict.txt").write_text("a 1\n")
     (tmp_path / "train.bin").write_bytes(b"1234")
-    before = fingerprint(tmp_path)
+    before = data_fingerprint(tmp_path)
     (tmp_path / "preprocess.log").write_text("done")
-    assert fingerprint(tmp_path) == before
+    assert data_fingerprint(tmp_path) == before
     (tmp_path / "dict.txt").write_text("b 1\n")
-    assert fingerprint(tmp_path) != before
+    assert data_fingerprint(tmp_path) != before

@@ -74,8 +74,8 @@ def test_wrong_words_are_refused(words: list[str], message: str) -> None:
 
 def test_wrong_parameters_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("submitit")
-    with pytest.raises(ValueError, match="--slurm: .*Unknown argument 'colour'"):
-        SlurmLauncher(parse_parameters(["cluster=local", "colour=red"]))
+    with pytest.raises(ValueError, match="--slurm: .*Unknown argument 'color'"):
+        SlurmLauncher(parse_parameters(["cluster=local", "color=red"]))
     with pytest.raises(ValueError, match="timeout_min"):
         SlurmLauncher(parse_parameters(["cluster=local", "timeout_min=long"]))
     monkeypatch.setenv("PATH", "")

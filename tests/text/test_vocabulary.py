@@ -64,7 +64,7 @@ def test_presets_differ_in_case() -> None:
     words = ["Word WORD word Ünïcode"] * 50
     pieces = {}
     for name, preset in PRESETS.items():
-        processor = load_sentencepiece(train_sentencepiece(words, 30, preset.normalisation, 1.0))
+        processor = load_sentencepiece(train_sentencepiece(words, 30, preset.normalization, 1.0))
         pieces[name] = processor.encode("WORD", out_type=str)
     assert pieces["uncased"] == ["\u2581word"]
     assert pieces["cased"] != ["\u2581word"]
@@ -109,7 +109,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "own symbols": {"user_defined_symbols": ["<sep>", "\u2581zo"], "control_symbols": ["<mask>"]},
     "no dummy prefix": {"add_dummy_prefix": False},
     "low coverage": {"character_coverage": 0.98},
-    "no normalisation": {"normalization_rule_name": "identity"},
+    "no normalization": {"normalization_rule_name": "identity"},
 }
 TEXTS = [
     *LINES[:50],

@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 
 
 def validation_of(log: str) -> list[dict[str, float]]:
-    """Validation figures of fairseq-train output written with --log-format json, one row for each validation."""
+    """Validation metrics of fairseq-train output written with --log-format json, one row for each validation."""
     rows = [json.loads(line) for line in re.findall(r"\| valid \| (\{.*\})", log)]
     return [
         {
@@ -45,11 +45,11 @@ def main() -> None:
     for axis, key, label in zip(axes, ("loss", "accuracy"), ("loss (bits per masked token)", "accuracy (%)")):
         before = 0
         for stage, curves in stages.items():
-            for (name, rows), style, colour in zip(curves.items(), ("o-", "s--"), ("#0072b2", "#d55e00")):
+            for (name, rows), style, color in zip(curves.items(), ("o-", "s--"), ("#0072b2", "#d55e00")):
                 updates = [before + row["updates"] for row in rows]
                 # One entry of the legend for each model, not for each stage.
                 text = None if before else name
-                axis.plot(updates, [row[key] for row in rows], style, color=colour, markersize=4, label=text)
+                axis.plot(updates, [row[key] for row in rows], style, color=color, markersize=4, label=text)
             start, before = before, before + max(row["updates"] for rows in curves.values() for row in rows)
             axis.axvline(before, color="#666666", linewidth=0.8)
             middle = ((start + before) / 2, 1.02)
@@ -63,8 +63,8 @@ def main() -> None:
     for stage, curves in stages.items():
         for name, rows in curves.items():
             for row in rows:
-                figures = f"{row['updates']:6d} {row['loss']:8.3f} bits {row['accuracy']:6.2f} %"
-                print(f"{name:16s} {STAGES[stage]:24s} {figures}")
+                metrics = f"{row['updates']:6d} {row['loss']:8.3f} bits {row['accuracy']:6.2f} %"
+                print(f"{name:16s} {STAGES[stage]:24s} {metrics}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@
 #
 # Cost: about 50 minutes of one core for MAE-LM and 40 for RoBERTa at 1500 updates; both run at the same time, one
 # thread each. Three stages: sequences of 8 tokens, sequences of 32, and the same with a falling learning rate. A run as
-# short as this would otherwise end before either model has found out that neighbouring tokens tell about a masked one.
+# short as this would otherwise end before either model has found out that neighboring tokens tell about a masked one.
 # Blocks are cut with --sample-break-mode none, because stock fairseq leaves out lines longer than a sequence.
 
 # shellcheck source=examples/shell.sh
@@ -31,7 +31,7 @@ common=(
     --validate-interval-updates 100 --save-interval-updates 100 --no-epoch-checkpoints
     --log-format json --log-interval 20 --num-workers 0 --cpu
 )
-# Four layers of the decoder, as maelm_small had when README.md's figures were measured.
+# Four layers of the decoder, as maelm_small had when README.md's numbers were measured.
 maelm=(
     --user-dir "$PLUGIN" --task maelm --criterion maelm --arch maelm_small --decoder-layers 4
     --initial-output-bias frequencies

@@ -1,4 +1,4 @@
-"""From a fine-tuned checkpoint to predictions in GLUE's submission format, and to figures of the dev sets."""
+"""From a fine-tuned checkpoint to predictions in GLUE's submission format, and to metrics of the dev sets."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from tqdm import tqdm
 from fairseq_maelm.finetuning.glue.layout import HIGHEST_SCORE, TASKS, submission_name
 from fairseq_maelm.finetuning.glue.prepared import TaskFolder
 from fairseq_maelm.finetuning.sentence_data import class_names
-from fairseq_maelm.finetuning.sentence_metrics import classification_figures, regression_figures
+from fairseq_maelm.finetuning.sentence_metrics import classification_metrics, regression_metrics
 from fairseq_maelm.models import hub
 from fairseq_maelm.models.checkpoint import classification_heads
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
@@ -116,19 +116,19 @@ def _batches(dataset: Any, sizes: NDArray[np.int64], batch_size: int) -> Iterato
         yield dataset.collater([dataset[int(number)] for number in order[begin : begin + batch_size]])
 
 
-def figures(scores: Scores, folder: TaskFolder) -> dict[str, float]:
-    """Figures of a dev set in percent; see ``fairseq_maelm.finetuning.sentence_metrics``.
+def dev_metrics(scores: Scores, folder: TaskFolder) -> dict[str, float]:
+    """Metrics of a dev set in percent; see ``fairseq_maelm.finetuning.sentence_metrics``.
 
     Raises:
         ValueError: the split has no labels.
     """
     if scores.targets is None:
-        raise ValueError("a split without labels has no figures")
+        raise ValueError("a split without labels has no metrics")
     if folder.labels is None:
-        return regression_figures(scores.outputs[:, 0], scores.targets)
+        return regression_metrics(scores.outputs[:, 0], scores.targets)
     positive = TASKS[folder.task].positive
     index = None if positive is None else folder.labels.index(positive)
-    return classification_figures(scores.outputs.argmax(axis=1), scores.targets, index)
+    return classification_metrics(scores.outputs.argmax(axis=1), scores.targets, index)
 
 
 def submission_text(scores: Scores, folder: TaskFolder, split: str) -> str:

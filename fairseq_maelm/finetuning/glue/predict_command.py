@@ -10,7 +10,7 @@ from fairseq_maelm.devices import add_device_argument, check_device
 from fairseq_maelm.files import write_bytes
 from fairseq_maelm.finetuning.glue.predict import (
     HEAD,
-    figures,
+    dev_metrics,
     load_model,
     prediction_file,
     score_split,
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``maelm predict-glue``."""
     parser.description = (
-        "Writes predictions of a fine-tuned checkpoint in GLUE's submission format, and the figures of dev sets, in "
+        "Writes predictions of a fine-tuned checkpoint in GLUE's submission format, and the metrics of dev sets, in "
         "percent, to standard output as one line of JSON for each."
     )
     parser.add_argument("task", type=Path, metavar="TASK", help="folder of one task that `maelm prepare-glue` wrote")
@@ -66,5 +66,5 @@ def run(args: argparse.Namespace) -> None:
         write_bytes(path, submission_text(scores, folder, split).encode("ascii"))
         logger.info("%s: %s predictions in %s", split, f"{len(scores.outputs):,}", path)
         if scores.targets is not None:
-            result = {"task": folder.splits[split]["name"], "split": split, **figures(scores, folder)}
+            result = {"task": folder.splits[split]["name"], "split": split, **dev_metrics(scores, folder)}
             sys.stdout.write(json.dumps(result) + "\n")

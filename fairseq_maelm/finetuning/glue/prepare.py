@@ -153,7 +153,7 @@ def _write_split(
     reader = TableReader(source.path, table, definition)
     labels = None if definition.labels is None else label_dictionary(definition.labels)
     writer = SplitWriter(
-        folder, split, len(table.sentences), encoder.dictionary_size, labels, labelled=table.label is not None
+        folder, split, len(table.sentences), encoder.dictionary_size, labels, labeled=table.label is not None
     )
     indices: list[str] = []
     truncated = 0

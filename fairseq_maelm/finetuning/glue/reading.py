@@ -153,8 +153,8 @@ class TableReader:
 
     def _is_whole(self, cells: list[str]) -> bool:
         """Whether joined pieces begin and end as a row does."""
-        labelled = self._label_column is None or cells[self._label_column].strip() in (self.task.labels or ())
-        return cells[0].strip().isdigit() and labelled
+        labeled = self._label_column is None or cells[self._label_column].strip() in (self.task.labels or ())
+        return cells[0].strip().isdigit() and labeled
 
     def _leave_out(self, pieces: list[tuple[int, list[str]]]) -> None:
         self.quirks.left_out += [number for number, _ in pieces]

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``maelm prompt``."""
     parser.description = (
         "Classifies texts by the words that a checkpoint puts at a template's mask, without training it (zero-shot), "
-        "or with a checkpoint that was fine-tuned by the task maelm_prompt. Writes figures as one line of JSON."
+        "or with a checkpoint that was fine-tuned by the task maelm_prompt. Writes metrics as one line of JSON."
     )
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="of pretraining or of maelm_prompt")
     parser.add_argument("data", type=Path, metavar="DATA", help="folder with its dict.txt and sentencepiece model")
@@ -78,12 +78,12 @@ def run(args: argparse.Namespace) -> None:
     scores = _scores(hub, prompter, examples, args.batch_size)
     if args.output is not None:
         write_bytes(args.output, _predictions_table(prompter, scores).encode("utf-8"))
-    figures: dict[str, float] = {"examples": len(examples)}
+    metrics: dict[str, float] = {"examples": len(examples)}
     if targets is not None:
         predicted = predictions(scores, prompt.bounds).numpy()
         values = compute_metrics(prompt.metrics, targets, predicted)
-        figures.update({name: round(value, 2) for name, value in values.items()})
-    sys.stdout.write(json.dumps(figures) + "\n")
+        metrics.update({name: round(value, 2) for name, value in values.items()})
+    sys.stdout.write(json.dumps(metrics) + "\n")
 
 
 def _targets(prompter: Prompter, examples: list[Example], path: Path) -> np.ndarray | None:

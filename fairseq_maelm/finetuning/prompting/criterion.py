@@ -14,12 +14,12 @@ from fairseq_maelm.finetuning.prompting.scoring import label_scores, predictions
 
 
 @dataclass
-class MaelmPromptCriterionConfig(FairseqDataclass):
+class PromptCriterionConfig(FairseqDataclass):
     """No options. Without this class fairseq would store the whole command line in checkpoints in its place."""
 
 
-@register_criterion("maelm_prompt", dataclass=MaelmPromptCriterionConfig)
-class MaelmPromptCriterion(FairseqCriterion):
+@register_criterion("maelm_prompt", dataclass=PromptCriterionConfig)
+class PromptCriterion(FairseqCriterion):
     """Cross-entropy over the label words, or for regression the divergence from the number; see ``prompt_loss``.
 
     Logged: ``loss`` in bits per example. In validation the outputs also hold every example's number, label and

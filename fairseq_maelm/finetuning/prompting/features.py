@@ -87,7 +87,7 @@ class Prompter:
         self._symbols = {"cls": dictionary.bos(), "sep": dictionary.eos(), "mask": dictionary.index("<mask>")}
 
     def encode(self, sentences: Sequence[str]) -> list[np.ndarray]:
-        """Render and tokenise one example.
+        """Render and tokenize one example.
 
         Words of several pieces are predicted at as many masks, so there is one sequence for each different number of
         pieces. Too long ones lose tokens of their sentences, always the last one of what is then the longest sentence

@@ -1,4 +1,4 @@
-"""Figures of a whole set of predictions, in percent, as GLUE and Gao et al. (2021) report them."""
+"""Metrics of a whole set of predictions, in percent, as GLUE and Gao et al. (2021) report them."""
 
 from collections.abc import Callable, Sequence
 
@@ -53,7 +53,7 @@ OF_NUMBERS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {"pearson": p
 
 
 def compute_metrics(names: Sequence[str], gold: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
-    """Compute figures by name.
+    """Compute metrics by name.
 
     Args:
         names: of ``OF_CLASSES``, then gold and predictions are <int64>[examples]; or of ``OF_NUMBERS``, <float>.

@@ -21,7 +21,7 @@ class Prompt:
         template: in the language of ``fairseq_maelm.finetuning.prompting.template``.
         label_words: label -> word, in the order of the classes. F1 is that of the second of two. For regression, the
             word of the lower and that of the upper bound.
-        metrics: figures to report; the first one chooses the best checkpoint.
+        metrics: to report; the first one chooses the best checkpoint.
         bounds: of the number, for regression; None for classification.
         max_length: longest sequence in tokens, special symbols, template and masks included.
         first_sentence_limit: longest first sentence in tokens; None for no limit of its own.

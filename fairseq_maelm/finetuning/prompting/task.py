@@ -29,13 +29,13 @@ from fairseq_maelm.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["MaelmPromptTask", "MaelmPromptTaskConfig", "prompt_criterion"]
+__all__ = ["PromptTask", "PromptTaskConfig", "prompt_criterion"]
 
 _AS_PRETRAINED = "as_pretrained"
 
 
 @dataclass
-class MaelmPromptTaskConfig(FairseqDataclass):
+class PromptTaskConfig(FairseqDataclass):
     """Options of the task."""
 
     data: str = field(
@@ -115,12 +115,12 @@ def remember(cfg: Any) -> None:
                 stored[name] = cfg[name]
 
 
-@register_task("maelm_prompt", dataclass=MaelmPromptTaskConfig)
-class MaelmPromptTask(EncoderTask):
+@register_task("maelm_prompt", dataclass=PromptTaskConfig)
+class PromptTask(EncoderTask):
     """Classify or score by the words at a mask, with the checkpoint's decoder and prediction head.
 
     Args:
-        cfg: ``MaelmPromptTaskConfig``.
+        cfg: ``PromptTaskConfig``.
         dictionary: fairseq's, with ``<mask>``.
         prompter: of the prompt, in this vocabulary.
         view: what the encoder sees at the mask.
@@ -136,7 +136,7 @@ class MaelmPromptTask(EncoderTask):
         self.encoder_view = view
 
     @classmethod
-    def setup_task(cls, cfg: Any, from_checkpoint: bool = False, **unused: Any) -> "MaelmPromptTask":
+    def setup_task(cls, cfg: Any, from_checkpoint: bool = False, **unused: Any) -> "PromptTask":
         """Load the vocabulary and the prompt and build the task; called by fairseq."""
         if from_checkpoint:
             # A checkpoint holds its prompt itself; one from a stranger must not have files opened.
@@ -176,7 +176,7 @@ class MaelmPromptTask(EncoderTask):
         return model
 
     def load_dataset(self, split: str, **unused: Any) -> None:
-        """Read, tokenise and hold a split's table, in the order of training for "train".
+        """Read, tokenize and hold a split's table, in the order of training for "train".
 
         Raises:
             ValueError: if the table is wrong, or labels are missing or unknown.
@@ -207,7 +207,7 @@ class MaelmPromptTask(EncoderTask):
             raise ValueError(f"{place}: {error}") from error
 
     def reduce_metrics(self, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
-        """Log the figures of the batches, and in validation the prompt's metrics over the whole set."""
+        """Log the metrics of the batches, and in validation the prompt's metrics over the whole set."""
         super().reduce_metrics(logging_outputs, criterion)
         if not any("predicted" in output for output in logging_outputs):
             return

@@ -48,7 +48,7 @@ class Part:
 
 
 class Segment(NamedTuple):
-    """A piece of a sequence: a special symbol, or text that is tokenised by itself.
+    """A piece of a sequence: a special symbol, or text that is tokenized by itself.
 
     Attributes:
         kind: "text" is the template's own, which is never cut; "sentence" may be.

@@ -26,7 +26,7 @@ class TextRecord(NamedTuple):
     place: str
 
 
-class Judgement(NamedTuple):
+class Judgment(NamedTuple):
     """A line of a qrels file: how relevant a document is to a query; above zero is relevant."""
 
     query: str
@@ -93,8 +93,8 @@ def _record(line: str, place: str) -> tuple[str, str]:
     return check_identifier(str(identifier), place), clean_text(joined)
 
 
-def read_judgements(path: Path) -> Iterator[Judgement]:
-    """Yield the judgements of a qrels file: BEIR's three columns, or TREC's four; a header is passed over.
+def read_judgments(path: Path) -> Iterator[Judgment]:
+    """Yield the judgments of a qrels file: BEIR's three columns, or TREC's four; a header is passed over.
 
     Pairs that occur again with the same score are yielded once.
 
@@ -121,16 +121,16 @@ def read_judgements(path: Path) -> Iterator[Judgement]:
             raise ValueError(f"{place}: query {pair[0]!r} and document {pair[1]!r} have the score {known} above")
         if known is None:
             scores[pair] = score
-            yield Judgement(*pair, score, place)
+            yield Judgment(*pair, score, place)
 
 
-def check_known(judgement: Judgement, queries: Mapping[str, int], documents: Mapping[str, int]) -> tuple[int, int]:
-    """Look up the rows of a judgement's query and document.
+def check_known(judgment: Judgment, queries: Mapping[str, int], documents: Mapping[str, int]) -> tuple[int, int]:
+    """Look up the rows of a judgment's query and document.
 
     Raises:
         ValueError: one of them is in no file.
     """
-    for kind, identifier, rows in (("query", judgement.query, queries), ("document", judgement.document, documents)):
+    for kind, identifier, rows in (("query", judgment.query, queries), ("document", judgment.document, documents)):
         if identifier not in rows:
-            raise ValueError(f"{judgement.place}: there is no {kind} with the id {identifier!r}")
-    return queries[judgement.query], documents[judgement.document]
+            raise ValueError(f"{judgment.place}: there is no {kind} with the id {identifier!r}")
+    return queries[judgment.query], documents[judgment.document]

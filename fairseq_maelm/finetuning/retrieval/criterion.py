@@ -15,7 +15,7 @@ from fairseq_maelm.finetuning.retrieval.loss import contrastive_loss
 
 
 @dataclass
-class MaelmRetrievalCriterionConfig(FairseqDataclass):
+class RetrievalCriterionConfig(FairseqDataclass):
     """Options of the criterion."""
 
     temperature: float = field(
@@ -24,15 +24,15 @@ class MaelmRetrievalCriterionConfig(FairseqDataclass):
     )
 
 
-@register_criterion("maelm_retrieval", dataclass=MaelmRetrievalCriterionConfig)
-class MaelmRetrievalCriterion(FairseqCriterion):
+@register_criterion("maelm_retrieval", dataclass=RetrievalCriterionConfig)
+class RetrievalCriterion(FairseqCriterion):
     """Every query must tell its document from those of the other queries, of all ranks, and from hard negatives.
 
     Logged in training: ``loss`` in bits a query, ``accuracy``, the percentage of queries whose document scores highest,
-    and ``negatives``, the mean number of documents that it was compared with. The figures of validation are the task's.
+    and ``negatives``, the mean number of documents that it was compared with. The metrics of validation are the task's.
 
     Args:
-        task: ``MaelmRetrievalTask``.
+        task: ``RetrievalTask``.
         temperature: see the option.
     """
 
@@ -45,7 +45,7 @@ class MaelmRetrievalCriterion(FairseqCriterion):
         self.temperature = temperature
 
     @classmethod
-    def build_criterion(cls, cfg: Any, task: Any) -> "MaelmRetrievalCriterion":
+    def build_criterion(cls, cfg: Any, task: Any) -> "RetrievalCriterion":
         """Build the criterion; called by fairseq."""
         return cls(task, cfg.temperature)
 
@@ -54,7 +54,7 @@ class MaelmRetrievalCriterion(FairseqCriterion):
 
         Returns:
             the loss in nats, summed over this rank's Q queries; Q, by which fairseq divides the gradient; and the
-            figures to log, all of them sums. Of a validation split the loss is 0.
+            metrics to log, all of them sums. Of a validation split the loss is 0.
         """
         # Where ranks have different numbers of batches, fairseq fills up with a batch that must not count, not even as
         # negatives of the other ranks. It may be one of the last validation.
@@ -96,7 +96,7 @@ class MaelmRetrievalCriterion(FairseqCriterion):
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
-        """Add the figures of all batches and ranks of training and log them."""
+        """Add the metrics of all batches and ranks of training and log them."""
 
         def total(name: str) -> Any:
             return sum(output.get(name, 0) for output in logging_outputs)
@@ -108,5 +108,5 @@ class MaelmRetrievalCriterion(FairseqCriterion):
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """All figures are sums, so ranks exchange one small tensor and no objects: embeddings stay where they are."""
+        """All metrics are sums, so ranks exchange one small tensor and no objects: embeddings stay where they are."""
         return True

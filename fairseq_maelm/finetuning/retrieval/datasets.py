@@ -18,7 +18,7 @@ _NO_NEGATIVES = np.empty(0, dtype=np.int64)
 
 
 class Texts:
-    """Binarised queries or documents, each between <s> and </s> and cut at its end.
+    """Binarized queries or documents, each between <s> and </s> and cut at its end.
 
     Args:
         prefix: path of the .bin and .idx files without suffix.
@@ -110,7 +110,7 @@ class _WholeBatches(FairseqDataset):
         return list(super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple))
 
 
-class PairDataset(_WholeBatches):
+class RetrievalPairDataset(_WholeBatches):
     """Pairs of a query and a relevant document, for training; a query is in as many as it has relevant documents.
 
     Args:
@@ -194,7 +194,7 @@ class PairDataset(_WholeBatches):
         }
 
 
-class TextDataset(_WholeBatches):
+class RetrievalTextDataset(_WholeBatches):
     """The queries of a split and then all documents, each an item of its own: what validation embeds.
 
     Args:
@@ -202,7 +202,7 @@ class TextDataset(_WholeBatches):
         queries: all queries.
         documents: the whole corpus.
         pairs: the split.
-        judgements: query -> document -> relevance, all that are judged, by their ids.
+        judgments: query -> document -> relevance, all that are judged, by their ids.
         query_ids: <Q> ids of the split's queries.
         document_ids: <N> ids of all documents.
     """
@@ -213,12 +213,12 @@ class TextDataset(_WholeBatches):
         queries: Texts,
         documents: Texts,
         pairs: Pairs,
-        judgements: Mapping[str, Mapping[str, int]],
+        judgments: Mapping[str, Mapping[str, int]],
         query_ids: Sequence[str],
         document_ids: Sequence[str],
     ) -> None:
         self.name, self.queries, self.documents, self.pairs = name, queries, documents, pairs
-        self.judgements, self.query_ids, self.document_ids = judgements, query_ids, document_ids
+        self.judgments, self.query_ids, self.document_ids = judgments, query_ids, document_ids
         self.sizes = np.concatenate([queries.lengths[pairs.queries], documents.lengths])
         self.token_counts = self.sizes
 

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-# Names of figures in training, without the sign that options cannot hold, and the measures they stand for.
+# Names of metrics in training, without the sign that options cannot hold, and the measures they stand for.
 VALIDATION_MEASURES = {"ndcg10": "nDCG@10", "recall100": "R@100", "mrr10": "RR@10"}
 
 # Documents of a query that those measures look at.
 DEPTH = 100
 
 # query -> document -> score: graded relevance, or similarity.
-Judgements = Mapping[str, Mapping[str, int]]
+Judgments = Mapping[str, Mapping[str, int]]
 Run = Mapping[str, Mapping[str, float]]
 
 
@@ -29,11 +29,11 @@ def load_library() -> Any:
     return ir_measures
 
 
-def measure(judgements: Judgements, run: Run, names: Iterable[str]) -> dict[str, float]:
-    """Means over the judged queries; one without a result counts as zero, one without a judgement does not count.
+def measure(judgments: Judgments, run: Run, names: Iterable[str]) -> dict[str, float]:
+    """Means over the judged queries; one without a result counts as zero, one without a judgment does not count.
 
     Args:
-        judgements: query -> document -> relevance.
+        judgments: query -> document -> relevance.
         run: query -> document -> score; documents are ranked by it.
         names: of measures as ir-measures spells them, "nDCG@10" for example.
 
@@ -41,13 +41,13 @@ def measure(judgements: Judgements, run: Run, names: Iterable[str]) -> dict[str,
         name -> percent.
 
     Raises:
-        ValueError: a name that is no measure, no judgement, or the library is missing.
+        ValueError: a name that is no measure, no judgment, or the library is missing.
     """
     library = load_library()
     measures = {name: parse(name) for name in names}
-    if not judgements:
-        raise ValueError("there are no judgements to measure against")
-    judged = {query: dict(documents) for query, documents in judgements.items()}
+    if not judgments:
+        raise ValueError("there are no judgments to measure against")
+    judged = {query: dict(documents) for query, documents in judgments.items()}
     found = {query: dict(run[query]) for query in judged if run.get(query)}
     values = library.calc_aggregate(list(measures.values()), judged, found) if found else {}
     return {name: 100.0 * float(values.get(each, 0.0)) for name, each in measures.items()}

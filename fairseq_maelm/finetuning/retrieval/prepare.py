@@ -15,7 +15,7 @@ from fairseq.data import indexed_dataset
 from tqdm import tqdm
 
 from fairseq_maelm.files import write_json
-from fairseq_maelm.finetuning.retrieval.beir import HEADER, check_known, read_judgements, read_texts
+from fairseq_maelm.finetuning.retrieval.beir import HEADER, check_known, read_judgments, read_texts
 from fairseq_maelm.finetuning.retrieval.negatives import read_negatives
 from fairseq_maelm.finetuning.retrieval.prepared import (
     FACTS,
@@ -25,7 +25,7 @@ from fairseq_maelm.finetuning.retrieval.prepared import (
     group_pairs,
     group_relevant,
     identifiers_file,
-    judgements_file,
+    judgments_file,
     qrels_file,
     write_identifiers,
 )
@@ -66,11 +66,11 @@ class RetrievalSettings:
 
 
 def prepare_retrieval(settings: RetrievalSettings) -> dict[str, Any]:
-    """Check and binarise a retrieval task; the folder gets its name only when it is complete.
+    """Check and binarize a retrieval task; the folder gets its name only when it is complete.
 
     Returns:
         the facts that are also in the folder's retrieval.json: texts, tokens, unknown tokens, and for each split its
-        queries, judgements and relevant pairs.
+        queries, judgments and relevant pairs.
 
     Raises:
         ValueError: something in the files is not as it must be; the message says where.
@@ -78,7 +78,7 @@ def prepare_retrieval(settings: RetrievalSettings) -> dict[str, Any]:
     """
     if settings.output.exists():
         raise ValueError(f"{settings.output} exists already: name another folder, or remove it first")
-    judgements = _qrels_of(settings)
+    judgments = _qrels_of(settings)
     encoder = open_encoder(settings.data)
     partial = settings.output.with_name(settings.output.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -87,7 +87,7 @@ def prepare_retrieval(settings: RetrievalSettings) -> dict[str, Any]:
     rows = {}
     for texts in TEXTS:
         rows[texts], facts[texts] = _write_texts(settings, texts, partial, encoder)
-    tables = {split: _table(path, rows) for split, path in judgements.items()}
+    tables = {split: _table(path, rows) for split, path in judgments.items()}
     facts["splits"] = _write_splits(settings, _with_validation(settings, tables, rows), rows, partial)
     if settings.hard_negatives is not None:
         facts["negatives"] = _write_negatives(settings, rows, partial)
@@ -130,7 +130,7 @@ def _source(settings: RetrievalSettings, texts: str) -> Path:
 def _write_texts(
     settings: RetrievalSettings, texts: str, folder: Path, encoder: TextEncoder
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Binarise queries or documents; return the row of each id, and counts."""
+    """Binarize queries or documents; return the row of each id, and counts."""
     prefix = folder / texts
     builder = indexed_dataset.make_builder(f"{prefix}.bin", impl="mmap", vocab_size=encoder.dictionary_size)
     rows: dict[str, int] = {}
@@ -153,7 +153,7 @@ def _write_texts(
 
 def _table(path: Path, rows: Mapping[str, Mapping[str, int]]) -> np.ndarray:
     """<int64>[n, 3] query row, document row, score, sorted."""
-    lines = [(*check_known(line, rows["queries"], rows["documents"]), line.score) for line in read_judgements(path)]
+    lines = [(*check_known(line, rows["queries"], rows["documents"]), line.score) for line in read_judgments(path)]
     if not any(score > 0 for _, _, score in lines):
         raise ValueError(f"{path} holds no relevant document: scores above zero are relevant")
     return np.array(sorted(lines), dtype=np.int64)
@@ -171,7 +171,7 @@ def held_out(identifiers: list[str], fraction: float, seed: int) -> set[str]:
 def _with_validation(
     settings: RetrievalSettings, tables: dict[str, np.ndarray], rows: Mapping[str, Mapping[str, int]]
 ) -> dict[str, np.ndarray]:
-    """Hold out training queries, with all their judgements, if that was asked for."""
+    """Hold out training queries, with all their judgments, if that was asked for."""
     if settings.valid_fraction is None:
         if {"train", "valid"} <= tables.keys():
             common = len(np.intersect1d(tables["train"][:, 0], tables["valid"][:, 0]))
@@ -194,7 +194,7 @@ def _write_splits(
         if split not in tables:
             continue
         table = tables[split]
-        np.save(judgements_file(folder, split), table)
+        np.save(judgments_file(folder, split), table)
         lines = ["\t".join(HEADER)]
         lines += [f"{queries[query]}\t{documents[document]}\t{score}" for query, document, score in table.tolist()]
         qrels_file(folder, split).write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
@@ -216,7 +216,7 @@ def _write_negatives(
     settings: RetrievalSettings, rows: Mapping[str, Mapping[str, int]], folder: Path
 ) -> dict[str, int]:
     assert settings.hard_negatives is not None
-    train = judgements_file(folder, "train")
+    train = judgments_file(folder, "train")
     if not train.exists():
         raise ValueError("hard negatives are for training, and there is no qrels/train.tsv")
     pairs = group_relevant(np.load(train))

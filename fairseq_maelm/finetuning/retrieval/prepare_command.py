@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``maelm prepare-retrieval``."""
     parser.description = (
         "Checks a retrieval task in BEIR layout (corpus.jsonl, queries.jsonl, qrels/train.tsv, dev.tsv, test.tsv) and "
-        "binarises it with an encoder's vocabulary, for fairseq-train --task maelm_retrieval."
+        "binarizes it with an encoder's vocabulary, for fairseq-train --task maelm_retrieval."
     )
     parser.add_argument("beir", type=Path, metavar="BEIR", help="the folder with corpus.jsonl, queries.jsonl, qrels/")
     parser.add_argument(

@@ -16,7 +16,7 @@ def identifiers_file(folder: Path, texts: str) -> Path:
     return folder / f"{texts}.ids"
 
 
-def judgements_file(folder: Path, split: str) -> Path:
+def judgments_file(folder: Path, split: str) -> Path:
     """<int64>[n, 3] query row, document row, score, sorted."""
     return folder / f"{split}.judgements.npy"
 
@@ -48,9 +48,9 @@ class Pairs(NamedTuple):
     relevant: list[np.ndarray]
 
 
-def group_relevant(judgements: np.ndarray) -> Pairs:
-    """Group judgements <int64>[n, 3] by query; scores above zero are relevant."""
-    ordered = judgements[np.lexsort((judgements[:, 1], judgements[:, 0]))]
+def group_relevant(judgments: np.ndarray) -> Pairs:
+    """Group judgments <int64>[n, 3] by query; scores above zero are relevant."""
+    ordered = judgments[np.lexsort((judgments[:, 1], judgments[:, 0]))]
     queries, starts = np.unique(ordered[:, 0], return_index=True)
     groups = np.split(ordered, starts[1:]) if len(queries) else []
     return Pairs(queries, [group[group[:, 2] > 0, 1] for group in groups])

@@ -18,7 +18,7 @@ from omegaconf import II, MISSING
 from torch import Tensor
 
 from fairseq_maelm.finetuning.retrieval import criterion as retrieval_criterion
-from fairseq_maelm.finetuning.retrieval.datasets import PairDataset, TextDataset, Texts
+from fairseq_maelm.finetuning.retrieval.datasets import RetrievalPairDataset, RetrievalTextDataset, Texts
 from fairseq_maelm.finetuning.retrieval.measures import load_library
 from fairseq_maelm.finetuning.retrieval.pooling import POOLINGS, SIMILARITIES, embed_states
 from fairseq_maelm.finetuning.retrieval.prepared import (
@@ -27,22 +27,22 @@ from fairseq_maelm.finetuning.retrieval.prepared import (
     group_pairs,
     group_relevant,
     identifiers_file,
-    judgements_file,
+    judgments_file,
     read_identifiers,
 )
-from fairseq_maelm.finetuning.retrieval.validation import FIGURES, EmbeddingStore, Target, figures
+from fairseq_maelm.finetuning.retrieval.validation import METRICS, EmbeddingStore, Target, validation_metrics
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import MASK, load_dictionary
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["MaelmRetrievalTask", "MaelmRetrievalTaskConfig", "retrieval_criterion"]
+__all__ = ["RetrievalTask", "RetrievalTaskConfig", "retrieval_criterion"]
 
 _TEXTS = "_texts"
 
 
 @dataclass
-class MaelmRetrievalTaskConfig(FairseqDataclass):
+class RetrievalTaskConfig(FairseqDataclass):
     """Options of the task. Embeddings are made later by the pooling, similarity and length of the checkpoint."""
 
     data: str = field(default=MISSING, metadata={"help": "folder of `maelm prepare-retrieval`"})
@@ -75,8 +75,8 @@ def check_config(cfg: Any) -> None:
         raise ValueError(f"--hard-negatives must be 0 or more and is {cfg.hard_negatives}")
 
 
-@register_task("maelm_retrieval", dataclass=MaelmRetrievalTaskConfig)
-class MaelmRetrievalTask(EncoderTask):
+@register_task("maelm_retrieval", dataclass=RetrievalTaskConfig)
+class RetrievalTask(EncoderTask):
     """Embed queries and documents by one encoder, trained by a contrastive loss.
 
     Validation embeds the queries of the split and the whole corpus, then searches it exactly and logs ``ndcg10``,
@@ -84,7 +84,7 @@ class MaelmRetrievalTask(EncoderTask):
     among one another, in groups of a fixed size. Embeddings stay on the rank that computed them until the end.
 
     Args:
-        cfg: ``MaelmRetrievalTaskConfig``.
+        cfg: ``RetrievalTaskConfig``.
         dictionary: fairseq's, with ``<mask>``.
     """
 
@@ -103,10 +103,10 @@ class MaelmRetrievalTask(EncoderTask):
         self._split: Optional[str] = None
         self._temperature = 1.0
         self._device = torch.device("cpu")
-        self._figures: Optional[Dict[str, float]] = None
+        self._metrics: Optional[Dict[str, float]] = None
 
     @classmethod
-    def setup_task(cls, cfg: Any, **unused: Any) -> "MaelmRetrievalTask":
+    def setup_task(cls, cfg: Any, **unused: Any) -> "RetrievalTask":
         """Load the dictionary and build the task; called by fairseq."""
         dictionary = load_dictionary(cfg.data)
         logger.info("dictionary: %s symbols", f"{len(dictionary):,}")
@@ -129,22 +129,22 @@ class MaelmRetrievalTask(EncoderTask):
     def load_dataset(self, split: str, combine: bool = False, **unused: Any) -> None:
         """Open a split: its pairs for training, otherwise its queries and the whole corpus."""
         folder = Path(self.cfg.data)
-        path = judgements_file(folder, split)
+        path = judgments_file(folder, split)
         if not path.exists():
             known = ", ".join(sorted(each.name.split(".")[0] for each in folder.glob("*.judgements.npy"))) or "none"
             raise FileNotFoundError(
                 f"there is no split {split!r} in {folder} (it has: {known}): give a folder of `maelm prepare-retrieval`"
                 + (", perhaps with --valid-fraction" if split == "valid" else "")
             )
-        judgements = np.load(path)
-        pairs = group_relevant(judgements)
+        judgments = np.load(path)
+        pairs = group_relevant(judgments)
         queries, documents = self._open("queries"), self._open("documents")
         if split == "train":
-            self.datasets[split] = PairDataset(
+            self.datasets[split] = RetrievalPairDataset(
                 queries, documents, pairs, self._negatives(folder), self.cfg.hard_negatives, self.cfg.seed
             )
         else:
-            self.datasets[split] = self._validation(split, queries, documents, pairs, judgements)
+            self.datasets[split] = self._validation(split, queries, documents, pairs, judgments)
         logger.info("%s: %s items", split, f"{len(self.datasets[split]):,}")
 
     def _open(self, name: str) -> Texts:
@@ -155,7 +155,7 @@ class MaelmRetrievalTask(EncoderTask):
             if (largest := texts.largest_token()) >= symbols:
                 raise ValueError(
                     f"{self.cfg.data}/{name}.bin holds token {largest}, but dict.txt has only {symbols} symbols: the "
-                    "texts were binarised with another dictionary"
+                    "texts were binarized with another dictionary"
                 )
             logger.info(
                 "%s: %s texts, %.1f %% of them cut to %d tokens",
@@ -178,16 +178,16 @@ class MaelmRetrievalTask(EncoderTask):
         return group_pairs(np.load(folder / NEGATIVES))
 
     def _validation(
-        self, split: str, queries: Texts, documents: Texts, pairs: Pairs, judgements: np.ndarray
-    ) -> TextDataset:
+        self, split: str, queries: Texts, documents: Texts, pairs: Pairs, judgments: np.ndarray
+    ) -> RetrievalTextDataset:
         load_library()  # Missing, it would be missed after the first epoch.
         folder = Path(self.cfg.data)
         names, document_ids = (read_identifiers(identifiers_file(folder, each)) for each in ("queries", "documents"))
         graded: Dict[str, Dict[str, int]] = {}
-        for query, document, score in judgements.tolist():
+        for query, document, score in judgments.tolist():
             graded.setdefault(names[query], {})[document_ids[document]] = score
         query_ids = [names[query] for query in pairs.queries]
-        return TextDataset(split, queries, documents, pairs, graded, query_ids, document_ids)
+        return RetrievalTextDataset(split, queries, documents, pairs, graded, query_ids, document_ids)
 
     def train_step(
         self,
@@ -210,7 +210,7 @@ class MaelmRetrievalTask(EncoderTask):
         """Keep what a batch of validation gave.
 
         Args:
-            sample: of ``TextDataset``.
+            sample: of ``RetrievalTextDataset``.
             embeddings: <float32>[B, D].
             temperature: of the loss.
         """
@@ -221,15 +221,15 @@ class MaelmRetrievalTask(EncoderTask):
         self._store.add(sample["id"], embeddings)
 
     def reduce_metrics(self, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
-        """Log the figures of training, or those of a validation split once all its texts are embedded."""
+        """Log the metrics of training, or those of a validation split once all its texts are embedded."""
         if not any("texts" in output for output in logging_outputs):
             super().reduce_metrics(logging_outputs, criterion)
             return
         metrics.log_scalar_sum(_TEXTS, sum(output.get("texts", 0) for output in logging_outputs))
-        for name in FIGURES:
-            metrics.log_derived(name, self._figure(name))
+        for name in METRICS:
+            metrics.log_derived(name, self._metric(name))
 
-    def _figure(self, name: str) -> Any:
+    def _metric(self, name: str) -> Any:
         def value(meters: Any) -> float:
             dataset = self.datasets[self._split]
             # The ranks know by this sum, which is the same on all of them, that the last batch is through.
@@ -239,11 +239,11 @@ class MaelmRetrievalTask(EncoderTask):
 
         return value
 
-    def _measure(self, dataset: TextDataset) -> Dict[str, float]:
-        if self._figures is None:
+    def _measure(self, dataset: RetrievalTextDataset) -> Dict[str, float]:
+        if self._metrics is None:
             target = Target(
-                dataset.pairs.relevant, dataset.judgements, dataset.query_ids, dataset.document_ids, self._temperature
+                dataset.pairs.relevant, dataset.judgments, dataset.query_ids, dataset.document_ids, self._temperature
             )
             group = distributed_utils.get_data_parallel_group()
-            self._figures = figures(*self._store.take(), target, self._device, group)
-        return self._figures
+            self._metrics = validation_metrics(*self._store.take(), target, self._device, group)
+        return self._metrics

@@ -20,7 +20,7 @@ PAIRS_OF_A_LOSS = 32
 
 _BLOCK = 65_536
 
-FIGURES = ("loss", "accuracy", *VALIDATION_MEASURES)
+METRICS = ("loss", "accuracy", *VALIDATION_MEASURES)
 
 
 class Target(NamedTuple):
@@ -28,14 +28,14 @@ class Target(NamedTuple):
 
     Attributes:
         relevant: for each of its Q queries <int64>[P] the rows of relevant documents among the N.
-        judgements: query -> document -> relevance, by ids.
+        judgments: query -> document -> relevance, by ids.
         query_ids: ids of the Q queries.
         document_ids: ids of the N documents.
         temperature: of the loss.
     """
 
     relevant: Sequence[np.ndarray]
-    judgements: Mapping[str, Mapping[str, int]]
+    judgments: Mapping[str, Mapping[str, int]]
     query_ids: Sequence[str]
     document_ids: Sequence[str]
     temperature: float
@@ -136,7 +136,9 @@ def pair_loss(
     return loss / len(targets) / math.log(2), 100.0 * correct / len(targets)
 
 
-def figures(indices: Tensor, rows: Tensor, target: Target, device: torch.device, group: Any) -> dict[str, float]:
+def validation_metrics(
+    indices: Tensor, rows: Tensor, target: Target, device: torch.device, group: Any
+) -> dict[str, float]:
     """Measure a split. All ranks must call it, each with the items that it embedded.
 
     Args:
@@ -147,7 +149,7 @@ def figures(indices: Tensor, rows: Tensor, target: Target, device: torch.device,
         group: torch's process group, or None.
 
     Returns:
-        ``FIGURES`` by name: the loss in bits, the others in percent; the same on every rank.
+        ``METRICS`` by name: the loss in bits, the others in percent; the same on every rank.
     """
     count = len(target.query_ids)
     are_queries = indices < count
@@ -158,7 +160,7 @@ def figures(indices: Tensor, rows: Tensor, target: Target, device: torch.device,
         query: {target.document_ids[row]: score for row, score in zip(*best)}
         for query, *best in zip(target.query_ids, found.tolist(), scores.tolist())
     }
-    measured = measure(target.judgements, run, VALIDATION_MEASURES.values())
+    measured = measure(target.judgments, run, VALIDATION_MEASURES.values())
     judged = torch.isin(own, torch.from_numpy(np.concatenate(list(target.relevant)).astype(np.int64)))
     relevant_rows, relevant = _gather_items(own[judged], documents[judged], device, group)
     loss, accuracy = pair_loss(queries, relevant, relevant_rows, target.relevant, target.temperature)

@@ -1,4 +1,4 @@
-"""The loss of fairseq's task sentence_prediction, with figures of the whole validation set.
+"""The loss of fairseq's task sentence_prediction, with metrics of the whole validation set.
 
 The criterion of fairseq itself averages what is no mean, mixes up ranks and reads labels as numbers. This one keeps
 every prediction by its example until validation ends.
@@ -18,14 +18,14 @@ from torch import Tensor
 
 from fairseq_maelm.finetuning.collected import log_collected
 from fairseq_maelm.finetuning.sentence_data import class_names, example_lengths
-from fairseq_maelm.finetuning.sentence_metrics import classification_figures, regression_figures
+from fairseq_maelm.finetuning.sentence_metrics import classification_metrics, regression_metrics
 
 # Labels that F1 is of unless an option says otherwise: those of GLUE's tasks that are scored by it.
 _POSITIVE_LABELS = ("1", "entailment")
 
 
 @dataclass
-class MaelmSentencePredictionConfig(FairseqDataclass):
+class SentenceCriterionConfig(FairseqDataclass):
     """Options; fairseq's task reads the first two of them as well."""
 
     classification_head_name: str = field(
@@ -38,8 +38,8 @@ class MaelmSentencePredictionConfig(FairseqDataclass):
     )
 
 
-@register_criterion("maelm_sentence_prediction", dataclass=MaelmSentencePredictionConfig)
-class MaelmSentencePredictionCriterion(FairseqCriterion):
+@register_criterion("maelm_sentence_prediction", dataclass=SentenceCriterionConfig)
+class SentenceCriterion(FairseqCriterion):
     """Cross-entropy of classes, or the squared error of one number.
 
     Logged: ``loss``, in bits an example or as mean squared error; ``accuracy`` of classes. In validation also, of the
@@ -51,7 +51,7 @@ class MaelmSentencePredictionCriterion(FairseqCriterion):
             training examples are too long, which fairseq would leave out with no more than a warning.
     """
 
-    def __init__(self, cfg: MaelmSentencePredictionConfig, task: Any) -> None:
+    def __init__(self, cfg: SentenceCriterionConfig, task: Any) -> None:
         super().__init__(task)
         _refuse_skipped_examples(task.cfg)
         self.head = cfg.classification_head_name
@@ -104,7 +104,7 @@ class MaelmSentencePredictionCriterion(FairseqCriterion):
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
-        """Log the figures of all batches and ranks."""
+        """Log the metrics of all batches and ranks."""
         examples = sum(output["sample_size"] for output in logging_outputs)
         if not examples:
             return
@@ -114,8 +114,8 @@ class MaelmSentencePredictionCriterion(FairseqCriterion):
         validated = [output for output in logging_outputs if "ids" in output]
         if validated:
             positive = validated[0]["positive"]
-            names = figure_names(regression, positive)
-            log_collected(_rows(validated), lambda rows: _figures(rows, regression, positive), names)
+            names = metric_names(regression, positive)
+            log_collected(_rows(validated), lambda rows: _metrics(rows, regression, positive), names)
         elif not regression:
             correct = sum(int(output["ncorrect"]) for output in logging_outputs)
             metrics.log_scalar("accuracy", 100.0 * correct / examples, examples, round=2)
@@ -139,8 +139,8 @@ def _refuse_skipped_examples(task_config: Any) -> None:
         )
 
 
-def figure_names(regression: bool, positive: Optional[int]) -> List[str]:
-    """Names of the figures of a validation set."""
+def metric_names(regression: bool, positive: Optional[int]) -> List[str]:
+    """Names of the metrics of a validation set."""
     if regression:
         return ["pearson", "spearman"]
     return ["accuracy", "mcc"] + (["f1"] if positive is not None else [])
@@ -165,8 +165,8 @@ def _rows(outputs: List[Dict[str, Any]]) -> Iterator[Tuple[int, Tuple[float, flo
         yield from zip(output["ids"].tolist(), pairs)
 
 
-def _figures(rows: Mapping[int, Tuple[float, float]], regression: bool, positive: Optional[int]) -> Dict[str, float]:
+def _metrics(rows: Mapping[int, Tuple[float, float]], regression: bool, positive: Optional[int]) -> Dict[str, float]:
     predictions, targets = np.array([rows[key] for key in sorted(rows)]).T
     if regression:
-        return regression_figures(predictions, targets)
-    return classification_figures(predictions, targets, positive)
+        return regression_metrics(predictions, targets)
+    return classification_metrics(predictions, targets, positive)

@@ -27,7 +27,7 @@ class SquadCriterion(FairseqCriterion):
     """Cross-entropy of the answer's first and of its last token, half of each, summed over windows.
 
     Only ``<s>``, which stands for no answer, and tokens of the context compete. Logged: ``loss`` in bits a window, and
-    ``span_accuracy``, the percentage of windows whose first and last token both score highest. The figures of answers
+    ``span_accuracy``, the percentage of windows whose first and last token both score highest. The metrics of answers
     are the task's: it knows the texts.
     """
 

@@ -1,8 +1,8 @@
 """Pieces of a text with the exact characters of the original text that each of them stands for.
 
-sentencepiece normalises a text before it cuts it: lower case, compatibility forms, white space. Lengths change with
-that, so an answer that is predicted in pieces has to find its way back. The normaliser tells for every character that
-it wrote where in the original the text behind it begins; pieces are runs of normalised characters.
+sentencepiece normalizes a text before it cuts it: lower case, compatibility forms, white space. Lengths change with
+that, so an answer that is predicted in pieces has to find its way back. The normalizer tells for every character that
+it wrote where in the original the text behind it begins; pieces are runs of normalized characters.
 """
 
 import re
@@ -15,7 +15,7 @@ from sentencepiece import SentencePieceProcessor
 
 WORD_START = "\u2581"
 
-# The mark of a word's start, which is a space, and what else the normaliser may leave of white space; U+3000 is the
+# The mark of a word's start, which is a space, and what else the normalizer may leave of white space; U+3000 is the
 # last that Unicode has.
 _BLANK = np.array([chr(code).isspace() or chr(code) == WORD_START for code in range(0x3002)], dtype=bool)
 
@@ -89,19 +89,19 @@ class Aligner:
         """Cut one text and align it.
 
         Raises:
-            ValueError: if the model's pieces are not runs of the normalised text, as those of byte fallback.
+            ValueError: if the model's pieces are not runs of the normalized text, as those of byte fallback.
         """
         text = _encodable(text)
         ids = self._processor.encode(text, out_type=int)
         pieces = self._processor.encode(text, out_type=str)
-        normalised, sources = self._processor.normalize(text, with_offsets=True)
-        if "".join(pieces) != normalised or len(ids) != len(pieces):
+        normalized, sources = self._processor.normalize(text, with_offsets=True)
+        if "".join(pieces) != normalized or len(ids) != len(pieces):
             raise ValueError(
                 "this sentencepiece model writes pieces that are not in the text (byte fallback?), so that answers "
                 "could not be found in it again: train the vocabulary without that option"
             )
         lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
-        begin, end = _piece_spans(normalised, np.array(sources, dtype=np.int64), lengths, len(text))
+        begin, end = _piece_spans(normalized, np.array(sources, dtype=np.int64), lengths, len(text))
         return AlignedTokens(self._token_of_piece[np.array(ids, dtype=np.int64)], begin, end)
 
 
@@ -110,16 +110,16 @@ def _encodable(text: str) -> str:
 
 
 def _piece_spans(
-    normalised: str, sources: NDArray[np.int64], lengths: NDArray[np.int64], text_length: int
+    normalized: str, sources: NDArray[np.int64], lengths: NDArray[np.int64], text_length: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Characters <int32>[T] from and to which pieces of given lengths reach.
 
-    ``sources`` <int64>[n + 1] holds for each character of the normalised text where its origin begins; that of several
+    ``sources`` <int64>[n + 1] holds for each character of the normalized text where its origin begins; that of several
     characters is the same when one became several.
     """
     if not len(lengths):
         return np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int32)
-    codes = np.frombuffer(normalised.encode("utf-32-le"), dtype="<u4")
+    codes = np.frombuffer(normalized.encode("utf-32-le"), dtype="<u4")
     own = ~_BLANK[np.minimum(codes, len(_BLANK) - 1)]
     starts = sources[:-1]
     following = np.searchsorted(sources, starts, side="right")

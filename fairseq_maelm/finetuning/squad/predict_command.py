@@ -23,7 +23,7 @@ from fairseq_maelm.models.hub import load
 
 logger = logging.getLogger(__name__)
 
-PREDICTIONS, N_BEST, FIGURES = "predictions.json", "nbest.json", "figures.json"
+PREDICTIONS, N_BEST, METRICS = "predictions.json", "nbest.json", "metrics.json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"Answers all questions of a prepared split. Writes {PREDICTIONS} (id -> text, as SQuAD wants it; no answer is "
         f"an empty text), {BEST_SPANS} (id -> the best text whatever no answer scores), {NULL_ODDS} (id -> how much "
         f"higher no answer scores than that text, in logits), {N_BEST} (id -> the best texts), and where the right "
-        f"answers are known {FIGURES}."
+        f"answers are known {METRICS}."
     )
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="of the task maelm_squad")
     parser.add_argument("--data", required=True, type=Path, metavar="TASK", help="folder of `maelm prepare-squad`")
@@ -49,14 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Predicts and writes the files; the figures also to standard output.
+    """Predicts and writes the files; the metrics also to standard output.
 
     Raises:
         OSError: if the checkpoint or the split is missing.
         ValueError: if the checkpoint cannot answer, or a file exists already.
     """
     check_device(args.device)
-    files = [args.output / name for name in (PREDICTIONS, BEST_SPANS, NULL_ODDS, N_BEST, FIGURES)]
+    files = [args.output / name for name in (PREDICTIONS, BEST_SPANS, NULL_ODDS, N_BEST, METRICS)]
     if existing := [str(path) for path in files if path.exists()]:
         raise ValueError(f"{', '.join(existing)} exist already: name another --output")
     hub = load(str(args.checkpoint.parent), args.checkpoint.name, str(args.data.absolute())).to(args.device)
@@ -75,9 +75,9 @@ def run(args: argparse.Namespace) -> None:
     for name, content in _contents(dataset, spans, lists, threshold if nulls else None).items():
         _write(args.output / name, content)
     if dataset.split.texts.answers is not None:
-        figures = hub.task.figures(dataset, spans, threshold)
-        _write(args.output / FIGURES, figures)
-        sys.stdout.write(json.dumps(figures, indent=2) + "\n")
+        metrics = hub.task.metrics(dataset, spans, threshold)
+        _write(args.output / METRICS, metrics)
+        sys.stdout.write(json.dumps(metrics, indent=2) + "\n")
 
 
 def _contents(

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``maelm score-squad``, with the official script's names where it has the same."""
     parser.description = (
-        "Scores predictions as the official evaluation of SQuAD 1.1 and 2.0 does, and writes the figures as JSON (in "
+        "Scores predictions as the official evaluation of SQuAD 1.1 and 2.0 does, and writes the metrics as JSON (in "
         "percent). With the odds of no answer it also looks for the threshold that is best."
     )
     parser.add_argument("data", type=Path, metavar="DATA_JSON", help="the questions with their answers")
@@ -43,14 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="odds above this mean no answer (1.0 for probabilities, as in the official script; 0 for log-odds, as in "
         "`maelm predict-squad`)",
     )
-    parser.add_argument("--out-file", type=Path, metavar="JSON", help="write the figures here instead")
+    parser.add_argument("--out-file", type=Path, metavar="JSON", help="write the metrics here instead")
     parser.add_argument(
         "--version", choices=("auto", "1.1", "2.0"), default="auto", help="by whose rules (that of the data)"
     )
 
 
 def run(args: argparse.Namespace) -> None:
-    """Scores, and writes the figures to standard output or a file.
+    """Scores, and writes the metrics to standard output or a file.
 
     Raises:
         ValueError: if a file is not as it must be.
@@ -68,8 +68,8 @@ def run(args: argparse.Namespace) -> None:
     if odds is not None:
         empty = sum(not text for text in predictions.values())
         threshold = threshold_of(args.na_prob_file, odds.values(), args.na_prob_thresh, args.predictions, empty)
-    figures = score_predictions(answers, version, predictions, odds, threshold, logger.warning)
-    content = json.dumps(figures, indent=2) + "\n"
+    metrics = score_predictions(answers, version, predictions, odds, threshold, logger.warning)
+    content = json.dumps(metrics, indent=2) + "\n"
     if args.out_file is None:
         sys.stdout.write(content)
     else:

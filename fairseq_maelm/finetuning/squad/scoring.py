@@ -1,6 +1,6 @@
-"""The figures of SQuAD 1.1 and 2.0, as the official scripts evaluate-v1.1 and evaluate-v2.0 define them.
+"""The metrics of SQuAD 1.1 and 2.0, as the official scripts evaluate-v1.1 and evaluate-v2.0 define them.
 
-A prediction is compared with each of a question's answers and the best comparison counts. Both are normalised: lower
+A prediction is compared with each of a question's answers and the best comparison counts. Both are normalized: lower
 case, no punctuation, no articles, single spaces. ``exact`` asks for equal texts, ``f1`` is the harmonic mean of
 precision and recall of their words, counted as often as they occur.
 
@@ -30,18 +30,18 @@ LOGIT_THRESHOLD = 0.0
 BEST_SPANS, NULL_ODDS = "best_spans.json", "null_odds.json"
 
 
-def normalise_answer(text: str) -> str:
+def normalize_answer(text: str) -> str:
     """Lower-case a text, take punctuation (ASCII's) and articles out of it, and put single spaces between its words."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def exact_score(gold: str, predicted: str) -> float:
-    """1.0 if two normalised texts are equal, otherwise 0.0."""
+    """1.0 if two normalized texts are equal, otherwise 0.0."""
     return float(gold == predicted)
 
 
 def f1_score(gold: str, predicted: str, empty_matches_empty: bool = True) -> float:
-    """F1 of the words of two normalised texts, in [0, 1].
+    """F1 of the words of two normalized texts, in [0, 1].
 
     Args:
         gold: a right answer.
@@ -62,7 +62,7 @@ class Gold(NamedTuple):
     """What a question expects.
 
     Attributes:
-        texts: normalised right answers; in version 2.0 those that normalise to nothing are left out, and one empty
+        texts: normalized right answers; in version 2.0 those that normalize to nothing are left out, and one empty
             text stands for no answer.
         has_answer: whether the file gives any answer, before anything is left out.
     """
@@ -72,8 +72,8 @@ class Gold(NamedTuple):
 
 
 def gold_of(answers: Sequence[str], version: str) -> Gold:
-    """Normalise a question's answers for version "1.1" or "2.0"."""
-    texts = tuple(map(normalise_answer, answers))
+    """Normalize a question's answers for version "1.1" or "2.0"."""
+    texts = tuple(map(normalize_answer, answers))
     if version == "2.0":
         texts = tuple(filter(None, texts)) or ("",)
     return Gold(texts, bool(answers))
@@ -99,7 +99,7 @@ def raw_scores(golds: Sequence[Gold], predictions: Sequence[str], version: str) 
     """Score each of Q predictions against its question's answers."""
     exact, f1 = np.zeros(len(golds)), np.zeros(len(golds))
     for number, (gold, prediction) in enumerate(zip(golds, predictions)):
-        predicted = normalise_answer(prediction)
+        predicted = normalize_answer(prediction)
         exact[number] = max((exact_score(text, predicted) for text in gold.texts), default=0.0)
         f1[number] = max((f1_score(text, predicted, version == "2.0") for text in gold.texts), default=0.0)
     return RawScores(
@@ -144,18 +144,18 @@ def best_threshold(
     return 100.0 * float(totals[best]) / len(scores), float(odds[walk[best - 1]]) if best else 0.0
 
 
-def squad1_figures(raw: RawScores) -> dict[str, float]:
-    """The figures of version 1.1 in percent: ``exact``, ``f1``, and the number of questions ``total``."""
+def squad1_metrics(raw: RawScores) -> dict[str, float]:
+    """The metrics of version 1.1 in percent: ``exact``, ``f1``, and the number of questions ``total``."""
     return {"exact": _mean(raw.exact), "f1": _mean(raw.f1), "total": len(raw.exact)}
 
 
-def squad2_figures(
+def squad2_metrics(
     raw: RawScores,
     odds: NDArray[np.float64] | None = None,
     threshold: float = OFFICIAL_THRESHOLD,
     order: NDArray[np.int64] | None = None,
 ) -> dict[str, float]:
-    """The figures of version 2.0 in percent, under the official names and in their order.
+    """The metrics of version 2.0 in percent, under the official names and in their order.
 
     Args:
         raw: scores of Q questions.
@@ -171,24 +171,24 @@ def squad2_figures(
     given = np.full(len(raw.exact), NO_ODDS) if odds is None else odds
     exact = with_threshold(raw.exact, raw.has_answer, given, threshold)
     f1 = with_threshold(raw.f1, raw.has_answer, given, threshold)
-    figures: dict[str, float] = {"exact": _mean(exact), "f1": _mean(f1), "total": len(exact)}
+    metrics: dict[str, float] = {"exact": _mean(exact), "f1": _mean(f1), "total": len(exact)}
     for name, chosen in (("HasAns", raw.has_answer), ("NoAns", ~raw.has_answer)):
         if chosen.any():
-            figures |= {f"{name}_exact": _mean(exact[chosen]), f"{name}_f1": _mean(f1[chosen])}
-            figures[f"{name}_total"] = int(chosen.sum())
+            metrics |= {f"{name}_exact": _mean(exact[chosen]), f"{name}_f1": _mean(f1[chosen])}
+            metrics[f"{name}_total"] = int(chosen.sum())
     if odds is not None:
         order = np.arange(len(odds)) if order is None else order
         for name, scores in (("exact", raw.exact), ("f1", raw.f1)):
-            figures[f"best_{name}"], figures[f"best_{name}_thresh"] = best_threshold(scores, raw, odds, order)
-    return figures
+            metrics[f"best_{name}"], metrics[f"best_{name}_thresh"] = best_threshold(scores, raw, odds, order)
+    return metrics
 
 
-def figure_names(version: str, has_answer: NDArray[np.bool_]) -> list[str]:
-    """The names of the figures in percent, and of the thresholds, that a validation set of this kind has."""
+def metric_names(version: str, has_answer: NDArray[np.bool_]) -> list[str]:
+    """The names of the metrics in percent, and of the thresholds, that a validation set of this kind has."""
     nothing = np.zeros(len(has_answer))
     raw = RawScores(nothing, nothing, has_answer, has_answer)
-    figures = squad1_figures(raw) if version == "1.1" else squad2_figures(raw, nothing)
-    return [name for name in figures if not name.endswith("total")]
+    metrics = squad1_metrics(raw) if version == "1.1" else squad2_metrics(raw, nothing)
+    return [name for name in metrics if not name.endswith("total")]
 
 
 def score_predictions(
@@ -210,7 +210,7 @@ def score_predictions(
         report: told what is left aside, or scored 0.
 
     Returns:
-        the figures of ``squad1_figures`` or ``squad2_figures``.
+        the metrics of ``squad1_metrics`` or ``squad2_metrics``.
 
     Raises:
         ValueError: if a question of version 2.0 has no prediction or no odds; in 1.1 it scores 0, and that is reported.
@@ -225,17 +225,17 @@ def score_predictions(
         report(f"{len(surplus)} predictions belong to no question and are left aside (the first: {surplus[0]})")
     golds = [gold_of(texts, version) for texts in answers.values()]
     if version == "1.1":
-        # A question that is not predicted must not win by an answer that normalises to nothing.
+        # A question that is not predicted must not win by an answer that normalizes to nothing.
         known = [gold if key in predictions else Gold((), True) for key, gold in zip(answers, golds)]
-        return squad1_figures(raw_scores(known, [predictions.get(key, "") for key in answers], version))
+        return squad1_metrics(raw_scores(known, [predictions.get(key, "") for key in answers], version))
     raw = raw_scores(golds, [predictions[key] for key in answers], version)
     if odds is None:
-        return squad2_figures(raw, None, threshold)
+        return squad2_metrics(raw, None, threshold)
     if missing := [identity for identity in answers if identity not in odds]:
         raise ValueError(f"{len(missing)} of {len(answers)} questions have no odds (the first: {missing[0]})")
     number = {identity: index for index, identity in enumerate(answers)}
     order = np.array([number[identity] for identity in odds if identity in number], dtype=np.int64)
-    return squad2_figures(raw, np.array([odds[key] for key in answers], dtype=np.float64), threshold, order)
+    return squad2_metrics(raw, np.array([odds[key] for key in answers], dtype=np.float64), threshold, order)
 
 
 def _mean(scores: NDArray[np.float64]) -> float:

@@ -19,10 +19,10 @@ from fairseq_maelm.finetuning.squad.prepared import PreparedSplit, load_split
 from fairseq_maelm.finetuning.squad.scoring import (
     LOGIT_THRESHOLD,
     Gold,
-    figure_names,
+    metric_names,
     raw_scores,
-    squad1_figures,
-    squad2_figures,
+    squad1_metrics,
+    squad2_metrics,
 )
 from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE, Decoding, QuestionSpans, best_of_questions
 from fairseq_maelm.finetuning.squad.windows import SPECIAL_TOKENS
@@ -51,7 +51,7 @@ class SquadTaskConfig(FairseqDataclass):
         default=LOGIT_THRESHOLD,
         metadata={
             "help": "there is no answer where no answer scores higher than the best one by more than this (logits): "
-            "for the figures exact, f1, HasAns_* and NoAns_*; best_* look for the threshold themselves"
+            "for the metrics exact, f1, HasAns_* and NoAns_*; best_* look for the threshold themselves"
         },
     )
     squad_version: ChoiceEnum(["auto", "1.1", "2.0"]) = field(  # type: ignore[valid-type]
@@ -139,7 +139,7 @@ class SquadTask(EncoderTask):
         return prepared.texts.golds_of(self.version_of(prepared))
 
     def reduce_metrics(self, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
-        """Log the criterion's figures and, in validation, those of the answers; see the README of examples/squad."""
+        """Log the criterion's metrics and, in validation, those of the answers; see the README of examples/squad."""
         super().reduce_metrics(logging_outputs, criterion)
         batches = [output for output in logging_outputs if "windows" in output]
         if not batches:
@@ -150,17 +150,17 @@ class SquadTask(EncoderTask):
         # Many batches are handed over as few bytes; a row is found again by its window.
         rows = [(int(row["window"]), row) for batch in batches for row in batch["windows"]]
         has_answer = np.array([gold.has_answer for gold in self.golds_of(dataset.split)])
-        names = figure_names(self.version_of(dataset.split), has_answer)
-        log_collected(rows, lambda collected: self._figures(dataset, collected, names), names)
+        names = metric_names(self.version_of(dataset.split), has_answer)
+        log_collected(rows, lambda collected: self._metrics(dataset, collected, names), names)
 
-    def _figures(self, dataset: SquadDataset, collected: Mapping[int, Any], names: List[str]) -> Mapping[str, float]:
-        # fairseq also asks after every batch for the figures of the batch, and looks at none of them.
+    def _metrics(self, dataset: SquadDataset, collected: Mapping[int, Any], names: List[str]) -> Mapping[str, float]:
+        # fairseq also asks after every batch for the metrics of the batch, and looks at none of them.
         if len(collected) < len(dataset):
             return dict.fromkeys(names, math.nan)
         rows = np.array([collected[window] for window in sorted(collected)], dtype=WINDOW_DTYPE)
-        return self.figures(dataset, best_of_questions(rows, dataset.windows.first))
+        return self.metrics(dataset, best_of_questions(rows, dataset.windows.first))
 
-    def figures(
+    def metrics(
         self, dataset: SquadDataset, spans: QuestionSpans, threshold: Optional[float] = None
     ) -> Dict[str, float]:
         """Score the best answers of all questions of a split.
@@ -171,7 +171,7 @@ class SquadTask(EncoderTask):
             threshold: of the odds of no answer; by default the option's.
 
         Returns:
-            the official figures: see ``fairseq_maelm.finetuning.squad.scoring``.
+            the official metrics: see ``fairseq_maelm.finetuning.squad.scoring``.
         """
         split = dataset.split
         version = self.version_of(split)
@@ -181,5 +181,5 @@ class SquadTask(EncoderTask):
         ]
         raw = raw_scores(self.golds_of(split), predictions, version)
         if version == "1.1":
-            return squad1_figures(raw)
-        return squad2_figures(raw, spans.odds, self.cfg.null_threshold if threshold is None else threshold)
+            return squad1_metrics(raw)
+        return squad2_metrics(raw, spans.odds, self.cfg.null_threshold if threshold is None else threshold)

@@ -1,1 +1,1 @@
-"""Token labelling: one label for every word, read from and written to the files that taggers are trained on."""
+"""Token labeling: one label for every word, read from and written to the files that taggers are trained on."""

@@ -1,4 +1,4 @@
-"""The loss of token labelling: cross-entropy of the words' labels."""
+"""The loss of token labeling: cross-entropy of the words' labels."""
 
 import math
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ PREDICTIONS = "predictions"
 
 
 @dataclass
-class MaelmTaggingCriterionConfig(FairseqDataclass):
+class TaggingCriterionConfig(FairseqDataclass):
     """No options."""
 
 
@@ -27,7 +27,7 @@ def window_rows(logging_outputs: List[Dict[str, Any]]) -> List[Tuple[int, Tuple[
 
     Returns:
         for every window its number, and with it the number of its sentence and, <uint8 or uint16>[words] each, the
-        labels and the predictions of the words that are labelled in it.
+        labels and the predictions of the words that are labeled in it.
     """
     rows = []
     for output in logging_outputs:
@@ -40,19 +40,19 @@ def window_rows(logging_outputs: List[Dict[str, Any]]) -> List[Tuple[int, Tuple[
     return rows
 
 
-@register_criterion("maelm_tagging", dataclass=MaelmTaggingCriterionConfig)
-class MaelmTaggingCriterion(FairseqCriterion):
+@register_criterion("maelm_tagging", dataclass=TaggingCriterionConfig)
+class TaggingCriterion(FairseqCriterion):
     """Cross-entropy of the labels at the first pieces of words, summed over words.
 
     Logged: ``loss`` in bits per word; in training also ``accuracy`` of words in percent. In validation the task logs
-    accuracy and the figures of entities, of the whole set, from the predictions that this criterion collects.
+    accuracy and the metrics of entities, of the whole set, from the predictions that this criterion collects.
     """
 
     def forward(self, model: Any, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, int, Dict[str, Any]]:
         """Compute the loss of one batch of ``TaggingDataset``.
 
         Returns:
-            the loss in nats, summed over words; their number, by which fairseq divides the gradient; and the figures
+            the loss in nats, summed over words; their number, by which fairseq divides the gradient; and the metrics
             to log. In validation, words whose label the training file lacks add nothing to either.
         """
         logits, _ = model(**sample["net_input"], classification_head_name=HEAD)
@@ -74,7 +74,7 @@ class MaelmTaggingCriterion(FairseqCriterion):
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
-        """Add the figures of all batches and ranks and log them."""
+        """Add the metrics of all batches and ranks and log them."""
 
         def total(name: str) -> float:
             return sum(float(output.get(name, 0)) for output in logging_outputs)

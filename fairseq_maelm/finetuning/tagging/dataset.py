@@ -1,4 +1,4 @@
-"""Windows of labelled sentences, collated into batches."""
+"""Windows of labeled sentences, collated into batches."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,13 +17,13 @@ _AROUND = 2
 
 
 class TaggingDataset(FairseqDataset):
-    """A split; its items are windows, and every word is labelled in one of them.
+    """A split; its items are windows, and every word is labeled in one of them.
 
     Args:
         split: the sentences.
         dictionary: fairseq's.
         limit: the most tokens of a window, ``<s>`` and ``</s>`` included.
-        overlap: pieces that neighbouring windows of a sentence share at least.
+        overlap: pieces that neighboring windows of a sentence share at least.
         shuffle: take windows in a new random order in each epoch.
         seed: of that order.
 
@@ -95,7 +95,7 @@ class TaggingDataset(FairseqDataset):
 
         Returns:
             fairseq's sample: ``id`` <int64>[B]; ``sentence`` <int64>[B], the number of the sentence of each window;
-            ``words`` <int64>[B], how many words are labelled in each; ``rows`` <int64>[W], where the first pieces of
+            ``words`` <int64>[B], how many words are labeled in each; ``rows`` <int64>[W], where the first pieces of
             these words stand in the flattened [B, S]; ``target`` <int64>[W], their labels; ``nsentences``, ``ntokens``;
             and ``net_input`` with ``src_tokens`` <int64>[B, S] and ``src_lengths`` <int64>[B]. Empty for no window.
         """

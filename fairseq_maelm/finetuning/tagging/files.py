@@ -1,4 +1,4 @@
-"""Files of labelled words: CoNLL-U, and CoNLL's columns; reading them, and writing them with other labels.
+"""Files of labeled words: CoNLL-U, and CoNLL's columns; reading them, and writing them with other labels.
 
 A file is kept as its lines, and a sentence knows the line of each of its words. So a file is written back with all
 that is no label as it was: comments, blank lines, multi-word ranges, empty nodes, columns.
@@ -59,7 +59,7 @@ class Sentence:
 
 
 @dataclass(frozen=True)
-class LabelledFile:
+class LabeledFile:
     """The lines of a file without their ends, the sentences in them, and what ends the lines."""
 
     path: Path
@@ -91,25 +91,25 @@ def read_lines(path: Path) -> tuple[list[str], str]:
     return lines, newline
 
 
-def read(path: Path, layout: Layout, labelled: bool = True) -> LabelledFile:
+def read(path: Path, layout: Layout, labeled: bool = True) -> LabeledFile:
     """Read a file.
 
     Args:
         path: of the file, UTF-8.
         layout: where words and labels stand.
-        labelled: whether labels must be there; without it they are read where there are any, otherwise they are empty.
+        labeled: whether labels must be there; without it they are read where there are any, otherwise they are empty.
 
     Raises:
         ValueError: names file and line of anything that is not as the layout says.
     """
     lines, newline = read_lines(path)
-    sentences = list(_sentences(path, lines, layout, labelled))
+    sentences = list(_sentences(path, lines, layout, labeled))
     if not sentences:
         raise ValueError(f"{path} has no sentence")
-    return LabelledFile(path, layout, lines, sentences, newline)
+    return LabeledFile(path, layout, lines, sentences, newline)
 
 
-def _sentences(path: Path, lines: Sequence[str], layout: Layout, labelled: bool) -> Iterator[Sentence]:
+def _sentences(path: Path, lines: Sequence[str], layout: Layout, labeled: bool) -> Iterator[Sentence]:
     words: list[tuple[str, str, int]] = []
     columns = 0
     for number, line in enumerate([*lines, ""], 1):
@@ -126,7 +126,7 @@ def _sentences(path: Path, lines: Sequence[str], layout: Layout, labelled: bool)
             if columns and len(cells) != columns:
                 raise ValueError(f"has {len(cells)} columns, and the lines before it have {columns}")
             columns = len(cells)
-            words.append((*_word_and_label(cells, layout, labelled), number))
+            words.append((*_word_and_label(cells, layout, labeled), number))
         except ValueError as error:
             raise ValueError(f"{path}, line {number} {error}") from error
 
@@ -153,7 +153,7 @@ def word_cells(line: str, layout: Layout) -> list[str] | None:
     return None if found[2] else cells
 
 
-def _word_and_label(cells: list[str], layout: Layout, labelled: bool) -> tuple[str, str]:
+def _word_and_label(cells: list[str], layout: Layout, labeled: bool) -> tuple[str, str]:
     word_index = CONLLU_COLUMNS.index("FORM") if layout.form == "conllu" else layout.word_column
     index = layout.label_index if layout.label_index >= 0 else len(cells) + layout.label_index
     if not 0 <= word_index < len(cells):
@@ -162,16 +162,16 @@ def _word_and_label(cells: list[str], layout: Layout, labelled: bool) -> tuple[s
     if not word:
         raise ValueError("has an empty word")
     if not 0 <= index < len(cells) or index == word_index:
-        if labelled:
+        if labeled:
             raise ValueError(f"has {len(cells)} columns, so there is no column {layout.column} of labels")
         return word, ""
     label = cells[index].strip()
-    if labelled and (not label or (layout.column == "UPOS" and label == _EMPTY)):
+    if labeled and (not label or (layout.column == "UPOS" and label == _EMPTY)):
         raise ValueError(f"has no label in the column {layout.column}")
     return word, label
 
 
-def relabelled(file: LabelledFile, labels: Sequence[Sequence[str]], add: bool) -> list[str]:
+def relabeled(file: LabeledFile, labels: Sequence[Sequence[str]], add: bool) -> list[str]:
     """The lines of a file with other labels.
 
     Args:
@@ -185,11 +185,11 @@ def relabelled(file: LabelledFile, labels: Sequence[Sequence[str]], add: bool) -
     lines = list(file.lines)
     for sentence, own in zip(file.sentences, labels, strict=True):
         for number, label in zip(sentence.lines, own, strict=True):
-            lines[number - 1] = _relabelled_line(lines[number - 1], file.layout, label, add)
+            lines[number - 1] = _relabeled_line(lines[number - 1], file.layout, label, add)
     return lines
 
 
-def _relabelled_line(line: str, layout: Layout, label: str, add: bool) -> str:
+def _relabeled_line(line: str, layout: Layout, label: str, add: bool) -> str:
     if layout.form == "conllu":
         cells = line.split("\t")
         if add:

@@ -1,9 +1,9 @@
-"""Figures of labelled sentences: accuracy of words, and precision, recall and F1 of entities by seqeval."""
+"""Metrics of labeled sentences: accuracy of words, and precision, recall and F1 of entities by seqeval."""
 
 from collections.abc import Sequence
 
 ACCURACY = ("accuracy",)
-ENTITY_FIGURES = ("accuracy", "precision", "recall", "f1")
+ENTITY_METRICS = ("accuracy", "precision", "recall", "f1")
 
 
 def require_seqeval() -> None:
@@ -36,11 +36,11 @@ def score(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], has
         divide by zero is 0.
     """
     pairs = [pair for own, other in zip(gold, predicted, strict=True) for pair in zip(own, other, strict=True)]
-    figures = {"accuracy": 100.0 * sum(own == other for own, other in pairs) / max(1, len(pairs))}
+    metrics = {"accuracy": 100.0 * sum(own == other for own, other in pairs) / max(1, len(pairs))}
     if has_entities:
         from seqeval.metrics import f1_score, precision_score, recall_score  # type: ignore[import-untyped]
 
         both = [list(map(list, gold)), list(map(list, predicted))]
         for name, metric in (("precision", precision_score), ("recall", recall_score), ("f1", f1_score)):
-            figures[name] = 100.0 * float(metric(*both, zero_division=0))
-    return figures
+            metrics[name] = 100.0 * float(metric(*both, zero_division=0))
+    return metrics

@@ -1,4 +1,4 @@
-"""Labelling words with a fine-tuned checkpoint."""
+"""Labeling words with a fine-tuned checkpoint."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from fairseq_maelm.finetuning.tagging.criterion import HEAD
 from fairseq_maelm.finetuning.tagging.prepare import load_encoder
 from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, pieces_of_words
 from fairseq_maelm.finetuning.tagging.schemes import PLAIN, convert
-from fairseq_maelm.finetuning.tagging.task import MaelmTaggingTask
+from fairseq_maelm.finetuning.tagging.task import TaggingTask
 from fairseq_maelm.models.hub import MaelmHubInterface, load
 
 # At the ends of a word between spaces, punctuation is a word of its own; within it ("don't", "3.5") it is not.
@@ -38,9 +38,9 @@ class Tagger:
     def __init__(self, checkpoint: Path, task_folder: Path, batch_size: int = 32, device: str = "cpu") -> None:
         folder, name = os.path.split(os.path.abspath(checkpoint))
         self.hub: MaelmHubInterface = load(folder, name, os.path.abspath(task_folder))
-        if not isinstance(self.hub.task, MaelmTaggingTask):
+        if not isinstance(self.hub.task, TaggingTask):
             raise ValueError(f"{checkpoint} was not trained by the task maelm_tagging, so it labels no words")
-        self.task: MaelmTaggingTask = self.hub.task
+        self.task: TaggingTask = self.hub.task
         self.settings: TaggingSettings = self.task.settings
         outputs = len(self.hub.model.classification_heads.state_dict()[f"{HEAD}.out_proj.weight"])
         if outputs != len(self.settings.labels):
@@ -57,7 +57,7 @@ class Tagger:
         """Label the words of sentences, of any length.
 
         Returns:
-            for every sentence a label of each word, in the scheme that the model learnt.
+            for every sentence a label of each word, in the scheme that the model learned.
         """
         pieces, piece_counts, _ = pieces_of_words(self.encoder, sentences)
         word_counts = np.array([len(words) for words in sentences], dtype=np.int32)
@@ -65,7 +65,7 @@ class Tagger:
         dataset = self.task.dataset_of(split, shuffle=False)
         predicted: dict[int, list[int]] = {}
         order = dataset.ordered_indices()
-        for begin in tqdm(range(0, len(order), self.batch_size), desc="labelling", unit=" batches", mininterval=1):
+        for begin in tqdm(range(0, len(order), self.batch_size), desc="labeling", unit=" batches", mininterval=1):
             batch = dataset.collater(order[begin : begin + self.batch_size].tolist())
             if self.hub.device.type == "cuda":
                 batch = utils.move_to_cuda(batch, self.hub.device)

@@ -1,4 +1,4 @@
-"""From labelled files to the folder of a tagging task."""
+"""From labeled files to the folder of a tagging task."""
 
 import logging
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fairseq_maelm.corpus.header import header_reason
-from fairseq_maelm.finetuning.tagging.files import LabelledFile, Layout, read
+from fairseq_maelm.finetuning.tagging.files import LabeledFile, Layout, read
 from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, pieces_of_words, write_settings
 from fairseq_maelm.finetuning.tagging.schemes import (
     OUTSIDE,
@@ -110,7 +110,7 @@ def prepare_tagging(
     return settings
 
 
-def check_scheme(file: LabelledFile, scheme: str) -> None:
+def check_scheme(file: LabeledFile, scheme: str) -> None:
     """Refuse a file whose labels are not written in the scheme; plain labels may be anything.
 
     Raises:
@@ -128,7 +128,7 @@ def check_scheme(file: LabelledFile, scheme: str) -> None:
             ) from error
 
 
-def _refuse_doubtful(train: LabelledFile, detected: str) -> None:
+def _refuse_doubtful(train: LabeledFile, detected: str) -> None:
     """Labels of entities with a slip among them must not pass for plain labels."""
     labels = {label: line for sentence in train.sentences for label, line in zip(sentence.labels, sentence.lines)}
     entity_like = sorted(label for label in labels if _ENTITY_LIKE.match(label))
@@ -140,7 +140,7 @@ def _refuse_doubtful(train: LabelledFile, detected: str) -> None:
         )
 
 
-def _refuse_header(file: LabelledFile, train: LabelledFile) -> None:
+def _refuse_header(file: LabeledFile, train: LabeledFile) -> None:
     """Names of columns in the first line must not become a word and its label; CoNLL-U has none."""
     counts, known = (Counter(label for each in one.sentences for label in each.labels) for one in (file, train))
     word, label, line = (part[0] for part in vars(file.sentences[0]).values())
@@ -153,7 +153,7 @@ def _refuse_header(file: LabelledFile, train: LabelledFile) -> None:
         )
 
 
-def labels_of(train: LabelledFile, scheme: str) -> list[str]:
+def labels_of(train: LabeledFile, scheme: str) -> list[str]:
     """The labels that a model learns from a training file.
 
     Raises:
@@ -169,7 +169,7 @@ def labels_of(train: LabelledFile, scheme: str) -> list[str]:
     return labels
 
 
-def numbered(file: LabelledFile, settings: TaggingSettings, encoder: FairseqEncoder, train: Path) -> TaggedSplit:
+def numbered(file: LabeledFile, settings: TaggingSettings, encoder: FairseqEncoder, train: Path) -> TaggedSplit:
     """Turn a file into numbers; plain labels that the training file lacks share the number after the last.
 
     Raises:
@@ -200,7 +200,7 @@ def numbered(file: LabelledFile, settings: TaggingSettings, encoder: FairseqEnco
 
 
 def _report_unknown(
-    file: LabelledFile, train: Path, unknown: Mapping[str, int], words: int, of: int, scheme: str
+    file: LabeledFile, train: Path, unknown: Mapping[str, int], words: int, of: int, scheme: str
 ) -> None:
     shown = ", ".join(f"{label!r} (line {line})" for label, line in list(unknown.items())[:_SHOWN])
     more = f" and {len(unknown) - _SHOWN:,} more" if len(unknown) > _SHOWN else ""
@@ -216,7 +216,7 @@ def _report_unknown(
     )
 
 
-def _report(file: LabelledFile, words: Sequence[Sequence[str]], piece_counts: np.ndarray) -> None:
+def _report(file: LabeledFile, words: Sequence[Sequence[str]], piece_counts: np.ndarray) -> None:
     logger.info(
         "%s: %s sentences, %s words, %.2f pieces a word",
         file.path,

@@ -31,13 +31,13 @@ def layout_of(args: argparse.Namespace, first: Path) -> Layout:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``maelm prepare-tagging``."""
     parser.description = (
-        "Turns files of labelled words into the folder that the task maelm_tagging reads: words become pieces of the "
+        "Turns files of labeled words into the folder that the task maelm_tagging reads: words become pieces of the "
         "encoder's vocabulary, entities are checked and written in the scheme that the model is to learn."
     )
     parser.add_argument("--data", type=Path, required=True, help="folder of `maelm prepare`, for the vocabulary")
     parser.add_argument("--train", type=Path, required=True, metavar="FILE", help="to learn from")
     parser.add_argument("--valid", type=Path, required=True, metavar="FILE", help="to choose a checkpoint by")
-    parser.add_argument("--test", type=Path, metavar="FILE", help="for figures at the end (none)")
+    parser.add_argument("--test", type=Path, metavar="FILE", help="for metrics at the end (none)")
     parser.add_argument("--output", type=Path, required=True, metavar="TASK", help="the new folder")
     add_layout_arguments(parser)
     parser.add_argument(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fairseq_maelm.devices import add_device_argument, check_device
 from fairseq_maelm.files import atomic_file
-from fairseq_maelm.finetuning.tagging.files import LabelledFile, Sentence, read, read_lines, relabelled
+from fairseq_maelm.finetuning.tagging.files import LabeledFile, Sentence, read, read_lines, relabeled
 from fairseq_maelm.finetuning.tagging.metrics import require_seqeval, score
 from fairseq_maelm.finetuning.tagging.predict import Tagger, words_of
 from fairseq_maelm.finetuning.tagging.prepare import check_scheme
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, metavar="FILE", help="the new file (standard output)")
     parser.add_argument("--add", action="store_true", help="add a column, or Predicted= in MISC, and replace nothing")
     parser.add_argument("--text", action="store_true", help="the input is plain text, a sentence a line")
-    parser.add_argument("--score", type=Path, metavar="FILE", help="compare with the input's labels; figures as JSON")
+    parser.add_argument("--score", type=Path, metavar="FILE", help="compare with the input's labels; metrics as JSON")
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="windows at a time (32)")
     add_device_argument(parser)
     add_layout_arguments(parser)
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
         return
     explicit = args.format or args.column or args.word_column or args.comment_prefix
     layout = layout_of(args, args.input) if explicit else tagger.settings.layout
-    file = read(args.input, layout, labelled=args.score is not None)
+    file = read(args.input, layout, labeled=args.score is not None)
     if args.score and tagger.settings.has_entities:
         require_seqeval()
         check_scheme(file, tagger.settings.file_scheme)
@@ -66,12 +66,12 @@ def run(args: argparse.Namespace) -> None:
         _check_replaceable(file)
     words = [sentence.words for sentence in file.sentences]
     labels = tagger.label_as_in_files(words)
-    _write(args.output, relabelled(file, labels, args.add), file.newline)
+    _write(args.output, relabeled(file, labels, args.add), file.newline)
     if args.score:
-        figures = figures_of(file.sentences, labels, tagger.settings)
-        logger.info(", ".join(f"{name} {figure:.2f}" for name, figure in figures.items()))
+        metrics = metrics_of(file.sentences, labels, tagger.settings)
+        logger.info(", ".join(f"{name} {metric:.2f}" for name, metric in metrics.items()))
         with atomic_file(args.score) as stream:
-            stream.write((json.dumps(figures, indent=2) + "\n").encode("ascii"))
+            stream.write((json.dumps(metrics, indent=2) + "\n").encode("ascii"))
 
 
 def tag_text(tagger: Tagger, lines: list[str]) -> list[str]:
@@ -86,13 +86,13 @@ def tag_text(tagger: Tagger, lines: list[str]) -> list[str]:
     ]
 
 
-def figures_of(sentences: list[Sentence], labels: list[list[str]], settings: TaggingSettings) -> dict[str, float]:
+def metrics_of(sentences: list[Sentence], labels: list[list[str]], settings: TaggingSettings) -> dict[str, float]:
     """Score predictions against the labels of a file, both in the scheme of files; see ``metrics.score``."""
     gold = [convert(sentence.labels, settings.scheme) for sentence in sentences]
     return score(gold, [convert(own, settings.scheme) for own in labels], settings.has_entities)
 
 
-def _check_replaceable(file: LabelledFile) -> None:
+def _check_replaceable(file: LabeledFile) -> None:
     empty = next((sentence.lines[0] for sentence in file.sentences if not sentence.labels[0]), None)
     if empty is not None:
         raise ValueError(f"{file.place(empty)} has no column {file.layout.column} to replace: use --add to add one")

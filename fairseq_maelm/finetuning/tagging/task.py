@@ -1,4 +1,4 @@
-"""The task of token labelling: a label for every word of a sentence."""
+"""The task of token labeling: a label for every word of a sentence."""
 
 import logging
 from dataclasses import dataclass, field
@@ -12,20 +12,20 @@ from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
 from fairseq_maelm.finetuning.collected import log_collected
-from fairseq_maelm.finetuning.tagging.criterion import HEAD, MaelmTaggingCriterion, window_rows
+from fairseq_maelm.finetuning.tagging.criterion import HEAD, TaggingCriterion, window_rows
 from fairseq_maelm.finetuning.tagging.dataset import TaggingDataset
-from fairseq_maelm.finetuning.tagging.metrics import ACCURACY, ENTITY_FIGURES, require_seqeval, score
+from fairseq_maelm.finetuning.tagging.metrics import ACCURACY, ENTITY_METRICS, require_seqeval, score
 from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, read_settings
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import load_dictionary
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["MaelmTaggingConfig", "MaelmTaggingCriterion", "MaelmTaggingTask"]
+__all__ = ["TaggingTaskConfig", "TaggingCriterion", "TaggingTask"]
 
 
 @dataclass
-class MaelmTaggingConfig(FairseqDataclass):
+class TaggingTaskConfig(FairseqDataclass):
     """Options of the task."""
 
     data: str = field(default=MISSING, metadata={"help": "folder of `maelm prepare-tagging`"})
@@ -38,12 +38,12 @@ class MaelmTaggingConfig(FairseqDataclass):
     seed: int = II("common.seed")
 
 
-@register_task("maelm_tagging", dataclass=MaelmTaggingConfig)
-class MaelmTaggingTask(EncoderTask):
+@register_task("maelm_tagging", dataclass=TaggingTaskConfig)
+class TaggingTask(EncoderTask):
     """Label words by the encoder's state at the first piece of each.
 
     Args:
-        cfg: ``MaelmTaggingConfig``.
+        cfg: ``TaggingTaskConfig``.
         dictionary: fairseq's, with ``<mask>``.
         settings: of the task's folder.
     """
@@ -62,7 +62,7 @@ class MaelmTaggingTask(EncoderTask):
         self.settings = settings
 
     @classmethod
-    def setup_task(cls, cfg: Any, **unused: Any) -> "MaelmTaggingTask":
+    def setup_task(cls, cfg: Any, **unused: Any) -> "TaggingTask":
         """Load the dictionary and the labels and build the task; called by fairseq."""
         settings = read_settings(Path(cfg.data))
         logger.info("%d labels (%s)", len(settings.labels), settings.scheme)
@@ -111,13 +111,13 @@ class MaelmTaggingTask(EncoderTask):
         return iterator
 
     def reduce_metrics(self, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
-        """Log the figures of batches, and in validation those of the whole set."""
+        """Log the metrics of batches, and in validation those of the whole set."""
         super().reduce_metrics(logging_outputs, criterion)
         if rows := window_rows(logging_outputs):
-            names = ENTITY_FIGURES if self.settings.has_entities else ACCURACY
-            log_collected(rows, self.figures, names)
+            names = ENTITY_METRICS if self.settings.has_entities else ACCURACY
+            log_collected(rows, self.metrics, names)
 
-    def figures(self, rows: Dict[int, Any]) -> Dict[str, float]:
+    def metrics(self, rows: Dict[int, Any]) -> Dict[str, float]:
         """Put the windows of all sentences together and score them.
 
         Args:

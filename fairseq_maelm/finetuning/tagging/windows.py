@@ -15,7 +15,7 @@ class Window(NamedTuple):
 
 
 def cut_windows(pieces: Sequence[int], limit: int, overlap: int) -> list[Window]:
-    """Cut a sentence into windows of whole words, so that every word is labelled in exactly one of them.
+    """Cut a sentence into windows of whole words, so that every word is labeled in exactly one of them.
 
     That one is, of the windows that hold the word, the one where it has most context: where the smaller of the numbers
     of pieces before and after it is largest (Devlin et al., 2019, choose windows of a text for an answer in this way);
@@ -24,7 +24,7 @@ def cut_windows(pieces: Sequence[int], limit: int, overlap: int) -> list[Window]
     Args:
         pieces: pieces of each word, each from 1 to ``limit``.
         limit: the most pieces of a window.
-        overlap: pieces that neighbouring windows share at least, in [0, limit); less where whole words leave no room.
+        overlap: pieces that neighboring windows share at least, in [0, limit); less where whole words leave no room.
     """
     ends = [0, *accumulate(pieces)]
     starts, stops = [0], [_words_from(ends, 0, limit)]

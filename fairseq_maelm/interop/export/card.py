@@ -39,7 +39,7 @@ def model_card(
     source: Source,
     content: Content,
     name: str,
-    licence: Optional[str],
+    license: Optional[str],
     agreements: Sequence[Agreement],
     tokenizer_differences: Mapping[str, str],
     use: Optional[str] = None,
@@ -51,7 +51,7 @@ def model_card(
         source: the checkpoint.
         content: what the folder holds.
         name: of the model.
-        licence: SPDX identifier, or None to leave it open.
+        license: SPDX identifier, or None to leave it open.
         agreements: what the verification found.
         tokenizer_differences: texts that are known to be read differently, with the reason.
         use: lines of Python for a folder that transformers does not open.
@@ -61,7 +61,7 @@ def model_card(
     mask = source.tokenizer.mask_text
     how = f"```python\n{use or usage(content, name, mask)}\n```" + ("" if use else f"\n\n{_notes(content)}")
     sections = [
-        _front_matter(content, licence, "onnx" if use else "transformers"),
+        _front_matter(content, license, "onnx" if use else "transformers"),
         f"# {name}\n\n{_summary(source)} The folder holds {held}.",
         f"## Use\n\n{how}",
         f"## Training\n\n{_table(_training(source))}",
@@ -69,16 +69,16 @@ def model_card(
         f"### Data\n\n{_data(source)}",
         f"## Exactness\n\n{_exactness(source, agreements, tokenizer_differences)}",
         *more,
-        f"## Licence\n\n{licence or 'To be filled in by whoever publishes this model, here and in the first lines.'}",
+        f"## License\n\n{license or 'To be filled in by whoever publishes this model, here and in the first lines.'}",
     ]
     return "\n\n".join(sections) + "\n"
 
 
-def _front_matter(content: Content, licence: Optional[str], library: str) -> str:
+def _front_matter(content: Content, license: Optional[str], library: str) -> str:
     lines = [
         f"library_name: {library}",
         f"pipeline_tag: {_PIPELINES[content.architecture]}",
-        f"license: {licence or 'unknown'}",
+        f"license: {license or 'unknown'}",
         "tags:\n- mae-lm\n- fairseq",
     ]
     return "\n".join(["---", *lines, "---"])
@@ -137,11 +137,11 @@ def _notes(content: Content) -> str:
 def _training(source: Source) -> dict[str, Any]:
     history = source.history
     facts: dict[str, Any] = {"task": f"`{source.task_name}`"}
-    names = {"num_updates": "updates", "epoch": "epoch", "val_loss": "last validation figure", "best": "best of them"}
+    names = {"num_updates": "updates", "epoch": "epoch", "val_loss": "last validation metric", "best": "best of them"}
     facts.update({label: history[name] for name, label in names.items() if name in history})
     metric = _get(source.config, "checkpoint", "best_checkpoint_metric")
     if metric is not None and "val_loss" in history:
-        facts["the validation figure is"] = f"`{metric}`"
+        facts["the validation metric is"] = f"`{metric}`"
     if "training_seconds" in history:
         facts["hours"] = round(history["training_seconds"] / 3600, 2)
     batch = _batch(source.config)

@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> None:
         head=args.head,
         labels=args.labels,
         name=args.name,
-        licence=args.license,
+        license=args.license,
         replace=args.replace,
     )
     if args.format == "onnx":

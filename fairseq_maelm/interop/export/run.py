@@ -37,7 +37,7 @@ class ExportSettings:
         head: see ``choose_content``.
         labels: see ``choose_content``.
         name: of the model, in its card; the folder's by default.
-        licence: SPDX identifier for the card; None leaves the field to be filled in.
+        license: SPDX identifier for the card; None leaves the field to be filled in.
         replace: rename a folder that is in the way.
     """
 
@@ -46,7 +46,7 @@ class ExportSettings:
     head: Optional[str] = None
     labels: Optional[Path] = None
     name: Optional[str] = None
-    licence: Optional[str] = None
+    license: Optional[str] = None
     replace: bool = False
 
 
@@ -93,7 +93,7 @@ def export(checkpoint: Path, data: Path, output: Path, settings: ExportSettings)
         write_sentence_vectors(source, content, folder)
         differences = verify_tokenizer(source, folder)
         agreements = verify_model(source, content, folder) + verify_sentence_vectors(source, content, folder)
-        card = model_card(source, content, settings.name or output.name, settings.licence, agreements, differences)
+        card = model_card(source, content, settings.name or output.name, settings.license, agreements, differences)
         (folder / "README.md").write_text(card, encoding="utf-8")
     return Export(output, content, agreements, differences)
 

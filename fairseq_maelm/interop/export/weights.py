@@ -19,8 +19,8 @@ LAYER_PARTS = {
     "fc2": "output.dense",
     "final_layer_norm": "output.LayerNorm",
 }
-PACKED = "self_attn.qkv_proj"
-UNPACKED = ("attention.attn.q", "attention.attn.k", "attention.attn.v")
+JOINT = "self_attn.qkv_proj"
+SEPARATE = ("attention.attn.q", "attention.attn.k", "attention.attn.v")
 
 # Parameters outside of layers; tables of positions, which differ in rows, apart.
 ENCODER_PARTS = {
@@ -113,9 +113,9 @@ def _layers(state: Mapping[str, Tensor], prefix: str) -> Iterator[tuple[str, Ten
             continue
         number, _, rest = name[len("layers.") :].partition(".")
         part, _, kind = rest.rpartition(".")
-        if part == PACKED:
-            for unpacked, third in zip(UNPACKED, tensor.chunk(3)):
-                yield f"{prefix}{number}.{unpacked}.{kind}", third
+        if part == JOINT:
+            for separate, third in zip(SEPARATE, tensor.chunk(3)):
+                yield f"{prefix}{number}.{separate}.{kind}", third
         else:
             yield f"{prefix}{number}.{LAYER_PARTS[part]}.{kind}", tensor
 

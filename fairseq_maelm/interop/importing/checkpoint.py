@@ -72,7 +72,7 @@ def untrained_state(
         "cfg": _configuration(arch, model_options, task_options),
         "model": weights,
         "criterion": {},
-        # No update has been made: optimiser, schedule and data start anew.
+        # No update has been made: optimizer, schedule and data start anew.
         "optimizer_history": [
             {
                 "criterion_name": "MaelmCriterion",

@@ -46,4 +46,4 @@ def run(args: argparse.Namespace) -> None:
         f"continued pretraining: --task maelm {' '.join(imported.task_options)}\n"
     )
     if not imported.reads_text:
-        sys.stdout.write("text: the source has no tokenizer; train on data that were binarised with its dict.txt\n")
+        sys.stdout.write("text: the source has no tokenizer; train on data that were binarized with its dict.txt\n")

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from fairseq_maelm.files import synchronise_folder
+from fairseq_maelm.files import synchronize_folder
 from fairseq_maelm.interop.importing.checkpoint import CHECKPOINT_FILE, build_state, fairseq_options, save, task_options
 from fairseq_maelm.interop.importing.source import Source, refuse
 from fairseq_maelm.interop.importing.verify import Differences, compare
@@ -94,7 +94,7 @@ def import_model(path: Path, output: Path, data: Optional[Path] = None) -> Impor
         unfinished.rename(output)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    synchronise_folder(output.parent)
+    synchronize_folder(output.parent)
     return imported._replace(folder=output)
 
 

@@ -96,12 +96,12 @@ def run(encoder: OnnxEncoder, sequences: Sequence[np.ndarray], pad: int, output:
     return list(result) if result.dim() == 2 else _cut(result, sequences)
 
 
-def quantisation_loss(single: OnnxEncoder, quantised: OnnxEncoder, sequences: Sequence[np.ndarray], pad: int) -> Loss:
+def quantization_loss(single: OnnxEncoder, quantized: OnnxEncoder, sequences: Sequence[np.ndarray], pad: int) -> Loss:
     """Compare two files on texts.
 
     Args:
         single: in single precision.
-        quantised: in 8 bits.
+        quantized: in 8 bits.
         sequences: <int64>[n] each, with <s> and </s>.
         pad: the padding symbol.
     """
@@ -111,7 +111,7 @@ def quantisation_loss(single: OnnxEncoder, quantised: OnnxEncoder, sequences: Se
     answers: list[Tensor] = []
     for begin in range(0, len(sequences), _BATCH):
         batch = sequences[begin : begin + _BATCH]
-        for one, other in zip(run(single, batch, pad, output), run(quantised, batch, pad, output), strict=True):
+        for one, other in zip(run(single, batch, pad, output), run(quantized, batch, pad, output), strict=True):
             difference = max(difference, float((one - other).abs().max()))
             size = max(size, float(one.abs().max()))
             if output == SCORES:

@@ -1,4 +1,4 @@
-"""Writing an ONNX file, quantising it, and running it."""
+"""Writing an ONNX file, quantizing it, and running it."""
 
 import logging
 import warnings
@@ -15,10 +15,10 @@ from fairseq_maelm.interop.onnx.graph import INPUTS, EncoderGraph
 
 logger = logging.getLogger(__name__)
 
-MODEL_FILE, QUANTISED_FILE = "model.onnx", "model_int8.onnx"
+MODEL_FILE, QUANTIZED_FILE = "model.onnx", "model_int8.onnx"
 
 # What is stored in 8 bits: weights of matrix products, which are also multiplied in 8 bits, and the token embeddings.
-_QUANTISED = ["MatMul", "Gemm", "Gather"]
+_QUANTIZED = ["MatMul", "Gemm", "Gather"]
 _OPSET = 18
 
 
@@ -71,7 +71,7 @@ def write_onnx(graph: EncoderGraph, path: Path) -> None:
         )
 
 
-def quantise(source: Path, target: Path) -> None:
+def quantize(source: Path, target: Path) -> None:
     """Write a copy whose weights are in 8 bits; activations are put into 8 bits while it runs."""
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -86,7 +86,7 @@ def quantise(source: Path, target: Path) -> None:
             target,
             weight_type=QuantType.QInt8,
             per_channel=True,
-            op_types_to_quantize=_QUANTISED,
+            op_types_to_quantize=_QUANTIZED,
             extra_options={"MatMulConstBOnly": True},
         )
 

@@ -17,13 +17,13 @@ from fairseq_maelm.interop.export.sentence_vectors import sentence_vectors_of
 from fairseq_maelm.interop.export.source import Source, load_source
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
 from fairseq_maelm.interop.export.verification import Agreement, verify_tokenizer
-from fairseq_maelm.interop.onnx.agreement import Loss, agreements_with, quantisation_loss
+from fairseq_maelm.interop.onnx.agreement import Loss, agreements_with, quantization_loss
 from fairseq_maelm.interop.onnx.graph import INPUTS, SCORES, STATES, EncoderGraph
 from fairseq_maelm.interop.onnx.onnx_file import (
     MODEL_FILE,
-    QUANTISED_FILE,
+    QUANTIZED_FILE,
     OnnxEncoder,
-    quantise,
+    quantize,
     require_onnx,
     write_onnx,
 )
@@ -94,16 +94,16 @@ def export_onnx(
         agreements = agreements_with(source, content, graph, single)
         loss = None
         if int8:
-            quantise(folder / MODEL_FILE, folder / QUANTISED_FILE)
-            loss = quantisation_loss(single, OnnxEncoder(folder / QUANTISED_FILE), sample, source.dictionary.pad())
+            quantize(folder / MODEL_FILE, folder / QUANTIZED_FILE)
+            loss = quantization_loss(single, OnnxEncoder(folder / QUANTIZED_FILE), sample, source.dictionary.pad())
         differences = _write_tokenizer(source, folder)
         sizes = {path.name: path.stat().st_size for path in sorted(folder.glob("*.onnx"))}
         facts = _facts(source, content, graph, agreements, loss, sizes)
         (folder / FACTS_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         name = settings.name or output.name
-        more = [] if loss is None else [f"## 8 bits\n\n`{QUANTISED_FILE}`: {loss.describe()}."]
+        more = [] if loss is None else [f"## 8 bits\n\n`{QUANTIZED_FILE}`: {loss.describe()}."]
         use = _use(graph, name)
-        card = model_card(source, content, name, settings.licence, agreements, differences, use, more)
+        card = model_card(source, content, name, settings.license, agreements, differences, use, more)
         (folder / "README.md").write_text(card, encoding="utf-8")
     return OnnxExport(output, graph.outputs, agreements, loss, sizes)
 

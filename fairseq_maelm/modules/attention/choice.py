@@ -16,11 +16,11 @@ class Backend(NamedTuple):
 
     Attributes:
         attend: query, key, value, bias and dropout to the result, as ``plain.attend``.
-        attend_packed: the same for one tensor of queries, keys and values, as ``qkv.attend_parts``.
+        attend_qkv: the same for one tensor of queries, keys and values, as ``qkv.attend_parts``.
     """
 
     attend: Attend
-    attend_packed: Callable[[Tensor, Optional[AttentionBias], float], Tensor]
+    attend_qkv: Callable[[Tensor, Optional[AttentionBias], float], Tensor]
 
 
 def _of_parts(attend: Attend) -> Backend:
@@ -41,7 +41,7 @@ def _attend_anywhere(
 def _attend_packed_anywhere(packed: Tensor, bias: Optional[AttentionBias], dropout: float) -> Tensor:
     """What is fastest where the tensor is, as ``qkv.attend_parts``."""
     if packed.device.type == "cuda":
-        return triton.attend_packed(packed, bias, dropout, asked_for=False)
+        return triton.attend_qkv(packed, bias, dropout, asked_for=False)
     return attend_parts(_attend_anywhere, packed, bias, dropout)
 
 
@@ -51,11 +51,11 @@ BACKENDS: Dict[str, Backend] = {
     "plain": _of_parts(plain.attend),
     "sdpa": _of_parts(sdpa.attend),
     "cpu": _of_parts(cpu.attend),
-    "triton": Backend(triton.attend, triton.attend_packed),
+    "triton": Backend(triton.attend, triton.attend_qkv),
 }
-ATTENTION_PATHS = tuple(BACKENDS)
+ATTENTION_BACKENDS = tuple(BACKENDS)
 # Where these can run depends on the machine: a choice of the run, that a checkpoint need not keep.
-PATHS_OF_A_MACHINE = ("cpu", "triton")
+BACKENDS_OF_A_MACHINE = ("cpu", "triton")
 
 
 @cache

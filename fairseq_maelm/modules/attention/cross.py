@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.layers import MultiHeadAttention
-from fairseq_maelm.modules.queries import Queries
+from fairseq_maelm.modules.wanted import WantedPositions
 
 
 class CrossAttention(MultiHeadAttention):
@@ -16,18 +16,18 @@ class CrossAttention(MultiHeadAttention):
         embed_dim: D, a multiple of ``num_heads``.
         num_heads: H.
         dropout: of the attention weights, while training.
-        path: how it is computed, one of ``ATTENTION_PATHS``.
+        backend: how it is computed, one of ``ATTENTION_BACKENDS``.
     """
 
-    def __init__(self, embed_dim: int, num_heads: int, dropout: float, path: str = "auto") -> None:
-        super().__init__(num_heads, dropout, path)
+    def __init__(self, embed_dim: int, num_heads: int, dropout: float, backend: str = "auto") -> None:
+        super().__init__(num_heads, dropout, backend)
         self.q_proj = nn.Linear(embed_dim, embed_dim)
         # Keys and values come from one matrix product; rows in this order.
         self.kv_proj = nn.Linear(embed_dim, 2 * embed_dim)
         self.out_proj = nn.Linear(embed_dim, embed_dim)
 
     def forward(
-        self, states: Tensor, memory: Tensor, bias: Optional[AttentionBias], queries: Optional[Queries] = None
+        self, states: Tensor, memory: Tensor, bias: Optional[AttentionBias], queries: Optional[WantedPositions] = None
     ) -> Tensor:
         """<float>[B, T, D], reading ``memory`` <float>[B, S, D], to <float>[B, T, D]; ``bias`` as in ``plain.attend``.
 

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.choice import BACKENDS, outside_of_graphs
-from fairseq_maelm.modules.attention.cpu_unpadded import attend_in_rows
-from fairseq_maelm.modules.queries import Queries
+from fairseq_maelm.modules.attention.cpu_packed import attend_packed
+from fairseq_maelm.modules.wanted import WantedPositions
 
 
 class MultiHeadAttention(nn.Module):
@@ -16,12 +16,12 @@ class MultiHeadAttention(nn.Module):
 
     out_proj: nn.Linear
 
-    def __init__(self, num_heads: int, dropout: float, path: str) -> None:
+    def __init__(self, num_heads: int, dropout: float, backend: str) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.dropout = dropout
-        self.path = path
-        self.backend = BACKENDS[path]
+        self.backend = backend
+        self.backend = BACKENDS[backend]
 
     def leave_graphs(self) -> None:
         """Make torch.compile leave attention out of its graphs: backends have kernels of their own."""
@@ -33,12 +33,12 @@ class MultiHeadAttention(nn.Module):
         key: Tensor,
         value: Tensor,
         bias: Optional[AttentionBias],
-        queries: Optional[Queries] = None,
+        wanted: Optional[WantedPositions] = None,
     ) -> Tensor:
-        """Attend as ``plain.attend`` does and join the heads: <float>[B, Q, D], or [M, D] for ``queries``."""
+        """Attend as ``plain.attend`` does and join the heads: <float>[B, Q, D], or [M, D] for ``wanted``."""
         attended = self.backend.attend(query, key, value, bias, self.dropout if self.training else 0.0)
         joined = attended.transpose(1, 2).flatten(2)
-        return self.out_proj(joined if queries is None else queries.unpad(joined))
+        return self.out_proj(joined if wanted is None else wanted.unpad(joined))
 
 
 class SelfAttention(MultiHeadAttention):
@@ -48,52 +48,54 @@ class SelfAttention(MultiHeadAttention):
         embed_dim: D, a multiple of ``num_heads``.
         num_heads: H.
         dropout: of the attention weights, while training.
-        path: how it is computed, one of ``ATTENTION_PATHS``.
+        backend: how it is computed, one of ``ATTENTION_BACKENDS``.
     """
 
-    def __init__(self, embed_dim: int, num_heads: int, dropout: float, path: str = "auto") -> None:
-        super().__init__(num_heads, dropout, path)
+    def __init__(self, embed_dim: int, num_heads: int, dropout: float, backend: str = "auto") -> None:
+        super().__init__(num_heads, dropout, backend)
         # Queries, keys and values come from one matrix product; rows in this order.
         self.qkv_proj = nn.Linear(embed_dim, 3 * embed_dim)
         self.out_proj = nn.Linear(embed_dim, embed_dim)
 
-    def forward(self, states: Tensor, bias: Optional[AttentionBias], queries: Optional[Queries] = None) -> Tensor:
-        """<float>[B, S, D] to <float>[B, S, D], or to [M, D] for ``queries``; ``bias`` as in ``plain.attend``.
+    def forward(
+        self, states: Tensor, bias: Optional[AttentionBias], wanted: Optional[WantedPositions] = None
+    ) -> Tensor:
+        """<float>[B, S, D] to <float>[B, S, D], or to [M, D] for ``wanted``; ``bias`` as in ``plain.attend``.
 
-        Where the bias has ``rows`` the states are <float>[N, D], and so is the result without queries.
+        Where the bias has a ``packing`` the states are <float>[N, D], and so is the result without ``wanted``.
         """
-        if bias is not None and bias.rows is not None:
-            return self._attend_in_rows(states, bias, queries)
-        if queries is not None:
-            return self._attend_from(states, bias, queries)
+        if bias is not None and bias.packing is not None:
+            return self._attend_packed(states, bias, wanted)
+        if wanted is not None:
+            return self._attend_from(states, bias, wanted)
         batch, length, width = states.shape
         qkv = self.qkv_proj(states).view(batch, length, 3, self.num_heads, width // self.num_heads)
-        attended = self.backend.attend_packed(qkv, bias, self.dropout if self.training else 0.0)
+        attended = self.backend.attend_qkv(qkv, bias, self.dropout if self.training else 0.0)
         return self.out_proj(attended.flatten(2))
 
-    def _project(self, states: Tensor, queries: Queries) -> Tuple[Tensor, Tensor]:
+    def _project(self, states: Tensor, wanted: WantedPositions) -> Tuple[Tensor, Tensor]:
         """Query rows <float>[M, D] and keys and values <float>[..., 2 D] of all states."""
         width = states.shape[-1]
         query_weight, kv_weight = self.qkv_proj.weight.split([width, 2 * width])
         query_bias, kv_bias = self.qkv_proj.bias.split([width, 2 * width])
-        return F.linear(queries.take(states), query_weight, query_bias), F.linear(states, kv_weight, kv_bias)
+        return F.linear(wanted.take(states), query_weight, query_bias), F.linear(states, kv_weight, kv_bias)
 
-    def _attend_from(self, states: Tensor, bias: Optional[AttentionBias], queries: Queries) -> Tensor:
-        """The rows of ``forward`` at the queries; keys and values come from all of <float>[B, S, D]."""
+    def _attend_from(self, states: Tensor, bias: Optional[AttentionBias], wanted: WantedPositions) -> Tensor:
+        """The rows of ``forward`` at the wanted positions; keys and values come from all of <float>[B, S, D]."""
         batch, length, width = states.shape
-        rows, kv = self._project(states, queries)
-        query = queries.pad(rows, batch).unflatten(2, (self.num_heads, width // self.num_heads)).transpose(1, 2)
+        rows, kv = self._project(states, wanted)
+        query = wanted.pad(rows, batch).unflatten(2, (self.num_heads, width // self.num_heads)).transpose(1, 2)
         key, value = kv.view(batch, length, 2, self.num_heads, width // self.num_heads).permute(2, 0, 3, 1, 4)
-        return self.attend_and_join(query, key, value, bias, queries)
+        return self.attend_and_join(query, key, value, bias, wanted)
 
-    def _attend_in_rows(self, states: Tensor, bias: AttentionBias, queries: Optional[Queries]) -> Tensor:
-        """``forward`` for <float>[N, D] of sequences without padding; the queries are their first tokens."""
+    def _attend_packed(self, states: Tensor, bias: AttentionBias, wanted: Optional[WantedPositions]) -> Tensor:
+        """``forward`` for <float>[N, D] of packed sequences; wanted are their first tokens."""
         heads = (self.num_heads, states.shape[-1] // self.num_heads)
         query = None
-        if queries is None:
-            packed = self.qkv_proj(states).unflatten(1, (3, *heads))
+        if wanted is None:
+            qkv = self.qkv_proj(states).unflatten(1, (3, *heads))
         else:
-            rows, kv = self._project(states, queries)
-            query, packed = rows.unflatten(1, heads), kv.unflatten(1, (2, *heads))
-        attended = attend_in_rows(query, packed, bias, self.dropout if self.training else 0.0)
+            rows, kv = self._project(states, wanted)
+            query, qkv = rows.unflatten(1, heads), kv.unflatten(1, (2, *heads))
+        attended = attend_packed(query, qkv, bias, self.dropout if self.training else 0.0)
         return self.out_proj(attended.flatten(1))

@@ -27,12 +27,12 @@ def attend_parts(attend: Attend, packed: Tensor, bias: Optional[AttentionBias], 
 def unpack(packed: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
     """Query, key and value, <float>[B, H, S, d_h] each, as views of <float>[B, S, 3, H, d_h]."""
     if packed.device.type == "cpu":
-        return _Unpack.apply(packed)
+        return _SplitQkv.apply(packed)
     query, key, value = packed.permute(2, 0, 3, 1, 4).unbind()
     return query, key, value
 
 
-class _Unpack(torch.autograd.Function):
+class _SplitQkv(torch.autograd.Function):
     """[B, S, 3, H, d_h] to query, key and value; packs their gradients without a copy where they lie so already.
 
     autograd's own way back through ``permute`` and ``unbind`` copies everything twice.

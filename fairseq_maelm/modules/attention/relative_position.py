@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.unpadded import Rows
+from fairseq_maelm.modules.attention.packing import Packing
 
 
 def t5_bucket(distance: int, num_buckets: int, max_distance: int) -> int:
@@ -95,7 +95,7 @@ class RelativePositionBias(nn.Embedding):
         return super().forward(self.bucket_of_distance).t().contiguous()
 
     def between(
-        self, positions: Tensor, lengths: Optional[Tensor] = None, rows: Optional[Rows] = None
+        self, positions: Tensor, lengths: Optional[Tensor] = None, packing: Optional[Packing] = None
     ) -> AttentionBias:
         """The bias of every pair of positions, to be added to the scaled attention logits.
 
@@ -106,6 +106,6 @@ class RelativePositionBias(nn.Embedding):
             positions: <int64>[B, S] original positions; B may be 1 when all sequences share them.
             lengths: <int64>[B] number of tokens of each sequence; nobody may read the padding behind them. None when
                 there is no padding.
-            rows: where the sequences stand that are given without it.
+            packing: where the sequences stand that are given without it.
         """
-        return AttentionBias(self(), positions, lengths, rows=rows)
+        return AttentionBias(self(), positions, lengths, packing=packing)

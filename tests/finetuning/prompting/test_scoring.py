@@ -1,4 +1,4 @@
-"""Batches of prompts, label scores, the loss and the figures."""
+"""Batches of prompts, label scores, the loss and the metrics."""
 
 import math
 
@@ -136,13 +136,13 @@ def test_no_example_is_left_out_of_the_batches():
     assert dataset.collater([]) == {}
 
 
-# Figures
+# Metrics
 
 
-def test_figures_worked_by_hand():
+def test_metrics_worked_by_hand():
     gold, predicted = np.array([1, 1, 0, 0, 1]), np.array([1, 0, 0, 1, 1])
-    figures = compute_metrics(["accuracy", "f1", "mcc"], gold, predicted)
-    assert figures == pytest.approx({"accuracy": 60.0, "f1": 100 * 4 / 6, "mcc": 100 * (2 * 1 - 1 * 1) / 6})
+    metrics = compute_metrics(["accuracy", "f1", "mcc"], gold, predicted)
+    assert metrics == pytest.approx({"accuracy": 60.0, "f1": 100 * 4 / 6, "mcc": 100 * (2 * 1 - 1 * 1) / 6})
     numbers = compute_metrics(["pearson", "spearman"], np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 9.0]))
     assert numbers == pytest.approx({"pearson": 100 * 8 / math.sqrt(2 * 38), "spearman": 100.0})
 
@@ -155,14 +155,14 @@ def test_constant_predictions_have_no_correlation():
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_figures_are_those_of_scikit_learn(classes):
+def test_metrics_are_those_of_scikit_learn(classes):
     reference = pytest.importorskip("sklearn.metrics")
     generator = np.random.default_rng(classes)
     for _ in range(20):
         gold, predicted = generator.integers(0, classes, (2, 30))
-        figures = compute_metrics(["accuracy", "mcc"], gold, predicted)
-        assert figures["accuracy"] == pytest.approx(100 * reference.accuracy_score(gold, predicted))
-        assert figures["mcc"] == pytest.approx(100 * reference.matthews_corrcoef(gold, predicted))
+        metrics = compute_metrics(["accuracy", "mcc"], gold, predicted)
+        assert metrics["accuracy"] == pytest.approx(100 * reference.accuracy_score(gold, predicted))
+        assert metrics["mcc"] == pytest.approx(100 * reference.matthews_corrcoef(gold, predicted))
         if classes == 2:
             assert compute_metrics(["f1"], gold, predicted)["f1"] == pytest.approx(
                 100 * reference.f1_score(gold, predicted)
@@ -172,6 +172,6 @@ def test_figures_are_those_of_scikit_learn(classes):
 def test_correlations_are_those_of_scipy():
     reference = pytest.importorskip("scipy.stats")
     gold, predicted = np.random.default_rng(3).integers(0, 6, (2, 40)).astype(float)
-    figures = compute_metrics(["pearson", "spearman"], gold, predicted)
-    assert figures["pearson"] == pytest.approx(100 * reference.pearsonr(gold, predicted)[0])
-    assert figures["spearman"] == pytest.approx(100 * reference.spearmanr(gold, predicted)[0])
+    metrics = compute_metrics(["pearson", "spearman"], gold, predicted)
+    assert metrics["pearson"] == pytest.approx(100 * reference.pearsonr(gold, predicted)[0])
+    assert metrics["spearman"] == pytest.approx(100 * reference.spearmanr(gold, predicted)[0])

@@ -8,14 +8,14 @@ import torch
 from support import dictionary_of, model_of, random_sequences
 
 from fairseq_maelm.batch import pad_rows
-from fairseq_maelm.finetuning.retrieval.criterion import MaelmRetrievalCriterion
+from fairseq_maelm.finetuning.retrieval.criterion import RetrievalCriterion
 from fairseq_maelm.finetuning.retrieval.loss import contrastive_loss
-from fairseq_maelm.finetuning.retrieval.task import MaelmRetrievalTask
+from fairseq_maelm.finetuning.retrieval.task import RetrievalTask
 
 
 def task_of(**changes):
     settings = {"pooling": "mean", "similarity": "cosine", "tokens_per_sample": 64, "hard_negatives": 0, **changes}
-    return MaelmRetrievalTask(SimpleNamespace(**settings), dictionary_of(40))
+    return RetrievalTask(SimpleNamespace(**settings), dictionary_of(40))
 
 
 def inputs(lengths, seed):
@@ -40,7 +40,7 @@ def sample_of():
 
 def test_loss_is_that_of_the_embeddings():
     task, model, sample = task_of(similarity="dot"), model_of(), sample_of()
-    loss, sample_size, logged = MaelmRetrievalCriterion(task, 2.0)(model, sample)
+    loss, sample_size, logged = RetrievalCriterion(task, 2.0)(model, sample)
     states, _ = model(sample["net_input"]["src_tokens"], features_only=True)
     queries = torch.stack([states[0, :5].mean(0), states[1].mean(0)])
     states, _ = model(sample["documents"]["src_tokens"], features_only=True)
@@ -57,7 +57,7 @@ def test_every_parameter_of_the_encoder_gets_a_gradient():
     """torch's wrapper for several GPUs stops at unused parameters."""
     model = model_of()
     model.decoder = model.lm_head = None
-    MaelmRetrievalCriterion(task_of(), 0.1)(model, sample_of())[0].backward()
+    RetrievalCriterion(task_of(), 0.1)(model, sample_of())[0].backward()
     assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
 
 
@@ -67,7 +67,7 @@ def test_a_batch_that_is_ignored_trains_nothing(of_validation):
     if of_validation:
         sample = {key: sample[key] for key in ("id", "nsentences", "ntokens", "net_input", "ignored")}
         sample["split"] = "valid"
-    loss, _, logged = MaelmRetrievalCriterion(task_of(), 0.1)(model, sample)
+    loss, _, logged = RetrievalCriterion(task_of(), 0.1)(model, sample)
     loss.backward()
     assert float(loss.detach()) == 0.0 and int(logged["nnegatives"]) == 0
     gradients = [parameter.grad for name, parameter in model.encoder.named_parameters()]
@@ -90,9 +90,9 @@ def test_the_task_says_which_batches_are_ignored():
 
 def test_wrong_options_are_explained():
     with pytest.raises(ValueError, match="--temperature must be positive and is 0"):
-        MaelmRetrievalCriterion(task_of(), 0.0)
+        RetrievalCriterion(task_of(), 0.0)
     with pytest.raises(ValueError, match="needs --task maelm_retrieval"):
-        MaelmRetrievalCriterion(SimpleNamespace(), 0.1)
+        RetrievalCriterion(SimpleNamespace(), 0.1)
     with pytest.raises(ValueError, match="--tokens-per-sample must be at least 3"):
         task_of(tokens_per_sample=2)
     with pytest.raises(ValueError, match="--hard-negatives must be 0 or more"):

@@ -30,7 +30,7 @@ def test_cut_offs():
     assert values["R@100"] == pytest.approx(100 * (1 / 2) / 2), "a is the hundredth, b comes after it"
 
 
-def test_a_query_without_result_counts_as_zero_and_one_without_judgement_does_not_count():
+def test_a_query_without_result_counts_as_zero_and_one_without_judgment_does_not_count():
     values = measure(JUDGED, {"q2": {"c": 1.0}, "q9": {"x": 1.0}}, NAMES)
     assert values == pytest.approx(dict.fromkeys(NAMES, 50.0))
     assert measure(JUDGED, {"q9": {"x": 1.0}}, NAMES) == dict.fromkeys(NAMES, 0.0)
@@ -43,5 +43,5 @@ def test_unknown_measures_are_refused(name):
 
 
 def test_nothing_to_measure_against():
-    with pytest.raises(ValueError, match="no judgements"):
+    with pytest.raises(ValueError, match="no judgments"):
         measure({}, {"q1": {"a": 1.0}}, NAMES)

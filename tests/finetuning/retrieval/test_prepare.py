@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairseq_maelm.corpus.prepare import prepare
 from fairseq_maelm.corpus.settings import PrepareSettings
-from fairseq_maelm.finetuning.retrieval.datasets import PairDataset, TextDataset, Texts
+from fairseq_maelm.finetuning.retrieval.datasets import RetrievalPairDataset, RetrievalTextDataset, Texts
 from fairseq_maelm.finetuning.retrieval.prepare import RetrievalSettings, held_out, prepare_retrieval
 from fairseq_maelm.finetuning.retrieval.prepared import group_pairs, group_relevant
 
@@ -71,7 +71,7 @@ def test_folder(beir, data, tmp_path):
     assert json.loads((tmp_path / "out" / "retrieval.json").read_text(encoding="utf-8")) == facts
 
 
-def test_held_out_queries_take_their_judgements_along(beir, data, tmp_path):
+def test_held_out_queries_take_their_judgments_along(beir, data, tmp_path):
     tables = []
     for name in ("one", "two"):
         prepare_retrieval(RetrievalSettings(beir, data, tmp_path / name, valid_fraction=0.34))
@@ -96,7 +96,7 @@ def test_training_batches(beir, data, tmp_path):
     pairs = group_relevant(np.load(folder / "train.judgements.npy"))
     negatives = group_pairs(np.load(folder / "train.negatives.npy"))
     queries, documents = texts_of(folder, "queries"), texts_of(folder, "documents")
-    dataset = PairDataset(queries, documents, pairs, negatives, drawn=2, seed=1)
+    dataset = RetrievalPairDataset(queries, documents, pairs, negatives, drawn=2, seed=1)
     assert list(zip(dataset.query_rows, dataset.document_rows)) == [
         (0, 0),
         (0, 7),
@@ -126,7 +126,7 @@ def test_validation_items_are_the_queries_and_all_documents(beir, data, tmp_path
     queries, documents = texts_of(tmp_path / "out", "queries"), texts_of(tmp_path / "out", "documents", max_tokens=3)
     assert documents.lengths.max() == 3 and documents.cut == int((queries.lengths > 3).sum())
     pairs = group_relevant(np.load(tmp_path / "out" / "test.judgements.npy"))
-    dataset = TextDataset("test", queries, documents, pairs, {}, ["q6", "q7"], [f"d{row}" for row in range(8)])
+    dataset = RetrievalTextDataset("test", queries, documents, pairs, {}, ["q6", "q7"], [f"d{row}" for row in range(8)])
     assert len(dataset) == 2 + 8
     batch = dataset.collater([1, 2])
     assert batch["split"] == "test" and batch["ntokens"] == int(queries.lengths[7]) + 3

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from fairseq_maelm.finetuning.retrieval.beir import check_known, read_judgements, read_texts
+from fairseq_maelm.finetuning.retrieval.beir import check_known, read_judgments, read_texts
 from fairseq_maelm.finetuning.retrieval.negatives import read_negatives
 from fairseq_maelm.finetuning.retrieval.runs import load_run, write_results
 
@@ -80,9 +80,9 @@ def test_a_damaged_file_is_named(tmp_path):
     "text",
     ["query-id\tcorpus-id\tscore\nq1\ta\t2\nq1\tb\t0\n", "q1 0 a 2\nq1 0 b 0\nq1 0 a 2\n", "q1\ta\t2\nq1\tb\t0\n"],
 )
-def test_judgements_of_beir_and_trec(text, tmp_path):
-    judgements = read_judgements(write(tmp_path / "qrels.tsv", text))
-    assert [judgement[:3] for judgement in judgements] == [("q1", "a", 2), ("q1", "b", 0)]
+def test_judgments_of_beir_and_trec(text, tmp_path):
+    judgments = read_judgments(write(tmp_path / "qrels.tsv", text))
+    assert [judgment[:3] for judgment in judgments] == [("q1", "a", 2), ("q1", "b", 0)]
 
 
 @pytest.mark.parametrize(
@@ -96,11 +96,11 @@ def test_judgements_of_beir_and_trec(text, tmp_path):
         ("q1\tz\t1", ":2: there is no document with the id 'z'"),
     ],
 )
-def test_wrong_judgements_are_named(line, message, tmp_path):
+def test_wrong_judgments_are_named(line, message, tmp_path):
     path = write(tmp_path / "train.tsv", f"q1\ta\t2\n{line}\n")
     with pytest.raises(ValueError, match=r"train\.tsv" + message):
-        for judgement in read_judgements(path):
-            check_known(judgement, ROWS["queries"], ROWS["documents"])
+        for judgment in read_judgments(path):
+            check_known(judgment, ROWS["queries"], ROWS["documents"])
 
 
 def test_runs_are_read_as_written(tmp_path):

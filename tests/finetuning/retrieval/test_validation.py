@@ -1,4 +1,4 @@
-"""Figures of validation against a search through everything by hand."""
+"""Metrics of validation against a search through everything by hand."""
 
 import math
 
@@ -8,7 +8,7 @@ import torch
 
 from fairseq_maelm.finetuning.retrieval import validation
 from fairseq_maelm.finetuning.retrieval.measures import VALIDATION_MEASURES, measure
-from fairseq_maelm.finetuning.retrieval.validation import EmbeddingStore, Target, figures
+from fairseq_maelm.finetuning.retrieval.validation import EmbeddingStore, Target, validation_metrics
 
 pytest.importorskip("ir_measures")
 
@@ -18,15 +18,17 @@ CPU = torch.device("cpu")
 def target_of(relevant, documents):
     query_ids = [f"q{number}" for number in range(len(relevant))]
     document_ids = [f"d{number}" for number in range(documents)]
-    judgements = {query: {f"d{row}": 1 for row in rows} for query, rows in zip(query_ids, relevant)}
-    return Target([np.array(rows) for rows in relevant], judgements, query_ids, document_ids, temperature=0.5)
+    judgments = {query: {f"d{row}": 1 for row in rows} for query, rows in zip(query_ids, relevant)}
+    return Target([np.array(rows) for rows in relevant], judgments, query_ids, document_ids, temperature=0.5)
 
 
 def test_by_hand():
     # Query 0 finds its document 1 second, after 0; query 1 finds its documents 2 and 0 first and last.
     queries = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     documents = torch.tensor([[1.0, -1.0], [0.5, 0.0], [0.0, 1.0]])
-    result = figures(torch.arange(5), torch.cat([queries, documents]), target_of([[1], [0, 2]], 3), CPU, None)
+    result = validation_metrics(
+        torch.arange(5), torch.cat([queries, documents]), target_of([[1], [0, 2]], 3), CPU, None
+    )
     ideal = 1 + 1 / math.log2(3)
     assert result["mrr10"] == pytest.approx(100 * (1 / 2 + 1) / 2)
     assert result["recall100"] == pytest.approx(100)
@@ -48,11 +50,11 @@ def test_many_texts_in_any_order_and_repeated(monkeypatch):
     for batch in [*np.array_split(order, 9), order[:30]]:
         store.add(torch.from_numpy(batch), rows[torch.from_numpy(batch)])
     target = target_of(relevant, 150)
-    result = figures(*store.take(), target, CPU, None)
+    result = validation_metrics(*store.take(), target, CPU, None)
     scores = (rows[:20] @ rows[20:].T).tolist()
     run = {f"q{query}": {f"d{row}": score for row, score in enumerate(line)} for query, line in enumerate(scores)}
-    expected = measure(target.judgements, run, VALIDATION_MEASURES.values())
+    expected = measure(target.judgments, run, VALIDATION_MEASURES.values())
     assert {name: result[name] for name in VALIDATION_MEASURES} == pytest.approx(
         {name: expected[each] for name, each in VALIDATION_MEASURES.items()}
     )
-    assert set(result) == set(validation.FIGURES)
+    assert set(result) == set(validation.METRICS)

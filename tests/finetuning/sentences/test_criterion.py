@@ -1,4 +1,4 @@
-"""The criterion of classes and numbers: its loss, and figures that no cut into batches and no order changes."""
+"""The criterion of classes and numbers: its loss, and metrics that no cut into batches and no order changes."""
 
 import math
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from fairseq.logging import metrics
 
 from fairseq_maelm.finetuning.sentence_data import class_names
-from fairseq_maelm.finetuning.sentences.criterion import MaelmSentencePredictionConfig, MaelmSentencePredictionCriterion
+from fairseq_maelm.finetuning.sentences.criterion import SentenceCriterion, SentenceCriterionConfig
 
 
 def task_of(labels: Sequence[str], num_classes: Optional[int] = None) -> Any:
@@ -23,9 +23,9 @@ def task_of(labels: Sequence[str], num_classes: Optional[int] = None) -> Any:
     return SimpleNamespace(label_dictionary=dictionary, cfg=config)
 
 
-def criterion_of(labels: Sequence[str] = ("0", "1"), **options: Any) -> MaelmSentencePredictionCriterion:
+def criterion_of(labels: Sequence[str] = ("0", "1"), **options: Any) -> SentenceCriterion:
     task = task_of(labels, 1 if options.get("regression_target") else None)
-    return MaelmSentencePredictionCriterion(MaelmSentencePredictionConfig(**options), task)
+    return SentenceCriterion(SentenceCriterionConfig(**options), task)
 
 
 class Model(torch.nn.Module):
@@ -57,7 +57,7 @@ def logged(*updates: list[dict[str, Any]]) -> dict[str, float]:
     with metrics.aggregate(new_root=True) as validation:
         for logging_outputs in updates:
             with metrics.aggregate():
-                MaelmSentencePredictionCriterion.reduce_metrics(logging_outputs)
+                SentenceCriterion.reduce_metrics(logging_outputs)
     return dict(validation.get_smoothed_values())
 
 
@@ -65,13 +65,13 @@ SCORES = torch.tensor([[0.0, 2], [0, 1], [3, 0], [0, 1], [1, 0], [1, 0]])
 TARGETS = torch.tensor([1, 1, 0, 0, 1, 0])  # predicted: 1, 1, 0, 1, 0, 0
 
 
-def test_figures_worked_by_hand():
-    figures = logged(outputs(criterion_of(), SCORES, TARGETS, [[0, 1, 2, 3, 4, 5]]))
-    assert figures["accuracy"] == pytest.approx(100 * 4 / 6)
-    assert figures["f1"] == pytest.approx(100 * 2 / 3)
-    assert figures["mcc"] == pytest.approx(100 * (2 * 2 - 1) / 9)
+def test_metrics_worked_by_hand():
+    found = logged(outputs(criterion_of(), SCORES, TARGETS, [[0, 1, 2, 3, 4, 5]]))
+    assert found["accuracy"] == pytest.approx(100 * 4 / 6)
+    assert found["f1"] == pytest.approx(100 * 2 / 3)
+    assert found["mcc"] == pytest.approx(100 * (2 * 2 - 1) / 9)
     expected = torch.nn.functional.cross_entropy(SCORES, TARGETS).item() / math.log(2)
-    assert figures["loss"] == pytest.approx(expected, abs=1e-4)
+    assert found["loss"] == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -82,17 +82,17 @@ def test_figures_worked_by_hand():
         [[[0, 1, 2, 3]], [[4, 5], []]],  # a rank without examples
     ],
 )
-def test_neither_batches_nor_ranks_nor_order_change_the_figures(updates):
+def test_neither_batches_nor_ranks_nor_order_change_the_metrics(updates):
     criterion = criterion_of()
     whole = logged(outputs(criterion, SCORES, TARGETS, [[0, 1, 2, 3, 4, 5]]))
     parts = [outputs(criterion, SCORES, TARGETS, [ids for ids in update if ids]) for update in updates]
-    figures = logged(*parts)
-    assert {name: figures[name] for name in ("accuracy", "f1", "mcc")} == {
+    found = logged(*parts)
+    assert {name: found[name] for name in ("accuracy", "f1", "mcc")} == {
         name: whole[name] for name in ("accuracy", "f1", "mcc")
     }
 
 
-def test_the_order_of_labels_changes_no_figure():
+def test_the_order_of_labels_changes_no_metric():
     other = logged(outputs(criterion_of(("1", "0")), SCORES.flip(1), 1 - TARGETS, [[0, 1, 2, 3, 4, 5]]))
     assert other == logged(outputs(criterion_of(), SCORES, TARGETS, [[0, 1, 2, 3, 4, 5]]))
 
@@ -110,10 +110,10 @@ def test_f1_is_of_the_label_that_is_asked_for():
 def test_regression_logs_squared_errors_and_correlations():
     criterion = criterion_of(regression_target=True)
     scores, targets = torch.tensor([[1.0], [2], [3], [40]]), torch.tensor([[5.0], [1], [5], [7]])
-    figures = logged(outputs(criterion, scores, targets, [[0, 1]]), outputs(criterion, scores, targets, [[2, 3]]))
-    assert figures["spearman"] == pytest.approx(100 * 3 / math.sqrt(5 * 4.5))
-    assert figures["loss"] == pytest.approx((16 + 1 + 4 + 33**2) / 4)
-    assert "accuracy" not in figures and "pearson" in figures
+    found = logged(outputs(criterion, scores, targets, [[0, 1]]), outputs(criterion, scores, targets, [[2, 3]]))
+    assert found["spearman"] == pytest.approx(100 * 3 / math.sqrt(5 * 4.5))
+    assert found["loss"] == pytest.approx((16 + 1 + 4 + 33**2) / 4)
+    assert "accuracy" not in found and "pearson" in found
 
 
 def test_training_logs_its_accuracy_and_keeps_no_predictions():
@@ -125,9 +125,9 @@ def test_training_logs_its_accuracy_and_keeps_no_predictions():
 
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="the data have 3 labels .a, b, c. and --num-classes is 2"):
-        MaelmSentencePredictionCriterion(MaelmSentencePredictionConfig(), task_of("abc", num_classes=2))
+        SentenceCriterion(SentenceCriterionConfig(), task_of("abc", num_classes=2))
     with pytest.raises(ValueError, match="--num-classes is 2, not 1"):
-        MaelmSentencePredictionCriterion(MaelmSentencePredictionConfig(regression_target=True), task_of("ab"))
+        SentenceCriterion(SentenceCriterionConfig(regression_target=True), task_of("ab"))
     with pytest.raises(ValueError, match="--positive-label yes is not one of two labels: the data have 0, 1"):
         criterion_of(positive_label="yes")
     with pytest.raises(ValueError, match="this split has no labels"):
@@ -155,7 +155,7 @@ def test_training_examples_that_fairseq_would_skip_are_refused(tmp_path):
         builder.finalize(str(tmp_path / name / "train.idx"))
     task = task_of(("0", "1"))
     task.cfg = SimpleNamespace(num_classes=2, shorten_method="none", data=str(tmp_path), max_positions=16)
-    MaelmSentencePredictionCriterion(MaelmSentencePredictionConfig(), task)
+    SentenceCriterion(SentenceCriterionConfig(), task)
     task.cfg.max_positions = 15
     with pytest.raises(ValueError, match=r"1 training examples of .* longer than the 15 positions .*longest has 16"):
-        MaelmSentencePredictionCriterion(MaelmSentencePredictionConfig(), task)
+        SentenceCriterion(SentenceCriterionConfig(), task)

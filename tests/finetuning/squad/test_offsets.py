@@ -9,7 +9,7 @@ from fairseq_maelm.finetuning.squad.offsets import Aligner, token_span
 
 from .world import ALIGNER, PROCESSOR, SYMBOLS, UNKNOWN
 
-# What normalisation makes longer, shorter, drops or splits, beside everything else that Unicode has.
+# What normalization makes longer, shorter, drops or splits, beside everything else that Unicode has.
 UGLY = "aZ  \u200b\u3000\t\n\u00bd\ufb01\u2460\ufdfae\u0301\u2581\u0130\u00df\ud55c\u30ab\u3099\uff76\uff9e\x00\u00ad"
 texts = st.text(
     alphabet=st.one_of(st.characters(), st.characters(categories=["Cs"]), st.sampled_from(UGLY + "\U0001f600\x85")),
@@ -80,7 +80,7 @@ def test_any_run_of_pieces_is_a_substring(text):
     assert (np.diff(begin) >= 0).all() and (np.diff(end) >= 0).all()
     assert (begin >= 0).all() and (end <= len(text)).all()
     own = np.flatnonzero(begin < end)
-    # Pieces with characters are separated by nothing but white space and what the normaliser drops; none are lost.
+    # Pieces with characters are separated by nothing but white space and what the normalizer drops; none are lost.
     assert all(text[begin[number] : end[number]].strip() for number in own)
     for first in own:
         for last in own[own >= first]:

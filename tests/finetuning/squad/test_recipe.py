@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from fairseq_maelm.finetuning.squad.scoring import figure_names
+from fairseq_maelm.finetuning.squad.scoring import metric_names
 from fairseq_maelm.finetuning.squad.task import SquadTaskConfig
 
 RECIPE = Path(__file__).resolve().parents[3] / "examples" / "squad" / "recipes" / "squad2.yaml"
@@ -14,8 +14,8 @@ RECIPE = Path(__file__).resolve().parents[3] / "examples" / "squad" / "recipes" 
 
 def test_recipe():
     content = yaml.safe_load(RECIPE.read_text(encoding="utf-8"))
-    assert set(content) == {"task", "data", "metric", "figures", "options", "search", "search_large", "paper"}
-    assert {content["metric"], *content["figures"]} <= set(figure_names("2.0", np.array([True, False])))
+    assert set(content) == {"task", "data", "metric", "metrics", "options", "search", "search_large", "paper"}
+    assert {content["metric"], *content["metrics"]} <= set(metric_names("2.0", np.array([True, False])))
     known = {field.name.replace("_", "-") for field in fields(SquadTaskConfig)}
     assert set(content["options"]) - known == {"task", "criterion", "batch-size-valid"}
     # Table 5 of the paper.

@@ -53,11 +53,11 @@ def score(files: Path, predictions: str, odds: str = "", *options: str) -> dict[
 
 @pytest.mark.parametrize("odds", ["null_odds", "renamed"])
 def test_log_odds_have_the_threshold_of_predict_squad(files: Path, odds: str) -> None:
-    figures = score(files, "best_spans", odds)
-    assert figures["exact"] == figures["best_exact"] == 100.0
-    assert figures["best_exact_thresh"] == -0.5
+    metrics = score(files, "best_spans", odds)
+    assert metrics["exact"] == metrics["best_exact"] == 100.0
+    assert metrics["best_exact_thresh"] == -0.5
     submitted = score(files, "predictions")
-    assert submitted == {name: value for name, value in figures.items() if not name.startswith("best")}
+    assert submitted == {name: value for name, value in metrics.items() if not name.startswith("best")}
     assert score(files, "best_spans", odds, "--na-prob-thresh", "1")["exact"] == 75.0
 
 
@@ -67,9 +67,9 @@ def test_small_log_odds_are_known_by_their_name(files: Path) -> None:
 
 
 def test_probabilities_have_the_official_threshold(files: Path) -> None:
-    figures = score(files, "best_spans", "probabilities")
-    assert figures["exact"] == 50.0 and figures["best_exact"] == 100.0
-    assert figures["best_exact_thresh"] == 0.4
+    metrics = score(files, "best_spans", "probabilities")
+    assert metrics["exact"] == 50.0 and metrics["best_exact"] == 100.0
+    assert metrics["best_exact_thresh"] == 0.4
     assert score(files, "best_spans", "probabilities", "--na-prob-thresh", "0.5")["exact"] == 100.0
     # As a leaderboard is given it: the probability decides nothing that the prediction has not decided.
     assert score(files, "predictions", "probabilities")["exact"] == 100.0

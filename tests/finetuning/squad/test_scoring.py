@@ -1,4 +1,4 @@
-"""SQuAD's figures against cases worked out by hand and against the walk written out step by step."""
+"""SQuAD's metrics against cases worked out by hand and against the walk written out step by step."""
 
 import math
 
@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from fairseq_maelm.finetuning.squad.scoring import (
     f1_score,
-    figure_names,
     gold_of,
-    normalise_answer,
+    metric_names,
+    normalize_answer,
     raw_scores,
     score_predictions,
 )
@@ -32,8 +32,8 @@ from fairseq_maelm.finetuning.squad.scoring import (
         ("$5,000.00", "500000"),
     ],
 )
-def test_normalisation(text, expected):
-    assert normalise_answer(text) == expected
+def test_normalization(text, expected):
+    assert normalize_answer(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,11 @@ def test_f1(gold, predicted, expected):
 
 def test_two_empty_texts_are_nothing_in_common_in_version_1():
     assert f1_score("", "", empty_matches_empty=False) == 0.0
-    figures = score_predictions({"q": ["the"]}, "1.1", {"q": "a"})
-    assert figures == {"exact": 100.0, "f1": 0.0, "total": 1}
+    metrics = score_predictions({"q": ["the"]}, "1.1", {"q": "a"})
+    assert metrics == {"exact": 100.0, "f1": 0.0, "total": 1}
 
 
-def test_answers_that_normalise_to_nothing_expect_no_answer_but_count_as_answered():
+def test_answers_that_normalize_to_nothing_expect_no_answer_but_count_as_answered():
     gold = gold_of(["the", "A!"], "2.0")
     assert gold.texts == ("",) and gold.has_answer
     assert gold_of(["the", "cat"], "2.0").texts == ("cat",)
@@ -66,8 +66,8 @@ def test_answers_that_normalise_to_nothing_expect_no_answer_but_count_as_answere
 
 
 def test_the_best_of_several_answers_counts():
-    figures = score_predictions({"q": ["the red fox", "a fox"]}, "1.1", {"q": "Fox."})
-    assert figures == {"exact": 100.0, "f1": 100.0, "total": 1}
+    metrics = score_predictions({"q": ["the red fox", "a fox"]}, "1.1", {"q": "Fox."})
+    assert metrics == {"exact": 100.0, "f1": 100.0, "total": 1}
 
 
 # Four questions: two right ones, one that has no answer, one wrong.
@@ -75,7 +75,7 @@ ANSWERS = {"one": ["red fox"], "two": [], "three": ["blue sea"], "four": ["night
 PREDICTIONS = {"one": "the red fox", "two": "a cow", "three": "sea", "four": "Night"}
 
 
-def test_figures_of_version_2_without_odds():
+def test_metrics_of_version_2_without_odds():
     assert score_predictions(ANSWERS, "2.0", PREDICTIONS) == pytest.approx(
         {
             "exact": 50.0,
@@ -95,30 +95,30 @@ def test_walk_of_the_threshold():
     """Exact from 1 (no answers at all): one +1 = 2, two -1 = 1, three 0, four +1 = 2 again, which is no better.
     F1: 1, 2, 1, 5/3, 8/3 at four's odds."""
     odds = {"one": -2.0, "two": -1.0, "three": 0.0, "four": 3.0}
-    figures = score_predictions(ANSWERS, "2.0", PREDICTIONS, odds, threshold=-1.5)
+    metrics = score_predictions(ANSWERS, "2.0", PREDICTIONS, odds, threshold=-1.5)
     # Only the first question is answered: it is right, and so is no answer to the second.
-    assert figures["exact"] == figures["f1"] == 50.0
-    assert figures["NoAns_exact"] == 100.0 and figures["HasAns_exact"] == pytest.approx(100 / 3)
-    assert (figures["best_exact"], figures["best_exact_thresh"]) == (50.0, -2.0)
-    assert (figures["best_f1"], figures["best_f1_thresh"]) == (pytest.approx(100 * (8 / 3) / 4), 3.0)
+    assert metrics["exact"] == metrics["f1"] == 50.0
+    assert metrics["NoAns_exact"] == 100.0 and metrics["HasAns_exact"] == pytest.approx(100 / 3)
+    assert (metrics["best_exact"], metrics["best_exact_thresh"]) == (50.0, -2.0)
+    assert (metrics["best_f1"], metrics["best_f1_thresh"]) == (pytest.approx(100 * (8 / 3) / 4), 3.0)
 
 
 def test_no_answer_at_all_may_be_best_and_its_threshold_is_zero():
-    figures = score_predictions({"q": []}, "2.0", {"q": "cow"}, {"q": -3.0})
-    assert (figures["best_f1"], figures["best_f1_thresh"]) == (100.0, 0.0)
+    metrics = score_predictions({"q": []}, "2.0", {"q": "cow"}, {"q": -3.0})
+    assert (metrics["best_f1"], metrics["best_f1_thresh"]) == (100.0, 0.0)
 
 
 def test_empty_prediction_of_a_question_without_answer_loses_nothing_on_the_walk():
-    figures = score_predictions({"p": [], "q": ["cow"]}, "2.0", {"p": "", "q": "cow"}, {"p": 0.0, "q": 1.0})
-    assert (figures["best_exact"], figures["best_exact_thresh"]) == (100.0, 1.0)
+    metrics = score_predictions({"p": [], "q": ["cow"]}, "2.0", {"p": "", "q": "cow"}, {"p": 0.0, "q": 1.0})
+    assert (metrics["best_exact"], metrics["best_exact_thresh"]) == (100.0, 1.0)
 
 
 @pytest.mark.parametrize(("order", "best"), [(["right", "none"], 100.0), (["none", "right"], 50.0)])
 def test_equal_odds_are_walked_in_the_order_of_their_file(order, best):
-    figures = score_predictions(
+    metrics = score_predictions(
         {"right": ["cow"], "none": []}, "2.0", {"right": "cow", "none": "cow"}, dict.fromkeys(order, 0.5)
     )
-    assert figures["best_exact"] == best
+    assert metrics["best_exact"] == best
 
 
 def test_threshold_is_exceeded_not_reached():
@@ -129,11 +129,11 @@ def test_threshold_is_exceeded_not_reached():
 
 def test_parts_without_questions_are_left_out():
     assert not any(name.startswith("NoAns") for name in score_predictions({"q": ["x"]}, "2.0", {"q": "x"}))
-    assert figure_names("2.0", np.array([True])) == [
+    assert metric_names("2.0", np.array([True])) == [
         *("exact", "f1", "HasAns_exact", "HasAns_f1"),
         *("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"),
     ]
-    assert figure_names("1.1", np.array([True])) == ["exact", "f1"]
+    assert metric_names("1.1", np.array([True])) == ["exact", "f1"]
 
 
 def test_missing_and_surplus_predictions():
@@ -142,8 +142,8 @@ def test_missing_and_surplus_predictions():
     with pytest.raises(ValueError, match="1 of 1 questions have no odds"):
         score_predictions({"q": ["x"]}, "2.0", {"q": "x"}, {})
     said: list[str] = []
-    figures = score_predictions({"p": ["x"], "q": ["the"]}, "1.1", {"p": "x", "r": "x"}, report=said.append)
-    assert figures == {"exact": 50.0, "f1": 50.0, "total": 2}
+    metrics = score_predictions({"p": ["x"], "q": ["the"]}, "1.1", {"p": "x", "r": "x"}, report=said.append)
+    assert metrics == {"exact": 50.0, "f1": 50.0, "total": 2}
     assert len(said) == 2 and "score 0 (the first: q)" in said[0] and "belong to no question" in said[1]
 
 
@@ -169,21 +169,21 @@ def scored(cases, threshold=1.0):
 @given(CASES, st.floats(-3, 4))
 @settings(max_examples=200, deadline=None)
 def test_scores_are_percentages_and_exact_is_at_most_f1(cases, threshold):
-    figures = scored(cases, threshold)
-    percentages = {name: value for name, value in figures.items() if not name.endswith(("total", "thresh"))}
+    metrics = scored(cases, threshold)
+    percentages = {name: value for name, value in metrics.items() if not name.endswith(("total", "thresh"))}
     assert all(0.0 <= value <= 100.0 + 1e-9 for value in percentages.values())
-    assert all(value <= figures[name.replace("exact", "f1")] + 1e-9 for name, value in percentages.items())
-    parts = [figures.get(f"{part}_f1", 0.0) * figures.get(f"{part}_total", 0) for part in ("HasAns", "NoAns")]
-    assert sum(parts) == pytest.approx(figures["f1"] * figures["total"])
+    assert all(value <= metrics[name.replace("exact", "f1")] + 1e-9 for name, value in percentages.items())
+    parts = [metrics.get(f"{part}_f1", 0.0) * metrics.get(f"{part}_total", 0) for part in ("HasAns", "NoAns")]
+    assert sum(parts) == pytest.approx(metrics["f1"] * metrics["total"])
 
 
 @given(CASES, st.floats(-3, 4))
 @settings(max_examples=200, deadline=None)
 def test_no_fixed_threshold_beats_the_best(cases, threshold):
-    """But for predictions that are a text and normalise to nothing: on the walk they answer, and score as none."""
+    """But for predictions that are a text and normalize to nothing: on the walk they answer, and score as none."""
     cases = [(answers, "red" if text == "the" else text, odds) for answers, text, odds in cases]
-    figures = scored(cases, threshold)
-    assert figures["best_exact"] >= figures["exact"] - 1e-9 and figures["best_f1"] >= figures["f1"] - 1e-9
+    metrics = scored(cases, threshold)
+    assert metrics["best_exact"] >= metrics["exact"] - 1e-9 and metrics["best_f1"] >= metrics["f1"] - 1e-9
 
 
 @given(CASES)
@@ -200,15 +200,15 @@ def test_walk_against_one_step_at_a_time(cases):
             score -= 1
         if score > best:
             best, threshold = score, odds
-    figures = scored(cases)
-    assert figures["best_f1"] == 100.0 * best / len(cases)
-    assert figures["best_f1_thresh"] == threshold
+    metrics = scored(cases)
+    assert metrics["best_f1"] == 100.0 * best / len(cases)
+    assert metrics["best_f1_thresh"] == threshold
 
 
 def test_version_1_equals_torchmetrics():
     squad = pytest.importorskip("torchmetrics.functional.text").squad
     pairs = [(["the red fox", "fox"], "Red fox!"), (["blue sea"], "sea of blue"), (["night"], "day")]
-    figures = score_predictions(
+    metrics = score_predictions(
         {str(number): answers for number, (answers, _) in enumerate(pairs)},
         "1.1",
         {str(number): text for number, (_, text) in enumerate(pairs)},
@@ -220,5 +220,5 @@ def test_version_1_equals_torchmetrics():
             for number, (answers, _) in enumerate(pairs)
         ],
     )
-    assert math.isclose(figures["exact"], float(expected["exact_match"]), rel_tol=1e-5)
-    assert math.isclose(figures["f1"], float(expected["f1"]), rel_tol=1e-5)
+    assert math.isclose(metrics["exact"], float(expected["exact_match"]), rel_tol=1e-5)
+    assert math.isclose(metrics["f1"], float(expected["f1"]), rel_tol=1e-5)

@@ -1,4 +1,4 @@
-"""The task SQuAD without commands: options, the model it builds and the figures of a whole set."""
+"""The task SQuAD without commands: options, the model it builds and the metrics of a whole set."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -47,11 +47,11 @@ class Criterion:
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
-        """The task's figures are what is tested."""
+        """The task's metrics are what is tested."""
         metrics.log_scalar("seen", len(logging_outputs))
 
 
-def figures_of(task: SquadTask, *batches: np.ndarray) -> dict[str, float]:
+def metrics_of(task: SquadTask, *batches: np.ndarray) -> dict[str, float]:
     """What validation logs for batches that come one after the other."""
     with metrics.aggregate(new_root=True) as validation:
         for rows in batches:
@@ -60,7 +60,7 @@ def figures_of(task: SquadTask, *batches: np.ndarray) -> dict[str, float]:
     return dict(validation.get_smoothed_values())
 
 
-def test_figures_of_windows_in_any_order_over_batches():
+def test_metrics_of_windows_in_any_order_over_batches():
     """Three questions, the first with two windows. Right: "cat", which scores 1 above no answer; no answer to the third
     by 2; the second is answered "the mat" where "mat" is right, by 1."""
     task = task_of(max_length=16, max_question_length=4, doc_stride=4)
@@ -87,12 +87,12 @@ def test_figures_of_windows_in_any_order_over_batches():
         "best_f1_thresh": -1.0,
     }
     for batches in ([table], [table[::-1]], [table[1:], table[:1]], [table[:2], table[1:]]):
-        figures = figures_of(task, *batches)
-        assert {name: figures[name] for name in expected} == pytest.approx(expected)
+        found = metrics_of(task, *batches)
+        assert {name: found[name] for name in expected} == pytest.approx(expected)
 
 
-def test_figures_of_an_unfinished_set_are_no_numbers():
+def test_metrics_of_an_unfinished_set_are_no_numbers():
     task = task_of()
     task.datasets["valid"] = task.dataset_of(split_of(("cat", CONTEXT, "cat"), ("mat", CONTEXT, None)), "valid")
-    figures = figures_of(task, np.array([(0, 1, 1, 0.0, 0.0)], dtype=WINDOW_DTYPE))
-    assert np.isnan(figures["best_f1"]) and np.isnan(figures["exact"])
+    found = metrics_of(task, np.array([(0, 1, 1, 0.0, 0.0)], dtype=WINDOW_DTYPE))
+    assert np.isnan(found["best_f1"]) and np.isnan(found["exact"])

@@ -1,11 +1,11 @@
-"""Reading files of labelled words, and writing them with other labels."""
+"""Reading files of labeled words, and writing them with other labels."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from fairseq_maelm.finetuning.tagging.files import Layout, read, relabelled
+from fairseq_maelm.finetuning.tagging.files import Layout, read, relabeled
 
 CONLLU = """# newdoc
 # text = I don't know
@@ -34,13 +34,13 @@ def test_conllu(tmp_path: Path) -> None:
     assert [sentence.labels for sentence in file.sentences] == [("PRON", "AUX", "PART", "VERB"), ("SYM",)]
     assert file.sentences[0].lines == (3, 5, 6, 8)
     assert read(path, layout("conllu", "XPOS")).sentences[0].labels == ("PRP", "VBP", "RB", "VB")
-    assert "\n".join([*relabelled(file, [s.labels for s in file.sentences], False), ""]) == CONLLU
+    assert "\n".join([*relabeled(file, [s.labels for s in file.sentences], False), ""]) == CONLLU
 
-    changed = "\n".join([*relabelled(file, [["A", "B", "C", "D"], ["E"]], False), ""])
+    changed = "\n".join([*relabeled(file, [["A", "B", "C", "D"], ["E"]], False), ""])
     assert changed == CONLLU.replace("PRON", "A").replace("AUX", "B").replace("PART", "C").replace(
         "4\tknow how\tknow\tVERB", "4\tknow how\tknow\tD"
     ).replace("SYM", "E")
-    added = relabelled(file, [["A", "B", "C", "D"], ["E"]], True)
+    added = relabeled(file, [["A", "B", "C", "D"], ["E"]], True)
     assert added[2].endswith("\tPredicted=A") and added[4].endswith("\tX=1|Predicted=B")
     assert added[3] == CONLLU.splitlines()[3] and added[6] == CONLLU.splitlines()[6]
 
@@ -55,11 +55,11 @@ def test_columns(tmp_path: Path) -> None:
     assert read(path, layout("conll", "0", word_column=1)).sentences[1] == file.sentences[1].__class__(
         ("NNP",), ("Rome",), (8,)
     )
-    lines = relabelled(file, [["X", "Y", "Z"], ["W"]], False)
+    lines = relabeled(file, [["X", "Y", "Z"], ["W"]], False)
     assert lines == CONLL.replace("I-ORG", "X").replace("NN O O", "NN O Y").replace("CD O O", "CD O Z").replace(
         "I-LOC", "W"
     ).split("\n")
-    lines = relabelled(file, [["X", "Y", "Z"], ["W"]], True)
+    lines = relabeled(file, [["X", "Y", "Z"], ["W"]], True)
     assert lines[2] == "U.N.  NNP B-NP  I-ORG X" and lines[-1] == "Rome NNP B-NP I-LOC W" and lines[0][0] == "-"
 
 
@@ -69,15 +69,15 @@ def test_tabs_comments_and_windows_line_ends(tmp_path: Path) -> None:
     file = read(path, layout("conll", "-1", comment_prefix="# id 1"))
     assert [sentence.words for sentence in file.sentences] == [("New York", "# id"), ("x",)]
     assert file.newline == "\r\n"
-    assert relabelled(file, [["O", "O"], ["B-X"]], False)[1:] == ["New York\tO", "# id\tO", "", "x\tB-X"]
+    assert relabeled(file, [["O", "O"], ["B-X"]], False)[1:] == ["New York\tO", "# id\tO", "", "x\tB-X"]
 
 
 def test_words_without_labels(tmp_path: Path) -> None:
     path = tmp_path / "file.txt"
     path.write_text("a\nb\n\nc\n", encoding="utf-8")
-    file = read(path, layout("conll", "-1"), labelled=False)
+    file = read(path, layout("conll", "-1"), labeled=False)
     assert [sentence.labels for sentence in file.sentences] == [("", ""), ("",)]
-    assert relabelled(file, [["X", "Y"], ["Z"]], True) == ["a X", "b Y", "", "c Z"]
+    assert relabeled(file, [["X", "Y"], ["Z"]], True) == ["a X", "b Y", "", "c Z"]
     with pytest.raises(ValueError, match="file.txt, line 1 has 1 columns, so there is no column -1 of labels"):
         read(path, layout("conll", "-1"))
 

@@ -1,4 +1,4 @@
-"""From files to the task's folder, to batches, and to figures of whole sets."""
+"""From files to the task's folder, to batches, and to metrics of whole sets."""
 
 import json
 import logging
@@ -14,12 +14,12 @@ import torch
 from end_to_end.toy import toy_data
 from fairseq.logging import metrics
 
-from fairseq_maelm.finetuning.tagging.criterion import MaelmTaggingCriterion, window_rows
+from fairseq_maelm.finetuning.tagging.criterion import TaggingCriterion, window_rows
 from fairseq_maelm.finetuning.tagging.files import Layout
 from fairseq_maelm.finetuning.tagging.metrics import score
 from fairseq_maelm.finetuning.tagging.prepare import load_encoder, prepare_tagging
 from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, read_settings
-from fairseq_maelm.finetuning.tagging.task import MaelmTaggingTask
+from fairseq_maelm.finetuning.tagging.task import TaggingTask
 from fairseq_maelm.text.dictionary import load_dictionary
 
 __all__ = ["toy_data"]
@@ -37,9 +37,9 @@ def prepare(folder: Path, data: Path, train: str = TRAIN, valid: str = VALID, **
     return prepare_tagging(data, files, folder / "task", LAYOUT, **options)
 
 
-def task_of(folder: Path, tokens_per_sample: int = 64, window_overlap: int = 8) -> MaelmTaggingTask:
+def task_of(folder: Path, tokens_per_sample: int = 64, window_overlap: int = 8) -> TaggingTask:
     cfg = SimpleNamespace(data=str(folder), tokens_per_sample=tokens_per_sample, window_overlap=window_overlap, seed=1)
-    return MaelmTaggingTask.setup_task(cfg)
+    return TaggingTask.setup_task(cfg)
 
 
 def test_words_become_pieces_and_entities_the_labels_to_learn(
@@ -165,9 +165,9 @@ def test_a_label_that_training_lacks_is_wrong_and_adds_no_loss(labels: int, toy_
     task.load_dataset("valid")
     dataset: Any = task.datasets["valid"]
     model = Says(labels - 1, labels).eval()
-    _, words, output = MaelmTaggingCriterion(task)(model, dataset.collater([0]))
+    _, words, output = TaggingCriterion(task)(model, dataset.collater([0]))
     assert words == 4 == output["sample_size"]
-    given = figures(task, [[output]])
+    given = validated(task, [[output]])
     assert given["accuracy"] == pytest.approx(20.0)
     loss = -torch.log_softmax(model.scores, dim=0)
     assert given["loss"] == pytest.approx(float(loss[-1] + 3 * loss[0]) / 4 / np.log(2), abs=1e-4)
@@ -188,12 +188,12 @@ def test_nothing_is_overwritten_and_folders_are_checked(toy_data: Path, tmp_path
     with pytest.raises(ValueError, match="--window-overlap must lie between 0 and"):
         task_of(tmp_path / "task", tokens_per_sample=10, window_overlap=8)
     settings = json.loads((tmp_path / "task" / "tagging.json").read_text())
-    (tmp_path / "task" / "tagging.json").write_text(json.dumps({**settings, "colour": 1}))
+    (tmp_path / "task" / "tagging.json").write_text(json.dumps({**settings, "color": 1}))
     with pytest.raises(ValueError, match="is damaged"):
         task_of(tmp_path / "task")
 
 
-def long_task(folder: Path, data: Path, **options: int) -> MaelmTaggingTask:
+def long_task(folder: Path, data: Path, **options: int) -> TaggingTask:
     """A task whose validation sentence needs several windows."""
     words = ["sailor I-WHO", "captain B-WHO", "rows O", "harbour I-PLACE", "reef I-PLACE"] * 6
     prepare(folder, data, valid="\n".join([*words, "", "rows O"]) + "\n")
@@ -240,22 +240,22 @@ class Echo(torch.nn.Module):
         return torch.nn.functional.one_hot(src_tokens % 5, 5).float(), {}
 
 
-def outputs_of(task: MaelmTaggingTask, batch_size: int) -> list[dict[str, Any]]:
+def outputs_of(task: TaggingTask, batch_size: int) -> list[dict[str, Any]]:
     dataset: Any = task.datasets["valid"]
-    criterion = MaelmTaggingCriterion(task)
+    criterion = TaggingCriterion(task)
     batches = dataset.batch_by_size(dataset.ordered_indices(), max_sentences=batch_size)
     return [criterion(Echo().eval(), dataset.collater(batch.tolist()))[2] for batch in batches]
 
 
-def figures(task: MaelmTaggingTask, validation: list[list[dict[str, Any]]]) -> dict[str, float]:
+def validated(task: TaggingTask, validation: list[list[dict[str, Any]]]) -> dict[str, float]:
     """What fairseq logs of steps, each with the outputs of all ranks."""
     with metrics.aggregate(new_root=True) as meters:
         for outputs in validation:
-            task.reduce_metrics(outputs, MaelmTaggingCriterion(task))
+            task.reduce_metrics(outputs, TaggingCriterion(task))
     return meters.get_smoothed_values()
 
 
-def test_figures_are_of_the_whole_set_whatever_the_batches_and_ranks(toy_data: Path, tmp_path: Path) -> None:
+def test_metrics_are_of_the_whole_set_whatever_the_batches_and_ranks(toy_data: Path, tmp_path: Path) -> None:
     pytest.importorskip("seqeval")
     task = long_task(tmp_path, toy_data, tokens_per_sample=12, window_overlap=4)
     split = TaggedSplit.load(tmp_path / "task" / "valid.npz")
@@ -266,15 +266,15 @@ def test_figures_are_of_the_whole_set_whatever_the_batches_and_ranks(toy_data: P
     expected = score(np.split(gold, ends), np.split(guess, ends), True)  # type: ignore[arg-type]
 
     singles, triples = outputs_of(task, 1), outputs_of(task, 3)
-    one_rank = figures(task, [[output] for output in triples])
+    one_rank = validated(task, [[output] for output in triples])
     # The last batch comes twice, as where ranks have to make equally many.
-    ranks = figures(task, [singles[start : start + 2] for start in range(0, len(singles), 2)] + [singles[-1:]])
-    for name, figure in expected.items():
-        assert one_rank[name] == pytest.approx(figure) == ranks[name]
+    ranks = validated(task, [singles[start : start + 2] for start in range(0, len(singles), 2)] + [singles[-1:]])
+    for name, metric in expected.items():
+        assert one_rank[name] == pytest.approx(metric) == ranks[name]
     assert one_rank["loss"] > 0
     assert len(window_rows(triples)) == len(task.datasets["valid"])
     training = [{name: value for name, value in output.items() if name != "predictions"} for output in triples]
-    assert figures(task, [training])["accuracy"] == pytest.approx(100 * np.mean(gold == guess), abs=0.01)
+    assert validated(task, [training])["accuracy"] == pytest.approx(100 * np.mean(gold == guess), abs=0.01)
 
 
 def test_a_worked_score() -> None:

@@ -15,7 +15,7 @@ from fairseq_maelm.finetuning.tagging.schemes import (
     written,
 )
 
-# Two people side by side, a place of one word, and an organisation of three.
+# Two people side by side, a place of one word, and an organization of three.
 ENTITIES = [Entity("PER", 0, 2), Entity("PER", 2, 3), Entity("LOC", 4, 5), Entity("ORG", 5, 8)]
 LABELS = {
     "iob1": "I-PER I-PER B-PER O I-LOC I-ORG I-ORG I-ORG O",

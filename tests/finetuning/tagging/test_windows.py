@@ -1,4 +1,4 @@
-"""Windows over long sentences: every word is labelled once, where it has most context."""
+"""Windows over long sentences: every word is labeled once, where it has most context."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +19,7 @@ def test_a_worked_sentence() -> None:
 
 
 @given(st.data())
-def test_every_word_is_labelled_once_where_it_has_most_context(data: st.DataObject) -> None:
+def test_every_word_is_labeled_once_where_it_has_most_context(data: st.DataObject) -> None:
     limit = data.draw(st.integers(1, 12))
     pieces = data.draw(st.lists(st.integers(1, limit), min_size=1, max_size=30))
     windows = cut_windows(pieces, limit, data.draw(st.integers(0, limit - 1)))
@@ -36,7 +36,7 @@ def test_every_word_is_labelled_once_where_it_has_most_context(data: st.DataObje
 
 
 @given(st.integers(2, 20), st.integers(1, 60), st.data())
-def test_neighbours_share_what_was_asked_for(limit: int, words: int, data: st.DataObject) -> None:
+def test_neighbors_share_what_was_asked_for(limit: int, words: int, data: st.DataObject) -> None:
     overlap = data.draw(st.integers(0, limit - 1))
     windows = cut_windows([1] * words, limit, overlap)
     # Windows in which no word has most context are left out, so what is left may share less only where the ones

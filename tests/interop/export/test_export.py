@@ -327,7 +327,7 @@ def test_card_has_the_facts_and_a_use_that_works(data: Path, tmp_path: Path) -> 
     for name in ("dict.txt", "sentencepiece.bpe.model"):
         (own / name).write_bytes((data / name).read_bytes())
     (own / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    done = exported(tmp_path, own, "maelm", {"licence": "mit", "name": str(tmp_path / "folder")})
+    done = exported(tmp_path, own, "maelm", {"license": "mit", "name": str(tmp_path / "folder")})
     card = (done.folder / "README.md").read_text(encoding="utf-8")
     assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: fill-mask\nlicense: mit\n")
     for fact in ("| updates | 30 |", "up to 16 sequences an update", "`text.txt`", "34,567 tokens", "| lr | [0.001] |"):
@@ -370,8 +370,8 @@ def test_weights_are_those_of_the_checkpoint_bit_for_bit(data: Path, tmp_path: P
     done = exported(tmp_path, data, "maelm")
     weights = load_file(done.folder / "model.safetensors")
     own = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["model"]
-    packed = [weights[f"mpnet.encoder.layer.1.attention.attn.{part}.weight"] for part in "qkv"]
-    assert torch.equal(torch.cat(packed), own["encoder.layers.1.self_attn.qkv_proj.weight"])
+    separate = [weights[f"mpnet.encoder.layer.1.attention.attn.{part}.weight"] for part in "qkv"]
+    assert torch.equal(torch.cat(separate), own["encoder.layers.1.self_attn.qkv_proj.weight"])
     assert torch.equal(weights["decoder.position_embeddings.weight"][2:], own["decoder.embed_positions.weight"])
     numbers = sum(tensor.numel() for name, tensor in own.items() if not name.endswith("identity"))
     added = sum(2 * tensor.shape[1] for name, tensor in weights.items() if "position_embeddings" in name)

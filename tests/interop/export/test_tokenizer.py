@@ -138,7 +138,7 @@ def test_what_is_attached_to_a_changed_letter_stays(readers) -> None:
 
 
 def test_places_in_the_text_stay_true(readers) -> None:
-    """Answers are cut out of the text by them: nothing that the normaliser puts in may shift them."""
+    """Answers are cut out of the text by them: nothing that the normalizer puts in may shift them."""
     text = "The old\u200d houSe A\u200c B\u0301 by the R\U0001f3fdiver \u0915\u094d\u200d\u0937 has three windows."
     encoded = readers("uncased").tokenizer.encode(text, add_special_tokens=False)
     assert len(encoded.ids) > 10

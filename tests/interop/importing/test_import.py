@@ -133,7 +133,7 @@ def test_tables_are_rearranged_only_where_numbers_differ(pair: tuple[Path, Path]
     assert torch.equal(table, theirs[order])
 
 
-def test_imported_models_are_analysed(pair: tuple[Path, Path]) -> None:
+def test_imported_models_are_analyzed(pair: tuple[Path, Path]) -> None:
     folder, imported = pair
     ours, theirs = open_encoder(imported / CHECKPOINT_FILE, None), open_encoder(folder, None)
     assert ours.kind == theirs.kind == "mlm" and ours.max_length >= theirs.max_length == 40

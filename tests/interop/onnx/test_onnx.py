@@ -13,7 +13,7 @@ from support import model_of
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.interop.export import command
 from fairseq_maelm.interop.importing.run import import_model
-from fairseq_maelm.interop.onnx.agreement import quantisation_loss, run
+from fairseq_maelm.interop.onnx.agreement import quantization_loss, run
 from fairseq_maelm.interop.onnx.graph import EMBEDDING, SCORES, STATES, EncoderGraph
 from fairseq_maelm.interop.onnx.onnx_file import OnnxEncoder, write_onnx
 
@@ -134,7 +134,7 @@ def test_vectors_of_texts_are_in_the_file(tmp_path: Path) -> None:
         for sequence, vector in zip(sequences, run(encoder, sequences, 1, EMBEDDING)):
             mean = model.extract_features(torch.from_numpy(sequence)[None])[0][0].mean(dim=0)
             torch.testing.assert_close(vector, mean / mean.norm(), rtol=0, atol=1e-5)
-    loss = quantisation_loss(encoder, encoder, sequences, 1)
+    loss = quantization_loss(encoder, encoder, sequences, 1)
     assert loss.mean_cosine == pytest.approx(1) and loss.largest_difference == 0 and loss.same_answers is None
     assert loss.texts == 3 and "on 3 texts" in loss.describe()
 

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from attention_problem import Problem, attend, attend_packed
+from attention_problem import Problem, attend, attend_qkv
 
-from fairseq_maelm.models.checks import check_path
+from fairseq_maelm.models.checks import check_backend
 from fairseq_maelm.modules.attention import cpu, plain, sdpa, triton
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.choice import BACKENDS
@@ -21,7 +21,7 @@ class Computed(Exception):
 
 
 @pytest.fixture
-def choose_path(monkeypatch):
+def choose_backend(monkeypatch):
     """Says which way of computing a backend takes for a query."""
 
     def stop_at(name):
@@ -30,35 +30,39 @@ def choose_path(monkeypatch):
 
         return attend
 
-    def choose(query, bias, dropout, path="auto"):
+    def choose(query, bias, dropout, backend="auto"):
         with monkeypatch.context() as patched:
             for name, module in (("cpu", cpu), ("plain", plain), ("sdpa", sdpa)):
-                if path != name:
+                if backend != name:
                     patched.setattr(module, "attend", stop_at(name))
             kernels = SimpleNamespace(relative_attention=stop_at("triton"))
             patched.setattr(triton, "_KERNELS", kernels)
             patched.setattr(triton, "_arguments", lambda *of_query: ())
-            if path in ("cpu", "plain", "sdpa"):
-                kind = {"cpu": cpu, "plain": plain, "sdpa": sdpa}[path]
-                assert BACKENDS[path].attend is kind.attend
-                return path if query.device.type == "cpu" or path != "cpu" else kind.attend(query, None, None, bias, 0)
+            if backend in ("cpu", "plain", "sdpa"):
+                kind = {"cpu": cpu, "plain": plain, "sdpa": sdpa}[backend]
+                assert BACKENDS[backend].attend is kind.attend
+                return (
+                    backend
+                    if query.device.type == "cpu" or backend != "cpu"
+                    else kind.attend(query, None, None, bias, 0)
+                )
             with pytest.raises(Computed) as stopped:
-                BACKENDS[path].attend(query, None, None, bias, dropout)
+                BACKENDS[backend].attend(query, None, None, bias, dropout)
         return str(stopped.value)
 
     return choose
 
 
-def test_choice_on_a_cpu(choose_path):
+def test_choice_on_a_cpu(choose_backend):
     query = torch.zeros(2, 2, 4, 8)
-    assert choose_path(query, None, 0.0) == "sdpa"
-    assert choose_path(query, None, 0.1) == "cpu"
-    assert choose_path(query, relative_bias(), 0.0) == "cpu"
-    assert choose_path(query, relative_bias(requires_grad=False), 0.0) == "sdpa"
+    assert choose_backend(query, None, 0.0) == "sdpa"
+    assert choose_backend(query, None, 0.1) == "cpu"
+    assert choose_backend(query, relative_bias(), 0.0) == "cpu"
+    assert choose_backend(query, relative_bias(requires_grad=False), 0.0) == "sdpa"
     with torch.no_grad():
-        assert choose_path(query, relative_bias(), 0.0) == "sdpa"
-    for path in ("plain", "sdpa", "cpu"):
-        assert choose_path(query, relative_bias(), 0.1, path) == path
+        assert choose_backend(query, relative_bias(), 0.0) == "sdpa"
+    for backend in ("plain", "sdpa", "cpu"):
+        assert choose_backend(query, relative_bias(), 0.1, backend) == backend
 
 
 def stand_in(refusal=None):
@@ -72,35 +76,35 @@ def stand_in(refusal=None):
         bias = AttentionBias(of_distance, positions, lengths)
         return BACKENDS["plain"].attend(query, key, value, bias, 0.0)
 
-    def relative_attention_packed(packed, *others):
-        return relative_attention(*packed.permute(2, 0, 3, 1, 4), *others).transpose(1, 2)
+    def relative_attention_qkv(qkv, *others):
+        return relative_attention(*qkv.permute(2, 0, 3, 1, 4), *others).transpose(1, 2)
 
     return SimpleNamespace(
         unavailable_because=lambda query: refusal,
         relative_attention=relative_attention,
-        relative_attention_packed=relative_attention_packed,
+        relative_attention_qkv=relative_attention_qkv,
         calls=calls,
     )
 
 
-def test_choice_on_a_gpu(monkeypatch, choose_path):
+def test_choice_on_a_gpu(monkeypatch, choose_backend):
     query = SimpleNamespace(device=torch.device("cuda"), dtype=torch.float32, shape=(2, 2, 4, 8))
     monkeypatch.setattr(triton, "refusal", lambda *of_query: None)
-    for path in ("auto", "triton"):
-        assert choose_path(query, relative_bias(), 0.1, path) == "triton"
-        assert choose_path(query, relative_bias(lengths=torch.ones(2)), 0.1, path) == "triton"
+    for backend in ("auto", "triton"):
+        assert choose_backend(query, relative_bias(), 0.1, backend) == "triton"
+        assert choose_backend(query, relative_bias(lengths=torch.ones(2)), 0.1, backend) == "triton"
         # The decoder has no relative bias, and torch's kernels are the best for it.
-        assert choose_path(query, AttentionBias(lengths=torch.ones(2)), 0.1, path) == "sdpa"
-        assert choose_path(query, None, 0.1, path) == "sdpa"
-        assert choose_path(query, relative_bias(causal=True), 0.0, path) == "sdpa"
-    for path in ("plain", "sdpa"):
-        assert choose_path(query, relative_bias(), 0.1, path) == path
+        assert choose_backend(query, AttentionBias(lengths=torch.ones(2)), 0.1, backend) == "sdpa"
+        assert choose_backend(query, None, 0.1, backend) == "sdpa"
+        assert choose_backend(query, relative_bias(causal=True), 0.0, backend) == "sdpa"
+    for backend in ("plain", "sdpa"):
+        assert choose_backend(query, relative_bias(), 0.1, backend) == backend
     with pytest.raises(ValueError, match="--attention cpu cannot run on cuda"):
-        choose_path(query, relative_bias(), 0.1, "cpu")
+        choose_backend(query, relative_bias(), 0.1, "cpu")
     monkeypatch.setattr(triton, "refusal", lambda *of_query: "too old")
-    assert choose_path(query, relative_bias(), 0.1) == "sdpa"
+    assert choose_backend(query, relative_bias(), 0.1) == "sdpa"
     with pytest.raises(ValueError, match="--attention triton cannot run: too old. Use --attention auto"):
-        choose_path(query, relative_bias(), 0.1, "triton")
+        choose_backend(query, relative_bias(), 0.1, "triton")
 
 
 def test_kernels_get_what_they_are_promised(monkeypatch):
@@ -109,11 +113,11 @@ def test_kernels_get_what_they_are_promised(monkeypatch):
     problem = Problem(2, 2, 9, 4, 12, shared=False, padded=False, dtype=torch.float32)
     plain = problem.results("plain")
 
-    def packed_attention(query, key, value, bias, dropout, path):
-        packed = torch.stack([query, key, value]).permute(1, 3, 0, 2, 4)
-        return attend_packed(packed, bias, dropout, path).transpose(1, 2)
+    def qkv_attention(query, key, value, bias, dropout, backend):
+        qkv = torch.stack([query, key, value]).permute(1, 3, 0, 2, 4)
+        return attend_qkv(qkv, bias, dropout, backend).transpose(1, 2)
 
-    for attention in (attend, packed_attention):
+    for attention in (attend, qkv_attention):
         for fast, expected in zip(problem.results("triton", 0.0, attention), plain, strict=True):
             torch.testing.assert_close(fast, expected)
     assert kernels.calls == [(0.0, None)] * 4
@@ -129,15 +133,15 @@ def test_kernels_that_are_missing_are_named(monkeypatch, kernels, reason):
         problem.outputs("triton")
 
 
-def test_impossible_paths(monkeypatch):
+def test_impossible_backends(monkeypatch):
     with pytest.raises(ValueError, match="unknown --attention flash: choose one of auto, plain, sdpa, cpu, triton"):
-        check_path("flash")
+        check_backend("flash")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="needs a CUDA GPU"):
-        check_path("triton")
+        check_backend("triton")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(triton, "_KERNELS", None)
     with pytest.raises(ValueError, match="needs the package triton"):
-        check_path("triton")
-    for path in ("auto", "plain", "sdpa", "cpu"):
-        check_path(path)
+        check_backend("triton")
+    for backend in ("auto", "plain", "sdpa", "cpu"):
+        check_backend(backend)

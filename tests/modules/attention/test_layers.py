@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.cross import CrossAttention
 from fairseq_maelm.modules.attention.layers import SelfAttention
-from fairseq_maelm.modules.attention.qkv import unpack
+from fairseq_maelm.modules.attention.qkv import split_qkv
 
 HERE = ("sdpa", "cpu", "auto")
 
@@ -30,24 +30,24 @@ problems = st.builds(
 
 
 @settings(max_examples=40, deadline=None)
-@given(problem=problems, path=st.sampled_from(HERE))
-def test_every_path_equals_the_plain_one(problem, path):
-    for fast, plain in zip(problem.results(path), problem.results("plain"), strict=True):
+@given(problem=problems, backend=st.sampled_from(HERE))
+def test_every_backend_equals_the_plain_one(problem, backend):
+    for fast, plain in zip(problem.results(backend), problem.results("plain"), strict=True):
         torch.testing.assert_close(fast, plain, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("path", HERE)
+@pytest.mark.parametrize("backend", HERE)
 @pytest.mark.parametrize("shared", [True, False])
-def test_single_precision(path, shared):
+def test_single_precision(backend, shared):
     """At a real head width and a length that no vector register divides."""
     numbers = {"batch": 2, "heads": 2, "length": 131, "width": 64, "span": 150, "shared": shared, "padded": True}
     single, double = Problem(**numbers, dtype=torch.float32), Problem(**numbers)
-    for fast, exact in zip(single.results(path), double.results("plain"), strict=True):
+    for fast, exact in zip(single.results(backend), double.results("plain"), strict=True):
         assert (fast.double() - exact).norm() <= 1e-5 * exact.norm()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_errs_no_more_than_the_plain_path(dtype):
+def test_half_precision_errs_no_more_than_the_plain_backend(dtype):
     numbers = {"batch": 3, "heads": 2, "length": 70, "width": 32, "span": 90, "shared": False, "padded": True}
     half = Problem(**numbers, dtype=dtype)
     exact = Problem(**numbers)
@@ -62,8 +62,8 @@ def test_half_precision_errs_no_more_than_the_plain_path(dtype):
 
 def test_autocast_keeps_the_table_in_single_precision():
     torch.manual_seed(0)
-    module = SelfAttention(32, 2, dropout=0.0, path="cpu")
-    plain = SelfAttention(32, 2, dropout=0.0, path="plain")
+    module = SelfAttention(32, 2, dropout=0.0, backend="cpu")
+    plain = SelfAttention(32, 2, dropout=0.0, backend="plain")
     plain.load_state_dict(module.state_dict())
     states, positions = torch.randn(3, 21, 32), torch.arange(21)[None]
     gradients = []
@@ -80,11 +80,11 @@ def test_autocast_keeps_the_table_in_single_precision():
 def test_numerical_gradients():
     problem = Problem(2, 2, 5, 3, 7, shared=False, padded=True)
 
-    def function(table, *packed):
+    def function(table, *qkv):
         bias = AttentionBias(table, problem.positions, problem.lengths)
-        return tuple(attend(*unpack(each), bias, 0.0, "cpu") for each in packed)
+        return tuple(attend(*split_qkv(each), bias, 0.0, "cpu") for each in qkv)
 
-    assert torch.autograd.gradcheck(function, (problem.table, *problem.packed))
+    assert torch.autograd.gradcheck(function, (problem.table, *problem.qkv))
 
 
 # Sharing one bias between layers
@@ -97,16 +97,16 @@ def test_passes_do_not_mix():
     loss = sum((output * problem.weights).sum() for output in outputs)
     (expected,) = torch.autograd.grad(loss, problem.table, retain_graph=True)
     assert expected.any()
-    torch.autograd.grad(outputs[0].sum(), problem.packed[0], retain_graph=True)
+    torch.autograd.grad(outputs[0].sum(), problem.qkv[0], retain_graph=True)
     (again,) = torch.autograd.grad(loss, problem.table, retain_graph=True)
     assert torch.equal(again, expected)
     (doubled,) = torch.autograd.grad(2 * loss, problem.table)
     torch.testing.assert_close(doubled, 2 * expected)
 
 
-@pytest.mark.parametrize("path", ["plain", "sdpa", "cpu"])
+@pytest.mark.parametrize("backend", ["plain", "sdpa", "cpu"])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_recomputation_changes_nothing(dropout, path):
+def test_recomputation_changes_nothing(dropout, backend):
     """Activation checkpointing: the same random numbers, and the gradient of the bias counted once."""
     problem = Problem(2, 2, 9, 4, 12, shared=False, padded=True)
 
@@ -116,7 +116,7 @@ def test_recomputation_changes_nothing(dropout, path):
     results = []
     for attention in (attend, recomputed):
         torch.manual_seed(1)
-        results.append(problem.results(path, dropout, attention))
+        results.append(problem.results(backend, dropout, attention))
     assert all(torch.equal(first, second) for first, second in zip(*results, strict=True))
 
 
@@ -127,47 +127,47 @@ def test_frozen_table_and_no_gradient():
         for output, plain in zip(problem.outputs("auto"), expected):
             torch.testing.assert_close(output, plain)
     problem.table.requires_grad_(False)
-    gradients = torch.autograd.grad(sum((o * problem.weights).sum() for o in problem.outputs("cpu")), problem.packed[0])
+    gradients = torch.autograd.grad(sum((o * problem.weights).sum() for o in problem.outputs("cpu")), problem.qkv[0])
     torch.testing.assert_close(gradients[0], expected[2])
 
 
 # What hides keys
 
 
-@pytest.mark.parametrize("path", [*HERE, "plain"])
-def test_hidden_keys_have_no_influence(path):
+@pytest.mark.parametrize("backend", [*HERE, "plain"])
+def test_hidden_keys_have_no_influence(backend):
     torch.manual_seed(0)
     query, key, value = (torch.randn(3, 2, 9, 8, dtype=torch.float64) for _ in range(3))
     padding = torch.zeros(3, 9, dtype=torch.bool)
     padding[1, 6:] = True
-    with_padding = attend(query, key, value, AttentionBias(hidden=padding), 0.0, path)
+    with_padding = attend(query, key, value, AttentionBias(hidden=padding), 0.0, backend)
     torch.testing.assert_close(
-        attend(query, key, value, AttentionBias(lengths=torch.tensor([9, 6, 9])), 0.0, path), with_padding
+        attend(query, key, value, AttentionBias(lengths=torch.tensor([9, 6, 9])), 0.0, backend), with_padding
     )
     value[1, :, 6:] += 100
     key[1, :, 6:] -= 5
-    torch.testing.assert_close(attend(query, key, value, AttentionBias(hidden=padding), 0.0, path), with_padding)
-    shorter = attend(query[1:2, :, :6], key[1:2, :, :6], value[1:2, :, :6], None, 0.0, path)
+    torch.testing.assert_close(attend(query, key, value, AttentionBias(hidden=padding), 0.0, backend), with_padding)
+    shorter = attend(query[1:2, :, :6], key[1:2, :, :6], value[1:2, :, :6], None, 0.0, backend)
     torch.testing.assert_close(with_padding[1:2, :, :6], shorter)
 
 
-@pytest.mark.parametrize("path", [*HERE, "plain"])
+@pytest.mark.parametrize("backend", [*HERE, "plain"])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_nothing_to_read_gives_zeros(path, dropout):
+def test_nothing_to_read_gives_zeros(backend, dropout):
     tensors = [torch.randn(2, 2, 5, 4, requires_grad=True) for _ in range(3)]
     hidden = torch.tensor([[True] * 5, [False, True, False, False, True]])
-    output = attend(*tensors, AttentionBias(hidden=hidden), dropout, path)
+    output = attend(*tensors, AttentionBias(hidden=hidden), dropout, backend)
     assert not output[0].any() and output[1].any()
     for gradient in torch.autograd.grad(output.square().sum(), tensors):
         assert not gradient[0].any() and gradient[1].isfinite().all()
 
 
-@pytest.mark.parametrize("path", HERE)
+@pytest.mark.parametrize("backend", HERE)
 @pytest.mark.parametrize("queries", [1, 4, 11])
-def test_fewer_or_more_queries_than_keys(path, queries):
+def test_fewer_or_more_queries_than_keys(backend, queries):
     """Cross-attention, and layers that are asked for a few positions only."""
     results = []
-    for each in (path, "plain"):
+    for each in (backend, "plain"):
         torch.manual_seed(0)
         query, key, value = (torch.randn(3, 2, n, 4, dtype=torch.float64, requires_grad=True) for n in (queries, 7, 7))
         output = attend(query, key, value, AttentionBias(lengths=torch.tensor([7, 2, 5])), 0.0, each)
@@ -178,14 +178,14 @@ def test_fewer_or_more_queries_than_keys(path, queries):
         torch.testing.assert_close(fast, plain, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("path", [*HERE, "plain"])
-def test_causal(path):
+@pytest.mark.parametrize("backend", [*HERE, "plain"])
+def test_causal(backend):
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, 2, 6, 4, dtype=torch.float64) for _ in range(3))
-    output = attend(query, key, value, AttentionBias(causal=True), 0.0, path)
+    output = attend(query, key, value, AttentionBias(causal=True), 0.0, backend)
     for place in range(6):
         alone = attend(
-            query[:, :, place : place + 1], key[:, :, : place + 1], value[:, :, : place + 1], None, 0.0, path
+            query[:, :, place : place + 1], key[:, :, : place + 1], value[:, :, : place + 1], None, 0.0, backend
         )
         torch.testing.assert_close(output[:, :, place : place + 1], alone)
 
@@ -193,23 +193,23 @@ def test_causal(path):
 # Dropout
 
 
-def dropped_weights(path, probability, batch=3, length=16, seed=0):
+def dropped_weights(backend, probability, batch=3, length=16, seed=0):
     """Attention weights after dropout, and before: with the identity as values the output is the weights."""
     torch.manual_seed(seed)
     query, key = torch.randn(2, batch, 2, length, 8, dtype=torch.float64)
     value = torch.eye(length, dtype=torch.float64).expand(batch, 2, length, length)
     before = attend(query, key, value, None, 0.0, "plain")
-    return attend(query, key, value, None, probability, path), before
+    return attend(query, key, value, None, probability, backend), before
 
 
-@pytest.mark.parametrize("path", ["plain", "sdpa", "cpu"])
+@pytest.mark.parametrize("backend", ["plain", "sdpa", "cpu"])
 @pytest.mark.parametrize("probability", [0.1, 0.25, 0.01])
-def test_dropout_drops_its_share_and_keeps_the_mean(path, probability):
-    after, before = dropped_weights(path, probability, batch=400)
+def test_dropout_drops_its_share_and_keeps_the_mean(backend, probability):
+    after, before = dropped_weights(backend, probability, batch=400)
     kept = after != 0
     count = kept.numel()
     deviation = (probability * (1 - probability) / count) ** 0.5
-    # On the CPU path the probability is rounded, by at most 2 percent.
+    # On the CPU's backend the probability is rounded, by at most 2 percent.
     assert abs((~kept).double().mean() - probability) < 5 * deviation + 0.02 * probability
     scales = after[kept] / before[kept]
     torch.testing.assert_close(scales, scales[:1].expand_as(scales))
@@ -237,7 +237,7 @@ def test_gradients_are_those_of_the_dropped_weights():
     problem = Problem(3, heads, length, width, 20, shared=False, padded=True, layers=1)
     probe = Problem(3, heads, length, width, 20, shared=False, padded=True, layers=1)
     with torch.no_grad():
-        probe.packed[0][:, :, 2] = torch.eye(length, dtype=torch.float64)[None, :, None]
+        probe.qkv[0][:, :, 2] = torch.eye(length, dtype=torch.float64)[None, :, None]
         torch.manual_seed(5)
         (weights,) = probe.outputs("cpu", 0.4)
     torch.manual_seed(5)
@@ -246,7 +246,7 @@ def test_gradients_are_those_of_the_dropped_weights():
     assert 0.2 < mask[2].double().mean() < 0.8
     scale = 65536 / (65536 - 102 * 256)  # 0.4 is 102 / 256
 
-    def masked(query, key, value, bias, dropout, path):
+    def masked(query, key, value, bias, dropout, backend):
         logits = query @ key.transpose(-2, -1) * width**-0.5 + bias.dense(key)
         return (logits.softmax(dim=-1) * mask * scale) @ value * (~bias.blind(length) if blind else 1)
 
@@ -267,18 +267,18 @@ def test_attention_dropout_only_while_training(kind):
     assert not torch.equal(attention(*arguments), attention(*arguments))
 
 
-# Packing
+# Queries, keys and values of one product
 
 
-@pytest.mark.parametrize("path", ["plain", "cpu"])
-def test_unpack_gives_the_parts_and_takes_their_gradients(path):
+@pytest.mark.parametrize("backend", ["plain", "cpu"])
+def test_split_qkv_gives_the_parts_and_takes_their_gradients(backend):
     results = []
-    for split in (unpack, lambda packed: packed.permute(2, 0, 3, 1, 4).unbind()):
+    for split in (split_qkv, lambda qkv: qkv.permute(2, 0, 3, 1, 4).unbind()):
         torch.manual_seed(0)
-        packed = torch.randn(2, 5, 3, 2, 4, dtype=torch.float64, requires_grad=True)
-        output = attend(*split(packed * 1.0), None, 0.0, path)
+        qkv = torch.randn(2, 5, 3, 2, 4, dtype=torch.float64, requires_grad=True)
+        output = attend(*split(qkv * 1.0), None, 0.0, backend)
         output.square().sum().backward()
-        results.append([output, packed.grad])
+        results.append([output, qkv.grad])
     for ours, autograds in zip(*results):
         torch.testing.assert_close(ours, autograds, rtol=1e-12, atol=1e-12)
 
@@ -295,19 +295,19 @@ class Operations(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize(("path", "copies"), [("cpu", False), ("plain", True)])
-def test_gradients_that_lie_packed_are_not_copied(path, copies):
-    packed = torch.randn(2, 5, 3, 2, 4, requires_grad=True)
-    output = attend(*unpack(packed * 1.0), None, 0.0, path)
+@pytest.mark.parametrize(("backend", "copies"), [("cpu", False), ("plain", True)])
+def test_gradients_that_lie_together_are_not_copied(backend, copies):
+    qkv = torch.randn(2, 5, 3, 2, 4, requires_grad=True)
+    output = attend(*split_qkv(qkv * 1.0), None, 0.0, backend)
     with Operations() as operations:
         output.sum().backward()
     assert any("bmm" in name for name in operations.names)
     assert any("stack" in name or "cat" in name for name in operations.names) == copies
 
 
-def test_unpack_without_all_gradients():
-    packed = torch.randn(2, 5, 3, 2, 4, requires_grad=True)
-    unpack(packed)[1].sum().backward()
-    expected = torch.zeros_like(packed)
+def test_split_qkv_without_all_gradients():
+    qkv = torch.randn(2, 5, 3, 2, 4, requires_grad=True)
+    split_qkv(qkv)[1].sum().backward()
+    expected = torch.zeros_like(qkv)
     expected[:, :, 1] = 1
-    assert torch.equal(packed.grad, expected)
+    assert torch.equal(qkv.grad, expected)

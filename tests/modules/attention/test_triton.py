@@ -13,7 +13,7 @@ import torch
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.choice import BACKENDS
 from fairseq_maelm.modules.attention.triton import operator as attention_triton
-from fairseq_maelm.modules.attention.triton.operator import relative_attention, relative_attention_packed
+from fairseq_maelm.modules.attention.triton.operator import relative_attention, relative_attention_qkv
 
 triton = pytest.importorskip("triton", reason="needs triton, which comes with torch's CUDA builds")
 
@@ -99,7 +99,7 @@ class Case:
 
     def attend(self, dtype, dropout=0.0, seed=None):
         qkv, of_distance = self.inputs(dtype)
-        output = relative_attention_packed(qkv, of_distance, *self.where(), dropout, seed)
+        output = relative_attention_qkv(qkv, of_distance, *self.where(), dropout, seed)
         return self.results(output, qkv, of_distance)
 
     def plain(self, dtype=torch.float64, factors=None):
@@ -159,7 +159,7 @@ def test_half_precision_is_as_exact_as_plain(dtype, request):
 
 
 def test_separate_queries_keys_and_values():
-    """Views of a packed tensor, and tensors of three different layouts."""
+    """Views of a joint tensor, and tensors of three different layouts."""
     case = Case([20, 31])
     expected = case.attend(torch.float32)
     for separate in (False, True):
@@ -179,13 +179,13 @@ def test_the_door_to_attention_reaches_the_kernels():
     torch.manual_seed(3)
     lengths = torch.tensor([7, 5])
     results = []
-    for path in ("triton", "plain"):
+    for backend in ("triton", "plain"):
         torch.manual_seed(4)
         query, key, value = (torch.randn(2, 2, 7, 16, device=DEVICE, requires_grad=True) for _ in range(3))
         table = torch.randn(2, 39, device=DEVICE, requires_grad=True)
         positions = torch.stack([torch.randperm(20)[:7].sort().values for _ in range(2)])
         bias = AttentionBias(table, positions.to(DEVICE), lengths.to(DEVICE))
-        output = BACKENDS[path].attend(query, key, value, bias, 0.0)
+        output = BACKENDS[backend].attend(query, key, value, bias, 0.0)
         inside = (torch.arange(7) < lengths[:, None])[:, None, :, None].to(DEVICE)
         (output * inside).sin().sum().backward()
         results.append([(output * inside).detach(), query.grad, key.grad, value.grad, table.grad])
@@ -211,7 +211,7 @@ def test_no_gradient_for_a_bias_that_wants_none():
     case = Case([18])
     qkv, of_distance = case.inputs(torch.float32)
     of_distance.requires_grad_(False)
-    relative_attention_packed(qkv, of_distance, *case.where()).backward(case.gradient.to(qkv))
+    relative_attention_qkv(qkv, of_distance, *case.where()).backward(case.gradient.to(qkv))
     assert of_distance.grad is None
     plain = case.plain()
     expected = torch.stack([plain[name] for name in ("query", "key", "value")], dim=2)
@@ -240,7 +240,7 @@ def dropout_factors(positions, heads, dropout, seed):
     qkv[:, :, 2] = torch.eye(length, width)[:, None, :]
     of_distance = torch.zeros(heads, 2 * int(positions.max()) + 1)
     inputs = (tensor.to(DEVICE) for tensor in (qkv, of_distance, positions))
-    output = relative_attention_packed(*inputs, None, dropout, seed_of(seed)).double().cpu()
+    output = relative_attention_qkv(*inputs, None, dropout, seed_of(seed)).double().cpu()
     return output[..., :length].transpose(1, 2) * length
 
 
@@ -249,7 +249,7 @@ def positions_of(*rows):
 
 
 def test_all_kernels_drop_the_same_weights():
-    """Outputs and all gradients are those of the plain path under the recovered dropout."""
+    """Outputs and all gradients are those of the plain backend under the recovered dropout."""
     case, dropout, seed = Case([31, 31], max_positions=40), 0.3, 5
     factors = dropout_factors(case.positions, 2, dropout, seed)
     assert ((factors - 1 / (1 - dropout)).abs().lt(1e-5) | factors.eq(0)).all()
@@ -289,12 +289,12 @@ def test_dropout_is_random(dropout):
     length, heads = 128, 3
     kept = dropout_factors(torch.arange(length)[None], heads, dropout, 3)[0] > 0
     variance = dropout * (1 - dropout)
-    centred = kept.double() - (1 - dropout)
-    assert abs(centred.mean()) < 4.5 * (variance / centred.numel()) ** 0.5
-    for lines in (centred.sum(1), centred.sum(2)):
+    centered = kept.double() - (1 - dropout)
+    assert abs(centered.mean()) < 4.5 * (variance / centered.numel()) ** 0.5
+    for lines in (centered.sum(1), centered.sum(2)):
         assert abs(lines.square().mean() / (length * variance) - 1) < 5 * (2 / lines.numel()) ** 0.5
-    products = centred @ centred.transpose(1, 2)
-    corners = products.square() - centred.square() @ centred.square().transpose(1, 2)
+    products = centered @ centered.transpose(1, 2)
+    corners = products.square() - centered.square() @ centered.square().transpose(1, 2)
     corners = corners.triu(1).sum() / 2
     rectangles = heads * (length * (length - 1) / 2) ** 2
     assert abs(corners) < 5 * (rectangles * variance**4) ** 0.5
@@ -322,7 +322,7 @@ def test_is_a_correct_operator():
     qkv, of_distance = case.inputs(torch.float32)
     arguments = (qkv, of_distance, *case.where(), 0.25, seed_of(2))
     checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
-    results = torch.library.opcheck(attention_triton._attend_packed, arguments, test_utils=checks)
+    results = torch.library.opcheck(attention_triton._attend_qkv, arguments, test_utils=checks)
     assert set(results.values()) == {"SUCCESS"}
 
 
@@ -346,7 +346,7 @@ def test_follows_autocast():
     case = Case([18, 11], heads=1, max_positions=24)
     qkv, of_distance = case.inputs(torch.float32)
     with torch.autocast(DEVICE, torch.float16):
-        output = relative_attention_packed(qkv, of_distance, *case.where())
+        output = relative_attention_qkv(qkv, of_distance, *case.where())
     assert output.dtype == torch.float16
     results = case.results(output, qkv, of_distance)
     assert qkv.grad.dtype == of_distance.grad.dtype == torch.float32

@@ -101,7 +101,7 @@ def _prepare(
     query: Tensor, key: Tensor, value: Tensor, of_distance: Tensor, positions: Tensor, lengths: Optional[Tensor],
     dropout: float,
 ) -> _Attention:  # fmt: skip
-    """Bring the inputs into the kernels' layout; views of one packed tensor are already in it and are not copied."""
+    """Bring the inputs into the kernels' layout; views of one joint tensor are already in it and are not copied."""
     if not query.stride() == key.stride() == value.stride() or query.stride(3) != 1:
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
     lengths = None if lengths is None else lengths.contiguous()

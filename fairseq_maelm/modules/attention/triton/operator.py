@@ -71,7 +71,7 @@ def relative_attention(
 
     Args:
         query, key, value: <float16, bfloat16 or float32>[B, H, S, d_h], d_h at most 128; any strides. Views of one
-            packed tensor are read in place. Under autocast they are cast to its type.
+            joint tensor are read in place. Under autocast they are cast to its type.
         of_distance: <float>[H, 2 P - 1] bias of the distances 1 - P to P - 1; used in float32.
         positions: <int64>[B or 1, S] original positions in [0, P), in any order, no two the same in a sequence.
         lengths: <int64>[B] tokens of each right-padded sequence, or None when there is no padding. Outputs at padding
@@ -95,7 +95,7 @@ def relative_attention(
     return output.transpose(1, 2)
 
 
-def relative_attention_packed(
+def relative_attention_qkv(
     qkv: Tensor,
     of_distance: Tensor,
     positions: Tensor,
@@ -117,9 +117,9 @@ def relative_attention_packed(
     """
     qkv = _cast(qkv)
     if qkv.dim() != 5 or qkv.shape[2] != 3:
-        raise ValueError(f"packed queries, keys and values have shape [B, S, 3, H, d_h], not {list(qkv.shape)}")
-    _check(_unpack(qkv)[0], of_distance, positions, lengths, dropout, seed)
-    output, _, _ = _attend_packed(qkv, of_distance.float(), positions, lengths, dropout, seed)
+        raise ValueError(f"joint queries, keys and values have shape [B, S, 3, H, d_h], not {list(qkv.shape)}")
+    _check(_split_qkv(qkv)[0], of_distance, positions, lengths, dropout, seed)
+    output, _, _ = _attend_qkv(qkv, of_distance.float(), positions, lengths, dropout, seed)
     return output
 
 
@@ -129,7 +129,7 @@ def _cast(tensor: Tensor) -> Tensor:
     return tensor.to(torch.get_autocast_dtype(device_type)) if torch.is_autocast_enabled(device_type) else tensor
 
 
-def _unpack(qkv: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+def _split_qkv(qkv: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
     """<float>[B, S, 3, H, d_h] to three views <float>[B, H, S, d_h]."""
     query, key, value = qkv.permute(2, 0, 3, 1, 4)
     return query, key, value
@@ -185,8 +185,8 @@ def _attend(
     return forward(query, key, value, of_distance, positions, lengths, dropout, seed)
 
 
-@torch.library.custom_op("fairseq_maelm::relative_attention_packed", mutates_args=())
-def _attend_packed(
+@torch.library.custom_op("fairseq_maelm::relative_attention_qkv", mutates_args=())
+def _attend_qkv(
     qkv: Tensor,
     of_distance: Tensor,
     positions: Tensor,
@@ -196,7 +196,7 @@ def _attend_packed(
 ) -> Tuple[Tensor, Tensor, Tensor]:
     from .launch import forward
 
-    return forward(*_unpack(qkv), of_distance, positions, lengths, dropout, seed)
+    return forward(*_split_qkv(qkv), of_distance, positions, lengths, dropout, seed)
 
 
 @torch.library.custom_op("fairseq_maelm::relative_attention_backward", mutates_args=())
@@ -226,10 +226,10 @@ def _(query: Tensor, key: Tensor, value: Tensor, of_distance: Tensor, positions:
     return _outputs_like(query, dropout, seed)
 
 
-@_attend_packed.register_fake
+@_attend_qkv.register_fake
 def _(qkv: Tensor, of_distance: Tensor, positions: Tensor, lengths: Optional[Tensor],
       dropout: float, seed: Optional[Tensor]) -> Tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    return _outputs_like(_unpack(qkv)[0], dropout, seed)
+    return _outputs_like(_split_qkv(qkv)[0], dropout, seed)
 
 
 def _outputs_like(query: Tensor, dropout: float, seed: Optional[Tensor]) -> Tuple[Tensor, Tensor, Tensor]:
@@ -261,24 +261,24 @@ def _keep_for_backward(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, 
 
 
 def _gradients(ctx: Any, output_gradient: Tensor, *unused: Optional[Tensor]) -> Tuple[Tensor, Optional[Tensor]]:
-    """Gradients of packed queries, keys and values, and of the bias when it wants one."""
+    """Gradients of joint queries, keys and values, and of the bias when it wants one."""
     *projections, of_distance, positions, lengths, output, log_sums, words = ctx.saved_tensors
-    query, key, value = projections if len(projections) == 3 else _unpack(*projections)
+    query, key, value = projections if len(projections) == 3 else _split_qkv(*projections)
     with_bias = ctx.needs_input_grad[len(projections)]
     inputs = (query, key, value, of_distance, positions, lengths, ctx.dropout)
-    packed, of_bias = _attend_backward(output_gradient, *inputs, output, log_sums, words, with_bias)
-    return packed, of_bias if with_bias else None
+    qkv, of_bias = _attend_backward(output_gradient, *inputs, output, log_sums, words, with_bias)
+    return qkv, of_bias if with_bias else None
 
 
 def _backward(ctx: Any, *gradients: Tensor) -> Tuple[Optional[Tensor], ...]:
-    packed, of_bias = _gradients(ctx, *gradients)
-    return (*_unpack(packed), of_bias, None, None, None, None)
+    qkv, of_bias = _gradients(ctx, *gradients)
+    return (*_split_qkv(qkv), of_bias, None, None, None, None)
 
 
-def _backward_packed(ctx: Any, *gradients: Tensor) -> Tuple[Optional[Tensor], ...]:
-    packed, of_bias = _gradients(ctx, *gradients)
-    return (packed, of_bias, None, None, None, None)
+def _backward_qkv(ctx: Any, *gradients: Tensor) -> Tuple[Optional[Tensor], ...]:
+    qkv, of_bias = _gradients(ctx, *gradients)
+    return (qkv, of_bias, None, None, None, None)
 
 
 _attend.register_autograd(_backward, setup_context=_keep_for_backward)
-_attend_packed.register_autograd(_backward_packed, setup_context=_keep_for_backward)
+_attend_qkv.register_autograd(_backward_qkv, setup_context=_keep_for_backward)

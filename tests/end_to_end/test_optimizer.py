@@ -28,15 +28,15 @@ def train(data: Path, folder: Path, optimizer: str, updates: int, *options: Any)
 def distance(first: dict[str, Any], second: dict[str, Any]) -> float:
     """The largest difference between weights or moments of two runs."""
     pairs = [(first["model"][name], second["model"][name]) for name in first["model"]]
-    for index, state in first["optimiser"]["state"].items():
-        other = second["optimiser"]["state"][index]
+    for index, state in first["optimizer"]["state"].items():
+        other = second["optimizer"]["state"][index]
         assert (state["step"], state.keys()) == (other["step"], other.keys())
         pairs += [(state[name], other[name]) for name in ("exp_avg", "exp_avg_sq")]
     return max(float((one.double() - two.double()).abs().max()) for one, two in pairs)
 
 
 @pytest.mark.slow
-def test_run_changes_between_both_optimisers(data, tmp_path):
+def test_run_changes_between_both_optimizers(data, tmp_path):
     """Half of one run and half of the other: the curve, and the end, are those of either whole run."""
     expected, curve = train(data, tmp_path / "adam", "adam", WHOLE, "--save-interval-updates", HALF)
     fused, fused_curve = train(data, tmp_path / "fused_adamw", "fused_adamw", WHOLE, "--save-interval-updates", HALF)
@@ -55,8 +55,8 @@ def test_run_changes_between_both_optimisers(data, tmp_path):
         assert distance(changed, expected) < 1e-3
 
 
-def test_optimiser_is_started_anew_on_request(data, tmp_path):
+def test_optimizer_is_started_anew_on_request(data, tmp_path):
     train(data, tmp_path, "fused_adamw", 3)
     again, _ = train(data, tmp_path, "fused_adamw", 2, "--reset-optimizer", "--reset-lr-scheduler")
-    assert {state["step"] for state in again["optimiser"]["state"].values()} == {2}
+    assert {state["step"] for state in again["optimizer"]["state"].values()} == {2}
     assert torch.isfinite(again["model"]["lm_head.bias"]).all()

@@ -16,7 +16,7 @@ from end_to_end.toy import ROOT, command_environment, run, write_corpus
 from fairseq_maelm.finetuning.squad.reading import read_squad
 from fairseq_maelm.sweep.recipe import read_recipes
 
-FOLDER = ROOT / "examples" / "adaptation"
+FOLDER = ROOT / "examples" / "small_encoders"
 RECIPES = {recipe.path.stem: recipe for recipe in read_recipes(sorted((FOLDER / "recipes").glob("*.yaml")))}
 TASKS = {"CoLA", "SST-2", "RTE", "STS-B", "QNLI", "SciCite", "SQuAD", "UD_EWT", "SciFact"}
 
@@ -25,7 +25,7 @@ def test_every_task_has_a_recipe_with_one_setting() -> None:
     assert RECIPES.keys() == TASKS
     for recipe in RECIPES.values():
         assert all(len(values) == 1 for values in recipe.search.values())
-        assert recipe.metric == recipe.figures[0]
+        assert recipe.metric == recipe.metrics[0]
         # Positions behind the last stage's length were never trained.
         longest = recipe.options.get("tokens-per-sample", recipe.options.get("max-length", 128))
         assert longest == 128
@@ -131,7 +131,7 @@ def test_both_encoders_from_text(tmp_path: Path) -> None:
     encoders = [output / model / "stage_4" / "checkpoint_last.pt" for model in ("mae-lm", "mlm")]
     options = ["--length", "40", "--rare-from", "20", "--distance", "2", "--cases", "30"]
     lines = run(["python", FOLDER / "repeated_words.py", output / "data", *encoders, *options])
-    # So early nothing has been learnt.
+    # So early nothing has been learned.
     gains = [float(gain) for gain in re.findall(r"([+-][0-9.]+) bits each, 30 cases", lines)]
     assert len(gains) == 2 and all(abs(gain) < 0.1 for gain in gains)
     options = ["--length", "40", "--short", "10", "--texts", "20"]

@@ -12,24 +12,24 @@ from torch import Tensor
 from fairseq_maelm.batch import Layout
 
 
-class Queries(NamedTuple):
+class WantedPositions(NamedTuple):
     """Wanted positions, as rows <float>[M, ...] of all sequences together or, for attention, as [B, Q, ...].
 
     Attributes:
         slots: <int64>[M] of the wanted positions in the flattened batch, ascending.
         rows: <int64>[M] place of each in the flattened [B, Q].
         length: Q, the largest number of wanted positions of one sequence.
-        in_rows: whether the batch has no padding and its states are <float>[N, ...]; ``slots`` are then rows of it.
+        packed: whether the batch has no padding and its states are <float>[N, ...]; ``slots`` are then rows of it.
     """
 
     slots: Tensor
     rows: Tensor
     length: int
-    in_rows: bool = False
+    packed: bool = False
 
     def take(self, states: Tensor) -> Tensor:
         """Rows [M, ...] of a batch [B, S, ...], or [N, ...]."""
-        return (states if self.in_rows else states.flatten(0, 1)).index_select(0, self.slots)
+        return (states if self.packed else states.flatten(0, 1)).index_select(0, self.slots)
 
     def pad(self, rows: Tensor, batch: int) -> Tensor:
         """Rows [M, ...] by sequence, [B, Q, ...], with zeros behind the shorter ones."""
@@ -44,12 +44,12 @@ class Queries(NamedTuple):
         return rows if len(rows) == len(self.rows) else rows.index_select(0, self.rows)
 
 
-def first_queries(batch: int, length: int, device: torch.device) -> Queries:
+def first_positions(batch: int, length: int, device: torch.device) -> WantedPositions:
     """The first position of each of B sequences of S."""
     rows = torch.arange(batch, device=device)
-    return Queries(rows * length, rows, 1)
+    return WantedPositions(rows * length, rows, 1)
 
 
-def masked_queries(layout: Layout) -> Queries:
+def masked_positions(layout: Layout) -> WantedPositions:
     """The positions to predict."""
-    return Queries(layout["masked_slots"], layout["query_rows"], layout["query_length"])
+    return WantedPositions(layout["masked_slots"], layout["wanted_rows"], layout["wanted_length"])

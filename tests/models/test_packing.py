@@ -8,8 +8,8 @@ from support import model_of, random_sequences
 from torch import Tensor
 
 from fairseq_maelm.models.maelm import MaelmModel
-from fairseq_maelm.modules.attention import unpadded as rows_module
-from fairseq_maelm.modules.attention.unpadded import rows_of
+from fairseq_maelm.modules.attention import packing as packing_module
+from fairseq_maelm.modules.attention.packing import packing_of
 
 LENGTHS = [3, 17, 1, 9, 30]
 
@@ -35,7 +35,7 @@ def outputs(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Result at the tokens, and the gradients of all parameters for one random weighting of it."""
     with monkeypatch.context() as patched:
-        patched.setattr(rows_module, "_WORTHWHILE_TOKENS", 1 if leave_out else 1000)
+        patched.setattr(packing_module, "_WORTHWHILE_TOKENS", 1 if leave_out else 1000)
         made.zero_grad(set_to_none=True)
         result = made(tokens, features_only=True, classification_head_name=head)[0]
         if result.dim() == 3:
@@ -54,18 +54,18 @@ def assert_same(first: tuple[Tensor, dict[str, Tensor]], second: tuple[Tensor, d
         torch.testing.assert_close(gradient / scale, second[1][name] / scale, atol=1e-5, rtol=1e-5, msg=name)
 
 
-def test_rows_say_where_tokens_stand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_module, "_WORTHWHILE_TOKENS", 1)
+def test_a_packing_says_where_tokens_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing_module, "_WORTHWHILE_TOKENS", 1)
     padding = torch.tensor([[False, False, True], [False, True, True], [False, False, False]])
-    rows = rows_of(padding)
-    assert rows is not None
-    assert rows.slots.tolist() == [0, 1, 3, 6, 7, 8]
-    assert rows.lengths == (2, 1, 3) and rows.first.tolist() == [0, 2, 3]
+    packing = packing_of(padding)
+    assert packing is not None
+    assert packing.slots.tolist() == [0, 1, 3, 6, 7, 8]
+    assert packing.lengths == (2, 1, 3) and packing.first.tolist() == [0, 2, 3]
     values = torch.arange(9.0).view(3, 3)
-    assert rows.pack(values).tolist() == [0, 1, 3, 6, 7, 8]
-    assert rows.pad(rows.pack(values)).tolist() == [[0, 1, 0], [3, 0, 0], [6, 7, 8]]
+    assert packing.pack(values).tolist() == [0, 1, 3, 6, 7, 8]
+    assert packing.pad(packing.pack(values)).tolist() == [[0, 1, 0], [3, 0, 0], [6, 7, 8]]
     shared = torch.tensor([[5, 6, 7]])
-    assert rows.pack(shared).tolist() == [5, 6, 5, 5, 6, 7]
+    assert packing.pack(shared).tolist() == [5, 6, 5, 5, 6, 7]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_rows_say_where_tokens_stand(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_padding_is_left_out_where_it_is_worth_it(lengths: list[int], leaves_out: bool) -> None:
     padding = torch.arange(max(lengths))[None, :] >= torch.tensor(lengths)[:, None]
-    assert (rows_of(padding) is not None) == leaves_out
+    assert (packing_of(padding) is not None) == leaves_out
 
 
 @pytest.mark.parametrize("head", [None, "sentence", "token"])
@@ -90,27 +90,27 @@ def test_results_and_gradients_are_those_with_padding(
     made, tokens = model(**changes), batch()
     packed = []
     with monkeypatch.context() as watched:
-        watched.setattr("fairseq_maelm.modules.attention.layers.attend_in_rows", _counting(packed))
+        watched.setattr("fairseq_maelm.modules.attention.layers.attend_packed", _counting(packed))
         without = outputs(monkeypatch, made, tokens, True, head)
     assert len(packed) == len(made.encoder.layers)
     assert_same(without, outputs(monkeypatch, made, tokens, False, head))
 
 
 def _counting(calls: list[int]) -> Any:
-    from fairseq_maelm.modules.attention.cpu_unpadded import attend_in_rows
+    from fairseq_maelm.modules.attention.cpu_packed import attend_packed
 
     def counted(*arguments: Any) -> Tensor:
         calls.append(1)
-        return attend_in_rows(*arguments)
+        return attend_packed(*arguments)
 
     return counted
 
 
-@pytest.mark.parametrize("path", ["plain", "sdpa"])
-def test_a_path_that_is_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+@pytest.mark.parametrize("backend", ["plain", "sdpa"])
+def test_a_backend_that_is_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
     calls: list[int] = []
-    monkeypatch.setattr("fairseq_maelm.modules.attention.layers.attend_in_rows", _counting(calls))
-    model(attention=path)(batch(), features_only=True)
+    monkeypatch.setattr("fairseq_maelm.modules.attention.layers.attend_packed", _counting(calls))
+    model(attention=backend)(batch(), features_only=True)
     assert not calls
 
 
@@ -128,7 +128,7 @@ def test_all_layers_are_given_with_padding_put_back(monkeypatch: pytest.MonkeyPa
     real = tokens != made.encoder.padding_idx
     with torch.no_grad():
         packed = made.extract_features(tokens, True)[1]["inner_states"]
-        monkeypatch.setattr(rows_module, "_WORTHWHILE_TOKENS", 1000)
+        monkeypatch.setattr(packing_module, "_WORTHWHILE_TOKENS", 1000)
         padded = made.extract_features(tokens, True)[1]["inner_states"]
     assert len(packed) == len(padded) == len(made.encoder.layers) + 1
     for first, second in zip(packed, padded):

@@ -1,4 +1,4 @@
-"""Binarising: part files are joined into the .bin and .idx of fairseq's memory-mapped dataset."""
+"""Binarizing: part files are joined into the .bin and .idx of fairseq's memory-mapped dataset."""
 
 import struct
 from collections.abc import Iterable

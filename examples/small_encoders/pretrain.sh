@@ -2,14 +2,14 @@
 # The small encoders of the table in examples/README.md: MAE-LM and MLM, pretrained on equal data in a few hours of two
 # CPU cores, one core each.
 #
-#     bash examples/adaptation/pretrain.sh OUTPUT TEXT [TEXT ...]
+#     bash examples/small_encoders/pretrain.sh OUTPUT TEXT [TEXT ...]
 #
-# OUTPUT   for data/ (the vocabulary and the binarised text), mae-lm/ and mlm/, with a folder for each stage; the same
+# OUTPUT   for data/ (the vocabulary and the binarized text), mae-lm/ and mlm/, with a folder for each stage; the same
 #          command goes on after an interruption
 # TEXT     a paragraph a line, blank lines between documents; the table's is 189 MB of English Wikipedia
 #
 # Four stages, from short sequences to long ones: from long ones alone a small model does not find out in hours that
-# neighbours tell about a masked token. 4 layers of 192, 40 % of the tokens masked, learning rate 1e-3, falling in the last
+# neighbors tell about a masked token. 4 layers of 192, 40 % of the tokens masked, learning rate 1e-3, falling in the last
 # stage.
 #
 # Environment variables:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fairseq_maelm.modules.attention import cpu as attention_cpu
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.cpu_unpadded import _members_of_batch, attend_in_rows
-from fairseq_maelm.modules.attention.unpadded import Rows
+from fairseq_maelm.modules.attention.cpu_packed import _members_of_batch, attend_packed
+from fairseq_maelm.modules.attention.packing import Packing
 
 HEADS, WIDTH, SPAN = 2, 4, 40
 # Attention weights computed together: of one sequence, of some, of all.
@@ -38,7 +38,7 @@ class Batch:
             return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
         self.lengths, self.first_alone = lengths, first_alone
-        self.packed = draw(sum(lengths), 3, HEADS, WIDTH).requires_grad_()
+        self.qkv = draw(sum(lengths), 3, HEADS, WIDTH).requires_grad_()
         self.table = draw(HEADS, 2 * SPAN - 1).requires_grad_()
         rows = 1 if shared else len(lengths)
         self.positions = torch.stack(
@@ -47,23 +47,23 @@ class Batch:
         self.weights = draw(len(lengths) if first_alone else sum(lengths), HEADS, WIDTH)
 
     def gradients(self, output: Tensor) -> list[Tensor]:
-        return [output.detach(), *torch.autograd.grad((output * self.weights).sum(), [self.packed, self.table])]
+        return [output.detach(), *torch.autograd.grad((output * self.weights).sum(), [self.qkv, self.table])]
 
-    def in_rows(self, dropout: float = 0.0) -> Tensor:
+    def packed(self, dropout: float = 0.0) -> Tensor:
         slots = torch.cat([torch.arange(n) + row * max(self.lengths) for row, n in enumerate(self.lengths)])
-        rows = Rows(slots, tuple(self.lengths), (len(self.lengths), max(self.lengths)))
-        bias = AttentionBias(self.table, self.positions, rows=rows)
+        packing = Packing(slots, tuple(self.lengths), (len(self.lengths), max(self.lengths)))
+        bias = AttentionBias(self.table, self.positions, packing=packing)
         if not self.first_alone:
-            return attend_in_rows(None, self.packed, bias, dropout)
-        return attend_in_rows(
-            self.packed[rows.first, 0], self.packed[:, 1:], bias.read_from(self.positions[:, :1]), dropout
+            return attend_packed(None, self.qkv, bias, dropout)
+        return attend_packed(
+            self.qkv[packing.first, 0], self.qkv[:, 1:], bias.read_from(self.positions[:, :1]), dropout
         )
 
     def one_by_one(self) -> Tensor:
         outputs = []
-        for row, packed in enumerate(self.packed.split(self.lengths)):
-            positions = self.positions[row if len(self.positions) > 1 else 0, : len(packed)][None]
-            query, key, value = packed.permute(1, 2, 0, 3)[:, None]
+        for row, qkv in enumerate(self.qkv.split(self.lengths)):
+            positions = self.positions[row if len(self.positions) > 1 else 0, : len(qkv)][None]
+            query, key, value = qkv.permute(1, 2, 0, 3)[:, None]
             output = attend(query, key, value, AttentionBias(self.table, positions), 0.0, "plain")[0].transpose(0, 1)
             outputs.append(output[:1] if self.first_alone else output)
         return torch.cat(outputs)
@@ -77,13 +77,13 @@ class Batch:
     limit=st.sampled_from(LIMITS),
     seed=st.integers(0, 1000),
 )
-def test_rows_get_what_they_get_alone(
+def test_packed_sequences_get_what_they_get_alone(
     lengths: list[int], shared: bool, first_alone: bool, limit: int, seed: int
 ) -> None:
     batch = Batch(lengths, shared, first_alone, seed)
     with pytest.MonkeyPatch.context() as patched:
         limit_weights(patched, limit)
-        actual = batch.gradients(batch.in_rows())
+        actual = batch.gradients(batch.packed())
     _members_of_batch.cache_clear()
     for ours, expected in zip(actual, batch.gradients(batch.one_by_one()), strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-10)
@@ -103,7 +103,7 @@ def test_groups_hold_what_the_cache_holds(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("first_alone", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
-def test_rows_drop_in_the_backward_pass_what_they_dropped_before(
+def test_packed_sequences_drop_in_the_backward_pass_what_they_dropped_before(
     together: int, shared: bool, first_alone: bool
 ) -> None:
     """Along a direction, the gradient is what the result changes by under the same decisions."""
@@ -111,9 +111,9 @@ def test_rows_drop_in_the_backward_pass_what_they_dropped_before(
 
     def loss() -> Tensor:
         torch.manual_seed(11)
-        return (batch.in_rows(0.4) * batch.weights).sum()
+        return (batch.packed(0.4) * batch.weights).sum()
 
-    leaves = [batch.packed, batch.table]
+    leaves = [batch.qkv, batch.table]
     gradients = torch.autograd.grad(loss(), leaves)
     directions = [torch.randn_like(leaf) for leaf in leaves]
     expected = sum((gradient * direction).sum() for gradient, direction in zip(gradients, directions))
@@ -148,7 +148,7 @@ def test_a_batch_may_come_first_in_inference_mode() -> None:
     _members_of_batch.cache_clear()
     batch = Batch([3, 5, 5], True, False)
     with torch.inference_mode():
-        batch.in_rows()
+        batch.packed()
     torch.manual_seed(0)
-    output = batch.in_rows(0.3)
+    output = batch.packed(0.3)
     assert all(gradient.isfinite().all() for gradient in batch.gradients(output))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure how well the mean of an encoder's states tells texts apart, layer by layer: what search begins with.
 
-    python examples/adaptation/pooled_vectors.py DATA CHECKPOINT [CHECKPOINT ...]
+    python examples/small_encoders/pooled_vectors.py DATA CHECKPOINT [CHECKPOINT ...]
 
 Cuts stretches of the validation text in two and looks for the long part of each by its short one, among the long parts
 of all: cosine of the means of the states, without any fine-tuning. Random weights of the first checkpoint's size are

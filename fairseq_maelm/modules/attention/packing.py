@@ -1,4 +1,4 @@
-"""Sequences one behind another, without the padding between them.
+"""Packed sequences: one behind another, without the padding between them.
 
 Fine-tuning sees sentences of very different lengths side by side: on GLUE's short tasks half of a padded batch is
 padding. On a CPU everything but attention works on single tokens anyway, and attention goes from sequence to sequence.
@@ -15,7 +15,7 @@ _WORTHWHILE_SHARE = 0.05
 _WORTHWHILE_TOKENS = 4
 
 
-class Rows(NamedTuple):
+class Packing(NamedTuple):
     """Where the tokens of padded sequences stand when the padding is left out.
 
     Attributes:
@@ -32,25 +32,29 @@ class Rows(NamedTuple):
         """<any>[B, S, ...] to [N, ...]."""
         return padded.expand(*self.shape, *padded.shape[2:]).flatten(0, 1).index_select(0, self.slots)
 
-    def pad(self, rows: Tensor) -> Tensor:
+    def pad(self, packed: Tensor) -> Tensor:
         """The inverse of ``pack``, with zeros at padding."""
         batch, length = self.shape
-        return rows.new_zeros(batch * length, *rows.shape[1:]).index_copy(0, self.slots, rows).unflatten(0, self.shape)
+        return (
+            packed.new_zeros(batch * length, *packed.shape[1:])
+            .index_copy(0, self.slots, packed)
+            .unflatten(0, self.shape)
+        )
 
     @property
     def first(self) -> Tensor:
-        """<int64>[B] the rows of the sequences' first tokens."""
+        """<int64>[B] the places of the sequences' first tokens."""
         lengths = torch.tensor(self.lengths)
         return lengths.cumsum(0) - lengths
 
 
-def can_leave_padding_out(path: str) -> bool:
+def can_leave_padding_out(backend: str) -> bool:
     """Whether attention may be computed in rows on a CPU: a path that is asked for by name is kept."""
-    return path in ("auto", "cpu")
+    return backend in ("auto", "cpu")
 
 
-def rows_of(padding: Tensor) -> Optional[Rows]:
-    """The rows of right-padded sequences, or None where it is better to compute on padding as well.
+def packing_of(padding: Tensor) -> Optional[Packing]:
+    """The packing of right-padded sequences, or None where it is better to compute on padding as well.
 
     Args:
         padding: <bool>[B, S], True at padding.
@@ -62,4 +66,4 @@ def rows_of(padding: Tensor) -> Optional[Rows]:
     if padding.numel() - int(lengths.sum()) < least or int(lengths.min()) == 0:
         return None
     slots = (~padding).flatten().nonzero().squeeze(1)
-    return Rows(slots, tuple(lengths.tolist()), (padding.shape[0], padding.shape[1]))
+    return Packing(slots, tuple(lengths.tolist()), (padding.shape[0], padding.shape[1]))

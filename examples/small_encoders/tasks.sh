@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prepare the tasks of the table in examples/README.md with the vocabulary of the pretrained encoders.
 #
-#     bash examples/adaptation/tasks.sh DATA OUTPUT
+#     bash examples/small_encoders/tasks.sh DATA OUTPUT
 #
 # DATA     the folder of `maelm prepare` that the encoders were pretrained on
 # OUTPUT   a folder for each task, as the recipes name it; what is there is left alone
@@ -42,7 +42,7 @@ if [[ -n $SQUAD ]] && missing squad; then
     # choose_questions SPLIT [--first NUMBER]
     choose_questions() {
         local source=("$SQUAD"/*"$1"-v2.0.json)
-        python "$ROOT/examples/adaptation/choose_questions.py" "${source[0]}" "$SCRATCH/$1.json" --answerable "${@:2}"
+        python "$ROOT/examples/small_encoders/choose_questions.py" "${source[0]}" "$SCRATCH/$1.json" --answerable "${@:2}"
     }
     choose_questions train ${SQUAD_QUESTIONS:+--first "$SQUAD_QUESTIONS"}
     choose_questions dev

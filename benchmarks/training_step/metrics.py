@@ -1,11 +1,11 @@
-"""The benchmark's arithmetic: medians, paired ratios, utilisation."""
+"""The benchmark's arithmetic: medians, paired ratios, utilization."""
 
 import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from training_step.cost import shape_flops, step_flops, step_products
-from training_step.flops import utilisation
+from training_step.flops import utilization
 from training_step.products import Shape
 from training_step.settings import Settings
 
@@ -54,7 +54,7 @@ def peak_rate(seconds: dict[Shape, float]) -> float:
 
 
 def evaluate(run: dict[str, Any], clock: str = "wall") -> list[dict[str, Any]]:
-    """The figures of one side-by-side run, a row for each contender, in the order in which they were given.
+    """The metrics of one side-by-side run, a row for each contender, in the order in which they were given.
 
     Args:
         run: as ``training_step.measure`` made it.
@@ -62,7 +62,7 @@ def evaluate(run: dict[str, Any], clock: str = "wall") -> list[dict[str, Any]]:
 
     Returns:
         rows with "name" and either "error" or: "seconds", "tokens_per_second", "tokens_per_second_with_data",
-        "ratios" to every reference, "over_bare", "utilisation", "datasheet_utilisation", "memory", "gigaflops",
+        "ratios" to every reference, "over_bare", "utilization", "datasheet_utilization", "memory", "gigaflops",
         "rate" in TFLOP/s, and "profile".
     """
     settings = Settings.from_dict(run["settings"])
@@ -97,10 +97,10 @@ def _row(
         occurrences = step_products(name, settings, measured["sizes"])
         pairs = list(zip(times, products))
         row["over_bare"] = statistics.median(taken / bare_seconds(occurrences, each) for taken, each in pairs)
-        row["utilisation"] = statistics.median(utilisation(flops, taken, peak_rate(each)) for taken, each in pairs)
+        row["utilization"] = statistics.median(utilization(flops, taken, peak_rate(each)) for taken, each in pairs)
     datasheet = datasheet_peak(run["machine"], settings.precision)
     if datasheet:
-        row["datasheet_utilisation"] = utilisation(flops, seconds, datasheet)
+        row["datasheet_utilization"] = utilization(flops, seconds, datasheet)
     return row
 
 

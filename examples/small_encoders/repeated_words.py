@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Measure whether an encoder looks for a masked word elsewhere in the text: what comparing two texts begins with.
 
-    python examples/adaptation/repeated_words.py DATA CHECKPOINT [CHECKPOINT ...]
+    python examples/small_encoders/repeated_words.py DATA CHECKPOINT [CHECKPOINT ...]
 
 Takes places of the validation text whose token stands in the same stretch again, some tokens away, masks it there
 alone, and predicts it twice: as the text is, and with the other occurrences replaced by other tokens. The difference of
-the two losses is what a repetition is worth, in bits. An encoder that has not learnt to match tokens gains none.
+the two losses is what a repetition is worth, in bits. An encoder that has not learned to match tokens gains none.
 """
 
 import argparse
