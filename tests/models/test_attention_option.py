@@ -40,8 +40,8 @@ def test_all_backends_train_the_same(backend, changes):
 def test_the_backend_reaches_every_layer(backend):
     model = model_of(attention=backend, decoder_attention="self_cross")
     layers = [*model.encoder.layers, *model.decoder.layers]
-    backends = [layer.self_attn.backend for layer in layers] + [
-        layer.cross_attn.backend for layer in model.decoder.layers
+    backends = [layer.self_attn.backend_name for layer in layers] + [
+        layer.cross_attn.backend_name for layer in model.decoder.layers
     ]
     assert len(backends) == 6 and set(backends) == {backend}
 
@@ -76,4 +76,4 @@ def test_training_refuses_a_path_that_cannot_run(monkeypatch):
 @pytest.mark.parametrize(("saved", "loaded"), [("triton", "auto"), ("cpu", "auto"), ("plain", "plain")])
 def test_a_checkpoint_binds_no_machine(saved, loaded):
     model = task().build_model(configuration(saved), from_checkpoint=True)
-    assert {layer.self_attn.backend for layer in model.encoder.layers} == {loaded}
+    assert {layer.self_attn.backend_name for layer in model.encoder.layers} == {loaded}

@@ -38,16 +38,16 @@ def _attend_anywhere(
     return (cpu if needs_ours else sdpa).attend(query, key, value, bias, dropout)
 
 
-def _attend_packed_anywhere(packed: Tensor, bias: Optional[AttentionBias], dropout: float) -> Tensor:
+def _attend_qkv_anywhere(qkv: Tensor, bias: Optional[AttentionBias], dropout: float) -> Tensor:
     """What is fastest where the tensor is, as ``qkv.attend_parts``."""
-    if packed.device.type == "cuda":
-        return triton.attend_qkv(packed, bias, dropout, asked_for=False)
-    return attend_parts(_attend_anywhere, packed, bias, dropout)
+    if qkv.device.type == "cuda":
+        return triton.attend_qkv(qkv, bias, dropout, asked_for=False)
+    return attend_parts(_attend_anywhere, qkv, bias, dropout)
 
 
 # By the values of --attention. A layer takes its own when it is made.
 BACKENDS: Dict[str, Backend] = {
-    "auto": Backend(_attend_anywhere, _attend_packed_anywhere),
+    "auto": Backend(_attend_anywhere, _attend_qkv_anywhere),
     "plain": _of_parts(plain.attend),
     "sdpa": _of_parts(sdpa.attend),
     "cpu": _of_parts(cpu.attend),

@@ -20,7 +20,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.num_heads = num_heads
         self.dropout = dropout
-        self.backend = backend
+        self.backend_name = backend
         self.backend = BACKENDS[backend]
 
     def leave_graphs(self) -> None:

@@ -11,24 +11,24 @@ from fairseq_maelm.modules.attention.bias import AttentionBias
 Attend = Callable[[Tensor, Tensor, Tensor, Optional[AttentionBias], float], Tensor]
 
 
-def attend_parts(attend: Attend, packed: Tensor, bias: Optional[AttentionBias], dropout: float) -> Tensor:
+def attend_parts(attend: Attend, qkv: Tensor, bias: Optional[AttentionBias], dropout: float) -> Tensor:
     """Self-attention from queries, keys and values that one matrix product made.
 
     Args:
         attend: the backend.
-        packed: <float>[B, S, 3, H, d_h]; the rest as in ``plain.attend``.
+        qkv: <float>[B, S, 3, H, d_h]; the rest as in ``plain.attend``.
 
     Returns:
         <float>[B, S, H, d_h].
     """
-    return attend(*unpack(packed), bias, dropout).transpose(1, 2)
+    return attend(*split_qkv(qkv), bias, dropout).transpose(1, 2)
 
 
-def unpack(packed: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+def split_qkv(qkv: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
     """Query, key and value, <float>[B, H, S, d_h] each, as views of <float>[B, S, 3, H, d_h]."""
-    if packed.device.type == "cpu":
-        return _SplitQkv.apply(packed)
-    query, key, value = packed.permute(2, 0, 3, 1, 4).unbind()
+    if qkv.device.type == "cpu":
+        return _SplitQkv.apply(qkv)
+    query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()
     return query, key, value
 
 
@@ -39,8 +39,8 @@ class _SplitQkv(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, packed: Tensor) -> Tuple[Tensor, ...]:
-        query, key, value = packed.permute(2, 0, 3, 1, 4)
+    def forward(ctx: Any, qkv: Tensor) -> Tuple[Tensor, ...]:
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)
         return query, key, value
 
     @staticmethod

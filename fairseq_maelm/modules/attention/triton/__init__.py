@@ -52,16 +52,16 @@ def attend(
     return _KERNELS.relative_attention(query, key, value, *_arguments(query, bias, dropout))
 
 
-def attend_qkv(packed: Tensor, bias: Optional[AttentionBias], dropout: float, asked_for: bool = True) -> Tensor:
+def attend_qkv(qkv: Tensor, bias: Optional[AttentionBias], dropout: float, asked_for: bool = True) -> Tensor:
     """The same for queries, keys and values that one matrix product made, <float>[B, S, 3, H, d_h], in place.
 
     Returns:
         <float>[B, S, H, d_h].
     """
-    query = packed[:, :, 0].transpose(1, 2)
+    query = qkv[:, :, 0].transpose(1, 2)
     if not _at_home(query, bias, asked_for):
-        return attend_parts(sdpa.attend, packed, bias, dropout)
-    return _KERNELS.relative_attention_qkv(packed, *_arguments(query, bias, dropout))
+        return attend_parts(sdpa.attend, qkv, bias, dropout)
+    return _KERNELS.relative_attention_qkv(qkv, *_arguments(query, bias, dropout))
 
 
 def refusal(dtype: torch.dtype, device: torch.device, width: int) -> Optional[str]:
