@@ -22,7 +22,7 @@ def check_device(name: str) -> None:
     except RuntimeError:
         device = None
     if device is None or device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index):
-        raise ValueError(f"--device {name} is not possible: give cpu, cuda or cuda:N")
+        raise ValueError(f"--device {name} cannot be used: give cpu, cuda or cuda:N")
     gpus = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= gpus:
         found = f"{gpus} of them, cuda:0 to cuda:{gpus - 1}" if gpus else "none: use --device cpu"
