@@ -171,7 +171,7 @@ def test_what_holds_no_average_is_refused_in_one_line(pretrained, tmp_path):
             "holds no average of the weights: it was not trained with --store-ema",
         ),
         ([pretrained / LAST, "--output", written], "average.pt exists already: name another file, or remove it first"),
-        ([tmp_path / "missing.pt", "--output", tmp_path / "other.pt"], "No such file"),
+        ([tmp_path / "missing.pt", "--output", tmp_path / "other.pt"], "there is no checkpoint"),
     ):
         output = run(["maelm", "ema", *words], check=False)
         assert told in output.splitlines()[-1] and "Traceback" not in output
