@@ -38,7 +38,7 @@ def test_options_that_make_no_windows_are_refused(changes, message):
 
 
 def test_sequences_longer_than_the_encoder_has_positions_are_refused():
-    with pytest.raises(ValueError, match="--max-length 384 is more than the encoder's 64 positions"):
+    with pytest.raises(ValueError, match="--max-length 512 is more than the encoder's 64 positions"):
         task_of().build_model(SimpleNamespace(**{**vars(model_config()), "_name": "maelm"}))
 
 
