@@ -29,7 +29,13 @@ def load_rows() -> ModuleType:
 
 rows = load_rows()
 TINY = SIZES["maelm_tiny"]
-ENCODER = rows.EncoderSize(TINY["encoder_embed_dim"], TINY["encoder_ffn_embed_dim"], TINY["encoder_attention_heads"])
+SIZE = rows.ModelSize(
+    TINY["encoder_embed_dim"],
+    TINY["encoder_ffn_embed_dim"],
+    TINY["encoder_attention_heads"],
+    TINY["encoder_layers"],
+    TINY["decoder_layers"],
+)
 # The other mask rate, and BERT's way of masking, go with every row; here with every second one.
 BERT = ["--mask-prob", "0.4", "--leave-unmasked-prob", "0.1", "--random-token-prob", "0.1"]
 UPDATES = 3
@@ -45,7 +51,7 @@ def train(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Train:
     def train_row(name: str) -> tuple[Path, str]:
         folder = tmp_path_factory.mktemp(name)
         masking = BERT if list(rows.ROWS).index(name) % 2 else []
-        options = [*masking, *rows.row_options(rows.ROWS[name], ENCODER), "--save-dir", folder]
+        options = [*masking, *rows.row_options(rows.ROWS[name], SIZE), "--save-dir", folder]
         return folder, run(["fairseq-train", toy_data, *TINY_TRAINING, *options, "--max-update", UPDATES])
 
     return train_row
@@ -65,7 +71,7 @@ def test_a_row_trains_and_its_encoder_is_usable(name: str, train: Train, toy_dat
     tokens = hub.encode("The sailor takes the rope to the harbour.")
     with torch.no_grad():
         features = hub.extract_features(tokens)
-    assert features.shape == (1, len(tokens), ENCODER.width)
+    assert features.shape == (1, len(tokens), SIZE.width)
     assert features.isfinite().all()
     # The states are of different tokens, not one vector for all.
     assert features[0].std(dim=0).max() > 0.01
