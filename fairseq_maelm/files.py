@@ -70,7 +70,24 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise CorpusError(f"{path} is damaged ({error}); remove its folder and prepare the corpus again") from error
+        raise CorpusError(f"{path} is damaged ({error}); remove its folder and prepare it again") from error
+
+
+def refuse_existing(*paths: Path, can_replace: bool = False) -> None:
+    """Refuse to write over what is there.
+
+    Args:
+        paths: to be written.
+        can_replace: whether the command has an option --replace for that.
+
+    Raises:
+        FileExistsError: names the first that exists.
+    """
+    for path in paths:
+        if path.exists():
+            kind = "folder" if path.is_dir() else "file"
+            choice = "give --replace to rename this one" if can_replace else "remove it first"
+            raise FileExistsError(f"{path} exists already: name another {kind}, or {choice}")
 
 
 def sha256_of(path: Path) -> str:
@@ -85,8 +102,9 @@ def sha256_of(path: Path) -> str:
 class FolderLock:
     """An exclusive lock on a folder, which the operating system gives back even when its holder is killed.
 
-    The lock is the process's own: what it forks does not inherit it. The file exists only while somebody holds the lock
-    or after its holder was killed, and says who that is.
+    The lock is the process's own: what it forks does not inherit it. (The library filelock takes flock, which workers
+    inherit: those of a killed run would keep the next one out.) The file exists only while somebody holds the lock or
+    after its holder was killed, and says who that is.
 
     Args:
         path: of the lock's file.

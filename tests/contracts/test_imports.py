@@ -37,7 +37,7 @@ ONLY = {
     "text": ("files", "text"),
     "hf": ("hf", "libraries"),
 }
-NO_FAIRSEQ = {"corpus", "hf", "files", "warm_start", "libraries", "version"}
+NO_FAIRSEQ = {"corpus", "hf", "files", "lines", "prepared_folder", "warm_start", "libraries", "version"}
 OF_FAIRSEQ = {"fairseq", "fairseq_cli", "hydra", "omegaconf"}
 
 

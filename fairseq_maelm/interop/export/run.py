@@ -18,7 +18,7 @@ from fairseq_maelm.interop.export.source import Source, load_source
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
 from fairseq_maelm.interop.export.verification import Agreement, verify_model, verify_tokenizer
 from fairseq_maelm.interop.export.weights import encoder_weights, head_weights, masked_lm_weights, pooler_weights
-from fairseq_maelm.interop.whole_folder import whole_folder
+from fairseq_maelm.prepared_folder import whole_folder
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def export(checkpoint: Path, data: Path, output: Path, settings: ExportSettings)
         FileExistsError: if the folder exists and is not to be replaced.
         ValueError: if the format cannot hold the model or the vocabulary, or the verification fails.
     """
-    with whole_folder(output, settings.replace) as folder:
+    with whole_folder(output, "maelm export", settings.replace) as folder:
         source = load_source(checkpoint, data)
         content = choose_content(source, settings.form, settings.architecture, settings.head, settings.labels)
         logger.info("exporting %s as %s", checkpoint, content.class_name)

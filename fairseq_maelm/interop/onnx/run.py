@@ -27,7 +27,7 @@ from fairseq_maelm.interop.onnx.onnx_file import (
     require_onnx,
     write_onnx,
 )
-from fairseq_maelm.interop.whole_folder import whole_folder
+from fairseq_maelm.prepared_folder import whole_folder
 from fairseq_maelm.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def export_onnx(
     require_onnx()
     if texts is not None and not int8:
         raise ValueError("--texts are for measuring what 8 bits lose: give --int8 as well")
-    with whole_folder(output, settings.replace) as folder:
+    with whole_folder(output, "maelm export", settings.replace) as folder:
         source = load_source(checkpoint, data)
         content = _content(source, settings)
         sample = _sequences(source, texts) if int8 else []

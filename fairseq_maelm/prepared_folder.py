@@ -1,0 +1,279 @@
+"""Folders that are whole or absent, and say in their manifest what they were made from.
+
+A folder comes into being under the hidden name ``.NAME.unfinished`` beside its own and is renamed at the end. A lock
+keeps a second process out for all that time, so that what lies under the hidden name when the lock is free was left by
+a run that was killed.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any, Optional
+
+from fairseq_maelm.files import (
+    CorpusError,
+    FolderLock,
+    read_json,
+    refuse_existing,
+    sha256_of,
+    synchronize_folder,
+    write_json,
+)
+
+logger = logging.getLogger(__name__)
+
+MANIFEST_FILE = "manifest.json"
+FORMAT = 1
+
+# Kind of a folder -> the command that writes it.
+COMMANDS = {
+    "corpus": "maelm prepare",
+    "glue": "maelm prepare-glue",
+    "sentences": "maelm prepare-sentences",
+    "squad": "maelm prepare-squad",
+    "tagging": "maelm prepare-tagging",
+    "retrieval": "maelm prepare-retrieval",
+    "embeddings": "maelm embed",
+}
+
+_RESULT = "result"
+_BEGUN_FILE = "begun.json"
+
+
+def fingerprints(paths: Iterable[Path], with_checksums: bool = True) -> list[dict[str, Any]]:
+    """Tell how a later run sees whether files are the same.
+
+    Args:
+        paths: of the files.
+        with_checksums: whether to read them now; without, any change of size or time counts as a change.
+    """
+    states = [(path, path.stat()) for path in paths]
+    return [
+        {"file": str(path), "bytes": state.st_size, "changed_ns": state.st_mtime_ns}
+        | ({"sha256": sha256_of(path)} if with_checksums else {})
+        for path, state in states
+    ]
+
+
+def made_from(settings: Mapping[str, Any], files: Mapping[str, Sequence[Path]]) -> dict[str, Any]:
+    """Describe what decides the content of a folder.
+
+    Args:
+        settings: option, with underscores -> value.
+        files: role, such as "train" or "vocabulary" -> files.
+    """
+    described = {"settings": dict(settings), "files": {role: fingerprints(paths) for role, paths in files.items()}}
+    # As it comes back from the manifest: tuples are lists.
+    return dict(json.loads(json.dumps(described)))
+
+
+def prepare_folder(
+    target: Path,
+    kind: str,
+    origin: Mapping[str, Any],
+    write: Callable[[Path], Mapping[str, Any]],
+    resumes: bool = False,
+    copies: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Write a folder, or find that it is there already, made from the same.
+
+    Args:
+        target: the folder; must not exist, be empty, or have been written by this function from the same.
+        kind: one of ``COMMANDS``.
+        origin: what ``made_from`` returns.
+        write: fills the folder that it is given and returns facts for the manifest; they may replace "files" by fuller
+            ones.
+        resumes: a failed or killed run leaves its work beside the folder that ``write`` gets, for the next run.
+        copies: folders inside the result that get a copy of the manifest.
+
+    Returns:
+        the manifest: "format", "kind", "settings", "files", the facts, and bytes and SHA-256 of all "outputs".
+
+    Raises:
+        CorpusError: somebody else is writing the folder, or it was made from something else.
+        FileExistsError: something else has its name.
+    """
+    manifest = _finished(target, kind, origin)
+    if manifest is None or _hidden(target, "unfinished").exists():
+        with _unfinished(target, COMMANDS[kind], resumes) as unfinished:
+            manifest = _finished(target, kind, origin)
+            if manifest is None:
+                return _write(target, unfinished, kind, origin, write, copies)
+    logger.info("%s was already prepared from these files with these settings: nothing to do", target)
+    return manifest
+
+
+def _write(
+    target: Path,
+    unfinished: Path,
+    kind: str,
+    origin: Mapping[str, Any],
+    write: Callable[[Path], Mapping[str, Any]],
+    copies: Sequence[str],
+) -> dict[str, Any]:
+    if (unfinished / _BEGUN_FILE).exists():
+        _refuse_difference(unfinished, read_json(unfinished / _BEGUN_FILE), origin)
+        logger.info("resuming the interrupted work in %s", unfinished)
+    else:
+        write_json(unfinished / _BEGUN_FILE, origin)
+    result = unfinished / _RESULT
+    shutil.rmtree(result, ignore_errors=True)
+    result.mkdir()
+    facts = write(result)
+    outputs = {
+        path.relative_to(result).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+        for path in sorted(result.rglob("*"))
+        if path.is_file()
+    }
+    manifest = {"format": FORMAT, "kind": kind, **origin, **facts, "outputs": outputs}
+    for folder in (*copies, "."):
+        write_json(result / folder / MANIFEST_FILE, manifest)
+    _publish(result, target)
+    return dict(json.loads(json.dumps(manifest)))
+
+
+def read_manifest(folder: Path, kind: str) -> dict[str, Any]:
+    """Read the manifest of a folder of that kind.
+
+    Raises:
+        FileNotFoundError: it has no manifest.
+        CorpusError: the manifest is damaged, or is that of another kind or version.
+    """
+    path = folder / MANIFEST_FILE
+    refusal = f"{folder} was not written by `{COMMANDS[kind]}`"
+    if not path.is_file():
+        raise FileNotFoundError(f"{refusal}: there is no {path}")
+    manifest = read_json(path)
+    found = (manifest.get("kind"), manifest.get("format")) if isinstance(manifest, dict) else (None, None)
+    if found != (kind, FORMAT):
+        raise CorpusError(f"{refusal} of this version: give a folder of that command, or prepare it again")
+    return dict(manifest)
+
+
+def _finished(target: Path, kind: str, origin: Mapping[str, Any]) -> Optional[dict[str, Any]]:
+    """The manifest of a folder that was made from the same; None where there is no folder yet.
+
+    Raises:
+        CorpusError: it was made from something else, or is damaged.
+        FileExistsError: it is no such folder.
+    """
+    if _is_free(target):
+        return None
+    if not (target / MANIFEST_FILE).is_file():
+        refuse_existing(target)
+    manifest = read_manifest(target, kind)
+    _refuse_difference(target, manifest, origin)
+    for name, facts in manifest["outputs"].items():
+        path = target / name
+        if not path.exists() or path.stat().st_size != facts["bytes"]:
+            raise CorpusError(f"{path} is missing or was changed: remove {target} and prepare it again")
+    return manifest
+
+
+def _refuse_difference(folder: Path, earlier: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    if difference := explain_difference(earlier, now):
+        raise CorpusError(
+            f"{folder} was made from something else: {difference}; name another folder, or remove it first"
+        )
+
+
+def explain_difference(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> Optional[str]:
+    """Name the first thing in which two descriptions of ``made_from`` differ; None when they are the same."""
+    before, after = earlier["settings"], now["settings"]
+    for name in {**before, **after}:
+        if before.get(name) != after.get(name):
+            return f"--{name.replace('_', '-')} was {before.get(name)!r} and is now {after.get(name)!r}"
+    for role in sorted(earlier["files"].keys() | now["files"].keys()):
+        difference = _file_difference(role, earlier["files"].get(role, []), now["files"].get(role, []))
+        if difference:
+            return difference
+    return None
+
+
+def _file_difference(role: str, before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> Optional[str]:
+    if len(before) != len(after):
+        return f"{role} was {len(before)} files and is now {len(after)}"
+    for old, new in zip(before, after, strict=True):
+        if Path(old["file"]).name != Path(new["file"]).name:
+            return f"{role} had the file {old['file']} and now has {new['file']}"
+        same_state = (old["bytes"], old["changed_ns"]) == (new["bytes"], new["changed_ns"])
+        if not same_state and old.get("sha256") != (new.get("sha256") or sha256_of(Path(new["file"]))):
+            return f"the file {new['file']} was changed since"
+    return None
+
+
+@contextlib.contextmanager
+def whole_folder(target: Path, command: str, replace: Optional[bool] = None) -> Iterator[Path]:
+    """Open a folder for writing that gets the name ``target`` only when the block ends without an exception.
+
+    Args:
+        target: must not exist, or be an empty folder.
+        command: that writes it, for the message to a second process.
+        replace: let an existing folder give way: it is renamed to ``target``.old-1 or the next free number, once the
+            new one is whole. None where the command has no such option.
+
+    Raises:
+        FileExistsError: ``target`` exists and is not to be replaced.
+        CorpusError: somebody else is writing it.
+    """
+    _check_free(target, replace)
+    with _unfinished(target, command, resumes=False) as folder:
+        result = folder / _RESULT
+        result.mkdir()
+        yield result
+        _publish(result, target, replace)
+
+
+@contextlib.contextmanager
+def _unfinished(target: Path, command: str, resumes: bool) -> Iterator[Path]:
+    """Keep the target's name for this process and open the hidden folder beside it; remove that when all is done."""
+    if os.path.ismount(target):
+        raise CorpusError(f"{target} is a mount point, which no other folder can take the place of: name one inside it")
+    folder = _hidden(target, "unfinished")
+    with FolderLock(_hidden(target, "lock"), f"`{command}`", target):
+        if not resumes:
+            shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(exist_ok=True)
+        try:
+            yield folder
+        except BaseException:
+            if not resumes:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _hidden(target: Path, suffix: str) -> Path:
+    """A hidden name beside a folder, or beside what a link with its name leads to."""
+    place = Path(os.path.realpath(target))
+    return place.with_name(f".{place.name}.{suffix}")
+
+
+def _is_free(target: Path) -> bool:
+    return not target.exists() or (target.is_dir() and not any(target.iterdir()))
+
+
+def _check_free(target: Path, replace: Optional[bool] = None) -> None:
+    if not _is_free(target) and not (replace and target.is_dir()):
+        refuse_existing(target, can_replace=replace is False and target.is_dir())
+
+
+def _publish(result: Path, target: Path, replace: Optional[bool] = None) -> None:
+    place = Path(os.path.realpath(target))
+    _check_free(place, replace)
+    old = None
+    if not _is_free(place):
+        old = next(path for number in count(1) if not (path := place.with_name(f"{place.name}.old-{number}")).exists())
+        place.rename(old)
+    try:
+        os.replace(result, place)
+    except OSError:
+        if old is not None:
+            old.rename(place)
+        raise
+    synchronize_folder(place.parent)
