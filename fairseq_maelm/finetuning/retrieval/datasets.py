@@ -1,14 +1,14 @@
 """Training pairs with their negatives, and the texts of a validation split, as fairseq's datasets."""
 
 import logging
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Sequence
 
 import numpy as np
 import torch
-from fairseq.data import FairseqDataset
 from fairseq.data.indexed_dataset import MMapIndexedDataset, data_file_path
 
 from fairseq_maelm.batch import pad_rows
+from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.finetuning.retrieval.pooling import cut
 from fairseq_maelm.finetuning.retrieval.prepared import Pairs
 
@@ -60,57 +60,7 @@ class Texts:
         return max(int(tokens[first : first + block].max()) for first in range(0, len(tokens), block))
 
 
-class _WholeBatches(FairseqDataset):
-    """Items are indices, and the collater reads a batch at once."""
-
-    sizes: np.ndarray
-    token_counts: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def __getitem__(self, index: int) -> int:
-        """The index itself."""
-        return int(index)
-
-    def __getitems__(self, indices: Sequence[int]) -> Sequence[int]:
-        """The indices themselves; called by torch's loader for a batch."""
-        return indices
-
-    def num_tokens(self, index: int) -> int:
-        """Tokens that an item brings into a batch; called by fairseq for --max-tokens."""
-        return int(self.token_counts[index])
-
-    def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
-        """<int>[indices], ``num_tokens`` of many."""
-        return self.token_counts[indices]
-
-    def size(self, index: int) -> int:
-        """Tokens of the longest sequence of an item."""
-        return int(self.sizes[index])
-
-    def batch_by_size(
-        self,
-        indices: np.ndarray,
-        max_tokens: Optional[int] = None,
-        max_sentences: Optional[int] = None,
-        required_batch_size_multiple: int = 1,
-    ) -> List[np.ndarray]:
-        """Cut ordered indices into batches; called by fairseq.
-
-        Raises:
-            ValueError: if an item alone has more than ``max_tokens`` tokens.
-        """
-        most = int(self.token_counts[indices].max(initial=0))
-        if max_tokens is not None and most > max_tokens:
-            raise ValueError(
-                f"--max-tokens {max_tokens} is less than the {most} tokens of one query with its document: give at "
-                f"least --max-tokens {most}, or a smaller --tokens-per-sample"
-            )
-        return list(super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple))
-
-
-class RetrievalPairDataset(_WholeBatches):
+class RetrievalPairDataset(BatchDataset):
     """Pairs of a query and a relevant document, for training; a query is in as many as it has relevant documents.
 
     Args:
@@ -119,8 +69,11 @@ class RetrievalPairDataset(_WholeBatches):
         pairs: the split.
         negatives: row of a query -> <int64>[n] rows of its hard negatives; it may have none.
         drawn: hard negatives drawn for a pair in each epoch, or all of them where there are fewer.
-        seed: of the draws and of the order.
+        seed: of the draws and of the order, which is random: documents of equal length side by side would be negatives
+            too easy to tell from others by their length alone.
     """
+
+    largest_item = "one query with its document"
 
     def __init__(
         self,
@@ -132,29 +85,15 @@ class RetrievalPairDataset(_WholeBatches):
         seed: int,
     ) -> None:
         self.queries, self.documents = queries, documents
-        self.negatives, self.drawn, self.seed, self.epoch = negatives, drawn, seed, 1
+        self.negatives, self.drawn = negatives, drawn
         self.relevant = {int(query): rows for query, rows in zip(*pairs)}
         counts = [len(rows) for rows in pairs.relevant]
         # <int64>[pairs], the rows of the pairs' queries and documents.
         self.query_rows = np.repeat(pairs.queries, counts)
         self.document_rows = np.concatenate([*pairs.relevant, _NO_NEGATIVES]).astype(np.int64)
         of_queries, of_documents = queries.lengths[self.query_rows], documents.lengths[self.document_rows]
-        self.sizes = np.maximum(of_queries, of_documents)
-        self.token_counts = of_queries + of_documents + drawn * int(np.ceil(documents.lengths.mean()))
-
-    def set_epoch(self, epoch: int) -> None:
-        """Draw other negatives and another order from now on; called by fairseq before an epoch's batches are made."""
-        self.epoch = epoch
-
-    @property
-    def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        """False: workers have copies of this object and would not hear of ``set_epoch``."""
-        return False
-
-    def ordered_indices(self) -> np.ndarray:
-        """<int64>[pairs] in a random order: documents of equal length side by side would be negatives too easy to tell
-        from others by their length alone."""
-        return np.random.default_rng([self.seed, self.epoch]).permutation(len(self))
+        token_counts = of_queries + of_documents + drawn * int(np.ceil(documents.lengths.mean()))
+        super().__init__(np.maximum(of_queries, of_documents), "shuffled", seed, token_counts)
 
     def draw_negatives(self, index: int) -> np.ndarray:
         """<int64>[n] rows of the pair's hard negatives in this epoch, the same in every process."""
@@ -162,29 +101,23 @@ class RetrievalPairDataset(_WholeBatches):
         generator = np.random.default_rng([self.seed, self.epoch, index])
         return generator.choice(available, min(self.drawn, len(available)), replace=False)
 
-    def collater(self, samples: Sequence[int]) -> Dict[str, Any]:
+    def collate(self, indices: np.ndarray) -> Dict[str, Any]:
         """Read and collate a batch.
 
         Args:
-            samples: <int>[Q] indices of pairs.
+            indices: <int64>[Q] of pairs.
 
         Returns:
-            ``id`` <int64>[Q], ``nsentences``, ``ntokens``; ``net_input`` with the queries; ``documents`` with C
-            documents, relevant ones and hard negatives, each once; ``document_ids`` <int64>[C] their rows; ``target``
-            <int64>[Q] the row of each query's relevant document; ``positives`` <int64>[Q, P] the rows of all that are
-            known to be relevant to it, filled up with -1. Empty for no pair, which is how fairseq gives ranks equally
-            many batches.
+            ``ntokens``; ``net_input`` with the queries; ``documents`` with C documents, relevant ones and hard
+            negatives, each once; ``document_ids`` <int64>[C] their rows; ``target`` <int64>[Q] the row of each query's
+            relevant document; ``positives`` <int64>[Q, P] the rows of all that are known to be relevant to it, filled
+            up with -1.
         """
-        if not len(samples):
-            return {}
-        indices = np.array(samples, dtype=np.int64)
         targets = self.document_rows[indices]
         rows = np.unique(np.concatenate([targets, *map(self.draw_negatives, indices)])).astype(np.int64)
         positives = [self.relevant[int(query)] for query in self.query_rows[indices]]
         net_input, documents = self.queries.batch(self.query_rows[indices]), self.documents.batch(rows)
         return {
-            "id": torch.from_numpy(indices),
-            "nsentences": len(indices),
             "ntokens": int(net_input["src_lengths"].sum() + documents["src_lengths"].sum()),
             "net_input": net_input,
             "documents": documents,
@@ -194,7 +127,7 @@ class RetrievalPairDataset(_WholeBatches):
         }
 
 
-class RetrievalTextDataset(_WholeBatches):
+class RetrievalTextDataset(BatchDataset):
     """The queries of a split and then all documents, each an item of its own: what validation embeds.
 
     Args:
@@ -219,30 +152,17 @@ class RetrievalTextDataset(_WholeBatches):
     ) -> None:
         self.name, self.queries, self.documents, self.pairs = name, queries, documents, pairs
         self.judgments, self.query_ids, self.document_ids = judgments, query_ids, document_ids
-        self.sizes = np.concatenate([queries.lengths[pairs.queries], documents.lengths])
-        self.token_counts = self.sizes
+        # The longest first, so that memory that does not suffice shows at once.
+        super().__init__(np.concatenate([queries.lengths[pairs.queries], documents.lengths]), "longest")
 
-    def ordered_indices(self) -> np.ndarray:
-        """<int64>[texts], the longest first, so that memory that does not suffice shows at once."""
-        return np.argsort(-self.sizes, kind="stable")
-
-    def collater(self, samples: Sequence[int]) -> Dict[str, Any]:
-        """Read and collate a batch of texts.
-
-        Returns:
-            ``id`` <int64>[B], ``nsentences``, ``ntokens``, ``net_input``, and ``split``, the name. Empty for no text.
-        """
-        if not len(samples):
-            return {}
-        indices = np.array(samples, dtype=np.int64)
+    def collate(self, indices: np.ndarray) -> Dict[str, Any]:
+        """Read and collate texts <int64>[B]: ``ntokens``, ``net_input``, and ``split``, the name."""
         first = len(self.pairs.queries)
         sequences = [
             self.queries.tokens(self.pairs.queries[index]) if index < first else self.documents.tokens(index - first)
             for index in indices
         ]
         return {
-            "id": torch.from_numpy(indices),
-            "nsentences": len(indices),
             "ntokens": int(self.sizes[indices].sum()),
             "net_input": self.documents.collate(sequences),
             "split": self.name,

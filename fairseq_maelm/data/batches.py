@@ -1,0 +1,133 @@
+"""What datasets of this package have in common: items are indices, and a batch is read and collated at once."""
+
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+import numpy as np
+import torch
+from fairseq.data import FairseqDataset
+
+from fairseq_maelm.data.order import order_by_length
+
+# "buckets": near-equal lengths together, at random among themselves; "shuffled": at random; "shortest" and "longest":
+# by length, the same in every epoch.
+ORDERS = ("buckets", "shuffled", "shortest", "longest")
+
+
+class BatchDataset(FairseqDataset):
+    """Sequences, or items of several, that a subclass makes batches of by ``collate``.
+
+    What is random depends on the seed and the epoch alone, so that a resumed run sees what an uninterrupted one does.
+
+    Args:
+        sizes: <int>[items] tokens of each one's longest sequence.
+        order: of an epoch, one of ``ORDERS``.
+        seed: of the order.
+        token_counts: <int>[items] what each adds to ``--max-tokens``, by default its size.
+        fixed_epoch: if given, all epochs are this one.
+        used: <int64>[n] the items of an epoch, by default all.
+    """
+
+    # For the message about an item that no batch can hold.
+    largest_item = "the longest sequence"
+    remedy = "a smaller --tokens-per-sample"
+
+    # What a subclass defines: of items <int64>[B], a batch's ``ntokens``, ``net_input`` and the like.
+    collate: Callable[[np.ndarray], Dict[str, Any]]
+
+    def __init__(
+        self,
+        sizes: np.ndarray,
+        order: str,
+        seed: int = 0,
+        token_counts: Optional[np.ndarray] = None,
+        fixed_epoch: Optional[int] = None,
+        used: Optional[np.ndarray] = None,
+    ) -> None:
+        self.sizes, self.order, self.seed, self.fixed_epoch = sizes, order, seed, fixed_epoch
+        self.token_counts = sizes if token_counts is None else token_counts
+        self.used = np.arange(len(sizes)) if used is None else used
+        self.epoch = 1 if fixed_epoch is None else fixed_epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw anew from now on; called by fairseq before an epoch's batches are made."""
+        self.epoch = epoch if self.fixed_epoch is None else self.fixed_epoch
+
+    @property
+    def can_reuse_epoch_itr_across_epochs(self) -> bool:
+        """False: fairseq makes new batches, in new worker processes, for every epoch.
+
+        Kept over epochs, batches would be those of the epoch in which the run was started, so that a resumed run would
+        not equal an uninterrupted one; and workers, which have copies of this object, would not hear of ``set_epoch``
+        and draw the first epoch's numbers for ever.
+        """
+        return False
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> int:
+        """The index itself: the collater reads a batch at once."""
+        return int(index)
+
+    def __getitems__(self, indices: Sequence[int]) -> Sequence[int]:
+        """The indices themselves; called by torch's loader for a batch."""
+        return indices
+
+    def num_tokens(self, index: int) -> int:
+        """What an item adds to ``--max-tokens``."""
+        return int(self.token_counts[index])
+
+    def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
+        """<int>[indices], ``num_tokens`` of many."""
+        return self.token_counts[indices]
+
+    def size(self, index: int) -> int:
+        """Tokens of an item's longest sequence, which must not exceed ``--max-positions``."""
+        return int(self.sizes[index])
+
+    def ordered_indices(self) -> np.ndarray:
+        """<int64>[n], the items of the epoch in the order in which they are batched."""
+        return self._ordered(self.used)
+
+    def _ordered(self, indices: np.ndarray) -> np.ndarray:
+        """Put the items of an epoch, <int64>[n], in order."""
+        if self.order == "buckets":
+            return indices[order_by_length(self.sizes[indices], self._draws(indices))]
+        if self.order == "shuffled":
+            return indices[np.random.default_rng([self.seed, self.epoch]).permutation(len(indices))]
+        sizes = self.sizes[indices]
+        return indices[np.argsort(-sizes if self.order == "longest" else sizes, kind="stable")]
+
+    def _draws(self, indices: np.ndarray) -> np.ndarray:
+        """<float64>[n] random numbers in [0, 1) by which a bucket is ordered."""
+        return np.random.default_rng([self.seed, self.epoch]).random(len(indices))
+
+    def batch_by_size(
+        self,
+        indices: np.ndarray,
+        max_tokens: Optional[int] = None,
+        max_sentences: Optional[int] = None,
+        required_batch_size_multiple: int = 1,
+    ) -> List[np.ndarray]:
+        """Cut ordered indices into batches; called by fairseq.
+
+        Raises:
+            ValueError: an item alone has more than ``max_tokens`` tokens.
+        """
+        most = int(self.token_counts[indices].max(initial=0))
+        if max_tokens is not None and most > max_tokens:
+            raise ValueError(
+                f"--max-tokens {max_tokens} is less than the {most} tokens of {self.largest_item}, which fits into no "
+                f"batch: give at least --max-tokens {most}, or {self.remedy}"
+            )
+        return list(super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple))
+
+    def collater(self, samples: Sequence[int]) -> Dict[str, Any]:
+        """Make a batch of items <int>[B]: ``id`` <int64>[B], ``nsentences`` and what ``collate`` gives.
+
+        Empty for no item, which is how fairseq gives ranks equally many batches.
+        """
+        if not len(samples):
+            return {}
+        indices = np.array(samples, dtype=np.int64)
+        return {"id": torch.from_numpy(indices), "nsentences": len(indices), **self.collate(indices)}

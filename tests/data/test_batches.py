@@ -1,0 +1,62 @@
+"""What all datasets share; their orders are pinned, because a resumed run must see the batches it would have seen."""
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_maelm.data.batches import BatchDataset
+from fairseq_maelm.data.order import order_by_length
+
+SIZES = np.array([5, 3, 9, 3, 7, 5, 5, 2])
+
+
+class Dataset(BatchDataset):
+    largest_item, remedy = "an item", "a smaller --max-length"
+
+    def collate(self, indices):
+        return {"ntokens": int(self.sizes[indices].sum())}
+
+
+@pytest.mark.parametrize(
+    ("order", "epoch", "expected"),
+    [
+        ("longest", 1, [2, 4, 0, 5, 6, 1, 3, 7]),
+        ("shortest", 5, [7, 1, 3, 0, 5, 6, 4, 2]),
+        ("shuffled", 2, np.random.default_rng([4, 2]).permutation(8).tolist()),
+        ("buckets", 2, order_by_length(SIZES, np.random.default_rng([4, 2]).random(8)).tolist()),
+    ],
+)
+def test_orders(order, epoch, expected):
+    dataset = Dataset(SIZES, order, seed=4)
+    dataset.set_epoch(epoch)
+    assert dataset.ordered_indices().tolist() == expected
+
+
+def test_some_items_of_one_epoch():
+    dataset = Dataset(SIZES, "buckets", seed=4, fixed_epoch=0, used=np.array([0, 2, 5]))
+    dataset.set_epoch(3)
+    draws = np.random.default_rng([4, 0]).random(3)
+    assert dataset.ordered_indices().tolist() == np.array([0, 2, 5])[order_by_length(SIZES[[0, 2, 5]], draws)].tolist()
+    shuffled = Dataset(SIZES, "shuffled", seed=4, used=np.array([0, 2, 5])).ordered_indices()
+    assert sorted(shuffled.tolist()) == [0, 2, 5]
+
+
+def test_batches_are_made_of_indices():
+    dataset = Dataset(SIZES, "longest", token_counts=2 * SIZES)
+    assert len(dataset) == 8 and dataset[3] == 3 and dataset.__getitems__([1, 2]) == [1, 2]
+    assert (dataset.size(2), dataset.num_tokens(2), dataset.num_tokens_vec(np.array([2])).tolist()) == (9, 18, [18])
+    assert dataset.collater([]) == {}
+    batch = dataset.collater([0, 2])
+    assert torch.equal(batch.pop("id"), torch.tensor([0, 2])) and batch == {"nsentences": 2, "ntokens": 14}
+    assert not dataset.can_reuse_epoch_itr_across_epochs
+    batches = dataset.batch_by_size(dataset.ordered_indices(), max_tokens=36)
+    assert np.concatenate(batches).tolist() == dataset.ordered_indices().tolist()
+    assert max(len(each) * 2 * SIZES[each].max() for each in batches) <= 36
+
+
+def test_an_item_that_fits_into_no_batch_is_told_with_what_to_do():
+    dataset = Dataset(SIZES, "longest", token_counts=2 * SIZES)
+    with pytest.raises(
+        ValueError, match="--max-tokens 17 is less than the 18 tokens of an item, .* 18, or a smaller --max-l"
+    ):
+        dataset.batch_by_size(dataset.ordered_indices(), max_tokens=17)
