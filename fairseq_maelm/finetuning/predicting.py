@@ -1,0 +1,73 @@
+"""A model's results for many items, computed in batches of near-equal length."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Optional
+
+import numpy as np
+import torch
+from fairseq import utils
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+Places = NDArray[np.int64]
+
+
+def batches_by_length(
+    lengths: Sequence[int] | NDArray[Any], batch_tokens: Optional[int] = None, batch_size: Optional[int] = None
+) -> list[Places]:
+    """Put sequences of near-equal length together, the longest first, so that too little memory shows at once.
+
+    Args:
+        lengths: of the sequences.
+        batch_tokens: slots of a batch, padding counted; a longer sequence is a batch of its own.
+        batch_size: sequences of a batch; one of the two limits must be given.
+
+    Returns:
+        <int64>[B] places of the sequences, for every batch; each sequence is in one of them.
+    """
+    order = np.argsort(-np.asarray(lengths), kind="stable")
+    batches, first = [], 0
+    while first < len(order):
+        limits = [batch_size, batch_tokens and max(1, batch_tokens // int(lengths[order[first]]))]
+        batches.append(order[first : first + min(limit for limit in limits if limit)])
+        first += len(batches[-1])
+    return batches
+
+
+def predict(
+    model: Any,
+    lengths: Sequence[int] | NDArray[Any],
+    collate: Callable[[Places], Any],
+    forward: Callable[[Any], Iterable[Any]],
+    batch_tokens: Optional[int] = None,
+    batch_size: Optional[int] = None,
+    progress: Optional[str] = None,
+) -> list[Any]:
+    """Run a model in evaluation over all items.
+
+    Args:
+        model: on the device to compute on.
+        lengths: tokens of the items.
+        collate: makes a batch of items by their places.
+        forward: takes that batch on the model's device and gives a result for each of its items.
+        batch_tokens: see ``batches_by_length``, as for ``batch_size``.
+        progress: what a progress bar says; None for no bar.
+
+    Returns:
+        the results in the order of the items.
+    """
+    device = next(model.parameters()).device
+    results: list[Any] = [None] * len(lengths)
+    training = model.training
+    model.eval()
+    bar = tqdm(total=len(lengths), desc=progress, unit=" examples", mininterval=1, disable=progress is None)
+    try:
+        with torch.no_grad(), bar:
+            for places in batches_by_length(lengths, batch_tokens, batch_size):
+                batch = utils.apply_to_sample(lambda tensor: tensor.to(device), collate(places))
+                for place, result in zip(places.tolist(), forward(batch), strict=True):
+                    results[place] = result
+                bar.update(len(places))
+    finally:
+        model.train(training)
+    return results
