@@ -1,12 +1,13 @@
-"""Lines of UTF-8 text files, plain or compressed, with their numbers."""
+"""Lines of UTF-8 text files, plain or compressed, with their numbers, and records of JSON lines."""
 
 import gzip
+import json
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from fairseq_maelm.files import CorpusError
 
@@ -79,3 +80,34 @@ def numbered_lines(path: Path, blank: bool = True) -> Iterator[tuple[int, str]]:
                 raise CorpusError(f"{path}:{number}: holds the character NUL: convert the file to UTF-8 text")
             if blank or line.strip():
                 yield number, line
+
+
+def parse_record(line: str, place: str) -> dict[str, Any]:
+    """Read a line of JSON lines.
+
+    Raises:
+        CorpusError: it holds no record; the message begins with the place.
+    """
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise CorpusError(f"{place}: not a JSON record: {error}") from error
+    if not isinstance(record, dict):
+        raise CorpusError(f"{place}: not a JSON record, but {type(record).__name__}")
+    return record
+
+
+def text_field(record: Mapping[str, Any], name: str, place: str) -> str:
+    """Take the text out of a record's field.
+
+    Raises:
+        CorpusError: it holds no text; the message begins with the place.
+    """
+    text = record[name]
+    if not isinstance(text, str):
+        raise CorpusError(f"{place}: the field {name!r} holds {type(text).__name__}, not a string")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise CorpusError(f"{place}: the text holds half of a surrogate pair, which is no character") from error
+    return text

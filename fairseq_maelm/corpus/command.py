@@ -3,6 +3,7 @@
 import argparse
 import logging
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 from fairseq_maelm.corpus.prepare import prepare
@@ -85,24 +86,8 @@ def run(args: argparse.Namespace) -> None:
     Raises:
         CorpusError: a setting, an input or the output folder is not as it must be.
     """
-    settings = PrepareSettings(
-        inputs=tuple(args.inputs),
-        output=args.output,
-        valid=tuple(args.valid),
-        valid_fraction=args.valid_fraction,
-        valid_documents=args.valid_documents,
-        json_field=args.json_field,
-        deduplicate=args.deduplicate,
-        preset=args.preset,
-        vocabulary_size=args.vocabulary_size,
-        character_coverage=args.character_coverage,
-        sample_megabytes=args.sample_megabytes,
-        sentencepiece_model=args.sentencepiece_model,
-        tokenizer=args.tokenizer,
-        shards=args.shards,
-        seed=args.seed,
-        workers=args.workers,
-    )
+    given = {field.name: getattr(args, field.name) for field in fields(PrepareSettings)}
+    settings = PrepareSettings(**{**given, "inputs": tuple(args.inputs), "valid": tuple(args.valid)})
     prepared = prepare(settings)
     for name, counts in prepared.manifest["counts"].items():
         logger.info(

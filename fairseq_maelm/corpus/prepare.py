@@ -1,9 +1,7 @@
 """From raw text to a data folder that fairseq-train reads: the steps in order, resumed where they stopped."""
 
 import logging
-import os
 import platform
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,28 +13,15 @@ import sentencepiece
 
 from fairseq_maelm.corpus import steps
 from fairseq_maelm.corpus.reading import Source, find_sources
-from fairseq_maelm.corpus.settings import PrepareSettings, explain_difference, source_fingerprints
+from fairseq_maelm.corpus.settings import PrepareSettings
 from fairseq_maelm.corpus.splitting import Split, draw_split
-from fairseq_maelm.files import (
-    CorpusError,
-    FolderLock,
-    read_json,
-    remove_partial_files,
-    sha256_of,
-    synchronize_folder,
-    write_json,
-)
+from fairseq_maelm.files import CorpusError, read_json, remove_partial_files, write_json
+from fairseq_maelm.prepared_folder import fingerprints, prepare_folder
 from fairseq_maelm.text.imported import open_encoder, vocabulary_files
 from fairseq_maelm.text.vocabulary import dictionary_symbols, load_sentencepiece
 from fairseq_maelm.version import __version__
 
 logger = logging.getLogger(__name__)
-
-MANIFEST_FILE = "manifest.json"
-UNFINISHED_FOLDER = "unfinished"
-_RUN_FILE = "run.json"
-_MODEL_ROLE = "sentencepiece_model"
-_TOKENIZER_ROLE = "tokenizer"
 
 
 @dataclass(frozen=True)
@@ -46,12 +31,10 @@ class PreparedCorpus:
     Attributes:
         folders: the folder of every shard, in order; one when the corpus is not sharded.
         manifest: the content of ``manifest.json``.
-        was_there: whether an earlier run had already prepared exactly this.
     """
 
     folders: list[Path]
     manifest: dict[str, Any]
-    was_there: bool
 
     @property
     def data_argument(self) -> str:
@@ -64,25 +47,24 @@ def prepare(settings: PrepareSettings) -> PreparedCorpus:
 
     Raises:
         CorpusError: anything the user can put right; nothing that was there is overwritten.
+        FileExistsError: the output's name is taken.
     """
     sources = {
         steps.CORPUS: find_sources(settings.inputs, settings.json_field),
         steps.VALID: find_sources(settings.valid, settings.json_field),
     }
     _check_apart(settings, sources)
-    run = _describe(settings, sources)
-    manifest = _finished(settings.output, run)
-    if manifest is None:
-        manifest = _prepare(settings, sources, run)
-        return PreparedCorpus(_folders(settings), manifest, was_there=False)
-    logger.info("%s was already prepared from these files with these settings: nothing to do", settings.output)
-    # A run killed right after it wrote the manifest leaves this.
-    shutil.rmtree(settings.output / UNFINISHED_FOLDER, ignore_errors=True)
-    return PreparedCorpus(_folders(settings), manifest, was_there=True)
-
-
-def _folders(settings: PrepareSettings) -> list[Path]:
-    return [settings.output / name for name in steps.shard_names(settings.shards)]
+    origin = _origin(settings, sources)
+    shards = steps.shard_names(settings.shards)
+    manifest = prepare_folder(
+        settings.output,
+        "corpus",
+        origin,
+        lambda result: _run_steps(settings, sources, origin["files"], result),
+        resumes=True,
+        copies=[name for name in shards if name != "."],
+    )
+    return PreparedCorpus([settings.output / name for name in shards], manifest)
 
 
 def _check_apart(settings: PrepareSettings, sources: dict[str, list[Source]]) -> None:
@@ -102,75 +84,58 @@ def _check_apart(settings: PrepareSettings, sources: dict[str, list[Source]]) ->
             raise CorpusError(f"the output folder {settings.output} lies inside the input folder {path}")
 
 
-def _describe(settings: PrepareSettings, sources: dict[str, list[Source]]) -> dict[str, Any]:
+def _origin(settings: PrepareSettings, sources: dict[str, list[Source]]) -> dict[str, Any]:
     """What identifies this preparation: the settings that decide its result, and the state of its files."""
-    files = {role: source_fingerprints(found) for role, found in sources.items() if found}
+    files = {
+        # Their checksums are taken when they are read, once.
+        role: fingerprints([source.path for source in found], with_checksums=False)
+        for role, found in sources.items()
+        if found
+    }
+    # Loaded here so that a bad vocabulary is refused before any work.
     if settings.sentencepiece_model is not None:
-        # Loaded here so that a bad model is refused before any work.
         dictionary_symbols(load_sentencepiece(settings.sentencepiece_model))
-        files[_MODEL_ROLE] = source_fingerprints([Source(settings.sentencepiece_model)])
-        files[_MODEL_ROLE][0]["sha256"] = sha256_of(settings.sentencepiece_model)
+        files["sentencepiece_model"] = fingerprints([settings.sentencepiece_model])
     if settings.tokenizer is not None:
         open_encoder(settings.tokenizer)
-        paths = vocabulary_files(settings.tokenizer)
-        states = source_fingerprints([Source(path) for path in paths])
-        files[_TOKENIZER_ROLE] = [
-            {**state, "sha256": sha256_of(path)} for state, path in zip(states, paths, strict=True)
-        ]
+        files["tokenizer"] = fingerprints(vocabulary_files(settings.tokenizer))
     return {"settings": settings.resolved(), "files": files}
 
 
-def _finished(output: Path, run: dict[str, Any]) -> dict[str, Any] | None:
-    """The manifest of an earlier, finished run of the same preparation; None when there is still work to do."""
-    if output.exists() and not output.is_dir():
-        raise CorpusError(f"the output {output} exists and is not a folder")
-    manifest_path = output / MANIFEST_FILE
-    if not manifest_path.exists():
-        foreign = [path.name for path in output.iterdir()] if output.exists() else []
-        if foreign and not (output / UNFINISHED_FOLDER).is_dir():
-            raise CorpusError(f"the output folder {output} holds something else ({foreign[0]}); name a new folder")
-        return None
-    manifest: dict[str, Any] = read_json(manifest_path)
-    if not {"settings", "files", "outputs"} <= manifest.keys():
-        raise CorpusError(f"{manifest_path} was not written by `maelm prepare`; name a new folder")
-    _refuse_difference(output, manifest, run)
-    for name, facts in manifest["outputs"].items():
-        path = output / name
-        if not path.exists() or path.stat().st_size != facts["bytes"]:
-            raise CorpusError(f"{path} is missing or was changed; remove {output} and prepare the corpus again")
-    return manifest
-
-
-def _refuse_difference(output: Path, earlier: dict[str, Any], run: dict[str, Any]) -> None:
-    if difference := explain_difference(earlier, run):
-        raise CorpusError(
-            f"{output} was prepared, or begun, differently: {difference}; name a new folder or remove that one"
-        )
-
-
-def _prepare(settings: PrepareSettings, sources: dict[str, list[Source]], run: dict[str, Any]) -> dict[str, Any]:
-    folder = settings.output / UNFINISHED_FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    with FolderLock(folder / "lock", "`maelm prepare`", settings.output):
-        if (finished_meanwhile := _finished(settings.output, run)) is not None:
-            return finished_meanwhile
-        remove_partial_files(settings.output)
-        if (folder / _RUN_FILE).exists():
-            _refuse_difference(settings.output, read_json(folder / _RUN_FILE), run)
-            logger.info("resuming the interrupted preparation in %s", settings.output)
-        else:
-            write_json(folder / _RUN_FILE, run)
-        work = steps.Work(folder, settings)
-        seconds: dict[str, float] = {}
-        cleaned = _step(folder, "clean", seconds, lambda: steps.clean(work, sources))
-        split = _draw_split(settings, cleaned)
-        vocabulary = _step(folder, "vocabulary", seconds, lambda: steps.make_vocabulary(work, cleaned, split))
-        _step(folder, "encode", seconds, lambda: steps.encode(work, cleaned, split))
-        binarized = _step(folder, "binarize", seconds, lambda: steps.binarize(work, cleaned, split))
-        manifest = {**_origin(run, cleaned), "vocabulary": vocabulary, **binarized, "seconds": seconds}
-        _publish(settings, work.outputs, manifest)
-        shutil.rmtree(folder, ignore_errors=True)
-    return manifest
+def _run_steps(
+    settings: PrepareSettings, sources: dict[str, list[Source]], files: dict[str, Any], result: Path
+) -> dict[str, Any]:
+    """Runs the steps that an earlier run has not done, in the folder around the result's; returns the facts."""
+    folder = result.parent
+    remove_partial_files(folder)
+    # Its outputs are gone with the run that was interrupted after it.
+    (folder / "binarize.json").unlink(missing_ok=True)
+    work = steps.Work(folder, result, settings)
+    seconds: dict[str, float] = {}
+    cleaned = _step(folder, "clean", seconds, lambda: steps.clean(work, sources))
+    split = _draw_split(settings, cleaned)
+    vocabulary = _step(folder, "vocabulary", seconds, lambda: steps.make_vocabulary(work, cleaned, split))
+    _step(folder, "encode", seconds, lambda: steps.encode(work, cleaned, split))
+    counts = _step(folder, "binarize", seconds, lambda: steps.binarize(work, cleaned, split))
+    with_checksums = {
+        role: [{**each, "sha256": sha256} for each, sha256 in zip(files[role], state["sha256"], strict=True)]
+        for role, state in cleaned.items()
+    }
+    return {
+        "versions": {
+            "fairseq_maelm": __version__,
+            "sentencepiece": sentencepiece.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        "files": {**files, **with_checksums},
+        "duplicate_paragraphs_dropped": {
+            role: state["duplicate_paragraphs_dropped"] for role, state in cleaned.items()
+        },
+        "vocabulary": vocabulary,
+        "counts": counts,
+        "seconds": seconds,
+    }
 
 
 def _step(folder: Path, name: str, seconds: dict[str, float], run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -220,38 +185,3 @@ def _draw_split(settings: PrepareSettings, cleaned: dict[str, Any]) -> Split:
     split = draw_split(documents, valid_documents, settings.shards, settings.seed)
     steps.check_split(cleaned, split)
     return split
-
-
-def _origin(run: dict[str, Any], cleaned: dict[str, Any]) -> dict[str, Any]:
-    """The part of the manifest that says what the data was made from, and by what."""
-    files = dict(run["files"])
-    for role, state in cleaned.items():
-        pairs = zip(files[role], state["sha256"], strict=True)
-        files[role] = [{**file_fingerprints, "sha256": sha256} for file_fingerprints, sha256 in pairs]
-    return {
-        "versions": {
-            "fairseq_maelm": __version__,
-            "sentencepiece": sentencepiece.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
-        "settings": run["settings"],
-        "files": files,
-        "duplicate_paragraphs_dropped": {
-            role: state["duplicate_paragraphs_dropped"] for role, state in cleaned.items()
-        },
-    }
-
-
-def _publish(settings: PrepareSettings, outputs: Path, manifest: dict[str, Any]) -> None:
-    """Moves the result out of the folder of unfinished work; the manifest, which says that all is there, comes last."""
-    for name in manifest["outputs"]:
-        target = settings.output / name
-        target.parent.mkdir(exist_ok=True)
-        if (outputs / name).exists():
-            os.replace(outputs / name, target)
-    for shard in steps.shard_names(settings.shards):
-        synchronize_folder(settings.output / shard)
-        if shard != ".":
-            write_json(settings.output / shard / MANIFEST_FILE, manifest)
-    write_json(settings.output / MANIFEST_FILE, manifest)

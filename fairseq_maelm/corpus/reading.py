@@ -1,17 +1,14 @@
 """Reading text corpora: plain text and JSON lines, each also compressed by gzip or xz, in bounded memory."""
 
-import gzip
 import hashlib
 import io
-import json
-import lzma
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from fairseq_maelm.files import CorpusError
+from fairseq_maelm.lines import damage_told, decode, decompressed, parse_record, text_field
 
 LONGEST_LINE_BYTES = 64 * 2**20
 _JSON_LINES_SUFFIXES = (".jsonl", ".ndjson")
@@ -98,14 +95,6 @@ class _HashingFile(io.RawIOBase):
         return self._digest.hexdigest()
 
 
-def _decompressing(path: Path, stream: BinaryIO) -> BinaryIO:
-    if path.suffix == ".gz":
-        return cast(BinaryIO, gzip.GzipFile(fileobj=stream))
-    if path.suffix == ".xz":
-        return cast(BinaryIO, lzma.LZMAFile(stream))
-    return stream
-
-
 class SourceReader:
     """Reads one input file as segments of whole lines.
 
@@ -129,19 +118,17 @@ class SourceReader:
         """
         path = self.source.path
         try:
-            with open(path, "rb", buffering=0) as raw:
+            with damage_told(path), open(path, "rb", buffering=0) as raw:
                 file = _HashingFile(raw)
                 for segment in self._segments(file):
                     self.bytes_read = file.size
                     yield segment
                 self.bytes_read, self.sha256 = file.size, file.sha256()
-        except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-            raise CorpusError(f"{path} is damaged or cut short: {error}") from error
         except OSError as error:
             raise CorpusError(f"cannot read {path}: {error.strerror or error}") from error
 
     def _segments(self, file: _HashingFile) -> Iterator[Segment]:
-        stream = _decompressing(self.source.path, io.BufferedReader(file, 2**20))
+        stream = decompressed(self.source.path, io.BufferedReader(file, 2**20))
         line = 1
         while data := stream.read(self._segment_bytes):
             if not data.endswith(b"\n"):
@@ -167,9 +154,8 @@ def segment_lines(segment: Segment) -> Iterator[str | None]:
     Raises:
         CorpusError: invalid UTF-8, or a record of JSON lines that has no text; the message names file and line.
     """
-    text = _decode(segment)
+    text = decode(segment.source.path, segment.first_line, segment.data)
     if segment.starts_file:
-        text = text.removeprefix("\ufeff")
         yield None
     lines = text.split("\n")
     if segment.source.json_field is None:
@@ -181,32 +167,9 @@ def segment_lines(segment: Segment) -> Iterator[str | None]:
             yield None
 
 
-def _decode(segment: Segment) -> str:
-    try:
-        return segment.data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        before = segment.data[: error.start]
-        line = segment.first_line + before.count(b"\n")
-        column = error.start - (before.rfind(b"\n") + 1) + 1
-        raise CorpusError(
-            f"{segment.source.path}:{line}: not valid UTF-8: byte {column} of the line is "
-            f"0x{segment.data[error.start]:02x} ({error.reason}); convert the file, for example with iconv"
-        ) from error
-
-
 def _record_text(source: Source, number: int, line: str) -> str:
-    where = f"{source.path}:{number}"
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise CorpusError(f"{where}: not a JSON record: {error}") from error
-    if not isinstance(record, dict) or source.json_field not in record:
-        raise CorpusError(f"{where}: the record has no field {source.json_field!r}; name the right one by --json-field")
-    text = record[source.json_field]
-    if not isinstance(text, str):
-        raise CorpusError(f"{where}: the field {source.json_field!r} holds {type(text).__name__}, not a string")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise CorpusError(f"{where}: the text holds half of a surrogate pair, which is no character") from error
-    return text
+    place = f"{source.path}:{number}"
+    record, field = parse_record(line, place), str(source.json_field)
+    if field not in record:
+        raise CorpusError(f"{place}: the record has no field {field!r}; name the right one by --json-field")
+    return text_field(record, field, place)

@@ -4,9 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.corpus.reading import Source
 from fairseq_maelm.corpus.workers import available_cores
-from fairseq_maelm.files import CorpusError, sha256_of
+from fairseq_maelm.files import CorpusError
 from fairseq_maelm.text.vocabulary import PRESETS
 
 DEFAULT_VALID_FRACTION = 0.01
@@ -127,38 +126,3 @@ class PrepareSettings:
 
 def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
-
-
-def source_fingerprints(sources: list[Source]) -> list[dict[str, Any]]:
-    """Name, size and time of change of every source file: how a later run sees whether its inputs are the same."""
-    states = [(source.path, source.path.stat()) for source in sources]
-    return [{"file": str(path), "bytes": state.st_size, "changed_ns": state.st_mtime_ns} for path, state in states]
-
-
-def explain_difference(earlier: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """Names the first thing in which an earlier run differs from this one, or None when they are the same run.
-
-    Args:
-        earlier, now: {"settings": resolved settings, "files": {role: source fingerprints}}.
-    """
-    before, after = earlier["settings"], now["settings"]
-    for name in {**before, **after}:
-        if before.get(name) != after.get(name):
-            return f"{_option(name)} was {before.get(name)!r} and is now {after.get(name)!r}"
-    for role in sorted(earlier["files"].keys() | now["files"].keys()):
-        difference = _file_difference(role, earlier["files"].get(role, []), now["files"].get(role, []))
-        if difference:
-            return difference
-    return None
-
-
-def _file_difference(role: str, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str | None:
-    if len(before) != len(after):
-        return f"{role} was {len(before)} files and is now {len(after)}"
-    for old, new in zip(before, after, strict=True):
-        if Path(old["file"]).name != Path(new["file"]).name:
-            return f"{role} had the file {old['file']} and now has {new['file']}"
-        same_state = (old["bytes"], old["changed_ns"]) == (new["bytes"], new["changed_ns"])
-        if not same_state and old.get("sha256") != sha256_of(Path(new["file"])):
-            return f"the file {new['file']} was changed since"
-    return None

@@ -6,7 +6,6 @@ a step whose state file exists is done, and a step that was killed starts anew; 
 
 import functools
 import logging
-import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from fairseq_maelm.corpus.reading import Segment, Source, SourceReader
 from fairseq_maelm.corpus.settings import PrepareSettings
 from fairseq_maelm.corpus.splitting import Split, random_keys
 from fairseq_maelm.corpus.workers import ordered_map
-from fairseq_maelm.files import CorpusError, atomic_file, sha256_of, write_bytes
+from fairseq_maelm.files import CorpusError, atomic_file, write_bytes
 from fairseq_maelm.text.imported import TokenizerEncoder, open_encoder, vocabulary_files
 from fairseq_maelm.text.vocabulary import (
     DICTIONARY_FILE,
@@ -50,10 +49,12 @@ class Work:
 
     Attributes:
         folder: where unfinished work lies.
+        outputs: the folder in which the result is put together.
         settings: the user's.
     """
 
     folder: Path
+    outputs: Path
     settings: PrepareSettings
 
     def cleaned(self, role: str) -> Path:
@@ -81,11 +82,6 @@ class Work:
             return {path.name: path.read_bytes() for path in vocabulary_files(self.folder)}
         dictionary = dictionary_text(load_sentencepiece(self.model))
         return {MODEL_FILE: self.model.read_bytes(), DICTIONARY_FILE: dictionary.encode("utf-8")}
-
-    @property
-    def outputs(self) -> Path:
-        """The folder in which the result is put together."""
-        return self.folder / "outputs"
 
 
 def chunks_of(cleaned: dict[str, Any]) -> list[Chunk]:
@@ -187,22 +183,17 @@ def encode(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
 
 
 def binarize(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
-    """Joins the parts into the data folders under ``outputs``.
-
-    Returns:
-        counts by dataset, such as "train", and the bytes and checksum of every file written.
-    """
+    """Joins the parts into the data folders under ``outputs``; returns counts by dataset, such as "train"."""
     dtype = work.encoder().dtype
     vocabulary = work.vocabulary()
     parts = {
         role: [work.parts(role) / EncodingJob.part_name(number) for number in range(len(state["chunks"]))]
         for role, state in cleaned.items()
     }
-    shutil.rmtree(work.outputs, ignore_errors=True)
     counts: dict[str, Any] = {}
     for shard, name in enumerate(shard_names(split.shards)):
         folder = work.outputs / name
-        folder.mkdir(parents=True)
+        folder.mkdir(exist_ok=True)
         for file, content in vocabulary.items():
             write_bytes(folder / file, content)
         counts[_joined(name, "train")] = write_dataset(folder / "train", read_parts(parts[CORPUS], shard), dtype)
@@ -210,12 +201,7 @@ def binarize(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any
             # The user's own validation files, when there are any, are the whole of the split.
             of_valid = parts.get(VALID, parts[CORPUS])
             counts[_joined(name, "valid")] = write_dataset(folder / "valid", read_parts(of_valid, split.shards), dtype)
-    files = {
-        path.relative_to(work.outputs).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
-        for path in sorted(work.outputs.rglob("*"))
-        if path.is_file()
-    }
-    return {"counts": counts, "outputs": files}
+    return counts
 
 
 def shard_names(shards: int) -> list[str]:

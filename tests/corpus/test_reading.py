@@ -101,7 +101,7 @@ BAD_CONTENT = {
     ),
     "cut.txt": ("fine\nna\u00ef".encode()[:-1], r"cut\.txt:2: not valid UTF-8: byte 3 .* 0xc3"),
     "field.jsonl": (b'{"text": "a"}\n\n{"body": "b"}\n', r"field\.jsonl:3: the record has no field 'text'"),
-    "list.jsonl": (b"[1]\n", r"list\.jsonl:1: the record has no field 'text'"),
+    "list.jsonl": (b"[1]\n", r"list\.jsonl:1: not a JSON record, but list"),
     "number.jsonl": (b'{"text": 5}\n', r"number\.jsonl:1: the field 'text' holds int"),
     "deep.jsonl": (b"[" * 100_000, r"deep\.jsonl:1: not a JSON record"),
     "broken.jsonl": (b'{"text": "a"}\n{"text": \n', r"broken\.jsonl:2: not a JSON record"),
