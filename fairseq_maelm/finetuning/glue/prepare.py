@@ -2,8 +2,6 @@
 
 import itertools
 import logging
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,11 +9,12 @@ from typing import Any, Optional
 
 from tqdm import tqdm
 
-from fairseq_maelm.files import CorpusError, read_json, sha256_of, write_json
+from fairseq_maelm.files import CorpusError
 from fairseq_maelm.finetuning.glue.layout import HIGHEST_SCORE, TASKS, Table, submission_name
-from fairseq_maelm.finetuning.glue.prepared import FORMAT, INDEX_FOLDER, MANIFEST_FILE
+from fairseq_maelm.finetuning.glue.prepared import INDEX_FOLDER
 from fairseq_maelm.finetuning.glue.reading import DEV_IDS_FILES, TableReader
 from fairseq_maelm.finetuning.sentence_data import SplitWriter, copy_vocabulary, label_dictionary
+from fairseq_maelm.prepared_folder import made_from, prepare_folder
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import TextEncoder, open_encoder, vocabulary_files
 from fairseq_maelm.text.truncation import special_tokens, truncate
@@ -65,43 +64,32 @@ class _Source:
 
 
 def prepare_task(task: str, settings: GlueSettings) -> dict[str, Any]:
-    """Prepare one task; its folder gets its name only when it is complete.
-
-    Nothing is done when the same folder is there already, made from the same files.
-
-    Returns:
-        the manifest.
+    """Prepare one task and return its manifest; nothing is done when it is there already, made from the same files.
 
     Raises:
-        CorpusError: a file or a setting is not as it must be, or the folder's name is taken.
+        CorpusError: a file or a setting is not as it must be, or the folder was made from something else.
         FileNotFoundError: a file is missing.
+        FileExistsError: the folder's name is taken.
     """
     sources = _sources(task, settings)
-    folder = settings.output / task
-    manifest: dict[str, Any] = {
-        "format": FORMAT,
-        "task": task,
-        "vocabulary": {path.name: sha256_of(path) for path in vocabulary_files(settings.data)},
-        "max_positions": settings.max_positions,
-        "labels": TASKS[task].labels and list(TASKS[task].labels or ()),
-        "sources": {split: sha256_of(source.path) for split, source in sources.items()},
-    }
-    if folder.exists():
-        return _existing(folder, manifest)
-    partial = settings.output / f"{task}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    encoder = open_encoder(settings.data)
-    manifest["splits"] = {
-        split: _write_split(partial, task, split, source, encoder, settings) for split, source in sources.items()
-    }
-    copy_vocabulary(settings.data, partial, len(sources["train"].table.sentences))
-    labels = TASKS[task].labels
+    files = {split: [source.path] for split, source in sources.items()}
+    origin = made_from(
+        {"task": task, "max_positions": settings.max_positions},
+        {**files, "vocabulary": vocabulary_files(settings.data)},
+    )
+    return prepare_folder(
+        settings.output / task, "glue", origin, lambda folder: _write_task(folder, task, sources, settings)
+    )
+
+
+def _write_task(folder: Path, task: str, sources: Mapping[str, _Source], settings: GlueSettings) -> dict[str, Any]:
+    """Write all splits; returns the manifest's facts."""
+    encoder, labels = open_encoder(settings.data), TASKS[task].labels
+    splits = {split: _write_split(folder, task, split, source, encoder, settings) for split, source in sources.items()}
+    copy_vocabulary(settings.data, folder, len(sources["train"].table.sentences))
     if labels is not None:
-        label_dictionary(labels).save(str(partial / "label" / DICTIONARY_FILE))
-    write_json(partial / MANIFEST_FILE, manifest)
-    os.replace(partial, folder)
-    return manifest
+        label_dictionary(labels).save(str(folder / "label" / DICTIONARY_FILE))
+    return {"task": task, "labels": labels, "splits": splits}
 
 
 def check_vocabulary(data: Path) -> None:
@@ -132,17 +120,6 @@ def _sources(task: str, settings: GlueSettings) -> dict[str, _Source]:
         else:
             sources[split] = _Source(folder / table.file, table, () if settings.accept_counts else table.rows)
     return sources
-
-
-def _existing(folder: Path, wanted: dict[str, Any]) -> dict[str, Any]:
-    file = folder / MANIFEST_FILE
-    manifest: dict[str, Any] = read_json(file) if file.is_file() else {}
-    different = [name for name, value in wanted.items() if manifest.get(name) != value]
-    if different:
-        reason = f"with another {', '.join(different)}" if manifest else "and is no folder of this command"
-        raise CorpusError(f"{folder} exists already {reason}: name another folder, or remove it first")
-    logger.info("%s: already prepared from the same files", folder)
-    return manifest
 
 
 def _write_split(

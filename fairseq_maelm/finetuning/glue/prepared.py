@@ -5,11 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from fairseq_maelm.files import read_json
 from fairseq_maelm.finetuning.glue.layout import TASKS
-
-MANIFEST_FILE = "manifest.json"
-FORMAT = 1
+from fairseq_maelm.prepared_folder import read_manifest
 
 INDEX_FOLDER = "index"
 """Holds for every split the numbers under which predictions are handed in, one a line."""
@@ -34,15 +31,10 @@ class TaskFolder:
         """Read the manifest.
 
         Raises:
-            FileNotFoundError: the folder was not made by ``maelm prepare-glue``.
-            ValueError: it is of another version.
+            FileNotFoundError: the folder has none.
+            CorpusError: it was not made by ``maelm prepare-glue``, or by another version.
         """
-        file = path / MANIFEST_FILE
-        if not file.is_file():
-            raise FileNotFoundError(f"there is no {file}: give the folder of one task that `maelm prepare-glue` wrote")
-        manifest = read_json(file)
-        if manifest.get("format") != FORMAT or manifest.get("task") not in TASKS:
-            raise ValueError(f"{path} was not written by this version of `maelm prepare-glue`: prepare the task again")
+        manifest = read_manifest(path, "glue")
         return cls(path, manifest["task"], manifest["splits"])
 
     @property

@@ -7,6 +7,7 @@ from typing import NamedTuple, Optional
 
 from fairseq_maelm.files import CorpusError
 from fairseq_maelm.finetuning.glue.layout import HIGHEST_SCORE, GlueTask, Table
+from fairseq_maelm.lines import numbered_lines
 from fairseq_maelm.text.cleaning import clean_text
 
 DEV_IDS_FILES = ("dev_ids.tsv", "mrpc_dev_ids.tsv")
@@ -104,20 +105,12 @@ class TableReader:
 
     def _lines(self) -> Iterator[tuple[int, list[str]]]:
         """Line numbers from 1 and cells, without the line that names the columns."""
-        # In binary, because text holds other characters at which Python's text files end a line.
-        with open(self.path, "rb") as stream:
-            for number, line in enumerate(stream, 1):
-                try:
-                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    raise CorpusError(
-                        f"{self.path}, line {number} is not UTF-8 ({error.reason} at byte {error.start})"
-                    ) from error
-                cells = text.rstrip("\r\n").split("\t")
-                if number == 1 and self.table.header:
-                    self._check_header(cells)
-                else:
-                    yield number, cells
+        for number, line in numbered_lines(self.path):
+            cells = line.split("\t")
+            if number == 1 and self.table.header:
+                self._check_header(cells)
+            else:
+                yield number, cells
 
     def _check_header(self, cells: list[str]) -> None:
         found = tuple(cell.strip() for cell in cells)
@@ -169,8 +162,10 @@ def _held_out_pairs(folder: Path) -> frozenset[tuple[str, str]]:
             f"{folder} has MRPC as Microsoft distributes it, where dev and train are one file: put GLUE's "
             f"{DEV_IDS_FILES[0]} beside it, which lists the dev set"
         )
-    pairs = [tuple(line.split()) for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    wrong = next((number for number, pair in enumerate(pairs, 1) if len(pair) != 2), None)
-    if wrong is not None:
-        raise CorpusError(f"{path}, line {wrong} is not a pair of sentence numbers")
-    return frozenset((pair[0], pair[1]) for pair in pairs)
+    pairs = set()
+    for number, line in numbered_lines(path, blank=False):
+        pair = line.split()
+        if len(pair) != 2:
+            raise CorpusError(f"{path}, line {number} is not a pair of sentence numbers")
+        pairs.add((pair[0], pair[1]))
+    return frozenset(pairs)

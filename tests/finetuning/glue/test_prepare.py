@@ -94,7 +94,7 @@ def test_everything_is_kept_and_cut_to_the_models_length(tmp_path, data):
     assert [splits[split]["examples"] for split in ("train", "valid", "test")] == [3, 2, 1]
     assert [splits[split]["truncated"] for split in ("train", "valid", "test")] == [1, 0, 0]
     assert json.loads((folder / "manifest.json").read_text(encoding="utf-8")) == manifest
-    assert not list((tmp_path / "out").glob("*.partial"))
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["RTE"]
 
 
 def test_scores_are_stored_between_0_and_1(tmp_path, data):
@@ -149,21 +149,12 @@ def test_a_finished_folder_is_kept_and_another_one_never_overwritten(tmp_path, d
     manifest = prepare_task("RTE", settings_of(tmp_path, data))
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
     assert prepare_task("RTE", settings_of(tmp_path, data)) == manifest
-    with pytest.raises(CorpusError, match="exists already with another max_positions: name another folder"):
+    with pytest.raises(CorpusError, match="made from something else: --max-positions was 512 and is now 64"):
         prepare_task("RTE", settings_of(tmp_path, data, max_positions=64))
     assert files == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
     (tmp_path / "out" / "RTE" / "manifest.json").unlink()
-    with pytest.raises(CorpusError, match="exists already and is no folder of this command"):
+    with pytest.raises(FileExistsError, match="RTE exists already: name another folder, or remove it first"):
         prepare_task("RTE", settings_of(tmp_path, data))
-
-
-def test_what_a_killed_run_left_is_replaced(tmp_path, data):
-    write_rte(tmp_path / "glue")
-    left = tmp_path / "out" / "RTE.partial" / "input0"
-    left.mkdir(parents=True)
-    (left / "train.bin").write_bytes(b"half")
-    prepare_task("RTE", settings_of(tmp_path, data))
-    assert len(read(tmp_path / "out" / "RTE" / "input0" / "train")) == 3
 
 
 def test_the_command_prepares_what_is_there_and_says_what_is_not(tmp_path, data, capsys):

@@ -167,5 +167,5 @@ def test_what_is_not_glue_is_named(task, split, content, message, tmp_path):
 def test_text_that_is_not_utf_8_is_named(tmp_path):
     table = TASKS["CoLA"].tables["train"][0]
     (tmp_path / table.file).write_bytes(b"a\t1\t\tcaf\xe9\n")
-    with pytest.raises(CorpusError, match="line 1 is not UTF-8"):
+    with pytest.raises(CorpusError, match=":1: not valid UTF-8"):
         list(TableReader(tmp_path / table.file, table, TASKS["CoLA"]).examples())
