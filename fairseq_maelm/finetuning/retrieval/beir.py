@@ -1,11 +1,10 @@
 """Reading data in BEIR layout (Thakur et al., 2021): corpus.jsonl, queries.jsonl and qrels/*.tsv, each line checked."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_maelm.finetuning.retrieval.lines import check_identifier, numbered_lines, whole_number
+from fairseq_maelm.lines import numbered_lines, parse_record, text_field
 from fairseq_maelm.text.cleaning import clean_text
 
 HEADER = ("query-id", "corpus-id", "score")
@@ -55,7 +54,7 @@ def read_texts(path: Path, allow_empty: bool = False) -> Iterator[TextRecord]:
     """
     seen: set[str] = set()
     json_lines = is_json_lines(path)
-    for number, line in numbered_lines(path):
+    for number, line in numbered_lines(path, blank=False):
         place = f"{path}:{number}"
         if json_lines:
             identifier, text = _record(line, place)
@@ -72,25 +71,38 @@ def read_texts(path: Path, allow_empty: bool = False) -> Iterator[TextRecord]:
 
 
 def _record(line: str, place: str) -> tuple[str, str]:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{place}: not a JSON record: {error}") from error
-    if not isinstance(record, dict) or "_id" not in record or "text" not in record:
+    record = parse_record(line, place)
+    if "_id" not in record or "text" not in record:
         raise ValueError(f"{place}: a record needs the fields '_id' and 'text'")
     identifier = record["_id"]
     if isinstance(identifier, bool) or not isinstance(identifier, str | int):
         raise ValueError(f"{place}: the field '_id' holds {type(identifier).__name__}, not a string")
-    texts = [record.get("title"), record["text"]]
-    for name, text in zip(("title", "text"), texts):
-        if not isinstance(text, str) and (name == "text" or text is not None):
-            raise ValueError(f"{place}: the field {name!r} holds {type(text).__name__}, not a string")
-    joined = " ".join(text for text in texts if text)
-    try:
-        joined.encode("utf-8")
-    except UnicodeEncodeError:
-        raise ValueError(f"{place}: the text holds half of a surrogate pair, which is no character") from None
+    names = ("text",) if record.get("title") is None else ("title", "text")
+    joined = " ".join(text for name in names if (text := text_field(record, name, place)))
     return check_identifier(str(identifier), place), clean_text(joined)
+
+
+def check_identifier(identifier: str, place: str) -> str:
+    """Refuse names of texts that run files cannot hold: their columns are separated by white space.
+
+    Raises:
+        ValueError: names the place.
+    """
+    if not identifier or identifier.split() != [identifier]:
+        raise ValueError(f"{place}: the id {identifier!r} is empty or holds white space, which run files cannot hold")
+    return identifier
+
+
+def whole_number(text: str, place: str) -> int:
+    """Read a relevance score.
+
+    Raises:
+        ValueError: names the place.
+    """
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{place}: the score {text!r} is not a whole number") from None
 
 
 def read_judgments(path: Path) -> Iterator[Judgment]:
@@ -104,7 +116,7 @@ def read_judgments(path: Path) -> Iterator[Judgment]:
         FileNotFoundError: there is no such file.
     """
     scores: dict[tuple[str, str], int] = {}
-    for number, line in numbered_lines(path):
+    for number, line in numbered_lines(path, blank=False):
         place, cells = f"{path}:{number}", line.split()
         if number == 1 and tuple(cell.lower() for cell in cells) == HEADER:
             continue

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 from fairseq_maelm.devices import add_device_argument, check_device
@@ -46,20 +47,5 @@ def run(args: argparse.Namespace) -> None:
         OSError: a file is missing.
     """
     check_device(args.device)
-    embed(
-        EmbedSettings(
-            checkpoint=args.checkpoint,
-            data=args.data,
-            texts=args.texts,
-            output=args.output,
-            pooling=args.pooling,
-            similarity=args.similarity,
-            max_tokens=args.max_tokens,
-            dtype=args.dtype,
-            precision=args.precision,
-            device=args.device,
-            batch_tokens=args.batch_tokens,
-            allow_empty=args.allow_empty,
-        )
-    )
+    embed(EmbedSettings(**{field.name: getattr(args, field.name) for field in fields(EmbedSettings)}))
     sys.stdout.write(f"{args.output}\n")

@@ -1,20 +1,15 @@
-"""The folder that ``maelm embed`` writes, and reading it."""
+"""Reading the folder that ``maelm embed`` writes."""
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fairseq_maelm.finetuning.retrieval.prepared import read_identifiers
+from fairseq_maelm.prepared_folder import read_manifest
 
 EMBEDDINGS = "embeddings.npy"
 IDENTIFIERS = "ids.txt"
-FACTS = "embeddings.json"
-UNFINISHED = EMBEDDINGS + ".partial"
-
-# Two folders can be compared if they agree in these.
-_COMPARABLE = ("dimension", "pooling", "similarity", "checkpoint_sha256")
 
 
 class Embeddings(NamedTuple):
@@ -23,12 +18,12 @@ class Embeddings(NamedTuple):
     Attributes:
         rows: <float16 or float32>[texts, D], mapped from the file.
         identifiers: of the texts.
-        facts: what they were made by.
+        space: in which two folders must agree to be compared: dimension, pooling, similarity and checkpoint.
     """
 
     rows: np.ndarray
     identifiers: list[str]
-    facts: dict[str, Any]
+    space: dict[str, Any]
 
 
 def open_embeddings(folder: Path) -> Embeddings:
@@ -36,20 +31,20 @@ def open_embeddings(folder: Path) -> Embeddings:
 
     Raises:
         FileNotFoundError: there is none, or it is not finished.
-        ValueError: its files do not belong together.
+        ValueError: it was not made by ``maelm embed``, or its files do not belong together.
     """
-    if not (folder / FACTS).exists():
-        state = "is not finished: give the same `maelm embed` again" if (folder / UNFINISHED).exists() else "is none"
-        raise FileNotFoundError(f"{folder} is to be a folder of `maelm embed`, and {state}")
-    facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+    manifest = read_manifest(folder, "embeddings")
     rows = np.load(folder / EMBEDDINGS, mmap_mode="r")
     identifiers = read_identifiers(folder / IDENTIFIERS)
-    if rows.shape != (facts["texts"], facts["dimension"]) or len(identifiers) != len(rows):
+    if rows.shape != (manifest["texts"], manifest["dimension"]) or len(identifiers) != len(rows):
         raise ValueError(
             f"the files in {folder} do not belong together: {list(rows.shape)} embeddings, {len(identifiers)} ids, and "
-            f"{facts['texts']} texts in {FACTS}; embed the texts again"
+            f"{manifest['texts']} texts in the manifest; embed the texts again"
         )
-    return Embeddings(rows, identifiers, facts)
+    space = {"dimension": manifest["dimension"], "checkpoint": manifest["files"]["checkpoint"][0]["sha256"]}
+    return Embeddings(
+        rows, identifiers, {**space, **{name: manifest["settings"][name] for name in ("pooling", "similarity")}}
+    )
 
 
 def check_comparable(queries: Embeddings, documents: Embeddings) -> None:
@@ -58,10 +53,9 @@ def check_comparable(queries: Embeddings, documents: Embeddings) -> None:
     Raises:
         ValueError: names the difference.
     """
-    for name in _COMPARABLE:
-        theirs, ours = queries.facts[name], documents.facts[name]
-        if theirs != ours:
+    for name, theirs in queries.space.items():
+        if theirs != documents.space[name]:
             raise ValueError(
                 f"queries and documents were embedded differently and cannot be compared: {name} is {theirs!r} and "
-                f"{ours!r}"
+                f"{documents.space[name]!r}"
             )

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.files import write_json
+from fairseq_maelm.files import refuse_existing, write_json
 from fairseq_maelm.finetuning.retrieval.beir import read_judgments
 from fairseq_maelm.finetuning.retrieval.measures import VALIDATION_MEASURES, load_library, measure, parse
 from fairseq_maelm.finetuning.retrieval.runs import load_run
@@ -39,8 +39,8 @@ def run(args: argparse.Namespace) -> None:
     load_library()
     for name in args.measures:
         parse(name)
-    if args.json is not None and args.json.exists():
-        raise ValueError(f"{args.json} exists already: name another file, or remove it first")
+    if args.json is not None:
+        refuse_existing(args.json)
     judgments: dict[str, dict[str, int]] = {}
     for judgment in read_judgments(args.qrels):
         judgments.setdefault(judgment.query, {})[judgment.document] = judgment.score

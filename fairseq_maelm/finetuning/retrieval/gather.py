@@ -4,31 +4,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
-
-
-def world_size(group: Any) -> int:
-    """How many ranks a process group has; 1 without one, as in a run that is not distributed."""
-    return 1 if group is None or not dist.is_initialized() else dist.get_world_size(group)
-
-
-class _GatherRows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, sizes: list[int], group: Any) -> Tensor:
-        rank = dist.get_rank(group)
-        ctx.group, ctx.first, ctx.size = group, sum(sizes[:rank]), sizes[rank]
-        padded = rows.new_zeros(max(sizes), *rows.shape[1:])
-        padded[: len(rows)] = rows
-        parts = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(parts, padded, group=group)
-        return torch.cat([part[:size] for part, size in zip(parts, sizes)])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        # Every rank's loss depends on every row: a row's gradient is the sum of what all ranks have for it.
-        summed = gradients[0].contiguous().clone()
-        dist.all_reduce(summed, group=ctx.group)
-        return summed[ctx.first : ctx.first + ctx.size], None, None
+from torch.distributed.nn.functional import all_gather
 
 
 def gather_rows(rows: Tensor, group: Any) -> Tensor:
@@ -44,14 +22,15 @@ def gather_rows(rows: Tensor, group: Any) -> Tensor:
     Returns:
         [sum of n, ...]; the rows themselves on a single rank.
     """
-    ranks = world_size(group)
+    ranks = 1 if group is None or not dist.is_initialized() else dist.get_world_size(group)
     if ranks == 1:
         return rows
     own = torch.tensor([len(rows)], device=rows.device)
     sizes = [torch.empty_like(own) for _ in range(ranks)]
     dist.all_gather(sizes, own, group=group)
-    counts = [int(size) for size in sizes]
-    if not max(counts):
+    most = max(map(int, sizes))
+    if not most:
         return rows
-    gathered: Tensor = _GatherRows.apply(rows, counts, group)
-    return gathered
+    # Padded at its end: torch gathers what has one shape.
+    padded = F.pad(rows, (0, 0) * (rows.dim() - 1) + (0, most - len(rows)))
+    return torch.cat([part[: int(size)] for part, size in zip(all_gather(padded.contiguous(), group), sizes)])

@@ -10,7 +10,7 @@ from fairseq_maelm.finetuning.retrieval.pooling import EmbeddingSettings, check_
 from fairseq_maelm.models.hub import MaelmHubInterface
 from fairseq_maelm.text.cleaning import clean_text
 
-__all__ = ["embed", "embed_sequences", "embedding_settings", "encode_text"]
+__all__ = ["embed", "embedding_settings", "encode_text"]
 
 
 def embedding_settings(
@@ -52,22 +52,10 @@ def embed(hub: MaelmHubInterface, texts: Sequence[str], batch_tokens: int = 16_3
         raise ValueError("embed takes a list of texts: put the one text into a list")
     settings = embedding_settings(hub, **changes)
     sequences = [encode_text(hub, text, settings.max_tokens) for text in texts]
-    return embed_sequences(hub, sequences, settings, batch_tokens)
+    return pools.embed_sequences(hub.model, sequences, hub.dictionary.pad(), settings, batch_tokens)
 
 
 def encode_text(hub: MaelmHubInterface, text: str, max_tokens: int) -> np.ndarray:
     """Clean a text and turn it into <int64>[n], cut to ``max_tokens`` with <s> and </s>."""
     tokens = hub.tokenizer.encode(clean_text(text))
     return cut(tokens, hub.dictionary.bos(), hub.dictionary.eos(), max_tokens)
-
-
-def embed_sequences(
-    hub: MaelmHubInterface, sequences: Sequence[np.ndarray], settings: EmbeddingSettings, batch_tokens: int
-) -> Tensor:
-    """``embed`` for texts that are tokens already; see ``finetuning.retrieval.pooling.embed_sequences``."""
-    training = hub.model.training
-    hub.model.eval()
-    try:
-        return pools.embed_sequences(hub.model, sequences, hub.dictionary.pad(), settings, batch_tokens)
-    finally:
-        hub.model.train(training)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fairseq_maelm.finetuning.retrieval.beir import HEADER
-from fairseq_maelm.finetuning.retrieval.lines import numbered_lines
 from fairseq_maelm.finetuning.retrieval.runs import COLUMNS, read_run
+from fairseq_maelm.lines import numbered_lines
 
 
 class Candidate(NamedTuple):
@@ -29,14 +29,14 @@ def read_candidates(path: Path) -> Iterator[Candidate]:
         ValueError: a line is neither; with file and line.
         FileNotFoundError: there is no such file.
     """
-    first = next(numbered_lines(path), None)
+    first = next(numbered_lines(path, blank=False), None)
     if first is None:
         raise ValueError(f"{path} is empty")
     if len(first[1].split()) == COLUMNS:
         for found in read_run(path):
             yield Candidate(found.query, found.document, found.place)
         return
-    for number, line in numbered_lines(path):
+    for number, line in numbered_lines(path, blank=False):
         cells = line.split()
         if number == 1 and tuple(cells) == HEADER[:2]:
             continue

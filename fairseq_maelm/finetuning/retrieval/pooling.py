@@ -8,6 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_maelm.batch import pad_rows
+from fairseq_maelm.finetuning.predicting import predict
+
 POOLINGS = ("mean", "first")
 SIMILARITIES = ("cosine", "dot")
 
@@ -99,34 +102,13 @@ def cut(tokens: Sequence[int], begin: int, end: int, max_tokens: int) -> np.ndar
     return np.concatenate([[begin], inside, [end]]).astype(np.int64)
 
 
-def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> list[np.ndarray]:
-    """Put sequences of near-equal length together, the longest first.
-
-    Args:
-        lengths: of the sequences.
-        batch_tokens: slots of a batch, padding counted; a longer sequence is a batch of its own.
-
-    Returns:
-        <int64>[B] places of the sequences, for every batch; each sequence is in one of them. The longest come first, so
-        that memory that does not suffice shows at once.
-    """
-    order = np.argsort(-np.asarray(lengths), kind="stable")
-    batches, first = [], 0
-    while first < len(order):
-        size = max(1, batch_tokens // int(lengths[order[first]]))
-        batches.append(order[first : first + size])
-        first += size
-    return batches
-
-
-@torch.no_grad()
 def embed_sequences(
     model: Any, sequences: Sequence[np.ndarray], pad: int, settings: EmbeddingSettings, batch_tokens: int
 ) -> Tensor:
-    """Embed texts with a model as it stands, in batches of near-equal length.
+    """Embed texts in batches of near-equal length.
 
     Args:
-        model: a ``MaelmModel`` in evaluation.
+        model: a ``MaelmModel``.
         sequences: <int64>[n] tokens of each text with <s> and </s>.
         pad: the padding symbol.
         settings: pooling and similarity.
@@ -135,15 +117,14 @@ def embed_sequences(
     Returns:
         <float32>[texts, D] on the CPU, in the order of the sequences.
     """
-    weight = model.encoder.embed_tokens.weight
-    embeddings = torch.empty(len(sequences), weight.shape[1])
-    for places in batches_by_length([len(sequence) for sequence in sequences], batch_tokens):
-        longest = len(sequences[places[0]])
-        tokens = np.full((len(places), longest), pad, dtype=np.int64)
-        for row, place in zip(tokens, places):
-            row[: len(sequences[place])] = sequences[place]
-        batch = torch.from_numpy(tokens).to(weight.device)
-        states, _ = model(batch, features_only=True)
-        pooled = embed_states(states, batch.eq(pad), settings.pooling, settings.similarity)
-        embeddings[torch.from_numpy(places)] = pooled.cpu()
-    return embeddings
+    lengths = np.array([len(sequence) for sequence in sequences])
+
+    def collate(places: np.ndarray) -> Tensor:
+        return torch.from_numpy(pad_rows([sequences[place] for place in places], lengths[places], pad))
+
+    def run(tokens: Tensor) -> Tensor:
+        states, _ = model(tokens, features_only=True)
+        return embed_states(states, tokens.eq(pad), settings.pooling, settings.similarity).cpu()
+
+    rows = predict(model, lengths, collate, run, batch_tokens)
+    return torch.stack(rows) if rows else torch.empty(0, model.encoder.embed_tokens.weight.shape[1])

@@ -14,11 +14,9 @@ import torch
 from fairseq.data import indexed_dataset
 from tqdm import tqdm
 
-from fairseq_maelm.files import write_json
 from fairseq_maelm.finetuning.retrieval.beir import HEADER, check_known, read_judgments, read_texts
 from fairseq_maelm.finetuning.retrieval.negatives import read_negatives
 from fairseq_maelm.finetuning.retrieval.prepared import (
-    FACTS,
     NEGATIVES,
     SPLITS,
     TEXTS,
@@ -29,12 +27,12 @@ from fairseq_maelm.finetuning.retrieval.prepared import (
     qrels_file,
     write_identifiers,
 )
+from fairseq_maelm.prepared_folder import made_from, prepare_folder
 from fairseq_maelm.text.imported import TextEncoder, open_encoder, vocabulary_files
 from fairseq_maelm.text.vocabulary import UNKNOWN
 
 logger = logging.getLogger(__name__)
 
-DICTIONARY = "dict.txt"
 _SOURCES = {"documents": "corpus.jsonl", "queries": "queries.jsonl"}
 _SOURCE_SPLITS = {"train": "train", "valid": "dev", "test": "test"}
 _CHUNK = 10_000
@@ -66,35 +64,41 @@ class RetrievalSettings:
 
 
 def prepare_retrieval(settings: RetrievalSettings) -> dict[str, Any]:
-    """Check and binarize a retrieval task; the folder gets its name only when it is complete.
+    """Check and binarize a retrieval task; nothing is done when it is there already, made from the same files.
 
     Returns:
-        the facts that are also in the folder's retrieval.json: texts, tokens, unknown tokens, and for each split its
-        queries, judgments and relevant pairs.
+        the folder's manifest with texts, tokens, unknown tokens, and for each split its queries, judgments and relevant
+        pairs.
 
     Raises:
         ValueError: something in the files is not as it must be; the message says where.
-        OSError: a file is missing or cannot be written.
+        OSError: a file is missing or cannot be written, or the output's name is taken.
     """
-    if settings.output.exists():
-        raise ValueError(f"{settings.output} exists already: name another folder, or remove it first")
     judgments = _qrels_of(settings)
+    files = {
+        **{texts: [_source(settings, texts)] for texts in TEXTS},
+        **{split: [path] for split, path in judgments.items()},
+        "hard_negatives": [] if settings.hard_negatives is None else [settings.hard_negatives],
+        "vocabulary": vocabulary_files(settings.data),
+    }
+    names = ("valid_fraction", "seed", "negatives_per_query", "allow_empty")
+    origin = made_from({name: getattr(settings, name) for name in names}, files)
+    return prepare_folder(settings.output, "retrieval", origin, lambda folder: _write_task(settings, judgments, folder))
+
+
+def _write_task(settings: RetrievalSettings, judgments: Mapping[str, Path], folder: Path) -> dict[str, Any]:
     encoder = open_encoder(settings.data)
-    partial = settings.output.with_name(settings.output.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    (partial / "qrels").mkdir(parents=True)
-    facts: dict[str, Any] = {"seed": settings.seed, "valid_fraction": settings.valid_fraction}
+    (folder / "qrels").mkdir()
+    facts: dict[str, Any] = {}
     rows = {}
     for texts in TEXTS:
-        rows[texts], facts[texts] = _write_texts(settings, texts, partial, encoder)
+        rows[texts], facts[texts] = _write_texts(settings, texts, folder, encoder)
     tables = {split: _table(path, rows) for split, path in judgments.items()}
-    facts["splits"] = _write_splits(settings, _with_validation(settings, tables, rows), rows, partial)
+    facts["splits"] = _write_splits(settings, _with_validation(settings, tables, rows), rows, folder)
     if settings.hard_negatives is not None:
-        facts["negatives"] = _write_negatives(settings, rows, partial)
+        facts["negatives"] = _write_negatives(settings, rows, folder)
     for path in vocabulary_files(settings.data):
-        shutil.copy(path, partial / path.name)
-    write_json(partial / FACTS, facts)
-    partial.rename(settings.output)
+        shutil.copy(path, folder / path.name)
     return facts
 
 
@@ -124,7 +128,10 @@ def _qrels_of(settings: RetrievalSettings) -> dict[str, Path]:
 def _source(settings: RetrievalSettings, texts: str) -> Path:
     path = settings.beir / _SOURCES[texts]
     compressed = path.with_name(path.name + ".gz")
-    return compressed if compressed.exists() and not path.exists() else path
+    found = compressed if compressed.exists() and not path.exists() else path
+    if not found.is_file():
+        raise FileNotFoundError(f"there is no file {found}")
+    return found
 
 
 def _write_texts(

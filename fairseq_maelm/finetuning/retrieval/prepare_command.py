@@ -3,6 +3,7 @@
 import argparse
 import logging
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 from fairseq_maelm.finetuning.retrieval.prepare import RetrievalSettings, prepare_retrieval
@@ -47,18 +48,8 @@ def run(args: argparse.Namespace) -> None:
         ValueError: an option or a file is not as it must be.
         OSError: a file is missing.
     """
-    facts = prepare_retrieval(
-        RetrievalSettings(
-            beir=args.beir,
-            data=args.data,
-            output=args.output,
-            valid_fraction=args.valid_fraction,
-            seed=args.seed,
-            hard_negatives=args.hard_negatives,
-            negatives_per_query=args.negatives_per_query,
-            allow_empty=args.allow_empty,
-        )
-    )
+    given = {field.name: getattr(args, field.name) for field in fields(RetrievalSettings)}
+    facts = prepare_retrieval(RetrievalSettings(**given))
     for texts in ("documents", "queries"):
         counts = facts[texts]
         share = 100 * counts["unknown_tokens"] / counts["tokens"]

@@ -7,7 +7,6 @@ import numpy as np
 
 TEXTS = ("documents", "queries")
 SPLITS = ("train", "valid", "test")
-FACTS = "retrieval.json"
 NEGATIVES = "train.negatives.npy"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Sequence
 
-from fairseq_maelm.finetuning.retrieval.lines import numbered_lines
+from fairseq_maelm.lines import numbered_lines
 
 COLUMNS = 6
 
@@ -41,7 +41,7 @@ def read_run(path: Path) -> Iterator[Found]:
         FileNotFoundError: there is no such file.
     """
     seen: set[tuple[str, str]] = set()
-    for number, line in numbered_lines(path):
+    for number, line in numbered_lines(path, blank=False):
         place, cells = f"{path}:{number}", line.split()
         if len(cells) != COLUMNS:
             raise ValueError(f"{place}: {len(cells)} columns; a line is 'query Q0 document rank score tag'")

@@ -10,7 +10,7 @@ import torch
 from tqdm import tqdm
 
 from fairseq_maelm.devices import add_device_argument, check_device
-from fairseq_maelm.files import atomic_file
+from fairseq_maelm.files import atomic_file, refuse_existing
 from fairseq_maelm.finetuning.retrieval.embeddings import Embeddings, check_comparable, open_embeddings
 from fairseq_maelm.finetuning.retrieval.runs import write_results
 from fairseq_maelm.finetuning.retrieval.search import blocks_of, search
@@ -47,8 +47,7 @@ def run(args: argparse.Namespace) -> None:
         OSError: a file is missing.
     """
     check_device(args.device)
-    if args.output.exists():
-        raise ValueError(f"{args.output} exists already: name another file, or remove it first")
+    refuse_existing(args.output)
     for name in ("top_k", "query_block", "document_block"):
         if getattr(args, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1 and is {getattr(args, name)}")

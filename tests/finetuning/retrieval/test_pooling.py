@@ -2,16 +2,12 @@
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from support import model_of, random_sequences
 
 from fairseq_maelm.finetuning.retrieval.pooling import (
     EmbeddingSettings,
-    batches_by_length,
     check_settings,
     cut,
     embed_sequences,
@@ -52,15 +48,6 @@ def test_a_text_has_the_same_embedding_in_every_batch(pooling, batch_tokens):
     assert together.shape == (6, 32)
     torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(together.norm(dim=1), torch.ones(6))
-
-
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 300))
-def test_batches_hold_every_text_once_and_no_more_than_allowed(lengths, batch_tokens):
-    batches = batches_by_length(lengths, batch_tokens)
-    assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
-    for places in batches:
-        assert len(places) == 1 or len(places) * lengths[places[0]] <= batch_tokens
-        assert max(lengths[place] for place in places) == lengths[places[0]]
 
 
 def test_long_texts_are_cut_at_their_end():

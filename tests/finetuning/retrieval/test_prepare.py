@@ -68,7 +68,7 @@ def test_folder(beir, data, tmp_path):
     qrels = (tmp_path / "out" / "qrels" / "train.tsv").read_text(encoding="utf-8").splitlines()
     assert qrels[:4] == ["query-id\tcorpus-id\tscore", "q0\td0\t1", "q0\td1\t0", "q0\td7\t2"]
     assert not (tmp_path / "out" / "valid.judgements.npy").exists()
-    assert json.loads((tmp_path / "out" / "retrieval.json").read_text(encoding="utf-8")) == facts
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8")) == facts
 
 
 def test_held_out_queries_take_their_judgments_along(beir, data, tmp_path):

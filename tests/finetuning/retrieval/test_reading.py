@@ -43,7 +43,7 @@ def test_plain_lines_have_their_numbers_as_ids(tmp_path):
     ("line", "message"),
     [
         ("{", ":2: not a JSON record"),
-        ('["a"]', ":2: a record needs the fields '_id' and 'text'"),
+        ('["a"]', ":2: not a JSON record, but list"),
         ('{"_id": "b"}', ":2: a record needs the fields '_id' and 'text'"),
         ('{"_id": "a", "text": "again"}', ":2: the id 'a' has come before"),
         ('{"_id": "b", "text": " "}', ":2: the text of 'b' is empty"),
