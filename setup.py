@@ -30,8 +30,9 @@ INSTALL_REQUIRES = [
     'numpy>=1.23.2,<3; python_version >= "3.11"',
     # The recipes of sweeps; fairseq's configuration brings it along.
     "PyYAML>=5.1",
-    # fairseq's sentence_prediction criterion computes MCC, F1 and correlations with it.
+    # fairseq's sentence_prediction criterion computes MCC, F1 and correlations with these two, too.
     "scikit-learn>=1.2,<2",
+    "scipy>=1.9,<2",
     "sentencepiece>=0.2,<0.3",
     "tqdm>=4.60,<5",
 ]

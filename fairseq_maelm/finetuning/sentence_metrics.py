@@ -1,102 +1,52 @@
-"""The metrics of GLUE, all in percent: accuracy, F1, Matthews', Pearson's and Spearman's correlation.
+"""Metrics of a whole set of predictions, in percent, computed by scikit-learn and scipy.
 
 Where a metric is undefined - nothing is or was predicted positive, or one side is constant - it is 0, so that a model
 which always says the same is the worst and not "not a number". Predictions that are no numbers give nan.
 """
 
-from typing import Optional
+from collections.abc import Sequence
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
+from sklearn import metrics
 
-Array = NDArray[np.generic]
-
-
-def accuracy(predictions: Array, targets: Array) -> float:
-    """Share of equal entries, in percent.
-
-    Args:
-        predictions: [n] classes.
-        targets: [n] classes.
-    """
-    return 100.0 * float(np.mean(predictions == targets))
+OF_CLASSES = ("accuracy", "mcc", "f1")
+OF_NUMBERS = ("pearson", "spearman")
 
 
-def f1(predictions: Array, targets: Array, positive: int) -> float:
-    """Harmonic mean of precision and recall of one class, in percent; see ``accuracy`` for the arguments.
-
-    Args:
-        positive: the class.
-    """
-    true_positives = int(np.sum((predictions == positive) & (targets == positive)))
-    marked = int(np.sum(predictions == positive)) + int(np.sum(targets == positive))
-    return 100.0 * 2 * true_positives / marked if marked else 0.0
+def metric_names(regression: bool, positive: Optional[int]) -> list[str]:
+    """Names of all metrics of a task; there is F1 only where a class is positive."""
+    return list(OF_NUMBERS if regression else OF_CLASSES[: 2 if positive is None else 3])
 
 
-def matthews(predictions: Array, targets: Array) -> float:
-    """Matthews' correlation of two classes, and its generalization to more of them (Gorodkin, 2004), in percent."""
-    classes = np.unique(np.concatenate([predictions, targets]))
-    predicted = (predictions[:, None] == classes).astype(np.float64)
-    true = (targets[:, None] == classes).astype(np.float64)
-    return 100.0 * _correlation(predicted, true)
-
-
-def pearson(predictions: Array, targets: Array) -> float:
-    """Pearson's correlation of numbers, in percent.
+def compute_metrics(
+    names: Sequence[str], gold: NDArray[Any], predicted: NDArray[Any], positive: Optional[int] = 1
+) -> dict[str, float]:
+    """Compute metrics by name.
 
     Args:
-        predictions: [n] numbers.
-        targets: [n] numbers.
+        names: all of ``OF_CLASSES``, or all of ``OF_NUMBERS``.
+        gold: [examples], at least one: classes or numbers.
+        predicted: [examples], the same of a model.
+        positive: the class that F1 is of.
     """
-    return 100.0 * _correlation(predictions.astype(np.float64)[:, None], targets.astype(np.float64)[:, None])
+    if names[0] in OF_NUMBERS:
+        return {name: _correlation(name, gold.astype(np.float64), predicted.astype(np.float64)) for name in names}
+    gold, predicted = gold.astype(np.int64), predicted.astype(np.int64)
+    computed = {
+        "accuracy": lambda: metrics.accuracy_score(gold, predicted),
+        "mcc": lambda: metrics.matthews_corrcoef(gold, predicted),
+        "f1": lambda: metrics.f1_score(gold == positive, predicted == positive, zero_division=0),
+    }
+    return {name: 100.0 * float(computed[name]()) for name in names}
 
 
-def spearman(predictions: Array, targets: Array) -> float:
-    """Spearman's correlation: Pearson's of the ranks, equal numbers sharing their mean rank; see ``pearson``."""
-    if np.isnan(predictions.astype(np.float64)).any():
+def _correlation(name: str, gold: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:
+    if not (np.isfinite(gold).all() and np.isfinite(predicted).all()):
         return float("nan")
-    return pearson(_ranks(predictions), _ranks(targets))
-
-
-def classification_metrics(predictions: Array, targets: Array, positive: Optional[int]) -> dict[str, float]:
-    """All metrics of a classification task.
-
-    Args:
-        predictions: [n] classes, n at least 1.
-        targets: [n] classes.
-        positive: the class that F1 is of; None leaves F1 out.
-
-    Returns:
-        "accuracy", "mcc" and "f1", in percent.
-    """
-    metrics = {"accuracy": accuracy(predictions, targets), "mcc": matthews(predictions, targets)}
-    if positive is not None:
-        metrics["f1"] = f1(predictions, targets, positive)
-    return metrics
-
-
-def regression_metrics(predictions: Array, targets: Array) -> dict[str, float]:
-    """All metrics of a regression task: "pearson" and "spearman", in percent; see ``pearson``."""
-    return {"pearson": pearson(predictions, targets), "spearman": spearman(predictions, targets)}
-
-
-def _correlation(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
-    """Covariance of two <float64>[n, k], summed over k, over the root of the product of both variances; in [-1, 1]."""
-    # From their first entry on, so that what is constant is exactly so; and scaled, because the squares of very small
-    # or very large numbers leave the range of float64.
-    first, second = (each - each[0] for each in (first, second))
-    first, second = (each - each.mean(axis=0) for each in (first, second))
-    scales = [float(np.abs(each).max(initial=0.0)) for each in (first, second)]
-    if np.isnan(scales).any() or np.isinf(scales).any():
-        return float("nan")
-    if 0.0 in scales:
+    if np.ptp(gold) == 0 or np.ptp(predicted) == 0:
         return 0.0
-    first, second = first / scales[0], second / scales[1]
-    norm = np.sqrt(np.sum(first**2)) * np.sqrt(np.sum(second**2))
-    return float(np.clip(np.sum(first * second) / norm, -1.0, 1.0))
-
-
-def _ranks(numbers: Array) -> NDArray[np.float64]:
-    _, inverse, counts = np.unique(numbers, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return (last - (counts - 1) / 2)[inverse.reshape(-1)]
+    function = stats.pearsonr if name == "pearson" else stats.spearmanr
+    return 100.0 * float(function(gold, predicted)[0])

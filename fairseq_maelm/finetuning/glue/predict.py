@@ -1,19 +1,19 @@
 """From a fine-tuned checkpoint to predictions in GLUE's submission format, and to metrics of the dev sets."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from fairseq_maelm.finetuning.glue.layout import HIGHEST_SCORE, TASKS, submission_name
 from fairseq_maelm.finetuning.glue.prepared import TaskFolder
+from fairseq_maelm.finetuning.predicting import predict
 from fairseq_maelm.finetuning.sentence_data import class_names
-from fairseq_maelm.finetuning.sentence_metrics import classification_metrics, regression_metrics
+from fairseq_maelm.finetuning.sentence_metrics import compute_metrics, metric_names
 from fairseq_maelm.models import hub
 from fairseq_maelm.models.checkpoint import classification_heads
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
@@ -85,35 +85,24 @@ def score_split(
             f"split {split} has examples of up to {sizes.max()} tokens and the model has {limit} positions: prepare "
             f"the task with --max-positions {limit}"
         )
-    outputs: dict[int, NDArray[np.float32]] = {}
-    targets: dict[int, Any] = {}
-    interface.eval()
-    with torch.no_grad():
-        for sample in tqdm(
-            _batches(dataset, sizes, batch_size),
-            total=-(-len(dataset) // batch_size),
-            desc=split,
-            unit=" batches",
-            mininterval=1,
-            disable=not show_progress,
-        ):
-            tokens = sample["net_input"]["src_tokens"].to(interface.device)
-            scores, _ = interface.model(tokens, features_only=True, classification_head_name=head)
-            ids = sample["id"].tolist()
-            outputs.update(zip(ids, scores.float().cpu().numpy()))
-            if "target" in sample:
-                targets.update(zip(ids, sample["target"].view(-1).numpy()))
-    order = range(len(dataset))
-    return Scores(
-        np.stack([outputs[key] for key in order]), np.array([targets[key] for key in order]) if targets else None
+
+    def run(sample: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+        scores, _ = interface.model(
+            sample["net_input"]["src_tokens"], features_only=True, classification_head_name=head
+        )
+        targets = sample["target"].view(-1).cpu().numpy() if "target" in sample else itertools.repeat(None)
+        return zip(scores.float().cpu().numpy(), targets)
+
+    results = predict(
+        interface.model,
+        sizes,
+        lambda places: dataset.collater([dataset[int(place)] for place in places]),
+        run,
+        batch_size=batch_size,
+        progress=split if show_progress else None,
     )
-
-
-def _batches(dataset: Any, sizes: NDArray[np.int64], batch_size: int) -> Iterator[dict[str, Any]]:
-    """Batches of examples of similar length."""
-    order = np.argsort(-sizes, kind="stable")
-    for begin in range(0, len(order), batch_size):
-        yield dataset.collater([dataset[int(number)] for number in order[begin : begin + batch_size]])
+    outputs, targets = zip(*results)
+    return Scores(np.stack(outputs), None if targets[0] is None else np.array(targets))
 
 
 def dev_metrics(scores: Scores, folder: TaskFolder) -> dict[str, float]:
@@ -125,10 +114,10 @@ def dev_metrics(scores: Scores, folder: TaskFolder) -> dict[str, float]:
     if scores.targets is None:
         raise ValueError("a split without labels has no metrics")
     if folder.labels is None:
-        return regression_metrics(scores.outputs[:, 0], scores.targets)
-    positive = TASKS[folder.task].positive
-    index = None if positive is None else folder.labels.index(positive)
-    return classification_metrics(scores.outputs.argmax(axis=1), scores.targets, index)
+        return compute_metrics(metric_names(True, None), scores.targets, scores.outputs[:, 0])
+    label = TASKS[folder.task].positive
+    positive = None if label is None else folder.labels.index(label)
+    return compute_metrics(metric_names(False, positive), scores.targets, scores.outputs.argmax(axis=1), positive)
 
 
 def submission_text(scores: Scores, folder: TaskFolder, split: str) -> str:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from fairseq_maelm.devices import add_device_argument, check_device
-from fairseq_maelm.files import write_bytes
+from fairseq_maelm.files import refuse_existing, write_bytes
 from fairseq_maelm.finetuning.glue.predict import (
     HEAD,
     dev_metrics,
@@ -56,9 +56,7 @@ def run(args: argparse.Namespace) -> None:
     if args.batch_size < 1:
         raise ValueError(f"--batch-size must be at least 1, not {args.batch_size}")
     files = {split: args.output / prediction_file(folder, split) for split in splits}
-    taken = [str(path) for path in files.values() if path.exists()]
-    if taken:
-        raise FileExistsError(f"{', '.join(taken)}: there already; name another folder, or remove it first")
+    refuse_existing(*files.values())
     interface = load_model(args.checkpoint, folder, args.head).to(args.device)
     args.output.mkdir(parents=True, exist_ok=True)
     for split, path in files.items():

@@ -10,15 +10,15 @@ import numpy as np
 from torch import Tensor
 
 from fairseq_maelm.devices import add_device_argument, check_device
-from fairseq_maelm.files import write_bytes
+from fairseq_maelm.files import refuse_existing, write_bytes
 from fairseq_maelm.finetuning.prompting import inference
 from fairseq_maelm.finetuning.prompting.features import Prompter
-from fairseq_maelm.finetuning.prompting.metrics import compute_metrics
 from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN
 from fairseq_maelm.finetuning.prompting.scoring import predictions
 from fairseq_maelm.finetuning.prompting.tables import Example, read_glue, read_table
 from fairseq_maelm.finetuning.prompting.template import render, spell
-from fairseq_maelm.models.hub import MaelmHubInterface, load
+from fairseq_maelm.finetuning.sentence_metrics import compute_metrics
+from fairseq_maelm.models.hub import load
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +64,8 @@ def run(args: argparse.Namespace) -> None:
         OSError: a file is missing or cannot be written.
     """
     check_device(args.device)
-    if args.output is not None and args.output.exists():
-        raise ValueError(f"{args.output} exists already: name another file, or remove it first")
+    if args.output is not None:
+        refuse_existing(args.output)
     if args.batch_size < 1:
         raise ValueError(f"--batch-size must be positive and is {args.batch_size}")
     hub = load(str(args.checkpoint.parent.resolve()), args.checkpoint.name, str(args.data.resolve()))
@@ -75,7 +75,8 @@ def run(args: argparse.Namespace) -> None:
     examples = read_glue(prompt.name, args.examples) if args.glue else read_table(args.examples, prompt.sentences)
     targets = _targets(prompter, examples, args.examples)
     logger.info("the first example: %s", spell(render(prompt.parts, examples[0].sentences)))
-    scores = _scores(hub, prompter, examples, args.batch_size)
+    sequences = [prompter.encode(example.sentences) for example in examples]
+    scores = inference.score(hub, prompter, sequences, args.batch_size, progress=True)
     if args.output is not None:
         write_bytes(args.output, _predictions_table(prompter, scores).encode("utf-8"))
     metrics: dict[str, float] = {"examples": len(examples)}
@@ -97,11 +98,6 @@ def _targets(prompter: Prompter, examples: list[Example], path: Path) -> np.ndar
         except ValueError as error:
             raise ValueError(f"{path}, example {number}: {error}") from error
     return np.array(targets)
-
-
-def _scores(hub: MaelmHubInterface, prompter: Prompter, examples: list[Example], batch_size: int) -> Tensor:
-    sequences = [prompter.encode(example.sentences) for example in examples]
-    return inference.score(hub, prompter, sequences, batch_size, progress=True)
 
 
 def _predictions_table(prompter: Prompter, scores: Tensor) -> str:

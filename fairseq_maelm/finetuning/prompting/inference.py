@@ -6,14 +6,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from fairseq_maelm.data.dataset import Symbols
 from fairseq_maelm.data.encoder_view import EncoderView
+from fairseq_maelm.finetuning.predicting import predict
 from fairseq_maelm.finetuning.prompting.features import Prompter
 from fairseq_maelm.finetuning.prompting.prompts import Prompt, find_prompt
 from fairseq_maelm.finetuning.prompting.scoring import label_scores, prompt_input
-from fairseq_maelm.models.masked_tokens import predict_masks
 
 
 def find_prompter(
@@ -45,7 +44,7 @@ def score(
     batch_size: int = 32,
     progress: bool = False,
 ) -> Tensor:
-    """Score labels; examples of near-equal length share a batch, so that hardly any work is done on padding.
+    """Score labels.
 
     Args:
         hub: the interface.
@@ -64,11 +63,12 @@ def score(
         raise ValueError("this model's decoder reads from left to right and cannot fill masks")
     view: EncoderView = getattr(hub.task, "encoder_view", EncoderView())
     symbols = Symbols(hub.dictionary.pad(), hub.model.mask_index)
-    scores = torch.empty(len(examples), len(prompter.words.pieces))
-    order = sorted(range(len(examples)), key=lambda place: max(map(len, examples[place])))
-    starts = range(0, len(order), batch_size)
-    for start in tqdm(starts, unit=" batches", disable=not progress, mininterval=1):
-        batch = order[start : start + batch_size]
-        logits = predict_masks(hub.model, prompt_input([examples[place] for place in batch], symbols, view))
-        scores[batch] = label_scores(logits, prompter.words.pieces).cpu()
-    return scores
+    rows = predict(
+        hub.model,
+        [max(map(len, example)) for example in examples],
+        lambda places: prompt_input([examples[place] for place in places], symbols, view),
+        lambda batch: label_scores(hub.model(**batch)[0], prompter.words.pieces).cpu(),
+        batch_size=batch_size,
+        progress="prompts" if progress else None,
+    )
+    return torch.stack(rows) if rows else torch.empty(0, len(prompter.words.pieces))

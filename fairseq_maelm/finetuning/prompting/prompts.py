@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.finetuning.prompting.metrics import OF_CLASSES, OF_NUMBERS
 from fairseq_maelm.finetuning.prompting.template import Part, parse_template, sentences_of
+from fairseq_maelm.finetuning.sentence_metrics import OF_CLASSES, OF_NUMBERS
 
 DEFAULT_MAX_LENGTH = 128
 
@@ -44,7 +44,7 @@ class Prompt:
             raise ValueError(f"prompt {self.name!r}: '${{' has a meaning of its own in fairseq's configuration")
         self._check_label_words()
         known = OF_CLASSES if self.bounds is None else OF_NUMBERS
-        if not self.metrics or not set(self.metrics) <= known.keys():
+        if not self.metrics or not set(self.metrics) <= set(known):
             raise ValueError(f"prompt {self.name!r}: metrics {list(self.metrics)} must be some of {', '.join(known)}")
         if "f1" in self.metrics and len(self.label_words) != 2:
             raise ValueError(f"prompt {self.name!r}: f1 needs two label words, not {len(self.label_words)}")

@@ -19,9 +19,9 @@ from fairseq_maelm.finetuning.collected import log_collected
 from fairseq_maelm.finetuning.prompting import criterion as prompt_criterion
 from fairseq_maelm.finetuning.prompting.dataset import PromptDataset
 from fairseq_maelm.finetuning.prompting.features import Prompter
-from fairseq_maelm.finetuning.prompting.metrics import compute_metrics
 from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, find_prompt
 from fairseq_maelm.finetuning.prompting.tables import Example, read_table
+from fairseq_maelm.finetuning.sentence_metrics import compute_metrics
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import MASK, SENTENCEPIECE_MODEL, load_dictionary

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fairseq_maelm.finetuning.collected import log_collected
 from fairseq_maelm.finetuning.sentence_data import class_names, example_lengths
-from fairseq_maelm.finetuning.sentence_metrics import classification_metrics, regression_metrics
+from fairseq_maelm.finetuning.sentence_metrics import compute_metrics, metric_names
 
 # Labels that F1 is of unless an option says otherwise: those of GLUE's tasks that are scored by it.
 _POSITIVE_LABELS = ("1", "entailment")
@@ -115,7 +115,12 @@ class SentenceCriterion(FairseqCriterion):
         if validated:
             positive = validated[0]["positive"]
             names = metric_names(regression, positive)
-            log_collected(_rows(validated), lambda rows: _metrics(rows, regression, positive), names)
+
+            def compute(rows: Mapping[int, Tuple[float, float]]) -> Dict[str, float]:
+                predictions, targets = np.array([rows[key] for key in sorted(rows)]).T
+                return compute_metrics(names, targets, predictions, positive)
+
+            log_collected(_rows(validated), compute, names)
         elif not regression:
             correct = sum(int(output["ncorrect"]) for output in logging_outputs)
             metrics.log_scalar("accuracy", 100.0 * correct / examples, examples, round=2)
@@ -139,13 +144,6 @@ def _refuse_skipped_examples(task_config: Any) -> None:
         )
 
 
-def metric_names(regression: bool, positive: Optional[int]) -> List[str]:
-    """Names of the metrics of a validation set."""
-    if regression:
-        return ["pearson", "spearman"]
-    return ["accuracy", "mcc"] + (["f1"] if positive is not None else [])
-
-
 def _positive_class(labels: List[str], wanted: str) -> Optional[int]:
     if wanted and (len(labels) != 2 or wanted not in labels):
         raise ValueError(f"--positive-label {wanted} is not one of two labels: the data have {', '.join(labels)}")
@@ -163,10 +161,3 @@ def _rows(outputs: List[Dict[str, Any]]) -> Iterator[Tuple[int, Tuple[float, flo
     for output in outputs:
         pairs = zip(output["predictions"].tolist(), output["targets"].tolist())
         yield from zip(output["ids"].tolist(), pairs)
-
-
-def _metrics(rows: Mapping[int, Tuple[float, float]], regression: bool, positive: Optional[int]) -> Dict[str, float]:
-    predictions, targets = np.array([rows[key] for key in sorted(rows)]).T
-    if regression:
-        return regression_metrics(predictions, targets)
-    return classification_metrics(predictions, targets, positive)

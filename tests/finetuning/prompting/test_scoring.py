@@ -10,7 +10,6 @@ from support import batch_of, model_of, random_sequences
 from fairseq_maelm.data.dataset import Symbols
 from fairseq_maelm.data.encoder_view import EncoderView
 from fairseq_maelm.finetuning.prompting.dataset import PromptDataset
-from fairseq_maelm.finetuning.prompting.metrics import compute_metrics
 from fairseq_maelm.finetuning.prompting.scoring import label_scores, predictions, prompt_input, prompt_loss
 
 VOCABULARY = 40
@@ -134,44 +133,3 @@ def test_no_example_is_left_out_of_the_batches():
     sample = dataset.collater(batches[0])
     assert sample["target"].tolist() == sample["id"].float().tolist()
     assert dataset.collater([]) == {}
-
-
-# Metrics
-
-
-def test_metrics_worked_by_hand():
-    gold, predicted = np.array([1, 1, 0, 0, 1]), np.array([1, 0, 0, 1, 1])
-    metrics = compute_metrics(["accuracy", "f1", "mcc"], gold, predicted)
-    assert metrics == pytest.approx({"accuracy": 60.0, "f1": 100 * 4 / 6, "mcc": 100 * (2 * 1 - 1 * 1) / 6})
-    numbers = compute_metrics(["pearson", "spearman"], np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 9.0]))
-    assert numbers == pytest.approx({"pearson": 100 * 8 / math.sqrt(2 * 38), "spearman": 100.0})
-
-
-def test_constant_predictions_have_no_correlation():
-    gold, constant = np.array([1, 0, 1]), np.array([1, 1, 1])
-    assert compute_metrics(["mcc"], gold, constant) == {"mcc": 0.0}
-    assert compute_metrics(["f1"], gold * 0, constant * 0) == {"f1": 0.0}
-    assert compute_metrics(["pearson", "spearman"], gold, constant) == {"pearson": 0.0, "spearman": 0.0}
-
-
-@pytest.mark.parametrize("classes", [2, 3])
-def test_metrics_are_those_of_scikit_learn(classes):
-    reference = pytest.importorskip("sklearn.metrics")
-    generator = np.random.default_rng(classes)
-    for _ in range(20):
-        gold, predicted = generator.integers(0, classes, (2, 30))
-        metrics = compute_metrics(["accuracy", "mcc"], gold, predicted)
-        assert metrics["accuracy"] == pytest.approx(100 * reference.accuracy_score(gold, predicted))
-        assert metrics["mcc"] == pytest.approx(100 * reference.matthews_corrcoef(gold, predicted))
-        if classes == 2:
-            assert compute_metrics(["f1"], gold, predicted)["f1"] == pytest.approx(
-                100 * reference.f1_score(gold, predicted)
-            )
-
-
-def test_correlations_are_those_of_scipy():
-    reference = pytest.importorskip("scipy.stats")
-    gold, predicted = np.random.default_rng(3).integers(0, 6, (2, 40)).astype(float)
-    metrics = compute_metrics(["pearson", "spearman"], gold, predicted)
-    assert metrics["pearson"] == pytest.approx(100 * reference.pearsonr(gold, predicted)[0])
-    assert metrics["spearman"] == pytest.approx(100 * reference.spearmanr(gold, predicted)[0])
