@@ -37,10 +37,6 @@ SUB_COMMANDS = {
         "answer the questions of a prepared SQuAD split",
     ),
     "prepare": ("fairseq_maelm.corpus.command", "turn raw text into a data folder for fairseq-train"),
-    "prepare-few-shot": (
-        "fairseq_maelm.finetuning.prompting.few_shot_command",
-        "make the few-shot splits of Gao et al. (2021)",
-    ),
     "prepare-glue": (
         "fairseq_maelm.finetuning.glue.prepare_command",
         "turn the files of GLUE into folders for fine-tuning",

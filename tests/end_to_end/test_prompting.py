@@ -1,11 +1,11 @@
 """Prompting through the real commands: fine-tuning with decoder and head, resumed, reloaded, scored; bad input."""
 
-import argparse
 import json
 import random
 import re
+import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,10 @@ import torch
 from end_to_end.small import differences, results
 from end_to_end.test_distributed import run_ranks
 from end_to_end.toy import ROOT, TINY_TRAINING, TOPICS, losses, run, sentence
-from fairseq_maelm import MaelmHubInterface, MaelmModel
-from fairseq_maelm.finetuning.prompting import command as command_module
-from fairseq_maelm.finetuning.prompting import few_shot_command
+from fairseq_maelm import MaelmHubInterface, MaelmModel, cli
 from fairseq_maelm.finetuning.prompting.hub import classify_by_prompt
-from fairseq_maelm.finetuning.prompting.metrics import compute_metrics
 from fairseq_maelm.finetuning.prompting.task import PromptTask, PromptTaskConfig
+from fairseq_maelm.finetuning.sentence_metrics import compute_metrics
 
 PROMPT = """
 template: '*cls**sent_0*_This_is_near_the*mask*.*sep+*'
@@ -134,8 +132,8 @@ def test_the_hub_and_the_command_give_the_metrics_of_validation(
     assert header == ["prediction", "p(sea)", "p(kitchen)", "p(court)", "p(garden)"]
     right = sum(line[0] == row[1] for line, row in zip(lines, rows_of(task)))
     assert len(lines) == 42 and 100 * right / 42 == pytest.approx(last[0], abs=6e-3)
-    with pytest.raises(ValueError, match="exists already"):
-        called(command_module, *command[2:])
+    with pytest.raises(SystemExit, match="exists already"):
+        cli.main([str(word) for word in command[1:]])
 
 
 def test_a_run_in_two_parts_is_the_same_run(
@@ -258,36 +256,10 @@ def write_glue(folder: Path) -> Path:
     return folder
 
 
-def called(module: ModuleType, *words: Any) -> None:
-    """Run a sub-command in this process."""
-    parser = argparse.ArgumentParser()
-    module.add_arguments(parser)
-    module.run(parser.parse_args([str(word) for word in words]))
-
-
-def test_preparing_few_shot_splits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    glue = write_glue(tmp_path / "glue")
-    words = [glue, "--output", tmp_path / "splits"]
-    with pytest.raises(ValueError, match="differ from the splits of Gao et al.: SST-2/16-100/train.tsv"):
-        called(few_shot_command, *words, "--seeds", 100, "--require-checksums")
-    assert not (tmp_path / "splits").exists()
-    called(few_shot_command, *words, "--examples-per-label", 4)
-    assert "15 files in" in capsys.readouterr().out
-    assert not list(tmp_path.rglob("*.partial"))
-    raw = (tmp_path / "splits" / "k-shot" / "SST-2" / "4-13" / "train.tsv").read_text().splitlines()
-    assert raw[0] == "sentence\tlabel" and sorted(line[-1] for line in raw[1:]) == ["0"] * 4 + ["1"] * 4
-    table = (tmp_path / "splits" / "tables" / "SST-2" / "4-13" / "train.tsv").read_text().splitlines()
-    assert table == [line.replace(" \t", "\t") for line in raw[1:]]
-    assert len((tmp_path / "splits" / "tables" / "SST-2" / "test.tsv").read_text().splitlines()) == 20
-    with pytest.raises(ValueError, match="exists already"):
-        called(few_shot_command, *words)
-    with pytest.raises(ValueError, match="there is no task's train.tsv"):
-        called(few_shot_command, tmp_path, "--output", tmp_path / "other")
-
-
 @pytest.mark.slow
 def test_the_recipe_of_the_paper_s_table(pretrained: Path, toy_data: Path, tmp_path: Path) -> None:
-    run(["maelm", "prepare-few-shot", write_glue(tmp_path / "glue"), "--output", tmp_path / "splits"])
+    script = ROOT / "examples" / "prompting" / "few_shot_splits.py"
+    run([sys.executable, script, write_glue(tmp_path / "glue"), "--output", tmp_path / "splits"])
     command = ["bash", ROOT / "examples" / "prompting" / "run.sh", pretrained, "--data", toy_data]
     command += ["--splits", tmp_path / "splits", "--output", tmp_path / "runs", "--tasks", "SST-2", "--seeds", 100]
     command += ["--batch-sizes", 8, "--learning-rates", "1e-3", "1e-4", "--updates", 4, "--validate-every", 2]

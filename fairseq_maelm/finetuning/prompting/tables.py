@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from fairseq_maelm.lines import numbered_lines
+
 logger = logging.getLogger(__name__)
 
 
@@ -46,20 +48,6 @@ GLUE_COLUMNS = {
 }
 
 
-def read_lines(path: Path) -> list[str]:
-    """The lines of a text file, each with "\\n" at its end but perhaps the last; other line ends become "\\n".
-
-    Raises:
-        ValueError: if the file is not UTF-8.
-        OSError: if it cannot be read.
-    """
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.readlines()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 ({error.reason} at byte {error.start})") from error
-
-
 def read_table(path: Path, sentences: int) -> list[Example]:
     """Read a table: UTF-8 without a header, tabs between the sentences and, behind them, the label.
 
@@ -74,8 +62,8 @@ def read_table(path: Path, sentences: int) -> list[Example]:
     """
     examples = []
     columns = sentences + 1
-    for number, line in enumerate(read_lines(path), 1):
-        cells = line.rstrip("\n").split("\t")
+    for number, line in numbered_lines(path):
+        cells = line.split("\t")
         if number == 1 and len(cells) == sentences:
             columns = sentences
         if len(cells) != columns:
@@ -128,10 +116,5 @@ def read_glue(task: str, path: Path) -> list[Example]:
     """
     if task not in GLUE_COLUMNS:
         raise ValueError(f"the columns of {task!r} are not known; GLUE's tasks are {', '.join(GLUE_COLUMNS)}")
-    lines = read_lines(path)
-    return list(glue_examples(task, lines[1:] if GLUE_COLUMNS[task].header else lines, str(path)))
-
-
-def table_line(example: Example) -> str:
-    """An example as a line of a table; white space inside a sentence becomes single spaces."""
-    return "\t".join([*(" ".join(sentence.split()) for sentence in example.sentences), example.label or ""]) + "\n"
+    lines = [line for _, line in numbered_lines(path)]
+    return list(glue_examples(task, lines[int(GLUE_COLUMNS[task].header) :], str(path)))

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, Prompt, find_prompt
-from fairseq_maelm.finetuning.prompting.tables import Example, glue_examples, read_table, table_line
+from fairseq_maelm.finetuning.prompting.tables import Example, glue_examples, read_table
 
 from .words import prompter_of
 
@@ -135,7 +135,7 @@ def test_tables_with_and_without_labels(tmp_path):
         (b" \t0\n", "line 1 has no text"),
         (b"a\t \n", "line 1 has no label"),
         (b"", "is empty"),
-        (b"a\xff\t0\n", "is not UTF-8"),
+        (b"a\xff\t0\n", ":1: not valid UTF-8"),
     ],
 )
 def test_wrong_tables_are_explained(content, message, tmp_path):
@@ -169,7 +169,3 @@ def test_lines_of_glue_that_lack_columns():
     with pytest.raises(ValueError, match="dev.tsv, line 2 has 2 columns, and RTE has 3 at least"):
         list(glue_examples("RTE", ["0\ta\n"], "dev.tsv"))
     assert list(glue_examples("QQP", ["0\ta\n"], "dev.tsv")) == []
-
-
-def test_a_line_of_a_table_has_its_columns_only():
-    assert table_line(Example(("a  b ", "c"), "x")) == "a b\tc\tx\n"

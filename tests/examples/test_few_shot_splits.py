@@ -1,13 +1,28 @@
 """The few-shot splits: the order of numpy's legacy generator, and the effect of what was shuffled before."""
 
+import importlib.util
 import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
-from fairseq_maelm.finetuning.prompting.checksums import SPLITS, TESTS
-from fairseq_maelm.finetuning.prompting.few_shot import SEEDS, few_shot_splits, group_of, known_sums, md5_of
-from fairseq_maelm.finetuning.prompting.tables import GLUE_COLUMNS
+SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "prompting" / "few_shot_splits.py"
+
+
+def load_script() -> ModuleType:
+    """The script as a module."""
+    specification = importlib.util.spec_from_file_location("few_shot_splits", SCRIPT)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+script = load_script()
+SEEDS, few_shot_splits, group_of, md5_of = script.SEEDS, script.few_shot_splits, script.group_of, script.md5_of
 
 
 def lines_of(task, examples=60):
@@ -86,16 +101,51 @@ def test_groups():
 
 
 def test_known_sums_are_whole():
-    sums = [value for seeds in SPLITS.values() for pair in seeds.values() for value in pair]
-    sums += [value for files in TESTS.values() for value in files.values()]
-    assert SPLITS.keys() == TESTS.keys() == GLUE_COLUMNS.keys()
-    assert all(tuple(seeds) == SEEDS for seeds in SPLITS.values())
+    sums = [value for values in script.SUMS.values() for value in values]
     assert len(set(sums)) == len(sums) == 8 * 5 * 2 + 9
     assert all(re.fullmatch(r"[0-9a-f]{32}", value) for value in sums)
-    assert known_sums("CoLA", 13, 16) == SPLITS["CoLA"][13]
-    assert known_sums("CoLA", 13, 8) is known_sums("CoLA", 14, 16) is None
+    for task in script.GLUE_COLUMNS:
+        names = [name for known, name in script.SUMS if known == task]
+        assert names[:5] == list(map(str, SEEDS)) and all(name.startswith("test") for name in names[5:])
+    assert script.known_sums("CoLA", 13, 16)[0].startswith("8b3b16bd")
+    assert script.known_sums("CoLA", 13, 8) == script.known_sums("CoLA", 14, 16) == (None, None)
 
 
 def test_md5_of_a_file_of_lines():
     # The sum of RFC 1321's test suite for "abc".
     assert md5_of(["a", "bc"]) == "900150983cd24fb0d6963f7d28e17f72"
+
+
+def test_a_line_of_a_table_has_its_columns_only():
+    assert script.table_line(script.Example(("a  b ", "c"), "x")) == "a b\tc\tx\n"
+
+
+def write_glue(folder: Path) -> Path:
+    """SST-2 in GLUE's layout."""
+    (folder / "SST-2").mkdir(parents=True)
+    for split, examples in (("train", 60), ("dev", 20)):
+        rows = [f"sentence  {number} \t{number % 2}\n" for number in range(examples)]
+        (folder / "SST-2" / f"{split}.tsv").write_text("sentence\tlabel\n" + "".join(rows))
+    return folder
+
+
+def test_the_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def call(*words: Any) -> None:
+        script.main([str(word) for word in words])
+
+    words = [write_glue(tmp_path / "glue"), "--output", tmp_path / "splits"]
+    with pytest.raises(ValueError, match="differ from the splits of Gao et al.: SST-2/16-100/train.tsv"):
+        call(*words, "--seeds", 100, "--require-checksums")
+    assert not (tmp_path / "splits").exists()
+    call(*words, "--examples-per-label", 4)
+    assert "15 files in" in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["glue", "splits"]
+    raw = (tmp_path / "splits" / "k-shot" / "SST-2" / "4-13" / "train.tsv").read_text().splitlines()
+    assert raw[0] == "sentence\tlabel" and sorted(line[-1] for line in raw[1:]) == ["0"] * 4 + ["1"] * 4
+    table = (tmp_path / "splits" / "tables" / "SST-2" / "4-13" / "train.tsv").read_text().splitlines()
+    assert table == [line.replace(" \t", "\t").replace("  ", " ") for line in raw[1:]]
+    assert len((tmp_path / "splits" / "tables" / "SST-2" / "test.tsv").read_text().splitlines()) == 20
+    with pytest.raises(FileExistsError, match="exists already"):
+        call(*words)
+    with pytest.raises(ValueError, match="there is no task's train.tsv"):
+        call(tmp_path, "--output", tmp_path / "other")
