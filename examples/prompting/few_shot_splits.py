@@ -23,7 +23,7 @@ from tqdm import tqdm
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from fairseq_maelm.files import sha256_of, write_bytes, write_json
-from fairseq_maelm.finetuning.prompting.tables import GLUE_COLUMNS, Example, glue_examples
+from fairseq_maelm.finetuning.prompting.tables import Example
 from fairseq_maelm.prepared_folder import whole_folder
 
 logger = logging.getLogger(__name__)
@@ -89,6 +89,32 @@ MNLI test_mismatched.tsv b219e6fe74e4aa779e2f417ffe713053
 QNLI test.tsv 1e81e211959605f144ba6c0ad7dc948b
 RTE test.tsv 973cb4178d4534cf745a01c309d4a66c
 """.strip().splitlines()
+}
+
+
+class Columns(NamedTuple):
+    """The columns of a GLUE file, from 0, as the code of Gao et al. reads them.
+
+    Attributes:
+        header: whether the first line names the columns.
+        sentences: columns of the sentences.
+        label: column of the label; -1 is the last.
+    """
+
+    header: bool
+    sentences: tuple[int, ...]
+    label: int
+
+
+GLUE_COLUMNS = {
+    "CoLA": Columns(False, (3,), 1),
+    "SST-2": Columns(True, (0,), 1),
+    "MRPC": Columns(True, (3, 4), 0),
+    "QQP": Columns(True, (3, 4), 5),
+    "STS-B": Columns(True, (7, 8), -1),
+    "MNLI": Columns(True, (8, 9), -1),
+    "QNLI": Columns(True, (1, 2), -1),
+    "RTE": Columns(True, (1, 2), -1),
 }
 
 
@@ -195,6 +221,32 @@ def read_glue_file(task: str, path: Path) -> tuple[list[str], list[str]]:
 def table_line(example: Example) -> str:
     """Return an example as a line of a table; white space inside a sentence becomes single spaces."""
     return "\t".join([*(" ".join(sentence.split()) for sentence in example.sentences), example.label or ""]) + "\n"
+
+
+def glue_examples(task: str, lines: Iterable[str], place: str) -> Iterator[Example]:
+    """Yield the examples of a GLUE file's lines, its header left out.
+
+    Lines of QQP that lack columns are left out with a warning, as the code of Gao et al. does.
+
+    Args:
+        task: a key of ``GLUE_COLUMNS``.
+        lines: of the file.
+        place: its name, for messages.
+
+    Raises:
+        ValueError: if a line of another task lacks columns.
+    """
+    columns = GLUE_COLUMNS[task]
+    needed = 1 + max(*columns.sentences, columns.label)
+    for number, line in enumerate(lines, 1 + columns.header):
+        cells = line.rstrip("\n").split("\t")
+        if len(cells) < needed:
+            message = f"{place}, line {number} has {len(cells)} columns, and {task} has {needed} at least"
+            if task != "QQP":
+                raise ValueError(message)
+            logger.warning("%s: left out", message)
+            continue
+        yield Example(tuple(cells[column] for column in columns.sentences), cells[columns.label].strip())
 
 
 def write_task(task: str, source: Path, output: Path, per_label: int, seeds: list[int]) -> dict[str, dict[str, Any]]:

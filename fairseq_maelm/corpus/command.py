@@ -81,11 +81,7 @@ def _add_vocabulary_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prepares the corpus and writes to standard output what to give to fairseq-train as its data.
-
-    Raises:
-        CorpusError: a setting, an input or the output folder is not as it must be.
-    """
+    """Prepares the corpus and writes to standard output what to give to fairseq-train as its data."""
     given = {field.name: getattr(args, field.name) for field in fields(PrepareSettings)}
     settings = PrepareSettings(**{**given, "inputs": tuple(args.inputs), "valid": tuple(args.valid)})
     prepared = prepare(settings)

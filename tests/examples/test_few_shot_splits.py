@@ -116,6 +116,33 @@ def test_md5_of_a_file_of_lines():
     assert md5_of(["a", "bc"]) == "900150983cd24fb0d6963f7d28e17f72"
 
 
+@pytest.mark.parametrize(
+    ("task", "line", "expected"),
+    [
+        ("CoLA", "gj04\t1\t\tHe ran.\n", script.Example(("He ran.",), "1")),
+        ("SST-2", "a charming trip . \t1\n", script.Example(("a charming trip . ",), "1")),
+        ("MRPC", "1\t7\t8\tHe ran.\tHe runs.\n", script.Example(("He ran.", "He runs."), "1")),
+        ("QQP", "1\t7\t8\tWhy?\tHow?\t0\n", script.Example(("Why?", "How?"), "0")),
+        ("STS-B", "0\tg\tf\ty\to\ts\ts\tHe ran.\tHe runs.\t3.800\n", script.Example(("He ran.", "He runs."), "3.800")),
+        (
+            "MNLI",
+            "0\t1\t2\tb\tb\tp\tp\tp\tHe ran.\tHe runs.\tl\tneutral\n",
+            script.Example(("He ran.", "He runs."), "neutral"),
+        ),
+        ("QNLI", "0\tWho?\tHe did.\tentailment\n", script.Example(("Who?", "He did."), "entailment")),
+        ("RTE", "0\tHe ran.\tHe runs.\tnot_entailment\n", script.Example(("He ran.", "He runs."), "not_entailment")),
+    ],
+)
+def test_the_columns_of_glue(task, line, expected):
+    assert list(script.glue_examples(task, [line], "dev.tsv")) == [expected]
+
+
+def test_lines_of_glue_that_lack_columns():
+    with pytest.raises(ValueError, match="dev.tsv, line 2 has 2 columns, and RTE has 3 at least"):
+        list(script.glue_examples("RTE", ["0\ta\n"], "dev.tsv"))
+    assert list(script.glue_examples("QQP", ["0\ta\n"], "dev.tsv")) == []
+
+
 def test_a_line_of_a_table_has_its_columns_only():
     assert script.table_line(script.Example(("a  b ", "c"), "x")) == "a b\tc\tx\n"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fairseq_maelm.finetuning.glue.layout import TASKS
+from fairseq_maelm.finetuning.glue_layout import TASKS
 from fairseq_maelm.finetuning.sentences.criterion import metric_names
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "glue"

@@ -9,8 +9,8 @@ from typing import Any, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_maelm.finetuning.glue.layout import HIGHEST_SCORE, TASKS, submission_name
 from fairseq_maelm.finetuning.glue.prepared import TaskFolder
+from fairseq_maelm.finetuning.glue_layout import HIGHEST_SCORE, TASKS, submission_name
 from fairseq_maelm.finetuning.predicting import predict
 from fairseq_maelm.finetuning.sentence_data import class_names
 from fairseq_maelm.finetuning.sentence_metrics import compute_metrics, metric_names

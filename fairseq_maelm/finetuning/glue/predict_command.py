@@ -39,12 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Predicts the splits one after the other; nothing that exists is overwritten.
-
-    Raises:
-        FileNotFoundError: the task's folder or the checkpoint is missing.
-        ValueError: they do not belong together, a split is unknown, or a file is there already.
-    """
+    """Predicts the splits one after the other; nothing that exists is overwritten."""
     check_device(args.device)
     folder = TaskFolder.read(args.task)
     splits = args.splits or [split for split in folder.splits if split != "train"]

@@ -10,9 +10,9 @@ from typing import Any, Optional
 from tqdm import tqdm
 
 from fairseq_maelm.files import CorpusError
-from fairseq_maelm.finetuning.glue.layout import HIGHEST_SCORE, TASKS, Table, submission_name
 from fairseq_maelm.finetuning.glue.prepared import INDEX_FOLDER
-from fairseq_maelm.finetuning.glue.reading import DEV_IDS_FILES, TableReader
+from fairseq_maelm.finetuning.glue_layout import HIGHEST_SCORE, TASKS, Table, submission_name
+from fairseq_maelm.finetuning.glue_reading import DEV_IDS_FILES, TableReader
 from fairseq_maelm.finetuning.sentence_data import SplitWriter, copy_vocabulary, label_dictionary
 from fairseq_maelm.prepared_folder import made_from, prepare_folder
 from fairseq_maelm.text.dictionary import load_dictionary

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from fairseq_maelm.files import CorpusError
-from fairseq_maelm.finetuning.glue.layout import TASKS
 from fairseq_maelm.finetuning.glue.prepare import GlueSettings, check_vocabulary, prepare_task
+from fairseq_maelm.finetuning.glue_layout import TASKS
 
 logger = logging.getLogger(__name__)
 
@@ -40,12 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prepares the tasks and writes their folders to standard output.
-
-    Raises:
-        CorpusError: a file or a setting is not as it must be.
-        FileNotFoundError: a file is missing.
-    """
+    """Prepares the tasks and writes their folders to standard output."""
     settings = GlueSettings(
         glue=args.glue,
         data=args.data,

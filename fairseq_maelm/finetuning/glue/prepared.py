@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from fairseq_maelm.finetuning.glue.layout import TASKS
+from fairseq_maelm.finetuning.glue_layout import TASKS
 from fairseq_maelm.prepared_folder import read_manifest
 
 INDEX_FOLDER = "index"

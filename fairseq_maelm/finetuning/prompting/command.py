@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fairseq_maelm.devices import add_device_argument, check_device
 from fairseq_maelm.files import refuse_existing, write_bytes
-from fairseq_maelm.finetuning.prompting import inference
 from fairseq_maelm.finetuning.prompting.features import Prompter
+from fairseq_maelm.finetuning.prompting.hub import find_prompter, score
 from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN
 from fairseq_maelm.finetuning.prompting.scoring import predictions
 from fairseq_maelm.finetuning.prompting.tables import Example, read_glue, read_table
@@ -57,12 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Classifies the examples.
-
-    Raises:
-        ValueError: an argument, the prompt or the table is not as it must be.
-        OSError: a file is missing or cannot be written.
-    """
+    """Classifies the examples."""
     check_device(args.device)
     if args.output is not None:
         refuse_existing(args.output)
@@ -70,13 +65,13 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"--batch-size must be positive and is {args.batch_size}")
     hub = load(str(args.checkpoint.parent.resolve()), args.checkpoint.name, str(args.data.resolve()))
     hub = hub.to(args.device)
-    prompter = inference.find_prompter(hub, args.prompt, several_pieces=args.several_pieces)
+    prompter = find_prompter(hub, args.prompt, several_pieces=args.several_pieces)
     prompt = prompter.prompt
     examples = read_glue(prompt.name, args.examples) if args.glue else read_table(args.examples, prompt.sentences)
     targets = _targets(prompter, examples, args.examples)
     logger.info("the first example: %s", spell(render(prompt.parts, examples[0].sentences)))
     sequences = [prompter.encode(example.sentences) for example in examples]
-    scores = inference.score(hub, prompter, sequences, args.batch_size, progress=True)
+    scores = score(hub, prompter, sequences, args.batch_size, progress=True)
     if args.output is not None:
         write_bytes(args.output, _predictions_table(prompter, scores).encode("utf-8"))
     metrics: dict[str, float] = {"examples": len(examples)}

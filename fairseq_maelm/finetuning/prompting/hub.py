@@ -2,11 +2,19 @@
 
 from typing import Dict, List, Mapping, Optional, Sequence, Union
 
-from fairseq_maelm.finetuning.prompting import inference
-from fairseq_maelm.finetuning.prompting.prompts import Prompt
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairseq_maelm.data.dataset import Symbols
+from fairseq_maelm.data.encoder_view import EncoderView
+from fairseq_maelm.finetuning.predicting import predict
+from fairseq_maelm.finetuning.prompting.features import Prompter
+from fairseq_maelm.finetuning.prompting.prompts import Prompt, find_prompt
+from fairseq_maelm.finetuning.prompting.scoring import label_scores, prompt_input
 from fairseq_maelm.models.hub import MaelmHubInterface
 
-__all__ = ["classify_by_prompt"]
+__all__ = ["classify_by_prompt", "find_prompter", "score"]
 
 
 def classify_by_prompt(
@@ -34,7 +42,66 @@ def classify_by_prompt(
     Raises:
         ValueError: if the prompt is missing or wrong, or the checkpoint cannot fill masks.
     """
-    prompter = inference.find_prompter(hub, prompt, label_words, several_pieces)
+    prompter = find_prompter(hub, prompt, label_words, several_pieces)
     examples = [prompter.encode([text] if isinstance(text, str) else text) for text in texts]
-    probabilities = inference.score(hub, prompter, examples, batch_size).softmax(dim=-1).tolist()
+    probabilities = score(hub, prompter, examples, batch_size).softmax(dim=-1).tolist()
     return [dict(zip(prompter.prompt.labels, row)) for row in probabilities]
+
+
+def find_prompter(
+    hub: MaelmHubInterface,
+    prompt: str | Prompt | None = None,
+    label_words: Mapping[str, str] | None = None,
+    several_pieces: bool = False,
+) -> Prompter:
+    """What turns texts into prompts for a model; arguments as in ``classify_by_prompt``.
+
+    Raises:
+        ValueError: if the prompt is missing or wrong, or does not fit the vocabulary.
+    """
+    if prompt is None:
+        own: Prompter | None = getattr(hub.task, "prompter", None)
+        if own is None:
+            raise ValueError("the checkpoint was not fine-tuned with a prompt: give one")
+        return own
+    if isinstance(prompt, str):
+        prompt = find_prompt(prompt) if label_words is None else Prompt("prompt", prompt, dict(label_words))
+    length = min(prompt.max_length, hub.model.max_positions())
+    return Prompter(prompt, hub.tokenizer, several_pieces, length)
+
+
+def score(
+    hub: MaelmHubInterface,
+    prompter: Prompter,
+    examples: Sequence[Sequence[np.ndarray]],
+    batch_size: int = 32,
+    progress: bool = False,
+) -> Tensor:
+    """Score labels.
+
+    Args:
+        hub: the interface.
+        prompter: that made the examples.
+        examples: what ``prompter.encode`` gives for each of them.
+        batch_size: examples of a batch.
+        progress: show a bar.
+
+    Returns:
+        <float32>[examples, labels] on the CPU; see ``label_scores``.
+
+    Raises:
+        ValueError: if the checkpoint's decoder is missing or autoregressive.
+    """
+    if hub.model.decoder is not None and hub.model.decoder.autoregressive:
+        raise ValueError("this model's decoder reads from left to right and cannot fill masks")
+    view: EncoderView = getattr(hub.task, "encoder_view", EncoderView())
+    symbols = Symbols(hub.dictionary.pad(), hub.model.mask_index)
+    rows = predict(
+        hub.model,
+        [max(map(len, example)) for example in examples],
+        lambda places: prompt_input([examples[place] for place in places], symbols, view),
+        lambda batch: label_scores(hub.model(**batch)[0], prompter.words.pieces).cpu(),
+        batch_size=batch_size,
+        progress="prompts" if progress else None,
+    )
+    return torch.stack(rows) if rows else torch.empty(0, len(prompter.words.pieces))

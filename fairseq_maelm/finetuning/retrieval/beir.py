@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairseq_maelm.lines import numbered_lines, parse_record, text_field
 from fairseq_maelm.text.cleaning import clean_text
@@ -25,13 +25,20 @@ class TextRecord(NamedTuple):
     place: str
 
 
-class Judgment(NamedTuple):
-    """A line of a qrels file: how relevant a document is to a query; above zero is relevant."""
+class Pair(NamedTuple):
+    """A query and a document by their ids, as a line of a file names them.
+
+    Attributes:
+        query: its id.
+        document: its id.
+        place: file and line, for messages.
+        score: in a qrels file how relevant the document is, above zero; in a run file the search's, higher is better.
+    """
 
     query: str
     document: str
-    score: int
     place: str
+    score: Any = None
 
 
 def is_json_lines(path: Path) -> bool:
@@ -105,7 +112,7 @@ def whole_number(text: str, place: str) -> int:
         raise ValueError(f"{place}: the score {text!r} is not a whole number") from None
 
 
-def read_judgments(path: Path) -> Iterator[Judgment]:
+def read_judgments(path: Path) -> Iterator[Pair]:
     """Yield the judgments of a qrels file: BEIR's three columns, or TREC's four; a header is passed over.
 
     Pairs that occur again with the same score are yielded once.
@@ -133,16 +140,16 @@ def read_judgments(path: Path) -> Iterator[Judgment]:
             raise ValueError(f"{place}: query {pair[0]!r} and document {pair[1]!r} have the score {known} above")
         if known is None:
             scores[pair] = score
-            yield Judgment(*pair, score, place)
+            yield Pair(*pair, place, score)
 
 
-def check_known(judgment: Judgment, queries: Mapping[str, int], documents: Mapping[str, int]) -> tuple[int, int]:
-    """Look up the rows of a judgment's query and document.
+def rows_of(pair: Pair, rows: Mapping[str, Mapping[str, int]]) -> tuple[int, int]:
+    """Look up the rows of a query and a document in "queries" and "documents" -> id -> row.
 
     Raises:
         ValueError: one of them is in no file.
     """
-    for kind, identifier, rows in (("query", judgment.query, queries), ("document", judgment.document, documents)):
-        if identifier not in rows:
-            raise ValueError(f"{judgment.place}: there is no {kind} with the id {identifier!r}")
-    return queries[judgment.query], documents[judgment.document]
+    for kind, identifier in (("queries", pair.query), ("documents", pair.document)):
+        if identifier not in rows[kind]:
+            raise ValueError(f"{pair.place}: the id {identifier!r} is none of the {kind}")
+    return rows["queries"][pair.query], rows["documents"][pair.document]

@@ -33,20 +33,7 @@ _WINDOW = 4096
 
 @dataclass(frozen=True)
 class EmbedSettings:
-    """What ``embed`` does.
-
-    Attributes:
-        checkpoint: of any task.
-        data: folder with the dict.txt and sentencepiece.bpe.model that it was trained with.
-        texts: a .jsonl file with ``_id``, ``text`` and perhaps ``title``, or a text a line; see ``read_texts``.
-        output: the new folder.
-        pooling: instead of the checkpoint's, as are ``similarity`` and ``max_tokens``.
-        dtype: of the numbers in the file, one of ``DTYPES``.
-        precision: that the model computes in, "fp32" or "bf16".
-        device: torch's name of it.
-        batch_tokens: slots of a batch, padding counted.
-        allow_empty: embed empty texts too.
-    """
+    """What ``embed`` does: the options of ``maelm embed``, which explains them."""
 
     checkpoint: Path
     data: Path

@@ -40,12 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Embeds the texts and writes the folder's name to standard output.
-
-    Raises:
-        ValueError: an option, a text or the checkpoint is not as it must be.
-        OSError: a file is missing.
-    """
+    """Embeds the texts and writes the folder's name to standard output."""
     check_device(args.device)
     embed(EmbedSettings(**{field.name: getattr(args, field.name) for field in fields(EmbedSettings)}))
     sys.stdout.write(f"{args.output}\n")

@@ -30,12 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Writes the table to standard output.
-
-    Raises:
-        ValueError: a file is not as it must be, a measure is unknown, or ir-measures is missing.
-        OSError: a file is missing.
-    """
+    """Writes the table to standard output."""
     load_library()
     for name in args.measures:
         parse(name)

@@ -2,24 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from fairseq_maelm.finetuning.retrieval.beir import HEADER
+from fairseq_maelm.finetuning.retrieval.beir import HEADER, Pair, rows_of
 from fairseq_maelm.finetuning.retrieval.runs import COLUMNS, read_run
 from fairseq_maelm.lines import numbered_lines
 
 
-class Candidate(NamedTuple):
-    """A document given as a hard negative of a query, by their ids."""
-
-    query: str
-    document: str
-    place: str
-
-
-def read_candidates(path: Path) -> Iterator[Candidate]:
+def read_candidates(path: Path) -> Iterator[Pair]:
     """Yield the pairs of a file in its order.
 
     It holds ``query-id TAB corpus-id`` a line, with or without a header; or it is a run file, as a search over the
@@ -33,8 +24,7 @@ def read_candidates(path: Path) -> Iterator[Candidate]:
     if first is None:
         raise ValueError(f"{path} is empty")
     if len(first[1].split()) == COLUMNS:
-        for found in read_run(path):
-            yield Candidate(found.query, found.document, found.place)
+        yield from read_run(path)
         return
     for number, line in numbered_lines(path, blank=False):
         cells = line.split()
@@ -45,7 +35,7 @@ def read_candidates(path: Path) -> Iterator[Candidate]:
                 f"{path}:{number}: {len(cells)} columns; hard negatives are 'query-id TAB corpus-id' a line, or the "
                 "six columns of a run file"
             )
-        yield Candidate(cells[0], cells[1], f"{path}:{number}")
+        yield Pair(cells[0], cells[1], f"{path}:{number}")
 
 
 def read_negatives(
@@ -72,7 +62,7 @@ def read_negatives(
     taken: dict[int, dict[int, None]] = {}
     facts = {"taken": 0, "relevant": 0, "of_other_queries": 0}
     for candidate in read_candidates(path):
-        query, document = _rows_of(candidate, rows)
+        query, document = rows_of(candidate, rows)
         own = taken.setdefault(query, {}) if query in positives else None
         if own is None:
             facts["of_other_queries"] += 1
@@ -83,10 +73,3 @@ def read_negatives(
     pairs = [(query, document) for query in sorted(taken) for document in taken[query]]
     facts["taken"] = len(pairs)
     return np.array(pairs, dtype=np.int64).reshape(-1, 2), facts
-
-
-def _rows_of(candidate: Candidate, rows: Mapping[str, Mapping[str, int]]) -> tuple[int, int]:
-    for kind, identifier in (("queries", candidate.query), ("documents", candidate.document)):
-        if identifier not in rows[kind]:
-            raise ValueError(f"{candidate.place}: the id {identifier!r} is none of the {kind}")
-    return rows["queries"][candidate.query], rows["documents"][candidate.document]

@@ -14,7 +14,7 @@ import torch
 from fairseq.data import indexed_dataset
 from tqdm import tqdm
 
-from fairseq_maelm.finetuning.retrieval.beir import HEADER, check_known, read_judgments, read_texts
+from fairseq_maelm.finetuning.retrieval.beir import HEADER, read_judgments, read_texts, rows_of
 from fairseq_maelm.finetuning.retrieval.negatives import read_negatives
 from fairseq_maelm.finetuning.retrieval.prepared import (
     NEGATIVES,
@@ -40,18 +40,7 @@ _CHUNK = 10_000
 
 @dataclass(frozen=True)
 class RetrievalSettings:
-    """What ``prepare_retrieval`` does.
-
-    Attributes:
-        beir: folder with corpus.jsonl, queries.jsonl and qrels/; the two may be compressed (.gz).
-        data: folder of ``maelm prepare`` with the encoder's vocabulary.
-        output: the new folder.
-        valid_fraction: share of the training queries, in (0, 1), to hold out where there is no qrels/dev.tsv.
-        seed: decides which.
-        hard_negatives: file of pairs, or a run file; see ``read_negatives``.
-        negatives_per_query: the first so many of each query are kept.
-        allow_empty: keep empty texts.
-    """
+    """What ``prepare_retrieval`` does: the options of ``maelm prepare-retrieval``, which explains them."""
 
     beir: Path
     data: Path
@@ -160,7 +149,7 @@ def _write_texts(
 
 def _table(path: Path, rows: Mapping[str, Mapping[str, int]]) -> np.ndarray:
     """<int64>[n, 3] query row, document row, score, sorted."""
-    lines = [(*check_known(line, rows["queries"], rows["documents"]), line.score) for line in read_judgments(path)]
+    lines = [(*rows_of(line, rows), line.score) for line in read_judgments(path)]
     if not any(score > 0 for _, _, score in lines):
         raise ValueError(f"{path} holds no relevant document: scores above zero are relevant")
     return np.array(sorted(lines), dtype=np.int64)

@@ -42,12 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prepares the task and writes to standard output what to give to fairseq-train as its data.
-
-    Raises:
-        ValueError: an option or a file is not as it must be.
-        OSError: a file is missing.
-    """
+    """Prepares the task and writes to standard output what to give to fairseq-train as its data."""
     given = {field.name: getattr(args, field.name) for field in fields(RetrievalSettings)}
     facts = prepare_retrieval(RetrievalSettings(**given))
     for texts in ("documents", "queries"):

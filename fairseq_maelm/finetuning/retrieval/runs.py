@@ -3,27 +3,12 @@
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Sequence
+from typing import BinaryIO, Sequence
 
+from fairseq_maelm.finetuning.retrieval.beir import Pair
 from fairseq_maelm.lines import numbered_lines
 
 COLUMNS = 6
-
-
-class Found(NamedTuple):
-    """A line of a run file.
-
-    Attributes:
-        query: its id.
-        document: its id.
-        score: higher is better.
-        place: file and line, for messages.
-    """
-
-    query: str
-    document: str
-    score: float
-    place: str
 
 
 def write_results(stream: BinaryIO, query: str, documents: Sequence[str], scores: Sequence[float], tag: str) -> None:
@@ -32,7 +17,7 @@ def write_results(stream: BinaryIO, query: str, documents: Sequence[str], scores
         stream.write(f"{query} Q0 {document} {rank} {score:.9g} {tag}\n".encode())
 
 
-def read_run(path: Path) -> Iterator[Found]:
+def read_run(path: Path) -> Iterator[Pair]:
     """Yield the lines of a run file.
 
     Raises:
@@ -54,7 +39,7 @@ def read_run(path: Path) -> Iterator[Found]:
         if (cells[0], cells[2]) in seen:
             raise ValueError(f"{place}: query {cells[0]!r} has the document {cells[2]!r} twice")
         seen.add((cells[0], cells[2]))
-        yield Found(cells[0], cells[2], score, place)
+        yield Pair(cells[0], cells[2], place, score)
 
 
 def load_run(path: Path) -> dict[str, dict[str, float]]:

@@ -40,12 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Searches and writes the run file's name to standard output.
-
-    Raises:
-        ValueError: an option or a folder is not as it must be.
-        OSError: a file is missing.
-    """
+    """Searches and writes the run file's name to standard output."""
     check_device(args.device)
     refuse_existing(args.output)
     for name in ("top_k", "query_block", "document_block"):

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, Prompt, find_prompt
-from fairseq_maelm.finetuning.prompting.tables import Example, glue_examples, read_table
+from fairseq_maelm.finetuning.prompting.tables import Example, read_glue, read_table
 
 from .words import prompter_of
 
@@ -144,28 +144,16 @@ def test_wrong_tables_are_explained(content, message, tmp_path):
         read_table(tmp_path / "table.tsv", 1)
 
 
-@pytest.mark.parametrize(
-    ("task", "line", "expected"),
-    [
-        ("CoLA", "gj04\t1\t\tHe ran.\n", Example(("He ran.",), "1")),
-        ("SST-2", "a charming trip . \t1\n", Example(("a charming trip . ",), "1")),
-        ("MRPC", "1\t7\t8\tHe ran.\tHe runs.\n", Example(("He ran.", "He runs."), "1")),
-        ("QQP", "1\t7\t8\tWhy?\tHow?\t0\n", Example(("Why?", "How?"), "0")),
-        ("STS-B", "0\tg\tf\ty\to\ts\ts\tHe ran.\tHe runs.\t3.800\n", Example(("He ran.", "He runs."), "3.800")),
-        (
-            "MNLI",
-            "0\t1\t2\tb\tb\tp\tp\tp\tHe ran.\tHe runs.\tl\tneutral\n",
-            Example(("He ran.", "He runs."), "neutral"),
-        ),
-        ("QNLI", "0\tWho?\tHe did.\tentailment\n", Example(("Who?", "He did."), "entailment")),
-        ("RTE", "0\tHe ran.\tHe runs.\tnot_entailment\n", Example(("He ran.", "He runs."), "not_entailment")),
-    ],
-)
-def test_the_columns_of_glue(task, line, expected):
-    assert list(glue_examples(task, [line], "dev.tsv")) == [expected]
-
-
-def test_lines_of_glue_that_lack_columns():
-    with pytest.raises(ValueError, match="dev.tsv, line 2 has 2 columns, and RTE has 3 at least"):
-        list(glue_examples("RTE", ["0\ta\n"], "dev.tsv"))
-    assert list(glue_examples("QQP", ["0\ta\n"], "dev.tsv")) == []
+def test_original_files_of_glue(tmp_path):
+    path = tmp_path / "dev.tsv"
+    path.write_text("index\tsentence1\tsentence2\tlabel\n0\tHe  ran.\tHe runs.\tnot_entailment\n")
+    assert read_glue("RTE", path) == [Example(("He ran.", "He runs."), "not_entailment")]
+    path.write_text("gj04\t1\t\tHe ran.\n")
+    assert read_glue("CoLA", path) == [Example(("He ran.",), "1")]
+    with pytest.raises(ValueError, match="dev.tsv is none of the labeled files of MNLI, which are train.tsv"):
+        read_glue("MNLI", path)
+    with pytest.raises(ValueError, match="the columns of 'topics' are not known"):
+        read_glue("topics", path)
+    path.write_text("")
+    with pytest.raises(ValueError, match="dev.tsv is empty"):
+        read_glue("CoLA", path)

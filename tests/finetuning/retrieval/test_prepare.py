@@ -149,7 +149,7 @@ def test_files_of_another_layout_are_refused(beir, data, tmp_path):
     assert "leave --valid-fraction away" in message(valid_fraction=0.5)
     assert "dev.tsv holds no relevant document" in message()
     write_qrels(beir, "dev", [(6, 9, 1)])
-    assert re.search(r"dev\.tsv:2: there is no document with the id 'd9'", message())
+    assert re.search(r"dev\.tsv:2: the id 'd9' is none of the documents", message())
     (beir / "queries.jsonl").write_text("\n", encoding="utf-8")
     assert "queries.jsonl holds no texts" in message()
     shutil.rmtree(beir / "qrels")

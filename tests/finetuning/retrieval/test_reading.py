@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from fairseq_maelm.finetuning.retrieval.beir import check_known, read_judgments, read_texts
+from fairseq_maelm.finetuning.retrieval.beir import read_judgments, read_texts, rows_of
 from fairseq_maelm.finetuning.retrieval.negatives import read_negatives
 from fairseq_maelm.finetuning.retrieval.runs import load_run, write_results
 
@@ -82,7 +82,10 @@ def test_a_damaged_file_is_named(tmp_path):
 )
 def test_judgments_of_beir_and_trec(text, tmp_path):
     judgments = read_judgments(write(tmp_path / "qrels.tsv", text))
-    assert [judgment[:3] for judgment in judgments] == [("q1", "a", 2), ("q1", "b", 0)]
+    assert [(judgment.query, judgment.document, judgment.score) for judgment in judgments] == [
+        ("q1", "a", 2),
+        ("q1", "b", 0),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -92,15 +95,15 @@ def test_judgments_of_beir_and_trec(text, tmp_path):
         ("q1\ta\t1.5", ":2: the score '1.5' is not a whole number"),
         ("q1\ta\tyes", ":2: the score 'yes' is not a whole number"),
         ("q1\ta\t3", ":2: query 'q1' and document 'a' have the score 2 above"),
-        ("q9\ta\t1", ":2: there is no query with the id 'q9'"),
-        ("q1\tz\t1", ":2: there is no document with the id 'z'"),
+        ("q9\ta\t1", ":2: the id 'q9' is none of the queries"),
+        ("q1\tz\t1", ":2: the id 'z' is none of the documents"),
     ],
 )
 def test_wrong_judgments_are_named(line, message, tmp_path):
     path = write(tmp_path / "train.tsv", f"q1\ta\t2\n{line}\n")
     with pytest.raises(ValueError, match=r"train\.tsv" + message):
         for judgment in read_judgments(path):
-            check_known(judgment, ROWS["queries"], ROWS["documents"])
+            rows_of(judgment, ROWS)
 
 
 def test_runs_are_read_as_written(tmp_path):

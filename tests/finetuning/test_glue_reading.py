@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fairseq_maelm.corpus import CorpusError
-from fairseq_maelm.finetuning.glue.layout import TASKS, submission_name
-from fairseq_maelm.finetuning.glue.reading import TableReader
+from fairseq_maelm.finetuning.glue_layout import TASKS, submission_name
+from fairseq_maelm.finetuning.glue_reading import TableReader
 
 MNLI = "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse "
 MNLI += "sentence1 sentence2"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 from fairseq_maelm.files import CorpusError
-from fairseq_maelm.finetuning.glue.layout import HIGHEST_SCORE, GlueTask, Table
+from fairseq_maelm.finetuning.glue_layout import HIGHEST_SCORE, GlueTask, Table
 from fairseq_maelm.lines import numbered_lines
 from fairseq_maelm.text.cleaning import clean_text
 
