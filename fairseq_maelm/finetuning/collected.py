@@ -6,13 +6,18 @@ seen twice count once, and the metrics are computed when validation ends. Such a
 outputs cannot be summed.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Optional
 
+import numpy as np
 from fairseq.logging import metrics
 from fairseq.logging.meters import MetersDict
+from numpy.typing import NDArray
+from torch import Tensor
 
-__all__ = ["Collected", "log_collected"]
+from fairseq_maelm.finetuning.sentence_metrics import compute_metrics
+
+__all__ = ["Collected", "example_rows", "log_collected", "log_predictions"]
 
 # fairseq does not print what begins with an underscore.
 _KEY = "_collected"
@@ -75,3 +80,38 @@ def log_collected(
 
     for name in names:
         metrics.log_derived(name, value(name))
+
+
+def example_rows(sample: Mapping[str, Any], gold: Tensor, predicted: Tensor) -> dict[str, NDArray[Any]]:
+    """What a criterion puts into its logging output for ``log_predictions``: B examples, classes or numbers.
+
+    fairseq limits how much a batch may send to the other ranks, so numbers go in 4 bytes each.
+    """
+    arrays = {"ids": sample["id"], "gold": gold, "predicted": predicted}
+    numbers = {name: tensor.detach().cpu().numpy() for name, tensor in arrays.items()}
+    return {name: array.astype(np.float32 if array.dtype.kind == "f" else np.int32) for name, array in numbers.items()}
+
+
+def log_predictions(
+    logging_outputs: Iterable[Mapping[str, Any]], names: Sequence[str], positive: Optional[int] = 1
+) -> None:
+    """Log metrics of a whole validation set, by their names, from ``example_rows`` of all ranks.
+
+    Args:
+        logging_outputs: those without rows, of training, are passed over.
+        names: see ``compute_metrics``, as for ``positive``.
+        positive: the class that F1 is of.
+    """
+    rows = [
+        (key, pair)
+        for output in logging_outputs
+        if "ids" in output
+        for key, pair in zip(output["ids"].tolist(), zip(output["gold"].tolist(), output["predicted"].tolist()))
+    ]
+
+    def compute(collected: dict[Any, Any]) -> dict[str, float]:
+        gold, predicted = np.array([collected[key] for key in sorted(collected)]).T
+        return compute_metrics(names, gold, predicted, positive)
+
+    if rows:
+        log_collected(rows, compute, names)

@@ -6,20 +6,26 @@ FOLDER/label/{train,valid,...}.{bin,idx}  dict.txt    classes, in the order of t
 FOLDER/label/{train,valid,...}.label                  numbers, one a line
 """
 
+import itertools
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, List, Optional
+from typing import Any, List, Optional, TypeVar
 
 import numpy as np
 import torch
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset, make_builder
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from fairseq_maelm.files import CorpusError
-from fairseq_maelm.text.imported import vocabulary_files
+from fairseq_maelm.text.imported import TextEncoder, vocabulary_files
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
+
+_CHUNK = 10_000
+
+Example = TypeVar("Example")
 
 
 def label_dictionary(labels: Iterable[str]) -> Dictionary:
@@ -59,6 +65,24 @@ def example_lengths(folder: Path, split: str) -> NDArray[np.int64]:
             own = np.array(dataset.sizes, dtype=np.int64) + 1
             lengths = lengths + own if len(lengths) else own
     return lengths
+
+
+def encoded(
+    examples: Iterable[Example], texts: Callable[[Example], Sequence[str]], encoder: TextEncoder, description: str
+) -> Iterator[tuple[Example, list[NDArray[np.unsignedinteger]]]]:
+    """Yield examples with their texts as tokens that end with </s>, and show a progress bar.
+
+    Args:
+        examples: of any kind.
+        texts: of an example, of each equally many.
+        encoder: of the vocabulary; it gets thousands of texts at a time.
+        description: for the bar.
+    """
+    # One iterator for all chunks: a bar that is asked for another one ends the examples early.
+    progress = iter(tqdm(examples, desc=description, unit=" examples", mininterval=1))
+    while chunk := list(itertools.islice(progress, _CHUNK)):
+        columns = [encoder.encode(column) for column in zip(*map(texts, chunk))]
+        yield from ((example, list(own)) for example, own in zip(chunk, zip(*columns)))
 
 
 class SplitWriter:

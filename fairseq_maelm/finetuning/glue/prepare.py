@@ -1,19 +1,16 @@
 """From GLUE's files to folders for fairseq's task sentence_prediction."""
 
-import itertools
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
-from tqdm import tqdm
-
 from fairseq_maelm.files import CorpusError
 from fairseq_maelm.finetuning.glue.prepared import INDEX_FOLDER
 from fairseq_maelm.finetuning.glue_layout import HIGHEST_SCORE, TASKS, Table, submission_name
 from fairseq_maelm.finetuning.glue_reading import DEV_IDS_FILES, TableReader
-from fairseq_maelm.finetuning.sentence_data import SplitWriter, copy_vocabulary, label_dictionary
+from fairseq_maelm.finetuning.sentence_data import SplitWriter, copy_vocabulary, encoded, label_dictionary
 from fairseq_maelm.prepared_folder import made_from, prepare_folder
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import TextEncoder, open_encoder, vocabulary_files
@@ -21,8 +18,6 @@ from fairseq_maelm.text.truncation import special_tokens, truncate
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
 
 logger = logging.getLogger(__name__)
-
-_CHUNK = 10_000
 
 
 @dataclass(frozen=True)
@@ -134,15 +129,11 @@ def _write_split(
     )
     indices: list[str] = []
     truncated = 0
-    # One iterator for all chunks: a bar that is asked for another one ends the examples early.
-    progress = iter(tqdm(reader.examples(), desc=f"{task} {split}", unit=" examples", mininterval=1))
-    while examples := list(itertools.islice(progress, _CHUNK)):
-        columns = [encoder.encode(column) for column in zip(*(example.sentences for example in examples))]
-        for example, *sentences in zip(examples, *columns):
-            kept, cut = truncate(sentences, settings.max_positions)
-            truncated += cut
-            writer.add(kept, _stored_label(example.label, task))
-        indices += [example.number for example in examples]
+    for example, sentences in encoded(reader.examples(), lambda each: each.sentences, encoder, f"{task} {split}"):
+        kept, cut = truncate(sentences, settings.max_positions)
+        truncated += cut
+        writer.add(kept, _stored_label(example.label, task))
+        indices.append(example.number)
     if not indices:
         raise CorpusError(f"{source.path} has no examples")
     _check_count(len(indices) - len(reader.quirks.rejoined), source)

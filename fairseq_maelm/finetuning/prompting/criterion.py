@@ -4,12 +4,12 @@ import math
 from dataclasses import dataclass
 from typing import Any, Dict, List, Tuple
 
-import numpy as np
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
+from fairseq_maelm.finetuning.collected import example_rows
 from fairseq_maelm.finetuning.prompting.scoring import label_scores, predictions, prompt_loss
 
 
@@ -43,9 +43,8 @@ class PromptCriterion(FairseqCriterion):
             "ntokens": sample["ntokens"],
         }
         if not model.training:
-            output["ids"] = sample["id"].cpu().numpy()
-            output["gold"] = sample["target"].cpu().numpy().astype(np.float32)
-            output["predicted"] = predictions(scores, prompter.prompt.bounds).cpu().numpy().astype(np.float32)
+            predicted = predictions(scores, prompter.prompt.bounds)
+            output.update(example_rows(sample, sample["target"], predicted))
         return loss, sample["nsentences"], output
 
     @classmethod

@@ -15,13 +15,12 @@ from tqdm import tqdm
 
 from fairseq_maelm.data.dataset import Symbols
 from fairseq_maelm.data.encoder_view import ENCODER_POSITIONS, MASKED_INPUTS, EncoderView
-from fairseq_maelm.finetuning.collected import log_collected
+from fairseq_maelm.finetuning.collected import log_predictions
 from fairseq_maelm.finetuning.prompting import criterion as prompt_criterion
 from fairseq_maelm.finetuning.prompting.dataset import PromptDataset
 from fairseq_maelm.finetuning.prompting.features import Prompter
 from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, find_prompt
 from fairseq_maelm.finetuning.prompting.tables import Example, read_table
-from fairseq_maelm.finetuning.sentence_metrics import compute_metrics
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import MASK, SENTENCEPIECE_MODEL, load_dictionary
@@ -209,21 +208,7 @@ class PromptTask(EncoderTask):
     def reduce_metrics(self, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
         """Log the metrics of the batches, and in validation the prompt's metrics over the whole set."""
         super().reduce_metrics(logging_outputs, criterion)
-        if not any("predicted" in output for output in logging_outputs):
-            return
-        names = self.prompter.prompt.metrics
-
-        def compute(rows: Dict[int, Any]) -> Dict[str, float]:
-            gold, predicted = np.array(list(rows.values())).T
-            return compute_metrics(names, gold, predicted)
-
-        rows = [
-            (int(key), (gold, predicted))
-            for output in logging_outputs
-            if "predicted" in output
-            for key, gold, predicted in zip(output["ids"], output["gold"], output["predicted"])
-        ]
-        log_collected(rows, compute, names)
+        log_predictions(logging_outputs, self.prompter.prompt.metrics)
 
     @property
     def target_dictionary(self) -> Dictionary:

@@ -64,7 +64,8 @@ def embed(settings: EmbedSettings) -> dict[str, Any]:
     if not settings.texts.is_file():
         raise FileNotFoundError(f"there is no file {settings.texts}")
     interface = _load(settings)
-    chosen = embedding_settings(interface, settings.pooling, settings.similarity, settings.max_tokens)
+    changes = {name: getattr(settings, name) for name in EmbeddingSettings._fields}
+    chosen = embedding_settings(interface, **changes)
     origin = made_from(
         {
             **chosen._asdict(),

@@ -1,38 +1,25 @@
 """Embeddings of texts by a checkpoint behind the hub interface, for retrieval and whatever else compares texts."""
 
-from typing import Any, Optional, Sequence
+from typing import Any, Sequence
 
 import numpy as np
 from torch import Tensor
 
 from fairseq_maelm.finetuning.retrieval import pooling as pools
-from fairseq_maelm.finetuning.retrieval.pooling import EmbeddingSettings, check_settings, cut
+from fairseq_maelm.finetuning.retrieval.pooling import EmbeddingSettings, cut
 from fairseq_maelm.models.hub import MaelmHubInterface
 from fairseq_maelm.text.cleaning import clean_text
 
 __all__ = ["embed", "embedding_settings", "encode_text"]
 
 
-def embedding_settings(
-    hub: MaelmHubInterface,
-    pooling: Optional[str] = None,
-    similarity: Optional[str] = None,
-    max_tokens: Optional[int] = None,
-) -> EmbeddingSettings:
+def embedding_settings(hub: MaelmHubInterface, **changes: Any) -> EmbeddingSettings:
     """What turns texts into embeddings: as the checkpoint was trained for retrieval, but for what is given.
 
     Raises:
         ValueError: if a value is not possible.
     """
-    positions = hub.model.max_positions()
-    own = pools.embedding_settings(hub.config.task, positions)
-    settings = EmbeddingSettings(
-        own.pooling if pooling is None else pooling,
-        own.similarity if similarity is None else similarity,
-        own.max_tokens if max_tokens is None else max_tokens,
-    )
-    check_settings(settings, positions)
-    return settings
+    return pools.embedding_settings(hub.config.task, hub.model.max_positions(), **changes)
 
 
 def embed(hub: MaelmHubInterface, texts: Sequence[str], batch_tokens: int = 16_384, **changes: Any) -> Tensor:

@@ -29,8 +29,8 @@ class EmbeddingSettings(NamedTuple):
     max_tokens: int
 
 
-def embedding_settings(task_config: Any, positions: int) -> EmbeddingSettings:
-    """The settings that a checkpoint's task was trained with.
+def embedding_settings(task_config: Any, positions: int, **changes: Any) -> EmbeddingSettings:
+    """The settings that a checkpoint's task was trained with, but for what is given.
 
     Checkpoints of other tasks have none and get the mean of all tokens, compared by cosine, of texts as long as the
     model allows.
@@ -38,28 +38,25 @@ def embedding_settings(task_config: Any, positions: int) -> EmbeddingSettings:
     Args:
         task_config: a checkpoint's ``cfg.task``.
         positions: the longest sequence that the model takes.
-    """
-    if getattr(task_config, "pooling", None) is None or getattr(task_config, "similarity", None) is None:
-        return EmbeddingSettings("mean", "cosine", positions)
-    limit = min(int(task_config.tokens_per_sample), positions)
-    return EmbeddingSettings(str(task_config.pooling), str(task_config.similarity), limit)
-
-
-def check_settings(settings: EmbeddingSettings, positions: int) -> None:
-    """Refuse settings that make no embedding.
+        changes: ``pooling``, ``similarity``, ``max_tokens``; None changes nothing.
 
     Raises:
-        ValueError: says which one is wrong and what is possible.
+        ValueError: says which setting is wrong and what is possible.
     """
-    if settings.pooling not in POOLINGS:
-        raise ValueError(f"unknown pooling {settings.pooling!r}: choose one of {', '.join(POOLINGS)}")
-    if settings.similarity not in SIMILARITIES:
-        raise ValueError(f"unknown similarity {settings.similarity!r}: choose one of {', '.join(SIMILARITIES)}")
+    settings = EmbeddingSettings("mean", "cosine", positions)
+    if getattr(task_config, "pooling", None) is not None and getattr(task_config, "similarity", None) is not None:
+        limit = min(int(task_config.tokens_per_sample), positions)
+        settings = EmbeddingSettings(str(task_config.pooling), str(task_config.similarity), limit)
+    settings = settings._replace(**{name: value for name, value in changes.items() if value is not None})
+    for name, known in (("pooling", POOLINGS), ("similarity", SIMILARITIES)):
+        if getattr(settings, name) not in known:
+            raise ValueError(f"unknown {name} {getattr(settings, name)!r}: choose one of {', '.join(known)}")
     if not 3 <= settings.max_tokens <= positions:
         raise ValueError(
             f"texts can be cut to between 3 tokens, one of them between <s> and </s>, and the {positions} positions of "
             f"the model, not to {settings.max_tokens}"
         )
+    return settings
 
 
 def pool(states: Tensor, padding: Tensor, pooling: str) -> Tensor:

@@ -1,7 +1,6 @@
 """From BEIR layout to the folder that the task ``maelm_retrieval`` reads."""
 
 import hashlib
-import itertools
 import logging
 import shutil
 from collections.abc import Mapping
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from fairseq.data import indexed_dataset
-from tqdm import tqdm
 
 from fairseq_maelm.finetuning.retrieval.beir import HEADER, read_judgments, read_texts, rows_of
 from fairseq_maelm.finetuning.retrieval.negatives import read_negatives
@@ -27,6 +25,7 @@ from fairseq_maelm.finetuning.retrieval.prepared import (
     qrels_file,
     write_identifiers,
 )
+from fairseq_maelm.finetuning.sentence_data import encoded
 from fairseq_maelm.prepared_folder import made_from, prepare_folder
 from fairseq_maelm.text.imported import TextEncoder, open_encoder, vocabulary_files
 from fairseq_maelm.text.vocabulary import UNKNOWN
@@ -35,7 +34,6 @@ logger = logging.getLogger(__name__)
 
 _SOURCES = {"documents": "corpus.jsonl", "queries": "queries.jsonl"}
 _SOURCE_SPLITS = {"train": "train", "valid": "dev", "test": "test"}
-_CHUNK = 10_000
 
 
 @dataclass(frozen=True)
@@ -132,14 +130,11 @@ def _write_texts(
     rows: dict[str, int] = {}
     counts = {"texts": 0, "tokens": 0, "unknown_tokens": 0}
     records = read_texts(_source(settings, texts), settings.allow_empty)
-    with tqdm(desc=texts, unit=" texts", unit_scale=True, disable=None) as progress:
-        while chunk := list(itertools.islice(records, _CHUNK)):
-            for tokens in encoder.encode([record.text for record in chunk]):
-                builder.add_item(torch.from_numpy(tokens.astype("int64")))
-                counts["tokens"] += len(tokens)
-                counts["unknown_tokens"] += int((tokens == UNKNOWN).sum())
-            rows.update(zip((record.identifier for record in chunk), itertools.count(len(rows))))
-            progress.update(len(chunk))
+    for record, (tokens,) in encoded(records, lambda each: [each.text], encoder, texts):
+        builder.add_item(torch.from_numpy(tokens.astype("int64")))
+        counts["tokens"] += len(tokens)
+        counts["unknown_tokens"] += int((tokens == UNKNOWN).sum())
+        rows[record.identifier] = len(rows)
     if not rows:
         raise ValueError(f"{_source(settings, texts)} holds no texts")
     builder.finalize(f"{prefix}.idx")

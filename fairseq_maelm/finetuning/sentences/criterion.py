@@ -7,18 +7,17 @@ every prediction by its example until validation ends.
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
-import numpy as np
 import torch.nn.functional as F
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
-from fairseq_maelm.finetuning.collected import log_collected
+from fairseq_maelm.finetuning.collected import example_rows, log_predictions
 from fairseq_maelm.finetuning.sentence_data import class_names, example_lengths
-from fairseq_maelm.finetuning.sentence_metrics import compute_metrics, metric_names
+from fairseq_maelm.finetuning.sentence_metrics import metric_names
 
 # Labels that F1 is of unless an option says otherwise: those of GLUE's tasks that are scored by it.
 _POSITIVE_LABELS = ("1", "entailment")
@@ -97,9 +96,7 @@ class SentenceCriterion(FairseqCriterion):
             output["ncorrect"] = (predictions == target).sum()
         if not model.training:
             output["positive"] = self.positive
-            output["ids"] = sample["id"].cpu().numpy().astype(np.int32)
-            output["predictions"] = _compact(predictions)
-            output["targets"] = _compact(target)
+            output.update(example_rows(sample, target, predictions))
         return loss, len(target), output
 
     @classmethod
@@ -114,13 +111,7 @@ class SentenceCriterion(FairseqCriterion):
         validated = [output for output in logging_outputs if "ids" in output]
         if validated:
             positive = validated[0]["positive"]
-            names = metric_names(regression, positive)
-
-            def compute(rows: Mapping[int, Tuple[float, float]]) -> Dict[str, float]:
-                predictions, targets = np.array([rows[key] for key in sorted(rows)]).T
-                return compute_metrics(names, targets, predictions, positive)
-
-            log_collected(_rows(validated), compute, names)
+            log_predictions(validated, metric_names(regression, positive), positive)
         elif not regression:
             correct = sum(int(output["ncorrect"]) for output in logging_outputs)
             metrics.log_scalar("accuracy", 100.0 * correct / examples, examples, round=2)
@@ -149,15 +140,3 @@ def _positive_class(labels: List[str], wanted: str) -> Optional[int]:
         raise ValueError(f"--positive-label {wanted} is not one of two labels: the data have {', '.join(labels)}")
     candidates = (wanted,) if wanted else _POSITIVE_LABELS
     return next((labels.index(label) for label in candidates if label in labels and len(labels) == 2), None)
-
-
-def _compact(values: Tensor) -> np.ndarray:
-    """fairseq limits how much a batch may send to the other ranks, so numbers go in 4 bytes each."""
-    array = values.detach().cpu().numpy()
-    return array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
-
-
-def _rows(outputs: List[Dict[str, Any]]) -> Iterator[Tuple[int, Tuple[float, float]]]:
-    for output in outputs:
-        pairs = zip(output["predictions"].tolist(), output["targets"].tolist())
-        yield from zip(output["ids"].tolist(), pairs)

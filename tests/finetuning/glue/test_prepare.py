@@ -10,7 +10,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from fairseq_maelm import cli
 from fairseq_maelm.corpus import CorpusError, train_sentencepiece, write_dictionary
-from fairseq_maelm.finetuning.glue import prepare as prepare_module
+from fairseq_maelm.finetuning import sentence_data
 from fairseq_maelm.finetuning.glue.prepare import GlueSettings, prepare_task
 from fairseq_maelm.finetuning.glue.prepared import TaskFolder
 from fairseq_maelm.finetuning.sentence_data import example_lengths
@@ -122,7 +122,7 @@ def test_scores_are_stored_between_0_and_1(tmp_path, data):
 
 
 def test_tables_longer_than_a_chunk_lose_nothing(tmp_path, data, monkeypatch):
-    monkeypatch.setattr(prepare_module, "_CHUNK", 10)
+    monkeypatch.setattr(sentence_data, "_CHUNK", 10)
     write_rte(tmp_path / "glue")
     lines = "".join(f"{number}\tA cook.\tA boat.\tentailment\n" for number in range(67))
     own = tmp_path / "own.tsv"

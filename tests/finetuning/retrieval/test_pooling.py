@@ -8,7 +8,6 @@ from support import model_of, random_sequences
 
 from fairseq_maelm.finetuning.retrieval.pooling import (
     EmbeddingSettings,
-    check_settings,
     cut,
     embed_sequences,
     embed_states,
@@ -61,6 +60,7 @@ def test_settings_come_from_the_checkpoint_and_have_defaults():
     assert embedding_settings(trained, 512) == ("first", "dot", 256)
     assert embedding_settings(trained, 128) == ("first", "dot", 128)
     assert embedding_settings(SimpleNamespace(tokens_per_sample=64), 512) == ("mean", "cosine", 512)
+    assert embedding_settings(trained, 512, pooling="mean", max_tokens=None) == ("mean", "dot", 256)
 
 
 @pytest.mark.parametrize(
@@ -74,4 +74,4 @@ def test_settings_come_from_the_checkpoint_and_have_defaults():
 )
 def test_wrong_settings_are_explained(settings, message):
     with pytest.raises(ValueError, match=message):
-        check_settings(EmbeddingSettings(*settings), 64)
+        embedding_settings(SimpleNamespace(), 64, **dict(zip(EmbeddingSettings._fields, settings)))

@@ -118,7 +118,7 @@ def test_regression_logs_squared_errors_and_correlations():
 
 def test_training_logs_its_accuracy_and_keeps_no_predictions():
     batch = outputs(criterion_of(), SCORES, TARGETS, [[0, 1, 2, 3, 4, 5]], training=True)
-    assert not {"ids", "predictions"} & set(batch[0])
+    assert not {"ids", "gold", "predicted"} & set(batch[0])
     assert logged(batch).keys() == {"loss", "accuracy"}
     assert logged(batch)["accuracy"] == pytest.approx(100 * 4 / 6, abs=0.01)
 
