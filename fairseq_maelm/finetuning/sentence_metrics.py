@@ -37,7 +37,8 @@ def compute_metrics(
     gold, predicted = gold.astype(np.int64), predicted.astype(np.int64)
     computed = {
         "accuracy": lambda: metrics.accuracy_score(gold, predicted),
-        "mcc": lambda: metrics.matthews_corrcoef(gold, predicted),
+        # scikit-learn warns of a single class.
+        "mcc": lambda: metrics.matthews_corrcoef(gold, predicted) if len(np.union1d(gold, predicted)) > 1 else 0.0,
         "f1": lambda: metrics.f1_score(gold == positive, predicted == positive, zero_division=0),
     }
     return {name: 100.0 * float(computed[name]()) for name in names}

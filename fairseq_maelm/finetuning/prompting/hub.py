@@ -1,6 +1,6 @@
 """Classification by prompts with a checkpoint behind the hub interface."""
 
-from typing import Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
 import torch
@@ -49,7 +49,7 @@ def classify_by_prompt(
 
 
 def find_prompter(
-    hub: MaelmHubInterface,
+    hub: Any,
     prompt: str | Prompt | None = None,
     label_words: Mapping[str, str] | None = None,
     several_pieces: bool = False,
@@ -71,7 +71,7 @@ def find_prompter(
 
 
 def score(
-    hub: MaelmHubInterface,
+    hub: Any,
     prompter: Prompter,
     examples: Sequence[Sequence[np.ndarray]],
     batch_size: int = 32,
