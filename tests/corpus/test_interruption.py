@@ -51,7 +51,7 @@ def test_killed_at_every_rename_and_resumed_gives_the_same_result(
         renames = count_renames(patch, allowed=10**9)
         prepare(settings_for(folder, shards=2))
     expected = contents(folder / "data")
-    assert len(renames) > 25
+    assert len(renames) > 20
     assert renames[-1] == folder / "data"
     for allowed in range(len(renames)):
         settings = settings_for(folder, shards=2, output=folder / f"killed{allowed}")
@@ -64,12 +64,13 @@ def test_killed_at_every_rename_and_resumed_gives_the_same_result(
 
 
 def test_a_run_killed_again_and_again_advances(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "CHUNK_BYTES", 1000)
     settings = settings_for(folder)
     killed = 0
     while killed < 100:
         with monkeypatch.context() as patch:
-            # As many as the longest step that starts anew needs, and one.
-            count_renames(patch, allowed=8)
+            # As many as the end needs, which starts anew: vocabulary, data, state, manifest, folder.
+            count_renames(patch, allowed=9)
             try:
                 prepare(settings)
                 break
