@@ -23,7 +23,6 @@ SUB_COMMANDS = {
         "measure run files against judgments",
     ),
     "export": ("fairseq_maelm.interop.export.command", "turn a checkpoint into a folder of Hugging Face transformers"),
-    "extend-vocabulary": ("fairseq_maelm.adaptation.command", "add pieces for a domain's words to a checkpoint"),
     "import": (
         "fairseq_maelm.interop.importing.command",
         "turn a Hugging Face or RoBERTa model into a fairseq checkpoint",

@@ -1,1 +1,1 @@
-"""Adapting a pretrained encoder to a domain: its words become pieces of the vocabulary."""
+"""Adapting a pretrained encoder to a domain: its text, with general text beside it."""

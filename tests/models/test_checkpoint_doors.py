@@ -62,14 +62,10 @@ class Place:
             "import": [checkpoint, "--data", data, "--output", new],
             "analyze": ["--model", f"a={checkpoint}", "--data", data, "--text", text, "--output", new],
             "export": [checkpoint, "--data", data, "--output", new, "--format", "maelm"],
-            "extend-vocabulary": [text, "--data", data, "--checkpoint", checkpoint, "--output", new],
         }
 
 
-COMMANDS = (
-    *("embed", "tag", "answer", "prompt", "predict-glue", "predict-squad", "import", "analyze", "export"),
-    "extend-vocabulary",
-)
+COMMANDS = ("embed", "tag", "answer", "prompt", "predict-glue", "predict-squad", "import", "analyze", "export")
 FUNCTIONS: dict[str, Callable[[Path, Path], Any]] = {
     "hub": lambda path, data: MaelmModel.from_pretrained(str(path.parent), path.name, str(data)),
     "sweep": lambda path, data: read_encoder(path),
