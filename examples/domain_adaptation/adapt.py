@@ -30,12 +30,12 @@ from fairseq_maelm.sweep.store import data_fingerprint
 EXAMPLES = Path(__file__).resolve().parents[1]
 # Arguments that decide what comes out, besides files, tasks and seeds.
 OWN_SETTINGS = ("updates", "interval", "patience", "batch_size", "learning_rate", "general_ratio", "general_loss_bound",
-                "extend", "epochs", "finetuning_learning_rate", "train_examples", "test_examples",
+                "epochs", "finetuning_learning_rate", "train_examples", "test_examples",
                 "train_options")  # fmt: skip
 
 
-def prepare_task(args: argparse.Namespace, name: str, kind: str, data: Path, folder: Path) -> Path:
-    """Write a task in a vocabulary."""
+def prepare_task(args: argparse.Namespace, name: str, kind: str, folder: Path) -> Path:
+    """Write a task in the vocabulary of the checkpoint."""
     tables = args.output / "tables" / name
     writer, suffix = (write_table, "tsv") if kind == "jsonl" else (write_columns, "conll")
 
@@ -48,7 +48,7 @@ def prepare_task(args: argparse.Namespace, name: str, kind: str, data: Path, fol
         if kind == "jsonl":
             prepare = [sys.executable, str(EXAMPLES / "finetuning" / "prepare_sentences.py")]
         files = ["--train", tables / f"train.{suffix}", "--valid", tables / f"dev.{suffix}"]
-        run([*prepare, "--data", data, *files, "--output", folder], args.output / "logs" / f"prepare_{name}.log")
+        run([*prepare, "--data", args.data, *files, "--output", folder], args.output / "logs" / f"prepare_{name}.log")
 
     return once(folder, f"preparing {name}", work)
 
@@ -84,8 +84,6 @@ def arguments() -> argparse.Namespace:
         "--control", action="store_true",
         help="also go on for as many updates with general text alone, and fine-tune that",
     )  # fmt: skip
-    parser.add_argument("--extend", type=int, default=0, metavar="N", help="add N pieces for the domain's words (0)")
-    parser.add_argument("--general-text", nargs="+", type=Path, default=[], help="with --extend: to be encoded anew")
     parser.add_argument("--epochs", type=int, default=5, help="of fine-tuning (5)")
     parser.add_argument("--finetuning-learning-rate", default="5e-5", help="(5e-5; small encoders need 5e-4)")
     parser.add_argument("--train-examples", type=int, metavar="N", help="the first N examples of each task (all)")
@@ -105,9 +103,7 @@ def arguments() -> argparse.Namespace:
 
 def check(args: argparse.Namespace) -> dict[str, str]:
     """Refuse what cannot work; returns the tasks, name -> kind of its files."""
-    if args.extend and not args.general_text:
-        raise ValueError("--extend needs --general-text: the general text must be encoded with the new vocabulary")
-    for path in (args.checkpoint, args.data / "sentencepiece.bpe.model", *args.general_text):
+    for path in (args.checkpoint, args.data / "sentencepiece.bpe.model"):
         if not path.is_file():
             raise ValueError(f"there is no {path}")
     if not all(domain_texts(args.folder).values()):
@@ -126,7 +122,7 @@ def domain_texts(folder: Path) -> dict[str, list[Path]]:
 
 def settings_of(args: argparse.Namespace, tasks: dict[str, str]) -> dict[str, Any]:
     """What decides the results; another command in the same folder must agree with it."""
-    files = [path for paths in domain_texts(args.folder).values() for path in paths] + args.general_text
+    files = [path for paths in domain_texts(args.folder).values() for path in paths]
     return {
         "checkpoint": sha256_of(args.checkpoint),
         "data": data_fingerprint(args.data),
@@ -140,42 +136,26 @@ def settings_of(args: argparse.Namespace, tasks: dict[str, str]) -> dict[str, An
     }
 
 
-def prepare_texts(args: argparse.Namespace) -> tuple[Path, Path, Path, Path]:
-    """Encode the domain's text, in an extended vocabulary if one is asked for, which the general text then gets too.
-
-    Returns:
-        the folders of the domain's text, of the general text and of the vocabulary, and the checkpoint to go on from.
-    """
-    texts, logs = domain_texts(args.folder), args.output / "logs"
-    general, vocabulary, start = args.data, args.data, args.checkpoint
-    prepare = [*MAELM, "prepare", "--workers", 1, "--sentencepiece-model"]
-    if args.extend:
-        vocabulary = args.output / "vocabulary"
-        command = [*MAELM, "extend-vocabulary", *texts["train"], "--data", args.data, "--checkpoint", args.checkpoint]
-        command += ["--pieces", args.extend, "--output", vocabulary]
-        once(vocabulary, "extending the vocabulary", lambda: run(command, logs / "vocabulary.log"))
-        start = vocabulary / "checkpoint.pt"
-        general = args.output / "general"
-        again = [*prepare, vocabulary / "sentencepiece.bpe.model", *args.general_text, "--output", general]
-        once(general / "train.idx", "preparing the general text", lambda: run(again, logs / "general.log"))
-    domain = args.output / "domain"
-    command_domain = [*prepare, vocabulary / "sentencepiece.bpe.model", *texts["train"], "--output", domain]
-    command_domain += ["--valid", *texts["valid"]]
-    once(domain / "train.idx", "preparing the domain's text", lambda: run(command_domain, logs / "domain.log"))
-    return domain, general, vocabulary, start
+def prepare_text(args: argparse.Namespace) -> Path:
+    """Encode the domain's text in the vocabulary of the checkpoint; returns its folder."""
+    texts, domain = domain_texts(args.folder), args.output / "domain"
+    command = [*MAELM, "prepare", "--workers", 1, "--sentencepiece-model", args.data / "sentencepiece.bpe.model"]
+    command += [*texts["train"], "--output", domain, "--valid", *texts["valid"]]
+    log = args.output / "logs" / "domain.log"
+    once(domain / "train.idx", "preparing the domain's text", lambda: run(command, log))
+    return domain
 
 
 def compare(args: argparse.Namespace, tasks: dict[str, str]) -> str:
     """Do all steps that are not done yet; returns the table."""
-    domain, general, vocabulary, start = prepare_texts(args)
-    adapted = adapt(args, domain, general, start)
-    encoders = [("before", args.data, args.checkpoint), ("after", vocabulary, adapted)]
+    adapted = adapt(args, prepare_text(args), args.data, args.checkpoint)
+    encoders = [("before", args.checkpoint), ("after", adapted)]
     if args.control:
-        encoders.append(("control", args.data, go_on_with_general_text(args, adapted)))
+        encoders.append(("control", go_on_with_general_text(args, adapted)))
     runs = []
-    for model, data, checkpoint in encoders:
+    for model, checkpoint in encoders:
         for name, kind in tasks.items():
-            task = prepare_task(args, name, kind, data, args.output / "tasks" / f"{name}_{model}")
+            task = prepare_task(args, name, kind, args.output / "tasks" / f"{name}_{model}")
             settings = (args.finetuning_learning_rate, args.epochs, args.remove_runs)
             runs += [
                 FineTuning(args.output, name, kind, task, model, checkpoint, seed, *settings)

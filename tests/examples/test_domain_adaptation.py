@@ -112,12 +112,10 @@ def test_the_recipe_from_text_to_table(toy_data: Path, tmp_path: Path) -> None:
             write(folder / name / f"{split}.{suffix}", number, seed=len(split))
     (folder / "toy_train.txt").write_text("The cryostat cools the spectrometer.\n" * 30, encoding="utf-8")
     write_corpus(folder / "toy_valid.txt", documents=2, seed=6)
-    write_corpus(tmp_path / "general.txt", documents=150, seed=7)
     output = tmp_path / "out"
     command = ["bash", RECIPE / "run.sh", folder, tmp_path / "pretrained" / "checkpoint_last.pt", toy_data, output]
     command += ["--seeds", 1, "--updates", 4, "--interval", 2, "--batch-size", 4, "--epochs", 1, "--jobs", 2]
     command += ["--general-loss-bound", 5, "--train-options=--cpu", "--remove-runs"]
-    command += ["--extend", 8, "--general-text", tmp_path / "general.txt"]
     printed = run(command, environment={"GPUS": "0"})
     table = (output / "table.md").read_text()
     assert printed.endswith(table)
@@ -131,8 +129,6 @@ def test_the_recipe_from_text_to_table(toy_data: Path, tmp_path: Path) -> None:
     assert len(tagged.split()) == len((folder / "words" / "test.conll").read_text().split())
     log = (output / "logs" / "adaptation.log").read_text()
     assert "general loss before the first update" in log and "Loaded checkpoint" in log
-    symbols = (output / "tasks" / "topics_after" / "input0" / "dict.txt").read_text().splitlines()
-    assert len(symbols) == len((toy_data / "dict.txt").read_text().splitlines()) + 8
     assert not list((output / "runs").glob("*/*.pt")), "removed once there is a score"
 
     again = run(command, environment={"GPUS": "0"})
