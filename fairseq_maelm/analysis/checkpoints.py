@@ -9,9 +9,9 @@ from torch import Tensor
 
 from fairseq_maelm.analysis.encoders import Vocabulary
 from fairseq_maelm.analysis.theorem import AttentionWeights, attention_weights
-from fairseq_maelm.models.checkpoint_reader import read_checkpoint
+from fairseq_maelm.models.checkpoint_model import build_model
+from fairseq_maelm.models.checkpoint_reader import Checkpoint, read_checkpoint
 from fairseq_maelm.models.hub import find_tokenizer
-from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.text.dictionary import MASK, load_dictionary, special_tokens
 from fairseq_maelm.text.tokenizer import TextTokenizer, open_tokenizer
 
@@ -47,13 +47,11 @@ class CheckpointEncoder:
         self._folder = str(folder)
         self._dictionary = load_dictionary(self._folder)
         checkpoint = read_checkpoint(path)
-        self._model = MaelmModel(checkpoint.config.model, self._dictionary, predicts_masked_tokens=False).eval()
-        fine_tuned = not checkpoint.predicts_masked_tokens
-        self._model.load_state_dict(checkpoint.weights, strict=True)
-        self._describe(checkpoint.config, fine_tuned)
+        self._model = build_model(checkpoint, self._dictionary, encoder_alone=True)
+        self._describe(checkpoint)
 
-    def _describe(self, config: Any, fine_tuned: bool) -> None:
-        task, size = config["task"], config["model"]
+    def _describe(self, checkpoint: Checkpoint) -> None:
+        task, size, view = checkpoint.config.task, checkpoint.config.model, checkpoint.view
         dictionary = self._dictionary
         self.vocabulary = Vocabulary(
             size=len(dictionary),
@@ -64,24 +62,19 @@ class CheckpointEncoder:
             line_end=dictionary.eos(),
             special=special_tokens(dictionary),
             masks_special=not getattr(task, "protect_special_tokens", False),
-            consecutive_positions=getattr(task, "encoder_positions", "original") == "consecutive",
+            consecutive_positions=view.positions == "consecutive",
         )
         self.num_layers = len(self._model.encoder.layers)
         self.num_heads = int(size.encoder_attention_heads)
         self.width = int(size.encoder_embed_dim)
         self.max_length = self._model.max_positions()
         # A delta above 0 keeps some masks although "dropped" is the rule.
-        sees_masks = getattr(task, "masked_input", "dropped") in ("kept", "reset")
-        sees_masks = sees_masks or getattr(task, "encoder_mask_fraction", 0.0) > 0.0
-        self.kind = "fine-tuned" if fine_tuned else "mlm" if sees_masks else "maelm"
-        self.settings: dict[str, Any] = {
-            "source": "fairseq checkpoint",
-            "architecture": str(getattr(size, "_name", "")),
-        }
-        for option in _TASK_OPTIONS:
-            if hasattr(task, option):
-                value = getattr(task, option)
-                self.settings[option] = value if isinstance(value, (bool, int, float)) else str(value)
+        sees_masks = view.masked_input in ("kept", "reset") or view.mask_fraction > 0.0
+        self.kind = "mlm" if sees_masks else "maelm"
+        if not checkpoint.predicts_masked_tokens:
+            self.kind = "fine-tuned"
+        said = {option: task[option] for option in _TASK_OPTIONS if option in task}
+        self.settings: dict[str, Any] = {"source": "fairseq checkpoint", "architecture": str(size._name), **said}
 
     def to(self, device: str) -> "CheckpointEncoder":
         """Move the model."""

@@ -7,7 +7,7 @@ are taken, only declared options, each of its type and range, and only sizes tha
 
 from dataclasses import MISSING, Field, dataclass
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from omegaconf import DictConfig, OmegaConf
@@ -22,6 +22,7 @@ from fairseq_maelm.checkpoint_data import (
     read_state,
     shown,
 )
+from fairseq_maelm.data.encoder_view import EncoderView
 from fairseq_maelm.models.checkpoint import classification_heads
 from fairseq_maelm.models.checks import check_config
 from fairseq_maelm.models.config import MaelmModelConfig, complete_config
@@ -55,6 +56,12 @@ _DECODER_SIZES = {
     "decoder_ffn_embed_dim": ("decoder.layers.0.fc1.weight", 0),
 }
 
+# What the encoder is made of: options of fairseq-train without which its weights are not loaded.
+_OF_THE_ENCODER = (
+    *("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads"),
+    *("relative_buckets", "relative_num_buckets", "relative_max_distance", "max_positions", "layer_norm_eps"),
+)
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -82,6 +89,52 @@ class Checkpoint:
     def predicts_masked_tokens(self) -> bool:
         """Whether there is a prediction head, as after pretraining."""
         return any(name.startswith("lm_head.") for name in self.weights)
+
+    @property
+    def vocabulary(self) -> int:
+        """A number that is another for any other vocabulary; see ``dictionary_fingerprint``."""
+        return int(self.weights["encoder.identity"][0])
+
+    @property
+    def heads(self) -> Dict[str, List[int]]:
+        """The fine-tuned heads: name -> [number of outputs, inner width]."""
+        return classification_heads(self.weights)
+
+    @property
+    def encoder_options(self) -> Dict[str, Any]:
+        """The options of the model that build the encoder, by name, that of its size as ``arch``."""
+        model = self.config.model
+        return {"arch": model._name, **{name: getattr(model, name) for name in _OF_THE_ENCODER}}
+
+    @property
+    def view(self) -> EncoderView:
+        """What the encoder saw of masks in pretraining.
+
+        Tasks that do not mask do not say: then nothing, or, where no decoder could fill masks in, the mask itself.
+        """
+        task = self.config.task
+        default = "dropped" if "decoder.identity" in self.weights or not self.predicts_masked_tokens else "kept"
+        return EncoderView(
+            str(task.get("masked_input") or default),
+            float(task.get("encoder_mask_fraction") or 0.0),
+            str(task.get("encoder_positions") or "original"),
+        )
+
+    @property
+    def history(self) -> Dict[str, Any]:
+        """What the file says of its training: ``num_updates``, ``epoch``, ``val_loss``, ``best``, ``training_seconds``.
+
+        What it does not say is left out.
+        """
+        extra, made = self.state.get("extra_state", {}), self.state.get("optimizer_history") or [{}]
+        found = {
+            "num_updates": made[-1].get("num_updates"),
+            "epoch": extra.get("train_iterator", {}).get("epoch"),
+            "val_loss": extra.get("val_loss"),
+            "best": extra.get("best"),
+            "training_seconds": extra.get("previous_training_time"),
+        }
+        return {name: value for name, value in found.items() if value is not None}
 
 
 def read_checkpoint(path: Path, overrides: Optional[Mapping[str, Any]] = None) -> Checkpoint:

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-import torch
 from fairseq.data import Dictionary
 
 from fairseq_maelm.data.encoder_view import EncoderView
-from fairseq_maelm.models.checkpoint import register_heads
+from fairseq_maelm.models.checkpoint_model import build_model
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.hub import find_tokenizer
 from fairseq_maelm.models.maelm import MaelmModel
@@ -67,19 +66,15 @@ def load_source(checkpoint: Path, data: Path) -> Source:
     """
     content = read_checkpoint(checkpoint)
     dictionary = load_dictionary(str(_dictionary_folder(checkpoint.parent, data)))
-    config = content.config
-    model = MaelmModel(config.model, dictionary, content.predicts_masked_tokens)
-    register_heads(model, content.weights)
-    model.load_state_dict(content.weights, strict=True, model_cfg=config.model)
     return Source(
         checkpoint=checkpoint,
-        model=model.to(torch.float32).eval(),
+        model=build_model(content, dictionary),
         dictionary=dictionary,
         tokenizer_file=Path(find_tokenizer(str(checkpoint.parent), str(data))),
         data=data,
-        config=config,
-        view=_encoder_view(config["task"], model),
-        history=_history(content.state),
+        config=content.config,
+        view=content.view,
+        history=content.history,
         manifest=_manifest(data),
     )
 
@@ -93,29 +88,6 @@ def _dictionary_folder(beside: Path, data: Path) -> Path:
         f"there is no dict.txt in {', '.join(map(str, places))}: give --data with the folder that the model was "
         "trained on"
     )
-
-
-def _encoder_view(task: Any, model: MaelmModel) -> EncoderView:
-    # Tasks that do not mask have no such option; without a decoder, a prediction needs the mask's own state.
-    default = "dropped" if model.decoder is not None else "kept"
-    return EncoderView(
-        str(getattr(task, "masked_input", default)),
-        float(getattr(task, "encoder_mask_fraction", 0.0)),
-        str(getattr(task, "encoder_positions", "original")),
-    )
-
-
-def _history(state: dict[str, Any]) -> dict[str, Any]:
-    extra = state.get("extra_state", {})
-    optimizer = state.get("optimizer_history") or [{}]
-    found = {
-        "num_updates": optimizer[-1].get("num_updates"),
-        "epoch": extra.get("train_iterator", {}).get("epoch"),
-        "val_loss": extra.get("val_loss"),
-        "best": extra.get("best"),
-        "training_seconds": extra.get("previous_training_time"),
-    }
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def _manifest(data: Path) -> Optional[dict[str, Any]]:

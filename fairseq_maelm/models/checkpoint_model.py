@@ -1,0 +1,26 @@
+"""The model of a checkpoint that has been read."""
+
+from fairseq.data import Dictionary
+
+from fairseq_maelm.models.checkpoint import register_heads
+from fairseq_maelm.models.checkpoint_reader import Checkpoint
+from fairseq_maelm.models.maelm import MaelmModel
+
+
+def build_model(checkpoint: Checkpoint, dictionary: Dictionary, encoder_alone: bool = False) -> MaelmModel:
+    """Build the model with its weights: on the CPU, in single precision, in evaluation.
+
+    Args:
+        checkpoint: whose model it is.
+        dictionary: that it was trained with.
+        encoder_alone: leave out decoder and heads.
+
+    Raises:
+        ValueError: the dictionary is another.
+    """
+    config, weights = checkpoint.config.model, dict(checkpoint.weights)
+    model = MaelmModel(config, dictionary, checkpoint.predicts_masked_tokens and not encoder_alone)
+    if not encoder_alone:
+        register_heads(model, weights)
+    model.load_state_dict(weights, strict=True, model_cfg=config)
+    return model.float().eval()
