@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any, Optional
 
 from fairseq_maelm.files import sha256_of
+from fairseq_maelm.interop.agreement import Agreement
 from fairseq_maelm.interop.export.configuration import Content
 from fairseq_maelm.interop.export.source import Source
-from fairseq_maelm.interop.export.verification import Agreement
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL
 from fairseq_maelm.version import __version__
 

@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"--int8 and --texts are for --format onnx, not {args.format}")
     done = export(args.checkpoint, args.data, args.output, settings)
     for each in done.agreements:
-        sys.stdout.write(f"{each.what}: largest difference {each.difference:.2e}, largest value {each.size:.2e}\n")
+        sys.stdout.write(f"{each.describe()}\n")
     for text, reason in done.tokenizer_differences.items():
         sys.stdout.write(f"tokenizer: {ascii(text)} is known to be read differently ({reason})\n")
     sys.stdout.write(f"{done.folder}: {done.content.class_name}, verified\n")
@@ -89,7 +89,7 @@ def run_onnx(args: argparse.Namespace, settings: ExportSettings) -> None:
 
     done = export_onnx(args.checkpoint, args.data, args.output, settings, args.int8, args.texts)
     for each in done.agreements:
-        sys.stdout.write(f"{each.what}: largest difference {each.difference:.2e}, largest value {each.size:.2e}\n")
+        sys.stdout.write(f"{each.describe()}\n")
     if done.loss is not None:
         sys.stdout.write(f"{done.loss.describe()}\n")
     for name, size in done.sizes.items():

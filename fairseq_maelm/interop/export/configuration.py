@@ -50,6 +50,11 @@ class Content:
         return {"mpnet": "MPNet", "maelm": "Maelm"}[self.form] + ARCHITECTURES[self.architecture]
 
     @property
+    def what(self) -> str:
+        """What it computes, for people."""
+        return "hidden states" if self.architecture == "encoder" else f"{self.architecture} scores"
+
+    @property
     def auto_class(self) -> str:
         """The class of transformers that finds it."""
         return AUTO_CLASSES[self.architecture]

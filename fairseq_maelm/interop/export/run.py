@@ -10,13 +10,14 @@ from typing import Any, Optional
 
 from torch import Tensor
 
+from fairseq_maelm.interop.agreement import Agreement
 from fairseq_maelm.interop.export.card import model_card
 from fairseq_maelm.interop.export.configuration import Content, configuration
 from fairseq_maelm.interop.export.content import choose_content
 from fairseq_maelm.interop.export.sentence_vectors import verify_sentence_vectors, write_sentence_vectors
 from fairseq_maelm.interop.export.source import Source, load_source
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
-from fairseq_maelm.interop.export.verification import Agreement, verify_model, verify_tokenizer
+from fairseq_maelm.interop.export.verification import verify_model, verify_tokenizer
 from fairseq_maelm.interop.export.weights import encoder_weights, head_weights, masked_lm_weights, pooler_weights
 from fairseq_maelm.prepared_folder import whole_folder
 

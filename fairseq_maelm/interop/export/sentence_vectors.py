@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 import torch
+from torch import Tensor
 
+from fairseq_maelm.interop.agreement import Agreement, refuse_differences
 from fairseq_maelm.interop.export.configuration import Content
 from fairseq_maelm.interop.export.source import Source
-from fairseq_maelm.interop.export.verification import TOLERANCE, Agreement
 from fairseq_maelm.libraries import import_transformers
 
 logger = logging.getLogger(__name__)
@@ -113,18 +114,18 @@ def verify_sentence_vectors(source: Source, content: Content, folder: Path) -> l
     agreement = Agreement(
         "vectors of sentence-transformers", float((found - expected).abs().max()), float(expected.abs().max())
     )
-    if not agreement.holds:
-        raise ValueError(
-            f"sentence-transformers gives other vectors than the checkpoint: they differ by {agreement.difference:.2g} "
-            f"and may by {TOLERANCE:.0e}"
-        )
-    return [agreement]
+    return refuse_differences([agreement], "sentence-transformers gives other vectors than the checkpoint")
 
 
 @torch.no_grad()
-def _vector(source: Source, vectors: SentenceVectors, text: str) -> torch.Tensor:
+def _vector(source: Source, vectors: SentenceVectors, text: str) -> Tensor:
     tokens = source.tokenizer.encode(text)[: vectors.max_tokens - 2]
     sequence = [source.dictionary.bos(), *tokens, source.dictionary.eos()]
     states = source.model.extract_features(torch.tensor([sequence]))[0][0]
-    vector = states[0] if vectors.pooling == "first" else states.mean(dim=0)
-    return vector / vector.norm() if vectors.normalized else vector
+    return text_vector(states, vectors.pooling, vectors.normalized)
+
+
+def text_vector(states: Tensor, pooling: Optional[str], normalized: bool) -> Tensor:
+    """The vector <float>[D] of a text from the states <float>[n, D] of its tokens."""
+    vector = states[0] if pooling == "first" else states.mean(dim=0)
+    return vector / vector.norm() if normalized else vector

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fairseq.data import Dictionary
 
-from fairseq_maelm.interop.export.hard_strings import HARD_STRINGS, MAY_DIFFER
+from fairseq_maelm.interop.hard_strings import HARD_STRINGS
 from fairseq_maelm.text.dictionary import WORD_START
 from fairseq_maelm.text.tokenizer import ImportedTokenizer
 from fairseq_maelm.text.vocabulary import FAIRSEQ_SYMBOLS
@@ -235,20 +235,6 @@ def tokenizer_files(tokenizer: Any, max_positions: int) -> dict[str, str]:
     }
 
 
-class Difference(NamedTuple):
-    """A text that two tokenizers read differently.
-
-    Attributes:
-        text: what was read.
-        expected: fairseq's tokens.
-        found: those of the exported tokenizer.
-    """
-
-    text: str
-    expected: list[int]
-    found: list[int]
-
-
 def check_strings(dictionary: Dictionary, special: Sequence[str] = ()) -> list[str]:
     """The texts on which an export is checked: the bundled ones, and every piece of the vocabulary as a word.
 
@@ -259,29 +245,6 @@ def check_strings(dictionary: Dictionary, special: Sequence[str] = ()) -> list[s
     known = {*FAIRSEQ_SYMBOLS, MASK, *special}
     pieces = [symbol.replace(WORD_START, " ") for symbol in dictionary.symbols if symbol not in known]
     return HARD_STRINGS + [piece for piece in pieces if "madeupword" not in piece and not _BYTE.fullmatch(piece)]
-
-
-def differences(expected: Any, found: Any, texts: Sequence[str], ties: bool) -> list[Difference]:
-    """Compare two ways to read texts.
-
-    Args:
-        expected, found: functions from a text to its ids, without special tokens around them.
-        texts: to read.
-        ties: whether to let pass the same pieces in another order. In unigram models several orders of repeated
-            characters ("rr r" and "r rr") may have one score, and either is a best one.
-    """
-    wrong = []
-    for text in texts:
-        pair = Difference(text, expected(text), found(text))
-        same = sorted(pair.expected) == sorted(pair.found) if ties else pair.expected == pair.found
-        if not same:
-            wrong.append(pair)
-    return wrong
-
-
-def known_differences(expected: Any, found: Any) -> dict[str, str]:
-    """The listed texts that do come out differently, with the reason."""
-    return {text: reason for text, reason in MAY_DIFFER.items() if differences(expected, found, [text], ties=False)}
 
 
 def has_ties(file: Path) -> bool:

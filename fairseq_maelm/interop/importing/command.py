@@ -39,8 +39,9 @@ def run(args: argparse.Namespace) -> None:
     from fairseq_maelm.interop.importing.run import CHECKPOINT_FILE, import_model
 
     imported = import_model(args.source, args.output, args.data)
+    for agreement in imported.agreements:
+        sys.stdout.write(f"{agreement.describe()}\n")
     sys.stdout.write(
-        f"{imported.differences.describe()}\n"
         f"{imported.folder / CHECKPOINT_FILE}\n"
         f"model: {' '.join(imported.model_options)}\n"
         f"continued pretraining: --task maelm {' '.join(imported.task_options)}\n"

@@ -1,134 +1,103 @@
-"""The source's model and the written checkpoint on one batch: what differs, and by how much."""
+"""The source's model and tokenizer against what was written, read back from the disk as users read it."""
 
-from collections.abc import Iterator
-from typing import NamedTuple
+import logging
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.encoder_view import EncoderView
-from fairseq_maelm.interop.importing.source import Source
-from fairseq_maelm.models.hub import masked_token_logits
+from fairseq_maelm.interop.agreement import Agreement, agreements, comparison_batches, differences, inside, padded
+from fairseq_maelm.interop.hard_strings import HARD_STRINGS, ORDINARY_STRINGS
+from fairseq_maelm.interop.importing.source import Source, refuse
+from fairseq_maelm.models.hub import load_model
 from fairseq_maelm.models.maelm import MaelmModel
+from fairseq_maelm.models.masked_tokens import masked_token_logits
+from fairseq_maelm.text.tokenizer import open_tokenizer
 
-# The largest difference that is put down to rounding, as a share of the largest value.
-TOLERANCE = 1e-5
+logger = logging.getLogger(__name__)
 
-_SEED = 1
 # Scores of a large vocabulary at every token of a long sequence would take gigabytes.
 _SCORED_TOKENS = 64
+_STATES, _LOGITS, _SCORES = "hidden states", "masked-lm scores", "scores of the head"
 
 
-class Differences(NamedTuple):
-    """Largest absolute differences over the batch, and the values that they are to be seen against.
+def verify(path: Path, source: Source, checkpoint: Path, dictionary: Any) -> list[Agreement]:
+    """Compare a source with the checkpoint and the tokenizer that were made of it.
 
-    Attributes:
-        lengths: of the sequences.
-        states: of the last states.
-        logits: of the prediction head, or None without one.
-        largest_state: the largest absolute value of the source's states.
-        largest_logit: of its logits, or None.
+    Raises:
+        ValueError: if more than rounding differs, or ordinary text has other tokens.
     """
-
-    lengths: list[int]
-    states: float
-    logits: float | None
-    largest_state: float
-    largest_logit: float | None
-
-    @property
-    def rounding(self) -> bool:
-        """Whether nothing but rounding differs: at most 1e-5, or that share of the largest value."""
-        pairs = [(self.states, self.largest_state), (self.logits, self.largest_logit)]
-        return all(
-            difference <= TOLERANCE * max(1.0, largest)
-            for difference, largest in pairs
-            if difference is not None and largest is not None
-        )
-
-    def describe(self) -> str:
-        """One line for people."""
-        text = f"{self.states:.1e} in the states (largest {self.largest_state:.1f})"
-        if self.logits is not None:
-            text += f", {self.logits:.1e} in the logits (largest {self.largest_logit:.1f})"
-        return f"largest difference: {text}; lengths {', '.join(map(str, self.lengths))}, padded and not"
+    _, _, model = load_model(str(checkpoint), str(checkpoint.parent.resolve()))
+    model.eval()
+    problem = str(refuse(path, "the checkpoint computes something else"))
+    found = agreements(
+        lambda sequences: _theirs(source, model, sequences),
+        lambda sequences: _ours(source, model, sequences),
+        comparison_batches(model, masks=model.lm_head is not None),
+        problem,
+    )
+    if source.vocabulary.tokenize is not None and source.vocabulary.files:
+        _compare_tokens(path, source, checkpoint.parent / next(iter(source.vocabulary.files)), dictionary)
+    return found
 
 
-def compared_lengths(longest: int) -> list[int]:
-    """The lengths that are compared: 2, 7 and the longest that has positions."""
-    return sorted({length for length in (2, 7) if length < longest} | {longest})
-
-
-@torch.no_grad()
-def compare(source: Source, model: MaelmModel) -> Differences:
-    """Run both models on sequences of random tokens, one by one and together with padding.
-
-    Args:
-        source: with its reference.
-        model: as loaded from the checkpoint.
-    """
-    lengths = compared_lengths(model.max_positions())
-    worst: dict[str, float] = {}
-    largest: dict[str, float] = {}
-    for sequences in _batches(_sequences(lengths, len(source.vocabulary.order))):
-        for kind, expected, actual in _pairs(source, model, sequences):
-            worst[kind] = max(worst.get(kind, 0.0), _difference(actual, expected))
-            largest[kind] = max(largest.get(kind, 0.0), float(expected.abs().max()))
-    return Differences(lengths, worst["states"], worst.get("logits"), largest["states"], largest.get("logits"))
-
-
-def _pairs(source: Source, model: MaelmModel, sequences: list[np.ndarray]) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """What the source gives and what the model gives for a batch, padding left out."""
+def _theirs(source: Source, model: MaelmModel, sequences: list[np.ndarray]) -> dict[str, Tensor]:
+    """What the source's model computes, in our order of the vocabulary."""
     reference, order = source.reference, torch.tensor(source.vocabulary.order)
-    pad = model.encoder.padding_idx
-    tokens = _padded(sequences, pad)
-    inside = tokens.ne(pad)
-    theirs, ours = reference.encode(order[tokens])[inside], model.extract_features(tokens)[0][inside]
-    yield "states", theirs, ours
+    tokens = padded(sequences)
+    states = inside(reference.encode(order[tokens]), tokens)
+    outputs = {_STATES: states}
     if reference.predict is not None and model.lm_head is not None:
-        some = torch.linspace(0, len(theirs) - 1, min(_SCORED_TOKENS, len(theirs))).long()
+        outputs[_LOGITS] = reference.predict(_some(states))[:, order]
+    if reference.fill is not None:
+        outputs[_LOGITS] = reference.fill(order[tokens])[:, order]
+    if reference.score is not None:
+        outputs[_SCORES] = inside(reference.score(order[tokens]), tokens)
+    return outputs
+
+
+def _ours(source: Source, model: MaelmModel, sequences: list[np.ndarray]) -> dict[str, Tensor]:
+    reference, tokens = source.reference, padded(sequences)
+    states = inside(model.extract_features(tokens)[0], tokens)
+    outputs = {_STATES: states}
+    if reference.predict is not None and model.lm_head is not None:
         # Each head on its own encoder's states: the whole path is compared.
-        scores = model.lm_head(ours[some], model.encoder.embed_tokens.weight)
-        yield "logits", reference.predict(theirs[some])[:, order], scores
-    masked = [sequence for sequence in sequences if model.mask_index in sequence]
-    if reference.fill is not None and masked:
+        outputs[_LOGITS] = model.lm_head(_some(states), model.encoder.embed_tokens.weight)
+    if reference.fill is not None:
         options = source.task_options
         view = EncoderView(masked_input=options["masked_input"], positions=options["encoder_positions"])
-        expected = reference.fill(order[_padded(masked, pad)])[:, order]
-        yield "logits", expected, masked_token_logits(model, view, masked)
+        outputs[_LOGITS] = masked_token_logits(model, view, sequences)
     if reference.score is not None:
         (head,) = model.classification_heads
-        expected, actual = reference.score(order[tokens]), model(tokens, classification_head_name=head)[0]
-        yield (
-            "logits",
-            expected if expected.dim() == 2 else expected[inside],
-            actual if actual.dim() == 2 else actual[inside],
-        )
+        outputs[_SCORES] = inside(model(tokens, classification_head_name=head)[0], tokens)
+    return outputs
 
 
-def _padded(sequences: list[np.ndarray], pad: int) -> Tensor:
-    return torch.from_numpy(pad_rows(sequences, np.array([len(sequence) for sequence in sequences]), pad))
+def _some(states: Tensor) -> Tensor:
+    return states[torch.linspace(0, len(states) - 1, min(_SCORED_TOKENS, len(states))).long()]
 
 
-def _difference(actual: Tensor, expected: Tensor) -> float:
-    difference = float((actual - expected).abs().max())
-    return difference if difference == difference else float("inf")
+def _compare_tokens(path: Path, source: Source, file: Path, dictionary: Any) -> None:
+    """Refuse other tokens of ordinary text, and say how many hard texts have others.
 
+    The library tokenizers reads some of these otherwise than sentencepiece, whose model it stands for.
+    """
+    encode, order = open_tokenizer(str(file), dictionary).encode, source.vocabulary.order
+    tokenize = source.vocabulary.tokenize
+    assert tokenize is not None
 
-def _sequences(lengths: list[int], vocabulary_size: int) -> list[np.ndarray]:
-    """<s>, random tokens, <mask> among them where there is room, </s>; always the same."""
-    generator = np.random.default_rng(_SEED)
-    sequences = []
-    for length in lengths:
-        inner = generator.integers(4, vocabulary_size, length - 2)
-        inner[: 1 if len(inner) > 1 else 0] = vocabulary_size - 1
-        sequences.append(np.concatenate([[0], inner, [2]]))
-    return sequences
+    def ours(text: str) -> list[int]:
+        return [order[token] for token in encode(text)]
 
-
-def _batches(sequences: list[np.ndarray]) -> Iterator[list[np.ndarray]]:
-    yield sequences
-    for sequence in sequences:
-        yield [sequence]
+    wrong = differences(tokenize, ours, ORDINARY_STRINGS)
+    if wrong:
+        text, expected, found = wrong[0]
+        raise refuse(path, f"its tokenizer makes {expected} of {text!r} and the imported one {found}")
+    hard = [text for text in HARD_STRINGS if "<mask>" not in text]
+    other = differences(tokenize, ours, hard)
+    logger.info("%d of %d hard texts have the tokens of the source", len(hard) - len(other), len(hard))
+    for each in other:
+        logger.warning("%s is read in another way than by the source's tokenizer", ascii(each.text))

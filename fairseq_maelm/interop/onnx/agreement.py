@@ -7,10 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_maelm.batch import pad_rows
+from fairseq_maelm.interop.agreement import PAD, Agreement, agreements, comparison_batches, inside, padded
 from fairseq_maelm.interop.export.configuration import Content
+from fairseq_maelm.interop.export.sentence_vectors import text_vector
 from fairseq_maelm.interop.export.source import Source
-from fairseq_maelm.interop.export.verification import Agreement, compare, verification_batches
+from fairseq_maelm.interop.export.verification import checkpoint_output
 from fairseq_maelm.interop.onnx.graph import EMBEDDING, SCORES, STATES, EncoderGraph
 from fairseq_maelm.interop.onnx.onnx_file import OnnxEncoder
 
@@ -57,82 +58,58 @@ def agreements_with(source: Source, content: Content, graph: EncoderGraph, encod
     Raises:
         ValueError: if an output differs by more than rounding.
     """
-    found = []
-    for name in graph.outputs:
-        what = {STATES: "hidden states", EMBEDDING: "sentence vectors"}.get(name, f"{content.architecture} scores")
-
-        def expected(sequences: list[np.ndarray], name: str = name) -> list[Tensor]:
-            return _of_checkpoint(source, content, graph, name, sequences)
-
-        def actual(sequences: list[np.ndarray], name: str = name) -> list[Tensor]:
-            return run(encoder, sequences, source.dictionary.pad(), name)
-
-        found.append(compare(what, expected, actual, verification_batches(source, content)))
-    wrong = [f"{each.what} differ by {each.difference:.2g} (of {each.size:.2g})" for each in found if not each.holds]
-    if wrong:
-        raise ValueError(f"the ONNX file computes something else than the checkpoint: {'; '.join(wrong)}")
-    return found
+    names = {STATES: "hidden states", EMBEDDING: "sentence vectors", SCORES: content.what}
+    return agreements(
+        lambda sequences: {
+            names[name]: _of_checkpoint(source, content, graph, name, sequences) for name in graph.outputs
+        },
+        lambda sequences: {names[name]: output for name, output in run(encoder, sequences).items()},
+        comparison_batches(source.model, masks=False),
+        "the ONNX file computes something else than the checkpoint",
+    )
 
 
 def _of_checkpoint(
     source: Source, content: Content, graph: EncoderGraph, output: str, sequences: list[np.ndarray]
-) -> list[Tensor]:
-    pad = source.dictionary.pad()
-    tokens = torch.from_numpy(_pad(sequences, pad))
-    if output == SCORES:
-        scores, _ = source.model(tokens, classification_head_name=content.head)
-        return list(scores) if scores.dim() == 2 else _cut(scores, sequences)
-    states = _cut(source.model.extract_features(tokens)[0], sequences)
-    if output == STATES:
-        return states
-    vectors = [row[0] if graph.pooling == "first" else row.mean(dim=0) for row in states]
-    return [vector / vector.norm() for vector in vectors] if graph.normalized else vectors
+) -> Tensor:
+    if output != EMBEDDING:
+        return checkpoint_output(source, content, sequences)
+    states = [source.model.extract_features(torch.from_numpy(sequence)[None])[0][0] for sequence in sequences]
+    return torch.stack([text_vector(each, graph.pooling, graph.normalized) for each in states])
 
 
-def run(encoder: OnnxEncoder, sequences: Sequence[np.ndarray], pad: int, output: str) -> list[Tensor]:
-    """One output of an ONNX file for sequences <int64>[n] as one batch, what belongs to padding left out."""
-    tokens = _pad(list(sequences), pad)
-    result = torch.from_numpy(encoder(tokens, (tokens != pad).astype(np.int64))[output])
-    return list(result) if result.dim() == 2 else _cut(result, sequences)
+def run(encoder: OnnxEncoder, sequences: Sequence[np.ndarray]) -> dict[str, Tensor]:
+    """The outputs of an ONNX file for sequences <int64>[n] as one batch, what belongs to padding left out."""
+    tokens = padded(sequences)
+    results = encoder(tokens.numpy(), tokens.ne(PAD).long().numpy())
+    return {name: inside(torch.from_numpy(result), tokens) for name, result in results.items()}
 
 
-def quantization_loss(single: OnnxEncoder, quantized: OnnxEncoder, sequences: Sequence[np.ndarray], pad: int) -> Loss:
+def quantization_loss(single: OnnxEncoder, quantized: OnnxEncoder, sequences: Sequence[np.ndarray]) -> Loss:
     """Compare two files on texts.
 
     Args:
         single: in single precision.
         quantized: in 8 bits.
         sequences: <int64>[n] each, with <s> and </s>.
-        pad: the padding symbol.
     """
     output = single.outputs[-1]
-    difference, size = 0.0, 0.0
-    cosines: list[float] = []
-    answers: list[Tensor] = []
+    pairs: list[tuple[Tensor, Tensor]] = []
     for begin in range(0, len(sequences), _BATCH):
         batch = sequences[begin : begin + _BATCH]
-        for one, other in zip(run(single, batch, pad, output), run(quantized, batch, pad, output), strict=True):
-            difference = max(difference, float((one - other).abs().max()))
-            size = max(size, float(one.abs().max()))
-            if output == SCORES:
-                answers.append((one.argmax(dim=-1) == other.argmax(dim=-1)).float().reshape(-1))
-            else:
-                vectors = [each.mean(dim=0) if output == STATES else each for each in (one, other)]
-                cosines.append(float(torch.cosine_similarity(vectors[0], vectors[1], dim=0)))
-    several = output == SCORES and one.shape[-1] > 1
+        pairs.append((run(single, batch)[output], run(quantized, batch)[output]))
+    one, other = (torch.cat(both) for both in zip(*pairs))
+    vectors = [one, other]
+    if output == STATES:
+        lengths = [len(sequence) for sequence in sequences]
+        vectors = [torch.stack([each.mean(dim=0) for each in states.split(lengths)]) for states in vectors]
+    cosines = None if output == SCORES else torch.cosine_similarity(vectors[0], vectors[1])
+    same = one.argmax(dim=-1) == other.argmax(dim=-1)
     return Loss(
         texts=len(sequences),
-        mean_cosine=float(np.mean(cosines)) if cosines else None,
-        lowest_cosine=min(cosines) if cosines else None,
-        same_answers=float(torch.cat(answers).mean()) if several else None,
-        largest_difference=difference,
-        largest_value=size,
+        mean_cosine=None if cosines is None else float(cosines.mean()),
+        lowest_cosine=None if cosines is None else float(cosines.min()),
+        same_answers=float(same.float().mean()) if output == SCORES and one.shape[-1] > 1 else None,
+        largest_difference=float((one - other).abs().max()),
+        largest_value=float(one.abs().max()),
     )
-
-
-def _pad(sequences: list[np.ndarray], pad: int) -> np.ndarray:
-    return pad_rows(sequences, np.array([len(sequence) for sequence in sequences]), pad)
-
-
-def _cut(rows: Tensor, sequences: Sequence[np.ndarray]) -> list[Tensor]:
-    return [row[: len(sequence)] for row, sequence in zip(rows, sequences, strict=True)]

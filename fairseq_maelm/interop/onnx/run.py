@@ -8,15 +8,16 @@ from typing import Any, Optional
 
 import numpy as np
 
+from fairseq_maelm.interop.agreement import Agreement
 from fairseq_maelm.interop.export.card import model_card
 from fairseq_maelm.interop.export.configuration import Content
 from fairseq_maelm.interop.export.content import choose_content
-from fairseq_maelm.interop.export.hard_strings import HARD_STRINGS
 from fairseq_maelm.interop.export.run import ExportSettings
 from fairseq_maelm.interop.export.sentence_vectors import sentence_vectors_of
 from fairseq_maelm.interop.export.source import Source, load_source
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
-from fairseq_maelm.interop.export.verification import Agreement, verify_tokenizer
+from fairseq_maelm.interop.export.verification import verify_tokenizer
+from fairseq_maelm.interop.hard_strings import HARD_STRINGS
 from fairseq_maelm.interop.onnx.agreement import Loss, agreements_with, quantization_loss
 from fairseq_maelm.interop.onnx.graph import INPUTS, SCORES, STATES, EncoderGraph
 from fairseq_maelm.interop.onnx.onnx_file import (
@@ -95,7 +96,7 @@ def export_onnx(
         loss = None
         if int8:
             quantize(folder / MODEL_FILE, folder / QUANTIZED_FILE)
-            loss = quantization_loss(single, OnnxEncoder(folder / QUANTIZED_FILE), sample, source.dictionary.pad())
+            loss = quantization_loss(single, OnnxEncoder(folder / QUANTIZED_FILE), sample)
         differences = _write_tokenizer(source, folder)
         sizes = {path.name: path.stat().st_size for path in sorted(folder.glob("*.onnx"))}
         facts = _facts(source, content, graph, agreements, loss, sizes)

@@ -11,7 +11,6 @@ from fairseq.data import Dictionary
 from fairseq_maelm import MaelmModel, cli
 from fairseq_maelm.analysis.open import open_encoder
 from fairseq_maelm.interop.importing.run import CHECKPOINT_FILE, FACTS_FILE, import_model
-from fairseq_maelm.interop.importing.verify import compared_lengths
 from fairseq_maelm.text.dictionary import load_dictionary, word_starts
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.vocabulary import MODEL_FILE
@@ -158,7 +157,7 @@ def test_old_files_shards_and_half_precision_are_read(half: torch.dtype, tmp_pat
         torch.save({name: state[name].clone() for name in part}, folder / shard)
     index = {name: shards[number % 2] for number, name in enumerate(names)}
     (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
-    assert import_model(folder, tmp_path / "imported").differences.rounding
+    assert import_model(folder, tmp_path / "imported").agreements
     weights = torch.load(tmp_path / "imported" / CHECKPOINT_FILE, weights_only=True)["model"]
     expected = state["roberta.encoder.layer.1.output.dense.weight"].float()
     assert torch.equal(weights["encoder.layers.1.fc2.weight"], expected)
@@ -169,7 +168,7 @@ def test_an_encoder_without_head_is_imported_alone(tmp_path: Path) -> None:
     model = transformers.AutoModel.from_pretrained(folder)
     model.save_pretrained(folder)
     imported = import_model(folder, tmp_path / "imported")
-    assert imported.differences.logits is None
+    assert [each.what for each in imported.agreements] == ["hidden states"]
     hub = MaelmModel.from_pretrained(str(tmp_path / "imported"))
     tokens = hub.encode(TEXT)[None]
     with torch.no_grad():
@@ -230,7 +229,8 @@ def test_fairseq_roberta_is_imported(tmp_path: Path) -> None:
     checkpoint = sources.fairseq_checkpoint(tmp_path / "source")
     imported = import_model(checkpoint, tmp_path / "imported")
     # Padding is left out of ours and not of theirs: the same sums in matrix products of other shapes.
-    assert max(imported.differences.states, imported.differences.logits) < 2e-6 and imported.reads_text
+    assert [each.what for each in imported.agreements] == ["hidden states", "masked-lm scores"] and imported.reads_text
+    assert max(each.difference for each in imported.agreements) < 2e-6
     theirs = sources.RobertaModel.from_pretrained(
         str(checkpoint.parent), "model.pt", str(checkpoint.parent), bpe="sentencepiece",
         sentencepiece_model=str(checkpoint.parent / MODEL_FILE),
@@ -369,8 +369,3 @@ def test_what_is_there_is_left_alone(roberta: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="exists"):
         import_model(roberta, tmp_path / "imported")
     assert (tmp_path / "imported" / "mine").read_text() == "mine"
-
-
-def test_lengths_of_the_comparison() -> None:
-    assert compared_lengths(512) == [2, 7, 512]
-    assert compared_lengths(5) == [2, 5]

@@ -131,10 +131,10 @@ def test_vectors_of_texts_are_in_the_file(tmp_path: Path) -> None:
     assert encoder.outputs == (STATES, EMBEDDING)
     sequences = [np.arange(4, 4 + length) for length in (2, 7, 30)]
     with torch.no_grad():
-        for sequence, vector in zip(sequences, run(encoder, sequences, 1, EMBEDDING)):
+        for sequence, vector in zip(sequences, run(encoder, sequences)[EMBEDDING]):
             mean = model.extract_features(torch.from_numpy(sequence)[None])[0][0].mean(dim=0)
             torch.testing.assert_close(vector, mean / mean.norm(), rtol=0, atol=1e-5)
-    loss = quantization_loss(encoder, encoder, sequences, 1)
+    loss = quantization_loss(encoder, encoder, sequences)
     assert loss.mean_cosine == pytest.approx(1) and loss.largest_difference == 0 and loss.same_answers is None
     assert loss.texts == 3 and "on 3 texts" in loss.describe()
 

@@ -102,3 +102,14 @@ MAY_DIFFER = {
         "characters that become spaces, beside other spaces or at the end, behind a mask"
     ),
 }
+
+# Ordinary text of several scripts, which an imported tokenizer must read as its source does.
+ORDINARY_STRINGS = (
+    "The quick brown fox jumps over the lazy dog.",
+    "It's 3.14159 o'clock, isn't it? (Yes: e-mail me at 17:30!)",
+    "Übung macht den Meister; déjà vu, naïve, señor, smørrebrød.",
+    "Съешь же ещё этих мягких французских булок.",
+    "日本語の文章と中文的句子。",
+    "tabs\tand  two spaces",
+    "",
+)
