@@ -11,6 +11,7 @@ from fairseq_maelm.libraries import import_transformers
 
 transformers = import_transformers()
 
+from .bounds import refuse_sizes  # noqa: E402
 from .configuration_maelm import MaelmConfig  # noqa: E402  (transformers is imported the safe way first)
 from .modeling_maelm import (  # noqa: E402
     MaelmForMaskedLM,
@@ -52,9 +53,11 @@ def open_pretrained(auto_class: str, folder: Path, **options: Any) -> Any:
     Raises:
         ValueError: transformers cannot read the folder, or only by running its code; the message is one line.
     """
-    safely = {"local_files_only": True, "trust_remote_code": False}
+    safely, kind = {"trust_remote_code": False}, getattr(transformers, auto_class)
     try:
-        return getattr(transformers, auto_class).from_pretrained(folder, **options, **safely)
+        if hasattr(kind, "from_config"):
+            refuse_sizes(folder, kind, **safely)
+        return kind.from_pretrained(folder, **options, local_files_only=True, **safely)
     except Exception as error:  # for damaged and for foreign folders transformers raises errors of every kind
         reason = " ".join(str(error).split())
         raise ValueError(f"transformers cannot read {folder}: {reason[:300] or type(error).__name__}") from error

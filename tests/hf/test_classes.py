@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 transformers = pytest.importorskip("transformers")
 
-from fairseq_maelm.hf import AUTO_CLASSES, MaelmConfig, MaelmForMaskedLM, MaelmModel  # noqa: E402
+from fairseq_maelm.hf import AUTO_CLASSES, MaelmConfig, MaelmForMaskedLM, MaelmModel, open_pretrained  # noqa: E402
 from fairseq_maelm.hf.configuration_maelm import relative_bucket  # noqa: E402
 from fairseq_maelm.modules.attention.relative_position import BUCKET_FUNCTIONS  # noqa: E402
 
@@ -156,3 +156,34 @@ def test_a_machine_without_fairseq_computes_the_same(with_package: bool, tmp_pat
 def test_every_class_is_registered() -> None:
     for name, model in AUTO_CLASSES.items():
         assert type(getattr(transformers, name).from_config(MaelmConfig(**NUMBERS))) is model
+
+
+@pytest.mark.parametrize(
+    ("size", "value", "told"),
+    [
+        ("num_hidden_layers", 10**6, "num_hidden_layers 1000000"),
+        ("num_hidden_layers", 900, "asks for"),
+        ("decoder_layers", 10**6, "decoder_layers 1000000"),
+        ("hidden_size", 10**9, "hidden_size 1000000000"),
+        ("intermediate_size", 99_999, "asks for"),
+        ("max_position_embeddings", 10**9, "max_position_embeddings 1000000000"),
+        ("vocab_size", 10**12, "vocab_size 1000000000000"),
+    ],
+)
+@pytest.mark.parametrize("safe", [True, False], ids=["safetensors", "pickled tensors"])
+def test_sizes_that_the_weights_do_not_have_are_refused(
+    size: str, value: int, told: str, safe: bool, tmp_path: Path
+) -> None:
+    model = MaelmForMaskedLM(MaelmConfig(**NUMBERS))
+    model.save_pretrained(tmp_path)
+    if not safe:
+        (tmp_path / "model.safetensors").unlink()
+        torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    assert type(open_pretrained("AutoModelForMaskedLM", tmp_path)) is MaelmForMaskedLM
+    assert type(open_pretrained("AutoModel", tmp_path)) is MaelmModel
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, size: value}))
+    for kind in ("AutoModel", "AutoModelForMaskedLM"):
+        with pytest.raises(ValueError, match=f"cannot read .*config.json .*{told}") as refused:
+            open_pretrained(kind, tmp_path)
+        assert "\n" not in str(refused.value)
