@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, Dict, Iterator, Union, get_args, get_origin, get_type_hints
-from zipfile import ZIP_STORED, BadZipFile, ZipFile, is_zipfile
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +56,12 @@ def read_state(path: Path) -> Dict[str, Any]:
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
-    _check_archive(path)
+    try:
+        damage = find_damage(path)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {_reason(error)}") from None
+    if damage:
+        raise CheckpointError(f"{path} {damage}")
     try:
         allow_namespaces()
         state = torch.load(path, map_location="cpu", weights_only=True)
@@ -75,22 +79,6 @@ def allow_namespaces() -> None:
     by name torch goes on refusing everything else. A context manager would take it away again from fairseq's own loads.
     """
     torch.serialization.add_safe_globals([argparse.Namespace])
-
-
-def _check_archive(path: Path) -> None:
-    """Refuse damaged archives, and compressed records: torch writes none, and a small file could fill the memory."""
-    try:
-        damage = find_damage(path)
-        if damage:
-            raise CheckpointError(f"{path} {damage}")
-        if not is_zipfile(path):
-            return
-        with ZipFile(path) as archive:
-            compressed = [entry.filename for entry in archive.infolist() if entry.compress_type != ZIP_STORED]
-    except (BadZipFile, OSError, NotImplementedError) as error:
-        raise CheckpointError(f"{path} is damaged: {_reason(error)}") from None
-    if compressed:
-        raise CheckpointError(f"{path} holds the compressed record {shown(compressed[0])}, which torch never writes")
 
 
 def _reason(error: Exception) -> str:

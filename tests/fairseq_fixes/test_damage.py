@@ -1,5 +1,6 @@
 """Every damage to a checkpoint file is told, or does not matter."""
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +84,10 @@ def test_the_format_without_checksums_is_left_to_loading(path):
     torch.save(STATE, path, _use_new_zipfile_serialization=False)
     assert find_damage(path) is None
     assert is_equal(torch.load(path))
+
+
+def test_compressed_records_are_told_before_they_are_read(path, tmp_path):
+    with zipfile.ZipFile(path) as whole, zipfile.ZipFile(tmp_path / "small.pt", "w", zipfile.ZIP_DEFLATED) as small:
+        for entry in whole.infolist():
+            small.writestr(entry.filename, whole.read(entry))
+    assert find_damage(tmp_path / "small.pt").startswith("holds the compressed record 'checkpoint/")
