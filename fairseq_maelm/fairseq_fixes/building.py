@@ -9,7 +9,7 @@ Test: tests/models/test_checkpoint_doors.py, test_fairseq_builds_nothing_foreign
 
 import functools
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any, Dict, Iterator, Sequence, Tuple
 
 from fairseq import checkpoint_utils
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
@@ -18,10 +18,21 @@ from fairseq.tasks import TASK_REGISTRY
 from fairseq_maelm.checkpoint_data import CheckpointError, plain_sections, read_state, shown
 
 # What this package trains of fairseq's own: none of these evaluates an option.
-FAIRSEQ_TASKS = ("masked_lm", "sentence_prediction")
-ROBERTA_SIZES = ("roberta", "roberta_base", "roberta_large", "roberta_prenorm", "xlm")
+OF_FAIRSEQ = {
+    "task": ("masked_lm", "sentence_prediction"),
+    "model": ("roberta", "roberta_base", "roberta_large", "roberta_prenorm", "xlm"),
+}
+_REGISTRIES = {"task": (TASK_REGISTRY,), "model": (ARCH_MODEL_REGISTRY, MODEL_REGISTRY)}
 
 _load = checkpoint_utils.load_model_ensemble_and_task
+
+
+def other_names(sections: Dict[str, Dict[str, Any]]) -> Iterator[Tuple[str, Any]]:
+    """Yield "task" and "model", with its name, of a configuration that names any but those of ``OF_FAIRSEQ``."""
+    for section, names in OF_FAIRSEQ.items():
+        name = sections.get(section, {}).get("_name")
+        if name not in names:
+            yield section, name
 
 
 def refuse_foreign(path: Path) -> None:
@@ -33,14 +44,9 @@ def refuse_foreign(path: Path) -> None:
         FileNotFoundError: there is no such file.
         CheckpointError: says what the file names, or that its configuration is not plain data.
     """
-    sections = plain_sections(read_state(path), path)
-    for section, registries, names in (
-        ("task", (TASK_REGISTRY,), FAIRSEQ_TASKS),
-        ("model", (ARCH_MODEL_REGISTRY, MODEL_REGISTRY), ROBERTA_SIZES),
-    ):
-        name = sections.get(section, {}).get("_name")
-        owner = next((registry[name] for registry in registries if name in registry), None)
-        if owner is not None and owner.__module__.startswith("fairseq.") and name not in names:
+    for section, name in other_names(plain_sections(read_state(path), path)):
+        known = [registry[name] for registry in _REGISTRIES[section] if isinstance(name, str) and name in registry]
+        if known and known[0].__module__.startswith("fairseq."):
             raise CheckpointError(f"{path} names fairseq's {section} {shown(name)}, which is not loaded here")
 
 

@@ -15,7 +15,7 @@ from fairseq.models.roberta import RobertaModel, base_architecture
 from torch import Tensor
 
 from fairseq_maelm.checkpoint_data import check_weights, declared_options, plain_sections, read_state, shown
-from fairseq_maelm.fairseq_fixes.building import FAIRSEQ_TASKS, ROBERTA_SIZES
+from fairseq_maelm.fairseq_fixes.building import OF_FAIRSEQ, other_names
 from fairseq_maelm.files import sha256_of
 from fairseq_maelm.interop.importing.roberta_weights import roberta_state
 from fairseq_maelm.interop.importing.source import Reference, Source, SourceVocabulary, refuse
@@ -94,10 +94,8 @@ def open_checkpoint(path: Path, data: Optional[Path]) -> Source:
 
 def _check_names(path: Path, sections: dict[str, dict[str, Any]]) -> None:
     """Refuse tasks and models other than RoBERTa's; fairseq would build any, and some evaluate their options."""
-    for section, names in (("task", FAIRSEQ_TASKS), ("model", ROBERTA_SIZES)):
-        name = sections.get(section, {}).get("_name")
-        if name not in names:
-            raise refuse(path, f"its {section} is {shown(name)}, and only {', '.join(names)} are RoBERTa's")
+    for section, name in other_names(sections):
+        raise refuse(path, f"its {section} is {shown(name)}, and only {', '.join(OF_FAIRSEQ[section])} are RoBERTa's")
 
 
 def _build(path: Path, options: dict[str, Any], weights: dict[str, Tensor], dictionary: Dictionary) -> RobertaModel:
