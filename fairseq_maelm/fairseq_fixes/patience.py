@@ -2,7 +2,10 @@
 
 Reason: fairseq counts validations without improvement in memory alone. A resumed run counts anew and stops later than
 one that was never interrupted, and a run that has stopped for want of improvement trains on each time it is started
-again.
+again. It counts in attributes of its function ``should_stop_early``, which finds them by its own name: there is no
+other place to read or to set the count. The function is a global of the program that trains, and that program is
+``fairseq_cli.train`` or, under ``torchrun -m fairseq_cli.train``, a second copy of it. Which one runs is known when it
+asks for a checkpoint to start from, as every run does: it is the caller.
 Versions: fairseq 0.12.2 and fairseq-fixed 0.12.3.1.
 Test: tests/end_to_end/test_finished.py, test_stopped_by_patience.
 """
@@ -12,34 +15,44 @@ from typing import Any, Dict
 
 from fairseq.trainer import Trainer
 
-from fairseq_maelm.fairseq_fixes.programs import training_programs
-
 _NAME = "early_stopping"
-# Attributes that fairseq gives to its function should_stop_early.
+# Attributes that fairseq gives to its function.
 _BEST, _COUNT = "best", "num_runs"
 
 _state_dict = Trainer.state_dict
 
 
+class _Program:
+    """The program of this process: its function that counts, or None if it does not train."""
+
+    counting: Any = None
+
+
+def watch(program: Dict[str, Any]) -> None:
+    """Save the count of a program from now on.
+
+    Args:
+        program: its global names.
+    """
+    _Program.counting = program.get("should_stop_early")
+
+
 def validations_without_improvement() -> int:
     """The count of this process."""
-    return max((getattr(program.should_stop_early, _COUNT, 0) for program in training_programs()), default=0)
+    return int(getattr(_Program.counting, _COUNT, 0))
 
 
 def restore_patience(extra_state: Dict[str, Any]) -> None:
     """Go on counting where a checkpoint's run stopped; one that counted nothing leaves all as it is."""
-    for name, value in extra_state.get(_NAME, {}).items():
-        for program in training_programs():
-            setattr(program.should_stop_early, name, value)
+    if _Program.counting is not None:
+        vars(_Program.counting).update(extra_state.get(_NAME, {}))
 
 
 @functools.wraps(_state_dict)
 def _with_patience(self: Trainer) -> Dict[str, Any]:
     state: Dict[str, Any] = _state_dict(self)
-    for program in training_programs():
-        counted = program.should_stop_early
-        if hasattr(counted, _BEST):
-            state["extra_state"][_NAME] = {name: getattr(counted, name) for name in (_BEST, _COUNT)}
+    if hasattr(_Program.counting, _BEST):
+        state["extra_state"][_NAME] = {name: getattr(_Program.counting, name) for name in (_BEST, _COUNT)}
     return state
 
 

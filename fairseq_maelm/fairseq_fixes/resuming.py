@@ -12,6 +12,7 @@ import errno
 import functools
 import logging
 import os
+import sys
 from multiprocessing import util
 from pathlib import Path
 from typing import Any, Callable, Dict, NoReturn, Optional, Tuple
@@ -21,7 +22,7 @@ from fairseq.distributed import utils as distributed_utils
 
 from fairseq_maelm.fairseq_fixes.checkpoint_files import remove_unfinished
 from fairseq_maelm.fairseq_fixes.exchange import broadcast_object
-from fairseq_maelm.fairseq_fixes.patience import restore_patience, validations_without_improvement
+from fairseq_maelm.fairseq_fixes.patience import restore_patience, validations_without_improvement, watch
 from fairseq_maelm.fairseq_fixes.save_folder import DEFAULT, Start, choose_start, is_local
 from fairseq_maelm.files import FolderLock
 
@@ -37,6 +38,7 @@ _locks: Dict[str, FolderLock] = {}
 
 @functools.wraps(_load_checkpoint)
 def _load(cfg: Any, trainer: Any, **passthrough_args: Any) -> Tuple[Any, Any]:
+    watch(sys._getframe(1).f_globals)
     if not is_local(cfg.save_dir):
         return tuple(_load_checkpoint(cfg, trainer, **passthrough_args))
     start = _decided_by_first_rank(trainer, functools.partial(_prepare, cfg, trainer))
