@@ -11,7 +11,7 @@ from fairseq_maelm.analysis.encoders import Vocabulary
 from fairseq_maelm.analysis.theorem import AttentionWeights, attention_weights
 from fairseq_maelm.models.checkpoint_model import build_model
 from fairseq_maelm.models.checkpoint_reader import Checkpoint, read_checkpoint
-from fairseq_maelm.models.hub import find_tokenizer
+from fairseq_maelm.models.vocabulary_folder import find_dictionary, find_tokenizer
 from fairseq_maelm.text.dictionary import MASK, load_dictionary, special_tokens
 from fairseq_maelm.text.tokenizer import TextTokenizer, open_tokenizer
 
@@ -25,7 +25,7 @@ _TASK_OPTIONS = (
 class CheckpointEncoder:
     """The encoder of a fairseq checkpoint; see ``fairseq_maelm.analysis.encoders``.
 
-    The dictionary is taken from the checkpoint's folder if it holds ``dict.txt``, and otherwise from the data folder.
+    Its dictionary is the one beside it, which may differ from those of other models, or else that of the data folder.
 
     Args:
         path: of the checkpoint.
@@ -37,14 +37,7 @@ class CheckpointEncoder:
     """
 
     def __init__(self, path: Path, data: Optional[Path]) -> None:
-        folders = (path.parent, data)
-        folder = next((each for each in folders if each is not None and (each / "dict.txt").is_file()), None)
-        if folder is None:
-            raise FileNotFoundError(
-                f"there is no dict.txt beside {path}, and none in the data folder: give --data with the folder that "
-                "the model was trained on, or copy its dict.txt and sentencepiece.bpe.model beside the checkpoint"
-            )
-        self._folder = str(folder)
+        self._folder = str(find_dictionary([path.parent, *([] if data is None else [data])]))
         self._dictionary = load_dictionary(self._folder)
         checkpoint = read_checkpoint(path)
         self._model = build_model(checkpoint, self._dictionary, encoder_alone=True)

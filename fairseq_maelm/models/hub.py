@@ -16,10 +16,9 @@ from fairseq_maelm.models.checkpoint import register_heads
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.masked_tokens import masked_token_logits
 from fairseq_maelm.models.protocol import Model
-from fairseq_maelm.text.imported import TOKENIZER_FILE
-from fairseq_maelm.text.tokenizer import MASK, TextTokenizer, find_imported_tokenizer, open_tokenizer
+from fairseq_maelm.models.vocabulary_folder import find_tokenizer
+from fairseq_maelm.text.tokenizer import MASK, TextTokenizer, open_tokenizer
 from fairseq_maelm.text.truncation import special_tokens, truncate
-from fairseq_maelm.text.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
 
 
 class MaskCandidate(NamedTuple):
@@ -224,8 +223,9 @@ def load(folder: str, checkpoint_file: str, data_folder: str = ".", **overrides:
     Args:
         folder: where the checkpoint is.
         checkpoint_file: its name.
-        data_folder: the prepared data, or the folder of the fine-tuning task's data; a path starting with "." is taken
-            from ``folder``. The path in the checkpoint is not used.
+        data_folder: the prepared data, or the folder of the fine-tuning task's data, in place of what training has laid
+            beside the checkpoint; a path starting with "." is taken from ``folder``. The path in the checkpoint is not
+            used.
         overrides: options of the checkpoint to change, such as ``dropout``. Without ``precision`` among them it
             computes in single precision, whatever it was trained in.
 
@@ -261,26 +261,3 @@ def load_model(path: str, data: str, **overrides: Any) -> Tuple[Any, Any, Any]:
     register_heads(model, checkpoint.weights)
     model.load_state_dict(checkpoint.weights, strict=True, model_cfg=config.model)
     return config, task, model
-
-
-def find_tokenizer(folder: str, data: str) -> str:
-    """Find what encodes text beside the checkpoint, in the data folder, or in its ``input0``.
-
-    Returns:
-        the path of an imported tokenizer.json, or of a sentencepiece model.
-
-    Raises:
-        FileNotFoundError: says where it was looked for.
-    """
-    places = list(dict.fromkeys([folder, data, os.path.join(data, "input0")]))
-    imported = find_imported_tokenizer(places)
-    if imported is not None:
-        return imported
-    for place in places:
-        path = os.path.join(place, SENTENCEPIECE_MODEL)
-        if os.path.exists(path):
-            return path
-    raise FileNotFoundError(
-        f"there is no {SENTENCEPIECE_MODEL} in {', '.join(places)}, and no {TOKENIZER_FILE} of `maelm import` with its "
-        "dict.txt either: copy there what the corpus was prepared with"
-    )

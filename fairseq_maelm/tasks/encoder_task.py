@@ -1,12 +1,13 @@
 """What this package's tasks have in common: the vocabulary of pretraining, and which models and criterions fit."""
 
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional, Tuple
 
 from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from fairseq.tasks import FairseqTask
 
+from fairseq_maelm.fairseq_fixes.companions import VOCABULARY_FILES
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.models.sizes import SIZES
 
@@ -24,10 +25,12 @@ class EncoderTask(FairseqTask):
     Attributes:
         name: of the task and of its criterion.
         only_own_models: whether its batches and heads are for models of this package alone.
+        setup_files: names, below the data folder, of what it is set up from, where they exist: checkpoints need them.
     """
 
     name: str
     only_own_models = True
+    setup_files: ClassVar[Tuple[str, ...]] = VOCABULARY_FILES
 
     def __init__(self, cfg: Any, dictionary: Dictionary, longest: int) -> None:
         super().__init__(cfg)

@@ -30,7 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "or with a checkpoint that was fine-tuned by the task maelm_prompt. Writes metrics as one line of JSON."
     )
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="of pretraining or of maelm_prompt")
-    parser.add_argument("data", type=Path, metavar="DATA", help="folder with its dict.txt and sentencepiece model")
+    parser.add_argument(
+        "data",
+        nargs="?",
+        type=Path,
+        metavar="DATA",
+        help="folder with its dict.txt and sentencepiece model (its own folder)",
+    )
     parser.add_argument(
         "--examples",
         type=Path,
@@ -63,7 +69,8 @@ def run(args: argparse.Namespace) -> None:
         refuse_existing(args.output)
     if args.batch_size < 1:
         raise ValueError(f"--batch-size must be positive and is {args.batch_size}")
-    hub = load(str(args.checkpoint.parent.resolve()), args.checkpoint.name, str(args.data.resolve()))
+    folder = args.checkpoint.parent.resolve()
+    hub = load(str(folder), args.checkpoint.name, str((args.data or folder).resolve()))
     hub = hub.to(args.device)
     prompter = find_prompter(hub, args.prompt, several_pieces=args.several_pieces)
     prompt = prompter.prompt

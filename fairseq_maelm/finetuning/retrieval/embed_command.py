@@ -22,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--checkpoint", required=True, type=Path, help="of maelm_retrieval, or of any other task")
     parser.add_argument(
-        "--data", required=True, type=Path, help="folder with the checkpoint's dict.txt and sentencepiece.bpe.model"
+        "--data",
+        type=Path,
+        help="folder with the checkpoint's dict.txt and sentencepiece.bpe.model (the folder of the checkpoint)",
     )
     parser.add_argument("--output", required=True, type=Path, metavar="EMBEDDINGS", help="the new folder")
     group = parser.add_argument_group("instead of what the checkpoint was trained with (others: mean, cosine)")
@@ -42,5 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Embeds the texts and writes the folder's name to standard output."""
     check_device(args.device)
+    args.data = args.data or args.checkpoint.parent
     embed(EmbedSettings(**{field.name: getattr(args, field.name) for field in fields(EmbedSettings)}))
     sys.stdout.write(f"{args.output}\n")

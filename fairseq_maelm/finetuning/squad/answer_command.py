@@ -22,10 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("questions", nargs="+", metavar="QUESTION", help="one or more")
     parser.add_argument(
         "--data",
-        required=True,
         type=Path,
         metavar="DATA",
-        help="folder with the vocabulary: of the task, or pretraining",
+        help="folder with the vocabulary: of the task, or pretraining (the folder of the checkpoint)",
     )
     parser.add_argument(
         "--threshold",
@@ -51,7 +50,8 @@ def run(args: argparse.Namespace) -> None:
         text = args.text.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{args.text} is not UTF-8 ({error.reason} at byte {error.start})") from error
-    hub = load(str(args.checkpoint.parent), args.checkpoint.name, str(args.data.absolute())).to(args.device)
+    data = (args.data or args.checkpoint.parent).absolute()
+    hub = load(str(args.checkpoint.parent), args.checkpoint.name, str(data)).to(args.device)
     check_answers(hub)
     threshold = hub.task.cfg.null_threshold if args.threshold is None else args.threshold
     # A bar would only stand in the way of a short text's answers.

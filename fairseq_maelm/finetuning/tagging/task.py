@@ -15,7 +15,7 @@ from fairseq_maelm.finetuning.collected import log_collected
 from fairseq_maelm.finetuning.tagging.criterion import HEAD, TaggingCriterion, window_rows
 from fairseq_maelm.finetuning.tagging.dataset import TaggingDataset
 from fairseq_maelm.finetuning.tagging.metrics import ACCURACY, ENTITY_METRICS, require_seqeval, score
-from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, read_settings
+from fairseq_maelm.finetuning.tagging.prepared import SETTINGS_FILE, TaggedSplit, TaggingSettings, read_settings
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import load_dictionary
 
@@ -49,6 +49,7 @@ class TaggingTask(EncoderTask):
     """
 
     name = "maelm_tagging"
+    setup_files = (*EncoderTask.setup_files, SETTINGS_FILE)
 
     def __init__(self, cfg: Any, dictionary: Dictionary, settings: TaggingSettings) -> None:
         super().__init__(cfg, dictionary, cfg.tokens_per_sample)

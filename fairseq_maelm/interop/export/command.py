@@ -17,10 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", type=Path, help="file of pretraining or fine-tuning")
     parser.add_argument(
         "--data",
-        required=True,
         type=Path,
         metavar="DIR",
-        help="the prepared data, or the data folder of fine-tuning: dict.txt, tokenizer, labels, manifest",
+        help="the prepared data, or the data folder of fine-tuning: dict.txt, tokenizer, labels, manifest (the "
+        "checkpoint's own folder, where training lays all of them but the manifest)",
     )
     parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder to make")
     parser.add_argument(

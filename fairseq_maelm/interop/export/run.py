@@ -68,12 +68,13 @@ class Export:
     tokenizer_differences: dict[str, str]
 
 
-def export(checkpoint: Path, data: Path, output: Path, settings: ExportSettings) -> Export:
+def export(checkpoint: Path, data: Optional[Path], output: Path, settings: ExportSettings) -> Export:
     """Export a checkpoint, verified: the folder appears when both sides have computed the same.
 
     Args:
         checkpoint: of pretraining or fine-tuning.
-        data: prepared data, or the data folder of fine-tuning: dictionary, tokenizer, labels, manifest.
+        data: prepared data, or the data folder of fine-tuning: dictionary, tokenizer, labels, manifest; None for the
+            folder of the checkpoint.
         output: the folder to make.
         settings: what to export.
 

@@ -10,8 +10,8 @@ from fairseq.data import Dictionary
 from fairseq_maelm.data.encoder_view import EncoderView
 from fairseq_maelm.models.checkpoint_model import build_model
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
-from fairseq_maelm.models.hub import find_tokenizer
 from fairseq_maelm.models.maelm import MaelmModel
+from fairseq_maelm.models.vocabulary_folder import find_dictionary, find_tokenizer
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.tokenizer import TextTokenizer, open_tokenizer
 
@@ -53,19 +53,20 @@ class Source:
         return open_tokenizer(str(self.tokenizer_file), self.dictionary)
 
 
-def load_source(checkpoint: Path, data: Path) -> Source:
+def load_source(checkpoint: Path, data: Optional[Path] = None) -> Source:
     """Read a checkpoint of pretraining or fine-tuning.
 
     Args:
         checkpoint: the file.
-        data: the prepared data, or the folder of the fine-tuning task's data.
+        data: the prepared data, or the folder of the fine-tuning task's data; by default the checkpoint's own folder.
 
     Raises:
         FileNotFoundError: if the checkpoint, the dictionary or the tokenizer is missing.
         ValueError: if the checkpoint is not one of the model maelm or belongs to another vocabulary.
     """
+    data = data or checkpoint.parent
     content = read_checkpoint(checkpoint)
-    dictionary = load_dictionary(str(_dictionary_folder(checkpoint.parent, data)))
+    dictionary = load_dictionary(str(find_dictionary([data, checkpoint.parent])))
     return Source(
         checkpoint=checkpoint,
         model=build_model(content, dictionary),
@@ -76,17 +77,6 @@ def load_source(checkpoint: Path, data: Path) -> Source:
         view=content.view,
         history=content.history,
         manifest=_manifest(data),
-    )
-
-
-def _dictionary_folder(beside: Path, data: Path) -> Path:
-    places = (data, data / "input0", beside)
-    for folder in places:
-        if (folder / "dict.txt").is_file():
-            return folder
-    raise FileNotFoundError(
-        f"there is no dict.txt in {', '.join(map(str, places))}: give --data with the folder that the model was "
-        "trained on"
     )
 
 

@@ -60,7 +60,7 @@ class OnnxExport:
 
 def export_onnx(
     checkpoint: Path,
-    data: Path,
+    data: Optional[Path],
     output: Path,
     settings: ExportSettings,
     int8: bool = False,
@@ -70,7 +70,7 @@ def export_onnx(
 
     Args:
         checkpoint: of pretraining or fine-tuning.
-        data: prepared data, or the data folder of fine-tuning.
+        data: prepared data, or the data folder of fine-tuning; None for the folder of the checkpoint.
         output: the folder to make.
         settings: what to export; ``form`` does not matter.
         int8: whether to write a file in 8 bits too, and to measure what it loses.

@@ -1,0 +1,173 @@
+"""A save folder is enough: with all data moved away, its checkpoints are used, exported and fine-tuned."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from end_to_end import test_finetuning, test_prompting, test_retrieval, test_squad, test_tagging
+from end_to_end.toy import TINY_TRAINING, TOPICS, run, sentence
+from fairseq_maelm import MaelmModel, cli
+
+VOCABULARY = ["dict.txt", "sentencepiece.bpe.model"]
+LAST = "checkpoint_last.pt"
+TEXT = "The sailor takes the rope to the harbour."
+
+
+def maelm(*words: Any) -> None:
+    """Run the package's command line in this process."""
+    cli.main([str(word) for word in words])
+
+
+def companions(folder: Path) -> list[str]:
+    """What a save folder holds besides checkpoints."""
+    files = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return sorted(name for name in files if not name.endswith(".pt"))
+
+
+@pytest.fixture(scope="module")
+def pretrained(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The save folder of a pretraining whose data are gone."""
+    root = tmp_path_factory.mktemp("pretraining")
+    shutil.copytree(toy_data, root / "data")
+    own = ["--max-positions", 64, "--max-update", 2, "--disable-validation", "--save-dir", root / "saved"]
+    run(["fairseq-train", root / "data", *TINY_TRAINING, *own])
+    shutil.rmtree(root / "data")
+    assert companions(root / "saved") == VOCABULARY
+    assert all((root / "saved" / name).read_bytes() == (toy_data / name).read_bytes() for name in VOCABULARY)
+    return root / "saved"
+
+
+@pytest.mark.slow
+def test_pretrained(pretrained: Path, toy_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint, text = pretrained / LAST, tmp_path / "text.txt"
+    text.write_text(f"{TEXT}\n", encoding="utf-8")
+    hubs = [MaelmModel.from_pretrained(str(pretrained), LAST, *data) for data in ([], [str(toy_data)])]
+    (own,), (given,) = (hub.fill_mask("The <mask> rows.", topk=3) for hub in hubs)
+    assert own == given
+    maelm("embed", text, "--checkpoint", checkpoint, "--output", tmp_path / "embeddings")
+    assert np.isfinite(np.load(next((tmp_path / "embeddings").glob("*.npy")))).all()
+    maelm("analyze", "--model", f"a={checkpoint}", "--text", text, "--tokens", 100, "--output", tmp_path / "analysis")
+    rows = "".join(f"{sentence(topic, random.Random(1))}\t{topic}\n" for topic in sorted(TOPICS))
+    (tmp_path / "table.tsv").write_text(rows, encoding="utf-8")
+    (tmp_path / "topics.yaml").write_text(test_prompting.PROMPT, encoding="utf-8")
+    prompt = ["--prompt", tmp_path / "topics.yaml", "--several-pieces"]
+    maelm("prompt", checkpoint, "--examples", tmp_path / "table.tsv", *prompt)
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["examples"] == 4
+    pytest.importorskip("transformers")
+    maelm("export", checkpoint, "--format", "maelm", "--output", tmp_path / "exported")
+    assert (tmp_path / "exported" / "tokenizer.json").exists()
+
+
+@pytest.mark.slow
+def test_another_vocabulary_is_refused_before_training(pretrained: Path, toy_data: Path, tmp_path: Path) -> None:
+    folder, other = tmp_path / "saved", tmp_path / "other"
+    shutil.copytree(pretrained, folder)
+    shutil.copytree(toy_data, other)
+    lines = (other / "dict.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+    (other / "dict.txt").write_text("".join([lines[1], lines[0], *lines[2:]]), encoding="utf-8")
+    (other / "manifest.json").unlink()
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    more = ["--max-positions", 64, "--max-update", 4, "--disable-validation", "--save-dir", folder]
+    output = run(["fairseq-train", other, *TINY_TRAINING, *more], check=False)
+    assert output.splitlines()[-1].startswith(f"fairseq-train: error: {folder}/dict.txt is another than {other}/dict")
+    assert "Traceback" not in output and "begin training epoch" not in output
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    # The same vocabulary goes on, as it did before folders held any.
+    (folder / "dict.txt").unlink()
+    run(["fairseq-train", toy_data, *TINY_TRAINING, *more])
+    assert companions(folder) == VOCABULARY
+    assert torch.load(folder / LAST)["optimizer_history"][-1]["num_updates"] == 4
+
+
+@pytest.mark.slow
+def test_sentences(pretrained: Path, tmp_path: Path) -> None:
+    task = test_finetuning.prepare_task(tmp_path, pretrained, test_finetuning.topic_of_a_sentence)
+    saved = tmp_path / "saved"
+    test_finetuning.finetune(task, pretrained / LAST, saved, "--max-update", 1)
+    with_data = MaelmModel.from_pretrained(str(saved), LAST, str(task))
+    shutil.rmtree(task)
+    assert companions(saved) == [*(f"input0/{name}" for name in VOCABULARY), "label/dict.txt"]
+    hub = MaelmModel.from_pretrained(str(saved), LAST)
+    tokens = hub.encode(TEXT)
+    assert torch.equal(hub.predict(test_finetuning.HEAD, tokens), with_data.predict(test_finetuning.HEAD, tokens))
+    assert hub.task.label_dictionary.symbols == with_data.task.label_dictionary.symbols
+    text = tmp_path / "text.txt"
+    text.write_text(f"{TEXT}\n", encoding="utf-8")
+    maelm("analyze", "--model", f"a={saved / LAST}", "--text", text, "--tokens", 100, "--output", tmp_path / "analysis")
+    pytest.importorskip("transformers")
+    maelm("export", saved / LAST, "--format", "mpnet", "--output", tmp_path / "exported")
+    labels = json.loads((tmp_path / "exported" / "config.json").read_text())["id2label"]
+    assert sorted(labels.values()) == sorted(TOPICS)
+
+
+@pytest.mark.slow
+def test_words(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("seqeval")
+    for split, sentences in (("train", 20), ("valid", 4)):
+        test_tagging.write_entities(tmp_path / split, sentences, seed=1)
+    task, saved = tmp_path / "task", tmp_path / "saved"
+    files = ["--train", tmp_path / "train", "--valid", tmp_path / "valid", "--output", task]
+    maelm("prepare-tagging", "--data", pretrained, *files)
+    test_tagging.finetune(task, pretrained / LAST, saved, "--max-update", 1)
+    shutil.rmtree(task)
+    assert companions(saved) == [*VOCABULARY, "tagging.json"]
+    (tmp_path / "text.txt").write_text(f"{TEXT}\n", encoding="utf-8")
+    maelm("tag", tmp_path / "text.txt", "--checkpoint", saved / LAST, "--text")
+    assert [word.rpartition("/")[0] for word in capsys.readouterr().out.split()] == TEXT[:-1].split() + ["."]
+    pytest.importorskip("transformers")
+    maelm("export", saved / LAST, "--format", "mpnet", "--output", tmp_path / "exported")
+    assert "B-WHO" in json.loads((tmp_path / "exported" / "config.json").read_text())["id2label"].values()
+
+
+@pytest.mark.slow
+def test_answers(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    test_squad.write_questions(tmp_path / "train.json", 12, seed=1)
+    task, saved = tmp_path / "task", tmp_path / "saved"
+    files = ["--train", tmp_path / "train.json", "--valid", tmp_path / "train.json", "--output", task]
+    maelm("prepare-squad", "--data", pretrained, *files)
+    test_squad.finetune(task, pretrained / LAST, saved, "--max-update", 1)
+    shutil.rmtree(task)
+    assert companions(saved) == VOCABULARY
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    maelm("answer", saved / LAST, tmp_path / "text.txt", "Who is it?", "--json")
+    assert json.loads(capsys.readouterr().out)["question"] == "Who is it?"
+
+
+@pytest.mark.slow
+def test_texts(pretrained: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ir_measures")
+    beir = test_retrieval.write_beir(tmp_path / "beir")
+    task, saved = tmp_path / "task", tmp_path / "saved"
+    maelm("prepare-retrieval", beir, "--data", pretrained, "--output", task)
+    options = ["--hard-negatives", 0, "--finetune-from-model", pretrained / LAST, "--max-update", 1]
+    run(test_retrieval.training(task, saved, *options, "--disable-validation"))
+    words = ["embed", beir / "queries.jsonl", "--checkpoint", saved / LAST, "--output"]
+    maelm(*words, tmp_path / "with", "--data", task)
+    shutil.rmtree(task)
+    assert companions(saved) == VOCABULARY
+    maelm(*words, tmp_path / "without")
+    name = next((tmp_path / "with").glob("*.npy")).name
+    assert np.array_equal(*(np.load(tmp_path / folder / name) for folder in ("with", "without")))
+
+
+@pytest.mark.slow
+def test_prompts(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task, saved, moved = tmp_path / "task", tmp_path / "saved", tmp_path / "moved"
+    task.mkdir()
+    (task / "topics.yaml").write_text(test_prompting.PROMPT, encoding="utf-8")
+    rows = "".join(f"{sentence(topic, random.Random(1))}\t{topic}\n" for topic in sorted(TOPICS))
+    for split in ("train", "valid"):
+        (task / f"{split}.tsv").write_text(rows, encoding="utf-8")
+    shutil.copytree(pretrained, moved)
+    own = ["--max-update", 1, "--max-positions", 64, "--disable-validation"]
+    run(test_prompting.training(moved, task, moved / LAST, saved, *own))
+    shutil.rmtree(moved)
+    assert companions(saved) == VOCABULARY
+    maelm("prompt", saved / LAST, "--examples", task / "valid.tsv")
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["examples"] == 4

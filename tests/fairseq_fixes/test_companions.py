@@ -1,0 +1,65 @@
+"""What a save folder gets besides checkpoints; that it is enough stands in tests/end_to_end/test_companions.py."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fairseq.tasks.sentence_prediction import SentencePredictionTask
+
+from fairseq_maelm.fairseq_fixes.companions import keep_setup_files
+from fairseq_maelm.finetuning.tagging.task import TaggingTask
+from fairseq_maelm.tasks.maelm import MaelmTask
+
+
+def write(folder: Path, **files: str) -> Path:
+    for name, content in files.items():
+        path = folder / name.replace("__", "/").replace("_txt", ".txt").replace("_json", ".json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in files}
+
+
+def task_of(kind: type, data: str) -> Any:
+    task = kind.__new__(kind)
+    task.cfg = SimpleNamespace(data=data)
+    return task
+
+
+@pytest.mark.parametrize(
+    ("kind", "files", "kept"),
+    [
+        (MaelmTask, {"dict_txt": "a 1", "tokenizer_json": "{}", "manifest_json": "{}"}, ["dict.txt", "tokenizer.json"]),
+        (TaggingTask, {"dict_txt": "a 1", "tagging_json": "[]"}, ["dict.txt", "tagging.json"]),
+        (
+            SentencePredictionTask,
+            {"input0__dict_txt": "a 1", "input1__dict_txt": "a 1", "label__dict_txt": "x 1", "index__valid_txt": "0"},
+            ["input0/dict.txt", "label/dict.txt"],
+        ),
+    ],
+)
+def test_files_of_the_tasks(kind: type, files: dict[str, str], kept: list[str], tmp_path: Path) -> None:
+    data, folder = write(tmp_path / "data", **files), tmp_path / "saved"
+    folder.mkdir()
+    task = task_of(kind, f"{data}:{tmp_path / 'another shard'}")
+    for _ in range(2):  # What is there already is left as it is.
+        keep_setup_files(task, folder)
+        assert sorted(contents(folder)) == kept
+        assert contents(folder).items() <= contents(data).items()
+    keep_setup_files(task_of(kind, str(folder)), folder)
+    (data / kept[0]).write_text("b 1")
+    (folder / kept[1]).unlink()
+    with pytest.raises(ValueError, match=rf"^{folder / kept[0]} is another than {data / kept[0]}: .*--save-dir"):
+        keep_setup_files(task, folder)
+    assert contents(folder) == {kept[0]: "a 1"}, "nothing is overwritten, and nothing added"
+
+
+def test_other_tasks_keep_nothing(tmp_path: Path) -> None:
+    write(tmp_path / "data", dict_txt="a 1")
+    keep_setup_files(SimpleNamespace(cfg=SimpleNamespace(data=str(tmp_path / "data"))), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
