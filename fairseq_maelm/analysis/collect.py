@@ -31,7 +31,7 @@ class CollectSettings:
     """What is run.
 
     Attributes:
-        conditions: of ``CONDITIONS``.
+        conditions: of ``CONDITIONS``; none of them for those that suit the model.
         layers: which of 0 to L; None for all.
         mask_prob, leave_unmasked_prob, random_token_prob: as in pretraining.
         tokens: analyzed tokens at most, up to one block more.
@@ -41,7 +41,7 @@ class CollectSettings:
         double: Gram products in double precision.
     """
 
-    conditions: tuple[str, ...]
+    conditions: Sequence[str]
     layers: Optional[tuple[int, ...]]
     mask_prob: float = 0.15
     leave_unmasked_prob: float = 0.0

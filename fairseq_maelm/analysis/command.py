@@ -1,16 +1,14 @@
 """The sub-command ``maelm analyze``."""
 
 import argparse
-import logging
 import re
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 from fairseq_maelm.analysis.collect import CONDITIONS
 from fairseq_maelm.analysis.run import AnalysisSettings, analyze
 from fairseq_maelm.devices import add_device_argument, check_device
-
-logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +56,7 @@ def _add_measure_arguments(parser: argparse.ArgumentParser) -> None:
         "--conditions",
         nargs="+",
         choices=CONDITIONS,
+        default=(),
         help="inputs: whole; masked, with <mask> in place; dropped, without the masked tokens (whole and masked, and "
         "for checkpoints pretrained so also dropped)",
     )
@@ -65,7 +64,10 @@ def _add_measure_arguments(parser: argparse.ArgumentParser) -> None:
         "--layers", type=_layers, default=None, metavar="LIST", help="such as 0,6,12; 0 is the embeddings (all)"
     )
     group.add_argument(
-        "--skip-special-tokens", action="store_true", help="leave <s>, </s> and the like out of the representations"
+        "--skip-special-tokens",
+        dest="skip_special",
+        action="store_true",
+        help="leave <s>, </s> and the like out of the representations",
     )
 
 
@@ -108,24 +110,7 @@ def run(args: argparse.Namespace) -> None:
         ValueError: a setting, a model or the output folder is not as it must be.
     """
     check_device(args.device)
-    settings = AnalysisSettings(
-        data=args.data,
-        split=args.split,
-        text=args.text,
-        tau=args.tau,
-        centered=args.centered,
-        mask_prob=args.mask_prob,
-        leave_unmasked_prob=args.leave_unmasked_prob,
-        random_token_prob=args.random_token_prob,
-        conditions=tuple(args.conditions) if args.conditions else None,
-        layers=args.layers,
-        skip_special=args.skip_special_tokens,
-        tokens=args.tokens,
-        tokens_per_sample=args.tokens_per_sample,
-        batch_tokens=args.batch_tokens,
-        seed=args.seed,
-        double=args.double,
-    )
+    settings = AnalysisSettings(**{field.name: getattr(args, field.name) for field in fields(AnalysisSettings)})
     names = [name for name, _ in args.model]
     if len(set(names)) < len(names):
         raise ValueError(f"every model needs a name of its own; given were {', '.join(names)}")

@@ -5,17 +5,15 @@ apart without color.
 """
 
 import io
-import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fairseq_maelm.files import write_bytes
 from fairseq_maelm.libraries import import_pyplot
-
-logger = logging.getLogger(__name__)
 
 # Okabe and Ito's colors, which people of every color vision tell apart, ordered so that neighbors differ in gray.
 _COLORS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -23,25 +21,72 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _SOLID, _DASHED, _DOTTED = "-", "--", ":"
 
 Result = dict[str, Any]
-Curve = tuple[list[float], list[float]]
+# What a model's curve is of: line style, what follows its name in the legend, input and set of tokens.
+Line = tuple[str, str, str, str]
 
 
-def figure_names(results: list[Result]) -> dict[str, Callable[[list[Result]], Any]]:
+class Figure(NamedTuple):
+    """A figure.
+
+    Attributes:
+        draw: makes it of the results.
+        caption: for the page.
+        possible: whether the results can fill it.
+    """
+
+    draw: Callable[[list[Result]], Any]
+    caption: str
+    possible: bool
+
+
+def figures_of(results: list[Result]) -> dict[str, Figure]:
     """The figures that these results can fill, by file name without its ending."""
     settings = results[0]["settings"]
     has_masks = any(result["subspace"] for result in results)
-    pretrained = any(result["kind"] != "fine-tuned" for result in results)
+    fine_tuned = [result["kind"] == "fine-tuned" for result in results]
     replaces = settings["leave_unmasked_prob"] or settings["random_token_prob"]
-    wanted: dict[str, tuple[Callable[[list[Result]], Any], bool]] = {
-        ("figure_6_rank_bert_masking" if replaces else "figure_1a_rank"): (rank_by_input, True),
-        "figure_1b_rank_of_mask": (rank_of_mask, has_masks),
-        "figure_5a_rank_pretrained": (rank_pretrained, pretrained),
-        "figure_5b_rank_fine_tuned": (rank_fine_tuned, any(result["kind"] == "fine-tuned" for result in results)),
-        "spectrum": (spectrum, True),
-        "subspace": (subspace, has_masks),
-        "collapse": (collapse, any(result["theorem"] for result in results)),
+    by_input = partial(_rank_figure, title="All tokens of the input", lines=_by_input)
+    whole = Figure(
+        by_input,
+        "The same with BERT's masking: some predicted tokens are left or replaced at random (the paper's Figure 6)."
+        if replaces
+        else "Effective rank of all token representations, with [MASK] in the input and without (the paper's Figure "
+        "1a). The gap is what inputs without [MASK] leave unused.",
+        True,
+    )
+    figures = {
+        "figure_6_rank_bert_masking" if replaces else "figure_1a_rank": whole,
+        "figure_1b_rank_of_mask": Figure(
+            partial(_rank_figure, title="[MASK] tokens", lines=_of_mask),
+            "Effective rank of the [MASK] representations alone (Figure 1b).",
+            has_masks,
+        ),
+        "figure_5a_rank_pretrained": Figure(
+            partial(_rank_figure, title="After pretraining", lines=_pretrained),
+            "Pretrained models: those that saw [MASK], with and without it, and MAE-LM (Figure 5a).",
+            not all(fine_tuned),
+        ),
+        "figure_5b_rank_fine_tuned": Figure(
+            partial(_rank_figure, title="After fine-tuning, input w/o [MASK]", lines=_fine_tuned),
+            "Fine-tuned models on inputs without [MASK] (Figure 5b).",
+            any(fine_tuned),
+        ),
+        "spectrum": Figure(spectrum, "The spectrum of the last layer. The gray line is tau.", True),
+        "subspace": Figure(
+            subspace,
+            "Where [MASK] lives. Left: the share of its energy outside the real tokens' leading directions. Middle: "
+            "the median principal angle between both spans of leading directions; 90 degrees is orthogonal. Right: how "
+            "many directions must be added to the real tokens' to hold tau of [MASK]'s energy.",
+            has_masks,
+        ),
+        "collapse": Figure(
+            collapse,
+            "The proof of Theorem 2.2 in numbers: the distance of real tokens' representations from equal rows. "
+            "Attention alone collapses; residual connections and feed-forward networks keep the encoder from it.",
+            any(result["theorem"] for result in results),
+        ),
     }
-    return {name: draw for name, (draw, possible) in wanted.items() if possible}
+    return {name: figure for name, figure in figures.items() if figure.possible}
 
 
 def save_figures(results: list[Result], folder: Path) -> dict[str, str]:
@@ -56,10 +101,10 @@ def save_figures(results: list[Result], folder: Path) -> dict[str, str]:
     pyplot = import_pyplot()
     folder.mkdir(exist_ok=True)
     drawings = {}
-    for name, draw in figure_names(results).items():
+    for name, each in figures_of(results).items():
         # The salt makes the names inside an SVG, and with them the file, the same in every run.
         with pyplot.rc_context({"svg.hashsalt": name, "font.size": 10, "axes.grid": True, "grid.alpha": 0.3}):
-            figure = draw(results)
+            figure = each.draw(results)
             for ending, options in (("png", {"dpi": 160}), ("svg", {"metadata": {"Date": None}})):
                 stream = io.BytesIO()
                 figure.savefig(stream, format=ending, bbox_inches="tight", **options)
@@ -69,55 +114,39 @@ def save_figures(results: list[Result], folder: Path) -> dict[str, str]:
     return drawings
 
 
-def rank_curve(result: Result, condition: str, tokens: str) -> Optional[Curve]:
-    """Layers and effective ranks, or None if the model was not run so."""
-    rows = [row for row in result["ranks"] if row["condition"] == condition and row["token_set"] == tokens]
-    return ([row["layer"] for row in rows], [row["effective_rank"] for row in rows]) if rows else None
+def _by_input(result: Result) -> list[Line]:
+    return [(_SOLID, ", input w. [MASK]", "masked", "all"), (_DASHED, ", input w/o [MASK]", "whole", "real")]
 
 
-def rank_by_input(results: list[Result]) -> Any:
-    """Figure 1(a), and 6: rank of all tokens with [MASK] in the input, and without."""
-    curves = [
-        (number, style, f"{result['name']}, {text}", rank_curve(result, condition, tokens))
-        for number, result in enumerate(results)
-        for style, text, condition, tokens in (
-            (_SOLID, "input w. [MASK]", "masked", "all"),
-            (_DASHED, "input w/o [MASK]", "whole", "real"),
-        )
-    ]
-    return _layer_figure(curves, _rank_label(results), "All tokens of the input")
+def _of_mask(result: Result) -> list[Line]:
+    return [(_SOLID, "", "masked", "mask")]
 
 
-def rank_of_mask(results: list[Result]) -> Any:
-    """Figure 1(b): rank of the [MASK] tokens."""
-    curves = [
-        (number, _SOLID, result["name"], rank_curve(result, "masked", "mask")) for number, result in enumerate(results)
-    ]
-    return _layer_figure(curves, _rank_label(results), "[MASK] tokens")
+def _pretrained(result: Result) -> list[Line]:
+    """Models that saw [MASK] in pretraining with and without it, the others without it alone."""
+    if result["kind"] == "mlm":
+        return [(_SOLID, " w. [MASK]", "masked", "all"), (_DASHED, " w/o [MASK]", "whole", "real")]
+    return [] if result["kind"] == "fine-tuned" else [(_DASHED, "", "whole", "real")]
 
 
-def rank_pretrained(results: list[Result]) -> Any:
-    """Figure 5(a): models that saw [MASK] in pretraining with and without it, the others without it alone."""
-    curves: list[tuple[int, str, str, Optional[Curve]]] = []
+def _fine_tuned(result: Result) -> list[Line]:
+    return [(_DASHED, "", "whole", "real")] if result["kind"] == "fine-tuned" else []
+
+
+def _rank_figure(results: list[Result], title: str, lines: Callable[[Result], list[Line]]) -> Any:
+    figure, axis = import_pyplot().subplots(figsize=(6, 4))
     for number, result in enumerate(results):
-        if result["kind"] == "fine-tuned":
-            continue
-        if result["kind"] == "mlm":
-            curves.append((number, _SOLID, f"{result['name']} w. [MASK]", rank_curve(result, "masked", "all")))
-            curves.append((number, _DASHED, f"{result['name']} w/o [MASK]", rank_curve(result, "whole", "real")))
-        else:
-            curves.append((number, _DASHED, result["name"], rank_curve(result, "whole", "real")))
-    return _layer_figure(curves, _rank_label(results), "After pretraining")
-
-
-def rank_fine_tuned(results: list[Result]) -> Any:
-    """Figure 5(b): fine-tuned models on whole inputs."""
-    curves = [
-        (number, _DASHED, result["name"], rank_curve(result, "whole", "real"))
-        for number, result in enumerate(results)
-        if result["kind"] == "fine-tuned"
-    ]
-    return _layer_figure(curves, _rank_label(results), "After fine-tuning, input w/o [MASK]")
+        for style, text, condition, tokens in lines(result):
+            rows = [row for row in result["ranks"] if (row["condition"], row["token_set"]) == (condition, tokens)]
+            if rows:
+                layers, ranks = [row["layer"] for row in rows], [row["effective_rank"] for row in rows]
+                axis.plot(layers, ranks, label=result["name"] + text, **_look(number, style))
+    settings = results[0]["settings"]
+    label = f"rank$_{{{settings['tau']:g}}}$" + (" (centered)" if settings["centered"] else "")
+    axis.set(xlabel="layer", ylabel=label, title=title)
+    axis.set_ylim(bottom=0)
+    _whole_numbers(axis.xaxis)
+    return _with_legend(figure, axis)
 
 
 def spectrum(results: list[Result]) -> Any:
@@ -201,11 +230,6 @@ def collapse(results: list[Result]) -> Any:
     return _with_legend(figure, axis)
 
 
-def _rank_label(results: list[Result]) -> str:
-    settings = results[0]["settings"]
-    return f"rank$_{{{settings['tau']:g}}}$" + (" (centered)" if settings["centered"] else "")
-
-
 def _look(number: int, style: str, markevery: int = 1) -> dict[str, Any]:
     return {
         "color": _COLORS[number % len(_COLORS)],
@@ -215,17 +239,6 @@ def _look(number: int, style: str, markevery: int = 1) -> dict[str, Any]:
         "markevery": markevery,
         "markerfacecolor": "white" if style == _DASHED else None,
     }
-
-
-def _layer_figure(curves: Iterable[tuple[int, str, str, Optional[Curve]]], label: str, title: str) -> Any:
-    figure, axis = import_pyplot().subplots(figsize=(6, 4))
-    for number, style, text, curve in curves:
-        if curve is not None:
-            axis.plot(*curve, label=text, **_look(number, style))
-    axis.set(xlabel="layer", ylabel=label, title=title)
-    axis.set_ylim(bottom=0)
-    _whole_numbers(axis.xaxis)
-    return _with_legend(figure, axis)
 
 
 def _with_legend(figure: Any, axis: Any) -> Any:

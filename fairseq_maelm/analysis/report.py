@@ -6,25 +6,8 @@ import io
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.analysis.figures import Result, figure_names, save_figures
+from fairseq_maelm.analysis.figures import Result, figures_of, save_figures
 from fairseq_maelm.files import write_bytes, write_json
-
-CAPTIONS = {
-    "figure_1a_rank": "Effective rank of all token representations, with [MASK] in the input and without (the paper's "
-    "Figure 1a). The gap is what inputs without [MASK] leave unused.",
-    "figure_6_rank_bert_masking": "The same with BERT's masking: some predicted tokens are left or replaced at random "
-    "(the paper's Figure 6).",
-    "figure_1b_rank_of_mask": "Effective rank of the [MASK] representations alone (Figure 1b).",
-    "figure_5a_rank_pretrained": "Pretrained models: those that saw [MASK], with and without it, and MAE-LM (Figure "
-    "5a).",
-    "figure_5b_rank_fine_tuned": "Fine-tuned models on inputs without [MASK] (Figure 5b).",
-    "spectrum": "The spectrum of the last layer. The gray line is tau.",
-    "subspace": "Where [MASK] lives. Left: the share of its energy outside the real tokens' leading directions. "
-    "Middle: the median principal angle between both spans of leading directions; 90 degrees is orthogonal. Right: how "
-    "many directions must be added to the real tokens' to hold tau of [MASK]'s energy.",
-    "collapse": "The proof of Theorem 2.2 in numbers: the distance of real tokens' representations from equal rows. "
-    "Attention alone collapses; residual connections and feed-forward networks keep the encoder from it.",
-}
 
 _STYLE = (
     "body{font-family:sans-serif;max-width:70em;margin:2em auto;padding:0 1em;line-height:1.4}"
@@ -80,10 +63,10 @@ def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
 def page(results: list[Result], drawings: dict[str, str]) -> str:
     """The HTML page: what was run, the figures in line, and the numbers under them."""
     parts = ["<h1>Representations, layer by layer</h1>", _models(results), _settings(results[0]["settings"])]
-    for name in figure_names(results):
+    for name, figure in figures_of(results).items():
         # An XML declaration may not stand inside HTML.
         drawing = drawings[name][drawings[name].index("<svg") :]
-        parts.append(f"<h2>{html.escape(name.replace('_', ' '))}</h2><p>{html.escape(CAPTIONS[name])}</p>{drawing}")
+        parts.append(f"<h2>{html.escape(name.replace('_', ' '))}</h2><p>{html.escape(figure.caption)}</p>{drawing}")
     parts += ["<h2>Effective ranks</h2>", _rank_table(results), _theorem_sentence(results)]
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>maelm analyze</title>'

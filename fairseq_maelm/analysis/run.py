@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -24,8 +24,8 @@ _SETTINGS_FILE = "settings.json"
 _MODELS_FOLDER = "models"
 
 
-@dataclass(frozen=True)
-class AnalysisSettings:
+@dataclass(frozen=True, kw_only=True)
+class AnalysisSettings(CollectSettings):
     """What is measured, for all models alike.
 
     Attributes:
@@ -34,10 +34,9 @@ class AnalysisSettings:
         text: text file to analyze in place of the data's split, or None.
         tau: of the effective rank.
         centered: subtract the mean of each set of representations.
-        conditions: of ``CONDITIONS``, or None for those that suit each model.
         tokens_per_sample: longest sequence, cut to each model's.
 
-    The others as in ``CollectSettings``.
+    The others as in ``CollectSettings``, whose conditions may be none: those that suit each model.
     """
 
     data: Optional[Path]
@@ -45,17 +44,7 @@ class AnalysisSettings:
     text: Optional[Path]
     tau: float
     centered: bool
-    mask_prob: float
-    leave_unmasked_prob: float
-    random_token_prob: float
-    conditions: Optional[tuple[str, ...]]
-    layers: Optional[tuple[int, ...]]
-    skip_special: bool
-    tokens: int
     tokens_per_sample: int
-    batch_tokens: int
-    seed: int
-    double: bool
 
     def __post_init__(self) -> None:
         if self.data is None and self.text is None:
@@ -85,15 +74,13 @@ class AnalysisSettings:
             ValueError: if the model lacks a layer, or its input cannot be made so.
         """
         suits = CONDITIONS if encoder.kind == "maelm" else CONDITIONS[:2]
-        conditions = suits if self.conditions is None else tuple(each for each in CONDITIONS if each in self.conditions)
+        conditions = tuple(each for each in CONDITIONS if each in (self.conditions or suits))
         if "dropped" in conditions and encoder.settings["source"] == "Hugging Face":
             raise ValueError(f"{name}: masked tokens cannot be dropped from the input of a Hugging Face model")
         for layer in self.layers or ():
             if not 0 <= layer <= encoder.num_layers:
                 raise ValueError(f"{name} has no layer {layer}: its layers are 0 (embeddings) to {encoder.num_layers}")
-        shared = ("layers", "mask_prob", "leave_unmasked_prob", "random_token_prob", "tokens", "seed", "batch_tokens")
-        others = {option: getattr(self, option) for option in (*shared, "skip_special", "double")}
-        return CollectSettings(conditions=conditions, **others)
+        return replace(self, conditions=conditions)
 
 
 def analyze(models: dict[str, Path], settings: AnalysisSettings, output: Path, device: str) -> Path:

@@ -8,6 +8,7 @@ directions: as many right singular vectors as the tau-effective rank.
 from typing import NamedTuple
 
 import torch
+from scipy.linalg import subspace_angles
 from torch import Tensor
 
 from fairseq_maelm.analysis.spectrum import effective_rank, singular_values
@@ -48,21 +49,16 @@ def leading_directions(gram: Tensor, tau: float) -> Tensor:
 
 
 def principal_angles(first: Tensor, second: Tensor) -> Tensor:
-    """Angles between two subspaces (Björck and Golub, 1973).
+    """Angles between two subspaces.
 
     Args:
         first: <float64>[D, k] orthonormal columns.
         second: <float64>[D, m] orthonormal columns.
 
     Returns:
-        <float64>[min(k, m)] in degrees, rising, in [0, 90]. Small ones come from the sine, large ones from the cosine,
-        so that all are exact to about 1e-14 radians.
+        <float64>[min(k, m)] in degrees, rising, in [0, 90].
     """
-    larger, smaller = (first, second) if first.shape[1] >= second.shape[1] else (second, first)
-    inside = larger.T @ smaller
-    cosines = torch.linalg.svdvals(inside).clamp(max=1.0)
-    sines = torch.linalg.svdvals(smaller - larger @ inside).flip(0).clamp(max=1.0)
-    return torch.rad2deg(torch.where(cosines > 0.5**0.5, torch.asin(sines), torch.acos(cosines)))
+    return torch.rad2deg(torch.from_numpy(subspace_angles(first.numpy(), second.numpy())).flip(0))
 
 
 def compare_subspaces(real: Tensor, mask: Tensor, joint: Tensor, tau: float) -> SubspaceComparison:
