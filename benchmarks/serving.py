@@ -83,7 +83,7 @@ def export_all(checkpoint: Path, data: Path, folder: Path, contenders: list[str]
         if form in contenders:
             export(checkpoint, data, folder / form, ExportSettings(form, architecture="encoder"))
     if {"onnx", "int8"} & set(contenders):
-        export_onnx(checkpoint, data, folder / "onnx", ExportSettings("onnx"), int8="int8" in contenders)
+        export_onnx(checkpoint, data, folder / "onnx", ExportSettings("onnx", int8="int8" in contenders))
 
 
 def open_contender(name: str, checkpoint: Path, data: Path, folder: Path, threads: int) -> Encode:

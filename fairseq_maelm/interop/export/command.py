@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 from fairseq_maelm.interop.export.configuration import ARCHITECTURES, FORMATS
@@ -25,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder to make")
     parser.add_argument(
         "--format",
+        dest="form",
         required=True,
         choices=(*FORMATS, "onnx"),
         help="mpnet: stock MPNet, needs no code of ours anywhere, only for T5 buckets 32/128; maelm: every model, with "
@@ -61,36 +63,11 @@ def run(args: argparse.Namespace) -> None:
         FileExistsError: the folder exists.
         ValueError: the checkpoint cannot be exported like this, or the verification fails.
     """
-    settings = ExportSettings(
-        form=args.format,
-        architecture=args.architecture,
-        head=args.head,
-        labels=args.labels,
-        name=args.name,
-        license=args.license,
-        replace=args.replace,
-    )
-    if args.format == "onnx":
-        run_onnx(args, settings)
-        return
-    if args.int8 or args.texts:
-        raise ValueError(f"--int8 and --texts are for --format onnx, not {args.format}")
-    done = export(args.checkpoint, args.data, args.output, settings)
-    for each in done.agreements:
-        sys.stdout.write(f"{each.describe()}\n")
-    for text, reason in done.tokenizer_differences.items():
-        sys.stdout.write(f"tokenizer: {ascii(text)} is known to be read differently ({reason})\n")
-    sys.stdout.write(f"{done.folder}: {done.content.class_name}, verified\n")
-
-
-def run_onnx(args: argparse.Namespace, settings: ExportSettings) -> None:
-    """Exports ONNX files; output and errors as of ``run``."""
-    from fairseq_maelm.interop.onnx.run import export_onnx
-
-    done = export_onnx(args.checkpoint, args.data, args.output, settings, args.int8, args.texts)
-    for each in done.agreements:
-        sys.stdout.write(f"{each.describe()}\n")
-    if done.loss is not None:
-        sys.stdout.write(f"{done.loss.describe()}\n")
-    for name, size in done.sizes.items():
-        sys.stdout.write(f"{done.folder / name}: {size / 1e6:.1f} MB, verified\n")
+    settings = ExportSettings(**{field.name: getattr(args, field.name) for field in fields(ExportSettings)})
+    if settings.form == "onnx":
+        from fairseq_maelm.interop.onnx.run import export_onnx as chosen
+    else:
+        chosen = export
+    done = chosen(args.checkpoint, args.data, args.output, settings)
+    for line in [*(each.describe() for each in done.agreements), *done.remarks]:
+        sys.stdout.write(f"{line}\n")

@@ -16,13 +16,7 @@ ARCHITECTURES = {
     "token-classification": "ForTokenClassification",
     "question-answering": "ForQuestionAnswering",
 }
-AUTO_CLASSES = {
-    "encoder": "AutoModel",
-    "masked-lm": "AutoModelForMaskedLM",
-    "sequence-classification": "AutoModelForSequenceClassification",
-    "token-classification": "AutoModelForTokenClassification",
-    "question-answering": "AutoModelForQuestionAnswering",
-}
+AUTO_CLASSES = {name: f"AutoModel{ending.removeprefix('Model')}" for name, ending in ARCHITECTURES.items()}
 
 # MPNetEncoder.compute_position_bias has these numbers of its own and does not ask its configuration.
 _MPNET_BUCKETS = ("t5", 32, 128)

@@ -33,13 +33,15 @@ class ExportSettings:
     """What to export, and how the folder describes it.
 
     Attributes:
-        form: "mpnet" or "maelm".
+        form: "mpnet", "maelm" or "onnx".
         architecture: see ``choose_content``.
         head: see ``choose_content``.
         labels: see ``choose_content``.
         name: of the model, in its card; the folder's by default.
         license: SPDX identifier for the card; None leaves the field to be filled in.
         replace: rename a folder that is in the way.
+        int8: of "onnx": write a file in 8 bits too, and measure what it loses.
+        texts: of "onnx": a file with texts for this measurement, one a line; bundled ones otherwise.
     """
 
     form: str
@@ -49,6 +51,14 @@ class ExportSettings:
     name: Optional[str] = None
     license: Optional[str] = None
     replace: bool = False
+    int8: bool = False
+    texts: Optional[Path] = None
+
+    def __post_init__(self) -> None:
+        if self.form != "onnx" and (self.int8 or self.texts is not None):
+            raise ValueError(f"--int8 and --texts are for --format onnx, not {self.form}")
+        if self.texts is not None and not self.int8:
+            raise ValueError("--texts are for measuring what 8 bits lose: give --int8 as well")
 
 
 @dataclass(frozen=True)
@@ -59,13 +69,13 @@ class Export:
         folder: where it is.
         content: what it holds.
         agreements: with the checkpoint.
-        tokenizer_differences: texts that the tokenizer is known to read differently, with the reason.
+        remarks: what else is to be said, a line each.
     """
 
     folder: Path
     content: Content
     agreements: list[Agreement]
-    tokenizer_differences: dict[str, str]
+    remarks: list[str]
 
 
 def export(checkpoint: Path, data: Optional[Path], output: Path, settings: ExportSettings) -> Export:
@@ -97,7 +107,8 @@ def export(checkpoint: Path, data: Optional[Path], output: Path, settings: Expor
         agreements = verify_model(source, content, folder) + verify_sentence_vectors(source, content, folder)
         card = model_card(source, content, settings.name or output.name, settings.license, agreements, differences)
         (folder / "README.md").write_text(card, encoding="utf-8")
-    return Export(output, content, agreements, differences)
+    remarks = [f"tokenizer: {ascii(text)} is known to be read differently ({why})" for text, why in differences.items()]
+    return Export(output, content, agreements, [*remarks, f"{output}: {content.class_name}, verified"])
 
 
 def write_model(source: Source, content: Content, folder: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from fairseq_maelm.interop.onnx.graph import INPUTS, EncoderGraph
 
@@ -124,8 +123,3 @@ class OnnxEncoder:
         """Encode tokens <int64>[B, S] under a mask <int64>[B, S] of 1 and 0; returns the outputs by name."""
         results = self._session.run(None, dict(zip(INPUTS, (tokens, mask), strict=True)))
         return dict(zip(self.outputs, results, strict=True))
-
-
-def parameters_of(graph: nn.Module) -> int:
-    """How many numbers the graph holds."""
-    return sum(parameter.numel() for parameter in graph.parameters())

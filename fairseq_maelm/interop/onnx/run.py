@@ -2,7 +2,6 @@
 
 import json
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
@@ -12,7 +11,7 @@ from fairseq_maelm.interop.agreement import Agreement
 from fairseq_maelm.interop.export.card import model_card
 from fairseq_maelm.interop.export.configuration import Content
 from fairseq_maelm.interop.export.content import choose_content
-from fairseq_maelm.interop.export.run import ExportSettings
+from fairseq_maelm.interop.export.run import Export, ExportSettings
 from fairseq_maelm.interop.export.sentence_vectors import sentence_vectors_of
 from fairseq_maelm.interop.export.source import Source, load_source
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
@@ -39,42 +38,14 @@ FACTS_FILE = "onnx.json"
 _MOST_TEXTS = 1000
 
 
-@dataclass(frozen=True)
-class OnnxExport:
-    """What was exported.
-
-    Attributes:
-        folder: where it is.
-        outputs: names of what the file gives.
-        agreements: with the checkpoint.
-        loss: of the file in 8 bits, or None without one.
-        sizes: file name -> bytes.
-    """
-
-    folder: Path
-    outputs: tuple[str, ...]
-    agreements: list[Agreement]
-    loss: Optional[Loss]
-    sizes: dict[str, int]
-
-
-def export_onnx(
-    checkpoint: Path,
-    data: Optional[Path],
-    output: Path,
-    settings: ExportSettings,
-    int8: bool = False,
-    texts: Optional[Path] = None,
-) -> OnnxExport:
+def export_onnx(checkpoint: Path, data: Optional[Path], output: Path, settings: ExportSettings) -> Export:
     """Export a checkpoint's encoder, or its fine-tuned head with it, as ONNX.
 
     Args:
         checkpoint: of pretraining or fine-tuning.
         data: prepared data, or the data folder of fine-tuning; None for the folder of the checkpoint.
         output: the folder to make.
-        settings: what to export; ``form`` does not matter.
-        int8: whether to write a file in 8 bits too, and to measure what it loses.
-        texts: a file with texts for this measurement, one a line; bundled ones otherwise.
+        settings: what to export.
 
     Raises:
         FileNotFoundError: if a file is missing.
@@ -82,19 +53,17 @@ def export_onnx(
         ValueError: if a library is missing, the format cannot hold what is asked for, or the verification fails.
     """
     require_onnx()
-    if texts is not None and not int8:
-        raise ValueError("--texts are for measuring what 8 bits lose: give --int8 as well")
     with whole_folder(output, "maelm export", settings.replace) as folder:
         source = load_source(checkpoint, data)
         content = _content(source, settings)
-        sample = _sequences(source, texts) if int8 else []
+        sample = _sequences(source, settings.texts) if settings.int8 else []
         graph = _graph(source, content)
         logger.info("exporting %s: %s", checkpoint, ", ".join(graph.outputs))
         write_onnx(graph, folder / MODEL_FILE)
         single = OnnxEncoder(folder / MODEL_FILE)
         agreements = agreements_with(source, content, graph, single)
         loss = None
-        if int8:
+        if settings.int8:
             quantize(folder / MODEL_FILE, folder / QUANTIZED_FILE)
             loss = quantization_loss(single, OnnxEncoder(folder / QUANTIZED_FILE), sample)
         differences = _write_tokenizer(source, folder)
@@ -106,7 +75,9 @@ def export_onnx(
         use = _use(graph, name)
         card = model_card(source, content, name, settings.license, agreements, differences, use, more)
         (folder / "README.md").write_text(card, encoding="utf-8")
-    return OnnxExport(output, graph.outputs, agreements, loss, sizes)
+    remarks = [] if loss is None else [loss.describe()]
+    remarks += [f"{output / name}: {size / 1e6:.1f} MB, verified" for name, size in sizes.items()]
+    return Export(output, content, agreements, remarks)
 
 
 def _content(source: Source, settings: ExportSettings) -> Content:
