@@ -10,7 +10,7 @@ from fairseq_maelm.interop.agreement import Agreement
 from fairseq_maelm.interop.importing.checkpoint import CHECKPOINT_FILE, build_state, fairseq_options, save, task_options
 from fairseq_maelm.interop.importing.source import Source, refuse
 from fairseq_maelm.interop.importing.verify import verify
-from fairseq_maelm.interop.whole_folder import whole_folder
+from fairseq_maelm.prepared_folder import whole_folder
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.version import __version__
 
@@ -74,7 +74,7 @@ def import_model(path: Path, output: Path, data: Optional[Path] = None) -> Impor
     if output.exists():
         raise ValueError(f"{output} exists: name a new folder")
     source = open_source(path, data)
-    with whole_folder(output) as folder:
+    with whole_folder(output, "maelm import") as folder:
         imported = _write(path, source, folder)
     synchronize_folder(output.parent)
     return imported._replace(folder=output)
