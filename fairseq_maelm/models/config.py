@@ -15,6 +15,19 @@ from fairseq_maelm.modules.precision import LAYER_NORM_EPS, PRECISIONS
 _OF_SIZE = "default: the architecture's"
 _OF_ENCODER = "default: the encoder's"
 
+# What the encoder is made of: its weights fit no other.
+ENCODER_OPTIONS = (
+    "encoder_layers",
+    "encoder_embed_dim",
+    "encoder_ffn_embed_dim",
+    "encoder_attention_heads",
+    "relative_buckets",
+    "relative_num_buckets",
+    "relative_max_distance",
+    "max_positions",
+    "layer_norm_eps",
+)
+
 
 @dataclass
 class MaelmModelConfig(FairseqDataclass):

@@ -9,12 +9,11 @@ from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.packing import Packing, can_leave_padding_out, packing_of
 from fairseq_maelm.modules.attention.relative_position import BUCKET_FUNCTIONS, RelativePositionBias
 from fairseq_maelm.modules.dropout import dropout
 from fairseq_maelm.modules.precision import LAYER_NORM_EPS
 from fairseq_maelm.modules.transformer import LayerShape, TransformerLayer, run_layers
-from fairseq_maelm.modules.wanted import WantedPositions, first_positions
+from fairseq_maelm.modules.wanted import WantedPositions
 
 # The bucket function is held as its place here.
 BUCKET_FUNCTION_NAMES = ("none", *BUCKET_FUNCTIONS)
@@ -26,26 +25,17 @@ class EncoderOutput(NamedTuple):
     """What the encoder returns.
 
     Attributes:
-        states: <float>[B, S, D] of the last layer; <float>[M, D] where they were asked for at M positions alone, and
-            <float>[B, 1, D] where they were at first positions alone. What stands at padding means nothing.
-        of_layers: L + 1 times the embeddings, then the states after each layer, as the layers gave them.
+        states: <float>[B, S, D] of the last layer, or <float>[M, D] where they were asked for at M positions alone.
+            What stands at padding means nothing.
+        all_states: L + 1 times <float>[B, S, D]: the embeddings, then the states after each layer, at last ``states``.
         tokens: <int64>[B, S] what was encoded.
-        packing: where tokens stand if the layers worked without padding.
         wanted: the positions at which alone there are states; None for all.
     """
 
     states: Tensor
-    of_layers: List[Tensor]
+    all_states: List[Tensor]
     tokens: Tensor
-    packing: Optional[Packing] = None
     wanted: Optional[WantedPositions] = None
-
-    @property
-    def all_states(self) -> List[Tensor]:
-        """L + 1 times <float>[B, S, D]: the embeddings, then the states after each layer, at last ``states``."""
-        if self.packing is None:
-            return self.of_layers
-        return [*map(self.packing.pad, self.of_layers[:-1]), self.states]
 
 
 def dictionary_fingerprint(dictionary: Dictionary) -> int:
@@ -85,28 +75,6 @@ def identity_settings(identity: Tensor) -> Dict[str, Any]:
     }
 
 
-class _Sequences(NamedTuple):
-    """A batch as the layers work on it.
-
-    Attributes:
-        tokens: <int64>[B, S], padded on the right.
-        positions: <int64>[B, S] original positions; B may be 1 when all sequences share them.
-        lengths: <int64>[B] number of tokens of each sequence; None where there is no padding to be hidden.
-        packing: where tokens stand if the layers work without padding.
-    """
-
-    tokens: Tensor
-    positions: Tensor
-    lengths: Optional[Tensor]
-    packing: Optional[Packing]
-
-    def first_positions(self) -> WantedPositions:
-        """The first position of each sequence."""
-        batch, length = self.tokens.shape
-        first = first_positions(batch, length, self.tokens.device)
-        return first if self.packing is None else first._replace(slots=self.packing.first, packed=True)
-
-
 class MaelmEncoder(FairseqEncoder):
     """The text encoder: all that is kept after pretraining.
 
@@ -132,7 +100,6 @@ class MaelmEncoder(FairseqEncoder):
     ) -> None:
         super().__init__(dictionary)
         self.dropout = shape.dropout
-        self.attention_backend = shape.attention_backend
         self.padding_idx, self.mask_index = dictionary.pad(), dictionary.index("<mask>")
         self.embed_tokens = nn.Embedding(len(dictionary), shape.embed_dim, self.padding_idx)
         self.embed_positions = nn.Embedding(max_positions, shape.embed_dim)
@@ -152,7 +119,6 @@ class MaelmEncoder(FairseqEncoder):
         positions: Optional[Tensor] = None,
         padded: Optional[bool] = None,
         wanted: Optional[WantedPositions] = None,
-        first_only: bool = False,
     ) -> EncoderOutput:
         """Encode visible tokens.
 
@@ -160,48 +126,32 @@ class MaelmEncoder(FairseqEncoder):
             src_tokens: <int64>[B, S], padded on the right.
             positions: <int64>[B, S] original positions; 0, 1, 2, ... if not given.
             padded: whether there is any padding; looked up if not given, which waits for the device.
-            wanted: the last layer's states are wanted for these alone; needs ``positions``.
-            first_only: they are wanted for the first token of each sequence alone.
+            wanted: the last layer's states are wanted for these alone.
         """
-        batch = self._sequences(src_tokens, positions, padded, may_leave_padding_out=wanted is None)
-        if first_only:
-            wanted = batch.first_positions()
-        states = self._embed(batch)
-        bias = self._bias(batch)
-        of_layers = run_layers(self.layers, states, bias, wanted, _read_from(bias, batch, wanted, first_only))
-        last = of_layers[-1]
-        if first_only:
-            last = last[:, None]
-        elif batch.packing is not None:
-            last = batch.packing.pad(last)
-        return EncoderOutput(last, of_layers, src_tokens, batch.packing, wanted)
-
-    def _sequences(
-        self, tokens: Tensor, positions: Optional[Tensor], padded: Optional[bool], may_leave_padding_out: bool
-    ) -> _Sequences:
         if positions is None:
-            positions = torch.arange(tokens.shape[1], device=tokens.device)[None, :]
-        padding = tokens.eq(self.padding_idx)
-        if not (bool(padding.any()) if padded is None else padded):
-            return _Sequences(tokens, positions, None, None)
-        may_leave_padding_out &= can_leave_padding_out(self.attention_backend) and not torch.jit.is_tracing()
-        packing = packing_of(padding) if may_leave_padding_out else None
-        return _Sequences(tokens, positions, (~padding).sum(dim=1) if packing is None else None, packing)
+            positions = torch.arange(src_tokens.shape[1], device=src_tokens.device)[None, :]
+        bias = self._bias(positions, self._lengths(src_tokens, padded))
+        wanted_bias = _read_from(bias, wanted, len(src_tokens))
+        all_states = run_layers(self.layers, self._embed(src_tokens, positions), bias, wanted, wanted_bias)
+        return EncoderOutput(all_states[-1], all_states, src_tokens, wanted)
 
-    def _embed(self, batch: _Sequences) -> Tensor:
-        """What enters the first layer: <float>[B, S, D], or [N, D] without padding."""
-        tokens, positions = batch.tokens, batch.positions
-        if batch.packing is not None:
-            tokens, positions = batch.packing.pack(tokens), batch.packing.pack(positions)
+    def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """What enters the first layer: <float>[B, S, D]."""
         states = self.layernorm_embedding(self.embed_tokens(tokens) + self.embed_positions(positions))
         return dropout(states, self.dropout, self.training)
 
-    def _bias(self, batch: _Sequences) -> Optional[AttentionBias]:
+    def _lengths(self, tokens: Tensor, padded: Optional[bool]) -> Optional[Tensor]:
+        """<int64>[B] tokens of each sequence, or None where there is no padding to hide."""
+        if padded is False:
+            return None
+        padding = tokens.eq(self.padding_idx)
+        return (~padding).sum(dim=1) if padded or bool(padding.any()) else None
+
+    def _bias(self, positions: Tensor, lengths: Optional[Tensor]) -> Optional[AttentionBias]:
         """What all layers add to their attention logits."""
-        _, positions, lengths, packing = batch
         if self.relative_attention_bias is not None:
-            return self.relative_attention_bias.between(positions, lengths, packing)
-        return None if lengths is None and packing is None else AttentionBias(lengths=lengths, packing=packing)
+            return self.relative_attention_bias.between(positions, lengths)
+        return None if lengths is None else AttentionBias(lengths=lengths)
 
     def max_positions(self) -> int:
         """The longest sequence that has positions, <s> and </s> included."""
@@ -209,14 +159,12 @@ class MaelmEncoder(FairseqEncoder):
 
 
 def _read_from(
-    bias: Optional[AttentionBias], batch: _Sequences, wanted: Optional[WantedPositions], first_only: bool
+    bias: Optional[AttentionBias], wanted: Optional[WantedPositions], sequences: int
 ) -> Optional[AttentionBias]:
     """The bias of the last layer, where its states are wanted at some positions alone."""
-    if wanted is None or bias is None or bias.of_distance is None:
+    if wanted is None or bias is None or bias.positions is None:
         return bias
-    positions = batch.positions
-    places = positions[:, :1] if first_only else wanted.pad(wanted.take(positions), len(positions))
-    return bias.read_from(places)
+    return bias.read_from(wanted.pad(wanted.take(bias.positions.expand(sequences, -1)), sequences))
 
 
 def build_encoder(config: Any, dictionary: Dictionary) -> MaelmEncoder:

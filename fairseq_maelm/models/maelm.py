@@ -3,20 +3,20 @@
 from typing import Any, Dict, Optional, Tuple, Union
 
 from fairseq.data import Dictionary
-from fairseq.models import register_model, register_model_architecture
+from fairseq.models import register_model
 from torch import Tensor
 
 from fairseq_maelm.batch import Layout
-from fairseq_maelm.models.checks import check_config, check_task, refuse_stock_bf16
+from fairseq_maelm.models.architectures import register_architectures
+from fairseq_maelm.models.checks import check_config, check_task
 from fairseq_maelm.models.config import MaelmModelConfig, complete_config
 from fairseq_maelm.models.decoder import NO_DECODER, MaelmDecoder, NoDecoder, build_decoder
 from fairseq_maelm.models.encoder import EncoderOutput, build_encoder
 from fairseq_maelm.models.fairseq_model import FairseqTextModel
-from fairseq_maelm.models.sizes import SIZES, fill_from_size
 from fairseq_maelm.modules.execution import execute
 from fairseq_maelm.modules.heads import ClassificationHead, MaskedTokenHead
 from fairseq_maelm.modules.precision import in_its_precision
-from fairseq_maelm.modules.wanted import WantedPositions, masked_positions
+from fairseq_maelm.modules.wanted import WantedPositions, first_positions, masked_positions
 
 __all__ = ["MaelmModel", "MaelmModelConfig", "complete_config"]
 
@@ -96,7 +96,7 @@ class MaelmModel(FairseqTextModel):
         if target is None and (features_only or classification_head_name is not None):
             return self._encode_alone(src_tokens, layout, return_all_hiddens, classification_head_name)
         wanted = None if target is None else masked_positions(_given(layout))
-        visible = self.encode(src_tokens, layout, wanted)
+        visible = self.encode(src_tokens, layout, self.decoding.wanted_of_encoder(wanted, layout))
         full = self.reassemble(visible, layout)
         decoded = self.decode(full, visible, layout, wanted)
         predicted, extra = self.predict(decoded, layout, target)
@@ -109,16 +109,14 @@ class MaelmModel(FairseqTextModel):
         src_tokens: Tensor,
         layout: Optional[Layout] = None,
         wanted: Optional[WantedPositions] = None,
-        first_only: bool = False,
     ) -> EncoderOutput:
         """Encode the visible tokens <int64>[B, S] at their original positions.
 
-        What is ``wanted`` of the predictions, or the first tokens alone, spares the last layer the rest where it can.
+        The states ``wanted`` spare the last layer the rest.
         """
         if layout is None:
-            return self.encoder(src_tokens, first_only=first_only)
-        wanted = self.decoding.wanted_of_encoder(wanted, layout)
-        return self.encoder(src_tokens, layout["positions"], layout["encoder_padded"], wanted, first_only)
+            return self.encoder(src_tokens, wanted=wanted)
+        return self.encoder(src_tokens, layout["positions"], layout["encoder_padded"], wanted)
 
     def reassemble(self, visible: EncoderOutput, layout: Optional[Layout]) -> Tensor:
         """Put the encoder's states back among the mask embeddings: <float>[B, T, D], what the decoder starts from."""
@@ -160,10 +158,12 @@ class MaelmModel(FairseqTextModel):
     ) -> Tuple[Tensor, Dict[str, Any]]:
         """Features, or the scores of a head, as ``forward`` returns them."""
         head = None if head_name is None else self.classification_heads[head_name]
-        first_only = isinstance(head, ClassificationHead) and not return_all_hiddens
-        encoded = self.encode(src_tokens, layout, first_only=first_only)
+        # A head on sentences reads the first state of each: up to 1.19 times as fast with 6 layers.
+        reads_first = isinstance(head, ClassificationHead) and not return_all_hiddens
+        encoded = self.encode(src_tokens, layout, first_positions(src_tokens) if reads_first else None)
+        states = encoded.states[:, None] if reads_first else encoded.states
         extra = {"inner_states": encoded.all_states if return_all_hiddens else None}
-        return encoded.states if head is None else head(encoded.states), extra
+        return states if head is None else head(states), extra
 
 
 def _given(layout: Optional[Layout]) -> Layout:
@@ -172,14 +172,4 @@ def _given(layout: Optional[Layout]) -> Layout:
     return layout
 
 
-def _register_sizes() -> None:
-    for name in SIZES:
-
-        def fill(cfg: Any, name: str = name) -> None:
-            refuse_stock_bf16(cfg)  # fairseq-train would look for a TPU before it builds the model
-            fill_from_size(cfg, name)
-
-        register_model_architecture("maelm", name)(fill)
-
-
-_register_sizes()
+register_architectures()

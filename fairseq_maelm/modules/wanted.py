@@ -19,17 +19,15 @@ class WantedPositions(NamedTuple):
         slots: <int64>[M] of the wanted positions in the flattened batch, ascending.
         rows: <int64>[M] place of each in the flattened [B, Q].
         length: Q, the largest number of wanted positions of one sequence.
-        packed: whether the batch has no padding and its states are <float>[N, ...]; ``slots`` are then rows of it.
     """
 
     slots: Tensor
     rows: Tensor
     length: int
-    packed: bool = False
 
     def take(self, states: Tensor) -> Tensor:
-        """Rows [M, ...] of a batch [B, S, ...], or [N, ...]."""
-        return (states if self.packed else states.flatten(0, 1)).index_select(0, self.slots)
+        """Rows [M, ...] of a batch [B, S, ...]."""
+        return states.flatten(0, 1).index_select(0, self.slots)
 
     def pad(self, rows: Tensor, batch: int) -> Tensor:
         """Rows [M, ...] by sequence, [B, Q, ...], with zeros behind the shorter ones."""
@@ -44,10 +42,10 @@ class WantedPositions(NamedTuple):
         return rows if len(rows) == len(self.rows) else rows.index_select(0, self.rows)
 
 
-def first_positions(batch: int, length: int, device: torch.device) -> WantedPositions:
-    """The first position of each of B sequences of S."""
-    rows = torch.arange(batch, device=device)
-    return WantedPositions(rows * length, rows, 1)
+def first_positions(tokens: Tensor) -> WantedPositions:
+    """The first position of each sequence of <int64>[B, S]."""
+    rows = torch.arange(len(tokens), device=tokens.device)
+    return WantedPositions(rows * tokens.shape[1], rows, 1)
 
 
 def masked_positions(layout: Layout) -> WantedPositions:

@@ -31,7 +31,7 @@ def lines_of_code(function: ast.FunctionDef) -> int:
     return function.end_lineno - function.lineno + 1 - (docstring.end_lineno - docstring.lineno + 1)
 
 
-def test_forward_is_the_metric() -> None:
+def test_forward_is_the_figure() -> None:
     calls = [called_by(statement) for statement in method(MODEL, "MaelmModel", "forward").body]
     steps = ["encode", "reassemble", "decode", "predict"]
     assert any(calls[start : start + 4] == steps for start in range(len(calls))), calls

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fairseq_maelm.batch import padding_mask
 from fairseq_maelm.modules.attention.bias_gradient import Attach
-from fairseq_maelm.modules.attention.packing import Packing
 
 
 def spread(of_distance: Tensor, index: Tensor) -> Tensor:
@@ -41,7 +40,6 @@ class AttentionBias:
         hidden: <bool>[B, S] True at keys that no query may read.
         causal: whether each query reads only the keys up to its own column.
         query_positions: <int64>[B, Q] positions of the queries, where they are not those of the keys.
-        packing: where sequences stand that are given without padding; nothing is hidden then.
 
     Attributes:
         kept: what a backend makes of the bias in one layer and needs in all.
@@ -55,7 +53,6 @@ class AttentionBias:
         hidden: Optional[Tensor] = None,
         causal: bool = False,
         query_positions: Optional[Tensor] = None,
-        packing: Optional[Packing] = None,
     ) -> None:
         if (of_distance is None) != (positions is None):
             raise ValueError("a bias of distances needs positions, and positions mean nothing without it")
@@ -65,7 +62,6 @@ class AttentionBias:
         self.hidden = hidden
         self.causal = causal
         self.query_positions = query_positions
-        self.packing = packing
         self._dense: Dict[Tuple[torch.dtype, bool], Optional[Tensor]] = {}
         self.kept: Dict[Any, Any] = {}
         self._blind: Optional[Tensor] = None
@@ -78,7 +74,7 @@ class AttentionBias:
     def read_from(self, query_positions: Tensor) -> "AttentionBias":
         """The same for queries <int64>[B, Q] at some positions alone."""
         own = self.of_distance, self.positions, self.lengths, self.hidden, self.causal
-        return AttentionBias(*own, query_positions, self.packing)
+        return AttentionBias(*own, query_positions)
 
     def blind(self, length: int) -> Optional[Tensor]:
         """Mark sequences in which all ``length`` keys are hidden: <bool>[B, 1, 1, 1], or None where that cannot be."""

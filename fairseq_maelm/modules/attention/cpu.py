@@ -49,12 +49,12 @@ def collecting(bias: AttentionBias, key: Tensor) -> DenseBias:
     return bias.kept[key.dtype]
 
 
-def sequences_together(weights: int) -> int:
+def _sequences_together(weights: int) -> int:
     """How many sequences to compute at a time that have so many attention weights each."""
     return max(1, _WEIGHTS_TOGETHER // max(weights, 1))
 
 
-class WeightBuffers:
+class _WeightBuffers:
     """Room for the attention weights of one group of sequences after another, and for what becomes of them.
 
     Args:
@@ -72,7 +72,7 @@ class WeightBuffers:
         return [buffer[:size].view(shape) for buffer in self._buffers]
 
 
-class SequenceGroup:
+class _SequenceGroup:
     """Sequences whose attention is computed in the same matrix products.
 
     Args:
@@ -97,10 +97,9 @@ class SequenceGroup:
         self.shape = (*query.shape[:3], key.shape[2])
         self._scale = query.shape[-1] ** -0.5
 
-    def attend(self, buffers: WeightBuffers) -> Tensor:
-        """The result, <float>[G, H, Q, d_h]; with dropout it needs two buffers, without it none."""
-        if self.decisions is None or self.grid is None:
-            return F.scaled_dot_product_attention(*self.inputs, attn_mask=self.bias)
+    def attend(self, buffers: _WeightBuffers) -> Tensor:
+        """The result with dropout, <float>[G, H, Q, d_h]; needs two buffers."""
+        assert self.decisions is not None and self.grid is not None
         weights, kept = buffers.of_shape(self.shape)
         query, key, value = (each.flatten(0, 1) for each in self.inputs)
         self._compute_weights(query, key, weights)
@@ -109,7 +108,7 @@ class SequenceGroup:
         output = _product(weights.mul_(kept).flatten(0, 1), value, self.grid.scale)
         return output.unflatten(0, self.shape[:2])
 
-    def gradients(self, gradient: Tensor, of_bias: Optional[Tensor], buffers: WeightBuffers) -> Tuple[Tensor, ...]:
+    def gradients(self, gradient: Tensor, of_bias: Optional[Tensor], buffers: _WeightBuffers) -> Tuple[Tensor, ...]:
         """Compute the weights again, and the gradients of query, key and value, in the shapes of these.
 
         Args:
@@ -156,21 +155,21 @@ def _product(first: Tensor, second: Tensor, scale: float) -> Tensor:
 
 def _groups(
     tensors: Tuple[Tensor, ...], bias: Optional[Tensor], decisions: Optional[Tensor], grid: Optional[DropoutGrid]
-) -> Iterator[Tuple[slice, SequenceGroup]]:
+) -> Iterator[Tuple[slice, _SequenceGroup]]:
     """Cut a batch of query, key and value into groups; gives each group's part of the batch as well."""
     query, key, value = tensors
-    together = sequences_together(query.shape[1] * query.shape[2] * key.shape[2])
+    together = _sequences_together(query.shape[1] * query.shape[2] * key.shape[2])
     for start in range(0, len(query), together):
         part = slice(start, start + together)
         own = bias if bias is None or len(bias) == 1 else bias[part]
         drawn = None if decisions is None else decisions[part]
-        yield part, SequenceGroup(query[part], key[part], value[part], own, drawn, grid)
+        yield part, _SequenceGroup(query[part], key[part], value[part], own, drawn, grid)
 
 
-def _buffers(query: Tensor, key: Tensor, number: int) -> WeightBuffers:
+def _buffers(query: Tensor, key: Tensor, number: int) -> _WeightBuffers:
     """Buffers for the groups of a batch."""
     weights = query.shape[1] * query.shape[2] * key.shape[2]
-    return WeightBuffers(query, min(sequences_together(weights), len(query)) * weights, number)
+    return _WeightBuffers(query, min(_sequences_together(weights), len(query)) * weights, number)
 
 
 def _gradient_buffers(query: Tensor, key: Tensor, value: Tensor) -> List[Tensor]:

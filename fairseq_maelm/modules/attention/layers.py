@@ -1,13 +1,12 @@
 """Multi-head attention with an additive bias: the layers around a backend."""
 
-from typing import Optional, Tuple
+from typing import Optional
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.choice import BACKENDS, outside_of_graphs
-from fairseq_maelm.modules.attention.cpu_packed import attend_packed
 from fairseq_maelm.modules.wanted import WantedPositions
 
 
@@ -60,12 +59,7 @@ class SelfAttention(MultiHeadAttention):
     def forward(
         self, states: Tensor, bias: Optional[AttentionBias], wanted: Optional[WantedPositions] = None
     ) -> Tensor:
-        """<float>[B, S, D] to <float>[B, S, D], or to [M, D] for ``wanted``; ``bias`` as in ``plain.attend``.
-
-        Where the bias has a ``packing`` the states are <float>[N, D], and so is the result without ``wanted``.
-        """
-        if bias is not None and bias.packing is not None:
-            return self._attend_packed(states, bias, wanted)
+        """<float>[B, S, D] to <float>[B, S, D], or to [M, D] for ``wanted``; ``bias`` as in ``plain.attend``."""
         if wanted is not None:
             return self._attend_from(states, bias, wanted)
         batch, length, width = states.shape
@@ -73,29 +67,12 @@ class SelfAttention(MultiHeadAttention):
         attended = self.backend.attend_qkv(qkv, bias, self.dropout if self.training else 0.0)
         return self.out_proj(attended.flatten(2))
 
-    def _project(self, states: Tensor, wanted: WantedPositions) -> Tuple[Tensor, Tensor]:
-        """Query rows <float>[M, D] and keys and values <float>[..., 2 D] of all states."""
-        width = states.shape[-1]
-        query_weight, kv_weight = self.qkv_proj.weight.split([width, 2 * width])
-        query_bias, kv_bias = self.qkv_proj.bias.split([width, 2 * width])
-        return F.linear(wanted.take(states), query_weight, query_bias), F.linear(states, kv_weight, kv_bias)
-
     def _attend_from(self, states: Tensor, bias: Optional[AttentionBias], wanted: WantedPositions) -> Tensor:
         """The rows of ``forward`` at the wanted positions; keys and values come from all of <float>[B, S, D]."""
         batch, length, width = states.shape
-        rows, kv = self._project(states, wanted)
+        query_weight, kv_weight = self.qkv_proj.weight.split([width, 2 * width])
+        query_bias, kv_bias = self.qkv_proj.bias.split([width, 2 * width])
+        rows, kv = F.linear(wanted.take(states), query_weight, query_bias), F.linear(states, kv_weight, kv_bias)
         query = wanted.pad(rows, batch).unflatten(2, (self.num_heads, width // self.num_heads)).transpose(1, 2)
         key, value = kv.view(batch, length, 2, self.num_heads, width // self.num_heads).permute(2, 0, 3, 1, 4)
         return self.attend_and_join(query, key, value, bias, wanted)
-
-    def _attend_packed(self, states: Tensor, bias: AttentionBias, wanted: Optional[WantedPositions]) -> Tensor:
-        """``forward`` for <float>[N, D] of packed sequences; wanted are their first tokens."""
-        heads = (self.num_heads, states.shape[-1] // self.num_heads)
-        query = None
-        if wanted is None:
-            qkv = self.qkv_proj(states).unflatten(1, (3, *heads))
-        else:
-            rows, kv = self._project(states, wanted)
-            query, qkv = rows.unflatten(1, heads), kv.unflatten(1, (2, *heads))
-        attended = attend_packed(query, qkv, bias, self.dropout if self.training else 0.0)
-        return self.out_proj(attended.flatten(1))

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.packing import Packing
 
 
 def t5_bucket(distance: int, num_buckets: int, max_distance: int) -> int:
@@ -94,9 +93,7 @@ class RelativePositionBias(nn.Embedding):
         """
         return super().forward(self.bucket_of_distance).t().contiguous()
 
-    def between(
-        self, positions: Tensor, lengths: Optional[Tensor] = None, packing: Optional[Packing] = None
-    ) -> AttentionBias:
+    def between(self, positions: Tensor, lengths: Optional[Tensor] = None) -> AttentionBias:
         """The bias of every pair of positions, to be added to the scaled attention logits.
 
         It is no result of ``forward``, because hooks of modules, with which fairseq looks for the origin of a NaN, take
@@ -106,6 +103,5 @@ class RelativePositionBias(nn.Embedding):
             positions: <int64>[B, S] original positions; B may be 1 when all sequences share them.
             lengths: <int64>[B] number of tokens of each sequence; nobody may read the padding behind them. None when
                 there is no padding.
-            packing: where the sequences stand that are given without it.
         """
-        return AttentionBias(self(), positions, lengths, packing=packing)
+        return AttentionBias(self(), positions, lengths)

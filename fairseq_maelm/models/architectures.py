@@ -1,0 +1,56 @@
+"""The values of fairseq-train's ``--arch``: named sizes, and "maelm", which takes the sizes of a checkpoint."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fairseq.models import ARCH_CONFIG_REGISTRY, register_model_architecture
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
+
+from fairseq_maelm.models.checkpoint_reader import read_checkpoint
+from fairseq_maelm.models.checks import refuse_stock_bf16
+from fairseq_maelm.models.config import ENCODER_OPTIONS
+from fairseq_maelm.models.sizes import SIZES, fill_from_size
+
+__all__ = ["register_architectures"]
+
+
+def register_architectures() -> None:
+    """Make the architectures known to fairseq, once the model is registered."""
+    # fairseq has registered the model's own name as an architecture that fills in nothing.
+    ARCH_CONFIG_REGISTRY["maelm"] = _take_sizes_from_checkpoint
+    for name in SIZES:
+        register_model_architecture("maelm", name)(partial(_take_named_sizes, name=name))
+
+
+def _take_named_sizes(cfg: Any, name: str) -> None:
+    """Complete the options of the command line with the numbers of a named size; called by fairseq."""
+    refuse_stock_bf16(cfg)  # fairseq-train would look for a TPU before it builds the model
+    fill_from_size(cfg, name)
+
+
+def _take_sizes_from_checkpoint(cfg: Any) -> None:
+    """Complete the options of the command line with the encoder of ``--finetune-from-model``; called by fairseq.
+
+    Args:
+        cfg: of the model's options it holds only those that were given; changed in place.
+
+    Raises:
+        ValueError: an option contradicts the checkpoint.
+    """
+    refuse_stock_bf16(cfg)
+    path = getattr(cfg, "finetune_from_model", None)
+    if not path:
+        return
+    encoder = read_checkpoint(Path(path)).config.model
+    task_options = TASK_DATACLASS_REGISTRY.get(getattr(cfg, "task", None))
+    for name in ENCODER_OPTIONS:
+        known = encoder[name]
+        given = getattr(cfg, name, known)
+        # A task may have an option of the same name, whose default nobody has given.
+        if given != known and given != getattr(task_options, name, None):
+            raise ValueError(
+                f"--{name.replace('_', '-')} {given} contradicts the checkpoint {path}, whose encoder has {known}: "
+                "leave the option out"
+            )
+        setattr(cfg, name, known)
