@@ -1,4 +1,4 @@
-"""The folder that fairseq's task sentence_prediction reads.
+"""The folder of labeled sentences, as fairseq's own task sentence_prediction reads it too.
 
 FOLDER/input0/{train,valid,...}.{bin,idx}  dict.txt  sentencepiece.bpe.model
 FOLDER/input1/...                                     of pairs
@@ -22,6 +22,9 @@ from tqdm import tqdm
 from fairseq_maelm.files import CorpusError
 from fairseq_maelm.text.imported import TextEncoder, vocabulary_files
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
+
+HEAD = "sentence_classification_head"
+"""Name of the head that scores sentences; fairseq's own fine-tuning calls it so."""
 
 _CHUNK = 10_000
 

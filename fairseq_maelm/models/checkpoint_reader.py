@@ -37,6 +37,7 @@ TASKS = (
     "maelm_adaptation",
     "maelm_prompt",
     "maelm_retrieval",
+    "maelm_sentences",
     "maelm_squad",
     "maelm_tagging",
     "sentence_prediction",

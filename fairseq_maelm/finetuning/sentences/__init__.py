@@ -1,1 +1,1 @@
-"""Classification and regression of sentences, by fairseq's own task sentence_prediction."""
+"""Classification and regression of sentences and pairs of sentences."""

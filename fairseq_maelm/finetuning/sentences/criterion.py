@@ -1,12 +1,7 @@
-"""The loss of fairseq's task sentence_prediction, with metrics of the whole validation set.
-
-The criterion of fairseq itself averages what is no mean, mixes up ranks and reads labels as numbers. This one keeps
-every prediction by its example until validation ends.
-"""
+"""The loss of classes or numbers of sentences, with metrics of the whole validation set."""
 
 import math
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch.nn.functional as F
@@ -16,7 +11,7 @@ from fairseq.logging import metrics
 from torch import Tensor
 
 from fairseq_maelm.finetuning.collected import example_rows, log_predictions
-from fairseq_maelm.finetuning.sentence_data import class_names, example_lengths
+from fairseq_maelm.finetuning.sentence_data import HEAD, class_names
 from fairseq_maelm.finetuning.sentence_metrics import metric_names
 
 # Labels that F1 is of unless an option says otherwise: those of GLUE's tasks that are scored by it.
@@ -24,21 +19,17 @@ _POSITIVE_LABELS = ("1", "entailment")
 
 
 @dataclass
-class SentenceCriterionConfig(FairseqDataclass):
-    """Options; fairseq's task reads the first two of them as well."""
+class SentencesCriterionConfig(FairseqDataclass):
+    """Options of the criterion."""
 
-    classification_head_name: str = field(
-        default="sentence_classification_head", metadata={"help": "name of the classification head"}
-    )
-    regression_target: bool = field(default=False, metadata={"help": "predict one number instead of a class"})
     positive_label: str = field(
         default="",
         metadata={"help": "of two labels, the one that F1 is of; by default 1 or entailment if it is among them"},
     )
 
 
-@register_criterion("maelm_sentence_prediction", dataclass=SentenceCriterionConfig)
-class SentenceCriterion(FairseqCriterion):
+@register_criterion("maelm_sentences", dataclass=SentencesCriterionConfig)
+class SentencesCriterion(FairseqCriterion):
     """Cross-entropy of classes, or the squared error of one number.
 
     Logged: ``loss``, in bits an example or as mean squared error; ``accuracy`` of classes. In validation also, of the
@@ -46,26 +37,13 @@ class SentenceCriterion(FairseqCriterion):
     percent.
 
     Raises:
-        ValueError: the task's number of classes is not that of its labels, the positive label is none of them, or
-            training examples are too long, which fairseq would leave out with no more than a warning.
+        ValueError: the positive label is not one of two labels.
     """
 
-    def __init__(self, cfg: SentenceCriterionConfig, task: Any) -> None:
+    def __init__(self, cfg: SentencesCriterionConfig, task: Any) -> None:
         super().__init__(task)
-        _refuse_skipped_examples(task.cfg)
-        self.head = cfg.classification_head_name
-        self.regression = cfg.regression_target
-        self.positive: Optional[int] = None
-        if self.regression:
-            if task.cfg.num_classes != 1:
-                raise ValueError(f"regression predicts one number: --num-classes is {task.cfg.num_classes}, not 1")
-            return
-        labels = class_names(task.label_dictionary)
-        if len(labels) != task.cfg.num_classes:
-            raise ValueError(
-                f"the data have {len(labels)} labels ({', '.join(labels[:10])}) and --num-classes is "
-                f"{task.cfg.num_classes}"
-            )
+        self.regression = task.label_dictionary is None
+        labels = [] if self.regression else class_names(task.label_dictionary)
         self.positive = _positive_class(labels, cfg.positive_label)
 
     def forward(self, model: Any, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, int, Dict[str, Any]]:
@@ -76,7 +54,7 @@ class SentenceCriterion(FairseqCriterion):
         """
         if "target" not in sample:
             raise ValueError("this split has no labels: it can be predicted by `maelm predict-glue`, and not validated")
-        scores, _ = model(**sample["net_input"], features_only=True, classification_head_name=self.head)
+        scores, _ = model(**sample["net_input"], features_only=True, classification_head_name=HEAD)
         target = sample["target"].view(-1)
         scores = scores.float()
         if self.regression:
@@ -120,19 +98,6 @@ class SentenceCriterion(FairseqCriterion):
     def logging_outputs_can_be_summed() -> bool:
         """Predictions are no sums."""
         return False
-
-
-def _refuse_skipped_examples(task_config: Any) -> None:
-    if str(task_config.shorten_method) != "none":
-        return
-    lengths = example_lengths(Path(task_config.data), "train")
-    too_long = int((lengths > task_config.max_positions).sum())
-    if too_long:
-        raise ValueError(
-            f"{too_long:,} training examples of {task_config.data} are longer than the {task_config.max_positions} "
-            f"positions of the model (the longest has {lengths.max()}) and would be left out: prepare the data with "
-            f"--max-positions {task_config.max_positions}, or give --shorten-method truncate"
-        )
 
 
 def _positive_class(labels: List[str], wanted: str) -> Optional[int]:

@@ -1,0 +1,77 @@
+"""Sentences and pairs of sentences as batches of similar length."""
+
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+import numpy as np
+import torch
+from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+from fairseq_maelm.batch import pad_rows
+from fairseq_maelm.data.batches import BatchDataset
+from fairseq_maelm.finetuning.sentence_data import example_lengths
+from fairseq_maelm.text.truncation import truncate
+
+
+class SentencesDataset(BatchDataset):
+    """A split of a folder of sentences.
+
+    Args:
+        folder: as ``fairseq_maelm.finetuning.sentence_data`` describes it.
+        split: its name.
+        dictionary: of the vocabulary.
+        labels: the labels' dictionary, or None for numbers.
+        limit: tokens of an example at most, special ones included; longer ones are cut, of a pair the longer sentence.
+        seed: of the order, which is another in each epoch of training and the same in each validation.
+
+    Attributes:
+        cut: number of examples that are cut.
+    """
+
+    def __init__(
+        self, folder: Path, split: str, dictionary: Dictionary, labels: Optional[Dictionary], limit: int, seed: int
+    ) -> None:
+        names = [name for name in ("input0", "input1") if (folder / name / f"{split}.idx").is_file()]
+        if not names:
+            raise FileNotFoundError(f"there is no {folder / 'input0' / split}.idx: prepare the task with this split")
+        lengths = example_lengths(folder, split)
+        super().__init__(np.minimum(lengths, limit), "buckets", seed, fixed_epoch=None if split == "train" else 0)
+        self.cut = int((lengths > limit).sum())
+        self.dictionary, self.limit = dictionary, limit
+        self._sentences = [MMapIndexedDataset(str(folder / name / split)) for name in names]
+        self._targets = _targets(folder / "label" / split, labels)
+
+    def collate(self, indices: np.ndarray) -> Dict[str, Any]:
+        """Make a batch of examples <int64>[B].
+
+        Returns:
+            ``ntokens``; ``target`` <int64>[B] classes or <float32>[B] numbers, where the split has labels; and
+            ``net_input`` with ``src_tokens`` <int64>[B, S], which are ``<s> a </s>`` or ``<s> a </s> </s> b </s>``,
+            and ``src_lengths`` <int64>[B].
+        """
+        lengths = self.sizes[indices].astype(np.int64)
+        rows = pad_rows([self._tokens(int(index)) for index in indices], lengths, self.dictionary.pad())
+        batch = {
+            "ntokens": int(lengths.sum()),
+            "net_input": {"src_tokens": torch.from_numpy(rows), "src_lengths": torch.from_numpy(lengths)},
+        }
+        if self._targets is not None:
+            batch["target"] = torch.from_numpy(self._targets[indices])
+        return batch
+
+    def _tokens(self, index: int) -> np.ndarray:
+        parts, _ = truncate([sentences[index].numpy() for sentences in self._sentences], self.limit)
+        starts = (self.dictionary.bos(), self.dictionary.eos())
+        return np.concatenate([part for start, tokens in zip(starts, parts) for part in ([start], tokens)])
+
+
+def _targets(prefix: Path, labels: Optional[Dictionary]) -> Optional[np.ndarray]:
+    """<int64>[examples] classes, or <float32>[examples] numbers; None of a split without labels."""
+    if labels is None:
+        numbers = prefix.with_name(f"{prefix.name}.label")
+        return np.loadtxt(numbers, dtype=np.float32, ndmin=1) if numbers.is_file() else None
+    if not prefix.with_name(f"{prefix.name}.idx").is_file():
+        return None
+    stored: List[int] = [int(tokens[0]) for tokens in MMapIndexedDataset(str(prefix))]
+    return np.array(stored, dtype=np.int64) - labels.nspecial

@@ -1,0 +1,77 @@
+"""The task of classifying sentences and pairs of them, or predicting a number."""
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from fairseq.data import Dictionary
+from fairseq.dataclass import FairseqDataclass
+from fairseq.tasks import register_task
+from omegaconf import II, MISSING
+
+from fairseq_maelm.finetuning.sentence_data import HEAD, class_names
+from fairseq_maelm.finetuning.sentences.criterion import SentencesCriterion
+from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset
+from fairseq_maelm.tasks.encoder_task import EncoderTask
+from fairseq_maelm.text.dictionary import load_dictionary
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["SentencesCriterion", "SentencesTask", "SentencesTaskConfig"]
+
+_LABELS = "label/dict.txt"
+
+
+@dataclass
+class SentencesTaskConfig(FairseqDataclass):
+    """Options of the task."""
+
+    data: str = field(default=MISSING, metadata={"help": "folder of `maelm prepare-sentences` or `maelm prepare-glue`"})
+    tokens_per_sample: int = field(
+        default=512, metadata={"help": "longest example, special tokens included; the rest of longer ones is cut off"}
+    )
+    seed: int = II("common.seed")
+
+
+@register_task("maelm_sentences", dataclass=SentencesTaskConfig)
+class SentencesTask(EncoderTask):
+    """Predict the class of a sentence or a pair of sentences, or a number where the folder has no classes.
+
+    Args:
+        cfg: ``SentencesTaskConfig``.
+        dictionary: fairseq's, with ``<mask>``.
+        label_dictionary: of the classes, or None for numbers.
+    """
+
+    name = "maelm_sentences"
+    setup_files = (*(f"input0/{name}" for name in EncoderTask.setup_files), _LABELS)
+
+    def __init__(self, cfg: Any, dictionary: Dictionary, label_dictionary: Optional[Dictionary]) -> None:
+        super().__init__(cfg, dictionary, cfg.tokens_per_sample)
+        if cfg.tokens_per_sample < 6:
+            raise ValueError(f"--tokens-per-sample must be 6 at least and is {cfg.tokens_per_sample}")
+        self.label_dictionary = label_dictionary
+
+    @classmethod
+    def setup_task(cls, cfg: Any, **unused: Any) -> "SentencesTask":
+        """Load vocabulary and labels and build the task; called by fairseq."""
+        labels = Path(cfg.data) / _LABELS
+        dictionary = load_dictionary(str(Path(cfg.data) / "input0"))
+        return cls(cfg, dictionary, Dictionary.load(str(labels)) if labels.is_file() else None)
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build the model and give it a head of as many outputs as there are classes, or of one."""
+        model = super().build_model(cfg, from_checkpoint)
+        classes = 1 if self.label_dictionary is None else len(class_names(self.label_dictionary))
+        model.register_classification_head(HEAD, classes)
+        return model
+
+    def load_dataset(self, split: str, **unused: Any) -> None:
+        """Open a split."""
+        folder, limit = Path(self.cfg.data), self.cfg.tokens_per_sample
+        dataset = SentencesDataset(folder, split, self.dictionary, self.label_dictionary, limit, self.cfg.seed)
+        logger.info("%s: %s examples of up to %d tokens", split, f"{len(dataset):,}", dataset.sizes.max(initial=0))
+        if dataset.cut:
+            logger.warning("%s: %s examples are longer than %d tokens and cut", split, f"{dataset.cut:,}", limit)
+        self.datasets[split] = dataset

@@ -1,0 +1,119 @@
+"""The task of sentences: fairseq's own folder and options, batches of similar length."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fairseq import options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from support import dictionary_of
+
+from fairseq_maelm.finetuning.sentence_data import SplitWriter, label_dictionary
+
+VOCABULARY, EXAMPLES, BATCH = 40, 600, 16
+LABELS = ("no", "perhaps", "yes")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pairs of sentences of 1 to 40 tokens, and their labels."""
+    path: Path = tmp_path_factory.mktemp("pairs")
+    generator = np.random.default_rng(0)
+    labels = label_dictionary(LABELS)
+    for split in ("train", "valid"):
+        writer = SplitWriter(path, split, 2, VOCABULARY, labels)
+        for number in range(EXAMPLES):
+            lengths = generator.integers(1, 40, 2)
+            pair = [np.append(generator.integers(4, VOCABULARY - 1, length), 2).astype(np.uint16) for length in lengths]
+            writer.add(pair, LABELS[number % 3])
+        writer.close()
+    dictionary = dictionary_of(VOCABULARY)
+    for name in ("input0", "input1"):
+        dictionary.save(str(path / name / "dict.txt"))
+    labels.save(str(path / "label" / "dict.txt"))
+    return path
+
+
+def task_of(folder: Path, *words: str, task: str = "maelm_sentences") -> Any:
+    """The task as fairseq-train sets it up."""
+    command = [str(folder), "--task", task, "--criterion", task, "--arch", "maelm_tiny", *words]
+    parsed = options.parse_args_and_arch(options.get_training_parser(), command)
+    return tasks.setup_task(convert_namespace_to_omegaconf(parsed).task)
+
+
+def stock_task(folder: Path) -> Any:
+    """fairseq's own task over the same folder, with the options of RoBERTa's recipe."""
+    words = ["--num-classes", "3", "--init-token", "0", "--separator-token", "2"]
+    return task_of(folder, *words, task="sentence_prediction")
+
+
+def batches(task: Any, split: str, epoch: int) -> list[list[int]]:
+    """The examples of each batch of an epoch, in the order of fairseq's training."""
+    task.load_dataset(split)
+    made = task.get_batch_iterator(task.dataset(split), max_sentences=BATCH, seed=1, epoch=epoch)
+    return [sample["id"].tolist() for sample in made.next_epoch_itr(shuffle=split == "train")]
+
+
+def padding(batches: list[list[int]], sizes: np.ndarray) -> float:
+    """The share of padding."""
+    return 1 - float(sizes.sum()) / sum(len(batch) * int(sizes[batch].max()) for batch in batches)
+
+
+def test_batches_hold_similar_lengths_and_every_example_once(folder: Path) -> None:
+    task = task_of(folder)
+    made = batches(task, "train", 1)
+    assert sorted(number for batch in made for number in batch) == list(range(EXAMPLES))
+    sizes = task.dataset("train").sizes
+    assert padding(made, sizes) < 0.06
+    assert padding(batches(stock_task(folder), "train", 1), sizes) > 0.3
+
+
+def test_every_epoch_puts_others_together_and_can_be_made_again(folder: Path) -> None:
+    first, second, again = (batches(task_of(folder), "train", epoch) for epoch in (1, 2, 2))
+    assert second == again
+    # The few longest examples have nobody else to be put together with.
+    assert len({*map(frozenset, first)} & {*map(frozenset, second)}) <= 2
+    assert batches(task_of(folder), "valid", 1) == batches(task_of(folder), "valid", 2)
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_examples_are_those_of_fairseqs_task(folder: Path, split: str) -> None:
+    samples = []
+    for task in (stock_task(folder), task_of(folder)):
+        task.load_dataset(split)
+        dataset = task.dataset(split)
+        samples.append(dataset.collater([dataset[number] for number in (0, 7, EXAMPLES - 1)]))
+    stock, own = samples
+    assert torch.equal(stock["net_input"]["src_tokens"], own["net_input"]["src_tokens"])
+    assert torch.equal(stock["net_input"]["src_lengths"], own["net_input"]["src_lengths"])
+    assert torch.equal(stock["target"].view(-1), own["target"])
+    assert stock["ntokens"] == own["ntokens"]
+
+
+def test_long_examples_are_cut_where_they_are_longer(folder: Path) -> None:
+    whole, short = task_of(folder), task_of(folder, "--tokens-per-sample", "20")
+    for task in (whole, short):
+        task.load_dataset("valid")
+    lengths, limited = (task.dataset("valid").sizes for task in (whole, short))
+    assert limited.tolist() == np.minimum(lengths, 20).tolist()
+    assert short.dataset("valid").cut == int((lengths > 20).sum()) > 0
+    tokens = short.dataset("valid").collater([int(np.argmax(lengths))])["net_input"]["src_tokens"][0].tolist()
+    assert len(tokens) == 20 and tokens.count(2) == 3, "all end symbols stay"
+
+
+def test_numbers_where_the_folder_has_no_classes(folder: Path, tmp_path: Path) -> None:
+    writer = SplitWriter(tmp_path, "train", 1, VOCABULARY, None)
+    for number in (0.25, -1.0):
+        writer.add([np.array([5, 6, 2], dtype=np.uint16)], repr(number))
+    writer.close()
+    dictionary_of(VOCABULARY).save(str(tmp_path / "input0" / "dict.txt"))
+    task = task_of(tmp_path)
+    task.load_dataset("train")
+    assert task.dataset("train").collater([0, 1])["target"].tolist() == [0.25, -1.0]
+
+
+def test_a_split_that_is_missing_is_named(folder: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no .*input0/test.idx: prepare the task with this split"):
+        task_of(folder).load_dataset("test")
