@@ -14,24 +14,11 @@ DEFAULT_PRESET = "uncased"
 
 @dataclass(frozen=True)
 class PrepareSettings:
-    """What to prepare, and how.
+    """What to prepare, and how: the options of ``maelm prepare``, which explains them.
 
     Attributes:
         inputs: files and folders of text.
-        output: the folder to write.
-        valid: files and folders of text that are the validation split as they stand.
-        valid_fraction: share of the documents, in (0, 1), held out for validation.
-        valid_documents: number of the documents, at least 1, held out for validation.
-        json_field: the field with the text in files of JSON lines.
-        deduplicate: whether to drop paragraphs whose exact text came before.
-        preset: "uncased" or "cased", the named vocabularies.
-        vocabulary_size: pieces of the sentencepiece model, instead of the preset's.
-        character_coverage: share (0.98 ... 1) of the text's characters that the vocabulary must spell.
-        sample_megabytes: how much text, in 10^6 bytes, the vocabulary is trained on; drawn at random.
-        sentencepiece_model: a model to use instead of training one.
         tokenizer: a data folder whose dictionary and tokenizer to use instead of training a vocabulary.
-        shards: parts of the training split, 1 ... 100.
-        seed: decides the split, the shards and the sample.
         workers: processes; it does not change the result.
     """
 

@@ -45,7 +45,7 @@ class BatchDataset(FairseqDataset):
     ) -> None:
         self.sizes, self.order, self.seed, self.fixed_epoch = sizes, order, seed, fixed_epoch
         self.token_counts = sizes if token_counts is None else token_counts
-        self.used = np.arange(len(sizes)) if used is None else used
+        self.used = used
         self.epoch = 1 if fixed_epoch is None else fixed_epoch
 
     def set_epoch(self, epoch: int) -> None:
@@ -87,7 +87,7 @@ class BatchDataset(FairseqDataset):
 
     def ordered_indices(self) -> np.ndarray:
         """<int64>[n], the items of the epoch in the order in which they are batched."""
-        return self._ordered(self.used)
+        return self._ordered(np.arange(len(self)) if self.used is None else self.used)
 
     def _ordered(self, indices: np.ndarray) -> np.ndarray:
         """Put the items of an epoch, <int64>[n], in order."""

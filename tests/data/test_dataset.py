@@ -168,12 +168,6 @@ def test_batches_fill_the_bound():
     assert [len(batch) for batch in batches] == [6, 6, 6, 2]
 
 
-def test_a_sequence_longer_than_the_bound_is_an_error():
-    dataset = dataset_of([5, 50])
-    with pytest.raises(ValueError, match="at least --max-tokens 50"):
-        dataset.batch_by_size(dataset.ordered_indices(), max_tokens=49)
-
-
 def contents(sample):
     """For each sequence of a batch: what the encoder sees of it and where, and what is to be predicted where."""
     layout, net_input = sample["net_input"]["layout"], sample["net_input"]
@@ -240,10 +234,6 @@ def test_much_padding_is_told_before_the_epoch_begins(sizes, fixed_epoch, warned
     if warned:
         # Of 16 x 50 slots 8 x 45 are empty.
         assert "45.0 %" in warnings[0] and "--max-tokens" in warnings[0]
-
-
-def test_empty_batch():
-    assert dataset_of([5]).collater([]) == {}
 
 
 @pytest.mark.parametrize("masked_input", MASKED_INPUTS)

@@ -28,19 +28,8 @@ TRAINING = [
     # any gradient, and runs whose batches are cut in other ways could not be compared.
     *["--optimizer", "fused_adamw", "--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-3", "--clip-norm", "0"],
     *["--lr-scheduler", "polynomial_decay", "--lr", "2e-3", "--warmup-updates", "2", "--total-num-update", "30"],
-    *[
-        "--required-batch-size-multiple",
-        "1",
-        "--max-epoch",
-        "8",
-        "--validate-interval",
-        "4",
-        "--cpu",
-        "--num-workers",
-        "0",
-        "--log-format",
-        "json",
-    ],
+    *["--required-batch-size-multiple", "1", "--max-epoch", "8", "--validate-interval", "4", "--cpu"],
+    *["--num-workers", "0", "--log-format", "json"],
     *["--log-interval", "1", "--seed", "1", "--batch-size-valid", "3"],
     *["--best-checkpoint-metric", "ndcg10", "--maximize-best-checkpoint-metric"],
     # Dropout draws other numbers for other shapes.

@@ -22,15 +22,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class GlueSettings:
-    """What to prepare, and how.
+    """What to prepare, and how: the options of ``maelm prepare-glue``, which explains them.
 
     Attributes:
-        glue: folder with one folder for each task, named as in GLUE.
-        data: folder of ``maelm prepare`` that the encoder was pretrained on, for its vocabulary.
-        output: folder for one folder for each task.
-        max_positions: of the encoder; longer examples are truncated.
-        train_files: task -> a training file of one's own in the columns of the official one, with any number of rows.
-        accept_counts: whether files may have other numbers of rows than the official ones.
+        train_files: task -> a training file of one's own in the columns of the official one.
     """
 
     glue: Path

@@ -17,32 +17,15 @@ from fairseq_maelm.finetuning.sentence_data import example_lengths
 from fairseq_maelm.text.tokenizer import Tokenizer
 from fairseq_maelm.text.vocabulary import load_sentencepiece
 
-WORDS = [
-    "the",
-    "cook",
-    "sailed",
-    "a",
-    "boat",
-    "and",
-    "ate",
-    "bread",
-    "while",
-    "it",
-    "rained",
-    "on",
-    "an",
-    "old",
-    "harbour",
-    "wall",
-]
-LONG = " ".join(WORDS * 4)
+WORDS = "the cook sailed a boat and ate bread while it rained on an old harbour wall"
+LONG = " ".join([WORDS] * 4)
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A vocabulary as ``maelm prepare`` leaves it."""
     folder = tmp_path_factory.mktemp("data")
-    text = [" ".join(WORDS[number % 7 :]) + "." for number in range(50)]
+    text = [" ".join(WORDS.split()[number % 7 :]) + "." for number in range(50)]
     (folder / "sentencepiece.bpe.model").write_bytes(train_sentencepiece(text, 60, "nmt_nfkc_cf", 1.0))
     write_dictionary(load_sentencepiece(folder / "sentencepiece.bpe.model"), folder / "dict.txt")
     return folder
@@ -98,22 +81,11 @@ def test_everything_is_kept_and_cut_to_the_models_length(tmp_path, data):
 
 
 def test_scores_are_stored_between_0_and_1(tmp_path, data):
-    columns = [
-        "index",
-        "genre",
-        "filename",
-        "year",
-        "old_index",
-        "source1",
-        "source2",
-        "sentence1",
-        "sentence2",
-        "score",
-    ]
+    columns = "index genre filename year old_index source1 source2 sentence1 sentence2 score"
     (tmp_path / "glue" / "STS-B").mkdir(parents=True)
     row = "\t".join(["0", "g", "f", "y", "1", "n", "n", "A.", "B."])
     for name in ("train", "dev"):
-        text = "\t".join(columns) + f"\n{row}\t3.800\n{row}\t5.000\n"
+        text = columns.replace(" ", "\t") + f"\n{row}\t3.800\n{row}\t5.000\n"
         (tmp_path / "glue" / "STS-B" / f"{name}.tsv").write_text(text, encoding="utf-8")
     manifest = prepare_task("STS-B", settings_of(tmp_path, data))
     label = tmp_path / "out" / "STS-B" / "label"
