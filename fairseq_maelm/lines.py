@@ -71,7 +71,7 @@ def numbered_lines(path: Path, blank: bool = True) -> Iterator[tuple[int, str]]:
         CorpusError: a line is not UTF-8 or holds NUL, or the compression is damaged; the message names file and line.
         FileNotFoundError: there is no such file.
     """
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(f"there is no file {path}")
     with open(path, "rb") as stream, damage_told(path):
         for number, data in enumerate(decompressed(path, stream), 1):
