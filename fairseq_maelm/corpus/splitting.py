@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fairseq_maelm.data.masking import GOLDEN_GAMMA, mix
+
 _BLOCK = 2**20
 
 
@@ -19,12 +21,7 @@ def random_keys(first: int, count: int, seed: int, purpose: str) -> NDArray[np.u
         <uint64>[count], uniform over all 64-bit values.
     """
     start = int.from_bytes(hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=8).digest(), "little")
-    with np.errstate(over="ignore"):
-        numbers = np.arange(first, first + count, dtype=np.uint64)
-        keys = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(start)
-        keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return keys ^ (keys >> np.uint64(31))
+    return mix(np.arange(first + 1, first + count + 1, dtype=np.uint64) * GOLDEN_GAMMA + np.uint64(start))
 
 
 @dataclass(frozen=True)

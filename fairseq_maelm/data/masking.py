@@ -12,7 +12,7 @@ from typing import NamedTuple, Optional
 import numpy as np
 
 # Constants of the splitmix64 generator (Steele, Lea and Flood, 2014), which passes the usual batteries of tests.
-_GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
@@ -23,7 +23,7 @@ _PRIORITY, _ROUNDING, _TREATMENT, _REPLACEMENT, _STAYING = range(5)
 MAX_LENGTH = 1 << 16
 
 
-def _mix(x: np.ndarray) -> np.ndarray:
+def mix(x: np.ndarray) -> np.ndarray:
     """Apply splitmix64's finalizer to <uint64> values of any shape; wrapping multiplication is intended.
 
     Works in place, because this is the data path's innermost loop, and returns its argument.
@@ -49,13 +49,13 @@ def random_bits(seed: int, epoch: int, indices: np.ndarray, stream: int, length:
     Returns:
         <uint64>[B, length], a function of the arguments alone.
     """
-    columns = np.arange(1, length + 1, dtype=np.uint64) * _GOLDEN_GAMMA
-    return _mix(_mix(_row_bits(seed, epoch, indices, stream))[:, None] + columns)
+    columns = np.arange(1, length + 1, dtype=np.uint64) * GOLDEN_GAMMA
+    return mix(mix(_row_bits(seed, epoch, indices, stream))[:, None] + columns)
 
 
 def _row_bits(seed: int, epoch: int, indices: np.ndarray, stream: int) -> np.ndarray:
     """<uint64>[B] random bits, one value for each sequence; arguments as in ``random_bits``."""
-    return _mix(_key(seed, epoch, stream) + (indices.astype(np.uint64) + np.uint64(1)) * _GOLDEN_GAMMA)
+    return mix(_key(seed, epoch, stream) + (indices.astype(np.uint64) + np.uint64(1)) * GOLDEN_GAMMA)
 
 
 @lru_cache(maxsize=64)
@@ -63,7 +63,7 @@ def _key(seed: int, epoch: int, stream: int) -> np.ndarray:
     """<uint64>[1], what the sequences of an epoch have in common; computed once, because numpy is slow at scalars."""
     key = np.array([seed % (1 << 64)], dtype=np.uint64)
     for part in (epoch, stream):
-        key = _mix(key * _GOLDEN_GAMMA + np.uint64(part) + _GOLDEN_GAMMA)
+        key = mix(key * GOLDEN_GAMMA + np.uint64(part) + GOLDEN_GAMMA)
     return key
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from tqdm import tqdm
 
 from fairseq_maelm.files import read_json, write_json
 from fairseq_maelm.finetuning.retrieval.beir import TextRecord, read_texts
 from fairseq_maelm.finetuning.retrieval.embeddings import EMBEDDINGS, IDENTIFIERS
-from fairseq_maelm.finetuning.retrieval.hub import embedding_settings, encode_text
-from fairseq_maelm.finetuning.retrieval.pooling import EmbeddingSettings, embed_sequences
+from fairseq_maelm.finetuning.retrieval.hub import embed as embed_texts
+from fairseq_maelm.finetuning.retrieval.hub import embedding_settings
+from fairseq_maelm.finetuning.retrieval.pooling import EmbeddingSettings
 from fairseq_maelm.finetuning.retrieval.prepared import write_identifiers
 from fairseq_maelm.models import hub
 from fairseq_maelm.prepared_folder import made_from, prepare_folder
@@ -63,7 +63,8 @@ def embed(settings: EmbedSettings) -> dict[str, Any]:
         raise ValueError(f"unknown --dtype {settings.dtype!r}: choose one of {', '.join(DTYPES)}")
     if not settings.texts.is_file():
         raise FileNotFoundError(f"there is no file {settings.texts}")
-    interface = _load(settings)
+    folder, name = str(settings.checkpoint.parent), settings.checkpoint.name
+    interface = hub.load(folder, name, str(settings.data.absolute()), precision=settings.precision).to(settings.device)
     changes = {name: getattr(settings, name) for name in EmbeddingSettings._fields}
     chosen = embedding_settings(interface, **changes)
     origin = made_from(
@@ -76,7 +77,7 @@ def embed(settings: EmbedSettings) -> dict[str, Any]:
         {
             "checkpoint": [settings.checkpoint],
             "texts": [settings.texts],
-            "vocabulary": [Path(hub.find_tokenizer(str(settings.checkpoint.parent), str(settings.data)))],
+            "vocabulary": [Path(hub.find_tokenizer(folder, str(settings.data)))],
         },
     )
     return prepare_folder(
@@ -86,20 +87,6 @@ def embed(settings: EmbedSettings) -> dict[str, Any]:
         lambda result: _write(settings, interface, chosen, result),
         resumes=True,
     )
-
-
-def _load(settings: EmbedSettings) -> hub.MaelmHubInterface:
-    try:
-        device = torch.device(settings.device)
-        interface = hub.load(
-            str(settings.checkpoint.parent),
-            settings.checkpoint.name,
-            str(settings.data.absolute()),
-            precision=settings.precision,
-        )
-        return interface.to(device)
-    except RuntimeError as error:
-        raise ValueError(f"--device {settings.device} cannot be used: {str(error).splitlines()[0]}") from error
 
 
 def _records(settings: EmbedSettings) -> Iterator[TextRecord]:
@@ -141,9 +128,7 @@ def _embedded(
     chosen: EmbeddingSettings,
     window: list[TextRecord],
 ) -> np.ndarray:
-    sequences = [encode_text(interface, record.text, chosen.max_tokens) for record in window]
-    pad = interface.dictionary.pad()
-    embedded = embed_sequences(interface.model, sequences, pad, chosen, settings.batch_tokens)
+    embedded = embed_texts(interface, [record.text for record in window], settings.batch_tokens, **chosen._asdict())
     stored = embedded.numpy().astype(settings.dtype)
     finite = np.isfinite(stored).all(axis=1)
     if not finite.all():
