@@ -17,11 +17,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from few_shot_splits import EXAMPLES_PER_LABEL, SEEDS
 from paper import TABLE_7
 from study import Study, sitting, visible
 from trials import BEST, Setup, Trial, best_of, training_jobs
 
-from fairseq_maelm.finetuning.prompting.few_shot import EXAMPLES_PER_LABEL, SEEDS
 from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN
 from fairseq_maelm.sweep.jobs import Job, Process, read_json, run, unfinished
 
@@ -148,7 +148,7 @@ def setup_of(args: argparse.Namespace) -> Setup:
     )
     for task, seed in itertools.product(args.tasks, args.seeds):
         if not setup.split(task, seed).exists():
-            raise ValueError(f"there is no split {setup.split(task, seed)}: see maelm prepare-few-shot")
+            raise ValueError(f"there is no split {setup.split(task, seed)}: see few_shot_splits.py")
     return setup
 
 
@@ -157,7 +157,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("checkpoint", type=Path, help="of pretraining")
     parser.add_argument("--data", type=Path, required=True, help="folder with its vocabulary")
-    parser.add_argument("--splits", type=Path, required=True, help="folder of maelm prepare-few-shot")
+    parser.add_argument("--splits", type=Path, required=True, help="folder of few_shot_splits.py")
     parser.add_argument("--output", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--tasks", nargs="+", choices=BUILT_IN, default=list(BUILT_IN))
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))

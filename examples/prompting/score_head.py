@@ -13,9 +13,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from fairseq_maelm import MaelmHubInterface, MaelmModel
-from fairseq_maelm.finetuning.prompting.metrics import compute_metrics
 from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN
 from fairseq_maelm.finetuning.prompting.tables import read_table
+from fairseq_maelm.finetuning.sentence_metrics import compute_metrics
 
 HEAD = "sentence_classification_head"
 BATCH = 32

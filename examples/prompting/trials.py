@@ -53,7 +53,7 @@ class Setup:
     Attributes:
         checkpoint: of pretraining.
         data: folder with its vocabulary.
-        splits: folder of ``maelm prepare-few-shot``.
+        splits: folder of few_shot_splits.py.
         output: folder of the runs.
         per_label: examples of each label.
         updates: of a run.
