@@ -40,7 +40,7 @@ class Place:
         (folder / "text.txt").write_text("The harbour is old.\n")
         (folder / "table.tsv").write_text("A sentence.\t1\n")
         (folder / "glue").mkdir()
-        manifest = {"format": 1, "task": "RTE", "splits": {"valid": {"name": "RTE"}}}
+        manifest = {"format": 1, "kind": "glue", "task": "RTE", "splits": {"valid": {"name": "RTE"}}}
         (folder / "glue" / "manifest.json").write_text(json.dumps(manifest))
         honest = torch.load(folder / HONEST)
         self.cases: list[tuple[Hostile, Path]] = []
