@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.hf import open_pretrained
 from fairseq_maelm.interop.export.run import ExportSettings, export
-from fairseq_maelm.interop.importing.checkpoint import save, untrained_state
+from fairseq_maelm.interop.importing.checkpoint import untrained_state
 from fairseq_maelm.interop.onnx.onnx_file import MODEL_FILE, QUANTIZED_FILE, OnnxEncoder
 from fairseq_maelm.interop.onnx.run import export_onnx
 from fairseq_maelm.libraries import import_transformers
@@ -74,7 +74,7 @@ def random_checkpoint(data: Path, size: str, path: Path) -> None:
     complete_config(config)
     torch.manual_seed(1)
     model = MaelmModel(config, load_dictionary(str(data)))
-    save(untrained_state(model.state_dict(), size, {}, {}), path)
+    torch.save(untrained_state(model.state_dict(), size, {}, {}), path)
 
 
 def export_all(checkpoint: Path, data: Path, folder: Path, contenders: list[str]) -> None:

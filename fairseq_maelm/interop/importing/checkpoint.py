@@ -1,7 +1,5 @@
 """Writing what was imported as a checkpoint that fairseq's trainer could have written."""
 
-import io
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -113,10 +111,3 @@ def _configuration(arch: str, model_options: dict[str, Any], task_options: dict[
         complete_config(configuration.model)
         configuration.criterion = {"_name": "maelm"}
     return OmegaConf.to_container(configuration, resolve=True, enum_to_str=True)
-
-
-def save(state: dict[str, Any], path: Path) -> None:
-    """Write a checkpoint that torch reads with weights_only."""
-    content = io.BytesIO()
-    torch.save(state, content)
-    path.write_bytes(content.getbuffer())

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_maelm.interop.export.weights import LAYER_PARTS, SEPARATE
 from fairseq_maelm.interop.importing.huggingface_config import first_position, model_options
 from fairseq_maelm.interop.importing.source import refuse
 from fairseq_maelm.modules.cross_attention_layer import DECODER_ATTENTION
@@ -21,19 +22,12 @@ _WEIGHT_FILES = (
     "pytorch_model.bin.index.json",
 )
 
-# Of each layer: the projections of query, key and value, then our name -> theirs.
+# Of each layer: the projections of query, key and value, then our name -> theirs. MPNet's are those of an export.
 _ROBERTA_QKV = tuple(f"attention.self.{name}" for name in ("query", "key", "value"))
-_MPNET_QKV = tuple(f"attention.attn.{name}" for name in "qkv")
-_FEED_FORWARD = {"fc1": "intermediate.dense", "fc2": "output.dense", "final_layer_norm": "output.LayerNorm"}
 _ROBERTA_LAYER = {
+    **LAYER_PARTS,
     "self_attn.out_proj": "attention.output.dense",
     "self_attn_layer_norm": "attention.output.LayerNorm",
-    **_FEED_FORWARD,
-}
-_MPNET_LAYER = {
-    "self_attn.out_proj": "attention.attn.o",
-    "self_attn_layer_norm": "attention.LayerNorm",
-    **_FEED_FORWARD,
 }
 
 # Buffers that old versions saved, and the pooler, which no masked language model has trained.
@@ -143,7 +137,7 @@ def _embeddings(config: dict[str, Any], theirs: dict[str, Tensor]) -> dict[str, 
 
 def _layers(config: dict[str, Any], theirs: dict[str, Tensor], stack: str, number: int) -> dict[str, Tensor]:
     like_mpnet = config["model_type"] in ("mpnet", "maelm")
-    qkv, names = (_MPNET_QKV, _MPNET_LAYER) if like_mpnet else (_ROBERTA_QKV, _ROBERTA_LAYER)
+    qkv, names = (SEPARATE, LAYER_PARTS) if like_mpnet else (_ROBERTA_QKV, _ROBERTA_LAYER)
     state: dict[str, Tensor] = {}
     for layer in range(number):
         ours, prefix = f"{stack}.layers.{layer}.", f"{stack}.layer.{layer}."

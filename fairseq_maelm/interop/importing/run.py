@@ -5,9 +5,11 @@ import logging
 from pathlib import Path
 from typing import NamedTuple, Optional
 
+import torch
+
 from fairseq_maelm.files import synchronize_folder
 from fairseq_maelm.interop.agreement import Agreement
-from fairseq_maelm.interop.importing.checkpoint import CHECKPOINT_FILE, build_state, fairseq_options, save, task_options
+from fairseq_maelm.interop.importing.checkpoint import CHECKPOINT_FILE, build_state, fairseq_options, task_options
 from fairseq_maelm.interop.importing.source import Source, refuse
 from fairseq_maelm.interop.importing.verify import verify
 from fairseq_maelm.prepared_folder import whole_folder
@@ -88,7 +90,7 @@ def _write(path: Path, source: Source, folder: Path) -> Imported:
     dictionary = load_dictionary(str(folder))
     if len(dictionary) != len(source.vocabulary.order):
         raise refuse(path, f"its {len(source.vocabulary.order)} symbols became {len(dictionary)} in dict.txt")
-    save(build_state(source, dictionary), folder / CHECKPOINT_FILE)
+    torch.save(build_state(source, dictionary), folder / CHECKPOINT_FILE)
     agreements = verify(path, source, folder / CHECKPOINT_FILE, dictionary)
     model, task = fairseq_options(source), task_options(source)
     facts = {
