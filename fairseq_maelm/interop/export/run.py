@@ -98,17 +98,34 @@ def export(checkpoint: Path, data: Optional[Path], output: Path, settings: Expor
         content = choose_content(source, settings.form, settings.architecture, settings.head, settings.labels)
         logger.info("exporting %s as %s", checkpoint, content.class_name)
         write_model(source, content, folder)
-        for name, text in tokenizer_files(
-            build_tokenizer(source.tokenizer_file, source.dictionary), source.model.max_positions()
-        ).items():
-            (folder / name).write_text(text, encoding="utf-8")
         write_sentence_vectors(source, content, folder)
-        differences = verify_tokenizer(source, folder)
+        differences = write_tokenizer(source, folder)
         agreements = verify_model(source, content, folder) + verify_sentence_vectors(source, content, folder)
         card = model_card(source, content, settings.name or output.name, settings.license, agreements, differences)
         (folder / "README.md").write_text(card, encoding="utf-8")
     remarks = [f"tokenizer: {ascii(text)} is known to be read differently ({why})" for text, why in differences.items()]
     return Export(output, content, agreements, [*remarks, f"{output}: {content.class_name}, verified"])
+
+
+def write_tokenizer(source: Source, folder: Path, makes_batches: bool = False) -> dict[str, str]:
+    """Write the tokenizer's files and compare what they read with fairseq.
+
+    Args:
+        source: the checkpoint.
+        folder: of the export, as yet without tokenizer.
+        makes_batches: let tokenizer.json cut and pad by itself, for programs without transformers.
+
+    Returns:
+        the listed texts that are read differently, with the reason.
+    """
+    tokenizer, positions = build_tokenizer(source.tokenizer_file, source.dictionary), source.model.max_positions()
+    if makes_batches:
+        pad = source.dictionary.pad()
+        tokenizer.enable_padding(pad_id=pad, pad_token=tokenizer.id_to_token(pad))
+        tokenizer.enable_truncation(positions)
+    for name, text in tokenizer_files(tokenizer, positions).items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return verify_tokenizer(source, folder)
 
 
 def write_model(source: Source, content: Content, folder: Path) -> None:

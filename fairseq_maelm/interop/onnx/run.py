@@ -11,11 +11,9 @@ from fairseq_maelm.interop.agreement import Agreement
 from fairseq_maelm.interop.export.card import model_card
 from fairseq_maelm.interop.export.configuration import Content
 from fairseq_maelm.interop.export.content import choose_content
-from fairseq_maelm.interop.export.run import Export, ExportSettings
+from fairseq_maelm.interop.export.run import Export, ExportSettings, write_tokenizer
 from fairseq_maelm.interop.export.sentence_vectors import sentence_vectors_of
 from fairseq_maelm.interop.export.source import Source, load_source
-from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
-from fairseq_maelm.interop.export.verification import verify_tokenizer
 from fairseq_maelm.interop.hard_strings import HARD_STRINGS
 from fairseq_maelm.interop.onnx.agreement import Loss, agreements_with, quantization_loss
 from fairseq_maelm.interop.onnx.graph import INPUTS, SCORES, STATES, EncoderGraph
@@ -66,7 +64,7 @@ def export_onnx(checkpoint: Path, data: Optional[Path], output: Path, settings: 
         if settings.int8:
             quantize(folder / MODEL_FILE, folder / QUANTIZED_FILE)
             loss = quantization_loss(single, OnnxEncoder(folder / QUANTIZED_FILE), sample)
-        differences = _write_tokenizer(source, folder)
+        differences = write_tokenizer(source, folder, makes_batches=True)
         sizes = {path.name: path.stat().st_size for path in sorted(folder.glob("*.onnx"))}
         facts = _facts(source, content, graph, agreements, loss, sizes)
         (folder / FACTS_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
@@ -115,17 +113,6 @@ def _sequences(source: Source, texts: Optional[Path]) -> list[np.ndarray]:
     if not sequences:
         raise ValueError(f"there is no text in {texts}")
     return sequences
-
-
-def _write_tokenizer(source: Source, folder: Path) -> dict[str, str]:
-    tokenizer, positions = build_tokenizer(source.tokenizer_file, source.dictionary), source.model.max_positions()
-    pad = source.dictionary.pad()
-    # Without transformers nobody else says how a batch is made.
-    tokenizer.enable_padding(pad_id=pad, pad_token=tokenizer.id_to_token(pad))
-    tokenizer.enable_truncation(positions)
-    for name, text in tokenizer_files(tokenizer, positions).items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return verify_tokenizer(source, folder)
 
 
 def _facts(
