@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
+from omegaconf import OmegaConf
+
 from fairseq_maelm.files import sha256_of
 from fairseq_maelm.interop.agreement import Agreement
 from fairseq_maelm.interop.export.configuration import Content
@@ -139,7 +141,7 @@ def _training(source: Source) -> dict[str, Any]:
     facts: dict[str, Any] = {"task": f"`{source.task_name}`"}
     names = {"num_updates": "updates", "epoch": "epoch", "val_loss": "last validation metric", "best": "best of them"}
     facts.update({label: history[name] for name, label in names.items() if name in history})
-    metric = _get(source.config, "checkpoint", "best_checkpoint_metric")
+    metric = OmegaConf.select(source.config, "checkpoint.best_checkpoint_metric")
     if metric is not None and "val_loss" in history:
         facts["the validation metric is"] = f"`{metric}`"
     if "training_seconds" in history:
@@ -153,28 +155,23 @@ def _training(source: Source) -> dict[str, Any]:
 
 
 def _batch(config: Any) -> str:
-    per_update = _get(config, "optimization", "update_freq") or [1]
-    ranks = _get(config, "distributed_training", "distributed_world_size") or 1
-    steps = int(per_update[0]) * int(ranks)
-    sequences, tokens = _get(config, "dataset", "batch_size"), _get(config, "dataset", "max_tokens")
-    limits = [f"{int(sequences) * steps:,} sequences"] if sequences else []
-    limits += [f"{int(tokens) * steps:,} tokens"] if tokens else []
-    return f"up to {' or '.join(limits)} an update" if limits else ""
+    per_update = OmegaConf.select(config, "optimization.update_freq") or [1]
+    steps = int(per_update[0]) * int(OmegaConf.select(config, "distributed_training.distributed_world_size") or 1)
+    limits = {"sequences": "dataset.batch_size", "tokens": "dataset.max_tokens"}
+    sizes = {what: OmegaConf.select(config, option) for what, option in limits.items()}
+    found = [f"{int(size) * steps:,} {what}" for what, size in sizes.items() if size]
+    return f"up to {' or '.join(found)} an update" if found else ""
 
 
 def _hyper_parameters(source: Source) -> dict[str, Any]:
-    facts = {}
-    for section, options in _OPTIONS.items():
-        for option in options:
-            value = _get(source.config, section, option)
-            if value is not None:
-                label = section.replace("_", " ") if option == "_name" else option
-                facts[label] = value
-    return facts
-
-
-def _get(config: Any, section: str, option: str) -> Any:
-    return getattr(config[section], option, None) if section in config and config[section] is not None else None
+    values = {
+        section.replace("_", " ") if option == "_name" else option: OmegaConf.select(
+            source.config, f"{section}.{option}"
+        )
+        for section, options in _OPTIONS.items()
+        for option in options
+    }
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _data(source: Source) -> str:
