@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from fairseq_maelm.corpus.chunks import Chunk, read_chunk
 from fairseq_maelm.corpus.splitting import Split
 from fairseq_maelm.files import atomic_file
-from fairseq_maelm.text.imported import TokenizerEncoder
-from fairseq_maelm.text.vocabulary import END_OF_SENTENCE, UNKNOWN, FairseqEncoder
+from fairseq_maelm.text.vocabulary import END_OF_SENTENCE, UNKNOWN, TextEncoder
 
 COUNTS = ("documents", "paragraphs", "characters", "bytes", "tokens", "unknown_tokens", "paragraphs_without_tokens")
 
@@ -34,7 +33,7 @@ class EncodingJob:
     parts: Path
     split: Split | None
     shards: int
-    encoder: FairseqEncoder | TokenizerEncoder
+    encoder: TextEncoder
 
     @staticmethod
     def part_name(number: int) -> str:

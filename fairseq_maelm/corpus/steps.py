@@ -23,12 +23,13 @@ from fairseq_maelm.corpus.settings import PrepareSettings
 from fairseq_maelm.corpus.splitting import Split, random_keys
 from fairseq_maelm.corpus.workers import ordered_map
 from fairseq_maelm.files import CorpusError, atomic_file, write_bytes
-from fairseq_maelm.text.imported import TokenizerEncoder, open_encoder, vocabulary_files
+from fairseq_maelm.text.imported import open_encoder, vocabulary_files
 from fairseq_maelm.text.vocabulary import (
     DICTIONARY_FILE,
     MODEL_FILE,
     PRESETS,
     FairseqEncoder,
+    TextEncoder,
     dictionary_text,
     load_sentencepiece,
     train_sentencepiece,
@@ -70,7 +71,7 @@ class Work:
         """The sentencepiece model."""
         return self.folder / MODEL_FILE
 
-    def encoder(self) -> FairseqEncoder | TokenizerEncoder:
+    def encoder(self) -> TextEncoder:
         """What encodes text, once there is a vocabulary."""
         if self.settings.tokenizer is not None:
             return open_encoder(self.folder)

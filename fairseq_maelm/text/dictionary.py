@@ -1,17 +1,18 @@
 """Loading the dictionary of a prepared folder, and refusing one that does not belong to it."""
 
-import hashlib
 import json
 import os
+from pathlib import Path
 from typing import Sequence
 
 import numpy as np
 from fairseq.data import Dictionary
 
+from fairseq_maelm.files import sha256_of
+from fairseq_maelm.text.offsets import WORD_START
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL as MASK
 from fairseq_maelm.text.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
-
-WORD_START = "\u2581"
+from fairseq_maelm.text.vocabulary import dictionary_symbols, load_sentencepiece
 
 # The tokens from the start of the text that frequencies are counted from; more of them change nothing that matters.
 _COUNTED_TOKENS = 20_000_000
@@ -61,16 +62,11 @@ def check_shards(folders: Sequence[str]) -> None:
 
 
 def _check_manifest(folder: str, dictionary_path: str) -> None:
-    manifest_path = os.path.join(folder, "manifest.json")
-    if not os.path.exists(manifest_path):
-        return
-    with open(manifest_path, encoding="utf-8") as file:
-        outputs = json.load(file).get("outputs", {})
+    manifest = Path(folder, "manifest.json")
+    outputs = json.loads(manifest.read_bytes()).get("outputs", {}) if manifest.exists() else {}
     # In a corpus of several shards, every shard has the same dictionary and the names of all in its manifest.
     sums = {facts.get("sha256") for name, facts in outputs.items() if name.split("/")[-1] == "dict.txt"}
-    with open(dictionary_path, "rb") as dictionary_file:
-        actual = hashlib.sha256(dictionary_file.read()).hexdigest()
-    if sums and actual not in sums:
+    if sums and sha256_of(Path(dictionary_path)) not in sums:
         raise ValueError(
             f"{dictionary_path} is not the dictionary that {folder} was prepared with (its sha256 differs from the one "
             "in manifest.json): put the original back, or prepare the text again"
@@ -78,15 +74,10 @@ def _check_manifest(folder: str, dictionary_path: str) -> None:
 
 
 def _check_sentencepiece(folder: str, dictionary: Dictionary) -> None:
-    model_path = os.path.join(folder, SENTENCEPIECE_MODEL)
-    if not os.path.exists(model_path):
+    model = Path(folder, SENTENCEPIECE_MODEL)
+    if not model.exists():
         return
-    from sentencepiece import SentencePieceProcessor
-
-    model = SentencePieceProcessor(model_file=model_path)
-    pieces = {
-        model.id_to_piece(i) for i in range(model.get_piece_size()) if not (model.is_unknown(i) or model.is_control(i))
-    }
+    pieces = set(dictionary_symbols(load_sentencepiece(model)))
     symbols = set(dictionary.symbols[dictionary.nspecial :])
     missing, surplus = pieces - symbols, {symbol for symbol in symbols - pieces if "madeupword" not in symbol}
     if missing or surplus:

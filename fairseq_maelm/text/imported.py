@@ -4,17 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fairseq_maelm.files import CorpusError
+from fairseq_maelm.text.offsets import AlignedTokens, encodable, tokenizer_spans
 from fairseq_maelm.text.vocabulary import (
     DICTIONARY_FILE,
-    END_OF_SENTENCE,
     FAIRSEQ_SYMBOLS,
     MODEL_FILE,
     UNKNOWN,
     FairseqEncoder,
-    fairseq_dtype,
+    TextEncoder,
     load_sentencepiece,
 )
 
@@ -37,8 +36,8 @@ def vocabulary_files(folder: Path) -> list[Path]:
     return [folder / DICTIONARY_FILE, encoders[0]]
 
 
-def open_encoder(folder: Path) -> "TextEncoder":
-    """What turns paragraphs into the numbers of the folder's dictionary.
+def open_encoder(folder: Path) -> TextEncoder:
+    """What turns text into the numbers of the folder's dictionary.
 
     Raises:
         CorpusError: a file is missing, damaged, or does not belong to the other.
@@ -46,23 +45,24 @@ def open_encoder(folder: Path) -> "TextEncoder":
     dictionary, file = vocabulary_files(folder)
     lines = dictionary.read_text(encoding="utf-8").split("\n")
     symbols = [line.rsplit(" ", 1)[0] for line in lines if line]
+    encoder: TextEncoder
     if file.name == MODEL_FILE:
-        return FairseqEncoder(load_sentencepiece(file), symbols)
-    return TokenizerEncoder(file, len(symbols))
+        encoder = FairseqEncoder(load_sentencepiece(file), symbols)
+    else:
+        encoder = TokenizerEncoder(file, len(symbols))
+    encoder.files = (dictionary, file)
+    return encoder
 
 
-class TokenizerEncoder:
-    """Turns paragraphs into the numbers of a fairseq dictionary; the counterpart of ``FairseqEncoder``.
-
-    Text that spells special symbols stays ordinary text.
+class TokenizerEncoder(TextEncoder):
+    """Encodes with a tokenizer of the library tokenizers, whose numbers are those of a fairseq dictionary.
 
     Args:
         path: of the tokenizer.json.
         symbols: number of symbols in dict.txt.
 
     Attributes:
-        dictionary_size: symbols of fairseq's dictionary without <mask>.
-        dtype: the integer type that fairseq-preprocess stores for a dictionary of this size.
+        tokenizer: reads special symbols in text as ordinary text.
 
     Raises:
         CorpusError: the library is not installed, or the tokenizer does not belong to the dictionary.
@@ -73,33 +73,32 @@ class TokenizerEncoder:
             from tokenizers import Tokenizer
         except ImportError as error:
             raise CorpusError(f"{path} needs the package tokenizers: pip install 'fairseq_maelm[hf]'") from error
-        self.dictionary_size = len(FAIRSEQ_SYMBOLS) + symbols
-        self.dtype = fairseq_dtype(self.dictionary_size)
-        self._tokenizer = Tokenizer.from_file(str(path))
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._tokenizer.encode_special_tokens = True
-        largest = max(self._tokenizer.get_vocab(with_added_tokens=True).values())
-        if largest != self.dictionary_size:
+        self.dictionary_size = mask = len(FAIRSEQ_SYMBOLS) + symbols
+        self.tokenizer = Tokenizer.from_file(str(path))
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        self.tokenizer.encode_special_tokens = True
+        largest = max(self.tokenizer.get_vocab(with_added_tokens=True).values())
+        special = {number for number, token in self.tokenizer.get_added_tokens_decoder().items() if token.special}
+        if largest != mask or mask not in special:
             raise CorpusError(
-                f"{path} and {DICTIONARY_FILE} do not belong together: the last token is {largest} and <mask> must be "
-                f"{self.dictionary_size}"
+                f"{path} and {DICTIONARY_FILE} do not belong together: token {mask} must be <mask> and the last one, "
+                f"and the tokenizer goes up to {largest}. Both must come from one `maelm import`"
             )
-
-    def encode_flat(self, paragraphs: Sequence[str]) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int32]]:
-        """Encodes paragraphs one after the other, each ended by </s>; see ``FairseqEncoder.encode_flat``."""
-        # One by one: many at a time would start threads in a worker that was forked.
-        encoded = [self._tokenizer.encode(each, add_special_tokens=False).ids for each in paragraphs]
-        lengths = np.fromiter((len(ids) + 1 for ids in encoded), dtype=np.int32, count=len(encoded))
-        flat = [number for ids in encoded for number in (*ids, END_OF_SENTENCE)]
+        # Byte pairs are others at the start of a text than behind a space.
+        self.word_prefix = " "
+        self.number_of = np.arange(mask + 1, dtype=self.dtype)
         # The mask symbol is what the model predicts under, and never text.
-        flat = [UNKNOWN if number == self.dictionary_size else number for number in flat]
-        return np.array(flat, dtype=self.dtype), lengths
+        self.number_of[mask] = UNKNOWN
 
-    def encode(self, paragraphs: Sequence[str]) -> list[NDArray[np.unsignedinteger]]:
-        """Encodes paragraphs into one array <uint16 or uint32>[T] each, which ends with </s>."""
-        ids, lengths = self.encode_flat(paragraphs)
-        return np.split(ids, np.cumsum(lengths, dtype=np.int64)[:-1])
+    def model_tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """See ``TextEncoder``."""
+        # One by one: many at a time would start threads in a worker that was forked.
+        return [self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
 
-
-TextEncoder = FairseqEncoder | TokenizerEncoder
+    def encode_with_offsets(self, text: str) -> AlignedTokens:
+        """See ``TextEncoder``."""
+        text = encodable(text)
+        encoded = self.tokenizer.encode(text, add_special_tokens=False)
+        tokens = self.number_of[np.array(encoded.ids, dtype=np.int64)].astype(np.int64)
+        return AlignedTokens(tokens, *tokenizer_spans(encoded.offsets, text))

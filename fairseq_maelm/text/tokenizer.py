@@ -1,15 +1,15 @@
-"""Text to tokens and back with the corpus' sentencepiece model or an imported tokenizer, also around <mask>."""
+"""Text to tokens and back for the hub interface, also around <mask>."""
 
 import os
 import re
+from pathlib import Path
 from typing import List, Optional, Sequence, Union
 
-import numpy as np
 from fairseq.data import Dictionary
 from sentencepiece import SentencePieceProcessor
 
-from fairseq_maelm.text.imported import TOKENIZER_FILE
-from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE
+from fairseq_maelm.text.imported import TOKENIZER_FILE, TokenizerEncoder
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, FairseqEncoder, load_sentencepiece
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL as MASK
 
 # Two fields of sentencepiece's normalizer in protocol buffer form, add_dummy_prefix and remove_extra_whitespaces, both
@@ -25,37 +25,23 @@ class Tokenizer:
     Args:
         model_path: file of the sentencepiece model.
         dictionary: fairseq's, made from the model, with ``<mask>``.
+
+    Attributes:
+        encoder: for texts that hold no ``<mask>``.
+        mask_text: how a mask is spelled.
     """
 
     mask_text = MASK
 
     def __init__(self, model_path: str, dictionary: Dictionary) -> None:
-        with open(model_path, "rb") as file:
-            model = file.read()
+        model = Path(model_path).read_bytes()
         self.dictionary = dictionary
-        self._start = SentencePieceProcessor(model_proto=model)
+        symbols = dictionary.symbols[dictionary.nspecial : dictionary.index(MASK)]
+        self.encoder = FairseqEncoder(load_sentencepiece(model), symbols)
+        self._start = self.encoder.processor
         self._middle = SentencePieceProcessor(model_proto=model + _CONTINUE_TEXT)
-        pieces = range(self._start.get_piece_size())
-        self._token_of_piece = np.array(
-            [
-                dictionary.unk()
-                if self._start.is_unknown(piece) or self._start.is_control(piece)
-                else dictionary.index(self._start.id_to_piece(piece))
-                for piece in pieces
-            ]
-        )
-        self._piece_of_token = {int(token): piece for piece, token in enumerate(self._token_of_piece)}
+        self._piece_of_token = {token: piece for piece, token in enumerate(self.encoder.number_of.tolist())}
         self._piece_of_token[dictionary.unk()] = self._start.unk_id()
-
-    @property
-    def processor(self) -> SentencePieceProcessor:
-        """The sentencepiece model, for texts that hold no <mask>."""
-        return self._start
-
-    @property
-    def token_of_piece(self) -> np.ndarray:
-        """<int64>[pieces], the symbol of the dictionary for each piece of the model."""
-        return self._token_of_piece
 
     def encode(self, text: str) -> List[int]:
         """Encode text without special symbols around it.
@@ -66,10 +52,9 @@ class Tokenizer:
         """
         first, *others = _WHITE_SPACE.sub(" ", text).split(MASK)
         tokens = self._tokens(self._start.encode(first.rstrip(" ")))
-        for _place, segment in enumerate(others):
-            tokens.append(self.dictionary.index(MASK))
+        for segment in others:
             # A space at the end belongs to the next <mask>, or ends the text.
-            tokens += self._tokens(self._middle.encode(segment.rstrip(" ")))
+            tokens += [self.dictionary.index(MASK), *self._tokens(self._middle.encode(segment.rstrip(" ")))]
         return tokens
 
     def encode_part(self, text: str, starts_word: bool) -> List[int]:
@@ -87,20 +72,17 @@ class Tokenizer:
         mask = self.dictionary.index(MASK)
         parts: List[str] = []
         run: List[int] = []
-        for token in list(tokens) + [mask]:
+        for token in [*map(int, tokens), mask]:
             if token != mask:
-                run.append(int(token))
+                run.append(token)
                 continue
-            parts.append(self._decode_run(run, starts_text=not parts))
+            processor = self._middle if parts else self._start
+            parts.append(processor.decode([self._piece_of_token[each] for each in run if each in self._piece_of_token]))
             run = []
         return f" {MASK}".join(parts).strip()
 
-    def _decode_run(self, run: List[int], starts_text: bool) -> str:
-        processor = self._start if starts_text else self._middle
-        return processor.decode([self._piece_of_token[token] for token in run if token in self._piece_of_token])
-
     def _tokens(self, pieces: List[int]) -> List[int]:
-        return self._token_of_piece[pieces].tolist() if pieces else []
+        return self.encoder.number_of[pieces].tolist() if pieces else []
 
 
 class ImportedTokenizer:
@@ -111,6 +93,7 @@ class ImportedTokenizer:
         dictionary: fairseq's, with ``<mask>``.
 
     Attributes:
+        encoder: for texts that hold no ``<mask>``.
         mask_text: how the tokenizer itself spells a mask.
 
     Raises:
@@ -118,24 +101,12 @@ class ImportedTokenizer:
     """
 
     def __init__(self, path: str, dictionary: Dictionary) -> None:
-        try:
-            from tokenizers import Tokenizer as Loaded
-        except ImportError as error:
-            raise ValueError(f"{path} needs the package tokenizers: pip install 'fairseq_maelm[hf]'") from error
+        mask = dictionary.index(MASK)
         self.dictionary = dictionary
-        self._tokenizer = Loaded.from_file(path)
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        special = {*range(dictionary.nspecial), dictionary.index(MASK)}
-        named = {number for number, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
-        largest = max(self._tokenizer.get_vocab(with_added_tokens=True).values())
-        if largest >= len(dictionary) or dictionary.index(MASK) not in named:
-            raise ValueError(
-                f"{path} and dict.txt do not belong together: token {dictionary.index(MASK)} must be {MASK} and the "
-                f"last one, and the tokenizer goes up to {largest}. Both must come from one `maelm import`"
-            )
-        self.mask_text = str(self._tokenizer.id_to_token(dictionary.index(MASK)))
-        self._special = special - {dictionary.unk(), dictionary.index(MASK)}
+        self.encoder = TokenizerEncoder(Path(path), mask - dictionary.nspecial)
+        self._tokenizer = self.encoder.tokenizer
+        self.mask_text = str(self._tokenizer.id_to_token(mask))
+        self._left_out = set(range(dictionary.nspecial)) - {dictionary.unk()}
 
     def encode(self, text: str) -> List[int]:
         """Encode text as the tokenizer's own library does, without special symbols around it.
@@ -143,15 +114,14 @@ class ImportedTokenizer:
         Where ``<mask>`` stands in the text, other special symbols that it spells are read as such too; elsewhere they
         are ordinary text.
         """
-        masked = MASK in text
-        self._tokenizer.encode_special_tokens = not masked
-        if masked:
-            text = text.replace(MASK, self.mask_text)
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        self._tokenizer.encode_special_tokens = MASK not in text
+        tokens = self._tokenizer.encode(text.replace(MASK, self.mask_text), add_special_tokens=False).ids
+        self._tokenizer.encode_special_tokens = True
+        return list(tokens)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Turn tokens into text; ``<mask>`` is spelled out, other special symbols are left out."""
-        kept = [int(token) for token in tokens if int(token) not in self._special]
+        kept = [int(token) for token in tokens if int(token) not in self._left_out]
         text = self._tokenizer.decode(kept, skip_special_tokens=False)
         # A mask takes the space before it along, as in the text that it was encoded from.
         return re.sub(rf"\s*{re.escape(self.mask_text)}", f" {MASK}", text).strip()

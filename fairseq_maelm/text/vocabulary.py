@@ -1,16 +1,19 @@
-"""The sentencepiece model and the fairseq dictionary that is made from it, never from counts."""
+"""The sentencepiece model, the fairseq dictionary that is made from it, never from counts, and what encodes by both."""
 
 import io
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
 
-from fairseq_maelm.files import CorpusError
+from fairseq_maelm.files import CorpusError, sha256_of
+from fairseq_maelm.text.offsets import AlignedTokens, encodable, sentencepiece_spans
 
 # fairseq.data.Dictionary puts these four in front of the file's symbols; the task maelm appends <mask>.
 FAIRSEQ_SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
@@ -138,11 +141,8 @@ def dictionary_symbols(processor: sentencepiece.SentencePieceProcessor) -> list[
 
 
 def _ordinary_ids(processor: sentencepiece.SentencePieceProcessor) -> list[int]:
-    return [
-        spm_id
-        for spm_id in range(processor.get_piece_size())
-        if not processor.is_control(spm_id) and not processor.is_unknown(spm_id)
-    ]
+    pieces = range(processor.get_piece_size())
+    return [piece for piece in pieces if not processor.is_control(piece) and not processor.is_unknown(piece)]
 
 
 def dictionary_text(processor: sentencepiece.SentencePieceProcessor) -> str:
@@ -163,57 +163,95 @@ def write_dictionary(processor: sentencepiece.SentencePieceProcessor, path: Path
     Path(path).write_text(dictionary_text(processor), encoding="utf-8", newline="\n")
 
 
-def fairseq_dtype(dictionary_size: int) -> type[np.uint16] | type[np.uint32]:
-    """The integer type that fairseq-preprocess stores for a dictionary of this size, <mask> not counted."""
-    return np.uint16 if dictionary_size < 65_500 else np.uint32
+class TextEncoder(Protocol):
+    """Turns text into the numbers of a fairseq dictionary; ``text.imported.open_encoder`` opens a folder's.
+
+    Numbers are mapped by number and never by spelling: text that spells ``<s>`` or ``<mask>`` stays ordinary text.
+
+    Attributes:
+        dictionary_size: symbols of fairseq's dictionary without <mask>.
+        number_of: <uint16 or uint32>[tokens of the model] fairseq's number for each.
+        word_prefix: what makes a text a word behind a space.
+        files: dict.txt, and the model or tokenizer, if it was opened from a folder.
+    """
+
+    dictionary_size: int
+    number_of: NDArray[np.unsignedinteger]
+    word_prefix: str = ""
+    files: tuple[Path, ...] = ()
+
+    def model_tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of each text in the model's own numbers."""
+        ...
+
+    def encode_with_offsets(self, text: str) -> AlignedTokens:
+        """Encodes one text, without special symbols around it, and says where in it each token stands.
+
+        Raises:
+            ValueError: the model cannot tell.
+        """
+        ...
+
+    @property
+    def dtype(self) -> type[np.uint16] | type[np.uint32]:
+        """The integer type that fairseq-preprocess stores for a dictionary of this size."""
+        return np.uint16 if self.dictionary_size < 65_500 else np.uint32
+
+    @property
+    def fingerprint(self) -> dict[str, str]:
+        """The SHA-256 of each of the files, by name."""
+        return {path.name: sha256_of(path) for path in self.files}
+
+    def encode_flat(self, texts: Sequence[str]) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int32]]:
+        """Encodes texts one after the other, each ended by </s>.
+
+        Returns:
+            the ids <uint16 or uint32>[sum of lengths] and the lengths <int32>[texts], </s> counted.
+        """
+        encoded = self.model_tokens(texts)
+        lengths = np.fromiter(map(len, encoded), dtype=np.int32, count=len(encoded)) + np.int32(1)
+        flat = np.fromiter(chain.from_iterable(encoded), dtype=np.int32, count=int(lengths.sum()) - len(encoded))
+        ids = np.full(len(flat) + len(encoded), END_OF_SENTENCE, dtype=self.dtype)
+        is_text = np.ones(len(ids), dtype=bool)
+        is_text[np.cumsum(lengths, dtype=np.int64) - 1] = False
+        ids[is_text] = self.number_of[flat]
+        return ids, lengths
+
+    def encode(self, texts: Sequence[str]) -> list[NDArray[np.unsignedinteger]]:
+        """Encodes texts into one array <uint16 or uint32>[T] each, which ends with </s>."""
+        ids, lengths = self.encode_flat(texts)
+        return np.split(ids, np.cumsum(lengths, dtype=np.int64)[:-1])
 
 
-class FairseqEncoder:
-    """Turns paragraphs into the ids of fairseq's dictionary.
-
-    Ids are mapped by number and never by spelling. Text that spells ``<s>`` or ``<mask>`` therefore stays ordinary
-    text, also where sentencepiece does not know its characters: those become <unk>.
+class FairseqEncoder(TextEncoder):
+    """Encodes with a sentencepiece model; what it does not know becomes <unk>.
 
     Args:
         processor: the sentencepiece model.
         symbols: of dict.txt, where it is not the one that is made from the model: it then holds every piece, in any
             order, and may hold more.
-
-    Attributes:
-        dictionary_size: symbols of fairseq's dictionary without <mask>.
-        dtype: the integer type that fairseq-preprocess stores for a dictionary of this size.
     """
 
     def __init__(self, processor: sentencepiece.SentencePieceProcessor, symbols: Sequence[str] | None = None) -> None:
-        ordinary, pieces = _ordinary_ids(processor), dictionary_symbols(processor)
+        pieces = dictionary_symbols(processor)
         places = {symbol: place for place, symbol in enumerate(pieces if symbols is None else symbols)}
         missing = [piece for piece in pieces if piece not in places]
         if missing:
-            raise CorpusError(f"dict.txt lacks {len(missing)} pieces of {MODEL_FILE}, such as {missing[0]!r}")
+            raise CorpusError(
+                f"{DICTIONARY_FILE} lacks {len(missing)} pieces of {MODEL_FILE}, such as {missing[0]!r}: the two do "
+                "not belong together; take both from one folder"
+            )
         self.dictionary_size = len(FAIRSEQ_SYMBOLS) + len(places)
-        self.dtype = fairseq_dtype(self.dictionary_size)
-        self._processor = processor
-        self._fairseq_id = np.full(processor.get_piece_size(), UNKNOWN, dtype=self.dtype)
-        self._fairseq_id[ordinary] = [len(FAIRSEQ_SYMBOLS) + places[piece] for piece in pieces]
+        self.processor = processor
+        self.number_of = np.full(processor.get_piece_size(), UNKNOWN, dtype=self.dtype)
+        self.number_of[_ordinary_ids(processor)] = [len(FAIRSEQ_SYMBOLS) + places[piece] for piece in pieces]
 
-    def encode_flat(self, paragraphs: Sequence[str]) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int32]]:
-        """Encodes paragraphs one after the other, each ended by </s>.
+    def model_tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """See ``TextEncoder``."""
+        return list(self.processor.encode(list(texts), out_type=int))
 
-        Returns:
-            the ids <uint16 or uint32>[sum of lengths] and the lengths <int32>[paragraphs], </s> counted.
-        """
-        encoded = self._processor.encode(list(paragraphs), out_type=int)
-        lengths = np.fromiter(map(len, encoded), dtype=np.int32, count=len(encoded)) + np.int32(1)
-        flat = np.fromiter(
-            (spm_id for ids in encoded for spm_id in ids), dtype=np.int32, count=int(lengths.sum()) - len(encoded)
-        )
-        ids = np.full(len(flat) + len(encoded), END_OF_SENTENCE, dtype=self.dtype)
-        is_text = np.ones(len(ids), dtype=bool)
-        is_text[np.cumsum(lengths, dtype=np.int64) - 1] = False
-        ids[is_text] = self._fairseq_id[flat]
-        return ids, lengths
-
-    def encode(self, paragraphs: Sequence[str]) -> list[NDArray[np.unsignedinteger]]:
-        """Encodes paragraphs into one array <uint16 or uint32>[T] each, which ends with </s>."""
-        ids, lengths = self.encode_flat(paragraphs)
-        return np.split(ids, np.cumsum(lengths, dtype=np.int64)[:-1])
+    def encode_with_offsets(self, text: str) -> AlignedTokens:
+        """See ``TextEncoder``; a model with byte fallback cannot tell."""
+        text = encodable(text)
+        tokens = self.number_of[self.processor.encode(text, out_type=int)].astype(np.int64)
+        return AlignedTokens(tokens, *sentencepiece_spans(self.processor, text))

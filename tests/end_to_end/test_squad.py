@@ -246,7 +246,7 @@ def test_version_1_always_answers(
     capsys.readouterr()
     call("score-squad", dev, out / "predictions.json")
     assert json.loads(capsys.readouterr().out) == written["metrics"]
-    with pytest.raises(ValueError, match="exist already: name another --output"):
+    with pytest.raises(FileExistsError, match="predictions.json exists already: name another file"):
         call("predict-squad", tmp_path / "run" / "checkpoint_last.pt", "--data", task, "--output", out)
 
 
@@ -263,7 +263,7 @@ def test_bad_input_is_said(toy_data: Path, task: Path, pretrained: Path, tmp_pat
         (("answer", tmp_path / "no.pt", text, "Who?", *answer), "there is no checkpoint"),
         ((*prepare, new, "--valid", bad), "has no list 'data'"),
         ((*prepare, new), "give --train, --valid or --test"),
-        ((*prepare, task, "--valid", dev), "exists already"),
+        ((*prepare, task, "--valid", dev), "was made from something else: train was 1 files and is now 0"),
         (("score-squad", dev, bad), "has no text for 'q' but 3"),
         (("score-squad", dev, text), "is not JSON"),
         (("score-squad", bad, bad), "has no list 'data'"),

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from fairseq_maelm.devices import add_device_argument, check_device
-from fairseq_maelm.finetuning.squad.inference import SpanAnswer, answer_questions, check_answers, choose
+from fairseq_maelm.finetuning.squad.predict import SpanAnswer, answer_questions, check_answers, choose
 from fairseq_maelm.models.hub import load
 
 

@@ -41,13 +41,10 @@ class SquadCriterion(FairseqCriterion):
         logits, _ = model(**sample["net_input"], classification_head_name=SPAN_HEAD)
         allowed = sample["context_mask"].clone()
         allowed[:, 0] = True
-        scores = logits.float().masked_fill(~allowed[..., None], -torch.inf)
-        target = sample["target"]
-        losses = [
-            F.cross_entropy(scores[..., side], target[:, side], ignore_index=NO_TARGET, reduction="sum")
-            for side in (0, 1)
-        ]
-        loss = 0.5 * (losses[0] + losses[1])
+        scores, target = logits.float().masked_fill(~allowed[..., None], -torch.inf), sample["target"]
+        # The first and the last token are two examples.
+        sides = scores.transpose(1, 2).flatten(0, 1)
+        loss = 0.5 * F.cross_entropy(sides, target.flatten(), ignore_index=NO_TARGET, reduction="sum")
         sample_size = int((target[:, 0] != NO_TARGET).sum())
         logging_output: Dict[str, Any] = {
             "loss": float(loss.detach()),
@@ -65,14 +62,13 @@ class SquadCriterion(FairseqCriterion):
     @classmethod
     def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
         """Add the sums of all batches and ranks and log them."""
-
-        def total(name: str) -> Any:
-            return sum(output.get(name, 0) for output in logging_outputs)
-
+        size, loss, correct = (
+            sum(output.get(name, 0) for output in logging_outputs) for name in ("sample_size", "loss", "ncorrect")
+        )
         # A batch in which no window has a target says nothing about the loss.
-        if size := total("sample_size"):
-            metrics.log_scalar("loss", total("loss") / size / math.log(2), size, round=3)
-            metrics.log_scalar("span_accuracy", 100.0 * total("ncorrect") / size, size, round=2)
+        if size:
+            metrics.log_scalar("loss", loss / size / math.log(2), size, round=3)
+            metrics.log_scalar("span_accuracy", 100.0 * correct / size, size, round=2)
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:

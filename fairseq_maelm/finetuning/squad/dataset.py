@@ -1,14 +1,12 @@
 """Windows of questions and contexts as batches."""
 
 import logging
-from typing import Any, Dict, NamedTuple, Sequence
+from typing import Any, Dict, NamedTuple
 
 import numpy as np
 import torch
-from fairseq.data import FairseqDataset
 
-from fairseq_maelm.batch import pad_rows
-from fairseq_maelm.data.order import order_by_length
+from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.finetuning.squad.prepared import NOT_LOCATED, PreparedSplit
 from fairseq_maelm.finetuning.squad.windows import SPECIAL_TOKENS, best_context, cut_windows, windows_with
 
@@ -38,7 +36,7 @@ class Format(NamedTuple):
     pad: int
 
 
-class SquadDataset(FairseqDataset):
+class SquadDataset(BatchDataset):
     """All windows of a split.
 
     Args:
@@ -50,26 +48,24 @@ class SquadDataset(FairseqDataset):
         seed: of the order.
     """
 
+    remedy = "a smaller --max-length"
+
     def __init__(self, split: PreparedSplit, form: Format, name: str, training: bool, seed: int = 0) -> None:
         self.split = split
         self.form = form
         self.name = name
         self.training = training
-        self.seed = seed
-        self.epoch = 1
         self.question_lengths = np.minimum(split.question_lengths, form.max_question_length)
         self.windows = cut_windows(self.question_lengths, split.context_lengths, form.max_length, form.stride)
         self._holds_answer = windows_with(self.windows, split.answers)
         lost = split.answers[self.windows.question, 0] == NOT_LOCATED
-        self._used = np.flatnonzero(~lost) if training else np.arange(len(lost))
-        self._sizes = (
-            SPECIAL_TOKENS + self.question_lengths[self.windows.question] + self.windows.end - self.windows.begin
-        )
+        sizes = SPECIAL_TOKENS + self.question_lengths[self.windows.question] + self.windows.end - self.windows.begin
+        used = np.flatnonzero(~lost) if training else None
+        super().__init__(sizes, "buckets", seed, fixed_epoch=None if training else 0, used=used)
         self._report()
 
     def _report(self) -> None:
         split, windows = self.split, self.windows
-        answerable = split.answers[:, 0] >= 0
         held = np.zeros(len(split), dtype=bool)
         held[windows.question[self._holds_answer]] = True
         logger.info(
@@ -77,119 +73,65 @@ class SquadDataset(FairseqDataset):
             *(self.name, f"{len(split):,}", f"{len(windows.question):,}", self.form.max_length),
             f"{int(self._holds_answer.sum()):,}",
         )
-        for count, what in (
-            ((split.question_lengths > self.form.max_question_length).sum(), "are longer than may be and are cut"),
+        for concerned, what in (
+            (split.question_lengths > self.form.max_question_length, "are longer than may be and are cut"),
             (
-                (answerable & ~held).sum(),
+                (split.answers[:, 0] >= 0) & ~held,
                 "have an answer that no window holds whole: all their windows say 'no answer'",
             ),
             (
-                (split.answers[:, 0] == NOT_LOCATED).sum(),
+                split.answers[:, 0] == NOT_LOCATED,
                 "have an answer that is not in their context: no part of the loss",
             ),
         ):
-            if count:
-                logger.warning("%s: %s questions %s", self.name, f"{int(count):,}", what)
+            if concerned.any():
+                logger.warning("%s: %s questions %s", self.name, f"{int(concerned.sum()):,}", what)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Shuffle anew from now on; called by fairseq before an epoch's batches are made."""
-        self.epoch = epoch
-
-    @property
-    def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        """False: batches depend on the epoch alone, so that a resumed run has those of an uninterrupted one."""
-        return False
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """<int64>[W], tokens of each window's sequence."""
-        return self._sizes
-
-    def __len__(self) -> int:
-        return len(self._sizes)
-
-    def num_tokens(self, index: int) -> int:
-        """What a window adds to ``--max-tokens``."""
-        return int(self._sizes[index])
-
-    def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
-        """<int64>[indices], ``num_tokens`` of many."""
-        return self._sizes[indices]
-
-    def size(self, index: int) -> int:
-        """Tokens of the sequence."""
-        return int(self._sizes[index])
-
-    def ordered_indices(self) -> np.ndarray:
-        """<int64>[windows in use], near-equal lengths together, in training in a new random order each epoch."""
-        generator = np.random.default_rng([self.seed, self.epoch if self.training else 0])
-        return self._used[order_by_length(self._sizes[self._used], generator.random(len(self._used)))]
-
-    def __getitem__(self, index: int) -> int:
-        """The index itself: the collater reads a batch at once."""
-        return int(index)
-
-    def collater(self, samples: Sequence[int]) -> Dict[str, Any]:
+    def collate(self, indices: np.ndarray) -> Dict[str, Any]:
         """Make a batch of B windows.
 
         Args:
-            samples: <int>[B] numbers of windows.
+            indices: <int64>[B] numbers of windows.
 
         Returns:
-            fairseq's sample: ``id`` <int64>[B], ``nsentences``, ``ntokens``; ``net_input`` with ``src_tokens``
-            <int64>[B, S] and ``src_lengths`` <int64>[B]; ``target`` <int64>[B, 2] the positions of the answer's first
-            and last token, twice 0 where the window does not hold it, or ``NO_TARGET``; ``context_mask`` <bool>[B, S],
-            True at tokens that can begin or end an answer. For evaluation also ``start_mask`` <bool>[B, S], True at
-            those that have their best context in this window, ``shift`` <int64>[B], which added to a position gives
-            the number of the piece in the context, and ``split``. Empty for no window.
+            ``ntokens``; ``net_input`` with ``src_tokens`` <int64>[B, S] and ``src_lengths`` <int64>[B]; ``target``
+            <int64>[B, 2] the positions of the answer's first and last token, twice 0 where the window does not hold it,
+            or ``NO_TARGET``; ``context_mask`` <bool>[B, S], True at tokens that can begin or end an answer. For
+            evaluation also ``start_mask`` <bool>[B, S], True at those that have their best context in this window,
+            ``shift`` <int64>[B], which added to a position gives the number of the piece in the context, and ``split``.
         """
-        if not len(samples):
-            return {}
-        indices = np.array(samples, dtype=np.int64)
-        lengths = self._sizes[indices]
-        rows, context_mask, start_mask = [], np.zeros((len(indices), lengths.max()), dtype=bool), []
-        for row, index in enumerate(indices.tolist()):
-            tokens, own = self._sequence(index)
-            rows.append(tokens)
-            context_mask[row, len(tokens) - 1 - len(own) : len(tokens) - 1] = own
+        lengths = self.sizes[indices]
+        tokens = np.full((len(indices), lengths.max()), self.form.pad, dtype=np.int64)
+        context_mask, start_mask = np.zeros(tokens.shape, dtype=bool), np.zeros(tokens.shape, dtype=bool)
+        for row, (index, length) in enumerate(zip(indices.tolist(), lengths.tolist())):
+            tokens[row, :length], own = self._sequence(index)
+            place = slice(length - 1 - len(own), length - 1)
+            context_mask[row, place] = own
             if not self.training:
-                start_mask.append(np.zeros(context_mask.shape[1], dtype=bool))
-                start_mask[-1][len(tokens) - 1 - len(own) : len(tokens) - 1] = own & self._best(index)
+                start_mask[row, place] = own & self._best(index)
         batch: Dict[str, Any] = {
-            "id": torch.from_numpy(indices),
-            "nsentences": len(indices),
             "ntokens": int(lengths.sum()),
-            "net_input": {
-                "src_tokens": torch.from_numpy(pad_rows(rows, lengths, self.form.pad)),
-                "src_lengths": torch.from_numpy(lengths),
-            },
+            "net_input": {"src_tokens": torch.from_numpy(tokens), "src_lengths": torch.from_numpy(lengths)},
             "target": torch.from_numpy(self._targets(indices)),
             "context_mask": torch.from_numpy(context_mask),
         }
         if not self.training:
-            batch["start_mask"] = torch.from_numpy(np.stack(start_mask))
+            batch["start_mask"] = torch.from_numpy(start_mask)
             batch["shift"] = torch.from_numpy(-self._shift(indices))
             batch["split"] = self.name
         return batch
 
     def _sequence(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Tokens <int64>[n] of a window, and which pieces <bool>[pieces] stand for characters of their own."""
-        question, piece, last = (int(each[index]) for each in self.windows[:3])
+        question, begin, end = (int(each[index]) for each in self.windows[:3])
         context = self.split.question_context[question]
-        start = self.split.context_start[context]
-        chosen = slice(start + piece, start + last)
-        arrays, bos, eos = self.split.arrays, self.form.bos, self.form.eos
-        parts = [
-            *([bos], self.split.question(question)[: self.question_lengths[question]], [eos, eos]),
-            *(arrays["context_tokens"][chosen], [eos]),
-        ]
-        own = arrays["context_begin"][chosen] < arrays["context_end"][chosen]
-        return np.concatenate([np.asarray(part, dtype=np.int64) for part in parts]), own
+        pieces, first, last = (self.split.context(context, name)[begin:end] for name in ("tokens", "begin", "end"))
+        bos, eos = self.form.bos, self.form.eos
+        asked = self.split.question(question)[: self.question_lengths[question]]
+        return np.concatenate([[bos], asked, [eos, eos], pieces, [eos]]), first < last
 
     def _best(self, index: int) -> np.ndarray:
         first, last = self.windows.first[self.windows.question[index] :][:2]
-        if last - first == 1:
-            return np.ones(int(self.windows.end[index] - self.windows.begin[index]), dtype=bool)
         return best_context(self.windows.begin[first:last], self.windows.end[first:last], int(index - first))
 
     def _shift(self, indices: np.ndarray) -> np.ndarray:

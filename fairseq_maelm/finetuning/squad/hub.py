@@ -2,7 +2,7 @@
 
 from typing import Optional
 
-from fairseq_maelm.finetuning.squad.inference import SpanAnswer, answer_questions, choose
+from fairseq_maelm.finetuning.squad.predict import SpanAnswer, answer_questions, choose
 from fairseq_maelm.models.hub import MaelmHubInterface
 
 __all__ = ["answer"]

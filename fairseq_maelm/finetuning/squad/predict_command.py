@@ -8,17 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.devices import add_device_argument, check_device
-from fairseq_maelm.files import write_bytes
+from fairseq_maelm.files import refuse_existing, write_bytes
 from fairseq_maelm.finetuning.squad.dataset import SquadDataset
-from fairseq_maelm.finetuning.squad.inference import (
-    SpanAnswer,
-    best_answers,
-    check_answers,
-    n_best_lists,
-    score_windows,
-)
+from fairseq_maelm.finetuning.squad.predict import Candidates, check_answers, n_best_lists, score_windows
+from fairseq_maelm.finetuning.squad.prepared import load_split
 from fairseq_maelm.finetuning.squad.scoring import BEST_SPANS, NULL_ODDS
-from fairseq_maelm.finetuning.squad.spans import QuestionSpans
+from fairseq_maelm.finetuning.squad.spans import best_of_questions
 from fairseq_maelm.models.hub import load
 
 logger = logging.getLogger(__name__)
@@ -52,50 +47,39 @@ def run(args: argparse.Namespace) -> None:
     """Predicts and writes the files; the metrics also to standard output.
 
     Raises:
-        OSError: if the checkpoint or the split is missing.
-        ValueError: if the checkpoint cannot answer, or a file exists already.
+        OSError: if the checkpoint or the split is missing, or a file exists already.
+        ValueError: if the checkpoint cannot answer.
     """
     check_device(args.device)
-    files = [args.output / name for name in (PREDICTIONS, BEST_SPANS, NULL_ODDS, N_BEST, METRICS)]
-    if existing := [str(path) for path in files if path.exists()]:
-        raise ValueError(f"{', '.join(existing)} exist already: name another --output")
+    refuse_existing(*(args.output / name for name in (PREDICTIONS, BEST_SPANS, NULL_ODDS, N_BEST, METRICS)))
     hub = load(str(args.checkpoint.parent), args.checkpoint.name, str(args.data.absolute())).to(args.device)
     check_answers(hub)
-    hub.task.load_dataset(args.split)
-    dataset = hub.task.datasets[args.split]
-    if dataset.training:
-        # Training leaves some questions out; here all are answered.
-        dataset = hub.task.dataset_of(dataset.split, args.split)
+    # In training some questions are left out; here all are answered.
+    dataset = hub.task.dataset_of(load_split(args.data, args.split), args.split)
     candidates = score_windows(hub, dataset, hub.task.decoding.n_best, progress=True)
-    spans = best_answers(dataset, candidates)
     threshold = hub.task.cfg.null_threshold if args.threshold is None else args.threshold
-    nulls = hub.task.version_of(dataset.split) == "2.0"
-    lists = n_best_lists(dataset, candidates, hub.task.decoding.n_best, nulls)
+    contents = _contents(hub.task, dataset, candidates, threshold)
     args.output.mkdir(parents=True, exist_ok=True)
-    for name, content in _contents(dataset, spans, lists, threshold if nulls else None).items():
-        _write(args.output / name, content)
-    if dataset.split.texts.answers is not None:
-        metrics = hub.task.metrics(dataset, spans, threshold)
-        _write(args.output / METRICS, metrics)
-        sys.stdout.write(json.dumps(metrics, indent=2) + "\n")
+    for name, content in contents.items():
+        write_bytes(args.output / name, (json.dumps(content, indent=1) + "\n").encode("ascii"))
+        logger.info("wrote %s", args.output / name)
+    if METRICS in contents:
+        sys.stdout.write(json.dumps(contents[METRICS], indent=2) + "\n")
 
 
-def _contents(
-    dataset: SquadDataset, spans: QuestionSpans, lists: list[list[SpanAnswer]], threshold: float | None
-) -> dict[str, dict[str, Any]]:
-    identities = dataset.split.texts.identities
-    best = {
-        identity: dataset.split.answer_text(number, int(spans.first[number]), int(spans.last[number]))
-        for number, identity in enumerate(identities)
-    }
-    n_best = {identity: [answer._asdict() for answer in answers] for identity, answers in zip(identities, lists)}
-    if threshold is None:
-        return {PREDICTIONS: best, N_BEST: n_best}
-    odds = dict(zip(identities, spans.odds.tolist()))
-    given = {identity: "" if odds[identity] > threshold else text for identity, text in best.items()}
-    return {PREDICTIONS: given, BEST_SPANS: best, NULL_ODDS: odds, N_BEST: n_best}
-
-
-def _write(path: Path, content: Any) -> None:
-    write_bytes(path, (json.dumps(content, indent=1) + "\n").encode("ascii"))
-    logger.info("wrote %s", path)
+def _contents(task: Any, dataset: SquadDataset, candidates: Candidates, threshold: float) -> dict[str, dict[str, Any]]:
+    """What each file holds."""
+    split, nulls = dataset.split, task.version_of(dataset.split) == "2.0"
+    spans = best_of_questions(candidates.rows, dataset.windows.first)
+    lists = n_best_lists(dataset, candidates, task.decoding.n_best, nulls)
+    identities = split.texts.identities
+    best = dict(zip(identities, split.answer_texts(spans.first, spans.last)))
+    contents: dict[str, dict[str, Any]] = {PREDICTIONS: best}
+    if nulls:
+        odds = dict(zip(identities, spans.odds.tolist()))
+        given = {identity: "" if odds[identity] > threshold else text for identity, text in best.items()}
+        contents = {PREDICTIONS: given, BEST_SPANS: best, NULL_ODDS: odds}
+    contents[N_BEST] = {identity: [each._asdict() for each in answers] for identity, answers in zip(identities, lists)}
+    if split.texts.answers is not None:
+        contents[METRICS] = task.metrics(dataset, spans, threshold)
+    return contents

@@ -1,7 +1,6 @@
 """Preparing SQuAD: files in, a folder for the task ``maelm_squad`` out."""
 
 import logging
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,31 +10,29 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from fairseq_maelm.files import sha256_of, write_json
-from fairseq_maelm.finetuning.squad.offsets import AlignedTokens, Aligner, token_span
+from fairseq_maelm.files import write_json
 from fairseq_maelm.finetuning.squad.prepared import NO_ANSWER, NOT_LOCATED, PreparedSplit, Texts
 from fairseq_maelm.finetuning.squad.reading import SquadFile, read_squad
-from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, FAIRSEQ_SYMBOLS, MODEL_FILE, UNKNOWN, load_sentencepiece
+from fairseq_maelm.prepared_folder import made_from, prepare_folder
+from fairseq_maelm.text.imported import open_encoder
+from fairseq_maelm.text.offsets import AlignedTokens, encodable
+from fairseq_maelm.text.vocabulary import TextEncoder
 
 logger = logging.getLogger(__name__)
 
-MANIFEST = "manifest.json"
 PROBLEMS = "problems.json"
 INSIDE_PIECES = "answers that begin or end inside a piece, whose whole piece belongs to the predicted text"
 
-_QUESTIONS_AT_A_TIME = 4096
 _SHOWN = 3
 
 
 def prepare_squad(files: Mapping[str, Path], data: Path, output: Path) -> dict[str, Any]:
     """Prepare splits of SQuAD with the vocabulary of a data folder.
 
-    Everything is read and checked before anything is written, and the folder gets its name when it is complete.
-
     Args:
         files: split ("train", "valid", "test") -> JSON file.
-        data: folder with ``sentencepiece.bpe.model`` and ``dict.txt``, as `maelm prepare` writes it.
-        output: the new folder.
+        data: folder of `maelm prepare` or `maelm import`.
+        output: the new folder, which gets its name when it is complete.
 
     Returns:
         the manifest, as it is written.
@@ -43,59 +40,37 @@ def prepare_squad(files: Mapping[str, Path], data: Path, output: Path) -> dict[s
     Raises:
         OSError: if a file is missing.
         ValueError: if a file is not in the layout of SQuAD, a split that needs answers has none, the vocabulary does
-            not fit together, or ``output`` exists.
+            not fit together, or ``output`` is something else.
     """
-    if output.exists():
-        raise ValueError(f"{output} exists already: name another folder, or remove it first")
-    aligner, symbols = load_aligner(data)
+    encoder = open_encoder(data)
+    origin = made_from({}, {**{split: [path] for split, path in files.items()}, "vocabulary": encoder.files})
+    return prepare_folder(output, "squad", origin, lambda folder: _write(files, encoder, folder))
+
+
+def _write(files: Mapping[str, Path], encoder: TextEncoder, folder: Path) -> dict[str, Any]:
     sources = {split: read_squad(path) for split, path in files.items()}
     for split, source in sources.items():
         if split != "test" and not source.has_answers:
             raise ValueError(f"{files[split]} has no answers: give it as --test, which needs none")
-    partial = output.with_name(f".{output.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    for name in (DICTIONARY_FILE, MODEL_FILE):
-        shutil.copy(data / name, partial)
+    for path in encoder.files:
+        shutil.copyfile(path, folder / path.name)
     facts, problems = {}, {}
     for split, source in sources.items():
-        prepared, inside = build_split(aligner, source, np.uint16 if symbols < 2**16 else np.int32, split)
-        prepared.save(partial, split)
+        prepared, inside = build_split(encoder, source, split)
+        prepared.save(folder, split)
         problems[split] = source.problems | ({INSIDE_PIECES: inside} if inside else {})
-        facts[split] = _facts(files[split], source, prepared, problems[split])
+        facts[split] = _facts(source, prepared, problems[split])
         _report(split, facts[split], problems[split])
-    write_json(partial / PROBLEMS, problems)
-    outputs = {path.name: {"sha256": sha256_of(path)} for path in sorted(partial.iterdir())}
-    manifest = {"splits": facts, "outputs": outputs}
-    write_json(partial / MANIFEST, manifest)
-    os.rename(partial, output)
-    return manifest
+    write_json(folder / PROBLEMS, problems)
+    return {"splits": facts}
 
 
-def load_aligner(data: Path) -> tuple[Aligner, int]:
-    """Read the vocabulary of a data folder.
-
-    Returns:
-        what cuts texts into its tokens, and the number of symbols of ``dict.txt`` with fairseq's special ones.
-
-    Raises:
-        OSError: if a file is missing.
-        ValueError: if the two files do not belong together.
-    """
-    lines = (data / DICTIONARY_FILE).read_text(encoding="utf-8").splitlines()
-    symbols = [*FAIRSEQ_SYMBOLS, *(line.rsplit(" ", 1)[0] for line in lines)]
-    return Aligner.from_symbols(load_sentencepiece(data / MODEL_FILE), symbols, UNKNOWN), len(symbols)
-
-
-def build_split(
-    aligner: Aligner, source: SquadFile, dtype: type, name: str | None = None
-) -> tuple[PreparedSplit, list[str]]:
+def build_split(encoder: TextEncoder, source: SquadFile, name: str | None = None) -> tuple[PreparedSplit, list[str]]:
     """Turn a file's texts into tokens.
 
     Args:
-        aligner: of the vocabulary.
+        encoder: of the vocabulary.
         source: the file.
-        dtype: integer type that holds the vocabulary.
         name: of the split, for the progress bar; None shows none.
 
     Returns:
@@ -104,31 +79,45 @@ def build_split(
     Raises:
         ValueError: if a context has no piece that stands for any of its characters.
     """
-    contexts = [
-        _aligned(aligner, context) for context in tqdm(source.contexts, f"{name}: contexts", disable=name is None)
-    ]
-    questions: list[NDArray[np.int64]] = []
-    for begin in range(0, len(source.questions), _QUESTIONS_AT_A_TIME):
-        some = source.questions[begin : begin + _QUESTIONS_AT_A_TIME]
-        questions += aligner.tokens([question.text for question in some])
+    progress = tqdm(source.contexts, f"{name}: contexts", disable=name is None)
+    contexts = [_aligned(encoder, context) for context in progress]
+    # Without the end symbols.
+    questions = [ids[:-1] for ids in encoder.encode([encodable(question.text) for question in source.questions])]
     answers, inside = _answer_pieces(source, contexts)
     arrays = {
-        "context_tokens": _flat([context.tokens for context in contexts], dtype),
-        "context_begin": _flat([context.begin for context in contexts], np.int32),
-        "context_end": _flat([context.end for context in contexts], np.int32),
-        "context_start": _starts([context.tokens for context in contexts]),
-        "question_tokens": _flat(questions, dtype),
-        "question_start": _starts(questions),
+        "context_tokens": np.concatenate([context.tokens for context in contexts]).astype(encoder.dtype),
+        "context_begin": np.concatenate([context.begin for context in contexts]),
+        "context_end": np.concatenate([context.end for context in contexts]),
+        "context_start": np.cumsum([0, *(len(context.tokens) for context in contexts)], dtype=np.int64),
+        "question_tokens": np.concatenate(questions),
+        "question_start": np.cumsum([0, *map(len, questions)], dtype=np.int64),
         "question_context": np.array([question.context for question in source.questions], dtype=np.int32),
         "answers": answers,
     }
-    texts = Texts(
-        source.version,
-        source.contexts,
-        [question.identity for question in source.questions],
-        [[answer.text for answer in question.answers] for question in source.questions] if source.has_answers else None,
-    )
+    right = [[answer.text for answer in question.answers] for question in source.questions]
+    identities = [question.identity for question in source.questions]
+    texts = Texts(source.version, source.contexts, identities, right if source.has_answers else None)
     return PreparedSplit(arrays, texts), inside
+
+
+def token_span(begin: NDArray[np.int32], end: NDArray[np.int32], first: int, last: int) -> tuple[int, int] | None:
+    """The tokens that hold any of the characters ``first`` to ``last`` (exclusive) of a text.
+
+    A boundary inside a piece takes the whole piece: the answer that comes back is never shorter than the one that went
+    in.
+
+    Args:
+        begin: <int32>[T] of the text's ``AlignedTokens``.
+        end: <int32>[T] likewise.
+        first: the first character.
+        last: the character after the last.
+
+    Returns:
+        the first and the last token (inclusive), or None if no token holds such a character.
+    """
+    first_token = int(np.searchsorted(end, first, side="right"))
+    last_token = int(np.searchsorted(begin, last, side="left")) - 1
+    return (first_token, last_token) if first_token <= last_token else None
 
 
 def _answer_pieces(source: SquadFile, contexts: Sequence[AlignedTokens]) -> tuple[NDArray[np.int32], list[str]]:
@@ -147,25 +136,15 @@ def _answer_pieces(source: SquadFile, contexts: Sequence[AlignedTokens]) -> tupl
     return answers, inside
 
 
-def _aligned(aligner: Aligner, context: str) -> AlignedTokens:
-    aligned = aligner.align(context)
+def _aligned(encoder: TextEncoder, context: str) -> AlignedTokens:
+    aligned = encoder.encode_with_offsets(context)
     if not (aligned.begin < aligned.end).any():
         raise ValueError(f"the context {context[:60]!r} has no character that could be an answer: remove it")
     return aligned
 
 
-def _flat(parts: Sequence[NDArray[Any]], dtype: type) -> NDArray[Any]:
-    return np.concatenate([np.zeros(0, dtype=dtype), *parts]).astype(dtype)
-
-
-def _starts(parts: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
-
-
-def _facts(path: Path, source: SquadFile, prepared: PreparedSplit, problems: Mapping[str, list[str]]) -> dict[str, Any]:
+def _facts(source: SquadFile, prepared: PreparedSplit, problems: Mapping[str, list[str]]) -> dict[str, Any]:
     return {
-        "file": path.name,
-        "sha256": sha256_of(path),
         "version": source.version,
         "has_answers": source.has_answers,
         "contexts": len(source.contexts),

@@ -1,57 +1,48 @@
 """The prepared folder: contexts and questions as tokens, with the offsets that lead back to the text.
 
 Nothing in it depends on the length of sequences or on the stride: windows are cut when the data are loaded, which takes
-a moment. Beside ``dict.txt`` and ``sentencepiece.bpe.model`` each split has two files: ``SPLIT.npz`` with all that
-training needs, and ``SPLIT.json`` with the texts, which only scoring and predicting read.
+a moment. Beside the vocabulary each split has two files: ``SPLIT.npz`` with all that training needs, and ``SPLIT.json``
+with the texts, which only scoring and predicting read.
 """
 
 import json
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_maelm.files import atomic_file, write_bytes
+from fairseq_maelm.files import atomic_file, write_json
 from fairseq_maelm.finetuning.squad.scoring import Gold, gold_of
+from fairseq_maelm.prepared_folder import read_manifest
 
 # In place of an answer's first and last piece.
 NO_ANSWER = -1
 NOT_LOCATED = -2
 
 
-class Texts:
+class Texts(NamedTuple):
     """The texts of a split of Q questions about C contexts.
 
-    Args:
+    Attributes:
         version: "1.1" or "2.0".
         contexts: C texts.
         identities: Q ids.
         answers: the right answers of each of Q questions, or None where they are unknown.
     """
 
-    def __init__(
-        self, version: str, contexts: list[str], identities: list[str], answers: list[list[str]] | None
-    ) -> None:
-        self.version = version
-        self.contexts = contexts
-        self.identities = identities
-        self.answers = answers
-        self._golds: dict[str, list[Gold]] = {}
-
-    def golds_of(self, version: str) -> list[Gold]:
-        """What each question expects by the rules of a version; nothing where answers are unknown."""
-        if version not in self._golds:
-            self._golds[version] = [gold_of(answers, version) for answers in self.answers or []]
-        return self._golds[version]
+    version: str
+    contexts: list[str]
+    identities: list[str]
+    answers: list[list[str]] | None
 
 
 class PreparedSplit:
     """Q questions about C contexts as tokens.
 
     Args:
-        arrays: ``context_tokens`` <uint16 or int32>[pieces of all contexts], ``context_begin`` and ``context_end``
+        arrays: ``context_tokens`` <uint16 or uint32>[pieces of all contexts], ``context_begin`` and ``context_end``
             <int32>[pieces of all contexts] (see ``AlignedTokens``), ``context_start`` <int64>[C + 1] the first piece of
             each; ``question_tokens``, ``question_start`` <int64>[Q + 1]; ``question_context`` <int32>[Q]; ``answers``
             <int32>[Q, 2] first and last piece (inclusive) of the first right answer in its context, or twice
@@ -66,13 +57,18 @@ class PreparedSplit:
         self.question_context = arrays["question_context"]
         self.answers = arrays["answers"]
         self._texts = texts
+        self._golds: dict[str, list[Gold]] = {}
 
-    @property
+    @cached_property
     def texts(self) -> Texts:
         """The texts, read when they are first asked for."""
-        if isinstance(self._texts, Path):
-            self._texts = Texts(**json.loads(self._texts.read_bytes()))
-        return self._texts
+        return Texts(**json.loads(self._texts.read_bytes())) if isinstance(self._texts, Path) else self._texts
+
+    def golds_of(self, version: str) -> list[Gold]:
+        """What each question expects by the rules of a version; nothing where answers are unknown."""
+        if version not in self._golds:
+            self._golds[version] = [gold_of(answers, version) for answers in self.texts.answers or []]
+        return self._golds[version]
 
     def __len__(self) -> int:
         return len(self.question_context)
@@ -105,25 +101,27 @@ class PreparedSplit:
         begin, end = self.characters(question, first, last)
         return self.texts.contexts[self.question_context[question]][begin:end]
 
+    def answer_texts(self, first: NDArray[np.int64], last: NDArray[np.int64]) -> list[str]:
+        """The same for every question; ``first`` and ``last`` <int64>[Q]."""
+        return [self.answer_text(*pieces) for pieces in zip(range(len(self)), first.tolist(), last.tolist())]
+
     def save(self, folder: Path, split: str) -> None:
         """Write ``SPLIT.npz`` and ``SPLIT.json``."""
         with atomic_file(folder / f"{split}.npz") as stream:
             np.savez(stream, **self.arrays)  # type: ignore[arg-type]
-        names = ("version", "contexts", "identities", "answers")
-        content = json.dumps({name: getattr(self.texts, name) for name in names})
-        write_bytes(folder / f"{split}.json", content.encode("ascii"))
+        write_json(folder / f"{split}.json", self.texts._asdict())
 
 
 def load_split(folder: Path | str, split: str) -> PreparedSplit:
     """Open a split of a prepared folder.
 
     Raises:
-        FileNotFoundError: if the folder has no such split.
+        FileNotFoundError: if the folder has no such split, or was not prepared.
+        ValueError: if another version prepared it.
     """
+    manifest = read_manifest(Path(folder), "squad")
+    if split not in manifest["splits"]:
+        raise FileNotFoundError(f"{folder} has no split {split!r} but {', '.join(manifest['splits'])}")
     path = Path(folder) / f"{split}.npz"
-    if not path.exists():
-        raise FileNotFoundError(
-            f"there is no {path}: give the folder that `maelm prepare-squad` wrote, and the name of one of its splits"
-        )
     with np.load(path) as arrays:
         return PreparedSplit(dict(arrays), path.with_suffix(".json"))

@@ -72,17 +72,17 @@ def read_squad(path: Path | str) -> SquadFile:
         OSError: if it cannot be read.
         ValueError: if it is no such file, an id comes twice, or a context is empty; the message says where.
     """
-    content = _load(Path(path))
+    content = load_json(Path(path))
     contexts: list[str] = []
     questions: list[Question] = []
     problems: dict[str, list[str]] = {}
     seen: set[str] = set()
     marked = answered = False
     for place, paragraph in _paragraphs(content, str(path)):
-        context = _text(paragraph, "context", place)
+        context = _part(paragraph, "context", str, place)
         if not context.strip():
             raise ValueError(f"{place} has an empty context, in which there can be no answer: remove it")
-        for number, entry in enumerate(_list(paragraph, "qas", place), 1):
+        for number, entry in enumerate(_part(paragraph, "qas", list, place), 1):
             question = _question(entry, context, len(contexts), f"{place}, question {number}", problems)
             if question.identity in seen:
                 raise ValueError(
@@ -125,7 +125,12 @@ def find_answer(context: str, text: str, start: int) -> tuple[tuple[int, int] | 
     return None, False
 
 
-def _load(path: Path) -> Any:
+def load_json(path: Path) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        ValueError: if it is none.
+    """
     try:
         return json.loads(path.read_bytes())
     except ValueError as error:
@@ -133,21 +138,21 @@ def _load(path: Path) -> Any:
 
 
 def _paragraphs(content: Any, path: str) -> Iterator[tuple[str, Any]]:
-    for number, article in enumerate(_list(content, "data", path), 1):
+    for number, article in enumerate(_part(content, "data", list, path), 1):
         place = f"{path}, article {number}"
-        for count, paragraph in enumerate(_list(article, "paragraphs", place), 1):
+        for count, paragraph in enumerate(_part(article, "paragraphs", list, place), 1):
             yield f"{place}, paragraph {count}", paragraph
 
 
 def _question(entry: Any, context: str, number: int, place: str, problems: dict[str, list[str]]) -> Question:
-    identity, text = _text(entry, "id", place), _text(entry, "question", place)
+    identity, text = _part(entry, "id", str, place), _part(entry, "question", str, place)
 
     def note(problem: str) -> None:
         problems.setdefault(problem, []).append(identity)
 
     answers = []
-    for each in _list(entry, "answers", place) if "answers" in entry else []:
-        answer = _text(each, "text", place)
+    for each in _part(entry, "answers", list, place) if "answers" in entry else []:
+        answer = _part(each, "text", str, place)
         if not answer.strip():
             note(EMPTY_ANSWER)
             # Kept, because the official scorer counts its question among those that have an answer.
@@ -166,13 +171,8 @@ def _question(entry: Any, context: str, number: int, place: str, problems: dict[
     return Question(identity, text, number, answers, marked or not answers)
 
 
-def _list(record: Any, name: str, place: str) -> list[Any]:
-    if not isinstance(record, dict) or not isinstance(record.get(name), list):
-        raise ValueError(f"{place} has no list {name!r}: it is not in the layout of SQuAD")
-    return list(record[name])
-
-
-def _text(record: Any, name: str, place: str) -> str:
-    if not isinstance(record, dict) or not isinstance(record.get(name), str):
-        raise ValueError(f"{place} has no text {name!r}: it is not in the layout of SQuAD")
-    return str(record[name])
+def _part(record: Any, name: str, kind: Any, place: str) -> Any:
+    if not isinstance(record, dict) or not isinstance(record.get(name), kind):
+        what = "list" if kind is list else "text"
+        raise ValueError(f"{place} has no {what} {name!r}: it is not in the layout of SQuAD")
+    return record[name]

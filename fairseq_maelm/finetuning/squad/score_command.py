@@ -4,12 +4,12 @@ import argparse
 import json
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.files import write_bytes
-from fairseq_maelm.finetuning.squad.reading import read_squad
+from fairseq_maelm.finetuning.squad.reading import load_json, read_squad
 from fairseq_maelm.finetuning.squad.scoring import (
     BEST_SPANS,
     LOGIT_THRESHOLD,
@@ -60,14 +60,11 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"{args.data} has no answers to score with")
     version = source.version if args.version == "auto" else args.version
     answers = {each.identity: [answer.text for answer in each.answers] for each in source.questions}
-    odds = None if args.na_prob_file is None else read_object(args.na_prob_file, (int, float), "numbers")
+    odds = None if args.na_prob_file is None else _read_object(args.na_prob_file, (int, float), "numbers")
     if odds is not None and version == "1.1":
         raise ValueError("version 1.1 knows no questions without answer: leave --na-prob-file out")
-    predictions = read_object(args.predictions, str, "texts")
-    threshold = OFFICIAL_THRESHOLD
-    if odds is not None:
-        empty = sum(not text for text in predictions.values())
-        threshold = threshold_of(args.na_prob_file, odds.values(), args.na_prob_thresh, args.predictions, empty)
+    predictions = _read_object(args.predictions, str, "texts")
+    threshold = OFFICIAL_THRESHOLD if odds is None else _threshold(args, odds, predictions)
     metrics = score_predictions(answers, version, predictions, odds, threshold, logger.warning)
     content = json.dumps(metrics, indent=2) + "\n"
     if args.out_file is None:
@@ -76,52 +73,40 @@ def run(args: argparse.Namespace) -> None:
         write_bytes(args.out_file, content.encode("ascii"))
 
 
-def threshold_of(file: Path, odds: Iterable[float], given: float | None, predictions: Path, empty: int) -> float:
-    """The threshold of the odds of no answer, after a check that everything belongs together.
+def _threshold(args: argparse.Namespace, odds: Mapping[str, float], predictions: Mapping[str, str]) -> float:
+    """The threshold of the odds of no answer, after a check that all files belong together.
 
     Log-odds are told from probabilities by a value outside of 0 to 1, or by the name that ``maelm predict-squad`` gives
     them: few and small ones could pass for probabilities.
-
-    Args:
-        file: with the odds.
-        odds: its values.
-        given: the threshold asked for.
-        predictions: file of the predictions.
-        empty: how many of them are no answer already.
 
     Raises:
         ValueError: the threshold is in logits and the odds are probabilities, or log-odds come with predictions for
             which another threshold has decided, and none is given.
     """
-    logits = file.name == NULL_ODDS or not all(0.0 <= value <= 1.0 for value in odds)
-    if not logits:
+    file, given = args.na_prob_file, args.na_prob_thresh
+    if file.name != NULL_ODDS and all(0.0 <= value <= 1.0 for value in odds.values()):
         if given is not None and not 0.0 <= given <= 1.0:
             raise ValueError(
                 f"--na-prob-thresh {given:g} is in logits, and {file} holds probabilities: give one from 0 to 1"
             )
-        return OFFICIAL_THRESHOLD if given is None else given
+        return OFFICIAL_THRESHOLD if given is None else float(given)
+    empty = sum(not text for text in predictions.values())
     if empty and given is None:
         raise ValueError(
-            f"{predictions} has {empty} empty texts, so no answer is decided in it: score it without --na-prob-file, "
-            f"or give the log-odds of {file} with predictions that are never empty ({BEST_SPANS} of predict-squad)"
+            f"{args.predictions} has {empty} empty texts, so no answer is decided in it: score it without "
+            f"--na-prob-file, or give the log-odds of {file} with predictions that are never empty ({BEST_SPANS} of "
+            "predict-squad)"
         )
     if empty:
-        logger.warning("%s has %d empty texts: best_exact and best_f1 cannot fill them", predictions, empty)
-    threshold = LOGIT_THRESHOLD if given is None else given
+        logger.warning("%s has %d empty texts: best_exact and best_f1 cannot fill them", args.predictions, empty)
+    threshold = LOGIT_THRESHOLD if given is None else float(given)
     logger.info("%s holds log-odds: no answer where they exceed %g", file, threshold)
     return threshold
 
 
-def read_object(path: Path, kind: Any, what: str) -> dict[str, Any]:
-    """Read a JSON object whose values are all of one kind.
-
-    Raises:
-        ValueError: if it is none.
-    """
-    try:
-        content = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error})") from error
+def _read_object(path: Path, kind: Any, what: str) -> dict[str, Any]:
+    """Read a JSON object whose values are all of one kind, or raise a ValueError."""
+    content = load_json(path)
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds no object of ids and {what}")
     for identity, value in content.items():

@@ -35,11 +35,6 @@ def normalize_answer(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def exact_score(gold: str, predicted: str) -> float:
-    """1.0 if two normalized texts are equal, otherwise 0.0."""
-    return float(gold == predicted)
-
-
 def f1_score(gold: str, predicted: str, empty_matches_empty: bool = True) -> float:
     """F1 of the words of two normalized texts, in [0, 1].
 
@@ -100,7 +95,7 @@ def raw_scores(golds: Sequence[Gold], predictions: Sequence[str], version: str) 
     exact, f1 = np.zeros(len(golds)), np.zeros(len(golds))
     for number, (gold, prediction) in enumerate(zip(golds, predictions)):
         predicted = normalize_answer(prediction)
-        exact[number] = max((exact_score(text, predicted) for text in gold.texts), default=0.0)
+        exact[number] = float(predicted in gold.texts)
         f1[number] = max((f1_score(text, predicted, version == "2.0") for text in gold.texts), default=0.0)
     return RawScores(
         exact,
@@ -108,13 +103,6 @@ def raw_scores(golds: Sequence[Gold], predictions: Sequence[str], version: str) 
         np.array([gold.has_answer for gold in golds], dtype=bool),
         np.array([prediction != "" for prediction in predictions], dtype=bool),
     )
-
-
-def with_threshold(
-    scores: NDArray[np.float64], has_answer: NDArray[np.bool_], odds: NDArray[np.float64], threshold: float
-) -> NDArray[np.float64]:
-    """Scores <float64>[Q] when questions whose odds of no answer exceed a threshold get no answer."""
-    return np.where(odds > threshold, (~has_answer).astype(np.float64), scores)
 
 
 def best_threshold(
@@ -160,7 +148,7 @@ def squad2_metrics(
     Args:
         raw: scores of Q questions.
         odds: <float64>[Q] of no answer; without them every prediction is taken as it is, and no best threshold sought.
-        threshold: of the odds, above which there is no answer.
+        threshold: of the odds; a question whose odds exceed it gets no answer.
         order: <int64>[Q] the order of the questions in the file with the odds, for ties; by default the data's.
 
     Returns:
@@ -169,8 +157,7 @@ def squad2_metrics(
         ``best_exact_thresh``, ``best_f1`` and ``best_f1_thresh``.
     """
     given = np.full(len(raw.exact), NO_ODDS) if odds is None else odds
-    exact = with_threshold(raw.exact, raw.has_answer, given, threshold)
-    f1 = with_threshold(raw.f1, raw.has_answer, given, threshold)
+    exact, f1 = (np.where(given > threshold, ~raw.has_answer, scores) for scores in (raw.exact, raw.f1))
     metrics: dict[str, float] = {"exact": _mean(exact), "f1": _mean(f1), "total": len(exact)}
     for name, chosen in (("HasAns", raw.has_answer), ("NoAns", ~raw.has_answer)):
         if chosen.any():

@@ -12,13 +12,11 @@ from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
 from fairseq_maelm.finetuning.collected import log_collected
-from fairseq_maelm.finetuning.squad import criterion as squad_criterion
-from fairseq_maelm.finetuning.squad.criterion import SPAN_HEAD
+from fairseq_maelm.finetuning.squad.criterion import SPAN_HEAD, SquadCriterion
 from fairseq_maelm.finetuning.squad.dataset import Format, SquadDataset
 from fairseq_maelm.finetuning.squad.prepared import PreparedSplit, load_split
 from fairseq_maelm.finetuning.squad.scoring import (
     LOGIT_THRESHOLD,
-    Gold,
     metric_names,
     raw_scores,
     squad1_metrics,
@@ -31,7 +29,7 @@ from fairseq_maelm.text.dictionary import load_dictionary
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["SquadTask", "SquadTaskConfig", "squad_criterion"]
+__all__ = ["SquadCriterion", "SquadTask", "SquadTaskConfig"]
 
 # A window of fewer pieces than this beside the longest question would see next to nothing of its context.
 _SMALLEST_WINDOW = 8
@@ -134,31 +132,27 @@ class SquadTask(EncoderTask):
         chosen = str(self.cfg.squad_version)
         return prepared.texts.version if chosen == "auto" else chosen
 
-    def golds_of(self, prepared: PreparedSplit) -> List[Gold]:
-        """What each question of a split expects, by the rules it is scored by."""
-        return prepared.texts.golds_of(self.version_of(prepared))
-
     def reduce_metrics(self, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
         """Log the criterion's metrics and, in validation, those of the answers; see the README of examples/squad."""
         super().reduce_metrics(logging_outputs, criterion)
         batches = [output for output in logging_outputs if "windows" in output]
-        if not batches:
+        if not batches or self.datasets[batches[0]["split"]].split.texts.answers is None:
             return
         dataset = self.datasets[batches[0]["split"]]
-        if dataset.split.texts.answers is None:
-            return
+        version = self.version_of(dataset.split)
         # Many batches are handed over as few bytes; a row is found again by its window.
         rows = [(int(row["window"]), row) for batch in batches for row in batch["windows"]]
-        has_answer = np.array([gold.has_answer for gold in self.golds_of(dataset.split)])
-        names = metric_names(self.version_of(dataset.split), has_answer)
-        log_collected(rows, lambda collected: self._metrics(dataset, collected, names), names)
+        has_answer = np.array([gold.has_answer for gold in dataset.split.golds_of(version)])
+        names = metric_names(version, has_answer)
 
-    def _metrics(self, dataset: SquadDataset, collected: Mapping[int, Any], names: List[str]) -> Mapping[str, float]:
-        # fairseq also asks after every batch for the metrics of the batch, and looks at none of them.
-        if len(collected) < len(dataset):
-            return dict.fromkeys(names, math.nan)
-        rows = np.array([collected[window] for window in sorted(collected)], dtype=WINDOW_DTYPE)
-        return self.metrics(dataset, best_of_questions(rows, dataset.windows.first))
+        def metrics(collected: Mapping[int, Any]) -> Mapping[str, float]:
+            # fairseq also asks after every batch for the metrics of the batch, and looks at none of them.
+            if len(collected) < len(dataset):
+                return dict.fromkeys(names, math.nan)
+            table = np.array([collected[window] for window in sorted(collected)], dtype=WINDOW_DTYPE)
+            return self.metrics(dataset, best_of_questions(table, dataset.windows.first))
+
+        log_collected(rows, metrics, names)
 
     def metrics(
         self, dataset: SquadDataset, spans: QuestionSpans, threshold: Optional[float] = None
@@ -173,13 +167,8 @@ class SquadTask(EncoderTask):
         Returns:
             the official metrics: see ``fairseq_maelm.finetuning.squad.scoring``.
         """
-        split = dataset.split
-        version = self.version_of(split)
-        predictions = [
-            split.answer_text(question, first, last)
-            for question, (first, last) in enumerate(zip(spans.first.tolist(), spans.last.tolist()))
-        ]
-        raw = raw_scores(self.golds_of(split), predictions, version)
+        split, version = dataset.split, self.version_of(dataset.split)
+        raw = raw_scores(split.golds_of(version), split.answer_texts(spans.first, spans.last), version)
         if version == "1.1":
             return squad1_metrics(raw)
         return squad2_metrics(raw, spans.odds, self.cfg.null_threshold if threshold is None else threshold)

@@ -1,20 +1,18 @@
 """Answers from a fine-tuned checkpoint: of a prepared split, or of any text and questions."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from tqdm import tqdm
 
+from fairseq_maelm.finetuning.predicting import predict
 from fairseq_maelm.finetuning.squad.criterion import SPAN_HEAD
 from fairseq_maelm.finetuning.squad.dataset import SquadDataset
-from fairseq_maelm.finetuning.squad.offsets import Aligner
 from fairseq_maelm.finetuning.squad.prepare import build_split
 from fairseq_maelm.finetuning.squad.reading import Question, SquadFile
-from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE, QuestionSpans, best_of_questions, best_spans, window_rows
+from fairseq_maelm.finetuning.squad.spans import best_spans, window_rows
 
 # Tokens of a batch. Without gradients that is little memory, and enough work for any processor.
 _BATCH_TOKENS = 16_384
@@ -54,46 +52,6 @@ class Candidates(NamedTuple):
     rows: NDArray[np.void]
 
 
-def score_windows(hub: Any, dataset: SquadDataset, kept: int, progress: bool = False) -> Candidates:
-    """Run a model over all windows.
-
-    Args:
-        hub: ``MaelmHubInterface`` of a checkpoint of the task ``maelm_squad``.
-        dataset: the windows, not of training.
-        kept: K.
-        progress: show a progress bar.
-    """
-    check_answers(hub)
-    parts = []
-    with tqdm(total=len(dataset), unit="window", disable=not progress) as bar, torch.inference_mode():
-        for indices in _batches(dataset):
-            batch = dataset.collater(indices.tolist())
-            batch = {key: value.to(hub.device) if torch.is_tensor(value) else value for key, value in batch.items()}
-            logits = hub.predict(SPAN_HEAD, batch["net_input"]["src_tokens"], return_logits=True)
-            spans = best_spans(logits, batch["context_mask"], batch["start_mask"], hub.task.decoding, kept)
-            shift = batch["shift"][:, None]
-            parts.append(
-                (
-                    *(tensor.cpu().numpy() for tensor in (spans.first + shift, spans.last + shift, spans.score)),
-                    window_rows(spans, batch["id"], batch["shift"]),
-                )
-            )
-            bar.update(len(indices))
-    first, last, score, rows = (np.concatenate(each) for each in zip(*parts))
-    order = np.argsort(rows["window"])
-    return Candidates(first[order], last[order], score[order], rows[order])
-
-
-def _batches(dataset: SquadDataset) -> Iterator[NDArray[np.int64]]:
-    order = dataset.ordered_indices()
-    begin = 0
-    while begin < len(order):
-        # Lengths grow along the order but for their buckets, so the longest of a few more is long enough.
-        size = max(1, _BATCH_TOKENS // int(dataset.sizes[order[begin : begin + 64]].max()))
-        yield order[begin : begin + size]
-        begin += size
-
-
 def check_answers(hub: Any) -> None:
     """Refuse a checkpoint that cannot answer.
 
@@ -107,9 +65,32 @@ def check_answers(hub: Any) -> None:
         )
 
 
-def best_answers(dataset: SquadDataset, candidates: Candidates) -> QuestionSpans:
-    """The best answer of each question, and the score of no answer."""
-    return best_of_questions(candidates.rows, dataset.windows.first)
+def score_windows(hub: Any, dataset: SquadDataset, kept: int, progress: bool = False) -> Candidates:
+    """Run a model over all windows.
+
+    Args:
+        hub: ``MaelmHubInterface`` of a checkpoint of the task ``maelm_squad``.
+        dataset: the windows, not of training.
+        kept: K.
+        progress: show a progress bar.
+    """
+
+    def spans_of(batch: dict[str, Any]) -> Iterable[Any]:
+        logits, _ = hub.model(**batch["net_input"], classification_head_name=SPAN_HEAD)
+        spans = best_spans(logits, batch["context_mask"], batch["start_mask"], hub.task.decoding, kept)
+        shift = batch["shift"][:, None]
+        columns = [tensor.cpu().numpy() for tensor in (spans.first + shift, spans.last + shift, spans.score)]
+        return zip(*columns, window_rows(spans, batch["id"], batch["shift"]))
+
+    windows = predict(
+        hub.model,
+        dataset.sizes,
+        lambda places: dataset.collater(places.tolist()),
+        spans_of,
+        _BATCH_TOKENS,
+        progress="windows" if progress else None,
+    )
+    return Candidates(*(np.stack(column) for column in zip(*windows)))
 
 
 def n_best_lists(dataset: SquadDataset, candidates: Candidates, n_best: int, null: bool) -> list[list[SpanAnswer]]:
@@ -124,17 +105,16 @@ def n_best_lists(dataset: SquadDataset, candidates: Candidates, n_best: int, nul
     lists = []
     for question, (begin, end) in enumerate(zip(dataset.windows.first, dataset.windows.first[1:])):
         scores = candidates.score[begin:end].ravel()
-        order = np.argsort(-scores, kind="stable")
         first, last = candidates.first[begin:end].ravel(), candidates.last[begin:end].ravel()
         found: dict[str, tuple[int, int, float]] = {}
         if null:
             found[""] = (-1, -1, float(candidates.rows["null"][begin:end].min()))
-        for place in order:
+        for place in np.argsort(-scores, kind="stable"):
             if len(found) == n_best or not np.isfinite(scores[place]):
                 break
-            span = dataset.split.characters(question, int(first[place]), int(last[place]))
-            text = dataset.split.answer_text(question, int(first[place]), int(last[place]))
-            found.setdefault(text, (*span, float(scores[place])))
+            pieces = (question, int(first[place]), int(last[place]))
+            span = dataset.split.characters(*pieces)
+            found.setdefault(dataset.split.answer_text(*pieces), (*span, float(scores[place])))
         lists.append(_with_probabilities(found))
     return lists
 
@@ -169,14 +149,10 @@ def answer_questions(
     if not questions:
         return []
     asked = [Question(str(number), question, 0, [], True) for number, question in enumerate(questions)]
-    if not hasattr(hub.tokenizer, "token_of_piece"):
-        raise ValueError("answers need a vocabulary of sentencepiece, which tells where in the text its pieces stand")
-    aligner = Aligner(hub.tokenizer.processor, hub.tokenizer.token_of_piece)
-    split, _ = build_split(aligner, SquadFile("2.0", [context], asked, False, {}), np.int32)
+    split, _ = build_split(hub.tokenizer.encoder, SquadFile("2.0", [context], asked, False, {}))
     dataset = hub.task.dataset_of(split, "questions")
     kept = hub.task.decoding.n_best
-    candidates = score_windows(hub, dataset, kept, progress)
-    return n_best_lists(dataset, candidates, kept + 1, null=True)
+    return n_best_lists(dataset, score_windows(hub, dataset, kept, progress), kept + 1, null=True)
 
 
 def choose(answers: Sequence[SpanAnswer], threshold: float) -> SpanAnswer:
@@ -189,16 +165,3 @@ def choose(answers: Sequence[SpanAnswer], threshold: float) -> SpanAnswer:
     null = next(answer for answer in answers if answer.begin < 0)
     best = next(answer for answer in answers if answer.begin >= 0)
     return null if null.score - best.score > threshold else best
-
-
-__all__ = [
-    "WINDOW_DTYPE",
-    "Candidates",
-    "SpanAnswer",
-    "answer_questions",
-    "best_answers",
-    "check_answers",
-    "choose",
-    "n_best_lists",
-    "score_windows",
-]

@@ -1,0 +1,88 @@
+"""Tokens with the exact characters of the original text that each of them stands for.
+
+Vocabularies normalize a text before they cut it: lower case, compatibility forms, white space. Lengths change with
+that, so an answer that is predicted in tokens has to find its way back.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sentencepiece import SentencePieceProcessor
+
+WORD_START = "\u2581"
+
+# Half of a surrogate pair is no text that can be encoded. One character for one keeps all offsets.
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+Spans = tuple[NDArray[np.int32], NDArray[np.int32]]
+
+
+class AlignedTokens(NamedTuple):
+    """A text as T tokens, and what of the text each stands for.
+
+    ``begin`` and ``end`` never fall from one token to the next, so that a run of tokens is a substring of the text. A
+    token without a character of its own (the mark of a word's start before a character that is no piece) has no
+    substring: its ``begin`` is that of the next token and its ``end`` that of the one before, so ``begin >= end``. In
+    all others ``begin < end``. Several tokens can stand for one character (a half sign becomes "1", a slash and "2").
+
+    Attributes:
+        tokens: <int64>[T] symbols of fairseq's dictionary.
+        begin: <int32>[T] the first character of the text that belongs to each token, white space left out.
+        end: <int32>[T] the character after its last.
+    """
+
+    tokens: NDArray[np.int64]
+    begin: NDArray[np.int32]
+    end: NDArray[np.int32]
+
+
+def encodable(text: str) -> str:
+    """The text with a replacement character for every lone surrogate; no character moves."""
+    return _LONE_SURROGATE.sub("\ufffd", text)
+
+
+def sentencepiece_spans(processor: SentencePieceProcessor, text: str) -> Spans:
+    """Where the pieces of a text begin and end in it, <int32>[T] each.
+
+    sentencepiece's own spans count the white space and the dropped characters before a word as parts of it, give all of
+    a character that becomes several to the last piece, and are asked for differently from release to release. What its
+    normalizer tells of every character that it wrote is enough: pieces are runs of normalized characters.
+
+    Raises:
+        ValueError: the model's pieces are not runs of the normalized text, as those of byte fallback.
+    """
+    pieces: list[str] = processor.encode(text, out_type=str)
+    normalized, sources = processor.normalize(text, with_offsets=True)
+    if "".join(pieces) != normalized:
+        raise ValueError(
+            "this sentencepiece model writes pieces that are not in the text (byte fallback?), so that answers "
+            "could not be found in it again: train the vocabulary without that option"
+        )
+    if not pieces:
+        return np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int32)
+    # The origin of several characters is the same where one became several; it ends where the next one begins.
+    origins = np.array(sources, dtype=np.int64)
+    starts = origins[:-1]
+    ends = np.append(origins, len(text))[np.searchsorted(origins, starts, side="right")]
+    own = np.array([not (character.isspace() or character == WORD_START) for character in normalized])
+    first = np.cumsum([0, *map(len, pieces[:-1])])
+    begin = np.minimum.reduceat(np.where(own, starts, len(text)), first)
+    return _settled(begin, np.maximum.reduceat(np.where(own, ends, 0), first), len(text))
+
+
+def tokenizer_spans(offsets: Sequence[tuple[int, int]], text: str) -> Spans:
+    """Where tokens of the library tokenizers begin and end, <int32>[T] each: its offsets without white space."""
+    parts = [text[begin:end] for begin, end in offsets]
+    begin = [start + len(part) - len(part.lstrip()) for (start, _), part in zip(offsets, parts)]
+    end = [stop - len(part) + len(part.rstrip()) for (_, stop), part in zip(offsets, parts)]
+    return _settled(np.array(begin, dtype=np.int64), np.array(end, dtype=np.int64), len(text))
+
+
+def _settled(begin: NDArray[np.int64], end: NDArray[np.int64], length: int) -> Spans:
+    """Keep the promises of ``AlignedTokens``, also for tokens that have no character and where marks change places."""
+    own = begin < end
+    begin = np.minimum.accumulate(np.where(own, begin, length)[::-1])[::-1]
+    return begin.astype(np.int32), np.maximum.accumulate(np.where(own, end, 0)).astype(np.int32)

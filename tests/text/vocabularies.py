@@ -1,0 +1,64 @@
+"""A small vocabulary of every kind, in folders as `maelm prepare` and `maelm import` write them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fairseq_maelm.text.imported import TOKENIZER_FILE
+from fairseq_maelm.text.vocabulary import (
+    DICTIONARY_FILE,
+    FAIRSEQ_SYMBOLS,
+    MASK_SYMBOL,
+    MODEL_FILE,
+    load_sentencepiece,
+    train_sentencepiece,
+    write_dictionary,
+)
+
+TEXT = [
+    "the cat sat on the mat.",
+    "the dogs ran to the river and the cats ran away.",
+    "a house, a garden, a river and a mat!",
+    "over the river ran the dog; the house stood still.",
+] * 20
+
+
+def sentencepieces(folder: Path) -> Path:
+    """An uncased model of 80 pieces."""
+    model = train_sentencepiece(TEXT, 80, "nmt_nfkc_cf", 0.9995)
+    (folder / MODEL_FILE).write_bytes(model)
+    write_dictionary(load_sentencepiece(model), folder / DICTIONARY_FILE)
+    return folder
+
+
+def byte_pairs(folder: Path) -> Path:
+    """A byte-level BPE as RoBERTa's, to which a word at the start of a text is another than one behind a space."""
+    tokenizers = pytest.importorskip("tokenizers")
+    return _imported(folder, tokenizers.ByteLevelBPETokenizer(), 340)
+
+
+def word_pieces(folder: Path) -> Path:
+    """An uncased WordPiece as BERT's."""
+    tokenizers = pytest.importorskip("tokenizers")
+    names = dict(zip(("cls_token", "pad_token", "sep_token", "unk_token"), FAIRSEQ_SYMBOLS))
+    return _imported(folder, tokenizers.BertWordPieceTokenizer(lowercase=True, **names), 80)
+
+
+def _imported(folder: Path, tokenizer: object, size: int) -> Path:
+    special = list(FAIRSEQ_SYMBOLS)
+    tokenizer.train_from_iterator(TEXT, vocab_size=size, special_tokens=special, show_progress=False)  # type: ignore
+    inner = tokenizer._tokenizer  # type: ignore[attr-defined]
+    inner.add_special_tokens([MASK_SYMBOL])
+    inner.save(str(folder / TOKENIZER_FILE))
+    names = sorted(inner.get_vocab(), key=inner.token_to_id)
+    assert names[:4] == special and names[-1] == MASK_SYMBOL
+    (folder / DICTIONARY_FILE).write_text("".join(f"{name} 1\n" for name in names[4:-1]), encoding="utf-8")
+    return folder
+
+
+KINDS: dict[str, Callable[[Path], Path]] = {
+    "sentencepiece": sentencepieces,
+    "byte pairs": byte_pairs,
+    "word pieces": word_pieces,
+}
