@@ -76,7 +76,7 @@ def test_tag_runs_the_model_where_it_is_told(monkeypatch: pytest.MonkeyPatch, tm
     heads = SimpleNamespace(state_dict=lambda: weights)
     hub = SimpleNamespace(task=task, model=SimpleNamespace(classification_heads=heads), to=moved.append)
     monkeypatch.setattr(predict, "load", lambda *_: hub)
-    monkeypatch.setattr(predict, "load_encoder", lambda _: None)
+    monkeypatch.setattr(predict, "open_encoder", lambda _: None)
     monkeypatch.setattr(tag_command, "tag_text", lambda tagger, lines: lines)
     monkeypatch.setattr(tag_command, "check_device", lambda name: None)
     (tmp_path / "text").write_text("A line.\n")

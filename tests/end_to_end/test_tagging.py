@@ -14,8 +14,6 @@ from fairseq_maelm.finetuning.tagging.files import Layout
 from fairseq_maelm.finetuning.tagging.predict import Tagger
 from fairseq_maelm.finetuning.tagging.prepare import prepare_tagging
 
-pytest.importorskip("seqeval")
-
 KINDS = ("WHO", "TOOL", None, "PLACE", None)
 ENTITY = {word: KINDS[role] for words in TOPICS.values() for role in range(5) for word in words[role]}
 FINETUNE = ROOT / "examples" / "tagging" / "finetune.sh"

@@ -26,17 +26,16 @@ def window_rows(logging_outputs: List[Dict[str, Any]]) -> List[Tuple[int, Tuple[
     """Take the predictions out of the logging outputs of all batches and ranks.
 
     Returns:
-        for every window its number, and with it the number of its sentence and, <uint8 or uint16>[words] each, the
+        for every window its number, and with it the number of its sentence and, <uint8 or int32>[words] each, the
         labels and the predictions of the words that are labeled in it.
     """
-    rows = []
+    rows: List[Tuple[int, Tuple[int, np.ndarray, np.ndarray]]] = []
     for output in logging_outputs:
-        if PREDICTIONS not in output:
-            continue
-        windows, sentences, words, labels, predicted = output[PREDICTIONS]
-        ends = np.cumsum(words, dtype=np.int64)
-        for window, sentence, start, stop in zip(windows.tolist(), sentences.tolist(), ends - words, ends):
-            rows.append((window, (sentence, labels[start:stop], predicted[start:stop])))
+        if PREDICTIONS in output:
+            windows, sentences, words, labels, predicted = output[PREDICTIONS]
+            ends = np.cumsum(words[:-1], dtype=np.int64)
+            columns = (sentences.tolist(), np.split(labels, ends), np.split(predicted, ends))
+            rows += zip(windows.tolist(), zip(*columns))
     return rows
 
 
@@ -69,37 +68,28 @@ class TaggingCriterion(FairseqCriterion):
             "ncorrect": (predicted == target).sum(),
         }
         if not model.training:
-            output[PREDICTIONS] = _compact(sample, predicted, labels)
+            # In few bytes, since ranks send one another this. The number after the last label stands for those that
+            # the training file lacks.
+            label_type = torch.uint8 if labels < 256 else torch.int32
+            types = (torch.int32, torch.int32, torch.int32, label_type, label_type)
+            columns = (sample["id"], sample["sentence"], sample["words"], target, predicted)
+            output[PREDICTIONS] = tuple(column.to(kind).cpu().numpy() for column, kind in zip(columns, types))
         return loss, words, output
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
         """Add the metrics of all batches and ranks and log them."""
-
-        def total(name: str) -> float:
-            return sum(float(output.get(name, 0)) for output in logging_outputs)
-
-        words = total("sample_size")
+        words, loss, correct = (
+            sum(float(output.get(name, 0)) for output in logging_outputs)
+            for name in ("sample_size", "loss", "ncorrect")
+        )
         if not words:
             return
-        metrics.log_scalar("loss", total("loss") / words / math.log(2), words, round=4)
+        metrics.log_scalar("loss", loss / words / math.log(2), words, round=4)
         if not any(PREDICTIONS in output for output in logging_outputs):
-            metrics.log_scalar("accuracy", 100.0 * total("ncorrect") / words, words, round=2)
+            metrics.log_scalar("accuracy", 100.0 * correct / words, words, round=2)
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
         """Predictions are collected by window."""
         return False
-
-
-def _compact(sample: Dict[str, Any], predicted: Tensor, labels: int) -> Tuple[np.ndarray, ...]:
-    """Windows, their sentences and words, labels and predictions, in few bytes: ranks send one another this."""
-    # The number after the last stands for labels that the training file lacks.
-    dtype = torch.uint8 if labels < 256 else torch.int32
-    return (
-        sample["id"].cpu().numpy().astype(np.int32),
-        sample["sentence"].cpu().numpy().astype(np.int32),
-        sample["words"].cpu().numpy().astype(np.uint16),
-        sample["target"].to(dtype).cpu().numpy(),
-        predicted.to(dtype).cpu().numpy(),
-    )

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fairseq_maelm.lines import numbered_lines
+
 CONLLU_COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 DOCUMENT_START = "-DOCSTART-"
 # What CoNLL-U writes for nothing; a universal part of speech is never nothing.
@@ -73,24 +75,6 @@ class LabeledFile:
         return f"{self.path}, line {line}"
 
 
-def read_lines(path: Path) -> tuple[list[str], str]:
-    """The lines of a UTF-8 file without their ends, and the first one's end: a line feed, or carriage return before it.
-
-    Raises:
-        ValueError: names the line that is not UTF-8.
-    """
-    lines, newline = [], "\n"
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            if number == 1 and line.endswith(b"\r\n"):
-                newline = "\r\n"
-            try:
-                lines.append(line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n"))
-            except UnicodeDecodeError as error:
-                raise ValueError(f"{path}, line {number} is not UTF-8 ({error.reason})") from error
-    return lines, newline
-
-
 def read(path: Path, layout: Layout, labeled: bool = True) -> LabeledFile:
     """Read a file.
 
@@ -102,10 +86,13 @@ def read(path: Path, layout: Layout, labeled: bool = True) -> LabeledFile:
     Raises:
         ValueError: names file and line of anything that is not as the layout says.
     """
-    lines, newline = read_lines(path)
+    lines = [line for _, line in numbered_lines(path)]
     sentences = list(_sentences(path, lines, layout, labeled))
     if not sentences:
         raise ValueError(f"{path} has no sentence")
+    with open(path, "rb") as stream:
+        newline = "\r\n" if stream.readline().endswith(b"\r\n") else "\n"
+    return LabeledFile(path, layout, lines, sentences, newline)
     return LabeledFile(path, layout, lines, sentences, newline)
 
 

@@ -1,24 +1,11 @@
-"""Metrics of labeled sentences: accuracy of words, and precision, recall and F1 of entities by seqeval."""
+"""Metrics of labeled sentences: accuracy of words, and precision, recall and F1 of entities."""
 
 from collections.abc import Sequence
 
+from fairseq_maelm.finetuning.tagging.schemes import Entity, entities
+
 ACCURACY = ("accuracy",)
 ENTITY_METRICS = ("accuracy", "precision", "recall", "f1")
-
-
-def require_seqeval() -> None:
-    """Refuse to go on without seqeval.
-
-    Raises:
-        ValueError: says how to install it.
-    """
-    try:
-        import seqeval  # type: ignore[import-untyped]  # noqa: F401
-    except ImportError as error:
-        raise ValueError(
-            "entities are scored by seqeval, which is not installed: pip install seqeval, or install this package as "
-            "fairseq_maelm[tagging]"
-        ) from error
 
 
 def score(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], has_entities: bool) -> dict[str, float]:
@@ -38,9 +25,13 @@ def score(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], has
     pairs = [pair for own, other in zip(gold, predicted, strict=True) for pair in zip(own, other, strict=True)]
     metrics = {"accuracy": 100.0 * sum(own == other for own, other in pairs) / max(1, len(pairs))}
     if has_entities:
-        from seqeval.metrics import f1_score, precision_score, recall_score  # type: ignore[import-untyped]
-
-        both = [list(map(list, gold)), list(map(list, predicted))]
-        for name, metric in (("precision", precision_score), ("recall", recall_score), ("f1", f1_score)):
-            metrics[name] = 100.0 * float(metric(*both, zero_division=0))
+        expected, found = _entities(gold), _entities(predicted)
+        right = 100.0 * len(expected & found)
+        metrics["precision"] = right / max(1, len(found))
+        metrics["recall"] = right / max(1, len(expected))
+        metrics["f1"] = 2 * right / max(1, len(expected) + len(found))
     return metrics
+
+
+def _entities(sentences: Sequence[Sequence[str]]) -> set[tuple[int, Entity]]:
+    return {(number, entity) for number, labels in enumerate(sentences) for entity in entities(labels)}

@@ -2,20 +2,19 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
-from fairseq import utils
-from tqdm import tqdm
 
+from fairseq_maelm.finetuning.predicting import predict
 from fairseq_maelm.finetuning.tagging.criterion import HEAD
-from fairseq_maelm.finetuning.tagging.prepare import load_encoder
 from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, pieces_of_words
-from fairseq_maelm.finetuning.tagging.schemes import PLAIN, convert
+from fairseq_maelm.finetuning.tagging.schemes import convert
 from fairseq_maelm.finetuning.tagging.task import TaggingTask
 from fairseq_maelm.models.hub import MaelmHubInterface, load
+from fairseq_maelm.text.imported import open_encoder
 
 # At the ends of a word between spaces, punctuation is a word of its own; within it ("don't", "3.5") it is not.
 _AT_THE_ENDS = re.compile(r"^([^\w\s]*)(.*?)([^\w\s]*)$", re.DOTALL)
@@ -49,10 +48,9 @@ class Tagger:
                 "folder that it was trained on"
             )
         self.hub.to(device)
-        self.encoder = load_encoder(task_folder)
+        self.encoder = open_encoder(task_folder)
         self.batch_size = batch_size
 
-    @torch.no_grad()
     def label(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
         """Label the words of sentences, of any length.
 
@@ -63,26 +61,28 @@ class Tagger:
         word_counts = np.array([len(words) for words in sentences], dtype=np.int32)
         split = TaggedSplit(pieces, piece_counts, word_counts, np.zeros(len(piece_counts), dtype=np.int32))
         dataset = self.task.dataset_of(split, shuffle=False)
-        predicted: dict[int, list[int]] = {}
-        order = dataset.ordered_indices()
-        for begin in tqdm(range(0, len(order), self.batch_size), desc="labeling", unit=" batches", mininterval=1):
-            batch = dataset.collater(order[begin : begin + self.batch_size].tolist())
-            if self.hub.device.type == "cuda":
-                batch = utils.move_to_cuda(batch, self.hub.device)
+
+        def best(batch: dict[str, Any]) -> Iterator[list[int]]:
             logits, _ = self.hub.model(**batch["net_input"], classification_head_name=HEAD)
-            best = logits.flatten(0, 1).index_select(0, batch["rows"]).argmax(dim=1).tolist()
-            for window, words in zip(batch["id"].tolist(), batch["words"].tolist()):
-                predicted[window], best = best[:words], best[words:]
+            numbers = iter(logits.flatten(0, 1).index_select(0, batch["rows"]).argmax(dim=1).tolist())
+            return ([next(numbers) for _ in range(words)] for words in batch["words"].tolist())
+
+        windows = predict(
+            self.hub.model,
+            dataset.sizes,
+            lambda places: dataset.collater(places.tolist()),
+            best,
+            batch_size=self.batch_size,
+            progress="labeling",
+        )
         labels: list[list[str]] = [[] for _ in sentences]
-        for window in sorted(predicted):
-            labels[dataset.windows[window][0]] += [self.settings.labels[number] for number in predicted[window]]
+        for (sentence, _), numbers in zip(dataset.windows, windows):
+            labels[sentence] += [self.settings.labels[number] for number in numbers]
         return labels
 
     def label_as_in_files(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
         """As ``label``, with entities written in the scheme of the files that the task was prepared from."""
-        scheme = self.settings.file_scheme
-        labels = self.label(sentences)
-        return labels if scheme == PLAIN else [convert(own, scheme) for own in labels]
+        return [convert(labels, self.settings.file_scheme) for labels in self.label(sentences)]
 
 
 def words_of(text: str) -> list[str]:

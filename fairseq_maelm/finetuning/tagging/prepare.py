@@ -1,18 +1,19 @@
 """From labeled files to the folder of a tagging task."""
 
 import logging
-import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fairseq_maelm.corpus.header import header_reason
 from fairseq_maelm.finetuning.tagging.files import LabeledFile, Layout, read
-from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, pieces_of_words, write_settings
+from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, pieces_of_words, read_settings
 from fairseq_maelm.finetuning.tagging.schemes import (
     OUTSIDE,
     PLAIN,
@@ -23,40 +24,15 @@ from fairseq_maelm.finetuning.tagging.schemes import (
     detect,
     split_label,
 )
-from fairseq_maelm.text.vocabulary import (
-    DICTIONARY_FILE,
-    MODEL_FILE,
-    FairseqEncoder,
-    dictionary_text,
-    load_sentencepiece,
-)
+from fairseq_maelm.prepared_folder import made_from, prepare_folder
+from fairseq_maelm.text.imported import open_encoder
+from fairseq_maelm.text.vocabulary import TextEncoder
 
 logger = logging.getLogger(__name__)
 
 _ENTITY_LIKE = re.compile("[BIES]-.")
 # Labels that the training file lacks are named up to this number: a treebank's features have hundreds.
 _SHOWN = 10
-
-__all__ = ["load_encoder", "prepare_tagging"]
-
-
-def load_encoder(data: Path) -> FairseqEncoder:
-    """The vocabulary of a data folder.
-
-    Raises:
-        FileNotFoundError: the folder has no sentencepiece model or no dictionary.
-        ValueError: they do not belong together.
-    """
-    for name in (MODEL_FILE, DICTIONARY_FILE):
-        if not (data / name).exists():
-            raise FileNotFoundError(f"there is no {data / name}: give the data folder that the encoder was trained on")
-    processor = load_sentencepiece(data / MODEL_FILE)
-    if (data / DICTIONARY_FILE).read_text(encoding="utf-8") != dictionary_text(processor):
-        raise ValueError(
-            f"{data / DICTIONARY_FILE} was not made from {MODEL_FILE} beside it, as `maelm prepare` does: give the "
-            "data folder that the encoder was trained on"
-        )
-    return FairseqEncoder(processor)
 
 
 def prepare_tagging(
@@ -70,7 +46,7 @@ def prepare_tagging(
     """Write a task's folder; it gets its name only when it is complete.
 
     Args:
-        data: folder whose vocabulary the encoder was trained with.
+        data: folder whose vocabulary the encoder was trained with, of `maelm prepare` or `maelm import`.
         files: split -> file; "train" must be there, and gives the labels.
         output: the new folder.
         layout: of the files.
@@ -79,35 +55,40 @@ def prepare_tagging(
         scheme: how entities are written for the model; plain labels stay as they are.
 
     Raises:
-        FileExistsError: the output is there already.
-        FileNotFoundError: a file is missing.
-        ValueError: a file is not as it must be; the message names the line and says what to do.
+        OSError: a file is missing.
+        ValueError: a file is not as it must be; the message names the line and says what to do. Or the output was made
+            from something else.
     """
-    if output.exists():
-        raise FileExistsError(f"{output} exists already: name another folder, or remove it first")
-    encoder = load_encoder(data)
-    read_files = {split: read(path, layout) for split, path in files.items()}
-    train = read_files["train"]
+    encoder = open_encoder(data)
+
+    def write(folder: Path) -> dict[str, Any]:
+        read_files = {split: read(path, layout) for split, path in files.items()}
+        settings = _settings_of(read_files, layout, file_scheme, scheme)
+        for split, file in read_files.items():
+            numbered(file, settings, encoder, files["train"]).save(folder / f"{split}.npz")
+        for path in encoder.files:
+            shutil.copyfile(path, folder / path.name)
+        return {"tagging": asdict(settings)}
+
+    options = {**asdict(layout), "file_scheme": file_scheme, "scheme": scheme}
+    roles = {**{split: [path] for split, path in files.items()}, "vocabulary": encoder.files}
+    prepare_folder(output, "tagging", made_from(options, roles), write)
+    return read_settings(output)
+
+
+def _settings_of(files: Mapping[str, LabeledFile], layout: Layout, file_scheme: str, scheme: str) -> TaggingSettings:
+    """Learn the labels from the training file, after a check of all files."""
+    train = files["train"]
     if file_scheme == "auto":
         file_scheme = detect([sentence.labels for sentence in train.sentences])
         _refuse_doubtful(train, file_scheme)
         logger.info("%s: the labels are %s", train.path, "plain" if file_scheme == PLAIN else file_scheme.upper())
     scheme = PLAIN if file_scheme == PLAIN else scheme
-    for file in read_files.values():
+    for file in files.values():
         check_scheme(file, file_scheme)
         if file_scheme == PLAIN:
             _refuse_header(file, train)
-    settings = TaggingSettings(tuple(labels_of(train, scheme)), scheme, file_scheme, layout)
-    partial = output.with_name(output.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    for split, file in read_files.items():
-        numbered(file, settings, encoder, train.path).save(partial / f"{split}.npz")
-    for name in (MODEL_FILE, DICTIONARY_FILE):
-        shutil.copyfile(data / name, partial / name)
-    write_settings(partial, settings)
-    os.replace(partial, output)
-    return settings
+    return TaggingSettings(tuple(labels_of(train, scheme)), scheme, file_scheme, layout)
 
 
 def check_scheme(file: LabeledFile, scheme: str) -> None:
@@ -169,7 +150,7 @@ def labels_of(train: LabeledFile, scheme: str) -> list[str]:
     return labels
 
 
-def numbered(file: LabeledFile, settings: TaggingSettings, encoder: FairseqEncoder, train: Path) -> TaggedSplit:
+def numbered(file: LabeledFile, settings: TaggingSettings, encoder: TextEncoder, train: Path) -> TaggedSplit:
     """Turn a file into numbers; plain labels that the training file lacks share the number after the last.
 
     Raises:
@@ -189,12 +170,16 @@ def numbered(file: LabeledFile, settings: TaggingSettings, encoder: FairseqEncod
         _report_unknown(file, train, unknown, labels.count(len(numbers)), len(labels), settings.scheme)
     words = [sentence.words for sentence in file.sentences]
     pieces, piece_counts, nothing = pieces_of_words(encoder, words)
-    if nothing:
-        place = file.place(file.sentences[nothing[0][0]].lines[nothing[0][1]])
+    if len(nothing):
+        lines = [line for sentence in file.sentences for line in sentence.lines]
         logger.warning(
-            "%d words of which the vocabulary leaves nothing became <unk>; the first: %s", len(nothing), place
+            "%d words of which the vocabulary leaves nothing became <unk>; the first: %s",
+            *(len(nothing), file.place(lines[nothing[0]])),
         )
-    _report(file, words, piece_counts)
+    logger.info(
+        "%s: %s sentences, %s words, %.2f pieces a word",
+        *(file.path, f"{len(words):,}", f"{len(piece_counts):,}", piece_counts.mean()),
+    )
     word_counts = np.array([len(sentence) for sentence in words], dtype=np.int32)
     return TaggedSplit(pieces, piece_counts, word_counts, np.array(labels, dtype=np.int32))
 
@@ -213,14 +198,4 @@ def _report_unknown(
     logger.warning(
         "%s: %s of %s words (%.2f %%) count as wrong whatever a model says, since %s does not have their labels: %s%s",
         *(file.path, f"{words:,}", f"{of:,}", 100 * words / of, train, shown, more),
-    )
-
-
-def _report(file: LabeledFile, words: Sequence[Sequence[str]], piece_counts: np.ndarray) -> None:
-    logger.info(
-        "%s: %s sentences, %s words, %.2f pieces a word",
-        file.path,
-        f"{len(words):,}",
-        f"{len(piece_counts):,}",
-        piece_counts.mean(),
     )

@@ -1,23 +1,18 @@
 """The folder of a tagging task: words as pieces, labels as numbers, and how the files looked that they came from."""
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_maelm.files import atomic_file, write_json
+from fairseq_maelm.files import atomic_file
 from fairseq_maelm.finetuning.tagging.files import Layout
 from fairseq_maelm.finetuning.tagging.schemes import PLAIN
+from fairseq_maelm.prepared_folder import read_manifest
 from fairseq_maelm.text.cleaning import clean_text
-from fairseq_maelm.text.vocabulary import UNKNOWN, FairseqEncoder
-
-SETTINGS_FILE = "tagging.json"
-# Words encoded at a time; their pieces alone stay in memory.
-_WORDS_AT_A_TIME = 100_000
+from fairseq_maelm.text.vocabulary import UNKNOWN, TextEncoder
 
 
 @dataclass(frozen=True)
@@ -43,27 +38,16 @@ class TaggingSettings:
         return self.scheme != PLAIN
 
 
-def write_settings(folder: Path, settings: TaggingSettings) -> None:
-    """Write the settings into a task's folder."""
-    write_json(folder / SETTINGS_FILE, asdict(settings))
-
-
 def read_settings(folder: Path) -> TaggingSettings:
     """Read the settings of a task's folder.
 
     Raises:
         FileNotFoundError: the folder was not made by ``maelm prepare-tagging``.
-        ValueError: the file is damaged.
+        ValueError: another version made it, or its manifest is damaged.
     """
-    path = folder / SETTINGS_FILE
-    if not path.exists():
-        raise FileNotFoundError(f"there is no {path}: give the folder that `maelm prepare-tagging` wrote")
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        layout = Layout(**content.pop("layout"))
-        return TaggingSettings(tuple(content.pop("labels")), layout=layout, **content)
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{path} is damaged ({error}): prepare the task again") from error
+    content = read_manifest(folder, "tagging")["tagging"]
+    layout = Layout(**content["layout"])
+    return TaggingSettings(tuple(content["labels"]), content["scheme"], content["file_scheme"], layout)
 
 
 @dataclass(frozen=True)
@@ -99,30 +83,27 @@ class TaggedSplit:
                 f"there is no {path}: give the folder that `maelm prepare-tagging` wrote, and splits that it was given"
             )
         with np.load(path) as arrays:
-            return cls(**{name: arrays[name] for name in ("pieces", "piece_counts", "word_counts", "labels")})
+            return cls(**arrays)
 
 
 def pieces_of_words(
-    encoder: FairseqEncoder, sentences: Sequence[Sequence[str]]
-) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int32], list[tuple[int, int]]]:
+    encoder: TextEncoder, sentences: Sequence[Sequence[str]]
+) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int32], NDArray[np.int64]]:
     """Encode every word by itself, as a word that begins after a space.
 
     Returns:
-        the pieces <uint16 or uint32>[P] of all words, their number <int32>[W] for each word, and the place (sentence,
-        word) of the words of which the vocabulary leaves nothing (control characters alone): these are ``<unk>``, so
-        that they too have a label.
+        the pieces <uint16 or uint32>[P] of all words, their number <int32>[W] for each word, and the places <int64> in
+        W of the words of which the vocabulary leaves nothing (control characters alone): these are ``<unk>``, so that
+        they too have a label.
     """
-    pieces, counts = [], []
-    places = [(sentence, word) for sentence, words in enumerate(sentences) for word in range(len(words))]
-    for begin in range(0, len(places), _WORDS_AT_A_TIME):
-        texts = [clean_text(sentences[sentence][word]) for sentence, word in places[begin : begin + _WORDS_AT_A_TIME]]
-        for encoded in encoder.encode(texts):
-            own = encoded[:-1] if len(encoded) > 1 else np.array([UNKNOWN], dtype=encoder.dtype)
-            pieces.append(own)
-            counts.append(len(own) if len(encoded) > 1 else 0)
-    lengths = np.array(counts, dtype=np.int32)
-    nothing = [places[index] for index in np.flatnonzero(lengths == 0)]
-    return np.concatenate(pieces), np.maximum(lengths, 1), nothing
+    words = [clean_text(word) for words in sentences for word in words]
+    pieces, lengths = encoder.encode_flat([encoder.word_prefix + word if word else "" for word in words])
+    ends, counts = np.cumsum(lengths, dtype=np.int64) - 1, lengths - 1
+    kept = np.ones(len(pieces), dtype=bool)
+    kept[ends[counts > 0]] = False
+    # Of an empty word there is the end symbol alone.
+    pieces[ends[counts == 0]] = UNKNOWN
+    return pieces[kept], np.maximum(counts, 1), np.flatnonzero(counts == 0)
 
 
 def sentence_slices(split: TaggedSplit) -> Iterator[tuple[slice, slice]]:

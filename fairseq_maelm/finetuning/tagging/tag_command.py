@@ -1,20 +1,19 @@
 """The sub-command ``maelm tag``."""
 
 import argparse
-import json
 import logging
 import sys
 from pathlib import Path
 
 from fairseq_maelm.devices import add_device_argument, check_device
-from fairseq_maelm.files import atomic_file
-from fairseq_maelm.finetuning.tagging.files import LabeledFile, Sentence, read, read_lines, relabeled
-from fairseq_maelm.finetuning.tagging.metrics import require_seqeval, score
+from fairseq_maelm.files import refuse_existing, write_bytes, write_json
+from fairseq_maelm.finetuning.tagging.files import LabeledFile, read, relabeled
+from fairseq_maelm.finetuning.tagging.metrics import score
 from fairseq_maelm.finetuning.tagging.predict import Tagger, words_of
 from fairseq_maelm.finetuning.tagging.prepare import check_scheme
 from fairseq_maelm.finetuning.tagging.prepare_command import add_layout_arguments, layout_of
-from fairseq_maelm.finetuning.tagging.prepared import TaggingSettings
 from fairseq_maelm.finetuning.tagging.schemes import convert
+from fairseq_maelm.lines import numbered_lines
 
 logger = logging.getLogger(__name__)
 
@@ -45,33 +44,30 @@ def run(args: argparse.Namespace) -> None:
         ValueError: something is not as it must be.
     """
     check_device(args.device)
-    for path in (args.output, args.score):
-        if path is not None and path.exists():
-            raise FileExistsError(f"{path} exists already: name another file, or remove it first")
+    refuse_existing(*(path for path in (args.output, args.score) if path is not None))
     if args.text and (args.add or args.score):
         raise ValueError("plain text has no columns and no labels: leave out --add and --score")
     if args.batch_size < 1:
         raise ValueError(f"--batch-size must be 1 at least and is {args.batch_size}")
     tagger = Tagger(args.checkpoint, args.task or args.checkpoint.parent, args.batch_size, args.device)
     if args.text:
-        _write(args.output, tag_text(tagger, read_lines(args.input)[0]), "\n")
+        _write(args.output, tag_text(tagger, [line for _, line in numbered_lines(args.input)]), "\n")
         return
+    settings = tagger.settings
     explicit = args.format or args.column or args.word_column or args.comment_prefix
-    layout = layout_of(args, args.input) if explicit else tagger.settings.layout
+    layout = layout_of(args, args.input) if explicit else settings.layout
     file = read(args.input, layout, labeled=args.score is not None)
-    if args.score and tagger.settings.has_entities:
-        require_seqeval()
-        check_scheme(file, tagger.settings.file_scheme)
+    if args.score:
+        check_scheme(file, settings.file_scheme)
     if not args.add:
         _check_replaceable(file)
-    words = [sentence.words for sentence in file.sentences]
-    labels = tagger.label_as_in_files(words)
+    labels = tagger.label_as_in_files([sentence.words for sentence in file.sentences])
     _write(args.output, relabeled(file, labels, args.add), file.newline)
     if args.score:
-        metrics = metrics_of(file.sentences, labels, tagger.settings)
+        gold, predicted = ([convert(own, settings.scheme) for own in each] for each in (_labels(file), labels))
+        metrics = score(gold, predicted, settings.has_entities)
         logger.info(", ".join(f"{name} {metric:.2f}" for name, metric in metrics.items()))
-        with atomic_file(args.score) as stream:
-            stream.write((json.dumps(metrics, indent=2) + "\n").encode("ascii"))
+        write_json(args.score, metrics)
 
 
 def tag_text(tagger: Tagger, lines: list[str]) -> list[str]:
@@ -86,10 +82,8 @@ def tag_text(tagger: Tagger, lines: list[str]) -> list[str]:
     ]
 
 
-def metrics_of(sentences: list[Sentence], labels: list[list[str]], settings: TaggingSettings) -> dict[str, float]:
-    """Score predictions against the labels of a file, both in the scheme of files; see ``metrics.score``."""
-    gold = [convert(sentence.labels, settings.scheme) for sentence in sentences]
-    return score(gold, [convert(own, settings.scheme) for own in labels], settings.has_entities)
+def _labels(file: LabeledFile) -> list[tuple[str, ...]]:
+    return [sentence.labels for sentence in file.sentences]
 
 
 def _check_replaceable(file: LabeledFile) -> None:
@@ -102,6 +96,5 @@ def _write(output: Path | None, lines: list[str], newline: str) -> None:
     content = "".join(line + newline for line in lines)
     if output is None:
         sys.stdout.write(content)
-        return
-    with atomic_file(output) as stream:
-        stream.write(content.encode("utf-8"))
+    else:
+        write_bytes(output, content.encode("utf-8"))

@@ -14,8 +14,9 @@ from omegaconf import II, MISSING
 from fairseq_maelm.finetuning.collected import log_collected
 from fairseq_maelm.finetuning.tagging.criterion import HEAD, TaggingCriterion, window_rows
 from fairseq_maelm.finetuning.tagging.dataset import TaggingDataset
-from fairseq_maelm.finetuning.tagging.metrics import ACCURACY, ENTITY_METRICS, require_seqeval, score
-from fairseq_maelm.finetuning.tagging.prepared import SETTINGS_FILE, TaggedSplit, TaggingSettings, read_settings
+from fairseq_maelm.finetuning.tagging.metrics import ACCURACY, ENTITY_METRICS, score
+from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, read_settings
+from fairseq_maelm.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import load_dictionary
 
@@ -49,7 +50,7 @@ class TaggingTask(EncoderTask):
     """
 
     name = "maelm_tagging"
-    setup_files = (*EncoderTask.setup_files, SETTINGS_FILE)
+    setup_files = (*EncoderTask.setup_files, MANIFEST_FILE)
 
     def __init__(self, cfg: Any, dictionary: Dictionary, settings: TaggingSettings) -> None:
         super().__init__(cfg, dictionary, cfg.tokens_per_sample)
@@ -76,18 +77,13 @@ class TaggingTask(EncoderTask):
         return model
 
     def load_dataset(self, split: str, **unused: Any) -> None:
-        """Open a split; what scores its entities must be there before an epoch is trained."""
-        if split != "train" and self.settings.has_entities:
-            require_seqeval()
+        """Open a split and cut it into windows."""
         content = TaggedSplit.load(Path(self.cfg.data) / f"{split}.npz")
         dataset = self.dataset_of(content, shuffle=split == "train")
         sentences = len(content.word_counts)
         logger.info(
             "%s: %s sentences in %s windows of up to %d tokens",
-            split,
-            f"{sentences:,}",
-            f"{len(dataset):,}",
-            self.cfg.tokens_per_sample,
+            *(split, f"{sentences:,}", f"{len(dataset):,}", self.cfg.tokens_per_sample),
         )
         if dataset.cut_words:
             logger.warning("%s: of %d words longer than a window the first pieces are seen", split, dataset.cut_words)
@@ -95,14 +91,8 @@ class TaggingTask(EncoderTask):
 
     def dataset_of(self, content: TaggedSplit, shuffle: bool) -> TaggingDataset:
         """Cut sentences into windows, as the options say."""
-        return TaggingDataset(
-            content,
-            self.dictionary,
-            self.cfg.tokens_per_sample,
-            self.cfg.window_overlap,
-            shuffle,
-            self.cfg.seed,
-        )
+        cfg = self.cfg
+        return TaggingDataset(content, self.dictionary, cfg.tokens_per_sample, cfg.window_overlap, shuffle, cfg.seed)
 
     def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
         """Make the batches of an epoch; arguments and result are fairseq's."""

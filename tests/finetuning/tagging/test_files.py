@@ -92,7 +92,7 @@ def test_words_without_labels(tmp_path: Path) -> None:
         ("conll", "-1", "a O\nb c O\n", "line 2 has 3 columns, and the lines before it have 2"),
         ("conll", "3", "a O\n", "line 1 has 2 columns, so there is no column 3 of labels"),
         ("conll", "-1", "\n\n-DOCSTART- O\n", "has no sentence"),
-        ("conll", "-1", "a O\nb\udcff O\n", "line 2 is not UTF-8"),
+        ("conll", "-1", "a O\nb\udcff O\n", "file:2: not valid UTF-8"),
         ("conll", "-1", "a\t \n", "line 1 has no label in the column -1"),
     ],
 )

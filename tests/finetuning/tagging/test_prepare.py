@@ -1,9 +1,7 @@
 """From files to the task's folder, to batches, and to metrics of whole sets."""
 
-import json
 import logging
 import re
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,14 +11,16 @@ import pytest
 import torch
 from end_to_end.toy import toy_data
 from fairseq.logging import metrics
+from text.vocabularies import KINDS
 
 from fairseq_maelm.finetuning.tagging.criterion import TaggingCriterion, window_rows
 from fairseq_maelm.finetuning.tagging.files import Layout
 from fairseq_maelm.finetuning.tagging.metrics import score
-from fairseq_maelm.finetuning.tagging.prepare import load_encoder, prepare_tagging
-from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, read_settings
+from fairseq_maelm.finetuning.tagging.prepare import prepare_tagging
+from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, pieces_of_words, read_settings
 from fairseq_maelm.finetuning.tagging.task import TaggingTask
 from fairseq_maelm.text.dictionary import load_dictionary
+from fairseq_maelm.text.imported import open_encoder
 
 __all__ = ["toy_data"]
 
@@ -174,23 +174,40 @@ def test_a_label_that_training_lacks_is_wrong_and_adds_no_loss(labels: int, toy_
 
 
 def test_nothing_is_overwritten_and_folders_are_checked(toy_data: Path, tmp_path: Path) -> None:
-    prepare(tmp_path, toy_data)
+    settings = prepare(tmp_path, toy_data)
     before = {path.name: path.read_bytes() for path in (tmp_path / "task").iterdir()}
-    with pytest.raises(FileExistsError, match="exists already"):
-        prepare(tmp_path, toy_data)
+    assert prepare(tmp_path, toy_data) == settings
+    with pytest.raises(ValueError, match="--scheme was 'iob2' and is now 'iobes'"):
+        prepare(tmp_path, toy_data, scheme="iobes")
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "task").iterdir()}
-    with pytest.raises(FileNotFoundError, match="sentencepiece.bpe.model: give the data folder"):
-        load_encoder(tmp_path)
-    with pytest.raises(FileNotFoundError, match="give the folder that `maelm prepare-tagging` wrote"):
-        task_of(toy_data)
     with pytest.raises(FileNotFoundError, match="test.npz"):
         task_of(tmp_path / "task").load_dataset("test")
     with pytest.raises(ValueError, match="--window-overlap must lie between 0 and"):
         task_of(tmp_path / "task", tokens_per_sample=10, window_overlap=8)
-    settings = json.loads((tmp_path / "task" / "tagging.json").read_text())
-    (tmp_path / "task" / "tagging.json").write_text(json.dumps({**settings, "color": 1}))
+    with pytest.raises(ValueError, match="give a folder that `maelm prepare` or `maelm import` has written"):
+        prepare(tmp_path, tmp_path)
+    (tmp_path / "task" / "manifest.json").write_text("{")
     with pytest.raises(ValueError, match="is damaged"):
         task_of(tmp_path / "task")
+    (tmp_path / "task" / "manifest.json").unlink()
+    with pytest.raises(FileNotFoundError, match="was not written by `maelm prepare-tagging`"):
+        task_of(tmp_path / "task")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_word_has_its_first_piece_in_every_kind_of_vocabulary(kind: str, tmp_path: Path) -> None:
+    """A word has the pieces that it has in a sentence, where it is not the first."""
+    encoder = open_encoder(KINDS[kind](tmp_path))
+    sentences = [["The", "cats", "ran", ","], ["\x07", "New York", "\u6f22", "<mask>"]]
+    pieces, counts, nothing = pieces_of_words(encoder, sentences)
+    words = [word for sentence in sentences for word in sentence]
+    assert len(counts) == len(words) and counts.sum() == len(pieces) and counts.min() >= 1
+    assert nothing.tolist() == [4] and pieces[counts[:4].sum()] == 3
+    assert encoder.dictionary_size not in pieces
+    found = np.split(pieces, np.cumsum(counts)[:-1])
+    for word, own in zip(words, found):
+        behind = encoder.encode([f"cat {word}"])[0][:-1]
+        assert word == "\x07" or behind[len(behind) - len(own) :].tolist() == own.tolist()
 
 
 def long_task(folder: Path, data: Path, **options: int) -> TaggingTask:
@@ -256,7 +273,6 @@ def validated(task: TaggingTask, validation: list[list[dict[str, Any]]]) -> dict
 
 
 def test_metrics_are_of_the_whole_set_whatever_the_batches_and_ranks(toy_data: Path, tmp_path: Path) -> None:
-    pytest.importorskip("seqeval")
     task = long_task(tmp_path, toy_data, tokens_per_sample=12, window_overlap=4)
     split = TaggedSplit.load(tmp_path / "task" / "valid.npz")
     first_pieces = split.pieces[np.cumsum(split.piece_counts) - split.piece_counts]
@@ -278,7 +294,6 @@ def test_metrics_are_of_the_whole_set_whatever_the_batches_and_ranks(toy_data: P
 
 
 def test_a_worked_score() -> None:
-    pytest.importorskip("seqeval")
     gold = [["B-A", "I-A", "O", "B-B"], ["B-A", "O"]]
     # The first entity is cut short, the second is right, the third is of another type, the fourth is too much.
     predicted = [["B-A", "O", "O", "B-B"], ["B-B", "I-A"]]
@@ -290,14 +305,3 @@ def test_a_worked_score() -> None:
     }
     assert score(gold, predicted, False) == {"accuracy": pytest.approx(50.0)}
     assert score([["O"]], [["O"]], True) == {"accuracy": 100.0, "precision": 0.0, "recall": 0.0, "f1": 0.0}
-
-
-def test_without_seqeval_it_is_said_before_training(
-    toy_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prepare(tmp_path, toy_data)
-    monkeypatch.setitem(sys.modules, "seqeval", None)
-    task = task_of(tmp_path / "task")
-    task.load_dataset("train")
-    with pytest.raises(ValueError, match="pip install seqeval"):
-        task.load_dataset("valid")

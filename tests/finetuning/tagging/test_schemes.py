@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairseq_maelm.finetuning.tagging.metrics import score
 from fairseq_maelm.finetuning.tagging.schemes import (
     Entity,
     SchemeError,
@@ -58,6 +59,16 @@ def test_entities_survive_every_way_of_writing_them(sentence: tuple[list[Entity]
 def test_any_labels_are_read_as_seqeval_reads_them(labels: list[str]) -> None:
     seqeval = pytest.importorskip("seqeval.metrics.sequence_labeling")
     assert [(kind, start, stop - 1) for kind, start, stop in entities(labels)] == seqeval.get_entities(labels)
+
+
+@given(st.lists(st.lists(st.tuples(*[st.sampled_from(["O", *all_labels("XY", "iobes")])] * 2), min_size=1), min_size=1))
+def test_any_labels_are_scored_as_seqeval_scores_them(sentences: list[list[tuple[str, str]]]) -> None:
+    seqeval = pytest.importorskip("seqeval.metrics")
+    gold, predicted = ([[pair[side] for pair in sentence] for sentence in sentences] for side in (0, 1))
+    found = score(gold, predicted, True)
+    for name, metric in found.items():
+        options = {} if name == "accuracy" else {"zero_division": 0}
+        assert metric == pytest.approx(100 * getattr(seqeval, f"{name}_score")(gold, predicted, **options))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,67 @@
+"""SQuAD and tagging over imported byte pairs, through the real commands: from the import to the answers."""
+
+import json
+from pathlib import Path
+
+import pytest
+from end_to_end.test_squad import write_questions
+from end_to_end.test_tagging import write_entities
+from end_to_end.toy import ROOT, losses, run
+from interop.importing import sources
+
+from fairseq_maelm.text.imported import TOKENIZER_FILE
+
+SETTINGS = {"EPOCHS": "1", "BATCH_SIZE": "4", "GPUS": "0"}
+SQUAD = {"MAX_LENGTH": "36", "DOC_STRIDE": "8", "MAX_QUESTION_LENGTH": "12", **SETTINGS}
+SHORT = ["--num-workers", 0, "--max-update", 3]
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("imported")
+    run(["maelm", "import", sources.roberta_folder(folder / "source"), "--output", folder / "data"])
+    return folder / "data"
+
+
+@pytest.mark.slow
+def test_squad(imported: Path, tmp_path: Path) -> None:
+    write_questions(tmp_path / "train.json", 10, 1)
+    write_questions(tmp_path / "dev.json", 4, 2)
+    task, saved, checkpoint = tmp_path / "task", tmp_path / "saved", imported / "checkpoint_best.pt"
+    files = ["--train", tmp_path / "train.json", "--valid", tmp_path / "dev.json"]
+    run(["maelm", "prepare-squad", "--data", imported, *files, "--output", task])
+    assert (task / TOKENIZER_FILE).read_bytes() == (imported / TOKENIZER_FILE).read_bytes()
+    finetune = ["bash", ROOT / "examples" / "squad" / "finetune.sh", task, checkpoint, saved, *SHORT]
+    assert len(losses(run(finetune, environment=SQUAD), "valid", "best_f1")) == 1
+
+    best = saved / "checkpoint_last.pt"
+    predictions = tmp_path / "predictions"
+    run(["maelm", "predict-squad", best, "--data", task, "--output", predictions, "--device", "cpu"])
+    paragraphs = json.loads((tmp_path / "dev.json").read_text())["data"][0]["paragraphs"]
+    contexts = {each["id"]: paragraph["context"] for paragraph in paragraphs for each in paragraph["qas"]}
+    texts = json.loads((predictions / "best_spans.json").read_text())
+    assert set(texts) == set(contexts) and all(texts[each] and texts[each] in contexts[each] for each in contexts)
+
+    text = "Der B\u00e4cker  backt\u2026\r\n" + "The old table is near the door. " * 20
+    (tmp_path / "text.txt").write_bytes(text.encode())
+    words = ["maelm", "answer", best, tmp_path / "text.txt", "Who is it?", "Wo?", "--data", imported, "--json"]
+    output = run([*words, "--device", "cpu", "--threshold", "inf"])
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    assert len(lines) == 2
+    assert all(line["text"] and text[line["begin"] : line["end"]] == line["text"] for line in lines)
+
+
+@pytest.mark.slow
+def test_tagging(imported: Path, tmp_path: Path) -> None:
+    for split, sentences, seed in (("train", 12, 1), ("valid", 6, 2)):
+        write_entities(tmp_path / split, sentences, seed)
+    task, saved, checkpoint = tmp_path / "task", tmp_path / "saved", imported / "checkpoint_best.pt"
+    files = ["--train", tmp_path / "train", "--valid", tmp_path / "valid"]
+    run(["maelm", "prepare-tagging", "--data", imported, *files, "--output", task])
+    finetune = ["bash", ROOT / "examples" / "tagging" / "finetune.sh", task, checkpoint, saved, *SHORT]
+    (f1,) = losses(run(finetune, environment=SETTINGS), "valid", "f1")
+    tag = ["maelm", "tag", tmp_path / "valid", "--checkpoint", saved / "checkpoint_last.pt", "--task", task]
+    run([*tag, "--output", tmp_path / "tagged", "--score", tmp_path / "score.json", "--device", "cpu"])
+    assert json.loads((tmp_path / "score.json").read_text())["f1"] == pytest.approx(f1, abs=0.01)
+    lines, others = ((tmp_path / name).read_text().split("\n") for name in ("valid", "tagged"))
+    assert [line.split(" ")[0] for line in lines] == [line.split(" ")[0] for line in others]
