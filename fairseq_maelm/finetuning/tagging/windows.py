@@ -1,7 +1,8 @@
 """Sentences that are longer than the model's positions, seen through windows that overlap."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import NamedTuple
 
 
@@ -27,42 +28,34 @@ def cut_windows(pieces: Sequence[int], limit: int, overlap: int) -> list[Window]
         overlap: pieces that neighboring windows share at least, in [0, limit); less where whole words leave no room.
     """
     ends = [0, *accumulate(pieces)]
-    starts, stops = [0], [_words_from(ends, 0, limit)]
-    while stops[-1] < len(pieces):
-        start = stops[-1]
-        while start - 1 > starts[-1] and ends[stops[-1]] - ends[start] < overlap:
-            start -= 1
+
+    def stop_of(start: int) -> int:
+        return bisect_right(ends, ends[start] + limit) - 1
+
+    starts = [0]
+    while (stop := stop_of(starts[-1])) < len(pieces):
+        start = max(bisect_right(ends, ends[stop] - overlap) - 1, starts[-1] + 1)
         # Every window ends behind the one before it, or there would be no end.
-        while _words_from(ends, start, limit) <= stops[-1]:
+        while stop_of(start) <= stop:
             start += 1
         starts.append(start)
-        stops.append(_words_from(ends, start, limit))
-    return _shared_out(ends, starts, stops)
-
-
-def _words_from(ends: Sequence[int], start: int, limit: int) -> int:
-    stop = start
-    while stop < len(ends) - 1 and ends[stop + 1] - ends[start] <= limit:
-        stop += 1
-    return stop
+    return _shared_out(ends, starts, [stop_of(start) for start in starts])
 
 
 def _shared_out(ends: Sequence[int], starts: Sequence[int], stops: Sequence[int]) -> list[Window]:
+    def context(window: int, word: int) -> int:
+        if not starts[window] <= word < stops[window]:
+            return -1
+        return min(ends[word] - ends[starts[window]], ends[stops[window]] - ends[word + 1])
+
     owners, window = [], 0
     for word in range(len(ends) - 1):
-
-        def context(candidate: int, word: int = word) -> int:
-            if not starts[candidate] <= word < stops[candidate]:
-                return -1
-            return min(ends[word] - ends[starts[candidate]], ends[stops[candidate]] - ends[word + 1])
-
         # A later window has less before the word and more behind it, so context rises and then falls.
-        while window + 1 < len(starts) and context(window + 1) > context(window):
+        while window + 1 < len(starts) and context(window + 1, word) > context(window, word):
             window += 1
         owners.append(window)
     windows = []
-    for number, (start, stop) in enumerate(zip(starts, stops)):
-        own = [word for word in range(start, stop) if owners[word] == number]
-        if own:
-            windows.append(Window(start, stop, own[0], own[-1] + 1))
+    for number, words in groupby(range(len(owners)), owners.__getitem__):
+        own = list(words)
+        windows.append(Window(starts[number], stops[number], own[0], own[-1] + 1))
     return windows
