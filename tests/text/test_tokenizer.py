@@ -1,44 +1,19 @@
 """Text to tokens and back, around masks as within a sentence."""
 
-import io
-
 import pytest
-import sentencepiece
-from fairseq.data import Dictionary
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from text.vocabularies import KINDS
 
+from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.tokenizer import Tokenizer
-
-TEXT = [
-    "the cat sat on the mat.",
-    "the dogs ran to the river and the cats ran away.",
-    "a house, a garden, a river and a mat!",
-    "over the river ran the dog; the house stood still.",
-] * 20
+from fairseq_maelm.text.vocabulary import MODEL_FILE
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tokenizer")
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXT),
-        model_writer=model,
-        model_type="bpe",
-        vocab_size=80,
-        normalization_rule_name="nmt_nfkc_cf",
-        minloglevel=2,
-    )
-    path = folder / "sentencepiece.bpe.model"
-    path.write_bytes(model.getvalue())
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    dictionary = Dictionary()
-    for piece in range(processor.get_piece_size()):
-        if not (processor.is_unknown(piece) or processor.is_control(piece)):
-            dictionary.add_symbol(processor.id_to_piece(piece))
-    dictionary.add_symbol("<mask>")
-    return Tokenizer(str(path), dictionary)
+    folder = KINDS["sentencepiece"](tmp_path_factory.mktemp("tokenizer"))
+    return Tokenizer(str(folder / MODEL_FILE), load_dictionary(str(folder)))
 
 
 def symbols(tokenizer, text):

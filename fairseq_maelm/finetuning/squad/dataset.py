@@ -1,10 +1,11 @@
 """Windows of questions and contexts as batches."""
 
 import logging
-from typing import Any, Dict, NamedTuple
+from typing import Any, Dict
 
 import numpy as np
 import torch
+from fairseq.data import Dictionary
 
 from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.finetuning.squad.prepared import NOT_LOCATED, PreparedSplit
@@ -16,52 +17,33 @@ logger = logging.getLogger(__name__)
 NO_TARGET = -100
 
 
-class Format(NamedTuple):
-    """How sequences are made.
-
-    Attributes:
-        max_length: tokens of a sequence at most.
-        stride: pieces between the beginnings of a context's windows.
-        max_question_length: tokens of a question at most; the rest is cut off.
-        bos: the symbol <s>.
-        eos: the symbol </s>.
-        pad: the symbol for padding.
-    """
-
-    max_length: int
-    stride: int
-    max_question_length: int
-    bos: int
-    eos: int
-    pad: int
-
-
 class SquadDataset(BatchDataset):
     """All windows of a split.
 
     Args:
         split: the questions and their contexts.
-        form: how sequences are made.
+        cfg: ``SquadTaskConfig``; how sequences are made, and the seed of their order.
+        dictionary: fairseq's.
         name: of the split, for messages and for the samples.
         training: whether windows are shuffled, and questions without a located answer left out. Otherwise samples say
             which pieces have their best context in the window, which is what decoding needs.
-        seed: of the order.
     """
 
     remedy = "a smaller --max-length"
 
-    def __init__(self, split: PreparedSplit, form: Format, name: str, training: bool, seed: int = 0) -> None:
+    def __init__(self, split: PreparedSplit, cfg: Any, dictionary: Dictionary, name: str, training: bool) -> None:
         self.split = split
-        self.form = form
+        self.cfg = cfg
+        self.dictionary = dictionary
         self.name = name
         self.training = training
-        self.question_lengths = np.minimum(split.question_lengths, form.max_question_length)
-        self.windows = cut_windows(self.question_lengths, split.context_lengths, form.max_length, form.stride)
+        self.question_lengths = np.minimum(split.question_lengths, cfg.max_question_length)
+        self.windows = cut_windows(self.question_lengths, split.context_lengths, cfg.max_length, cfg.doc_stride)
         self._holds_answer = windows_with(self.windows, split.answers)
         lost = split.answers[self.windows.question, 0] == NOT_LOCATED
         sizes = SPECIAL_TOKENS + self.question_lengths[self.windows.question] + self.windows.end - self.windows.begin
         used = np.flatnonzero(~lost) if training else None
-        super().__init__(sizes, "buckets", seed, fixed_epoch=None if training else 0, used=used)
+        super().__init__(sizes, "buckets", cfg.seed, fixed_epoch=None if training else 0, used=used)
         self._report()
 
     def _report(self) -> None:
@@ -70,11 +52,11 @@ class SquadDataset(BatchDataset):
         held[windows.question[self._holds_answer]] = True
         logger.info(
             "%s: %s questions in %s windows of up to %d tokens; %s windows hold an answer",
-            *(self.name, f"{len(split):,}", f"{len(windows.question):,}", self.form.max_length),
+            *(self.name, f"{len(split):,}", f"{len(windows.question):,}", self.cfg.max_length),
             f"{int(self._holds_answer.sum()):,}",
         )
         for concerned, what in (
-            (split.question_lengths > self.form.max_question_length, "are longer than may be and are cut"),
+            (split.question_lengths > self.cfg.max_question_length, "are longer than may be and are cut"),
             (
                 (split.answers[:, 0] >= 0) & ~held,
                 "have an answer that no window holds whole: all their windows say 'no answer'",
@@ -101,7 +83,7 @@ class SquadDataset(BatchDataset):
             ``shift`` <int64>[B], which added to a position gives the number of the piece in the context, and ``split``.
         """
         lengths = self.sizes[indices]
-        tokens = np.full((len(indices), lengths.max()), self.form.pad, dtype=np.int64)
+        tokens = np.full((len(indices), lengths.max()), self.dictionary.pad(), dtype=np.int64)
         context_mask, start_mask = np.zeros(tokens.shape, dtype=bool), np.zeros(tokens.shape, dtype=bool)
         for row, (index, length) in enumerate(zip(indices.tolist(), lengths.tolist())):
             tokens[row, :length], own = self._sequence(index)
@@ -126,7 +108,7 @@ class SquadDataset(BatchDataset):
         question, begin, end = (int(each[index]) for each in self.windows[:3])
         context = self.split.question_context[question]
         pieces, first, last = (self.split.context(context, name)[begin:end] for name in ("tokens", "begin", "end"))
-        bos, eos = self.form.bos, self.form.eos
+        bos, eos = self.dictionary.bos(), self.dictionary.eos()
         asked = self.split.question(question)[: self.question_lengths[question]]
         return np.concatenate([[bos], asked, [eos, eos], pieces, [eos]]), first < last
 

@@ -157,17 +157,10 @@ def _facts(source: SquadFile, prepared: PreparedSplit, problems: Mapping[str, li
 
 
 def _report(split: str, facts: Mapping[str, Any], problems: Mapping[str, list[str]]) -> None:
-    logger.info(
-        "%s: version %s, %s contexts of %s tokens, %s questions, %s of them impossible",
-        *(split, facts["version"], f"{facts['contexts']:,}", f"{facts['context_tokens']:,}"),
-        *(f"{facts['questions']:,}", f"{facts['impossible']:,}"),
-    )
+    names = ("contexts", "context_tokens", "questions", "impossible", "not_located")
+    counts = ", ".join(f"{facts[name]:,} {name.replace('_', ' ')}" for name in names)
+    logger.info("%s: version %s, %s", split, facts["version"], counts)
     for problem, identities in problems.items():
         log = logger.info if problem == INSIDE_PIECES else logger.warning
         shown = ", ".join(identities[:_SHOWN]) + (", ..." if len(identities) > _SHOWN else "")
         log("%s: %s %s (%s)", split, f"{len(identities):,}", problem, shown)
-    if facts["not_located"] and split == "train":
-        logger.warning(
-            "train: %s questions have an answer that no piece of their context holds; training leaves them out",
-            f"{facts['not_located']:,}",
-        )

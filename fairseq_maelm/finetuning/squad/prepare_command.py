@@ -15,7 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"pretraining corpus. What is wrong with single questions is counted in the log and listed in {PROBLEMS}; "
         "nothing is dropped."
     )
-    parser.add_argument("--data", required=True, type=Path, metavar="DATA", help="folder of `maelm prepare`")
+    parser.add_argument(
+        "--data", required=True, type=Path, metavar="DATA", help="folder of `maelm prepare` or `maelm import`"
+    )
     parser.add_argument("--train", type=Path, metavar="JSON", help="questions to train on")
     parser.add_argument("--valid", type=Path, metavar="JSON", help="questions to validate on: SQuAD's dev file")
     parser.add_argument("--test", type=Path, metavar="JSON", help="questions to predict; they need no answers")

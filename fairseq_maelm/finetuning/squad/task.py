@@ -13,7 +13,7 @@ from omegaconf import II, MISSING
 
 from fairseq_maelm.finetuning.collected import log_collected
 from fairseq_maelm.finetuning.squad.criterion import SPAN_HEAD, SquadCriterion
-from fairseq_maelm.finetuning.squad.dataset import Format, SquadDataset
+from fairseq_maelm.finetuning.squad.dataset import SquadDataset
 from fairseq_maelm.finetuning.squad.prepared import PreparedSplit, load_split
 from fairseq_maelm.finetuning.squad.scoring import (
     LOGIT_THRESHOLD,
@@ -91,10 +91,6 @@ class SquadTask(EncoderTask):
         super().__init__(cfg, dictionary, cfg.max_length)
         check_config(cfg)
         self.decoding = Decoding(cfg.n_best, cfg.max_answer_length)
-        self.format = Format(
-            *(cfg.max_length, cfg.doc_stride, cfg.max_question_length),
-            *(dictionary.bos(), dictionary.eos(), dictionary.pad()),
-        )
 
     @classmethod
     def setup_task(cls, cfg: Any, **unused: Any) -> "SquadTask":
@@ -106,9 +102,9 @@ class SquadTask(EncoderTask):
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model with a head that scores every token as start and as end."""
         positions = getattr(cfg, "max_positions", None)
-        if positions and positions < self.format.max_length:
+        if positions and positions < self.longest:
             raise ValueError(
-                f"--max-length {self.format.max_length} is more than the encoder's {positions} positions: lower it, "
+                f"--max-length {self.longest} is more than the encoder's {positions} positions: lower it, "
                 "and --max-question-length if no room is left"
             )
         model = super().build_model(cfg, from_checkpoint)
@@ -125,7 +121,7 @@ class SquadTask(EncoderTask):
 
     def dataset_of(self, prepared: PreparedSplit, name: str, training: bool = False) -> SquadDataset:
         """The windows of any questions in this task's format."""
-        return SquadDataset(prepared, self.format, name, training, self.cfg.seed)
+        return SquadDataset(prepared, self.cfg, self.dictionary, name, training)
 
     def version_of(self, prepared: PreparedSplit) -> str:
         """By which rules a split is scored: "1.1" or "2.0"."""

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Turns files of labeled words into the folder that the task maelm_tagging reads: words become pieces of the "
         "encoder's vocabulary, entities are checked and written in the scheme that the model is to learn."
     )
-    parser.add_argument("--data", type=Path, required=True, help="folder of `maelm prepare`, for the vocabulary")
+    parser.add_argument("--data", type=Path, required=True, help="folder of `maelm prepare` or `maelm import`")
     parser.add_argument("--train", type=Path, required=True, metavar="FILE", help="to learn from")
     parser.add_argument("--valid", type=Path, required=True, metavar="FILE", help="to choose a checkpoint by")
     parser.add_argument("--test", type=Path, metavar="FILE", help="for metrics at the end (none)")

@@ -1,18 +1,21 @@
 """Batches of windows, read token by token."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import torch
+from support import dictionary_of
 
-from fairseq_maelm.finetuning.squad.dataset import NO_TARGET, Format, SquadDataset
+from fairseq_maelm.finetuning.squad.dataset import NO_TARGET, SquadDataset
 
-from .world import BOS, EOS, PAD, SYMBOLS, split_of
+from .world import PAD, SYMBOLS, split_of
 
 CONTEXT = "the cat sat on the mat. the dogs ran to the river"
-FORM = Format(18, 4, 4, BOS, EOS, PAD)
+FORMAT = SimpleNamespace(max_length=18, doc_stride=4, max_question_length=4, seed=0)
 
 
-def dataset_of(*questions: tuple[str, str, str | None], training: bool = False, form: Format = FORM) -> SquadDataset:
-    return SquadDataset(split_of(*questions), form, "valid", training)
+def dataset_of(*questions: tuple[str, str, str | None], training: bool = False) -> SquadDataset:
+    return SquadDataset(split_of(*questions), FORMAT, dictionary_of(len(SYMBOLS) + 1), "valid", training)
 
 
 def words(tokens: torch.Tensor) -> list[str]:

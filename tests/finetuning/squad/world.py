@@ -14,7 +14,7 @@ from fairseq_maelm.text.vocabulary import (
     train_sentencepiece,
 )
 
-BOS, PAD, EOS = 0, 1, 2
+PAD = 1
 
 ENCODER = FairseqEncoder(load_sentencepiece(train_sentencepiece(TEXT, 80, "nmt_nfkc_cf", 0.9995)))
 SYMBOLS = [*FAIRSEQ_SYMBOLS, *dictionary_symbols(ENCODER.processor)]
