@@ -12,7 +12,7 @@ import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
 
-from fairseq_maelm.files import CorpusError, sha256_of
+from fairseq_maelm.files import CorpusError
 from fairseq_maelm.text.offsets import AlignedTokens, encodable, sentencepiece_spans
 
 # fairseq.data.Dictionary puts these four in front of the file's symbols; the task maelm appends <mask>.
@@ -196,11 +196,6 @@ class TextEncoder(Protocol):
     def dtype(self) -> type[np.uint16] | type[np.uint32]:
         """The integer type that fairseq-preprocess stores for a dictionary of this size."""
         return np.uint16 if self.dictionary_size < 65_500 else np.uint32
-
-    @property
-    def fingerprint(self) -> dict[str, str]:
-        """The SHA-256 of each of the files, by name."""
-        return {path.name: sha256_of(path) for path in self.files}
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int32]]:
         """Encodes texts one after the other, each ended by </s>.

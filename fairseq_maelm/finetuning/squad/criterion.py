@@ -54,7 +54,8 @@ class SquadCriterion(FairseqCriterion):
             "ncorrect": int((scores.argmax(dim=1) == target).all(dim=1).sum()),
         }
         if not model.training:
-            spans = best_spans(logits, sample["context_mask"], sample["start_mask"], self.task.decoding, kept=1)
+            masks, cfg = (sample["context_mask"], sample["start_mask"]), self.task.cfg
+            spans = best_spans(logits, *masks, cfg.n_best, cfg.max_answer_length, kept=1)
             logging_output["split"] = sample["split"]
             logging_output["windows"] = window_rows(spans, sample["id"], sample["shift"])
         return loss, sample_size, logging_output

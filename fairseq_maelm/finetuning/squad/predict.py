@@ -77,7 +77,8 @@ def score_windows(hub: Any, dataset: SquadDataset, kept: int, progress: bool = F
 
     def spans_of(batch: dict[str, Any]) -> Iterable[Any]:
         logits, _ = hub.model(**batch["net_input"], classification_head_name=SPAN_HEAD)
-        spans = best_spans(logits, batch["context_mask"], batch["start_mask"], hub.task.decoding, kept)
+        masks, cfg = (batch["context_mask"], batch["start_mask"]), hub.task.cfg
+        spans = best_spans(logits, *masks, cfg.n_best, cfg.max_answer_length, kept)
         shift = batch["shift"][:, None]
         columns = [tensor.cpu().numpy() for tensor in (spans.first + shift, spans.last + shift, spans.score)]
         return zip(*columns, window_rows(spans, batch["id"], batch["shift"]))
@@ -148,10 +149,10 @@ def answer_questions(
         raise ValueError("a question is empty")
     if not questions:
         return []
-    asked = [Question(str(number), question, 0, [], True) for number, question in enumerate(questions)]
+    asked = [Question(str(number), question, 0, [], None, True) for number, question in enumerate(questions)]
     split, _ = build_split(hub.tokenizer.encoder, SquadFile("2.0", [context], asked, False, {}))
     dataset = hub.task.dataset_of(split, "questions")
-    kept = hub.task.decoding.n_best
+    kept = hub.task.cfg.n_best
     return n_best_lists(dataset, score_windows(hub, dataset, kept, progress), kept + 1, null=True)
 
 

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
     check_answers(hub)
     # In training some questions are left out; here all are answered.
     dataset = hub.task.dataset_of(load_split(args.data, args.split), args.split)
-    candidates = score_windows(hub, dataset, hub.task.decoding.n_best, progress=True)
+    candidates = score_windows(hub, dataset, hub.task.cfg.n_best, progress=True)
     threshold = hub.task.cfg.null_threshold if args.threshold is None else args.threshold
     contents = _contents(hub.task, dataset, candidates, threshold)
     args.output.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def _contents(task: Any, dataset: SquadDataset, candidates: Candidates, threshol
     """What each file holds."""
     split, nulls = dataset.split, task.version_of(dataset.split) == "2.0"
     spans = best_of_questions(candidates.rows, dataset.windows.first)
-    lists = n_best_lists(dataset, candidates, task.decoding.n_best, nulls)
+    lists = n_best_lists(dataset, candidates, task.cfg.n_best, nulls)
     identities = split.texts.identities
     best = dict(zip(identities, split.answer_texts(spans.first, spans.last)))
     contents: dict[str, dict[str, Any]] = {PREDICTIONS: best}

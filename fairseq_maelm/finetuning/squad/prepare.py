@@ -94,7 +94,7 @@ def build_split(encoder: TextEncoder, source: SquadFile, name: str | None = None
         "question_context": np.array([question.context for question in source.questions], dtype=np.int32),
         "answers": answers,
     }
-    right = [[answer.text for answer in question.answers] for question in source.questions]
+    right = [question.answers for question in source.questions]
     identities = [question.identity for question in source.questions]
     texts = Texts(source.version, source.contexts, identities, right if source.has_answers else None)
     return PreparedSplit(arrays, texts), inside
@@ -127,11 +127,10 @@ def _answer_pieces(source: SquadFile, contexts: Sequence[AlignedTokens]) -> tupl
     for number, question in enumerate(source.questions):
         if question.impossible:
             continue
-        spans = [answer.span for answer in question.answers if answer.span is not None]
         aligned = contexts[question.context]
-        found = token_span(aligned.begin, aligned.end, *spans[0]) if spans else None
+        found = token_span(aligned.begin, aligned.end, *question.span) if question.span else None
         answers[number] = NOT_LOCATED if found is None else found
-        if found is not None and (aligned.begin[found[0]], aligned.end[found[1]]) != spans[0]:
+        if found is not None and (aligned.begin[found[0]], aligned.end[found[1]]) != question.span:
             inside.append(question.identity)
     return answers, inside
 

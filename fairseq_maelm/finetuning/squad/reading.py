@@ -16,19 +16,6 @@ CONTRADICTION = (
 )
 
 
-class Answer(NamedTuple):
-    """A right answer.
-
-    Attributes:
-        text: as given.
-        span: its first character in the context and the one after its last, white space around it left out; None if
-            the context does not hold it.
-    """
-
-    text: str
-    span: tuple[int, int] | None
-
-
 class Question(NamedTuple):
     """A question with what is expected.
 
@@ -36,14 +23,17 @@ class Question(NamedTuple):
         identity: its id, unique in the file.
         text: the question.
         context: number of its context.
-        answers: the right ones; none where there is no answer.
+        answers: the right ones as given; none where there is no answer.
+        span: of the first answer that the context holds, its first character and the one after its last, white space
+            around it left out; None if it holds none.
         impossible: whether training shall predict no answer.
     """
 
     identity: str
     text: str
     context: int
-    answers: list[Answer]
+    answers: list[str]
+    span: tuple[int, int] | None
     impossible: bool
 
 
@@ -150,25 +140,25 @@ def _question(entry: Any, context: str, number: int, place: str, problems: dict[
     def note(problem: str) -> None:
         problems.setdefault(problem, []).append(identity)
 
-    answers = []
+    # Empty answers are kept, because the official scorer counts their question among those that have an answer.
+    answers, spans = [], []
     for each in _part(entry, "answers", list, place) if "answers" in entry else []:
-        answer = _part(each, "text", str, place)
-        if not answer.strip():
+        answers.append(_part(each, "text", str, place))
+        if not answers[-1].strip():
             note(EMPTY_ANSWER)
-            # Kept, because the official scorer counts its question among those that have an answer.
-            answers.append(Answer(answer, None))
             continue
         start = each.get("answer_start")
-        span, right = find_answer(context, answer, start if isinstance(start, int) else -1)
+        span, right = find_answer(context, answers[-1], start if isinstance(start, int) else -1)
         if not right:
             note(NOT_FOUND if span is None else WRONG_OFFSET)
-        answers.append(Answer(answer, span))
+        spans.append(span)
     marked = bool(entry.get("is_impossible", False))
     if not text.strip():
         note(EMPTY_QUESTION)
     if marked and answers:
         note(CONTRADICTION)
-    return Question(identity, text, number, answers, marked or not answers)
+    located = next((span for span in spans if span is not None), None)
+    return Question(identity, text, number, answers, located, marked or not answers)
 
 
 def _part(record: Any, name: str, kind: Any, place: str) -> Any:

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
     if not source.has_answers:
         raise ValueError(f"{args.data} has no answers to score with")
     version = source.version if args.version == "auto" else args.version
-    answers = {each.identity: [answer.text for answer in each.answers] for each in source.questions}
+    answers = {each.identity: each.answers for each in source.questions}
     odds = None if args.na_prob_file is None else _read_object(args.na_prob_file, (int, float), "numbers")
     if odds is not None and version == "1.1":
         raise ValueError("version 1.1 knows no questions without answer: leave --na-prob-file out")

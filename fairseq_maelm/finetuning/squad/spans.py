@@ -9,18 +9,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
-class Decoding(NamedTuple):
-    """How answers are chosen.
-
-    Attributes:
-        n_best: number of starts that are looked at in a window, and of answers that are kept of a question.
-        max_answer_length: pieces of an answer at most.
-    """
-
-    n_best: int
-    max_answer_length: int
-
-
 class WindowSpans(NamedTuple):
     """The K best answers of B windows, the best first.
 
@@ -43,7 +31,9 @@ WINDOW_DTYPE = np.dtype(
 )
 
 
-def best_spans(logits: Tensor, context_mask: Tensor, start_mask: Tensor, decoding: Decoding, kept: int) -> WindowSpans:
+def best_spans(
+    logits: Tensor, context_mask: Tensor, start_mask: Tensor, n_best: int, max_answer_length: int, kept: int
+) -> WindowSpans:
     """Choose the best answers of each window, all windows at once.
 
     As in BERT's fine-tuning the best ``n_best`` starts are combined with ends that do not come before them and make no
@@ -54,20 +44,21 @@ def best_spans(logits: Tensor, context_mask: Tensor, start_mask: Tensor, decodin
         logits: <float>[B, S, 2] scores of every token as start and as end.
         context_mask: <bool>[B, S] True at tokens that may be an end.
         start_mask: <bool>[B, S] True at tokens that may be a start, a part of the former.
-        decoding: how answers are chosen.
+        n_best: number of starts that are looked at in a window.
+        max_answer_length: tokens of an answer at most.
         kept: K.
     """
     logits = logits.float()
     start_logits = logits[..., 0].masked_fill(~start_mask, -torch.inf)
     end_logits = logits[..., 1].masked_fill(~context_mask, -torch.inf)
     length = logits.shape[1]
-    start_scores, starts = start_logits.topk(min(decoding.n_best, length), dim=1)
-    ends = starts[:, :, None] + torch.arange(decoding.max_answer_length, device=logits.device)
+    start_scores, starts = start_logits.topk(min(n_best, length), dim=1)
+    ends = starts[:, :, None] + torch.arange(max_answer_length, device=logits.device)
     end_scores = end_logits.gather(1, ends.clamp(max=length - 1).flatten(1)).view(ends.shape)
     scores = (start_scores[:, :, None] + end_scores).masked_fill(ends >= length, -torch.inf).flatten(1)
     score, chosen = F.pad(scores, (0, max(0, kept - scores.shape[1])), value=-torch.inf).topk(kept, dim=1)
     chosen = chosen.clamp(max=scores.shape[1] - 1)
-    first = starts.gather(1, chosen // decoding.max_answer_length)
+    first = starts.gather(1, chosen // max_answer_length)
     last = ends.flatten(1).gather(1, chosen).clamp(max=length - 1)
     return WindowSpans(first, last, score, logits[:, 0].sum(dim=1))
 

@@ -22,7 +22,7 @@ from fairseq_maelm.finetuning.squad.scoring import (
     squad1_metrics,
     squad2_metrics,
 )
-from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE, Decoding, QuestionSpans, best_of_questions
+from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE, QuestionSpans, best_of_questions
 from fairseq_maelm.finetuning.squad.windows import SPECIAL_TOKENS
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import load_dictionary
@@ -90,7 +90,6 @@ class SquadTask(EncoderTask):
     def __init__(self, cfg: Any, dictionary: Dictionary) -> None:
         super().__init__(cfg, dictionary, cfg.max_length)
         check_config(cfg)
-        self.decoding = Decoding(cfg.n_best, cfg.max_answer_length)
 
     @classmethod
     def setup_task(cls, cfg: Any, **unused: Any) -> "SquadTask":

@@ -64,7 +64,7 @@ def test_answers_come_back_exactly_from_every_kind_of_vocabulary(kind: str, tmp_
     assert split.answer_texts(*split.answers.T) == answers
     encoder = open_encoder(tmp_path / "task")
     assert np.array_equal(split.context(0, "tokens"), encoder.encode([context])[0][:-1])
-    assert encoder.fingerprint == open_encoder(tmp_path / "data").fingerprint
+    assert all(path.read_bytes() == (tmp_path / "data" / path.name).read_bytes() for path in encoder.files)
 
 
 def test_questions_without_answers_are_a_test_set_and_nothing_else(data: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE, Decoding, best_of_questions, best_spans, window_rows
+from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE, best_of_questions, best_spans, window_rows
 
 
 def logits_of(start: list[float], end: list[float]) -> torch.Tensor:
@@ -23,7 +23,7 @@ def test_best_spans_by_hand():
     """Position 0 is no answer, 1 the question; position 5 ends before position 4 begins nothing."""
     logits = logits_of([9.0, 9.0, 1.0, 3.0, 2.0, 0.0], [8.0, 9.0, 5.0, 1.0, 0.0, 2.0])
     context = masks(6, [2, 3, 4, 5])
-    spans = best_spans(logits, context, context, Decoding(20, 30), kept=4)
+    spans = best_spans(logits, context, context, 20, 30, kept=4)
     found = list(zip(spans.first[0].tolist(), spans.last[0].tolist(), spans.score[0].tolist()))
     assert found[:2] == [(2, 2, 6.0), (3, 5, 5.0)]
     assert sorted(found[2:]) == [(3, 3, 4.0), (4, 5, 4.0)]
@@ -33,9 +33,9 @@ def test_best_spans_by_hand():
 def test_long_answers_and_starts_with_better_context_elsewhere_are_left_out():
     logits = logits_of([0.0, 0.0, 5.0, 3.0, 1.0], [0.0, 0.0, 0.0, 0.0, 9.0])
     context = masks(5, [2, 3, 4])
-    short = best_spans(logits, context, context, Decoding(20, 2), kept=1)
+    short = best_spans(logits, context, context, 20, 2, kept=1)
     assert (short.first.item(), short.last.item(), short.score.item()) == (3, 4, 12.0)
-    elsewhere = best_spans(logits, context, masks(5, [4]), Decoding(20, 30), kept=1)
+    elsewhere = best_spans(logits, context, masks(5, [4]), 20, 30, kept=1)
     assert (elsewhere.first.item(), elsewhere.last.item()) == (4, 4)
 
 
@@ -43,13 +43,13 @@ def test_few_best_starts_still_give_an_answer():
     """The only start that is looked at has no high end behind it."""
     logits = logits_of([0.0, 0.0, 1.0, 5.0], [0.0, 0.0, 9.0, -9.0])
     context = masks(4, [2, 3])
-    spans = best_spans(logits, context, context, Decoding(1, 30), kept=1)
+    spans = best_spans(logits, context, context, 1, 30, kept=1)
     assert (spans.first.item(), spans.last.item(), spans.score.item()) == (3, 3, -4.0)
 
 
 def test_a_window_without_starts_has_no_answer():
     logits = torch.zeros(1, 3, 2)
-    spans = best_spans(logits, masks(3, [2]), masks(3, []), Decoding(20, 1), kept=5)
+    spans = best_spans(logits, masks(3, [2]), masks(3, []), 20, 1, kept=5)
     assert spans.score.tolist() == [[-np.inf] * 5]
     assert ((spans.first >= 0) & (spans.first < 3) & (spans.last < 3)).all()
 
@@ -61,7 +61,7 @@ def test_best_spans_against_all_pairs(seed, length, longest, kept):
     logits = torch.randn(2, length, 2, generator=generator)
     context = torch.rand(2, length, generator=generator) < 0.7
     starts = context & (torch.rand(2, length, generator=generator) < 0.7)
-    spans = best_spans(logits, context, starts, Decoding(length, longest), kept)
+    spans = best_spans(logits, context, starts, length, longest, kept)
     for row in range(2):
         pairs = [
             (float(logits[row, first, 0] + logits[row, last, 1]), first, last)
@@ -105,7 +105,7 @@ def test_missing_windows_are_said():
 def test_rows_are_small_and_in_pieces():
     logits = logits_of([1.0, 0.0, 0.0, 2.0], [1.0, 0.0, 0.0, 2.0])
     context = masks(4, [2, 3])
-    spans = best_spans(logits, context, context, Decoding(20, 30), kept=1)
+    spans = best_spans(logits, context, context, 20, 30, kept=1)
     rows = window_rows(spans, torch.tensor([41]), torch.tensor([-2 + 100]))
     assert rows.tolist() == [(41, 101, 101, 4.0, 2.0)]
     assert rows.nbytes == 20

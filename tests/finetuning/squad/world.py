@@ -5,7 +5,7 @@ from typing import Any
 from text.vocabularies import TEXT
 
 from fairseq_maelm.finetuning.squad.prepare import build_split
-from fairseq_maelm.finetuning.squad.reading import Answer, Question, SquadFile, find_answer
+from fairseq_maelm.finetuning.squad.reading import Question, SquadFile, find_answer
 from fairseq_maelm.text.vocabulary import (
     FAIRSEQ_SYMBOLS,
     FairseqEncoder,
@@ -28,7 +28,8 @@ def split_of(*questions: tuple[str, str, str | None], version: str = "2.0") -> A
             f"q{number}",
             text,
             contexts.index(context),
-            [] if answer is None else [Answer(answer, find_answer(context, answer, -1)[0])],
+            [] if answer is None else [answer],
+            None if answer is None else find_answer(context, answer, -1)[0],
             answer is None,
         )
         for number, (text, context, answer) in enumerate(questions)
