@@ -93,7 +93,6 @@ def read(path: Path, layout: Layout, labeled: bool = True) -> LabeledFile:
     with open(path, "rb") as stream:
         newline = "\r\n" if stream.readline().endswith(b"\r\n") else "\n"
     return LabeledFile(path, layout, lines, sentences, newline)
-    return LabeledFile(path, layout, lines, sentences, newline)
 
 
 def _sentences(path: Path, lines: Sequence[str], layout: Layout, labeled: bool) -> Iterator[Sentence]:
