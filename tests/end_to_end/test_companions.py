@@ -108,7 +108,6 @@ def test_sentences(pretrained: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_words(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("seqeval")
     for split, sentences in (("train", 20), ("valid", 4)):
         test_tagging.write_entities(tmp_path / split, sentences, seed=1)
     task, saved = tmp_path / "task", tmp_path / "saved"
@@ -116,7 +115,7 @@ def test_words(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     maelm("prepare-tagging", "--data", pretrained, *files)
     test_tagging.finetune(task, pretrained / LAST, saved, "--max-update", 1)
     shutil.rmtree(task)
-    assert companions(saved) == [*VOCABULARY, "tagging.json"]
+    assert companions(saved) == [*VOCABULARY, "manifest.json"]
     (tmp_path / "text.txt").write_text(f"{TEXT}\n", encoding="utf-8")
     maelm("tag", tmp_path / "text.txt", "--checkpoint", saved / LAST, "--text")
     assert [word.rpartition("/")[0] for word in capsys.readouterr().out.split()] == TEXT[:-1].split() + ["."]

@@ -8,6 +8,7 @@ import pytest
 from fairseq.tasks.sentence_prediction import SentencePredictionTask
 
 from fairseq_maelm.fairseq_fixes.companions import keep_setup_files
+from fairseq_maelm.finetuning.sentences.task import SentencesTask
 from fairseq_maelm.finetuning.tagging.task import TaggingTask
 from fairseq_maelm.tasks.maelm import MaelmTask
 
@@ -35,7 +36,12 @@ def task_of(kind: type, data: str) -> Any:
     ("kind", "files", "kept"),
     [
         (MaelmTask, {"dict_txt": "a 1", "tokenizer_json": "{}", "manifest_json": "{}"}, ["dict.txt", "tokenizer.json"]),
-        (TaggingTask, {"dict_txt": "a 1", "tagging_json": "[]"}, ["dict.txt", "tagging.json"]),
+        (TaggingTask, {"dict_txt": "a 1", "manifest_json": "{}"}, ["dict.txt", "manifest.json"]),
+        (
+            SentencesTask,
+            {"input0__dict_txt": "a 1", "input1__dict_txt": "a 1", "label__dict_txt": "x 1", "index__valid_txt": "0"},
+            ["input0/dict.txt", "label/dict.txt"],
+        ),
         (
             SentencePredictionTask,
             {"input0__dict_txt": "a 1", "input1__dict_txt": "a 1", "label__dict_txt": "x 1", "index__valid_txt": "0"},

@@ -11,14 +11,15 @@ from fairseq_maelm.interop.export.configuration import ARCHITECTURES, Content, o
 from fairseq_maelm.interop.export.source import Source
 from fairseq_maelm.models.checkpoint import classification_heads
 from fairseq_maelm.modules.heads import TokenHead
+from fairseq_maelm.prepared_folder import MANIFEST_FILE
 
 logger = logging.getLogger(__name__)
 
 # The tasks whose heads on tokens find answers; other heads on tokens tag them.
 _ANSWERING_TASKS = ("maelm_squad",)
 _START_AND_END = ("start", "end")
-# Where the folders of fine-tuning name labels: sentences by fairseq's dictionary, words by the settings of the task.
-_LABEL_FILES = {"sequence-classification": "label/dict.txt", "token-classification": "tagging.json"}
+# Where the folders of fine-tuning name labels: sentences by fairseq's dictionary, words in the manifest.
+_LABEL_FILES = {"sequence-classification": "label/dict.txt", "token-classification": MANIFEST_FILE}
 
 
 def choose_content(
@@ -107,11 +108,11 @@ def _content(source: Source, form: str, architecture: str, head: Optional[str], 
 
 def _labels(usual: Path, outputs: int, given: Optional[Path]) -> tuple[str, ...]:
     path = given or usual
-    if given is None and (outputs == 1 or not usual.is_file()):
+    names = _read_labels(path) if given is not None or (outputs > 1 and usual.is_file()) else []
+    if given is None and not names:
         if outputs > 1:
-            logger.warning("there is no %s: the outputs are called LABEL_0 ...; --labels names them", usual)
+            logger.warning("no labels in %s: the outputs are called LABEL_0 ...; --labels names them", usual)
         return tuple(f"LABEL_{number}" for number in range(outputs))
-    names = _read_labels(path)
     if len(names) != outputs:
         raise ValueError(f"{path} names {len(names)} labels, and the head has {outputs} outputs")
     if len(set(names)) < len(names):
@@ -121,7 +122,8 @@ def _labels(usual: Path, outputs: int, given: Optional[Path]) -> tuple[str, ...]
 
 def _read_labels(path: Path) -> list[str]:
     if path.suffix == ".json":
-        return [str(name) for name in json.loads(path.read_text(encoding="utf-8"))["labels"]]
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        return [str(name) for name in manifest.get("tagging", {}).get("labels", [])]
     if path.name == "dict.txt":
         dictionary = Dictionary.load(str(path))
         # Labels are numbered behind fairseq's special symbols; padding to a round number is none.
