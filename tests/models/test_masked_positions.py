@@ -177,9 +177,11 @@ def test_the_encoders_last_layer_leaves_them_out_without_a_decoder():
     assert rows_through(last.fc1, model, net_input, target=target) == len(target)
     assert rows_through(last.self_attn.out_proj, model, net_input, target=target) == len(target)
     assert rows_through(first.fc1, model, net_input, target=target) == 4 * 30
-    # Features are the states of all tokens, padding not among them.
-    tokens = net_input["layout"]["visible_tokens"]
-    assert rows_through(last.fc1, model, net_input, features_only=True) == tokens < 4 * 30
+    assert rows_through(last.fc1, model, net_input, features_only=True) == 4 * 30, "features are of all positions"
+    # A head on sentences reads the first state of each alone.
+    model.register_classification_head("sentence", 3)
+    assert rows_through(last.fc1, model, net_input, classification_head_name="sentence") == 4
+    assert rows_through(first.fc1, model, net_input, classification_head_name="sentence") == 4 * 30
 
 
 def test_dropout_reaches_the_last_layer():
