@@ -68,11 +68,7 @@ def prepare(settings: PrepareSettings) -> PreparedCorpus:
 
 
 def _check_apart(settings: PrepareSettings, sources: dict[str, list[Source]]) -> None:
-    """Checks that no file is read twice and that the output is no input.
-
-    Raises:
-        CorpusError: validation would measure what training has seen, or a later run would read its own output.
-    """
+    """Checks that no file is read twice and that the output is no input."""
     seen: set[Path] = set()
     for source in (*sources[steps.CORPUS], *sources[steps.VALID]):
         if source.path.resolve() in seen:
@@ -156,11 +152,7 @@ def _step(folder: Path, name: str, seconds: dict[str, float], run: Callable[[], 
 
 
 def _draw_split(settings: PrepareSettings, cleaned: dict[str, Any]) -> Split:
-    """Draws the split of the cleaned corpus.
-
-    Raises:
-        CorpusError: a split or a shard would be empty.
-    """
+    """Draws the split of the cleaned corpus."""
     documents = cleaned[steps.CORPUS]["documents"]
     if documents == 0:
         raise CorpusError("the inputs hold no documents: after cleaning, no text is left")

@@ -45,11 +45,7 @@ class Segment:
 
 
 def find_sources(inputs: Iterable[Path], json_field: str = "text") -> list[Source]:
-    """Lists the files among ``inputs`` and inside the folders among them (recursively, sorted, hidden files left out).
-
-    Raises:
-        CorpusError: an input does not exist, is no file, or is a folder without files.
-    """
+    """Lists the files among ``inputs`` and in the folders among them (recursively, sorted, hidden files left out)."""
     sources: list[Source] = []
     for path in inputs:
         if path.is_dir():
@@ -111,11 +107,7 @@ class SourceReader:
         self._segment_bytes = segment_bytes
 
     def __iter__(self) -> Iterator[Segment]:
-        """Yields the file's lines in order, about ``segment_bytes`` at a time.
-
-        Raises:
-            CorpusError: the file cannot be read, its compression is damaged, or a line is longer than 64 MiB.
-        """
+        """Yields the file's lines in order, about ``segment_bytes`` at a time."""
         path = self.source.path
         try:
             with damage_told(path), open(path, "rb", buffering=0) as raw:
@@ -150,9 +142,6 @@ def segment_lines(segment: Segment) -> Iterator[str | None]:
     """Yields a segment's lines, not yet cleaned, with None where a document ends that no blank line ends.
 
     That is before the first line of a file and after each record of JSON lines, whose own blank lines end nothing.
-
-    Raises:
-        CorpusError: invalid UTF-8, or a record of JSON lines that has no text; the message names file and line.
     """
     text = decode(segment.source.path, segment.first_line, segment.data)
     if segment.starts_file:

@@ -219,11 +219,7 @@ def _progress(description: str, total: int) -> Any:
 
 
 def check_split(cleaned: dict[str, Any], split: Split) -> None:
-    """Checks that no dataset will be empty, before any of the long steps.
-
-    Raises:
-        CorpusError: the validation files or a shard got no document.
-    """
+    """Checks that no dataset will be empty, before any of the long steps."""
     documents = cleaned[CORPUS]["documents"]
     filled = np.zeros(split.shards + 1, dtype=np.int64)
     for first in range(0, documents, 2**20):

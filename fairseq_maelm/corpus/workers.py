@@ -27,9 +27,6 @@ def ordered_map(function: Callable[[Task], Result], tasks: Iterable[Task], worke
 
     Tasks are taken from their iterable only as workers become free, so that memory holds a few tasks for each worker
     however many there are. One worker means this process itself.
-
-    Raises:
-        CorpusError: a worker process was killed; or what ``function`` raises.
     """
     if workers == 1:
         yield from map(function, tasks)

@@ -63,12 +63,7 @@ class TableReader:
         self._held_out = frozenset() if table.held_out is None else _held_out_pairs(path.parent)
 
     def examples(self) -> Iterator[GlueExample]:
-        """Yield the examples in the file's order.
-
-        Raises:
-            CorpusError: names file and line of anything that is not as GLUE distributes it.
-            FileNotFoundError: there is no such file.
-        """
+        """Yield the examples in the file's order."""
         self.quirks = Quirks()
         count = 0
         for line, cells in self._rows():

@@ -32,11 +32,7 @@ Example = TypeVar("Example")
 
 
 def label_dictionary(labels: Iterable[str]) -> Dictionary:
-    """Make the dictionary of labels, which are classes in the given order.
-
-    Raises:
-        CorpusError: a label is spelled like one of fairseq's special symbols.
-    """
+    """Make the dictionary of labels, which are classes in the given order."""
     dictionary = Dictionary()
     for label in labels:
         if label in dictionary:

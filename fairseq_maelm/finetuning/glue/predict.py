@@ -34,12 +34,7 @@ class Scores:
 
 
 def load_model(checkpoint: Path, folder: TaskFolder, head: str = HEAD) -> MaelmHubInterface:
-    """Load a checkpoint that was fine-tuned on the task.
-
-    Raises:
-        FileNotFoundError: there is no such checkpoint.
-        ValueError: the checkpoint has no head, one of another size, or another vocabulary.
-    """
+    """Load a checkpoint that was fine-tuned on the task."""
     # First what was trained: another task's options would fail on this task's folder with words of their own.
     content = read_checkpoint(checkpoint)
     heads = classification_heads(content.weights)
@@ -70,9 +65,6 @@ def score_split(
         interface: as ``load_model`` gives it, on the device to compute on.
         split: such as "valid".
         batch_size: examples at a time.
-
-    Raises:
-        ValueError: an example is longer than the model has positions.
     """
     interface.task.load_dataset(split)
     dataset = interface.task.datasets[split]
@@ -104,11 +96,7 @@ def score_split(
 
 
 def dev_metrics(scores: Scores, folder: TaskFolder) -> dict[str, float]:
-    """Metrics of a dev set in percent; see ``fairseq_maelm.finetuning.sentence_metrics``.
-
-    Raises:
-        ValueError: the split has no labels.
-    """
+    """Metrics of a dev set in percent; see ``fairseq_maelm.finetuning.sentence_metrics``."""
     if scores.targets is None:
         raise ValueError("a split without labels has no metrics")
     if folder.labels is None:

@@ -54,13 +54,7 @@ class _Source:
 
 
 def prepare_task(task: str, settings: GlueSettings) -> dict[str, Any]:
-    """Prepare one task and return its manifest; nothing is done when it is there already, made from the same files.
-
-    Raises:
-        CorpusError: a file or a setting is not as it must be, or the folder was made from something else.
-        FileNotFoundError: a file is missing.
-        FileExistsError: the folder's name is taken.
-    """
+    """Prepare one task and return its manifest; nothing is done when it is there already, made from the same files."""
     sources = _sources(task, settings)
     files = {split: [source.path] for split, source in sources.items()}
     origin = made_from(
@@ -83,11 +77,7 @@ def _write_task(folder: Path, task: str, sources: Mapping[str, _Source], setting
 
 
 def check_vocabulary(data: Path) -> None:
-    """Refuse a data folder whose dictionary and sentencepiece model do not belong together.
-
-    Raises:
-        ValueError: one of them is missing, or says how they differ.
-    """
+    """Refuse a data folder whose dictionary and sentencepiece model do not belong together."""
     vocabulary_files(data)
     load_dictionary(str(data))
 

@@ -28,12 +28,7 @@ class TaskFolder:
 
     @classmethod
     def read(cls, path: Path) -> "TaskFolder":
-        """Read the manifest.
-
-        Raises:
-            FileNotFoundError: the folder has none.
-            CorpusError: it was not made by ``maelm prepare-glue``, or by another version.
-        """
+        """Read the manifest."""
         manifest = read_manifest(path, "glue")
         return cls(path, manifest["task"], manifest["splits"])
 

@@ -31,10 +31,6 @@ def tokenize_label_words(prompt: Prompt, tokenizer: Tokenizer, several_pieces: b
         prompt: with the words.
         tokenizer: of the vocabulary.
         several_pieces: allow words of several pieces.
-
-    Raises:
-        ValueError: if a word is not in the vocabulary, two labels have the same word, or a word is of several pieces
-            and that was not allowed.
     """
     pieces: dict[str, tuple[int, ...]] = {}
     for label, word in prompt.label_words.items():
@@ -70,9 +66,6 @@ class Prompter:
         tokenizer: of the model's vocabulary.
         several_pieces: allow label words of several pieces.
         max_length: longest sequence in tokens, by default the prompt's.
-
-    Raises:
-        ValueError: if a label word does not fit the vocabulary.
     """
 
     def __init__(
@@ -96,9 +89,6 @@ class Prompter:
 
         Returns:
             <int64>[n] for each of ``words.mask_counts``.
-
-        Raises:
-            ValueError: if there are too few or many sentences, or the template alone is too long.
         """
         return [self._sequence(render(self._parts, sentences, masks)) for masks in self.words.mask_counts]
 

@@ -25,9 +25,6 @@ class Prompt:
         bounds: of the number, for regression; None for classification.
         max_length: longest sequence in tokens, special symbols, template and masks included.
         first_sentence_limit: longest first sentence in tokens; None for no limit of its own.
-
-    Raises:
-        ValueError: if a value is not as it must be.
     """
 
     name: str
@@ -78,11 +75,7 @@ class Prompt:
         return list(self.label_words)
 
     def target(self, label: str) -> float:
-        """An example's label as a number: the class, or for regression the number itself.
-
-        Raises:
-            ValueError: if there is no such label, or the number lies outside the bounds.
-        """
+        """An example's label as a number: the class, or for regression the number itself."""
         if self.bounds is None:
             if label not in self.label_words:
                 raise ValueError(f"the label {label!r} has no word; there are words for {', '.join(self.label_words)}")
@@ -107,9 +100,6 @@ def find_prompt(description: str) -> Prompt:
 
     Args:
         description: name of a built-in task, path of a YAML or JSON file, or the JSON text itself.
-
-    Raises:
-        ValueError: says what is wrong with it.
     """
     if description in BUILT_IN:
         return BUILT_IN[description]
@@ -127,9 +117,6 @@ def prompt_of(description: Any, name: str = "prompt") -> Prompt:
     """Make a prompt of a file's content: a mapping with the fields of ``Prompt``.
 
     Numbers may be given as text. ``name`` is the one to take when the mapping has none.
-
-    Raises:
-        ValueError: names the field that is missing, unknown or of the wrong kind.
     """
     fields = Prompt.__dataclass_fields__
     if not isinstance(description, Mapping):

@@ -31,9 +31,6 @@ def read_table(path: Path, sentences: int) -> list[Example]:
     Args:
         path: of the table.
         sentences: of an example.
-
-    Raises:
-        ValueError: names file and line of what is no example.
     """
     examples = []
     columns = sentences + 1
@@ -58,11 +55,7 @@ def read_table(path: Path, sentences: int) -> list[Example]:
 
 
 def read_glue(task: str, path: Path) -> list[Example]:
-    """Read an original GLUE file with labels, such as dev.tsv.
-
-    Raises:
-        ValueError: it is not one, by its name or its content.
-    """
+    """Read an original GLUE file with labels, such as dev.tsv."""
     if task not in TASKS:
         raise ValueError(f"the columns of {task!r} are not known; GLUE's tasks are {', '.join(TASKS)}")
     labeled = [table for tables in TASKS[task].tables.values() for table in tables if table.label is not None]

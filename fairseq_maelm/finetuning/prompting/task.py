@@ -79,12 +79,7 @@ class PromptTaskConfig(FairseqDataclass):
 
 
 def complete_view(cfg: Any) -> EncoderView:
-    """Fill in how the checkpoint was pretrained, in place.
-
-    Raises:
-        ValueError: if the options contradict one another.
-        OSError: if the checkpoint cannot be read.
-    """
+    """Fill in how the checkpoint was pretrained, in place."""
     pretraining: Any = None
     # Only while training starts; what is stored in checkpoints holds no path.
     if cfg.finetune_from_model:
@@ -175,12 +170,7 @@ class PromptTask(EncoderTask):
         return model
 
     def load_dataset(self, split: str, **unused: Any) -> None:
-        """Read, tokenize and hold a split's table, in the order of training for "train".
-
-        Raises:
-            ValueError: if the table is wrong, or labels are missing or unknown.
-            OSError: if it cannot be read.
-        """
+        """Read, tokenize and hold a split's table, in the order of training for "train"."""
         if self.cfg.examples is None:
             raise ValueError(f"--examples is missing: the folder with {split}.tsv")
         path = Path(self.cfg.examples) / f"{split}.tsv"

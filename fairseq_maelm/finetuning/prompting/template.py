@@ -64,11 +64,7 @@ class Segment(NamedTuple):
 
 
 def parse_template(template: str) -> tuple[Part, ...]:
-    """Read a template.
-
-    Raises:
-        ValueError: says what is not in the language, with the place.
-    """
+    """Read a template."""
     pieces = template.split("*")
     if len(pieces) % 2 == 0:
         raise ValueError(f"the template {template!r} has an asterisk without a partner: variables stand as *name*")
@@ -97,9 +93,6 @@ def render(parts: Sequence[Part], sentences: Sequence[str], masks: int = 1) -> l
         parts: of the template.
         sentences: of the example; cleaned here, as pretraining text is.
         masks: how many masks stand at the place of the label word.
-
-    Raises:
-        ValueError: if there are fewer or more sentences than the template has.
     """
     if len(sentences) != sentences_of(parts):
         raise ValueError(f"the template has {sentences_of(parts)} sentences and the example {len(sentences)}")

@@ -54,10 +54,6 @@ def read_texts(path: Path, allow_empty: bool = False) -> Iterator[TextRecord]:
     Args:
         path: the file; a name that ends in .gz is decompressed.
         allow_empty: let texts be empty; their embeddings are that of ``<s></s>``.
-
-    Raises:
-        ValueError: no JSON, a missing or wrong field, an id that is there twice, an empty text; with file and line.
-        FileNotFoundError: there is no such file.
     """
     seen: set[str] = set()
     json_lines = is_json_lines(path)
@@ -90,22 +86,14 @@ def _record(line: str, place: str) -> tuple[str, str]:
 
 
 def check_identifier(identifier: str, place: str) -> str:
-    """Refuse names of texts that run files cannot hold: their columns are separated by white space.
-
-    Raises:
-        ValueError: names the place.
-    """
+    """Refuse names of texts that run files cannot hold: their columns are separated by white space."""
     if not identifier or identifier.split() != [identifier]:
         raise ValueError(f"{place}: the id {identifier!r} is empty or holds white space, which run files cannot hold")
     return identifier
 
 
 def whole_number(text: str, place: str) -> int:
-    """Read a relevance score.
-
-    Raises:
-        ValueError: names the place.
-    """
+    """Read a relevance score."""
     try:
         return int(text)
     except ValueError:
@@ -116,11 +104,6 @@ def read_judgments(path: Path) -> Iterator[Pair]:
     """Yield the judgments of a qrels file: BEIR's three columns, or TREC's four; a header is passed over.
 
     Pairs that occur again with the same score are yielded once.
-
-    Raises:
-        ValueError: a wrong number of columns, a score that is no whole number, a pair with two scores; with file and
-            line.
-        FileNotFoundError: there is no such file.
     """
     scores: dict[tuple[str, str], int] = {}
     for number, line in numbered_lines(path, blank=False):
@@ -144,11 +127,7 @@ def read_judgments(path: Path) -> Iterator[Pair]:
 
 
 def rows_of(pair: Pair, rows: Mapping[str, Mapping[str, int]]) -> tuple[int, int]:
-    """Look up the rows of a query and a document in "queries" and "documents" -> id -> row.
-
-    Raises:
-        ValueError: one of them is in no file.
-    """
+    """Look up the rows of a query and a document in "queries" and "documents" -> id -> row."""
     for kind, identifier in (("queries", pair.query), ("documents", pair.document)):
         if identifier not in rows[kind]:
             raise ValueError(f"{pair.place}: the id {identifier!r} is none of the {kind}")

@@ -54,10 +54,6 @@ def embed(settings: EmbedSettings) -> dict[str, Any]:
 
     Returns:
         the folder's manifest.
-
-    Raises:
-        ValueError: a setting or a text is not as it must be, or the folder holds embeddings of something else.
-        FileNotFoundError: the checkpoint, the vocabulary or the texts are missing.
     """
     if settings.dtype not in DTYPES:
         raise ValueError(f"unknown --dtype {settings.dtype!r}: choose one of {', '.join(DTYPES)}")

@@ -27,12 +27,7 @@ class Embeddings(NamedTuple):
 
 
 def open_embeddings(folder: Path) -> Embeddings:
-    """Open a finished folder.
-
-    Raises:
-        FileNotFoundError: there is none, or it is not finished.
-        ValueError: it was not made by ``maelm embed``, or its files do not belong together.
-    """
+    """Open a finished folder."""
     manifest = read_manifest(folder, "embeddings")
     rows = np.load(folder / EMBEDDINGS, mmap_mode="r")
     identifiers = read_identifiers(folder / IDENTIFIERS)
@@ -48,11 +43,7 @@ def open_embeddings(folder: Path) -> Embeddings:
 
 
 def check_comparable(queries: Embeddings, documents: Embeddings) -> None:
-    """Refuse embeddings that do not live in one space.
-
-    Raises:
-        ValueError: names the difference.
-    """
+    """Refuse embeddings that do not live in one space."""
     for name, theirs in queries.space.items():
         if theirs != documents.space[name]:
             raise ValueError(

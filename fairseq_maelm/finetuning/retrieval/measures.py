@@ -15,11 +15,7 @@ Run = Mapping[str, Mapping[str, float]]
 
 
 def load_library() -> Any:
-    """Import ir-measures.
-
-    Raises:
-        ValueError: says how to install it.
-    """
+    """Import ir-measures."""
     try:
         import ir_measures
     except ImportError as error:
@@ -39,9 +35,6 @@ def measure(judgments: Judgments, run: Run, names: Iterable[str]) -> dict[str, f
 
     Returns:
         name -> percent.
-
-    Raises:
-        ValueError: a name that is no measure, no judgment, or the library is missing.
     """
     library = load_library()
     measures = {name: parse(name) for name in names}
@@ -54,11 +47,7 @@ def measure(judgments: Judgments, run: Run, names: Iterable[str]) -> dict[str, f
 
 
 def parse(name: str) -> Any:
-    """Look up a measure.
-
-    Raises:
-        ValueError: if ir-measures does not know the name.
-    """
+    """Look up a measure."""
     try:
         return load_library().parse_measure(name)
     except (ValueError, NameError, SyntaxError, KeyError) as error:

@@ -15,10 +15,6 @@ def read_candidates(path: Path) -> Iterator[Pair]:
 
     It holds ``query-id TAB corpus-id`` a line, with or without a header; or it is a run file, as a search over the
     corpus writes it, whose documents are candidates in the order of their ranks.
-
-    Raises:
-        ValueError: a line is neither; with file and line.
-        FileNotFoundError: there is no such file.
     """
     first = next(numbered_lines(path, blank=False), None)
     if first is None:
@@ -52,9 +48,6 @@ def read_negatives(
     Returns:
         <int64>[n, 2] rows of query and document, sorted by query and otherwise in the file's order; and how many
         candidates were taken, were known to be relevant, and belong to other queries.
-
-    Raises:
-        ValueError: an id that is in no file, or ``per_query`` is not positive.
     """
     if per_query < 1:
         raise ValueError(f"--negatives-per-query must be at least 1 and is {per_query}")

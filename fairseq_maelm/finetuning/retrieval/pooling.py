@@ -39,9 +39,6 @@ def embedding_settings(task_config: Any, positions: int, **changes: Any) -> Embe
         task_config: a checkpoint's ``cfg.task``.
         positions: the longest sequence that the model takes.
         changes: ``pooling``, ``similarity``, ``max_tokens``; None changes nothing.
-
-    Raises:
-        ValueError: says which setting is wrong and what is possible.
     """
     settings = EmbeddingSettings("mean", "cosine", positions)
     if getattr(task_config, "pooling", None) is not None and getattr(task_config, "similarity", None) is not None:

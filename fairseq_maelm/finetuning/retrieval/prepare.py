@@ -56,10 +56,6 @@ def prepare_retrieval(settings: RetrievalSettings) -> dict[str, Any]:
     Returns:
         the folder's manifest with texts, tokens, unknown tokens, and for each split its queries, judgments and relevant
         pairs.
-
-    Raises:
-        ValueError: something in the files is not as it must be; the message says where.
-        OSError: a file is missing or cannot be written, or the output's name is taken.
     """
     judgments = _qrels_of(settings)
     files = {

@@ -18,13 +18,7 @@ def write_results(stream: BinaryIO, query: str, documents: Sequence[str], scores
 
 
 def read_run(path: Path) -> Iterator[Pair]:
-    """Yield the lines of a run file.
-
-    Raises:
-        ValueError: a wrong number of columns, a score that is no number, a document that a query has twice; with file
-            and line.
-        FileNotFoundError: there is no such file.
-    """
+    """Yield the lines of a run file."""
     seen: set[tuple[str, str]] = set()
     for number, line in numbered_lines(path, blank=False):
         place, cells = f"{path}:{number}", line.split()

@@ -63,9 +63,6 @@ def search(queries: Tensor, blocks: Iterable[tuple[int, Tensor]], k: int) -> tup
 
     Returns:
         scores <float32>[Q, k] falling and rows <int64>[Q, k] of the documents; equal scores by rising row.
-
-    Raises:
-        ValueError: if a score is not finite.
     """
     queries = queries.float()
     values = queries.new_empty(len(queries), 0)

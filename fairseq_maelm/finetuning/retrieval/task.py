@@ -64,11 +64,7 @@ class RetrievalTaskConfig(FairseqDataclass):
 
 
 def check_config(cfg: Any) -> None:
-    """Refuse options that cannot make batches.
-
-    Raises:
-        ValueError: says which option is wrong and what is possible.
-    """
+    """Refuse options that cannot make batches."""
     if cfg.tokens_per_sample < 3:
         raise ValueError(f"--tokens-per-sample must be at least 3 and is {cfg.tokens_per_sample}")
     if cfg.hard_negatives < 0:

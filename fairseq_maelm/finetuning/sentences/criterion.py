@@ -35,9 +35,6 @@ class SentencesCriterion(FairseqCriterion):
     Logged: ``loss``, in bits an example or as mean squared error; ``accuracy`` of classes. In validation also, of the
     whole set: ``mcc``, ``f1`` of the positive one of two labels, or ``pearson`` and ``spearman`` of numbers, all in
     percent.
-
-    Raises:
-        ValueError: the positive label is not one of two labels.
     """
 
     def __init__(self, cfg: SentencesCriterionConfig, task: Any) -> None:
