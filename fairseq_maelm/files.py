@@ -5,6 +5,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import socket
 from collections.abc import Iterator
@@ -12,7 +13,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
+logger = logging.getLogger(__name__)
+
 PARTIAL_SUFFIX = ".partial"
+
+# What a file system without locks answers.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
 
 
 class CorpusError(ValueError):
@@ -144,11 +150,14 @@ class FolderLock:
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            if error.errno in _NO_LOCKS:
+                logger.warning("no locks on the file system of %s: nothing keeps a second run out of it", self._folder)
+                return True
             holder = self._holder()
             os.close(self._descriptor)
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 raise self._refusal(holder) from error
-            raise OSError(error.errno, f"{error.strerror}: no locks on the file system of {self._folder}") from error
+            raise
         with contextlib.suppress(FileNotFoundError):
             return os.path.samestat(os.fstat(self._descriptor), os.stat(self._path))
         return False

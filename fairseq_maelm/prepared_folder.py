@@ -203,7 +203,9 @@ def _file_difference(role: str, before: Sequence[dict[str, Any]], after: Sequenc
             return f"{role} had the file {old['file']} and now has {new['file']}"
         same_state = (old["bytes"], old["changed_ns"]) == (new["bytes"], new["changed_ns"])
         if not same_state and old.get("sha256") != (new.get("sha256") or sha256_of(Path(new["file"]))):
-            return f"the file {new['file']} was changed since"
+            return f"the file {new['file']} " + (
+                "was changed since" if old["file"] == new["file"] else "is another one"
+            )
     return None
 
 

@@ -1,5 +1,7 @@
 """Folders are whole or absent, what was there before stays, and a manifest tells what a folder was made from."""
 
+import errno
+import fcntl
 import json
 import logging
 import subprocess
@@ -98,6 +100,17 @@ def test_two_processes_are_kept_apart(tmp_path: Path) -> None:
         with pytest.raises(CorpusError, match="another `maelm export` is writing to .*target; it is this process"):
             write(target, "theirs")
     assert names(tmp_path) == ["target"] and (target / "file").read_text() == "ours"
+
+
+def test_a_file_system_without_locks_is_told_and_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*unused: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    write(tmp_path / "target", "text")
+    assert names(tmp_path) == ["target"] and "nothing keeps a second run out of it" in caplog.text
 
 
 def test_a_folder_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
