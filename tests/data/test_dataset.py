@@ -9,6 +9,8 @@ from support import scheme_of
 
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
 from fairseq_maelm.data.encoder_view import MASKED_INPUTS, EncoderView, Shown, encoder_input
+from fairseq_maelm.data.masking import rounding_draws
+from fairseq_maelm.data.order import order_by_length
 
 VOCABULARY, PAD, MASK = 40, 1, 39
 
@@ -138,6 +140,7 @@ def test_order_is_by_length_and_anew_each_epoch():
         dataset.set_epoch(epoch)
         orders.append(dataset.ordered_indices().tolist())
         assert [int(dataset.sizes[i]) for i in orders[-1]] == [5] * 4 + [9] * 4
+        assert orders[-1] == order_by_length(dataset.sizes, rounding_draws(1, epoch, np.arange(8))).tolist()
     assert orders[0] == orders[2] != orders[1]
 
 

@@ -113,6 +113,7 @@ def test_training_batches(beir, data, tmp_path):
     for epoch in range(1, 20):
         dataset.set_epoch(epoch)
         draws.append((tuple(dataset.draw_negatives(1)), tuple(dataset.ordered_indices())))
+        assert draws[-1][1] == tuple(np.random.default_rng([1, epoch]).permutation(7))
     assert len(set(draws)) > 15
     batches = dataset.batch_by_size(dataset.ordered_indices(), max_sentences=3, required_batch_size_multiple=8)
     assert sorted(np.concatenate(batches).tolist()) == list(range(7))
@@ -128,6 +129,7 @@ def test_validation_items_are_the_queries_and_all_documents(beir, data, tmp_path
     pairs = group_relevant(np.load(tmp_path / "out" / "test.judgements.npy"))
     dataset = RetrievalTextDataset("test", queries, documents, pairs, {}, ["q6", "q7"], [f"d{row}" for row in range(8)])
     assert len(dataset) == 2 + 8
+    assert dataset.ordered_indices().tolist() == np.argsort(-dataset.sizes, kind="stable").tolist()
     batch = dataset.collater([1, 2])
     assert batch["split"] == "test" and batch["ntokens"] == int(queries.lengths[7]) + 3
     assert batch["net_input"]["src_tokens"][0, : queries.lengths[7]].tolist() == queries.tokens(7).tolist()
