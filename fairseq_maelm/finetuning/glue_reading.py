@@ -72,7 +72,7 @@ class TableReader:
                 listed = (row["#1 ID"].strip(), row["#2 ID"].strip()) in self._held_out
                 if listed != self.table.held_out:
                     continue
-            place = f"{self.path}, line {line}"
+            place = f"{self.path}:{line}"
             sentences = tuple(clean_text(row[column]) for column in self.table.sentences)
             if not all(sentences):
                 if not self.task.empty_sentences:
@@ -126,7 +126,7 @@ class TableReader:
                 continue
             if not self.task.broken_rows:
                 raise CorpusError(
-                    f"{self.path}, line {number} has {len(cells)} columns and must have {width}: give the file as GLUE "
+                    f"{self.path}:{number} has {len(cells)} columns and must have {width}: give the file as GLUE "
                     "distributes it"
                 )
             pieces.append((number, cells))
@@ -161,6 +161,6 @@ def _held_out_pairs(folder: Path) -> frozenset[tuple[str, str]]:
     for number, line in numbered_lines(path, blank=False):
         pair = line.split()
         if len(pair) != 2:
-            raise CorpusError(f"{path}, line {number} is not a pair of sentence numbers")
+            raise CorpusError(f"{path}:{number} is not a pair of sentence numbers")
         pairs.add((pair[0], pair[1]))
     return frozenset(pairs)

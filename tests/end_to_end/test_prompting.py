@@ -237,7 +237,7 @@ def test_a_wrong_label_stops_training_at_once(task: Path, pretrained: Path, toy_
     for split in ("train", "valid"):
         (tmp_path / f"{split}.tsv").write_text("a ship\tsea\nsand\tdesert\n")
     output = run(training(toy_data, tmp_path, pretrained, tmp_path / "run"), check=False)
-    assert "valid.tsv, line 2: the label 'desert' has no word" in output.splitlines()[-1]
+    assert "valid.tsv:2: the label 'desert' has no word" in output.splitlines()[-1]
     assert not list(tmp_path.rglob("*.pt"))
 
 

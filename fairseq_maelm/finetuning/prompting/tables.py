@@ -40,14 +40,14 @@ def read_table(path: Path, sentences: int) -> list[Example]:
             columns = sentences
         if len(cells) != columns:
             raise ValueError(
-                f"{path}, line {number} has {len(cells)} columns, and should have {columns}: the prompt's {sentences} "
+                f"{path}:{number} has {len(cells)} columns, and should have {columns}: the prompt's {sentences} "
                 "sentence(s), then the label"
             )
         if not any(cell.strip() for cell in cells[:sentences]):
-            raise ValueError(f"{path}, line {number} has no text")
+            raise ValueError(f"{path}:{number} has no text")
         label = cells[sentences].strip() if columns > sentences else None
         if label == "":
-            raise ValueError(f"{path}, line {number} has no label")
+            raise ValueError(f"{path}:{number} has no label")
         examples.append(Example(tuple(cells[:sentences]), label))
     if not examples:
         raise ValueError(f"{path} is empty")

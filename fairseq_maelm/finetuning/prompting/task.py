@@ -175,7 +175,7 @@ class PromptTask(EncoderTask):
             raise ValueError(f"--examples is missing: the folder with {split}.tsv")
         path = Path(self.cfg.examples) / f"{split}.tsv"
         rows = read_table(path, self.prompter.prompt.sentences)
-        targets = np.array([self._target(row, f"{path}, line {number}") for number, row in enumerate(rows, 1)])
+        targets = np.array([self._target(row, f"{path}:{number}") for number, row in enumerate(rows, 1)])
         progress = tqdm(rows, desc=split, unit=" examples", mininterval=1, disable=len(rows) < 1000)
         training = split.startswith("train")
         self.datasets[split] = PromptDataset(

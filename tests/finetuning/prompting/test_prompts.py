@@ -129,11 +129,11 @@ def test_tables_with_and_without_labels(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a\t0\nb\n", "line 2 has 1 columns, and should have 2"),
-        (b"a\tb\t0\n", "line 1 has 3 columns, and should have 2"),
-        (b"a\nb\t0\n", "line 2 has 2 columns, and should have 1"),
-        (b" \t0\n", "line 1 has no text"),
-        (b"a\t \n", "line 1 has no label"),
+        (b"a\t0\nb\n", ":2 has 1 columns, and should have 2"),
+        (b"a\tb\t0\n", ":1 has 3 columns, and should have 2"),
+        (b"a\nb\t0\n", ":2 has 2 columns, and should have 1"),
+        (b" \t0\n", ":1 has no text"),
+        (b"a\t \n", ":1 has no label"),
         (b"", "is empty"),
         (b"a\xff\t0\n", ":1: not valid UTF-8"),
     ],
