@@ -13,7 +13,7 @@ from fairseq_maelm.finetuning.squad.dataset import SquadDataset
 from fairseq_maelm.finetuning.squad.predict import Candidates, check_answers, n_best_lists, score_windows
 from fairseq_maelm.finetuning.squad.prepared import load_split
 from fairseq_maelm.finetuning.squad.scoring import BEST_SPANS, NULL_ODDS
-from fairseq_maelm.finetuning.squad.spans import best_of_questions
+from fairseq_maelm.finetuning.squad.spans import best_of_questions, null_odds
 from fairseq_maelm.models.hub import load
 
 logger = logging.getLogger(__name__)
@@ -70,16 +70,16 @@ def run(args: argparse.Namespace) -> None:
 def _contents(task: Any, dataset: SquadDataset, candidates: Candidates, threshold: float) -> dict[str, dict[str, Any]]:
     """What each file holds."""
     split, nulls = dataset.split, task.version_of(dataset.split) == "2.0"
-    spans = best_of_questions(candidates.rows, dataset.windows.first)
+    chosen = best_of_questions(candidates.rows, dataset.windows.first)
     lists = n_best_lists(dataset, candidates, task.cfg.n_best, nulls)
     identities = split.texts.identities
-    best = dict(zip(identities, split.answer_texts(spans.first, spans.last)))
+    best = dict(zip(identities, split.answer_texts(chosen["first"], chosen["last"])))
     contents: dict[str, dict[str, Any]] = {PREDICTIONS: best}
     if nulls:
-        odds = dict(zip(identities, spans.odds.tolist()))
+        odds = dict(zip(identities, null_odds(chosen).tolist()))
         given = {identity: "" if odds[identity] > threshold else text for identity, text in best.items()}
         contents = {PREDICTIONS: given, BEST_SPANS: best, NULL_ODDS: odds}
     contents[N_BEST] = {identity: [each._asdict() for each in answers] for identity, answers in zip(identities, lists)}
     if split.texts.answers is not None:
-        contents[METRICS] = task.metrics(dataset, spans, threshold)
+        contents[METRICS] = task.metrics(dataset, chosen, threshold)
     return contents

@@ -78,33 +78,16 @@ def window_rows(spans: WindowSpans, window: Tensor, shift: Tensor) -> NDArray[np
     return rows
 
 
-class QuestionSpans(NamedTuple):
-    """The answers of Q questions.
-
-    Attributes:
-        first: <int64>[Q] first piece of the best answer in the context.
-        last: <int64>[Q] last piece.
-        score: <float64>[Q] of that answer.
-        null: <float64>[Q] of no answer: the lowest that any window gives it.
-    """
-
-    first: NDArray[np.int64]
-    last: NDArray[np.int64]
-    score: NDArray[np.float64]
-    null: NDArray[np.float64]
-
-    @property
-    def odds(self) -> NDArray[np.float64]:
-        """<float64>[Q], how much higher no answer scores than the best answer, in logits."""
-        return self.null - self.score
-
-
-def best_of_questions(rows: NDArray[np.void], first_window: NDArray[np.int64]) -> QuestionSpans:
+def best_of_questions(rows: NDArray[np.void], first_window: NDArray[np.int64]) -> NDArray[np.void]:
     """Choose among the windows of each question.
 
     Args:
         rows: <WINDOW_DTYPE>[W] of all windows, in order.
         first_window: <int64>[Q + 1] the first window of each question.
+
+    Returns:
+        <WINDOW_DTYPE>[Q] each question's window with the best answer, in it as no answer's score the lowest that any of
+        the question's windows gives.
 
     Raises:
         ValueError: if windows are missing or come twice.
@@ -116,7 +99,10 @@ def best_of_questions(rows: NDArray[np.void], first_window: NDArray[np.int64]) -
     # The last key sorts first: within a question by falling score, then by window.
     order = np.lexsort((rows["window"], -rows["score"].astype(np.float64), question))
     best = rows[order[starts]]
-    null = np.minimum.reduceat(rows["null"], starts).astype(np.float64)
-    return QuestionSpans(
-        best["first"].astype(np.int64), best["last"].astype(np.int64), best["score"].astype(np.float64), null
-    )
+    best["null"] = np.minimum.reduceat(rows["null"], starts)
+    return best
+
+
+def null_odds(best: NDArray[np.void]) -> NDArray[np.float64]:
+    """<float64>[Q], how much higher no answer scores than the best answer, in logits; ``best`` of best_of_questions."""
+    return best["null"].astype(np.float64) - best["score"]

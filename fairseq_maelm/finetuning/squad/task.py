@@ -22,7 +22,7 @@ from fairseq_maelm.finetuning.squad.scoring import (
     squad1_metrics,
     squad2_metrics,
 )
-from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE, QuestionSpans, best_of_questions
+from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE, best_of_questions, null_odds
 from fairseq_maelm.finetuning.squad.windows import SPECIAL_TOKENS
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import load_dictionary
@@ -149,21 +149,19 @@ class SquadTask(EncoderTask):
 
         log_collected(rows, metrics, names)
 
-    def metrics(
-        self, dataset: SquadDataset, spans: QuestionSpans, threshold: Optional[float] = None
-    ) -> Dict[str, float]:
+    def metrics(self, dataset: SquadDataset, best: np.ndarray, threshold: Optional[float] = None) -> Dict[str, float]:
         """Score the best answers of all questions of a split.
 
         Args:
             dataset: the windows, all of which were scored.
-            spans: the best answers.
+            best: <WINDOW_DTYPE>[Q] their answers, see ``best_of_questions``.
             threshold: of the odds of no answer; by default the option's.
 
         Returns:
             the official metrics: see ``fairseq_maelm.finetuning.squad.scoring``.
         """
         split, version = dataset.split, self.version_of(dataset.split)
-        raw = raw_scores(split.golds_of(version), split.answer_texts(spans.first, spans.last), version)
+        raw = raw_scores(split.golds_of(version), split.answer_texts(best["first"], best["last"]), version)
         if version == "1.1":
             return squad1_metrics(raw)
-        return squad2_metrics(raw, spans.odds, self.cfg.null_threshold if threshold is None else threshold)
+        return squad2_metrics(raw, null_odds(best), self.cfg.null_threshold if threshold is None else threshold)

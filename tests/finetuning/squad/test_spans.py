@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE, best_of_questions, best_spans, window_rows
+from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE, best_of_questions, best_spans, null_odds, window_rows
 
 
 def logits_of(start: list[float], end: list[float]) -> torch.Tensor:
@@ -87,14 +87,14 @@ def test_best_of_questions_by_hand():
     """Question 0 has three windows: the best answer is in the second, no answer scores lowest in the third."""
     rows = rows_of((0, 1, 1, 2.0, 6.0), (1, 5, 7, 3.0, 4.0), (2, 9, 9, -1.0, 1.5), (3, 0, 2, 0.5, -1.0))
     spans = best_of_questions(rows, np.array([0, 3, 4]))
-    assert spans.first.tolist() == [5, 0] and spans.last.tolist() == [7, 2]
-    assert spans.null.tolist() == [1.5, -1.0]
-    assert spans.odds.tolist() == [-1.5, -1.5]
+    assert spans["first"].tolist() == [5, 0] and spans["last"].tolist() == [7, 2]
+    assert spans["null"].tolist() == [1.5, -1.0]
+    assert null_odds(spans).tolist() == [-1.5, -1.5]
 
 
 def test_of_equal_windows_the_first_counts_and_empty_ones_never():
     rows = rows_of((0, 0, 0, -np.inf, 0.0), (1, 5, 5, 1.0, 0.0), (2, 6, 6, 1.0, 0.0))
-    assert best_of_questions(rows, np.array([0, 3])).first.tolist() == [5]
+    assert best_of_questions(rows, np.array([0, 3]))["first"].tolist() == [5]
 
 
 def test_missing_windows_are_said():
