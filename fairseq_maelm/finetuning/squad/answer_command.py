@@ -38,12 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Answers and writes the answers to standard output.
-
-    Raises:
-        OSError: if a file is missing.
-        ValueError: if the text is not UTF-8 or empty, or the checkpoint cannot answer.
-    """
+    """Answers and writes the answers to standard output."""
     check_device(args.device)
     try:
         # Line ends stay as they are: offsets count every character of the file.

@@ -53,11 +53,7 @@ class Candidates(NamedTuple):
 
 
 def check_answers(hub: Any) -> None:
-    """Refuse a checkpoint that cannot answer.
-
-    Raises:
-        ValueError: if it was not fine-tuned on the task ``maelm_squad``.
-    """
+    """Refuse a checkpoint that cannot answer."""
     if SPAN_HEAD not in hub.model.classification_heads:
         raise ValueError(
             "this checkpoint was not fine-tuned to answer questions: give one of the task maelm_squad (see "
@@ -140,9 +136,6 @@ def answer_questions(
 
     Returns:
         for each question its n-best list with no answer as one of the answers; ``choose`` takes one of it.
-
-    Raises:
-        ValueError: if the checkpoint cannot answer, the text has nothing to find, or there is an empty question.
     """
     check_answers(hub)
     if any(not question.strip() for question in questions):

@@ -44,12 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Predicts and writes the files; the metrics also to standard output.
-
-    Raises:
-        OSError: if the checkpoint or the split is missing, or a file exists already.
-        ValueError: if the checkpoint cannot answer.
-    """
+    """Predicts and writes the files; the metrics also to standard output."""
     check_device(args.device)
     refuse_existing(*(args.output / name for name in (PREDICTIONS, BEST_SPANS, NULL_ODDS, N_BEST, METRICS)))
     hub = load(str(args.checkpoint.parent), args.checkpoint.name, str(args.data.absolute())).to(args.device)

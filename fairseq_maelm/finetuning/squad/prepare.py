@@ -75,9 +75,6 @@ def build_split(encoder: TextEncoder, source: SquadFile, name: str | None = None
 
     Returns:
         the split, and the ids of questions whose answer begins or ends inside a piece.
-
-    Raises:
-        ValueError: if a context has no piece that stands for any of its characters.
     """
     progress = tqdm(source.contexts, f"{name}: contexts", disable=name is None)
     contexts = [_aligned(encoder, context) for context in progress]

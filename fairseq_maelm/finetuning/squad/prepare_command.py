@@ -25,11 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prepares the folder and writes its name to standard output.
-
-    Raises:
-        ValueError: says what is wrong with a file.
-    """
+    """Prepares the folder and writes its name to standard output."""
     files = {split: getattr(args, split) for split in ("train", "valid", "test") if getattr(args, split)}
     if not files:
         raise ValueError("give --train, --valid or --test")

@@ -56,12 +56,7 @@ class SquadFile(NamedTuple):
 
 
 def read_squad(path: Path | str) -> SquadFile:
-    """Read and check a file in SQuAD's layout.
-
-    Raises:
-        OSError: if it cannot be read.
-        ValueError: if it is no such file, an id comes twice, or a context is empty; the message says where.
-    """
+    """Read and check a file in SQuAD's layout."""
     content = load_json(Path(path))
     contexts: list[str] = []
     questions: list[Question] = []
@@ -116,11 +111,7 @@ def find_answer(context: str, text: str, start: int) -> tuple[tuple[int, int] | 
 
 
 def load_json(path: Path) -> Any:
-    """The content of a JSON file.
-
-    Raises:
-        ValueError: if it is none.
-    """
+    """The content of a JSON file."""
     try:
         return json.loads(path.read_bytes())
     except ValueError as error:

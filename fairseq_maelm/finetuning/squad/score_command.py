@@ -50,11 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Scores, and writes the metrics to standard output or a file.
-
-    Raises:
-        ValueError: if a file is not as it must be.
-    """
+    """Scores, and writes the metrics to standard output or a file."""
     source = read_squad(args.data)
     if not source.has_answers:
         raise ValueError(f"{args.data} has no answers to score with")
@@ -78,10 +74,6 @@ def _threshold(args: argparse.Namespace, odds: Mapping[str, float], predictions:
 
     Log-odds are told from probabilities by a value outside of 0 to 1, or by the name that ``maelm predict-squad`` gives
     them: few and small ones could pass for probabilities.
-
-    Raises:
-        ValueError: the threshold is in logits and the odds are probabilities, or log-odds come with predictions for
-            which another threshold has decided, and none is given.
     """
     file, given = args.na_prob_file, args.na_prob_thresh
     if file.name != NULL_ODDS and all(0.0 <= value <= 1.0 for value in odds.values()):

@@ -198,9 +198,6 @@ def score_predictions(
 
     Returns:
         the metrics of ``squad1_metrics`` or ``squad2_metrics``.
-
-    Raises:
-        ValueError: if a question of version 2.0 has no prediction or no odds; in 1.1 it scores 0, and that is reported.
     """
     missing = [identity for identity in answers if identity not in predictions]
     if missing and version == "2.0":

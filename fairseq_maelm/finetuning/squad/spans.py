@@ -88,9 +88,6 @@ def best_of_questions(rows: NDArray[np.void], first_window: NDArray[np.int64]) -
     Returns:
         <WINDOW_DTYPE>[Q] each question's window with the best answer, in it as no answer's score the lowest that any of
         the question's windows gives.
-
-    Raises:
-        ValueError: if windows are missing or come twice.
     """
     if len(rows) != first_window[-1] or (rows["window"] != np.arange(len(rows))).any():
         raise ValueError(f"{len(rows)} windows were scored and there are {first_window[-1]}")

@@ -60,11 +60,7 @@ class SquadTaskConfig(FairseqDataclass):
 
 
 def check_config(cfg: Any) -> None:
-    """Refuse options that cannot make windows or answers.
-
-    Raises:
-        ValueError: says which option is wrong and what is possible.
-    """
+    """Refuse options that cannot make windows or answers."""
     needed = cfg.max_question_length + SPECIAL_TOKENS + _SMALLEST_WINDOW
     if cfg.max_length < needed:
         raise ValueError(

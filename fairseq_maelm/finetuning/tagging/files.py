@@ -82,9 +82,6 @@ def read(path: Path, layout: Layout, labeled: bool = True) -> LabeledFile:
         path: of the file, UTF-8.
         layout: where words and labels stand.
         labeled: whether labels must be there; without it they are read where there are any, otherwise they are empty.
-
-    Raises:
-        ValueError: names file and line of anything that is not as the layout says.
     """
     lines = [line for _, line in numbered_lines(path)]
     sentences = list(_sentences(path, lines, layout, labeled))
@@ -120,8 +117,7 @@ def _sentences(path: Path, lines: Sequence[str], layout: Layout, labeled: bool) 
 def word_cells(line: str, layout: Layout) -> list[str] | None:
     """The cells of a line that holds a word, or None for a comment, a multi-word range or an empty node.
 
-    Raises:
-        ValueError: the line is no line of the format; the message has no subject.
+    Messages of errors have no subject: it is the line, which the caller knows.
     """
     if layout.form == "conll":
         if layout.comment_prefix and line.startswith(layout.comment_prefix):

@@ -92,11 +92,7 @@ def _settings_of(files: Mapping[str, LabeledFile], layout: Layout, file_scheme: 
 
 
 def check_scheme(file: LabeledFile, scheme: str) -> None:
-    """Refuse a file whose labels are not written in the scheme; plain labels may be anything.
-
-    Raises:
-        ValueError: names the line.
-    """
+    """Refuse a file whose labels are not written in the scheme; plain labels may be anything."""
     if scheme == PLAIN:
         return
     for sentence in file.sentences:
@@ -135,11 +131,7 @@ def _refuse_header(file: LabeledFile, train: LabeledFile) -> None:
 
 
 def labels_of(train: LabeledFile, scheme: str) -> list[str]:
-    """The labels that a model learns from a training file.
-
-    Raises:
-        ValueError: there are fewer than two.
-    """
+    """The labels that a model learns from a training file."""
     seen = {label for sentence in train.sentences for label in sentence.labels}
     if scheme == PLAIN:
         labels = sorted(seen)
@@ -151,12 +143,7 @@ def labels_of(train: LabeledFile, scheme: str) -> list[str]:
 
 
 def numbered(file: LabeledFile, settings: TaggingSettings, encoder: TextEncoder, train: Path) -> TaggedSplit:
-    """Turn a file into numbers; plain labels that the training file lacks share the number after the last.
-
-    Raises:
-        ValueError: the training file lacks a label of entities, or plain labels of most words; such labels are named,
-            each with its first line.
-    """
+    """Turn a file into numbers; plain labels that the training file lacks share the number after the last."""
     numbers = {label: number for number, label in enumerate(settings.labels)}
     unknown: dict[str, int] = {}
     labels: list[int] = []

@@ -47,12 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prepares the task and writes its folder to standard output.
-
-    Raises:
-        OSError: a file is missing, or the output is there already.
-        ValueError: a file is not as it must be.
-    """
+    """Prepares the task and writes its folder to standard output."""
     files = {split: getattr(args, split) for split in ("train", "valid", "test") if getattr(args, split)}
     layout = layout_of(args, args.train)
     prepare_tagging(args.data, files, args.output, layout, args.file_scheme, args.scheme)

@@ -73,11 +73,7 @@ class TaggedSplit:
 
     @classmethod
     def load(cls, path: Path) -> "TaggedSplit":
-        """Read a split.
-
-        Raises:
-            FileNotFoundError: there is no such split.
-        """
+        """Read a split."""
         if not path.exists():
             raise FileNotFoundError(
                 f"there is no {path}: give the folder that `maelm prepare-tagging` wrote, and splits that it was given"

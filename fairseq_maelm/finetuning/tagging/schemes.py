@@ -33,11 +33,7 @@ class SchemeError(ValueError):
 
 
 def split_label(label: str) -> tuple[str, str]:
-    """Split a label into prefix and type; the type of O is empty.
-
-    Raises:
-        ValueError: the label is neither O nor a prefix, a hyphen and a type.
-    """
+    """Split a label into prefix and type; the type of O is empty."""
     if label == OUTSIDE:
         return OUTSIDE, ""
     prefix, hyphen, kind = label.partition("-")
@@ -51,9 +47,6 @@ def entities(labels: Sequence[str]) -> list[Entity]:
 
     The rules are those of the CoNLL evaluation, which score a model's labels as they are: an entity begins at B and S,
     after E and S, after O, and where the type changes.
-
-    Raises:
-        ValueError: see ``split_label``.
     """
     found: list[Entity] = []
     previous, kind, start = OUTSIDE, "", 0
@@ -93,11 +86,7 @@ def written(spans: Iterable[Entity], length: int, scheme: str) -> list[str]:
 
 
 def check(labels: Sequence[str], scheme: str) -> None:
-    """Refuse labels of a sentence that are not written in a scheme.
-
-    Raises:
-        SchemeError: says which word's label is wrong, and what would be right.
-    """
+    """Refuse labels of a sentence that are not written in a scheme."""
     for word, label in enumerate(labels):
         try:
             prefix, _ = split_label(label)

@@ -37,12 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Labels the input.
-
-    Raises:
-        OSError: a file is missing, or an output is there already.
-        ValueError: something is not as it must be.
-    """
+    """Labels the input."""
     check_device(args.device)
     refuse_existing(*(path for path in (args.output, args.score) if path is not None))
     if args.text and (args.add or args.score):
