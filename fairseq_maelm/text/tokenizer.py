@@ -95,9 +95,6 @@ class ImportedTokenizer:
     Attributes:
         encoder: for texts that hold no ``<mask>``.
         mask_text: how the tokenizer itself spells a mask.
-
-    Raises:
-        ValueError: if the library is not installed, or the tokenizer does not belong to the dictionary.
     """
 
     def __init__(self, path: str, dictionary: Dictionary) -> None:

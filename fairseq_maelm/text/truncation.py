@@ -23,9 +23,6 @@ def shortened_lengths(lengths: Sequence[int], room: int) -> list[int]:
     Args:
         lengths: tokens of the one or two sentences, special ones not counted.
         room: tokens that may stay in all, at least one a sentence.
-
-    Raises:
-        ValueError: if more than two sentences are to be cut.
     """
     if sum(lengths) <= room:
         return list(lengths)
@@ -50,9 +47,6 @@ def truncate(sentences: Sequence[Tokens], max_positions: int) -> tuple[list[Toke
 
     Returns:
         the sentences, and whether anything was cut.
-
-    Raises:
-        ValueError: if more than two sentences are to be cut.
     """
     lengths = [len(sentence) - 1 for sentence in sentences]
     kept = shortened_lengths(lengths, max_positions - special_tokens(len(sentences)))

@@ -57,9 +57,6 @@ def train_sentencepiece(
         vocabulary_size: pieces to learn, with <unk>, <s> and </s>.
         normalization: sentencepiece's rule, such as ``nmt_nfkc_cf``.
         character_coverage: the share (0.98 ... 1) of the text's characters that must not become <unk>.
-
-    Raises:
-        CorpusError: the text is too small, or too rich in characters, for that many pieces.
     """
     model = io.BytesIO()
     try:
@@ -95,11 +92,7 @@ def _training_failure(message: str, size: int) -> str:
 
 
 def load_sentencepiece(model: Path | str | bytes) -> sentencepiece.SentencePieceProcessor:
-    """Loads a sentencepiece model from its file or from its serialized bytes.
-
-    Raises:
-        CorpusError: the file cannot be read or is not a sentencepiece model.
-    """
+    """Loads a sentencepiece model from its file or from its serialized bytes."""
     name = "the given bytes" if isinstance(model, bytes) else str(model)
     try:
         serialized = model if isinstance(model, bytes) else Path(model).read_bytes()
@@ -116,12 +109,7 @@ def load_sentencepiece(model: Path | str | bytes) -> sentencepiece.SentencePiece
 
 
 def dictionary_symbols(processor: sentencepiece.SentencePieceProcessor) -> list[str]:
-    """The symbols of ``dict.txt``: every piece but the unknown and the control ones, in the model's order.
-
-    Raises:
-        CorpusError: a piece holds white space, at which fairseq would cut it, or is spelled like a special symbol,
-            which would let ordinary text turn into that symbol.
-    """
+    """The symbols of ``dict.txt``: every piece but the unknown and the control ones, in the model's order."""
     symbols = [processor.id_to_piece(spm_id) for spm_id in _ordinary_ids(processor)]
     special = {*FAIRSEQ_SYMBOLS, MASK_SYMBOL}
     for symbol in symbols:
@@ -146,20 +134,12 @@ def _ordinary_ids(processor: sentencepiece.SentencePieceProcessor) -> list[int]:
 
 
 def dictionary_text(processor: sentencepiece.SentencePieceProcessor) -> str:
-    """The content of ``dict.txt`` for a model: a symbol and the count 1 on every line.
-
-    Raises:
-        CorpusError: see `dictionary_symbols`.
-    """
+    """The content of ``dict.txt`` for a model: a symbol and the count 1 on every line."""
     return "".join(f"{symbol} 1\n" for symbol in dictionary_symbols(processor))
 
 
 def write_dictionary(processor: sentencepiece.SentencePieceProcessor, path: Path | str) -> None:
-    """Writes the ``dict.txt`` that belongs to a sentencepiece model.
-
-    Raises:
-        CorpusError: see `dictionary_symbols`.
-    """
+    """Writes the ``dict.txt`` that belongs to a sentencepiece model."""
     Path(path).write_text(dictionary_text(processor), encoding="utf-8", newline="\n")
 
 
@@ -185,11 +165,7 @@ class TextEncoder(Protocol):
         ...
 
     def encode_with_offsets(self, text: str) -> AlignedTokens:
-        """Encodes one text, without special symbols around it, and says where in it each token stands.
-
-        Raises:
-            ValueError: the model cannot tell.
-        """
+        """Encodes one text, without special symbols around it, and says where in it each token stands."""
         ...
 
     @property
