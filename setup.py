@@ -28,7 +28,8 @@ INSTALL_REQUIRES = [
     # fairseq 0.12.2 uses numpy.float, which numpy 1.24 removed.
     'numpy>=1.22,<1.24; python_version < "3.11"',
     'numpy>=1.23.2,<3; python_version >= "3.11"',
-    # The recipes of sweeps; fairseq's configuration brings it along.
+    # Recipes; fairseq brings both along.
+    "omegaconf>=2.0.5,<2.4",
     "PyYAML>=5.1",
     # fairseq's sentence_prediction criterion computes MCC, F1 and correlations with these two, too.
     "scikit-learn>=1.2,<2",
@@ -75,6 +76,7 @@ setup(
     author="The fairseq_maelm authors",
     python_requires=">=3.10,<3.14",
     packages=find_packages(include=["fairseq_maelm", "fairseq_maelm.*"]),
+    package_data={"fairseq_maelm": ["finetuning/recipes/*.yaml"]},
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,
     entry_points={"console_scripts": ["maelm = fairseq_maelm.cli:main"]},

@@ -1,7 +1,8 @@
 """The one command of this package, ``maelm``.
 
 A sub-command is a module with ``add_arguments(parser)`` and ``run(args)`` and one row of the table below. Only the
-module of the sub-command that is called gets imported.
+module of the sub-command that is called gets imported. One with ``PASSES_OPTIONS_ON`` finds the words after ``--`` in
+``args.fairseq_options``.
 """
 
 import argparse
@@ -23,6 +24,7 @@ SUB_COMMANDS = {
         "measure run files against judgments",
     ),
     "export": ("fairseq_maelm.interop.export.command", "turn a checkpoint into a folder of Hugging Face transformers"),
+    "finetune": ("fairseq_maelm.finetuning.command", "fine-tune a checkpoint on a prepared task"),
     "import": (
         "fairseq_maelm.interop.importing.command",
         "turn a Hugging Face or RoBERTa model into a fairseq checkpoint",
@@ -97,7 +99,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     module = importlib.import_module(SUB_COMMANDS[called][0])
     module.add_arguments(sub_parsers.choices[called])
-    args = parser.parse_args(given)
+    own, more = given, []
+    if getattr(module, "PASSES_OPTIONS_ON", False) and "--" in given:
+        own, more = given[: given.index("--")], given[given.index("--") + 1 :]
+    args = parser.parse_args(own)
+    args.fairseq_options = more
     logging.basicConfig(level=logging.INFO, format="%(asctime)s | %(message)s", datefmt="%H:%M:%S", force=True)
     keep_freed_memory()
     try:

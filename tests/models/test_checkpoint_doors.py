@@ -17,9 +17,9 @@ from interop.export.checkpoints import train_vocabulary, write_checkpoint
 
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.cli import main
+from fairseq_maelm.finetuning.encoder import read_encoder
 from fairseq_maelm.finetuning.prompting.task import PromptTaskConfig, complete_view
 from fairseq_maelm.models.checkpoint_reader import CheckpointError, read_checkpoint
-from fairseq_maelm.sweep.encoder import read_encoder
 
 # Hundreds of files at each of a dozen doors take minutes.
 pytestmark = pytest.mark.slow
@@ -57,6 +57,7 @@ class Place:
             "tag": [text, "--checkpoint", checkpoint, "--task", data, "--text"],
             "answer": [checkpoint, text, "What is old?", "--data", data],
             "prompt": [checkpoint, data, "--examples", self.folder / "table.tsv", "--prompt", "SST-2"],
+            "finetune": [self.folder / "glue", "--checkpoint", checkpoint, "--output", new, "--recipe", "sentences"],
             "predict-glue": [self.folder / "glue", checkpoint, "--output", new],
             "predict-squad": [checkpoint, "--data", data, "--output", new],
             "import": [checkpoint, "--data", data, "--output", new],
@@ -65,7 +66,10 @@ class Place:
         }
 
 
-COMMANDS = ("embed", "tag", "answer", "prompt", "predict-glue", "predict-squad", "import", "analyze", "export")
+COMMANDS = (
+    *("embed", "tag", "answer", "prompt", "finetune", "predict-glue", "predict-squad", "import", "analyze"),
+    "export",
+)
 FUNCTIONS: dict[str, Callable[[Path, Path], Any]] = {
     "hub": lambda path, data: MaelmModel.from_pretrained(str(path.parent), path.name, str(data)),
     "sweep": lambda path, data: read_encoder(path),

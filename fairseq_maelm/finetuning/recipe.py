@@ -1,0 +1,220 @@
+"""Recipes: YAML files that say how a task is fine-tuned, what is searched, and what the paper reports for it.
+
+A recipe is given by its path, or by the name of one of the package's own. Its list ``defaults`` names recipes, beside
+it or of the package, whose content it takes over and adds to.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_maelm.train_command import load_yaml, mapping_of, names_in, number_if_it_is_one
+
+__all__ = [
+    "Recipe",
+    "Search",
+    "check_name",
+    "read_recipe",
+    "read_recipes",
+    "recipe_names",
+]
+
+# Values to try, by the name of what they are values of.
+Search = dict[str, tuple[Any, ...]]
+
+_OWN = Path(__file__).with_name("recipes")
+_REQUIRED = ("task", "data", "metric", "options", "search")
+_OPTIONAL = ("metrics", "setting", "search_large", "paper")
+# What the length of a run is computed from; every other name in a search is an option of fairseq-train.
+_SEARCHED = ("lr", "batch-size", "epochs", "warm-up")
+# What the sweep itself decides in every run.
+_RESERVED = (
+    "save-dir", "finetune-from-model", "restore-file", "seed", "max-epoch", "max-update", "total-num-update",
+    "warmup-updates", "best-checkpoint-metric", "arch", "user-dir", "log-format", "log-file", "no-save", *_SEARCHED,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a task is fine-tuned.
+
+    Attributes:
+        path: the file.
+        task: its name in tables.
+        data: the folder below the one of all data.
+        metric: of validation, which chooses checkpoint and setting; larger is better.
+        metrics: what is reported, the metric among it.
+        options: of fairseq-train, without leading dashes; True is a flag.
+        search: values to try; it has lr, batch-size, epochs (passes over the training data) and warm-up (fraction of
+            the updates).
+        search_large: the same for large models, None if there is none.
+        setting: a value of each name in search: for one run without a search.
+        paper: group -> model -> published scores in percent, one for each validation set.
+    """
+
+    path: Path
+    task: str
+    data: str
+    metric: str
+    metrics: tuple[str, ...]
+    options: dict[str, Any]
+    search: Search
+    search_large: Search | None
+    setting: dict[str, Any]
+    paper: dict[str, dict[str, tuple[float, ...]]]
+
+    @property
+    def subsets(self) -> tuple[str, ...]:
+        """The validation sets; the first chooses checkpoint and setting."""
+        return tuple(str(self.options.get("valid-subset", "valid")).split(","))
+
+
+def check_name(name: Any, what: str) -> str:
+    """A name that can stand in tables and in paths.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if not (isinstance(name, str) and re.fullmatch(r"\w[\w.+ -]*", name)):
+        raise ValueError(f"{what} {name!r} must be a name of letters, digits, spaces, '.', '+', '-' and '_'")
+    return name
+
+
+def read_recipes(paths: Iterable[Path]) -> list[Recipe]:
+    """Read recipes of different tasks.
+
+    Raises:
+        FileNotFoundError: a file is not there.
+        ValueError: a recipe is not as it must be, or two are of the same task.
+    """
+    recipes: dict[str, Recipe] = {}
+    for path in paths:
+        recipe = read_recipe(path)
+        if recipe.task in recipes:
+            raise ValueError(f"{recipes[recipe.task].path} and {path} are both of the task {recipe.task}")
+        recipes[recipe.task] = recipe
+    return list(recipes.values())
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Read a recipe.
+
+    Args:
+        path: of the file, or the name of a recipe of the package.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is not as it must be; the message says what.
+    """
+    content = load_yaml(path, _OWN)
+    try:
+        return _recipe_of(path, content)
+    except ValueError as error:
+        raise ValueError(f"the recipe {path}: {error}") from error
+
+
+def recipe_names() -> list[str]:
+    """Return the names of the package's recipes."""
+    return names_in(_OWN)
+
+
+def _recipe_of(path: Path, content: Mapping[str, Any]) -> Recipe:
+    _check_keys(content)
+    metric, metrics = content["metric"], content.get("metrics") or [content["metric"]]
+    if not (isinstance(metrics, list) and all(isinstance(name, str) for name in [metric, *metrics])):
+        raise ValueError("metric must be a name, and metrics a list of names")
+    large, search = content.get("search_large"), _search(mapping_of(content["search"], "search"), "search")
+    return Recipe(
+        path=path,
+        task=check_name(content["task"], "task"),
+        data=str(content["data"]),
+        metric=metric,
+        metrics=tuple(dict.fromkeys([metric, *metrics])),
+        options=_options(mapping_of(content["options"], "options")),
+        search=search,
+        search_large=None if large is None else _search(mapping_of(large, "search_large"), "search_large"),
+        setting=_setting(mapping_of(content.get("setting") or {}, "setting"), search),
+        paper=_paper(mapping_of(content.get("paper") or {}, "paper")),
+    )
+
+
+def _check_keys(content: Mapping[str, Any]) -> None:
+    missing = [key for key in _REQUIRED if key not in content]
+    unknown = sorted(set(content) - {*_REQUIRED, *_OPTIONAL})
+    if missing or unknown:
+        raise ValueError(
+            f"it lacks {', '.join(missing) or 'nothing'}, and {', '.join(unknown) or 'nothing'} is unknown; there are "
+            f"{', '.join(_REQUIRED)} and, if wanted, {', '.join(_OPTIONAL)}"
+        )
+
+
+def _options(options: Mapping[str, Any]) -> dict[str, Any]:
+    for name, value in options.items():
+        if name.startswith("-") or isinstance(value, dict):
+            raise ValueError(f"the option {name} must be written without leading dashes and have a value or true")
+        if name in _RESERVED:
+            raise ValueError(f"the option {name} is decided by the sweep (or by search): leave it out of options")
+    missing = [name for name in ("task", "criterion") if name not in options]
+    if missing:
+        raise ValueError(f"its options lack {' and '.join(missing)}")
+    return dict(options)
+
+
+def _search(search: Mapping[str, Any], what: str) -> Search:
+    missing = [name for name in _SEARCHED if name not in search]
+    if missing:
+        raise ValueError(f"{what} lacks {', '.join(missing)}")
+    found: Search = {}
+    for name, values in search.items():
+        listed = [number_if_it_is_one(value) for value in (values if isinstance(values, list) else [values])]
+        if not listed or len(set(map(str, listed))) < len(listed):
+            raise ValueError(f"{what}: {name} must be a list of different values and is {values}")
+        for value in listed:
+            _check_value(name, value, what)
+        found[name] = tuple(listed)
+    return found
+
+
+def _setting(setting: Mapping[str, Any], search: Search) -> dict[str, Any]:
+    """One value of everything that is searched: the recipe's where it is among the searched ones, or the first."""
+    chosen = {name: number_if_it_is_one(value) for name, value in setting.items()}
+    for name, value in chosen.items():
+        _check_value(name, value, "setting")
+    return {name: chosen[name] if chosen.get(name) in values else values[0] for name, values in search.items()}
+
+
+def _check_value(name: str, value: Any, what: str) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if name in ("batch-size", "epochs"):
+        right = number and value == int(value) and value >= 1
+    elif name == "lr":
+        right = number and value > 0
+    elif name == "warm-up":
+        right = number and 0 <= value < 1
+    else:
+        right = number or isinstance(value, (str, bool))
+    if not right:
+        raise ValueError(f"{what}: {value!r} cannot be a value of {name}")
+
+
+def _paper(paper: Mapping[str, Any]) -> dict[str, dict[str, tuple[float, ...]]]:
+    groups: dict[str, dict[str, tuple[float, ...]]] = {}
+    for group, rows in paper.items():
+        published = {name: _published(value) for name, value in mapping_of(rows, f"paper: {group}").items()}
+        groups[group] = {name: scores for name, scores in published.items() if scores}
+    return groups
+
+
+def _published(value: Any) -> tuple[float, ...]:
+    """Scores as the paper prints them: 61.2, 87.2/87.1, or nothing where it has a dash."""
+    parts = value if isinstance(value, list) else str("-" if value is None else value).split("/")
+    numbers = [number_if_it_is_one(part.strip() if isinstance(part, str) else part) for part in parts]
+    if numbers[0] == "-":
+        return ()
+    # "84.5/-" has the first of two sets only; an average of both cannot be made of it.
+    numbers = [float("nan") if number == "-" else number for number in numbers]
+    if not all(isinstance(number, (int, float)) for number in numbers):
+        raise ValueError(f"the published score {value!r} is no number, and no two with a / between them")
+    return tuple(float(number) for number in numbers)
