@@ -46,6 +46,10 @@ SUB_COMMANDS = {
         "fairseq_maelm.finetuning.retrieval.prepare_command",
         "binarize a retrieval task in BEIR layout",
     ),
+    "prepare-sentences": (
+        "fairseq_maelm.finetuning.sentences.prepare_command",
+        "turn tables of texts and labels into a task's folder",
+    ),
     "prepare-squad": (
         "fairseq_maelm.finetuning.squad.prepare_command",
         "turn SQuAD's files into a folder for fairseq-train",

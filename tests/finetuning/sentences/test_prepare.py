@@ -1,0 +1,142 @@
+"""From tables to the folder of sentence_prediction: labels, the held-out part, and what is refused."""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+from fairseq_maelm.cli import main
+from fairseq_maelm.corpus import train_sentencepiece, write_dictionary
+from fairseq_maelm.files import CorpusError
+from fairseq_maelm.finetuning import sentence_data
+from fairseq_maelm.finetuning.sentences.prepare import SentenceSettings, draw, prepare_sentences
+from fairseq_maelm.text.vocabulary import load_sentencepiece
+
+ROWS = [f"the cook sailed boat number {number}\t{'even' if number % 2 == 0 else 'odd'}" for number in range(67)]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a vocabulary."""
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "sentencepiece.bpe.model").write_bytes(train_sentencepiece(ROWS, 60, "nmt_nfkc_cf", 1.0))
+    write_dictionary(load_sentencepiece(folder / "sentencepiece.bpe.model"), folder / "dict.txt")
+    return folder
+
+
+def write(path: Path, rows: list[str]) -> Path:
+    path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def stored(task: Path, split: str) -> list[Any]:
+    """The classes of a split."""
+    labels = MMapIndexedDataset(str(task / "label" / split))
+    return [labels[number].tolist() for number in range(len(labels))]
+
+
+def test_tables_longer_than_a_chunk_lose_nothing(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sentence_data, "_CHUNK", 10)
+    table = write(tmp_path / "train.tsv", ROWS)
+    manifest = prepare_sentences(SentenceSettings({"train": table, "valid": table}, data, tmp_path / "task"))
+    inputs = MMapIndexedDataset(str(tmp_path / "task" / "input0" / "train"))
+    assert len(inputs) == 67
+    assert stored(tmp_path / "task", "train") == [[4 + number % 2, 2] for number in range(67)]
+    assert len({tuple(inputs[number].tolist()) for number in range(67)}) == 67, "every line is there once"
+    assert (manifest["kind"], manifest["texts"], manifest["labels"]) == ("sentences", 1, ["even", "odd"])
+    assert manifest["splits"]["valid"] == {"examples": 67, "labels": {"even": 34, "odd": 33}}
+    assert Dictionary.load(str(tmp_path / "task" / "label" / "dict.txt")).symbols[4:] == ["even", "odd"]
+
+
+def test_a_part_is_held_out_alike_of_all_labels(data: Path, tmp_path: Path) -> None:
+    rows = [f"boat {number}\t{'rare' if number < 20 else 'often'}" for number in range(200)]
+    table = write(tmp_path / "train.tsv", rows)
+    arguments = ["prepare-sentences", "--train", str(table), "--vocabulary", str(data)]
+    for seed, name in ((1, "a"), (1, "b"), (2, "c")):
+        main([*arguments, "--output", str(tmp_path / name), "--seed", str(seed), "--valid-fraction", "0.2"])
+    splits = json.loads((tmp_path / "a" / "manifest.json").read_text())["splits"]
+    assert splits["train"] == {"examples": 160, "labels": {"often": 144, "rare": 16}}
+    assert splits["valid"] == {"examples": 40, "labels": {"often": 36, "rare": 4}, "held_out_of": "train"}
+
+    def texts(name: str, split: str) -> Counter[tuple[int, ...]]:
+        found = MMapIndexedDataset(str(tmp_path / name / "input0" / split))
+        return Counter(tuple(found[number].tolist()) for number in range(len(found)))
+
+    assert texts("a", "valid") == texts("b", "valid") != texts("c", "valid")
+    assert texts("a", "train") + texts("a", "valid") == texts("c", "train") + texts("c", "valid")
+    settings = json.loads((tmp_path / "a" / "manifest.json").read_text())["settings"]
+    assert (settings["valid_fraction"], settings["seed"]) == (0.2, 1)
+
+
+@pytest.mark.parametrize("counts", [(100, 100), (7, 3, 90), (1, 1, 1, 97), (5, 5, 5, 5, 5)])
+def test_the_draw_takes_what_was_asked_for(counts: tuple[int, ...]) -> None:
+    strata = [str(number) for number, count in enumerate(counts) for _ in range(count)]
+    drawn = draw(strata, 0.1, 1)
+    assert len(drawn) == round(0.1 * len(strata))
+    found = Counter(strata[number] for number in drawn)
+    assert all(abs(found[str(number)] - 0.1 * count) < 1 for number, count in enumerate(counts))
+
+
+def test_numbers_and_a_test_table_without_labels(data: Path, tmp_path: Path) -> None:
+    train = write(tmp_path / "train.csv", ["text,score", *(f"boat {number},{number / 2}" for number in range(20))])
+    test = write(tmp_path / "test.csv", ["text", "the cook"])
+    words = ["prepare-sentences", "--train", str(train), "--test", str(test), "--vocabulary", str(data)]
+    main([*words, "--output", str(tmp_path / "task"), "--text", "text", "--label", "score", "--regression"])
+    label = tmp_path / "task" / "label"
+    numbers = [float(line) for split in ("train", "valid") for line in (label / f"{split}.label").read_text().split()]
+    assert sorted(numbers) == [number / 2 for number in range(20)]
+    assert not (label / "dict.txt").exists() and not (label / "test.label").exists()
+    assert len(MMapIndexedDataset(str(tmp_path / "task" / "input0" / "test"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("train", "valid", "message"),
+    [
+        ("a\tgood\nb\tbad\n", "c\td\tgood\n", "valid.tsv:1 has 2 texts, and the training table 1"),
+        ("a\tgood\nb\tbad\n", "c\tugly\n", "valid.tsv:1 has the label 'ugly', which no training example has"),
+        ("a\tx\tgood\nb\ty\tbad\n", "c\tgood\n", "valid.tsv:1 has no label: only --test may be without"),
+        ("a\tgood\nb\tgood\n", "", "classification needs two at least"),
+        ("a\tgood\nb\t<unk>\n", "", "the label '<unk>' is spelled like one of fairseq's special symbols"),
+        ("a\tgood\nb\xff\tbad\n", "", "train.tsv:2: not valid UTF-8"),
+        ("a\tgood\nb\tbad\n", "", "valid.tsv is empty"),
+        ("a\t1.5\nb\tmuch\n", "", "train.tsv:2 has the label 'much': --regression needs a finite number"),
+        ("a\t1.5\nb\tnan\n", "", "train.tsv:2 has the label 'nan': --regression needs a finite number"),
+        ("", "", "train.tsv is empty"),
+        ("sentence\tlabel\na\tgood\nb\tbad\n", "c\tgood\n", "train.tsv:1 looks like a header: its cells name"),
+        (
+            "Satz\tUrteil\na\tgood\nb\tbad\nc\tgood\nd\tbad\n",
+            "c\tgood\n",
+            "looks like a header: its label 'Urteil' is on no other line, and every other label is on several. Name "
+            "the columns with --text and --label, remove the line, or move it down if it is an example",
+        ),
+        ("a\tgood\nb\tbad\n", None, "--valid-fraction 0.1 takes 0 of the 2 examples of"),
+    ],
+)
+def test_bad_tables_are_explained(train: str, valid: str | None, message: str, data: Path, tmp_path: Path) -> None:
+    tables = {"train": tmp_path / "train.tsv"}
+    tables["train"].write_text(train, encoding="latin-1")
+    if valid is not None:
+        tables["valid"] = tmp_path / "valid.tsv"
+        tables["valid"].write_text(valid, encoding="latin-1")
+    settings = SentenceSettings(tables, data, tmp_path / "task", regression="regression" in message)
+    with pytest.raises(CorpusError, match=re.escape(message)):
+        prepare_sentences(settings)
+    assert not (tmp_path / "task").exists()
+
+
+def test_nothing_is_overwritten(data: Path, tmp_path: Path) -> None:
+    table, other = write(tmp_path / "train.tsv", ROWS), write(tmp_path / "other.tsv", ROWS[:40])
+    prepare_sentences(SentenceSettings({"train": table}, data, tmp_path / "task"))
+    before = {path: path.read_bytes() for path in (tmp_path / "task").rglob("*") if path.is_file()}
+    prepare_sentences(SentenceSettings({"train": table}, data, tmp_path / "task"))
+    with pytest.raises(CorpusError, match=r"task was made from something else: train had the file .*train\.tsv"):
+        prepare_sentences(SentenceSettings({"train": other}, data, tmp_path / "task"))
+    assert before == {path: path.read_bytes() for path in (tmp_path / "task").rglob("*") if path.is_file()}
+    missing = SentenceSettings({"train": tmp_path / "no.tsv"}, data, tmp_path / "new")
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*no\.tsv"):
+        prepare_sentences(missing)

@@ -1,0 +1,83 @@
+"""Tables of texts and labels in all their formats, and what is refused with file and line."""
+
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairseq_maelm.files import CorpusError
+from fairseq_maelm.finetuning.sentences.table import Columns, read_table
+
+PAIRS = [("one, two", "three", "good"), ('say "so"', "four", "bad")]
+
+
+def rows(path: Path, *columns: Any, texts: Any = None) -> list[tuple[Any, ...]]:
+    """Texts and label of each row."""
+    return [(*example.texts, example.label) for example in read_table(path, Columns(*columns), texts)]
+
+
+def write(path: Path, text: str) -> Path:
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode("utf-8")))
+    else:
+        path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "columns"),
+    [
+        ("t.tsv", 'one, two\tthree\tgood\nsay "so"\tfour\tbad\n', ()),
+        ("t.tsv.gz", 'one, two\tthree\tgood\r\nsay "so"\tfour\tbad\r\n', ()),
+        ("t.csv", '"one, two",three,good\n"say ""so""",four,bad\n', ()),
+        ("t.csv", '\ufefflabel,a,b\ngood,"one, two",three\nbad,"say ""so""",four\n', ("a", "b", "label")),
+        ("t.csv", 'good,"one,\n two",three\nbad,"say ""so""",four\n', ("1", "2", "0")),
+        ("t.tsv", 'x\tone, two\tthree\tgood\nx\tsay "so"\tfour\tbad\n', ("1", "2", "-1")),
+        (
+            "t.jsonl",
+            "".join(json.dumps({"s": a, "t": b, "y": c, "n": 1}) + "\n\n" for a, b, c in PAIRS),
+            ("s", "t", "y"),
+        ),
+    ],
+    ids=["tabs", "gzip", "commas", "names", "places and a line break", "last place", "json"],
+)
+def test_one_table_in_all_formats(name: str, text: str, columns: tuple[str, ...], tmp_path: Path) -> None:
+    assert rows(write(tmp_path / name, text), *columns) == PAIRS
+
+
+def test_labels_may_be_absent(tmp_path: Path) -> None:
+    one = write(tmp_path / "one.tsv", "a\nb\n")
+    assert rows(one, texts=1) == [("a", None), ("b", None)]
+    two = write(tmp_path / "two.tsv", "a\tb\nc\td\n")
+    assert rows(two) == rows(two, texts=1) == [("a", "b"), ("c", "d")]
+    assert rows(two, texts=2) == [("a", "b", None), ("c", "d", None)]
+    assert rows(write(tmp_path / "t.csv", "id,s\n1,a\n"), "s", None, "label") == [("a", None)]
+    assert rows(write(tmp_path / "t.jsonl", '{"s": "a"}\n'), "s", None, "label") == [("a", None)]
+    assert rows(write(tmp_path / "j.jsonl", '{"s": "a", "label": 3.5}\n'), "s", None, "label") == [("a", "3.5")]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "columns", "message"),
+    [
+        ("t.tsv", "", (), "t.tsv is empty"),
+        ("t.tsv", "a\n", (), "t.tsv:1 has 1 columns: without --text and --label it must be 'text TAB label'"),
+        ("t.tsv", "a\tgood\nb\n", (), "t.tsv:2 has 1 columns, and the first line 2"),
+        ("t.tsv", "a\tgood\n \tbad\n", (), "t.tsv:2 has an empty sentence"),
+        ("t.tsv", "a\tgood\nb\t \n", (), "t.tsv:2 has no label"),
+        ("t.tsv", "a\tgood\n", (None, None, "1"), "say columns: give --text too"),
+        ("t.csv", "s,label\na,b\n", ("text", None, "label"), "t.csv:1 has no column 'text', but 's', 'label'"),
+        ("t.csv", 's,label\n"a,b\n', ("s", None, "label"), "t.csv:2 is no row of comma-separated values"),
+        ("t.tsv", "a\tgood\n", ("7", None, "1"), "t.tsv:1 has no column 7 (counted from 0)"),
+        ("t.jsonl", '{"s": "a"}\n', (), "t.jsonl holds JSON: name its fields, as in --text s"),
+        ("t.jsonl", '{"s": "a"}\n["b"]\n', ("s",), "t.jsonl:2 is no JSON object"),
+        ("t.jsonl", '{"s": "a"}\n{"s": \n', ("s",), "t.jsonl:2 is no JSON: "),
+        ("t.jsonl", '{"s": "a"}\n{"t": "b"}\n', ("s",), "t.jsonl:2 has no field 's'"),
+        ("t.jsonl", '{"s": ["a"]}\n', ("s",), "t.jsonl:1: the field 's' holds [\"a\"], which is no text"),
+    ],
+)
+def test_bad_tables_are_explained(name: str, text: str, columns: tuple[Any, ...], message: str, tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=re.escape(message)):
+        rows(write(tmp_path / name, text), *columns)
