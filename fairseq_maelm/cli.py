@@ -29,6 +29,7 @@ SUB_COMMANDS = {
         "fairseq_maelm.interop.importing.command",
         "turn a Hugging Face or RoBERTa model into a fairseq checkpoint",
     ),
+    "predict": ("fairseq_maelm.predict_command", "predict with a fine-tuned checkpoint: labels, values, tags, answers"),
     "predict-glue": (
         "fairseq_maelm.finetuning.glue.predict_command",
         "write GLUE submission files and dev metrics of a checkpoint",

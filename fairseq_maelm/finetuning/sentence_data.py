@@ -10,7 +10,7 @@ import itertools
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, List, Optional, TypeVar
+from typing import Any, Optional, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from fairseq_maelm.files import CorpusError
+from fairseq_maelm.text.dictionary import class_names as class_names
 from fairseq_maelm.text.imported import TextEncoder, vocabulary_files
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
 
@@ -141,12 +142,3 @@ class SplitWriter:
             (self._folder / "label").mkdir(exist_ok=True)
             lines = "".join(f"{number}\n" for number in self._numbers)
             (self._folder / "label" / f"{self._split}.label").write_text(lines, encoding="ascii")
-
-
-def class_names(dictionary: Any) -> List[str]:
-    """The labels of a fairseq dictionary in the order of their classes, which begin after the special symbols.
-
-    fairseq appends <mask> to it, and its preprocessing fills dictionaries up with made-up words.
-    """
-    labels = dictionary.symbols[dictionary.nspecial :]
-    return [label for label in labels if label != "<mask>" and not label.startswith("madeupword")]

@@ -14,6 +14,7 @@ from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.encoder_view import EncoderView
 from fairseq_maelm.models.checkpoint import register_heads
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
+from fairseq_maelm.models.classification import TextLabel, classify
 from fairseq_maelm.models.masked_tokens import masked_token_logits
 from fairseq_maelm.models.protocol import Model
 from fairseq_maelm.models.vocabulary_folder import find_tokenizer
@@ -202,6 +203,12 @@ class MaelmHubInterface(nn.Module):
         self._check_encoded(tokens)
         logits, _ = self.model(tokens.to(self.device), classification_head_name=head)
         return logits if return_logits else F.log_softmax(logits, dim=-1)
+
+    def classify(
+        self, texts: Sequence[Union[str, Sequence[str]]], head: str = "sentence_classification_head"
+    ) -> Union[List[TextLabel], List[float]]:
+        """Give each text, or pair of texts, its most likely label and that one's probability, or its value."""
+        return classify(self, texts, head)
 
     def _pad(self, sequences: List[np.ndarray]) -> Tensor:
         lengths = np.array([len(sequence) for sequence in sequences])

@@ -3,7 +3,7 @@
 import json
 import os
 from pathlib import Path
-from typing import Sequence
+from typing import List, Sequence
 
 import numpy as np
 from fairseq.data import Dictionary
@@ -36,6 +36,15 @@ def load_dictionary(folder: str) -> Dictionary:
     _check_sentencepiece(folder, dictionary)
     dictionary.add_symbol(MASK)
     return dictionary
+
+
+def class_names(dictionary: Dictionary) -> List[str]:
+    """Return the labels of a dictionary of labels in the order of their classes, which begin after the special symbols.
+
+    fairseq appends <mask> to it, and its preprocessing fills dictionaries up with made-up words.
+    """
+    labels = dictionary.symbols[dictionary.nspecial :]
+    return [label for label in labels if label != MASK and not label.startswith("madeupword")]
 
 
 def check_shards(folders: Sequence[str]) -> None:

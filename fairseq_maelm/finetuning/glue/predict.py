@@ -44,8 +44,7 @@ def load_model(checkpoint: Path, folder: TaskFolder, head: str = HEAD) -> MaelmH
         )
     outputs = heads[head][0]
     expected = 1 if folder.labels is None else len(folder.labels)
-    regression = bool(content.config.task.get("regression_target", False))
-    if outputs != expected or regression != (folder.labels is None):
+    if outputs != expected:
         raise ValueError(
             f"{checkpoint} was fine-tuned on another task: its head has {outputs} outputs, and {folder.task} needs "
             f"{expected}{' of regression' if folder.labels is None else ''}"

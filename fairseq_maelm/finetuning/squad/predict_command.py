@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
     dataset = hub.task.dataset_of(load_split(args.data, args.split), args.split)
     candidates = score_windows(hub, dataset, hub.task.cfg.n_best, progress=True)
     threshold = hub.task.cfg.null_threshold if args.threshold is None else args.threshold
-    contents = _contents(hub.task, dataset, candidates, threshold)
+    contents = contents_of(hub.task, dataset, candidates, threshold)
     args.output.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         write_bytes(args.output / name, (json.dumps(content, indent=1) + "\n").encode("ascii"))
@@ -62,8 +62,10 @@ def run(args: argparse.Namespace) -> None:
         sys.stdout.write(json.dumps(contents[METRICS], indent=2) + "\n")
 
 
-def _contents(task: Any, dataset: SquadDataset, candidates: Candidates, threshold: float) -> dict[str, dict[str, Any]]:
-    """What each file holds."""
+def contents_of(
+    task: Any, dataset: SquadDataset, candidates: Candidates, threshold: float
+) -> dict[str, dict[str, Any]]:
+    """Return what each file holds, and what it holds of metrics where the right answers are known."""
     split, nulls = dataset.split, task.version_of(dataset.split) == "2.0"
     chosen = best_of_questions(candidates.rows, dataset.windows.first)
     lists = n_best_lists(dataset, candidates, task.cfg.n_best, nulls)

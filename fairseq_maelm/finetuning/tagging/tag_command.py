@@ -12,6 +12,7 @@ from fairseq_maelm.finetuning.tagging.metrics import score
 from fairseq_maelm.finetuning.tagging.predict import Tagger, words_of
 from fairseq_maelm.finetuning.tagging.prepare import check_scheme
 from fairseq_maelm.finetuning.tagging.prepare_command import add_layout_arguments, layout_of
+from fairseq_maelm.finetuning.tagging.prepared import TaggingSettings
 from fairseq_maelm.finetuning.tagging.schemes import convert
 from fairseq_maelm.lines import numbered_lines
 
@@ -59,8 +60,7 @@ def run(args: argparse.Namespace) -> None:
     labels = tagger.label_as_in_files([sentence.words for sentence in file.sentences])
     _write(args.output, relabeled(file, labels, args.add), file.newline)
     if args.score:
-        gold, predicted = ([convert(own, settings.scheme) for own in each] for each in (_labels(file), labels))
-        metrics = score(gold, predicted, settings.has_entities)
+        metrics = metrics_of(file, labels, settings)
         logger.info(", ".join(f"{name} {metric:.2f}" for name, metric in metrics.items()))
         write_json(args.score, metrics)
 
@@ -77,8 +77,11 @@ def tag_text(tagger: Tagger, lines: list[str]) -> list[str]:
     ]
 
 
-def _labels(file: LabeledFile) -> list[tuple[str, ...]]:
-    return [sentence.labels for sentence in file.sentences]
+def metrics_of(file: LabeledFile, labels: list[list[str]], settings: TaggingSettings) -> dict[str, float]:
+    """Score predictions against the labels of a file, both in the scheme of files; see ``metrics.score``."""
+    both = [sentence.labels for sentence in file.sentences], labels
+    gold, predicted = ([convert(own, settings.scheme) for own in each] for each in both)
+    return score(gold, predicted, settings.has_entities)
 
 
 def _check_replaceable(file: LabeledFile) -> None:
