@@ -76,7 +76,7 @@ setup(
     author="The fairseq_maelm authors",
     python_requires=">=3.10,<3.14",
     packages=find_packages(include=["fairseq_maelm", "fairseq_maelm.*"]),
-    package_data={"fairseq_maelm": ["finetuning/recipes/*.yaml"]},
+    package_data={"fairseq_maelm": ["finetuning/recipes/*.yaml", "pretraining_recipes/*.yaml"]},
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,
     entry_points={"console_scripts": ["maelm = fairseq_maelm.cli:main"]},

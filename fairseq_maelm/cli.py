@@ -59,6 +59,7 @@ SUB_COMMANDS = {
         "fairseq_maelm.finetuning.tagging.prepare_command",
         "turn labeled words into a folder for maelm_tagging",
     ),
+    "pretrain": ("fairseq_maelm.pretrain_command", "pretrain on prepared text with the numbers of a recipe"),
     "prompt": ("fairseq_maelm.finetuning.prompting.command", "classify by the words at a template's mask"),
     "report": (
         "fairseq_maelm.sweep.report_command",

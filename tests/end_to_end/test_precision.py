@@ -8,12 +8,11 @@ import pytest
 import torch
 
 from end_to_end.small import cut, results, training
-from end_to_end.toy import ROOT, USER_DIR, losses, run
+from end_to_end.toy import losses, run
 from fairseq_maelm import MaelmModel
 
 UPDATES, MORE = 60, 10
 LAST = "checkpoint_last.pt"
-PRETRAINING = ROOT / "examples" / "pretraining"
 
 
 @pytest.fixture(scope="module")
@@ -115,12 +114,6 @@ def test_fp16_of_fairseq_trains(data, tmp_path):
 def test_bf16_of_fairseq_train_is_explained(option, data, tmp_path):
     output = run(training(data, tmp_path, option), check=False)
     assert_explained(output)
-
-
-def test_bf16_of_fairseq_hydra_train_is_explained(data, tmp_path):
-    command = ["fairseq-hydra-train", "--config-dir", PRETRAINING / "config", "--config-name", "tiny"]
-    command += [f"task.data={data}", f"checkpoint.save_dir={tmp_path}", f"common.user_dir={USER_DIR}"]
-    assert_explained(run([*command, "common.bf16=true"], cwd=tmp_path, check=False))
 
 
 def assert_explained(output: str) -> None:

@@ -1,6 +1,7 @@
-"""The pretraining recipes: the paper's numbers, the batch on every number of GPUs, and YAML that means the same."""
+"""The pretraining recipes: the paper's numbers, the batch on every number of GPUs, and what is stated about them."""
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,9 @@ import torch
 from fairseq import tasks
 from omegaconf import OmegaConf
 
-from recipes.doors import (
-    PRETRAINING,
-    ROOT,
-    configuration_of_command,
-    configuration_of_yaml,
-    recipe_command,
-    run_recipe,
-)
+from fairseq_maelm.pretrain_command import RECIPES as FOLDER
+from fairseq_maelm.train_command import names_in
+from recipes.doors import PRETRAINING, configuration_of_command, recipe_command
 
 # Table 3 of the paper, cell by cell.
 TABLE_3 = {
@@ -67,9 +63,7 @@ TABLE_3 = {
 VOCABULARY = {"base": 32_768, "base_plus_plus": 64_000, "large_plus_plus": 64_000}
 SHAPES = {"base": (12, 768, 4), "base_plus_plus": (12, 768, 4), "large_plus_plus": (24, 1024, 4)}
 
-RECIPES = ["base", "base_plus_plus", "large_plus_plus", "small", "small_cpu", "tiny"]
-# The number of GPUs that each YAML file is written for.
-GPUS_OF_YAML = {"base": 8, "base_plus_plus": 8, "large_plus_plus": 8, "small": 1, "small_cpu": 0, "tiny": 0}
+MLM = ["--masked-input", "kept", "--decoder-layers", "0"]
 
 
 # fairseq uses Hydra as it was two versions ago.
@@ -123,7 +117,7 @@ def described(configuration: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("name", TABLE_3)
 def test_recipe_has_the_numbers_of_table_3(name: str, tmp_path: Path) -> None:
     folder_with_dictionary(tmp_path, VOCABULARY[name])
-    words = recipe_command(name, DATA=tmp_path, SAVE_DIR=tmp_path / "run", GPUS=8)
+    words = recipe_command(name, tmp_path, "--gpus", 8)
     configuration = configuration_of_command(words)
     model = model_on_paper(configuration)
     optimization, optimizer = configuration.optimization, configuration.optimizer
@@ -160,34 +154,9 @@ def sequences_in_a_batch(configuration: Any) -> int:
     return int(per_gpu * gpus * configuration.optimization.update_freq[0])
 
 
-# fairseq-train has no Hydra that took its logging over.
-LOGGING = {"common.reset_logging": (False, True)}
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_yaml_is_the_recipe(name: str, data: Path, tmp_path: Path) -> None:
-    recipe = configuration_of_command(recipe_command(name, DATA=data, SAVE_DIR=tmp_path, GPUS=GPUS_OF_YAML[name]))
-    yaml = configuration_of_yaml(name, *places(data, tmp_path))
-    assert differences(described(recipe), described(yaml)) == LOGGING
-
-
-def test_yaml_becomes_the_baseline_as_the_recipe_does(data: Path, tmp_path: Path) -> None:
-    words = recipe_command("base", DATA=data, SAVE_DIR=tmp_path, GPUS=16, METHOD="mlm")
-    overrides = ["task.masked_input=kept", "+model.decoder_layers=0"]
-    overrides += ["distributed_training.distributed_world_size=16", "optimization.update_freq=[4]"]
-    yaml = configuration_of_yaml("base", *places(data, tmp_path), *overrides)
-    assert differences(described(configuration_of_command(words)), described(yaml)) == LOGGING
-
-
-def places(data: Path, save_dir: Path) -> list[str]:
-    """Return the overrides that every YAML file asks for."""
-    return [f"task.data={data}", f"checkpoint.save_dir={save_dir}", f"common.user_dir={ROOT / 'fairseq_maelm'}"]
-
-
-def test_baseline_differs_in_the_method_alone(data: Path, tmp_path: Path) -> None:
-    options = {"DATA": data, "SAVE_DIR": tmp_path, "GPUS": 8}
-    maelm = described(configuration_of_command(recipe_command("base", **options)))
-    baseline = described(configuration_of_command(recipe_command("base", **options, METHOD="mlm")))
+def test_baseline_differs_in_the_method_alone(data: Path) -> None:
+    maelm = described(configuration_of_command(recipe_command("base", data, "--gpus", 8)))
+    baseline = described(configuration_of_command(recipe_command("base", data, "--gpus", 8, "--", *MLM)))
     found = differences(maelm, baseline)
     decoder = {name for name in found if name.startswith("parameters.decoder.")}
     assert len(decoder) > 4 * 12 and all(found[name][1] == "absent" for name in decoder)
@@ -197,42 +166,37 @@ def test_baseline_differs_in_the_method_alone(data: Path, tmp_path: Path) -> Non
     }
 
 
-def test_authors_buckets_are_one_option_more_as_the_recipe_and_the_yaml_say(data: Path, tmp_path: Path) -> None:
+def test_authors_buckets_are_one_option_more_as_the_recipe_says(data: Path) -> None:
     """The recipe takes T5's function, which the paper cites, and says so; the rest is the same."""
-    options = {"DATA": data, "SAVE_DIR": tmp_path, "GPUS": 8}
-    ours = described(configuration_of_command(recipe_command("base_plus_plus", **options)))
-    command = recipe_command("base_plus_plus", "--relative-buckets", "reference", **options)
+    ours = described(configuration_of_command(recipe_command("base_plus_plus", data, "--gpus", 8)))
+    command = recipe_command("base_plus_plus", data, "--gpus", 8, "--", "--relative-buckets", "reference")
     theirs = described(configuration_of_command(command))
     assert differences(ours, theirs) == {"model.relative_buckets": ("t5", "reference")}
-    yaml = configuration_of_yaml("base_plus_plus", *places(data, tmp_path), "+model.relative_buckets=reference")
-    assert differences(theirs, described(yaml)) == LOGGING
-    assert "`--relative-buckets reference` is theirs" in header(PRETRAINING / "base_plus_plus.sh")
-    assert "+model.relative_buckets=reference" in header(PRETRAINING / "config" / "base_plus_plus.yaml")
+    assert "`--relative-buckets reference` is theirs" in header("base_plus_plus")
 
 
-def test_bf16_is_an_option_of_the_recipe_and_of_the_yaml(data: Path, tmp_path: Path) -> None:
-    options = {"DATA": data, "SAVE_DIR": tmp_path, "GPUS": 8}
-    half = described(configuration_of_command(recipe_command("base", **options, PRECISION="bf16")))
-    single = described(configuration_of_command(recipe_command("base", **options, PRECISION="fp32")))
+def test_precision_is_an_option(data: Path) -> None:
+    half, single, fp16 = (
+        described(configuration_of_command(recipe_command("base", data, "--gpus", 8, "--precision", precision)))
+        for precision in ("bf16", "fp32", "fp16")
+    )
     assert differences(single, half) == {"model.precision": ("fp32", "bf16")}
     assert half["common"]["fp16"] is False
-    overrides = ["+model.precision=bf16", "common.fp16=false"]
-    yaml = described(configuration_of_yaml("base", *places(data, tmp_path), *overrides))
-    # What is left of fp16 there has no effect without it.
-    assert differences(half, yaml).keys() == {*LOGGING, "common.fp16_init_scale", "common.fp16_scale_window"}
+    # The loss scale of the authors' script.
+    found = {name: fp16["common"][name] for name in ("fp16", "fp16_init_scale", "fp16_scale_window")}
+    assert found == {"fp16": True, "fp16_init_scale": 4, "fp16_scale_window": 256}
 
 
 @pytest.mark.parametrize("gpus", [8, 16, 32, 64])
 @pytest.mark.parametrize("name", TABLE_3)
-def test_batch_is_the_paper_s_on_every_number_of_gpus(name: str, gpus: int, data: Path, tmp_path: Path) -> None:
-    words = recipe_command(name, DATA=data, SAVE_DIR=tmp_path, GPUS=gpus)
+def test_batch_is_the_paper_s_on_every_number_of_gpus(name: str, gpus: int, data: Path) -> None:
+    words = recipe_command(name, data, "--gpus", gpus)
     assert sequences_in_a_batch(configuration_of_command(words)) == 2048
-    # The tables that the user reads before.
-    recipe, yaml = header(PRETRAINING / f"{name}.sh"), header(PRETRAINING / "config" / f"{name}.yaml")
+    # The table that the user reads before.
+    recipe = header(name)
     numbers = {key: [int(n) for n in re.findall(r"\d+", recipe.split(key)[1].splitlines()[0])] for key in KEYS}
     assert dict(zip(numbers["GPUS  "], numbers["--update-freq"]))[gpus] == int(option(words, "--update-freq"))
     assert int(re.findall(r"--max-tokens (\d+)", recipe)[0]) == int(option(words, "--max-tokens"))
-    assert f"{gpus} GPUs: [{option(words, '--update-freq')}]" in yaml
 
 
 KEYS = ("GPUS  ", "--update-freq")
@@ -244,9 +208,9 @@ def option(words: list[str], name: str) -> str:
     return words[words.index(name) + 1]
 
 
-def header(path: Path) -> str:
-    """Return the comment that a file begins with."""
-    lines = path.read_text(encoding="utf-8").splitlines()
+def header(name: str) -> str:
+    """Return the comment that a recipe begins with."""
+    lines = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
     return "\n".join(lines[: next(number for number, line in enumerate(lines) if not line.startswith("#"))])
 
 
@@ -281,7 +245,7 @@ def days(name: str, peak: float) -> float:
 
 @pytest.mark.parametrize("name", TABLE_3)
 def test_stated_cost_is_the_model_s(name: str) -> None:
-    text = " ".join(line.lstrip("# ") for line in header(PRETRAINING / f"{name}.sh").splitlines())
+    text = " ".join(line.lstrip("# ") for line in header(name).splitlines())
     assert f"{flops_of_a_token(name) / 1e9:.3f} GFLOP a token" in text
     assert f"{exaflop(name)} exaFLOP" in text
     stated = [re.search(rf"([\d.]+) days of one {device}", text) for device in ("H100 or H200", "A100")]
@@ -312,50 +276,54 @@ def test_readme_s_batch_arithmetic_is_right() -> None:
             assert cell.strip() == (str(2048 // batch) if batch <= 2048 else "")
 
 
-def test_several_nodes_run_the_same_with_torchrun(data: Path, tmp_path: Path) -> None:
-    options = {"DATA": data, "SAVE_DIR": tmp_path, "GPUS": 32}
-    one = recipe_command("base", **options)
-    several = recipe_command("base", **options, NODES=4, NODE_RANK=2, MASTER_ADDR="node0", MASTER_PORT=12345)
-    launcher = "torchrun --nnodes 4 --node-rank 2 --nproc-per-node 8 --master-addr node0 --master-port 12345"
-    assert several == [*launcher.split(), "-m", "fairseq_cli.train", *one[1:]]
-    assert differences(described(configuration_of_command(one)), described(configuration_of_command(several))) == {}
+def test_readme_shows_the_command(data: Path) -> None:
+    """The page of the pretraining shows what `maelm pretrain` runs, word for word."""
+    text = (PRETRAINING / "README.md").read_text(encoding="utf-8")
+    shown = text.split("--dry-run\n")[1].split("\n\n")[0].replace("\\\n", " ")
+    words = recipe_command("base", data, "--gpus", 8)
+    words[words.index("--user-dir") + 1] = "$(maelm user-dir)"
+    words[1], words[words.index("--save-dir") + 1] = "data", "base"
+    assert shlex.split(shown.replace("$(maelm user-dir)", "'$(maelm user-dir)'")) == words
 
 
-def test_options_of_the_user_win(data: Path, tmp_path: Path) -> None:
-    words = recipe_command("tiny", "--lr", "3e-4", "--seed", "7", DATA=data, SAVE_DIR=tmp_path, GPUS=0)
+def test_options_and_settings_of_the_user_win(data: Path) -> None:
+    own = ["--gpus", 2, "--set", "max-update=50", "sequences-per-gpu=4", "batch-sequences=16"]
+    words = recipe_command("tiny", data, *own, "--arch", "maelm_small", "--", "--lr", "3e-4", "--seed", "7")
     configuration = configuration_of_command(words)
-    assert list(configuration.optimization.lr) == [3e-4]
+    assert list(configuration.optimization.lr) == list(configuration.lr_scheduler.lr) == [3e-4]
     assert configuration.common.seed == 7
-    assert list(configuration.lr_scheduler.lr) == [3e-4]
+    assert configuration.optimization.max_update == configuration.lr_scheduler.total_num_update == 50
+    assert (configuration.dataset.max_tokens, configuration.optimization.update_freq) == (4 * 128, [2])
+    assert option(words, "--arch") == "maelm_small"
+
+
+def test_the_recipe_of_an_architecture_has_its_name(data: Path) -> None:
+    for name in set(names_in(FOLDER)) - {"small_cpu"}:
+        arch = f"maelm_{name}"
+        assert recipe_command(arch.removeprefix("maelm_"), data, "--gpus", 0, "--arch", arch) == recipe_command(
+            name, data, "--gpus", 0
+        )
+    assert set(names_in(FOLDER)) == {*TABLE_3, "small", "small_cpu", "tiny"}
 
 
 @pytest.mark.parametrize(
-    ("name", "variables", "message"),
+    ("arguments", "message"),
     [
-        ("base", {"DATA": ""}, "set DATA to the folder"),
-        ("base", {"SAVE_DIR": ""}, "set SAVE_DIR to the folder"),
-        ("base", {"DATA": "nowhere"}, "there is no dict.txt in nowhere"),
-        ("base", {"GPUS": "many"}, "GPUS must be a whole number, not 'many'"),
-        ("base", {"GPUS": 24}, "takes 768 sequences at a time, and a batch of 2048 is no multiple"),
-        ("base", {"SEQUENCES_PER_GPU": 0}, "SEQUENCES_PER_GPU and NODES must be at least 1"),
-        ("base", {"METHOD": "bert"}, "METHOD must be maelm or mlm, not 'bert'"),
-        ("base", {"PRECISION": "fp8"}, "PRECISION must be bf16, fp16 or fp32, not 'fp8'"),
-        ("base", {"GPUS": 0, "PRECISION": "fp16"}, "PRECISION=fp16 needs a GPU"),
-        ("base", {"NODES": 3}, "GPUS=8 must be a multiple of NODES=3"),
-        ("base", {"NODES": 2}, "also set NODE_RANK (0 ... 1"),
-        ("base", {"NODES": 2, "GPUS": 0}, "must be a multiple of NODES=2"),
+        (["--gpus", 24], "24 GPUs with 32 sequences each take 768 sequences at a time, and a batch of 2048 is no mult"),
+        (["--gpus", -1], "--gpus must be 0 or more, not -1"),
+        (["--gpus", 0, "--precision", "fp16"], "--precision fp16 needs a GPU"),
+        (["--set", "sequences-per-gpu=0"], "the recipe lacks sequences-per-gpu"),
+        (["--set", "lr"], "--set lr: it must be NAME=VALUE"),
+        (["--set", "rate=3"], "--set rate=3: it must be NAME=VALUE, and NAME one of batch-sequences, "),
+        (["--recipe", "huge"], "there is no recipe huge: give a file, or one of base, base_plus_plus"),
     ],
 )
-def test_wrong_settings_are_explained(
-    name: str, variables: dict[str, Any], message: str, data: Path, tmp_path: Path
-) -> None:
-    settings = {"DATA": data, "SAVE_DIR": tmp_path / "run", "GPUS": 8, **variables}
-    output = run_recipe(name, check=False, **settings)
-    assert message in output
-    assert len(output.splitlines()) == 1
-    assert not (tmp_path / "run").exists()
+def test_wrong_settings_are_explained(arguments: list[Any], message: str, data: Path) -> None:
+    with pytest.raises(SystemExit) as caught:
+        recipe_command("base", data, *arguments)
+    assert message in str(caught.value.code)
 
 
-def test_every_recipe_has_its_yaml_and_every_yaml_its_recipe() -> None:
-    recipes = {path.stem for path in PRETRAINING.glob("*.sh")} - {"common"}
-    assert recipes == {path.stem for path in (PRETRAINING / "config").glob("*.yaml")} == set(RECIPES)
+def test_data_that_are_none_are_said(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=f"there is no dict.txt in {tmp_path}"):
+        recipe_command("base", tmp_path)

@@ -1,0 +1,111 @@
+"""The sub-command ``maelm pretrain``."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fairseq_maelm.train_command import (
+    USER_DIR,
+    Machine,
+    add_machine_arguments,
+    load_yaml,
+    machine_of,
+    mapping_of,
+    names_in,
+    number_if_it_is_one,
+    run_or_show,
+    words_of,
+)
+
+PASSES_OPTIONS_ON = True
+
+RECIPES = Path(__file__).with_name("pretraining_recipes")
+_SIZES = ("batch-sequences", "sequence-length", "sequences-per-gpu")
+# The loss scale of the authors' script: it starts low and is tried higher after 256 updates without overflow.
+_FP16 = {"fp16-scale-window": 256}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments of ``maelm pretrain``."""
+    parser.usage = "maelm pretrain DATA --output DIR --recipe NAME [options] [-- FAIRSEQ OPTIONS]"
+    parser.description = (
+        "Pretrains through fairseq-train with the numbers of a recipe. The batch stays the recipe's on any number of "
+        "GPUs. The same command resumes. What stands behind -- goes to fairseq-train and wins. By default all GPUs "
+        "of the machine are used; under torchrun or SLURM --gpus counts those of all machines."
+    )
+    parser.add_argument("data", metavar="DATA", help="folder of `maelm prepare`; shards with a colon between them")
+    parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="for checkpoints")
+    parser.add_argument("--arch", metavar="NAME", help="architecture (the recipe's)")
+    parser.add_argument(
+        "--recipe", type=Path, help=f"a YAML file, or one of {', '.join(names_in(RECIPES))} (that of --arch)"
+    )
+    parser.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
+        help=f"in the recipe: {', '.join(_SIZES)}, or any option in it, such as lr=1e-3",
+    )  # fmt: skip
+    add_machine_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Pretrains, or writes the command.
+
+    Raises:
+        FileNotFoundError: there are no data, or no such recipe.
+        ValueError: the numbers do not fit.
+    """
+    first = Path(args.data.split(":")[0])
+    if not (first / "dict.txt").is_file():
+        raise FileNotFoundError(f"there is no dict.txt in {first}: DATA must be the folder of `maelm prepare`")
+    if args.recipe is None and args.arch is None:
+        raise ValueError(f"give --recipe, one of {', '.join(names_in(RECIPES))}, or --arch")
+    recipe = load_yaml(args.recipe or Path(args.arch.removeprefix("maelm_")), RECIPES)
+    for text in args.set:
+        _change(recipe, text)
+    if args.arch is not None:
+        recipe["options"]["arch"] = args.arch
+    options = train_options(recipe, machine_of(args, torch.cuda.device_count()))
+    words = ["fairseq-train", args.data, "--user-dir", str(USER_DIR), "--save-dir", str(args.output)]
+    run_or_show([*words, *words_of(options), *args.fairseq_options], args.dry_run)
+
+
+def _change(recipe: dict[str, Any], text: str) -> None:
+    name, equals, value = text.partition("=")
+    place = recipe if name in _SIZES else recipe["options"]
+    if not equals or name not in place:
+        raise ValueError(f"--set {text}: it must be NAME=VALUE, and NAME one of {', '.join([*_SIZES, *place])}")
+    place[name] = number_if_it_is_one(value)
+
+
+def train_options(recipe: dict[str, Any], machine: Machine) -> dict[str, Any]:
+    """Return the options of a run.
+
+    Args:
+        recipe: content of a file.
+        machine: all GPUs together.
+
+    Raises:
+        ValueError: something is missing in the recipe, or its batch cannot be divided among the GPUs.
+    """
+    options = dict(mapping_of(recipe.get("options"), "options"))
+    missing = [name for name in _SIZES if not (isinstance(recipe.get(name), int) and recipe[name] > 0)]
+    missing += [name for name in ("arch", "max-update") if name not in options]
+    if missing:
+        raise ValueError(f"the recipe lacks {', '.join(missing)}")
+    batch, length, share = (int(recipe[name]) for name in _SIZES)
+    step = max(1, machine.gpus) * share
+    if batch % step:
+        raise ValueError(
+            f"{max(1, machine.gpus)} GPUs with {share} sequences each take {step} sequences at a time, and a batch of "
+            f"{batch} is no multiple of that: change --gpus, or --set sequences-per-gpu=..."
+        )
+    own = {
+        "tokens-per-sample": length,
+        "max-positions": length,
+        "max-tokens": share * length,
+        "update-freq": batch // step,
+        "total-num-update": options["max-update"],
+    }
+    at = {**machine.options(), **(_FP16 if machine.precision == "fp16" else {})}
+    return {**at, **options, **own}
