@@ -13,8 +13,8 @@ from fairseq.data import Dictionary, data_utils
 # The package is found beside the examples when it is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from fairseq_maelm.sweep.encoder import read_encoder, schedule
-from fairseq_maelm.sweep.training import words_of
+from fairseq_maelm.finetuning.encoder import read_encoder, schedule
+from fairseq_maelm.train_command import words_of
 
 
 def encoder_options(checkpoint: Path) -> list[str]:

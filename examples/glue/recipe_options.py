@@ -8,8 +8,8 @@ from pathlib import Path
 # The package is found beside the examples when it is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from fairseq_maelm.sweep.recipe import Recipe, read_recipe
-from fairseq_maelm.sweep.training import words_of
+from fairseq_maelm.finetuning.recipe import Recipe, read_recipe
+from fairseq_maelm.train_command import words_of
 
 
 def open_recipe(path: Path) -> Recipe:

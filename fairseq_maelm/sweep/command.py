@@ -7,16 +7,16 @@ import sys
 from pathlib import Path
 from typing import Optional
 
+from fairseq_maelm.finetuning.recipe import read_recipes
 from fairseq_maelm.sweep.checkpoints import KEEP
 from fairseq_maelm.sweep.grid import parse_choice
 from fairseq_maelm.sweep.jobs import Launcher, is_finished
 from fairseq_maelm.sweep.log import is_divergence
-from fairseq_maelm.sweep.recipe import read_recipes
 from fairseq_maelm.sweep.report import write_report
 from fairseq_maelm.sweep.slurm import SlurmLauncher, parse_parameters
 from fairseq_maelm.sweep.store import SweepFolder
 from fairseq_maelm.sweep.sweep import Plan, make_plan, read_models, run_plan
-from fairseq_maelm.sweep.training import PRECISIONS, Machine
+from fairseq_maelm.train_command import PRECISIONS, Machine
 
 # Jobs that wait or run in SLURM's queue at the same time.
 _SUBMITTED = 100
@@ -28,7 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Fine-tunes checkpoints on the grid of each recipe, several runs side by side. The same command goes on after "
         "an interruption, and more recipes, checkpoints, seeds and values can be added to a folder later."
     )
-    parser.add_argument("recipes", nargs="+", type=Path, metavar="RECIPE", help="YAML files, one for each task")
+    parser.add_argument(
+        "recipes",
+        nargs="+",
+        type=Path,
+        metavar="RECIPE",
+        help="YAML files, or names of the package's recipes, one for each task",
+    )
     parser.add_argument("--data", required=True, type=Path, metavar="FOLDER", help="with the folders of the tasks")
     parser.add_argument(
         "--checkpoint", required=True, action="append", type=_named, metavar="NAME=PATH",

@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from fairseq_maelm.sweep.recipe import Recipe, Search, number_if_it_is_one
+from fairseq_maelm.finetuning.recipe import Recipe, Search
+from fairseq_maelm.train_command import number_if_it_is_one, spelled
 
-__all__ = ["Run", "Setting", "choose", "expand", "parse_choice", "spelled"]
-
-
-def spelled(value: Any) -> str:
-    """A value as it stands in command lines, in paths and in tables."""
-    return repr(value) if isinstance(value, float) else str(value)
+__all__ = ["Run", "Setting", "choose", "expand", "parse_choice"]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Optional
 
 from fairseq_maelm.files import write_bytes
-from fairseq_maelm.sweep.grid import spelled
 from fairseq_maelm.sweep.results import (
     DIVERGED,
     FAILED,
@@ -23,6 +22,7 @@ from fairseq_maelm.sweep.results import (
 )
 from fairseq_maelm.sweep.spread import draw_spread
 from fairseq_maelm.sweep.store import SweepFolder
+from fairseq_maelm.train_command import spelled
 
 __all__ = ["as_csv", "as_markdown", "write_report"]
 

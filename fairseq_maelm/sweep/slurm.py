@@ -12,7 +12,7 @@ from typing import Any, Optional
 from fairseq_maelm.files import write_json
 from fairseq_maelm.sweep import child
 from fairseq_maelm.sweep.jobs import Job, read_json
-from fairseq_maelm.sweep.recipe import number_if_it_is_one
+from fairseq_maelm.train_command import number_if_it_is_one
 
 __all__ = ["SlurmLauncher", "parse_parameters"]
 

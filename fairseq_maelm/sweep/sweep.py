@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any, Optional
 
 from fairseq_maelm.files import sha256_of
+from fairseq_maelm.finetuning.encoder import read_encoder
+from fairseq_maelm.finetuning.recipe import Recipe, check_name
+from fairseq_maelm.finetuning.rehearsal import Rehearsal, rehearse
 from fairseq_maelm.sweep.checkpoints import CheckpointKeeper
-from fairseq_maelm.sweep.encoder import read_encoder
 from fairseq_maelm.sweep.grid import Run, choose, expand
 from fairseq_maelm.sweep.jobs import Job, Launcher, Process, is_finished, read_json, run, unfinished
 from fairseq_maelm.sweep.log import best_validation, is_divergence
-from fairseq_maelm.sweep.recipe import Recipe, check_name
-from fairseq_maelm.sweep.rehearsal import Rehearsal, rehearse
 from fairseq_maelm.sweep.store import SweepFolder, data_fingerprint
-from fairseq_maelm.sweep.training import Machine, Model, fine_tuning, run_options
+from fairseq_maelm.sweep.training import Model, fine_tuning, run_options
+from fairseq_maelm.train_command import Machine
 
 __all__ = ["Plan", "begin_diverged_runs_anew", "make_plan", "read_models", "run_plan"]
 
@@ -54,9 +55,9 @@ class Plan:
         """The program of a run in a slot (a GPU, or "")."""
         recipe, model = self.recipes[run.task], self.models[run.model]
         updates = self.rehearsals[run.task, run.model].updates_per_epoch[run.setting["batch-size"]]
-        options = run_options(recipe, model, run, updates)
-        save_dir = folder.checkpoints(run)
-        return fine_tuning(options, self.data / recipe.data, save_dir, self.machine, self.options, slot)
+        data, save_dir = self.data / recipe.data, folder.checkpoints(run)
+        options = run_options(recipe, model, run, updates, rehearsed=False)
+        return fine_tuning(options, data, save_dir, self.machine, self.options, slot)
 
     def examples(self, run: Run) -> int:
         """Training examples that a run sees, each as often as it sees it."""
@@ -171,9 +172,9 @@ def make_plan(
             size = str(model.encoder.options)
             if size not in tried:
                 logger.info("trying %s with the size of %s", recipe.task, name)
-                process = fine_tuning(
-                    run_options(recipe, model, first, 1), data / recipe.data, Path("checkpoints"), machine, options, ""
-                )
+                folder = data / recipe.data
+                trial = run_options(recipe, model, first, 1, rehearsed=True)
+                process = fine_tuning(trial, folder, Path("checkpoints"), machine, options, "")
                 tried[size] = _try(recipe, process, searches[recipe.task]["batch-size"])
             _check_vocabulary(recipe, model, tried[size])
             rehearsals[recipe.task, name] = tried[size]

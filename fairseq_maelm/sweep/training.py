@@ -1,40 +1,17 @@
-"""The command line of a fine-tuning run."""
+"""The command line of a run of a sweep."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_maelm.sweep.encoder import Encoder, schedule
-from fairseq_maelm.sweep.grid import Run, spelled
+from fairseq_maelm.finetuning import training
+from fairseq_maelm.finetuning.encoder import Encoder
+from fairseq_maelm.finetuning.recipe import Recipe
+from fairseq_maelm.sweep.grid import Run
 from fairseq_maelm.sweep.jobs import Process
-from fairseq_maelm.sweep.recipe import Recipe
+from fairseq_maelm.train_command import Machine
 
-__all__ = ["PRECISIONS", "Machine", "Model", "fine_tuning", "run_options", "task_options", "words_of"]
-
-_USER_DIR = Path(__file__).resolve().parents[1]
-
-PRECISIONS: dict[str, dict[str, Any]] = {
-    "fp32": {},
-    "bf16": {"precision": "bf16"},
-    "fp16": {"fp16": True, "fp16-init-scale": 4, "fp16-scale-window": 128},
-}
-# The paper's Table 4, and what is written to the log; a recipe may change them.
-_FINE_TUNING: dict[str, Any] = {
-    "optimizer": "fused_adamw",
-    "adam-betas": "(0.9, 0.98)",
-    "adam-eps": "1e-6",
-    "weight-decay": 0.01,
-    "clip-norm": 0,
-    "lr-scheduler": "polynomial_decay",
-    "dropout": 0.1,
-    "attention-dropout": 0.1,
-    "required-batch-size-multiple": 1,
-    "log-interval": 100,
-}
-# <s> a </s> for a sentence, <s> a </s> </s> b </s> for a pair.
-_OF_TASK: dict[str, dict[str, Any]] = {
-    "sentence_prediction": {"init-token": 0, "separator-token": 2, "shorten-method": "truncate"}
-}
+__all__ = ["Model", "fine_tuning", "run_options"]
 
 
 class Model(NamedTuple):
@@ -53,53 +30,20 @@ class Model(NamedTuple):
     encoder: Encoder
 
 
-class Machine(NamedTuple):
-    """Where runs are computed.
+def run_options(recipe: Recipe, model: Model, run: Run, updates_per_epoch: int, rehearsed: bool) -> dict[str, Any]:
+    """The options of a run, apart from folders and machine.
 
-    Attributes:
-        gpu: on a GPU, otherwise on the CPU.
-        precision: a name of PRECISIONS.
-        threads: of a run.
+    Args:
+        recipe: of the task.
+        model: that is fine-tuned.
+        run: its setting and seed.
+        updates_per_epoch: batches of the training data.
+        rehearsed: whether the sizes are named, so that smaller ones can take their place.
     """
-
-    gpu: bool
-    precision: str
-    threads: int
-
-    def options(self) -> dict[str, Any]:
-        """For fairseq-train; a run has one GPU at most."""
-        device = {"num-workers": 2} if self.gpu else {"cpu": True, "num-workers": 0}
-        return {"distributed-world-size": 1, **device, **PRECISIONS[self.precision]}
-
-
-def words_of(options: Mapping[str, Any]) -> list[str]:
-    """Options as words; True is a flag, and what is False or None is left out."""
-    words = []
-    for name, value in options.items():
-        if value is None or value is False:
-            continue
-        words += [f"--{name}"] if value is True else [f"--{name}", spelled(value)]
-    return words
-
-
-def task_options(recipe: Recipe, model: Model) -> dict[str, Any]:
-    """All options that do not depend on the setting, the seed or the machine."""
-    return {
-        **_FINE_TUNING,
-        **_OF_TASK.get(str(recipe.options["task"]), {}),
-        "best-checkpoint-metric": recipe.metric,
-        "maximize-best-checkpoint-metric": True,
-        **recipe.options,
-        **model.encoder.options,
-        **(model.encoder.drawn if model.random else {}),
-    }
-
-
-def run_options(recipe: Recipe, model: Model, run: Run, updates_per_epoch: int) -> dict[str, Any]:
-    """The options of a run, apart from folders and machine."""
-    setting = dict(run.setting.values)
-    epochs, warm_up = int(setting.pop("epochs")), setting.pop("warm-up")
-    options = {**task_options(recipe, model), **setting, **schedule(epochs, updates_per_epoch, warm_up)}
+    sizes: Mapping[str, Any] = training.FROM_CHECKPOINT
+    if model.random or rehearsed:
+        sizes = {**model.encoder.options, **model.encoder.drawn}
+    options = training.run_options(recipe, model.encoder, dict(run.setting.values), updates_per_epoch, sizes)
     start = {} if model.random else {"finetune-from-model": model.checkpoint}
     return {**options, **start, "seed": run.seed}
 
@@ -122,11 +66,6 @@ def fine_tuning(
         more: of fairseq-train, which win over all others.
         gpu: its number, "" for the CPU or where SLURM chooses it.
     """
-    saving = {"save-dir": save_dir, "no-epoch-checkpoints": True}
-    words = [
-        *("fairseq-train", str(data), "--user-dir", str(_USER_DIR), "--log-format", "json"),
-        *words_of({**options, **machine.options(), **saving}),
-        *more,
-    ]
+    words = [*training.train_words(options, data, save_dir, machine), *more]
     environment = {"OMP_NUM_THREADS": str(machine.threads)}
     return Process(words, {**environment, "CUDA_VISIBLE_DEVICES": gpu} if gpu else environment)

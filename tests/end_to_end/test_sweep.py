@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import yaml
 
-from end_to_end.toy import ROOT, TINY_TRAINING, TOPICS, _resolve, command_environment, run, sentence
+from end_to_end.toy import TINY_TRAINING, TOPICS, _resolve, command_environment, run, sentence
 from fairseq_maelm import cli
 from fairseq_maelm.sweep.jobs import read_json
 from fairseq_maelm.sweep.report import write_report
 
 # 40 examples in batches of 16.
 EPOCHS, UPDATES = 8, 3
-OPTIONS = {"task": "sentence_prediction", "criterion": "sentence_prediction", "num-classes": 4}
+OPTIONS = {"task": "maelm_sentences", "criterion": "maelm_sentences"}
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +40,8 @@ def tasks(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [f"{sentence(topic, generator)}\t{topic}\n" for topic in topics]
     for name, part in (("train", lines[:40]), ("valid", lines[40:])):
         (folder / f"{name}.tsv").write_text("".join(part), encoding="utf-8")
-    script = ROOT / "examples" / "finetuning" / "prepare_sentences.py"
     tables = ["--train", folder / "train.tsv", "--valid", folder / "valid.tsv"]
-    run(["python", script, "--data", toy_data, *tables, "--output", folder / "topics"])
+    run(["maelm", "prepare-sentences", "--vocabulary", toy_data, *tables, "--output", folder / "topics"])
     return folder
 
 

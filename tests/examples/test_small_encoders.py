@@ -13,8 +13,8 @@ import pytest
 import torch
 from end_to_end.toy import ROOT, command_environment, run, write_corpus
 
+from fairseq_maelm.finetuning.recipe import read_recipes
 from fairseq_maelm.finetuning.squad.reading import read_squad
-from fairseq_maelm.sweep.recipe import read_recipes
 
 FOLDER = ROOT / "examples" / "small_encoders"
 RECIPES = {recipe.path.stem: recipe for recipe in read_recipes(sorted((FOLDER / "recipes").glob("*.yaml")))}

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairseq_maelm.finetuning.recipe import Recipe
 from fairseq_maelm.sweep.grid import Run, Setting, choose, expand, parse_choice
-from fairseq_maelm.sweep.recipe import Recipe
 
 SEARCH: dict[str, tuple[Any, ...]] = {"lr": (2e-5, 5e-5), "batch-size": (16, 32), "epochs": (3,), "warm-up": (0.06,)}
 
 
 def recipe_of(task: str, search: dict[str, tuple[Any, ...]], large: dict[str, tuple[Any, ...]] | None = None) -> Recipe:
     """A recipe of which only the search matters."""
-    return Recipe(Path(f"{task}.yaml"), task, task, "accuracy", ("accuracy",), {}, search, large, {})
+    return Recipe(Path(f"{task}.yaml"), task, task, "accuracy", ("accuracy",), {}, search, large, {}, {})
 
 
 def test_the_grid_of_two_models_and_seeds() -> None:
