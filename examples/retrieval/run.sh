@@ -2,24 +2,25 @@
 # A retrieval task in BEIR layout from end to end: prepare, search with the encoder as pretraining left it, fine-tune,
 # search again, and a table of both on the test queries.
 #
-#     bash examples/retrieval/run.sh BEIR DATA CHECKPOINT OUTPUT [FAIRSEQ OPTIONS]
+#     bash examples/retrieval/run.sh BEIR DATA CHECKPOINT OUTPUT [OPTIONS] [-- FAIRSEQ OPTIONS]
 #
 # BEIR        folder with corpus.jsonl, queries.jsonl and qrels/{train,test}.tsv, perhaps dev.tsv
 # DATA        folder of `maelm prepare` that the checkpoint was pretrained on
 # CHECKPOINT  of pretraining
 # OUTPUT      folder for everything that is made; what is there already is not made again
+# OPTIONS     of `maelm finetune`
 #
-# Environment variables: those of finetune.sh, and
+# Environment variables:
 #     VALID_FRACTION       0.1     of the training queries, held out where there is no dev.tsv
+#     MAX_TOKENS           256     longer queries and documents are cut; the encoder must have as many positions
 
 # shellcheck source=examples/shell.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../shell.sh"
 
-(($# >= 4)) || fail "usage: run.sh BEIR DATA CHECKPOINT OUTPUT [FAIRSEQ OPTIONS]"
+(($# >= 4)) || fail "usage: run.sh BEIR DATA CHECKPOINT OUTPUT [OPTIONS] [-- FAIRSEQ OPTIONS]"
 BEIR=$1 DATA=$2 CHECKPOINT=$3 OUTPUT=$4
 shift 4
 : "${VALID_FRACTION:=0.1}" "${MAX_TOKENS:=256}"
-export MAX_TOKENS
 need maelm
 
 HELD_OUT=(--valid-fraction "$VALID_FRACTION")
@@ -41,14 +42,12 @@ find_documents() {
     maelm search "$OUTPUT/$name/queries" "$OUTPUT/$name/documents" --output "$OUTPUT/$name.run"
 }
 
-# Both searches cut texts at the same length.
-LENGTH=$(python "$ROOT/examples/retrieval/retrieval_options.py" "$OUTPUT/task" "$CHECKPOINT" --epochs 1 --batch-size 1 \
-    --warm-up-proportion 0 --max-tokens "$MAX_TOKENS" | sed -n '/^--tokens-per-sample$/{n;p}')
-
-find_documents before "$CHECKPOINT" --pooling "${POOLING:-mean}" --similarity "${SIMILARITY:-cosine}" \
-    --max-tokens "$LENGTH"
+# Both searches cut texts at the same length, compare by the mean of the states and by the cosine.
+find_documents before "$CHECKPOINT" --pooling mean --similarity cosine --max-tokens "$MAX_TOKENS"
 if [[ ! -f $OUTPUT/after.run ]]; then
-    bash "$ROOT/examples/retrieval/finetune.sh" "$OUTPUT/task" "$CHECKPOINT" "$OUTPUT/checkpoints" "$@"
+    [[ " $* " == *" -- "* ]] || set -- "$@" --
+    maelm finetune "$OUTPUT/task" --checkpoint "$CHECKPOINT" --output "$OUTPUT/checkpoints" \
+        "$@" --tokens-per-sample "$MAX_TOKENS"
 fi
 find_documents after "$OUTPUT/checkpoints/checkpoint_best.pt"
 

@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from end_to_end.test_distributed import run_ranks
-from end_to_end.toy import ROOT, TINY_TRAINING, TOPICS, run, sentence, train_log, write_corpus
+from end_to_end.toy import TINY_TRAINING, TOPICS, run, sentence, train_log, write_corpus
 from fairseq_maelm import MaelmModel, cli
 
-GLUE = ROOT / "examples" / "glue"
 HEAD = "sentence_classification_head"
 # Labels and scores that the topic of both sentences decides, which a few updates can learn.
 LABELS = {"sea": "entailment", "kitchen": "neutral", "court": "contradiction", "garden": "contradiction"}
@@ -80,16 +79,15 @@ def pretrained(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder / "checkpoint_last.pt"
 
 
-def recipe(task: str, tasks: Path, checkpoint: Path, save_dir: Path, **variables: str) -> str:
-    environment = {"LEARNING_RATE": "1e-3", "EPOCHS": "5", "BATCH_SIZE": "16", "GPUS": "0", **variables}
-    words = ["bash", GLUE / "run.sh", task, tasks, checkpoint, save_dir, "--num-workers", 0]
-    return run(words, environment=environment)
+def recipe(task: str, tasks: Path, checkpoint: Path, save_dir: Path, *options: Any, epochs: int = 5) -> str:
+    words = ["maelm", "finetune", tasks / task, "--checkpoint", checkpoint, "--output", save_dir, "--gpus", 0]
+    return run([*words, "--lr", 1e-3, "--epochs", epochs, "--batch-size", 16, *options])
 
 
 @pytest.fixture(scope="module")
 def mnli(tasks: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The recipe's command for MNLI without its save directory; dropout is off, so that it can be cut over ranks."""
-    output = recipe("MNLI", tasks, pretrained, tmp_path_factory.mktemp("unused"), DRY_RUN="1")
+    output = recipe("MNLI", tasks, pretrained, tmp_path_factory.mktemp("unused"), "--dry-run")
     # Libraries may have written lines of their own before it.
     words = shlex.split(output[output.index("fairseq-train ") :])
     place = words.index("--save-dir")
@@ -187,7 +185,7 @@ def test_stopped_in_the_middle_of_an_epoch_and_resumed(mnli, whole, tmp_path):
 
 
 def test_scores_of_similarity_and_what_does_not_belong_together(tasks, whole, pretrained, toy_data, tmp_path, capsys):
-    logged = validations(recipe("STS-B", tasks, pretrained, tmp_path / "run", EPOCHS="2"))
+    logged = validations(recipe("STS-B", tasks, pretrained, tmp_path / "run", epochs=2))
     checkpoint = tmp_path / "run" / "checkpoint_best.pt"
     (metrics,) = predict(capsys, tasks / "STS-B", checkpoint, "--output", tmp_path / "out")
     for name in ("pearson", "spearman"):
@@ -225,10 +223,12 @@ def other_vocabulary(folder: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     return folder / "data"
 
 
-@pytest.mark.parametrize("wrong", ["task", "folder"])
-def test_the_recipe_says_what_is_missing(wrong, tasks, pretrained, tmp_path):
-    words = ["SNLI", tasks] if wrong == "task" else ["MNLI", tmp_path]
-    output = run(["bash", GLUE / "run.sh", *words, pretrained, tmp_path / "run"], check=False)
-    expected = "the tasks are CoLA, MNLI, MRPC" if wrong == "task" else "was not written by 'maelm prepare-glue'"
-    assert expected in output and "Traceback" not in output
+def test_what_is_missing_is_said(tasks, pretrained, tmp_path):
+    for task, words, expected in (
+        ("MNLI", ["--recipe", "SNLI"], "there is no recipe SNLI: give a file, or one of CoLA, MNLI, MRPC"),
+        ("SNLI", [], "is no folder to train on: make one with `maelm prepare-sentences`, prepare-glue"),
+    ):
+        with pytest.raises(SystemExit, match=expected):
+            arguments = ["finetune", tasks / task, "--checkpoint", pretrained, "--output", tmp_path / "run", *words]
+            cli.main(list(map(str, arguments)))
     assert not (tmp_path / "run").exists()

@@ -11,7 +11,7 @@ import torch
 
 from end_to_end.small import differences, results
 from end_to_end.test_distributed import run_ranks, weights
-from end_to_end.toy import ROOT, TOPICS, losses, run, train_log
+from end_to_end.toy import TOPICS, losses, run, train_log
 from fairseq_maelm import MaelmModel, cli
 from fairseq_maelm.finetuning.retrieval import embed as embedding
 from fairseq_maelm.finetuning.retrieval.hub import embed, embedding_settings, encode_text
@@ -238,9 +238,8 @@ def test_what_cannot_be_embedded_or_compared(words, message, prepared, trained, 
 
 
 def test_recipe_takes_over_the_encoder(prepared, trained, tmp_path):
-    recipe = ["bash", ROOT / "examples" / "retrieval" / "finetune.sh"]
-    environment = {"DRY_RUN": "1", "GPUS": "0", "EPOCHS": "7", "BATCH_SIZE": "16", "MAX_TOKENS": "100"}
-    output = run([*recipe, prepared, trained[0] / "checkpoint_last.pt", tmp_path], environment=environment)
+    words = ["maelm", "finetune", prepared, "--checkpoint", trained[0] / "checkpoint_last.pt", "--output", tmp_path]
+    output = run([*words, "--gpus", 0, "--epochs", 7, "--batch-size", 16, "--dry-run"])
     command = output.splitlines()[-1]
     for words in (
         "--max-positions 64",

@@ -14,15 +14,13 @@ import pytest
 import torch
 
 from end_to_end.test_distributed import run_ranks
-from end_to_end.toy import ROOT, TINY_TRAINING, TOPICS, run, train_log
+from end_to_end.toy import TINY_TRAINING, TOPICS, run, train_log
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.cli import SUB_COMMANDS
 from fairseq_maelm.finetuning.squad.hub import answer
 
-SQUAD = ROOT / "examples" / "squad"
 # Short sequences, so that most contexts have several windows.
-FORMAT = {"MAX_LENGTH": "32", "DOC_STRIDE": "8", "MAX_QUESTION_LENGTH": "12"}
-SETTINGS = {"LEARNING_RATE": "1e-3", "EPOCHS": "2", "BATCH_SIZE": "16", "GPUS": "0", **FORMAT}
+FORMAT = ["--max-length", 32, "--doc-stride", 8, "--max-question-length", 12]
 QUESTIONS = {"Who is it?": 0, "Where is it?": 3, "When is it?": 4}
 FILLERS = ("The old table is near the door.", "In the night the net and the rope and the knife.", "Until morning.")
 # An update in the middle of an epoch.
@@ -89,8 +87,12 @@ def call(command: str, *words: Any) -> None:
 
 def finetune(task: Path, checkpoint: Path, save_dir: Path, *options: Any) -> str:
     """Run the recipe on the CPU."""
-    command = ["bash", SQUAD / "finetune.sh", task, checkpoint, save_dir, "--num-workers", 0, *options]
-    return run(command, environment=SETTINGS)
+    return run([*command(task, checkpoint, save_dir), "--", *FORMAT, *options])
+
+
+def command(task: Path, checkpoint: Path, save_dir: Path) -> list[Any]:
+    words = ["maelm", "finetune", task, "--checkpoint", checkpoint, "--output", save_dir, "--gpus", 0]
+    return [*words, "--lr", 1e-3, "--epochs", 2, "--batch-size", 16]
 
 
 def validations(output: str) -> list[dict[str, float]]:
@@ -190,14 +192,11 @@ def test_resumed_in_the_middle_is_uninterrupted(
 def test_two_ranks_give_the_metrics_of_one(task: Path, finetuned: tuple[Path, str], tmp_path: Path) -> None:
     """Windows of one question lie on both ranks; a learning rate of zero leaves the checkpoint as it is."""
     checkpoint = finetuned[0] / "checkpoint_best.pt"
-    dry = run(
-        ["bash", SQUAD / "finetune.sh", task, checkpoint, tmp_path, "--num-workers", 0, "--no-save"],
-        environment={**SETTINGS, "DRY_RUN": "1"},
-    )
+    dry = run([*command(task, checkpoint, tmp_path), "--dry-run", "--", *FORMAT, "--no-save"])
     words = shlex.split(dry.splitlines()[-1])
     del words[words.index("--user-dir") : words.index("--user-dir") + 2]
-    command = [*words, "--lr", 0, "--max-update", 1, "--batch-size-valid", 7, "--ddp-backend", "legacy_ddp"]
-    output = run_ranks(command, 2, tmp_path)
+    still = ["--lr", 0, "--max-update", 1, "--batch-size-valid", 7, "--ddp-backend", "legacy_ddp"]
+    output = run_ranks([*words, *still], 2, tmp_path)
     assert validations(output) == [best(finetuned)]
 
 

@@ -9,14 +9,13 @@ import torch
 
 from end_to_end.small import differences, results
 from end_to_end.test_distributed import run_ranks
-from end_to_end.toy import ROOT, TINY_TRAINING, TOPICS, losses, run, sentence
+from end_to_end.toy import TINY_TRAINING, TOPICS, losses, run, sentence
 from fairseq_maelm.finetuning.tagging.files import Layout
 from fairseq_maelm.finetuning.tagging.predict import Tagger
 from fairseq_maelm.finetuning.tagging.prepare import prepare_tagging
 
 KINDS = ("WHO", "TOOL", None, "PLACE", None)
 ENTITY = {word: KINDS[role] for words in TOPICS.values() for role in range(5) for word in words[role]}
-FINETUNE = ROOT / "examples" / "tagging" / "finetune.sh"
 
 
 def write_entities(path: Path, sentences: int, seed: int) -> None:
@@ -33,10 +32,8 @@ def write_entities(path: Path, sentences: int, seed: int) -> None:
 
 
 def finetune(task: Path, checkpoint: Path, save_dir: Path, *options: object) -> str:
-    return run(
-        ["bash", FINETUNE, task, checkpoint, save_dir, "--num-workers", 0, *options],
-        environment={"LEARNING_RATE": "2e-3", "EPOCHS": "3", "BATCH_SIZE": "16", "GPUS": "0"},
-    )
+    words = ["maelm", "finetune", task, "--checkpoint", checkpoint, "--output", save_dir, "--gpus", 0]
+    return run([*words, "--lr", 2e-3, "--epochs", 3, "--batch-size", 16, "--", *options])
 
 
 @pytest.mark.slow
@@ -84,6 +81,9 @@ def tag(task: Path, checkpoint: Path, folder: Path, f1: float) -> None:
     given, predicted = folder / "valid", folder / "predicted"
     run([*command, given, "--output", predicted, "--score", folder / "score.json"])
     assert json.loads((folder / "score.json").read_text())["f1"] == pytest.approx(f1)
+    said = run(["maelm", "predict", given, "--checkpoint", checkpoint, "--data", task, "--output", folder / "again"])
+    assert json.loads(said.splitlines()[-1])["f1"] == pytest.approx(f1)
+    assert (folder / "again").read_text() == predicted.read_text()
     lines, others = given.read_text().split("\n"), predicted.read_text().split("\n")
     assert [line.split(" ")[0] for line in lines] == [line.split(" ")[0] for line in others]
     assert [line == "" for line in lines] == [line == "" for line in others] and others[0] == "-DOCSTART- O"

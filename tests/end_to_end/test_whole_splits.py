@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from end_to_end.test_distributed import run_ranks
-from end_to_end.test_finetuning import FINETUNING, hub_logits, table, topic_of_a_sentence
+from end_to_end.test_finetuning import hub_logits, table, topic_of_a_sentence
 from end_to_end.toy import TINY_TRAINING, run, train_log
 from fairseq_maelm import MaelmModel
 
@@ -33,7 +33,7 @@ def task(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         lines = ["\t".join(topic_of_a_sentence(generator)) for _ in range(examples)]
         (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     tables = ["--train", folder / "train.tsv", "--valid", folder / "valid.tsv"]
-    run(["python", FINETUNING / "prepare_sentences.py", "--data", toy_data, "--output", folder / "task", *tables])
+    run(["maelm", "prepare-sentences", "--vocabulary", toy_data, "--output", folder / "task", *tables])
     return folder / "task"
 
 

@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 from end_to_end.test_squad import write_questions
 from end_to_end.test_tagging import write_entities
-from end_to_end.toy import ROOT, losses, run
+from end_to_end.toy import losses, run
 from interop.importing import sources
 
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 
-SETTINGS = {"EPOCHS": "1", "BATCH_SIZE": "4", "GPUS": "0"}
-SQUAD = {"MAX_LENGTH": "36", "DOC_STRIDE": "8", "MAX_QUESTION_LENGTH": "12", **SETTINGS}
-SHORT = ["--num-workers", 0, "--max-update", 3]
+SETTINGS = ["--epochs", 1, "--batch-size", 4, "--gpus", 0, "--", "--max-update", 3]
+SQUAD = ["--max-length", 36, "--doc-stride", 8, "--max-question-length", 12]
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +30,16 @@ def test_squad(imported: Path, tmp_path: Path) -> None:
     files = ["--train", tmp_path / "train.json", "--valid", tmp_path / "dev.json"]
     run(["maelm", "prepare-squad", "--data", imported, *files, "--output", task])
     assert (task / TOKENIZER_FILE).read_bytes() == (imported / TOKENIZER_FILE).read_bytes()
-    finetune = ["bash", ROOT / "examples" / "squad" / "finetune.sh", task, checkpoint, saved, *SHORT]
-    assert len(losses(run(finetune, environment=SQUAD), "valid", "best_f1")) == 1
+    finetune = ["maelm", "finetune", task, "--checkpoint", checkpoint, "--output", saved, *SETTINGS, *SQUAD]
+    assert len(losses(run(finetune), "valid", "best_f1")) == 1
 
     best = saved / "checkpoint_last.pt"
     predictions = tmp_path / "predictions"
     run(["maelm", "predict-squad", best, "--data", task, "--output", predictions, "--device", "cpu"])
+    for given in (tmp_path / "dev.json", task):
+        own = tmp_path / f"{given.name}.predicted"
+        run(["maelm", "predict", given, "--checkpoint", best, "--data", task, "--output", own, "--device", "cpu"])
+        assert json.loads(own.read_text()) == json.loads((predictions / "predictions.json").read_text())
     paragraphs = json.loads((tmp_path / "dev.json").read_text())["data"][0]["paragraphs"]
     contexts = {each["id"]: paragraph["context"] for paragraph in paragraphs for each in paragraph["qas"]}
     texts = json.loads((predictions / "best_spans.json").read_text())
@@ -58,8 +61,8 @@ def test_tagging(imported: Path, tmp_path: Path) -> None:
     task, saved, checkpoint = tmp_path / "task", tmp_path / "saved", imported / "checkpoint_best.pt"
     files = ["--train", tmp_path / "train", "--valid", tmp_path / "valid"]
     run(["maelm", "prepare-tagging", "--data", imported, *files, "--output", task])
-    finetune = ["bash", ROOT / "examples" / "tagging" / "finetune.sh", task, checkpoint, saved, *SHORT]
-    (f1,) = losses(run(finetune, environment=SETTINGS), "valid", "f1")
+    finetune = ["maelm", "finetune", task, "--checkpoint", checkpoint, "--output", saved, *SETTINGS]
+    (f1,) = losses(run(finetune), "valid", "f1")
     tag = ["maelm", "tag", tmp_path / "valid", "--checkpoint", saved / "checkpoint_last.pt", "--task", task]
     run([*tag, "--output", tmp_path / "tagged", "--score", tmp_path / "score.json", "--device", "cpu"])
     assert json.loads((tmp_path / "score.json").read_text())["f1"] == pytest.approx(f1, abs=0.01)

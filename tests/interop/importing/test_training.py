@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from end_to_end.toy import ROOT, run, write_corpus
+from end_to_end.toy import run, write_corpus
 
 from fairseq_maelm.interop.importing.run import import_model
 from fairseq_maelm.text.imported import TOKENIZER_FILE
@@ -61,13 +61,12 @@ def test_fine_tuning_starts_from_it(tmp_path: Path) -> None:
     import_model(checkpoint, tmp_path / "imported")
     lines = "the sailor rows\tsea\nthe cook fries\tkitchen\n" * 4
     (tmp_path / "table.tsv").write_text(lines)
-    prepare = ["python", ROOT / "examples" / "finetuning" / "prepare_sentences.py", "--data", tmp_path / "imported"]
+    prepare = ["maelm", "prepare-sentences", "--vocabulary", tmp_path / "imported"]
     run([*prepare, "--train", tmp_path / "table.tsv", "--valid", tmp_path / "table.tsv", "--output", tmp_path / "task"])
     checkpoint = tmp_path / "imported" / "checkpoint_best.pt"
     run(
-        ["bash", ROOT / "examples" / "finetuning" / "finetune.sh", tmp_path / "task", checkpoint, tmp_path / "saved"]
-        + ["--num-workers", 0, "--max-update", 1, "--weight-decay", 0],
-        environment={"LEARNING_RATE": "0", "BATCH_SIZE": "8", "GPUS": "0"},
+        ["maelm", "finetune", tmp_path / "task", "--checkpoint", checkpoint, "--output", tmp_path / "saved"]
+        + ["--batch-size", 8, "--gpus", 0, "--", "--lr", 0, "--max-update", 1, "--weight-decay", 0],
     )
     saved = parameters(tmp_path / "saved" / "checkpoint_last.pt")
     assert any(name.startswith("classification_heads.") for name in saved)
@@ -81,15 +80,14 @@ def test_the_epsilon_of_layer_norm_goes_all_the_way(tmp_path: Path) -> None:
     assert "--layer-norm-eps 1e-12" in run(["maelm", "import", folder, "--output", tmp_path / "imported"])
     lines = "the sailor rows\tsea\nthe cook fries\tkitchen\n" * 4
     (tmp_path / "table.tsv").write_text(lines)
-    prepare = ["python", ROOT / "examples" / "finetuning" / "prepare_sentences.py", "--data", tmp_path / "imported"]
+    prepare = ["maelm", "prepare-sentences", "--vocabulary", tmp_path / "imported"]
     run([*prepare, "--train", tmp_path / "table.tsv", "--valid", tmp_path / "table.tsv", "--output", tmp_path / "task"])
     checkpoint, saved = tmp_path / "imported" / "checkpoint_best.pt", tmp_path / "saved"
-    fine_tune = ["bash", ROOT / "examples" / "finetuning" / "finetune.sh", tmp_path / "task", checkpoint, saved]
-    fine_tune += ["--num-workers", 0, "--max-update", 1]
-    environment = {"BATCH_SIZE": "8", "GPUS": "0"}
-    refused = run([*fine_tune, "--layer-norm-eps", 1e-5], environment=environment, check=False)
-    assert "the checkpoint was trained with LayerNorm's epsilon 1e-12 and not 1e-05" in refused
-    run(fine_tune, environment=environment)
+    fine_tune = ["maelm", "finetune", tmp_path / "task", "--checkpoint", checkpoint, "--output", saved]
+    fine_tune += ["--batch-size", 8, "--gpus", 0, "--", "--max-update", 1]
+    refused = run([*fine_tune, "--layer-norm-eps", 1e-5], check=False)
+    assert "--layer-norm-eps 1e-05 contradicts the checkpoint" in refused
+    run(fine_tune)
     own = torch.load(saved / "checkpoint_last.pt", weights_only=True)["cfg"]["model"]
     assert own["layer_norm_eps"] == 1e-12
     export = ["maelm", "export", saved / "checkpoint_last.pt", "--data", tmp_path / "imported", "--format", "maelm"]
