@@ -3,28 +3,26 @@
 What is done is known from small files, one for each program, so that any number of sittings add up.
 """
 
-import contextlib
 import fcntl
 import json
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Protocol
 
 from tqdm import tqdm
 
+from fairseq_maelm import warm_start
 from fairseq_maelm.files import write_json
-from fairseq_maelm.sweep.child import tied
 from fairseq_maelm.sweep.log import last_line, log_records
-from fairseq_maelm.warm_start.runner import WarmStart, is_worth_a_server, warm_start
 
-__all__ = ["Job", "Launcher", "LocalLauncher", "Process", "count", "is_finished", "read_json", "run", "unfinished"]
+__all__ = ["Job", "Launcher", "LocalLauncher", "Process", "is_finished", "read_json", "run", "unfinished"]
 
 _POLL_SECONDS, _STOP_SECONDS = 0.2, 20
 # A bar that is written into a file gets a line each time.
@@ -65,7 +63,7 @@ class Job:
     name: str
     marker: Path
     process: Callable[[str], Process]
-    result: Callable[[Path], dict[str, Any]]
+    result: Callable[[Path], dict[str, Any]] = lambda log: {}
     resumes: bool = False
     followers: "list[Job]" = field(default_factory=list)
     cost: float = 1.0
@@ -75,6 +73,11 @@ class Job:
     def log(self) -> Path:
         """The file for the program's output."""
         return self.marker.with_suffix(".log")
+
+    @property
+    def all(self) -> "list[Job]":
+        """It and everything that follows it."""
+        return [self, *(each for follower in self.followers for each in follower.all)]
 
 
 def read_json(path: Path) -> Optional[dict[str, Any]]:
@@ -103,15 +106,6 @@ def unfinished(jobs: Sequence[Job], retry_failed: bool = True) -> list[Job]:
     return found
 
 
-def count(jobs: Sequence[Job]) -> int:
-    """The number of jobs with all that follow them."""
-    return sum(1 + count(job.followers) for job in jobs)
-
-
-def _cost(jobs: Sequence[Job]) -> float:
-    return sum(job.cost + _cost(job.followers) for job in jobs)
-
-
 class Running(Protocol):
     """A program that was started, here or elsewhere; see ``LocalProcess``."""
 
@@ -125,44 +119,36 @@ class Launcher(Protocol):
     def leave(self, running: Sequence[Any]) -> None: ...
 
 
-class LocalProcess:
+class LocalProcess(NamedTuple):
     """A program on this machine."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
-        self.process = process
+    process: BaseProcess
 
     def poll(self) -> Optional[str]:
         """None while it runs, "" once it has ended well, otherwise what happened to it."""
-        status = self.process.poll()
+        status = self.process.exitcode
         if status is None or status == 0:
             return None if status is None else ""
         return f"exit status {status}" if status > 0 else f"killed by {signal.Signals(-status).name}"
 
 
 class LocalLauncher:
-    """Starts programs on this machine, their runs of fairseq-train warm, and stops them when it must end.
+    """Starts programs on this machine, and stops them when it must end.
 
     Args:
         side_by_side: how many run at a time; the cores are divided among them.
     """
 
     def __init__(self, side_by_side: int) -> None:
-        self._warm: Optional[WarmStart] = None
-        self._closing = contextlib.ExitStack()
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        # Threads that spin while they wait cost half the speed as soon as another program wants a core.
-        self._environment = {"OMP_NUM_THREADS": str(max(1, cores // side_by_side)), "OMP_WAIT_POLICY": "PASSIVE"}
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        self._environment = {"OMP_NUM_THREADS": str(max(1, cores // side_by_side)), **os.environ, "PATH": path}
 
     def start(self, job: Job, slot: str) -> Optional[LocalProcess]:
         """Start a job; None if its program still runs on behalf of a process that was killed."""
         process = job.process(slot)
-        path = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
-        environment = {**self._environment, **os.environ, **process.environment}
-        if self._warm is None and is_worth_a_server(process.words):
-            self._warm = self._closing.enter_context(warm_start(environment))
-        environment["PATH"] = os.pathsep.join(path if self._warm is None else [str(self._warm.stand_ins), *path])
         with open(job.log, "ab") as log:
-            # The program inherits the log with the lock: both are given back when it ends.
+            # The program of an earlier runner holds this lock, as the new one will.
             try:
                 fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -170,33 +156,17 @@ class LocalLauncher:
             if not job.resumes:
                 log.truncate(0)
             log.write(f"$ {process}\n".encode())
-            log.flush()
-            return LocalProcess(
-                # A group of its own, so that the processes that it starts can be stopped with it.
-                subprocess.Popen(
-                    tied(process.words),
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    stdin=subprocess.DEVNULL,
-                    env=environment,
-                    start_new_session=True,
-                )
-            )
+        return LocalProcess(warm_start.start(process.words, {**self._environment, **process.environment}, job.log))
 
-    def leave(self, running: Sequence[Any]) -> None:
+    def leave(self, running: Sequence[LocalProcess]) -> None:
         """Stop programs, by force those that do not listen."""
-        processes = [each.process for each in running]
         for sent in (signal.SIGTERM, signal.SIGKILL):
-            for process in processes:
-                if process.poll() is None:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.killpg(process.pid, sent)
+            for each in running:
+                if each.process.is_alive():
+                    warm_start.send_signal(each.process, sent)
             deadline = time.monotonic() + _STOP_SECONDS
-            for process in processes:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(max(0.0, deadline - time.monotonic()))
-        self._closing.close()
-        self._warm = None
+            for each in running:
+                each.process.join(max(0.0, deadline - time.monotonic()))
 
 
 def run(
@@ -219,16 +189,22 @@ def run(
         runner.close()
 
 
+def _all(jobs: Sequence[Job]) -> list[Job]:
+    return [each for job in jobs for each in job.all]
+
+
 class _Runner:
     """What waits, what runs, and the bar that shows it."""
 
     def __init__(self, jobs: Sequence[Job], slots: Sequence[str], launcher: Launcher, retry_failed: bool) -> None:
         self.waiting, self.free, self.launcher = unfinished(jobs, retry_failed), list(slots), launcher
         self.running: list[tuple[Job, str, Running]] = []
-        self.total, self.done, self.failed = count(self.waiting), 0, 0
-        skipped = count(jobs) - self.total
+        self.retry_failed = retry_failed
+        to_do = _all(self.waiting)
+        self.total, self.done, self.failed = len(to_do), 0, 0
+        skipped = len(_all(jobs)) - self.total
         self.bar = tqdm(
-            total=_cost(self.waiting), desc=f"{skipped} done earlier" if skipped else "runs", mininterval=0,
+            total=sum(job.cost for job in to_do), desc=f"{skipped} done earlier" if skipped else "runs", mininterval=0,
             bar_format="{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}",
         )  # fmt: skip
         self._shown = time.monotonic()
@@ -259,22 +235,24 @@ class _Runner:
 
     def _finish(self, job: Job, slot: str, ended: str) -> None:
         self.free.append(slot)
+        ended_jobs = [job]
         try:
             if ended:
                 raise ValueError(f"{ended}: {last_line(job.log)}")
             result = job.result(job.log)
         except ValueError as error:
-            write_json(job.marker, {"failed": str(error)})
-            line, kept_back = f"FAILED, {error} ({job.log})", job.followers
+            result, line = {"failed": str(error)}, f"FAILED, {error} ({job.log})"
+            ended_jobs = job.all
             self.failed += 1
         else:
-            write_json(job.marker, result)
-            line, kept_back = _summary(result), []
-            self.waiting[:0] = unfinished(job.followers)
+            numbers = {name: value for name, value in result.items() if isinstance(value, (int, float))}
+            line = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items()) or "done"
+            self.waiting[:0] = unfinished(job.followers, self.retry_failed)
+        write_json(job.marker, result)
         job.ended()
         self.bar.write(f"{job.name}: {line}", file=sys.stderr)
-        self.done += 1 + count(kept_back)
-        self.bar.update(job.cost + _cost(kept_back))
+        self.done += len(ended_jobs)
+        self.bar.update(sum(each.cost for each in ended_jobs))
         self._show()
 
     def _show(self) -> None:
@@ -286,11 +264,6 @@ class _Runner:
     def close(self) -> None:
         self.launcher.leave([running for _, _, running in self.running])
         self.bar.close()
-
-
-def _summary(result: dict[str, Any]) -> str:
-    numbers = {name: value for name, value in result.items() if isinstance(value, (int, float))}
-    return ", ".join(f"{name} {value:.4g}" for name, value in numbers.items()) or "done"
 
 
 def _progress(job: Job) -> str:

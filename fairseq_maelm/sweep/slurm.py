@@ -124,9 +124,8 @@ class SlurmLauncher:
         process = job.process(slot)
         executor = self._executor(folder)
         submitted = executor.submit(
-            child.execute, child.__file__, process.words, process.environment, str(job.log), not job.resumes,
-            f"$ {process}",
-        )  # fmt: skip
+            child.execute, process.words, process.environment, str(job.log), not job.resumes, f"$ {process}"
+        )
         write_json(record, {"cluster": self.cluster, "job": submitted.job_id})
         return SubmittedJob(submitted, record)
 

@@ -4,21 +4,19 @@ The text is made of sentences about a few topics. Who acts, how, and where depen
 guessed from the words around them, and a sentence's topic from its words.
 """
 
-import atexit
 import json
 import os
 import random
-import subprocess
+import signal
 import sys
-from functools import lru_cache
+import tempfile
 from pathlib import Path
 from typing import Any, Optional, Sequence
 
 import pytest
 
 import fairseq_maelm
-from fairseq_maelm.warm_start.protocol import COMMANDS as WARM_COMMANDS
-from fairseq_maelm.warm_start.runner import WarmStart, warm_start
+from fairseq_maelm import warm_start
 
 USER_DIR = Path(fairseq_maelm.__file__).resolve().parent
 ROOT = USER_DIR.parent
@@ -104,64 +102,40 @@ def run(
         timeout: seconds.
         environment: variables to add.
     """
-    words = warm_server().command(_resolve([str(word) for word in command]))
-    result = subprocess.run(
-        words,
-        cwd=cwd or Path(os.sep),
-        env=command_environment(environment),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=timeout,
-    )
-    if (result.returncode == 0) != check:
+    words = _resolve([str(word) for word in command])
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        process = warm_start.start(words, command_environment(environment), log, cwd or Path(os.sep))
+        process.join(timeout)
+        if process.exitcode is None:
+            warm_start.send_signal(process, signal.SIGKILL)
+        output = log.read_text(encoding="utf-8")
+    if (process.exitcode == 0) != check:
         expected = "failed" if check else "should have failed"
-        pytest.fail(f"{' '.join(words)}\n{expected} (exit status {result.returncode}):\n{result.stdout[-6000:]}")
-    return result.stdout
+        pytest.fail(f"{' '.join(words)}\n{expected} (exit status {process.exitcode}):\n{output[-6000:]}")
+    return output
 
 
 def command_environment(added: Optional[dict[str, str]] = None) -> dict[str, str]:
-    """Return the environment of a user's shell in which the virtual environment is active; what is started by its name
-    there is made by the warm server."""
-    variables = _environment()
-    path = os.pathsep.join([str(warm_server().stand_ins), variables["PATH"]])
-    return {**variables, "PATH": path, **(added or {})}
-
-
-def _environment() -> dict[str, str]:
+    """Return the environment of a user's shell in which the virtual environment is active."""
     variables = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "MAELM_VENV"}}
     path = os.pathsep.join([str(COMMANDS), variables.get("PATH", os.defpath)])
-    return {**variables, "PATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    return {**variables, "PATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(added or {})}
 
 
 def _resolve(words: list[str]) -> list[str]:
     name, *rest = words
-    if name == "maelm" and (COMMANDS / name).exists():
-        return [str(COMMANDS / name), *rest]
     if name == "maelm":
-        # From this checkout, although the package is not installed.
-        start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from fairseq_maelm.cli import main; main()"
-        return [sys.executable, "-c", start, *rest]
-    if name == "python":
-        return words
+        return [str(COMMANDS / name), *rest]
     if not name.startswith("fairseq-"):
         return words
     takes_user_dir = name in {"fairseq-train", "fairseq-validate", "fairseq-preprocess"}
     user_dir = ["--user-dir", str(USER_DIR)] if takes_user_dir and "--user-dir" not in rest else []
     program = str(COMMANDS / name)
-    if name in WARM_COMMANDS:
+    if name in warm_start.COMMANDS:
         return [program, *user_dir, *rest]
     # Started through the interpreter: the scripts' first line may be longer than the system allows.
     return [sys.executable, program, *user_dir, *rest]
-
-
-@lru_cache(maxsize=1)
-def warm_server() -> WarmStart:
-    """The server that makes the tests' runs of fairseq-train: half the time of a short run are its imports."""
-    context = warm_start(_environment())
-    server = context.__enter__()
-    atexit.register(context.__exit__, None, None, None)
-    return server
 
 
 def train_log(output: str) -> list[dict[str, Any]]:
