@@ -9,7 +9,6 @@ full length, without padding, and gradients are off everywhere.
 """
 
 import argparse
-import json
 import multiprocessing
 import os
 import platform
@@ -23,6 +22,8 @@ from typing import Any, Callable
 
 import numpy as np
 import torch
+from training_step.metrics import spread
+from training_step.store import layout
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -206,6 +207,21 @@ def ratios(results: list[dict[str, Any]], clock: str) -> dict[Case, float]:
     }
 
 
+def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What is kept of all rounds, for each contender and case: medians, leasts and greatests of the seconds of a call,
+    and the ratio to the first contender, by each clock."""
+    times = {clock: times_of(results, clock) for clock in ("wall", "processor")}
+    compared = {clock: ratios(results, clock) for clock in times}
+    return [
+        {
+            "contender": name, "batch": batch, "length": length, "rounds": len(own),
+            **{clock: spread(times[clock][(name, batch, length)]) for clock in times},
+            **{f"{clock}_ratio": float(f"{compared[clock][(name, batch, length)]:.7g}") for clock in times},
+        }
+        for (name, batch, length), own in times["wall"].items()
+    ]  # fmt: skip
+
+
 def table(results: list[dict[str, Any]], clock: str = "wall") -> str:
     """Tokens per second in Markdown, and in brackets the ratio to the first contender."""
     found, compared = speeds(results, clock), ratios(results, clock)
@@ -256,9 +272,9 @@ def main(words: list[str] | None = None) -> None:
         "load_before_and_after": [load, os.getloadavg()[0]],
         "model": arguments.size if arguments.checkpoint is None else arguments.checkpoint.name,
         "seconds": arguments.seconds,
-        "measurements": results,
+        "measurements": summary(results),
     }
-    arguments.output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    arguments.output.write_text(layout(content) + "\n", encoding="utf-8")
     head = (
         f"Tokens per second ({arguments.clock} clock), {content['model']}, {arguments.threads} threads; columns: "
         "sequences x tokens\n\n"

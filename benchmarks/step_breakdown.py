@@ -8,9 +8,7 @@ holds medians over rounds, as shares of the time of the bare products.
 """
 
 import argparse
-import json
 import os
-import statistics
 import sys
 import time
 from collections import defaultdict
@@ -27,9 +25,11 @@ from training_step.clocks import machine  # noqa: E402
 from training_step.contenders import label, split_name  # noqa: E402
 from training_step.cost import step_products  # noqa: E402
 from training_step.fairseq_session import FairseqSession  # noqa: E402
+from training_step.metrics import Spread, spread  # noqa: E402
 from training_step.products import BareProducts  # noqa: E402
 from training_step.report import table  # noqa: E402
 from training_step.settings import SIZES, Settings  # noqa: E402
+from training_step.store import layout  # noqa: E402
 
 # The first group that has a part of the kernel's name takes it; "other" takes the rest.
 GROUPS = {
@@ -110,7 +110,7 @@ def bare_seconds(products: BareProducts, occurrences: dict[Any, int]) -> float:
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """All rounds: for each contender and round the groups' seconds and "bare", those of the bare products."""
+    """Measure all rounds: of each contender the groups' shares of the time of the bare products."""
     settings = settings_of(arguments)
     sessions, occurrences = {}, {}
     for name in arguments.contenders:
@@ -128,21 +128,22 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d %H:%M:%S"),
         "machine": machine(),
         "settings": settings.as_dict(),
-        "rounds": rounds,
+        "rounds": arguments.rounds,
+        "shares": {name: shares(own) for name, own in rounds.items()},
     }
 
 
-def shares(rounds: list[dict[str, float]]) -> dict[str, float]:
-    """Each group's time over that of the bare products, the median of the rounds' own ratios."""
+def shares(rounds: list[dict[str, float]]) -> dict[str, Spread]:
+    """Each group's time over that of the bare products: median, least and greatest of the rounds' own ratios."""
     return {
-        group: statistics.median(seconds.get(group, 0.0) / seconds["bare"] for seconds in rounds)
+        group: spread(seconds.get(group, 0.0) / seconds["bare"] for seconds in rounds)
         for group in (*GROUPS, "other", "total")
     }
 
 
 def report(content: dict[str, Any]) -> str:
     """The table, in Markdown."""
-    found = {name: shares(rounds) for name, rounds in content["rounds"].items()}
+    found = {name: {group: values[0] for group, values in own.items()} for name, own in content["shares"].items()}
     rows = [
         [group, *(f"{found[name][group]:.3f}" for name in found)]
         for group in (*GROUPS, "other", "total")
@@ -157,7 +158,7 @@ def main(words: list[str] | None = None) -> None:
     arguments = arguments_of(words)
     torch.set_num_threads(arguments.threads)
     content = measure(arguments)
-    arguments.output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    arguments.output.write_text(layout(content) + "\n", encoding="utf-8")
     arguments.output.with_suffix(".md").write_text(report(content), encoding="utf-8")
     sys.stdout.write(report(content))
 

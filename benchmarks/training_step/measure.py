@@ -1,6 +1,7 @@
 """One side-by-side measurement: all contenders in turn, one at a time, again and again."""
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 
 from training_step.contenders import label
 from training_step.cost import step_products
+from training_step.metrics import summarize
 from training_step.processes import Worker, WorkerError
 from training_step.settings import Settings
 
@@ -73,7 +75,7 @@ class Measurement:
         self._bare: Worker | None = None
 
     def run(self) -> dict[str, Any]:
-        """Measure; what fails is reported in the result and holds up nothing else."""
+        """Measure; what fails is told in the result, which ``summarize`` makes, and holds up nothing else."""
         say(self.settings.describe())
         load = os.getloadavg()[0]
         try:
@@ -83,7 +85,7 @@ class Measurement:
         finally:
             for worker in [*self.workers.values(), *([self._bare] if self._bare else [])]:
                 worker.close()
-        return {
+        measured = {
             "settings": self.settings.as_dict(),
             "references": list(self.plan.references),
             "date": time.strftime("%Y-%m-%d %H:%M:%S"),
@@ -93,6 +95,7 @@ class Measurement:
             "contenders": self.results,
             "products": self.products,
         }
+        return summarize(measured)
 
     def _attempt(self, name: str, action: Callable[[Worker], Any]) -> Any:
         """Ask a contender's worker; a failure ends it and becomes its result."""
@@ -127,7 +130,7 @@ class Measurement:
             if built is not None:
                 say(f"{label(name)} is set up; {self.plan.warm_up} steps to warm up")
                 self.machine = built.pop("machine")
-                built["command"] = [self._without_paths(word) for word in built["command"]]
+                built["command"] = self._without_paths(shlex.join(built["command"]))
                 self.results[name] = {"sizes": built, "prepared": [], "loaded": []}
                 self._attempt(name, self._warm_up)
         self._prepare_products()

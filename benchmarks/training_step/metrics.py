@@ -1,7 +1,7 @@
 """The benchmark's arithmetic: medians, paired ratios, utilization."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from training_step.cost import shape_flops, step_flops, step_products
@@ -11,17 +11,24 @@ from training_step.settings import Settings
 
 # Dense bf16 and fp16 of the vendor's datasheet, FLOP/s, by a part of the GPU's name.
 DATASHEET = {"H200": 989e12, "H100": 989e12, "GH200": 989e12, "A100": 312e12}
+CLOCKS = ("wall", "processor")
 
 
-class Ratio(NamedTuple):
-    """A median with its spread."""
+class Spread(NamedTuple):
+    """The median of some rounds, the least and the greatest."""
 
     median: float
     low: float
     high: float
 
 
-def ratio(times: Sequence[float], reference: Sequence[float]) -> Ratio:
+def spread(values: Iterable[float]) -> Spread:
+    """Of at least one value, in seven significant digits."""
+    found = list(values)
+    return Spread(*(float(f"{value:.7g}") for value in (statistics.median(found), min(found), max(found))))
+
+
+def ratio(times: Sequence[float], reference: Sequence[float]) -> Spread:
     """How many times faster than the reference: median, least and greatest of the repeats' own ratios.
 
     Both were measured in turn, so that what slowed the machine down in one repeat slowed both.
@@ -31,8 +38,7 @@ def ratio(times: Sequence[float], reference: Sequence[float]) -> Ratio:
     """
     if not times or len(times) != len(reference):
         raise ValueError(f"{len(times)} and {len(reference)} times make no pairs")
-    ratios = [theirs / ours for ours, theirs in zip(times, reference)]
-    return Ratio(statistics.median(ratios), min(ratios), max(ratios))
+    return spread(theirs / ours for ours, theirs in zip(times, reference))
 
 
 def datasheet_peak(machine: dict[str, Any], precision: str) -> float | None:
@@ -53,61 +59,91 @@ def peak_rate(seconds: dict[Shape, float]) -> float:
     return max(shape_flops(shape) / taken for shape, taken in seconds.items())
 
 
-def evaluate(run: dict[str, Any], clock: str = "wall") -> list[dict[str, Any]]:
-    """The metrics of one side-by-side run, a row for each contender, in the order in which they were given.
+def summarize(run: dict[str, Any]) -> dict[str, Any]:
+    """A side-by-side run as it is kept: of the rounds' times and of all that is made of them, medians and ranges.
 
     Args:
-        run: as ``training_step.measure`` made it.
-        clock: "wall", or "processor" for a machine that others use as well.
+        run: as ``training_step.measure`` collects it, with the times of every round.
 
     Returns:
-        rows with "name" and either "error" or: "seconds", "tokens_per_second", "tokens_per_second_with_data",
-        "ratios" to every reference, "over_bare", "utilization", "datasheet_utilization", "memory", "gigaflops",
-        "rate" in TFLOP/s, and "profile".
+        the run without "products", and in each of "contenders" that did not fail "sizes", "memory", "profile", the
+        number of "rounds", and for each clock "seconds", "loaded_seconds", "ratios", "over_bare" and "utilization".
     """
-    settings = Settings.from_dict(run["settings"])
+    contenders = {
+        name: measured if "error" in measured else _summary(run, name) for name, measured in run["contenders"].items()
+    }
+    return {**{name: value for name, value in run.items() if name != "products"}, "contenders": contenders}
+
+
+def _summary(run: dict[str, Any], name: str) -> dict[str, Any]:
+    measured = run["contenders"][name]
+    kept = {field: measured[field] for field in ("sizes", "memory", "profile")}
+    return {**kept, "rounds": len(measured["prepared"]), **{clock: _by_clock(run, name, clock) for clock in CLOCKS}}
+
+
+def _by_clock(run: dict[str, Any], name: str, clock: str) -> dict[str, Any]:
+    settings, measured = Settings.from_dict(run["settings"]), run["contenders"][name]
+    times = [each[clock] for each in measured["prepared"]]
     products = [
         {tuple(shape): each["seconds"][clock] for shape, each in zip(run["products"]["shapes"], repeat)}
         for repeat in run["products"]["repeats"]
     ]
-    return [_row(run, settings, name, products, clock) for name in run["contenders"]]
-
-
-def _row(
-    run: dict[str, Any], settings: Settings, name: str, products: list[dict[Any, float]], clock: str
-) -> dict[str, Any]:
-    measured = run["contenders"][name]
-    if "error" in measured:
-        return {"name": name, "error": measured["error"]}
-    times = [each[clock] for each in measured["prepared"]]
-    seconds = statistics.median(times)
-    flops = step_flops(name, settings, measured["sizes"])
-    row: dict[str, Any] = {
-        "name": name,
-        "seconds": seconds,
-        "tokens_per_second": settings.tokens / seconds,
-        "tokens_per_second_with_data": settings.tokens / statistics.median(each[clock] for each in measured["loaded"]),
+    found: dict[str, Any] = {
+        "seconds": spread(times),
+        "loaded_seconds": spread(each[clock] for each in measured["loaded"]),
         "ratios": _ratios(run, times, clock),
-        "gigaflops": flops / settings.tokens / 1e9,
-        "rate": flops / seconds / 1e12,
-        "memory": measured["memory"],
-        "profile": measured["profile"],
     }
     if products:
         occurrences = step_products(name, settings, measured["sizes"])
+        flops = step_flops(name, settings, measured["sizes"])
         pairs = list(zip(times, products))
-        row["over_bare"] = statistics.median(taken / bare_seconds(occurrences, each) for taken, each in pairs)
-        row["utilization"] = statistics.median(utilization(flops, taken, peak_rate(each)) for taken, each in pairs)
-    datasheet = datasheet_peak(run["machine"], settings.precision)
-    if datasheet:
-        row["datasheet_utilization"] = utilization(flops, seconds, datasheet)
-    return row
+        found["over_bare"] = spread(taken / bare_seconds(occurrences, each) for taken, each in pairs)
+        found["utilization"] = spread(utilization(flops, taken, peak_rate(each)) for taken, each in pairs)
+    return found
 
 
-def _ratios(run: dict[str, Any], times: list[float], clock: str) -> dict[str, Ratio]:
+def _ratios(run: dict[str, Any], times: list[float], clock: str) -> dict[str, Spread]:
     found = {}
     for reference in run["references"]:
         measured = run["contenders"].get(reference, {"error": "not measured"})
         if "error" not in measured:
             found[reference] = ratio(times, [each[clock] for each in measured["prepared"]])
     return found
+
+
+def evaluate(run: dict[str, Any], clock: str = "wall") -> list[dict[str, Any]]:
+    """The metrics of one side-by-side run, a row for each contender, in the order in which they were given.
+
+    Args:
+        run: of ``summarize``.
+        clock: "wall", or "processor" for a machine that others use as well.
+
+    Returns:
+        rows with "name" and either "error" or: "seconds", "tokens_per_second", "tokens_per_second_with_data",
+        "ratios" to every reference, "over_bare", "utilization", "datasheet_utilization", "memory", "gigaflops",
+        "rate" in TFLOP/s, "rounds" and "profile".
+    """
+    return [_row(run, Settings.from_dict(run["settings"]), name, clock) for name in run["contenders"]]
+
+
+def _row(run: dict[str, Any], settings: Settings, name: str, clock: str) -> dict[str, Any]:
+    measured = run["contenders"][name]
+    if "error" in measured:
+        return {"name": name, "error": measured["error"]}
+    timed = measured[clock]
+    seconds, flops = timed["seconds"][0], step_flops(name, settings, measured["sizes"])
+    row: dict[str, Any] = {
+        "name": name,
+        "seconds": seconds,
+        "tokens_per_second": settings.tokens / seconds,
+        "tokens_per_second_with_data": settings.tokens / timed["loaded_seconds"][0],
+        "ratios": {reference: Spread(*values) for reference, values in timed["ratios"].items()},
+        "gigaflops": flops / settings.tokens / 1e9,
+        "rate": flops / seconds / 1e12,
+        **{field: timed[field][0] for field in ("over_bare", "utilization") if field in timed},
+        **{field: measured[field] for field in ("memory", "rounds", "profile")},
+    }
+    datasheet = datasheet_peak(run["machine"], settings.precision)
+    if datasheet:
+        row["datasheet_utilization"] = utilization(flops, seconds, datasheet)
+    return row

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from training_step.contenders import label
-from training_step.metrics import Ratio, evaluate
+from training_step.metrics import Spread, evaluate
 from training_step.settings import Settings
 
 STAGES = (
@@ -34,7 +34,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(header), line(rule), *(line(row) for row in rows)])
 
 
-def _spread(value: Ratio | None) -> str:
+def _spread(value: Spread | None) -> str:
     return "" if value is None else f"{value.median:.2f} ({value.low:.2f}-{value.high:.2f})"
 
 
@@ -93,7 +93,7 @@ def run_report(run: dict[str, Any], clock: str) -> str:
     settings = Settings.from_dict(run["settings"])
     rows = evaluate(run, clock)
     good = [row for row in rows if "error" not in row]
-    rounds = max((len(run["contenders"][row["name"]]["prepared"]) for row in good), default=0)
+    rounds = max((row["rounds"] for row in good), default=0)
     workers = f"{settings.num_workers} processes" if settings.num_workers else "the step's own process"
     parts = [
         f"### {settings.describe()}",

@@ -14,7 +14,7 @@ from training_step import authors_code, clocks, plots, store
 from training_step.contenders import CONTENDERS, fairseq_options, split_name
 from training_step.cost import shape_flops, step_flops, step_products
 from training_step.fairseq_data import full_batches
-from training_step.metrics import Ratio, datasheet_peak, evaluate, ratio
+from training_step.metrics import Spread, datasheet_peak, evaluate, ratio, summarize
 from training_step.products import BareProducts
 from training_step.report import report, table
 from training_step.session import profile, run_steps
@@ -31,7 +31,7 @@ def both(*values: float) -> list[dict[str, float]]:
 
 
 def run_of(contenders: dict[str, list[float]], settings: Settings = SETTINGS, **changes: Any) -> dict[str, Any]:
-    """A side-by-side run of these times for a step, the products of every shape taking a millisecond."""
+    """What is kept of a side-by-side run of these times for a step, all products taking a millisecond each."""
     shapes = {shape for name in contenders for shape in step_products(name, settings, SIZES)}
     rounds = max(map(len, contenders.values()))
     results = {
@@ -40,7 +40,7 @@ def run_of(contenders: dict[str, list[float]], settings: Settings = SETTINGS, **
     }
     for result in results.values():
         result["profile"] = {"encoder forward": 0.25, "total": 1.0}
-    return {
+    run = {
         "settings": settings.as_dict(),
         "references": ["roberta"],
         "date": "2026-01-02 03:04:05",
@@ -54,11 +54,12 @@ def run_of(contenders: dict[str, list[float]], settings: Settings = SETTINGS, **
         },
         **changes,
     }
+    return summarize(run)
 
 
 def test_ratio_pairs_the_rounds():
     # The machine was twice as slow in the second round, for both.
-    assert ratio([1.0, 2.0, 1.0], [1.5, 3.0, 1.2]) == Ratio(1.5, 1.2, 1.5)
+    assert ratio([1.0, 2.0, 1.0], [1.5, 3.0, 1.2]) == Spread(1.5, 1.2, 1.5)
     for times in ([], [1.0]):
         with pytest.raises(ValueError, match="no pairs"):
             ratio(times, [1.0, 2.0])
@@ -71,14 +72,19 @@ def test_metrics_of_a_run_worked_by_hand():
     # 2 sequences of 16 tokens a step; the median step takes 2 s, with data a second more.
     assert ours["tokens_per_second"] == 16.0
     assert ours["tokens_per_second_with_data"] == pytest.approx(32 / 3)
-    assert ours["ratios"] == {"roberta": Ratio(1.5, 1.5, 2.0)}
-    assert theirs["ratios"]["roberta"] == Ratio(1.0, 1.0, 1.0)
+    assert ours["ratios"] == {"roberta": Spread(1.5, 1.5, 2.0)}
+    assert theirs["ratios"]["roberta"] == Spread(1.0, 1.0, 1.0)
     occurrences = step_products("maelm", SETTINGS, SIZES)
     assert ours["over_bare"] == pytest.approx(2.0 / (1e-3 * sum(occurrences.values())))
     # All shapes took a millisecond, so the largest of the run has the best rate.
-    peak = max(shape_flops(tuple(shape)) for shape in run["products"]["shapes"]) / 1e-3
+    shapes = {shape for name in ("maelm", "roberta") for shape in step_products(name, SETTINGS, SIZES)}
+    peak = max(map(shape_flops, shapes)) / 1e-3
     assert ours["utilization"] == pytest.approx(step_flops("maelm", SETTINGS, SIZES) / 2.0 / peak)
     assert evaluate(run, "processor")[0]["tokens_per_second"] == 8.0
+    kept = run["contenders"]["maelm"]
+    assert kept["rounds"] == 3 and kept["wall"]["seconds"] == (2.0, 1.0, 4.0)
+    assert kept["processor"]["loaded_seconds"] == (6.0, 4.0, 10.0)
+    assert "products" not in run and "prepared" not in kept, "no round is kept"
 
 
 def test_datasheet_rate_is_for_tensor_cores():
@@ -136,7 +142,10 @@ def test_results_are_merged_and_resumed(tmp_path):
     path = tmp_path / "new" / "result.json"
     assert store.read_runs(path) == []
     store.write_runs(path, [first])
-    assert store.merge(store.read_runs(path), [second, first]) == [second, first]
+    (read,) = store.read_runs(path)
+    assert evaluate(read) == evaluate(first) and max(map(len, path.read_text().splitlines())) < 320
+    first = json.loads(json.dumps(first))
+    assert store.merge([read], [second, first]) == [second, first]
     assert store.is_measured([first], SETTINGS.as_dict(), ("maelm",))
     assert not store.is_measured([first], SETTINGS.as_dict(), ("maelm", "roberta"))
     assert not store.is_measured([first], SETTINGS.swept("batch", 4).as_dict(), ("maelm",))

@@ -25,6 +25,8 @@ def test_tokens_per_second_are_of_the_median_round() -> None:
 def test_ratios_are_taken_within_rounds() -> None:
     results = [*measurement("hub", 2, 10, 0.1, 0.2, 9.0), *measurement("onnx", 2, 10, 0.05, 0.05, 9.0)]
     assert serving.ratios(results, "wall") == {("hub", 2, 10): 1.0, ("onnx", 2, 10): 2.0}
+    kept = serving.summary(results)
+    assert (kept[1]["rounds"], kept[1]["wall"], kept[1]["wall_ratio"]) == (3, (0.05, 0.05, 9.0), 2.0)
 
 
 def test_a_measurement_counts_calls() -> None:
@@ -49,8 +51,9 @@ def test_contenders_are_measured_in_turn(tmp_path: Path) -> None:
         [str(word) for word in [*words, "--threads", 1, "--batches", 1, 2, "--lengths", 5, "--contenders", *contenders]]
     )
     content = json.loads(output.read_text())
-    assert len(content["measurements"]) == 2 * 2 * len(contenders)
+    assert len(content["measurements"]) == 2 * len(contenders)
+    assert all(each["rounds"] == 2 for each in content["measurements"])
     assert {each["contender"] for each in content["measurements"]} == set(contenders)
-    assert all(each["wall"] > 0 for each in content["measurements"]) and content["machine"]["threads"] == 1
+    assert all(each["wall"][1] > 0 for each in content["measurements"]) and content["machine"]["threads"] == 1
     table = output.with_suffix(".md").read_text()
     assert all(serving.CONTENDERS[name] in table for name in contenders)
