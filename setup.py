@@ -31,9 +31,11 @@ INSTALL_REQUIRES = [
     # Recipes; fairseq brings both along.
     "omegaconf>=2.0.5,<2.4",
     "PyYAML>=5.1",
-    # fairseq's sentence_prediction criterion computes MCC, F1 and correlations with these two, too.
+    # The reports of sweeps: intervals, tables.
+    "tabulate>=0.9,<0.11",
+    # Metrics of sentences and intervals of reports.
     "scikit-learn>=1.2,<2",
-    "scipy>=1.9,<2",
+    "scipy>=1.11,<2",
     "sentencepiece>=0.2,<0.3",
     "tqdm>=4.60,<5",
 ]

@@ -14,13 +14,15 @@ from typing import Any
 import table
 from outcomes import best, fine_tuning_marker, last_loss, pretraining_marker
 from rows import ROWS, chosen, row_options, same_rows
-from stages import METRICS, fine_tuning, gpus_of, is_squad, logged_name, metrics_of, model_size, pretraining
-from study import Study, sitting
+from stages import METRICS, fine_tuning, is_squad, logged_name, metrics_of, model_size, pretraining
 
 from fairseq_maelm.models.sizes import SIZES
-from fairseq_maelm.sweep.jobs import Job, is_finished, run
-from fairseq_maelm.sweep.store import data_fingerprint
+from fairseq_maelm.sweep.jobs import Job
+from fairseq_maelm.sweep.runner import Runner, add_runner_arguments, at_least_1, runner_of, sitting
+from fairseq_maelm.sweep.store import data_fingerprint, study_folder
 
+# Of one machine, for pretraining.
+_MOST_GPUS = 16
 # What decides the results, apart from data, rows and tasks.
 _PRETRAINING = (
     "arch", "updates", "tokens_per_sample", "sample_break_mode", "max_tokens", "update_freq", "lr", "warm_up_updates",
@@ -45,13 +47,6 @@ class _HelpWithDefaults(argparse.ArgumentDefaultsHelpFormatter):
         return action.help if action.default in (None, False, []) else super()._get_help_string(action)
 
 
-def _at_least_1(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return number
-
-
 def make_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=_HelpWithDefaults)
@@ -69,13 +64,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--metrics", nargs="*", type=_named, default=[], metavar="NAME=METRIC",
         help=f"{', '.join(METRICS)}; otherwise accuracy, spearman where labels are numbers, exact of answers",
     )  # fmt: skip
-    parser.add_argument("--seeds", type=_at_least_1, default=5, help="of fine-tuning, for each task")
-    parser.add_argument("--jobs", type=_at_least_1, default=1, help="processes side by side on the CPU")
-    parser.add_argument(
-        "--gpus", nargs="+", default=[], metavar="LIST",
-        help="instead of --jobs, the GPUs of each process: '0 1 2' runs three on one GPU each, '0,1 2,3' two on two",
-    )  # fmt: skip
-    parser.add_argument("--dry-run", action="store_true", help="write the commands, do nothing")
+    parser.add_argument("--seeds", type=at_least_1, default=5, help="of fine-tuning, for each task")
+    add_runner_arguments(parser)
     _add_training(parser)
     return parser
 
@@ -83,11 +73,11 @@ def make_parser() -> argparse.ArgumentParser:
 def _add_training(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("pretraining, equal for all rows")
     group.add_argument("--arch", choices=SIZES, default="maelm_base", help="size")
-    group.add_argument("--updates", type=_at_least_1, default=125000)
-    group.add_argument("--tokens-per-sample", type=_at_least_1, default=512, help="also the number of positions")
+    group.add_argument("--updates", type=at_least_1, default=125000)
+    group.add_argument("--tokens-per-sample", type=at_least_1, default=512, help="also the number of positions")
     group.add_argument("--sample-break-mode", default="complete_doc", help="as in fairseq-train")
-    group.add_argument("--max-tokens", type=_at_least_1, default=16384, help="per GPU and pass")
-    group.add_argument("--update-freq", type=_at_least_1, default=64, help="passes per update, over all its GPUs")
+    group.add_argument("--max-tokens", type=at_least_1, default=16384, help="per GPU and pass")
+    group.add_argument("--update-freq", type=at_least_1, default=64, help="passes per update, over all its GPUs")
     group.add_argument("--lr", type=float, default=5e-4)
     group.add_argument("--warm-up-updates", type=int, help="default: 8 %% of --updates, as in the paper")
     group.add_argument("--clip-norm", type=float, default=2.0)
@@ -102,8 +92,8 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group = parser.add_argument_group("fine-tuning, by finetune.sh of examples/finetuning or examples/squad")
     group.add_argument("--fine-tuning-lr", type=float, default=3e-5)
-    group.add_argument("--fine-tuning-epochs", type=_at_least_1, default=3)
-    group.add_argument("--fine-tuning-batch-size", type=_at_least_1, default=32)
+    group.add_argument("--fine-tuning-epochs", type=at_least_1, default=3)
+    group.add_argument("--fine-tuning-batch-size", type=at_least_1, default=32)
     group.add_argument("--fine-tuning-warm-up", type=float, default=0.06, help="fraction of the updates")
     group.add_argument("--fine-tuning-options", type=shlex.split, default=[], metavar="OPTIONS", help="as above")
 
@@ -120,7 +110,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     args.data = ":".join(str(Path(folder).resolve()) for folder in args.data.split(":"))
     args.tasks = {name: str(Path(folder).resolve()) for name, folder in args.tasks}
     args.metrics = {name: metrics_of(Path(folder))[0] for name, folder in args.tasks.items()} | dict(args.metrics)
-    args.precision = args.precision or ("fp16" if args.gpus else "fp32")
+    try:
+        args.runner = runner_of(args, _MOST_GPUS)
+    except ValueError as error:
+        parser.error(str(error))
+    args.precision = args.precision or ("fp16" if args.runner.gpus else "fp32")
     if args.warm_up_updates is None:
         args.warm_up_updates = round(0.08 * args.updates)
     mistake = _mistake(args)
@@ -144,11 +138,8 @@ def _mistake(args: argparse.Namespace) -> str:
             return f"the metric {args.metrics[name]} does not suit --tasks {name}: choose one of {suitable}"
     if set(args.metrics) - set(args.tasks):
         return f"--metrics names no task: {', '.join(sorted(set(args.metrics) - set(args.tasks)))}"
-    sizes = {gpus_of(slot) for slot in args.gpus}
-    if len(sizes) > 1:
-        return "--gpus: every process needs the same number of GPUs, or rows would see their data in another order"
-    if sizes and args.update_freq % max(sizes):
-        return f"--update-freq {args.update_freq} must be a multiple of the {max(sizes)} GPUs of a process"
+    if args.update_freq % max(1, args.runner.gpus):
+        return f"--update-freq {args.update_freq} must be a multiple of the {args.runner.gpus} GPUs of a process"
     return ""
 
 
@@ -162,7 +153,7 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "data": args.data,
         "fingerprints": [data_fingerprint(Path(folder)) for folder in args.data.split(":")],
-        "gpus_of_a_process": gpus_of(args.gpus[0]) if args.gpus else 0,
+        "gpus_of_a_process": args.runner.gpus,
         "pretraining": {name: getattr(args, name) for name in _PRETRAINING},
         "fine_tuning": {name: getattr(args, name) for name in _FINE_TUNING},
         "rows": {row.name: row_options(row, size) for row in chosen(args.rows)},
@@ -201,38 +192,24 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
     return jobs
 
 
-def run_all(args: argparse.Namespace) -> list[str]:
-    """Do what is not done yet, and write the table even when interrupted.
-
-    Returns:
-        the runs without a result.
-    """
-    with Study(args.output, settings_of(args)):
-        jobs = jobs_of(args)
-        try:
-            run(jobs, args.gpus or [""] * args.jobs)
-        finally:
-            sys.stdout.write(f"\n{table.write(args.output)}\n{args.output / 'table.md'}, with table.csv beside it\n")
-    return [each.name for job in jobs for each in (job, *job.followers) if not is_finished(each.marker)]
-
-
 def main(arguments: Sequence[str]) -> None:
-    """Run the study.
+    """Do what is not done yet, and write the table even when interrupted.
 
     Raises:
         SystemExit: 1 if runs failed or something must be put right first, 130 when interrupted.
     """
     args = parse(arguments)
-    slots = args.gpus or [""]
-    if args.dry_run:
-        for job in jobs_of(args):
-            for each in (job, *job.followers):
-                sys.stdout.write(f"# {each.name}\n{each.process(slots[0])}\n")
-        return
+    runner: Runner = args.runner
     with sitting("run.py"):
-        failed = run_all(args)
-    if failed:
-        raise SystemExit(f"{len(failed)} runs have no result ({failed[0]}, ...): their logs say why")
+        if runner.dry_run:
+            runner.do(jobs_of(args))
+            return
+        with study_folder(args.output, settings_of(args)):
+            try:
+                runner.do(jobs_of(args))
+            finally:
+                written = table.write(args.output)
+                sys.stdout.write(f"\n{written}\n{args.output / 'table.md'}, with table.csv beside it\n")
 
 
 if __name__ == "__main__":

@@ -8,15 +8,13 @@ from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-# What programs of many runs share; the package is found beside the examples when it is not installed.
-sys.path.insert(0, str(ROOT / "examples"))
+# The package is found beside the examples when it is not installed.
 sys.path.insert(0, str(ROOT))
 
 from rows import ModelSize, Row, row_options  # noqa: E402
-from study import visible  # noqa: E402
 
 from fairseq_maelm.models.sizes import SIZES  # noqa: E402
-from fairseq_maelm.sweep.jobs import Process  # noqa: E402
+from fairseq_maelm.sweep.jobs import Process, visible  # noqa: E402
 
 # How often a pretraining is validated and saved.
 _STOPS = 10
@@ -78,11 +76,6 @@ def model_size(arch: str, options: list[str]) -> ModelSize:
     return ModelSize(*(sizes[field] for field in fields))
 
 
-def gpus_of(slot: str) -> int:
-    """How many GPUs a slot has: "" is the CPU, "0,1" are two."""
-    return len(slot.split(",")) if slot else 0
-
-
 def _machine(gpus: int, precision: str) -> list[str]:
     words = ["--distributed-world-size", str(gpus)] if gpus else ["--cpu", "--distributed-world-size", "1"]
     half = {"fp16": ["--fp16", "--fp16-init-scale", "4", "--fp16-scale-window", "256"], "bf16": ["--precision", "bf16"]}
@@ -94,7 +87,7 @@ def pretraining(args: Namespace, row: Row, save_dir: Path, slot: str) -> Process
 
     Everything but the row's own options and the folder is equal for all rows.
     """
-    gpus, stop = gpus_of(slot), str(max(1, args.updates // _STOPS))
+    gpus, stop = args.runner.gpus, str(max(1, args.updates // _STOPS))
     own = row_options(row, model_size(args.arch, args.pretraining_options))
     words = [
         "fairseq-train", args.data, "--user-dir", str(ROOT / "fairseq_maelm"), "--save-dir", str(save_dir),
@@ -138,10 +131,8 @@ def fine_tuning(args: Namespace, task: str, seed: int, checkpoint: Path, save_di
         "BATCH_SIZE": str(args.fine_tuning_batch_size),
         "WARM_UP_PROPORTION": str(args.fine_tuning_warm_up),
         "SEED": str(seed),
-        "GPUS": "1" if slot else "0",
+        "GPUS": str(min(1, args.runner.gpus)),
         "PRECISION": args.precision,
         **(_windows(args.tokens_per_sample) if squad else {}),
     }
-    if slot:
-        environment["CUDA_VISIBLE_DEVICES"] = slot.split(",")[0]
-    return Process(words, environment)
+    return Process(words, {**environment, **visible(slot.split(",")[0])})

@@ -12,16 +12,14 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple, Optional
 
-# What programs of many runs share.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from outcomes import fine_tuning_marker, pretraining_marker
 from rows import ROWS, SAME, Row, chosen
 from stages import SQUAD_METRICS
-from study import SETTINGS
 
 from fairseq_maelm.libraries import import_pyplot
 from fairseq_maelm.sweep.jobs import read_json
+from fairseq_maelm.sweep.store import SETTINGS
+from fairseq_maelm.sweep.tables import markdown_table
 
 MISSING = "–"
 
@@ -116,15 +114,6 @@ def _number(value: Optional[float], form: str = ".1f") -> str:
     return MISSING if value is None else format(value, form)
 
 
-def _markdown_rows(lines: Sequence[Sequence[str]]) -> str:
-    # A | would end the cell.
-    cells = [[" ".join(cell.replace("|", "/").split()) for cell in line] for line in lines]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
-    text = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths)) + " |" for line in cells]
-    text.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    return "\n".join(text)
-
-
 def reference_average(results: Iterable[Result]) -> Optional[float]:
     """The average of the row that all are compared with."""
     return next((result.average for result in results if result.row.name == "maelm"), None)
@@ -134,7 +123,8 @@ def main_table(results: Sequence[Result]) -> str:
     """Table 2, and the rows of Figure 4, in Markdown."""
     tasks = list(results[0].tasks) if results else []
     head = ["group", "setting", "row", "paper: GLUE", "paper: to MAE-LM"]
-    lines = [[*head, *tasks, "average", "to MAE-LM", "bits", "updates/s", ""]]
+    head += [*tasks, "average", "to MAE-LM", "bits", "updates/s", ""]
+    lines = []
     reference, paper = reference_average(results), ROWS["maelm"].glue
     for result in results:
         row = result.row
@@ -147,7 +137,7 @@ def main_table(results: Sequence[Result]) -> str:
                 *(_number(result.loss, ".3f"), _number(result.speed, ".2f"), result.state),
             ]
         )
-    return _markdown_rows(lines)
+    return markdown_table(head, lines)
 
 
 def transition(results: Sequence[Result]) -> list[Result]:
@@ -166,11 +156,11 @@ def transition(results: Sequence[Result]) -> list[Result]:
 def transition_table(series: Sequence[Result]) -> str:
     """The series of Figure 4 in Markdown."""
     tasks = list(series[0].tasks) if series else []
-    lines = [["delta", "paper: GLUE", *tasks, "average", "bits"]]
+    lines = []
     for result in series:
         measured = [*map(str, result.tasks.values()), _number(result.average), _number(result.loss, ".3f")]
         lines.append([_number(result.row.delta, "g"), _number(result.row.glue), *measured])
-    return _markdown_rows(lines)
+    return markdown_table(["delta", "paper: GLUE", *tasks, "average", "bits"], lines)
 
 
 def draw_transition(series: Sequence[Result], path: Path) -> None:

@@ -1,78 +1,45 @@
 #!/usr/bin/env python3
 """Adapt a pretrained encoder to a domain's text, fine-tune it on the domain's tasks before and after, and compare.
 
-Every step leaves a file; the same command after an interruption goes on behind the last one that is complete.
+What has succeeded is not done again: the same command goes on after an interruption.
 """
 
 import argparse
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from continued import adapt, go_on_with_general_text
-from fine_tunings import MAELM, FineTuning
-from steps import once, run
-from tables import SPLITS, tasks_in, write_columns, write_results, write_table
+ROOT = Path(__file__).resolve().parents[2]
+# What programs of the examples share; the package is found beside them when it is not installed.
+sys.path[:0] = [str(ROOT / "examples"), str(ROOT)]
 
-# The package is found beside the examples when it is not installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-# What programs of many runs share.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from checkpoint_options import masking_options, model_options  # noqa: E402
+from tables import SPLITS, tasks_in, write_columns, write_results, write_table  # noqa: E402
 
-from study import Study, sitting
+from fairseq_maelm.files import sha256_of  # noqa: E402
+from fairseq_maelm.models.checkpoint_reader import read_checkpoint  # noqa: E402
+from fairseq_maelm.sweep.jobs import Job, Process, read_json, visible  # noqa: E402
+from fairseq_maelm.sweep.runner import Runner, add_runner_arguments, at_least_1, runner_of, sitting  # noqa: E402
+from fairseq_maelm.sweep.store import data_fingerprint, study_folder  # noqa: E402
 
-from fairseq_maelm.files import sha256_of
-from fairseq_maelm.sweep.jobs import run as run_jobs
-from fairseq_maelm.sweep.jobs import unfinished
-from fairseq_maelm.sweep.store import data_fingerprint
-
-EXAMPLES = Path(__file__).resolve().parents[1]
 # Arguments that decide what comes out, besides files, tasks and seeds.
 OWN_SETTINGS = ("updates", "interval", "patience", "batch_size", "learning_rate", "general_ratio", "general_loss_bound",
-                "epochs", "finetuning_learning_rate", "train_examples", "test_examples",
-                "train_options")  # fmt: skip
+                "epochs", "finetuning_learning_rate", "train_examples", "test_examples", "train_options")  # fmt: skip
+# The kind of a task's files -> the score in its metrics, and its name in tables.
+METRICS = {"jsonl": ("macro F1", "macro F1"), "conll": ("f1", "entity F1")}
 
 
-def prepare_task(args: argparse.Namespace, name: str, kind: str, folder: Path) -> Path:
-    """Write a task in the vocabulary of the checkpoint."""
-    tables = args.output / "tables" / name
-    writer, suffix = (write_table, "tsv") if kind == "jsonl" else (write_columns, "conll")
-
-    def work() -> None:
-        tables.mkdir(parents=True, exist_ok=True)
-        for split in SPLITS:
-            number = args.train_examples if split == "train" else args.test_examples
-            writer(args.folder / name / f"{split}.{kind}", tables / f"{split}.{suffix}", number)
-        prepare = [*MAELM, "prepare-tagging"]
-        if kind == "jsonl":
-            prepare = [sys.executable, str(EXAMPLES / "finetuning" / "prepare_sentences.py")]
-        files = ["--train", tables / f"train.{suffix}", "--valid", tables / f"dev.{suffix}"]
-        run([*prepare, "--data", args.data, *files, "--output", folder], args.output / "logs" / f"prepare_{name}.log")
-
-    return once(folder, f"preparing {name}", work)
-
-
-def fine_tune(args: argparse.Namespace, runs: Sequence[FineTuning]) -> dict[tuple[str, str, int], float]:
-    """Fine-tune and score what has no score yet; returns (task, "before", "after" or "control", seed) -> percent."""
-    print(f"fine-tuning: {sum(each.score() is None for each in runs)} of {len(runs)} runs to do", flush=True)
-    jobs = [each.job() for each in runs]
-    run_jobs(jobs, args.gpus or [""] * args.jobs)
-    failed = [job.name for job in unfinished(jobs)]
-    if failed:
-        raise ValueError(f"{len(failed)} runs have no result ({failed[0]}): logs are in {args.output}/runs and scores")
-    return {(each.name, each.model, each.seed): each.score() or 0.0 for each in runs}
-
-
-def arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("folder", type=Path, help="domain text and tasks")
     parser.add_argument("checkpoint", type=Path, help="of pretraining")
     parser.add_argument("data", type=Path, help="folder that it was trained on")
     parser.add_argument("output", type=Path)
     parser.add_argument("--tasks", nargs="+", help="some of the tasks (all)")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=at_least_1, default=5)
     parser.add_argument("--updates", type=int, default=2000, help="the most updates of pretraining (2000)")
     parser.add_argument("--interval", type=int, default=100, help="updates between validations (100)")
     parser.add_argument("--patience", type=int, default=5, help="validations without a lower domain loss (5)")
@@ -88,17 +55,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--finetuning-learning-rate", default="5e-5", help="(5e-5; small encoders need 5e-4)")
     parser.add_argument("--train-examples", type=int, metavar="N", help="the first N examples of each task (all)")
     parser.add_argument("--test-examples", type=int, metavar="N", help="the first N to validate and to test (all)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="fine-tunings side by side (1)")
-    parser.add_argument(
-        "--gpus", nargs="+", default=[], metavar="NUMBER",
-        help="instead of --jobs, a fine-tuning on each of these GPUs at a time; 0 0 0 puts three on one",
-    )  # fmt: skip
-    parser.add_argument("--train-options", default="", help="more options of fairseq-train, such as =--cpu")
+    parser.add_argument("--train-options", default="", help="more options of fairseq-train for pretraining")
     parser.add_argument("--remove-runs", action="store_true", help="keep scores and no checkpoints of fine-tuning")
-    args = parser.parse_args()
-    if args.jobs < 1 or args.seeds < 1:
-        parser.error("--jobs and --seeds must be at least 1")
-    return args
+    add_runner_arguments(parser)
+    return parser
+
+
+def domain_texts(folder: Path) -> dict[str, list[Path]]:
+    """Name the files of the domain's text: split -> files."""
+    return {split: sorted(folder.glob(f"*_{split}.txt")) for split in ("train", "valid")}
 
 
 def check(args: argparse.Namespace) -> dict[str, str]:
@@ -115,18 +80,12 @@ def check(args: argparse.Namespace) -> dict[str, str]:
     return {name: found[name] for name in args.tasks or found}
 
 
-def domain_texts(folder: Path) -> dict[str, list[Path]]:
-    """Name the files of the domain's text: split -> files."""
-    return {split: sorted(folder.glob(f"*_{split}.txt")) for split in ("train", "valid")}
-
-
 def settings_of(args: argparse.Namespace, tasks: dict[str, str]) -> dict[str, Any]:
     """What decides the results; another command in the same folder must agree with it."""
-    files = [path for paths in domain_texts(args.folder).values() for path in paths]
     return {
         "checkpoint": sha256_of(args.checkpoint),
         "data": data_fingerprint(args.data),
-        "texts": {path.name: path.stat().st_size for path in files},
+        "texts": {path.name: path.stat().st_size for paths in domain_texts(args.folder).values() for path in paths},
         "tasks": {
             name: {split: sha256_of(args.folder / name / f"{split}.{kind}") for split in SPLITS}
             for name, kind in tasks.items()
@@ -136,43 +95,165 @@ def settings_of(args: argparse.Namespace, tasks: dict[str, str]) -> dict[str, An
     }
 
 
-def prepare_text(args: argparse.Namespace) -> Path:
-    """Encode the domain's text in the vocabulary of the checkpoint; returns its folder."""
-    texts, domain = domain_texts(args.folder), args.output / "domain"
-    command = [*MAELM, "prepare", "--workers", 1, "--sentencepiece-model", args.data / "sentencepiece.bpe.model"]
-    command += [*texts["train"], "--output", domain, "--valid", *texts["valid"]]
-    log = args.output / "logs" / "domain.log"
-    once(domain / "train.idx", "preparing the domain's text", lambda: run(command, log))
-    return domain
+class Adaptation:
+    """The programs of a study.
+
+    Args:
+        args: of the command line.
+        tasks: name -> kind of its files, "jsonl" to classify sentences or "conll" to label words.
+        gpus: of a program.
+    """
+
+    def __init__(self, args: argparse.Namespace, tasks: dict[str, str], gpus: int) -> None:
+        self.args, self.tasks, self.gpus, self.output = args, tasks, gpus, args.output
+        self.checkpoints = {"before": args.checkpoint, "after": self.output / "adapted" / "checkpoint_best.pt"}
+        if args.control:
+            self.checkpoints["control"] = self.output / "control" / "checkpoint_last.pt"
+
+    def marker(self, name: str) -> Path:
+        """Where the result of a program stands; its log is beside it."""
+        # Not with_suffix: a task's name may have a dot.
+        return self.output / "runs" / f"{name}.json"
+
+    def preparation(self) -> list[Job]:
+        """The domain's text and the pretraining that goes on with it, and the tasks."""
+        texts, domain = domain_texts(self.args.folder), self.output / "domain"
+        model = self.args.data / "sentencepiece.bpe.model"
+        words = ["maelm", "prepare", "--workers", 1, "--sentencepiece-model", model, *texts["train"]]
+        text = Job(
+            "domain's text", self.marker("domain"), _program([*words, "--output", domain, "--valid", *texts["valid"]])
+        )
+        general = ["--general-data", self.args.data, "--general-ratio", self.args.general_ratio, "--valid-subset"]
+        general += ["valid,general", "--general-loss-bound", self.args.general_loss_bound]
+        general += ["--patience", self.args.patience]
+        adapted = Job(
+            "continued pretraining",
+            self.marker("adaptation"),
+            lambda slot: self._pretraining("maelm_adaptation", domain, "adapted", self.args.updates, general, slot),
+            self._adapted,
+            resumes=True,
+        )
+        control = Job(
+            "control on general text",
+            self.marker("control"),
+            lambda slot: self._pretraining("maelm", self.args.data, "control", self._updates(), [], slot),
+            resumes=True,
+        )
+        text.followers, adapted.followers = [adapted], [control] if self.args.control else []
+        return [text, *map(self._task, self.tasks)]
+
+    def _pretraining(self, task: str, text: Path, name: str, updates: int, more: list[Any], slot: str) -> Process:
+        args = self.args
+        words = [
+            *["fairseq-train", text, "--user-dir", ROOT / "fairseq_maelm", "--task", task, "--criterion", "maelm"],
+            *["--save-dir", self.output / name, "--finetune-from-model", args.checkpoint],
+            *[*model_options(args.checkpoint), *masking_options(args.checkpoint)],
+            *["--validate-interval-updates", args.interval, "--save-interval-updates", args.interval],
+            *["--keep-interval-updates", 1, "--no-epoch-checkpoints", "--max-update", updates],
+            *["--total-num-update", args.updates, "--warmup-updates", args.updates // 10, "--lr", args.learning_rate],
+            *["--lr-scheduler", "polynomial_decay", "--optimizer", "fused_adamw", "--adam-betas", "(0.9, 0.98)"],
+            *["--adam-eps", "1e-6", "--weight-decay", 0.01, "--clip-norm", 2.0, "--batch-size", args.batch_size],
+            *["--log-format", "json", "--log-interval", 20, "--num-workers", 0, *([] if self.gpus else ["--cpu"])],
+            *[*args.train_options.split(), *more],
+        ]
+        return Process(list(map(str, words)), visible(slot))
+
+    def _adapted(self, log: Path) -> dict[str, Any]:
+        if not self.checkpoints["after"].exists():
+            raise ValueError("the general loss was above its bound before anything could be saved")
+        return {"updates": self._updates()}
+
+    def _updates(self) -> int:
+        """Of the adapted checkpoint; what it gains in as many of general text is what more training gains."""
+        if not self.checkpoints["after"].exists():
+            return int(self.args.updates)  # a dry run, or a folder that was tidied
+        return int(read_checkpoint(self.checkpoints["after"]).state["optimizer_history"][-1]["num_updates"])
+
+    def _task(self, name: str) -> Job:
+        tables, folder, kind = self.output / "tables" / name, self.output / "tasks" / name, self.tasks[name]
+        suffix = "tsv" if kind == "jsonl" else "conll"
+        words = ["maelm", "prepare-tagging"]
+        if kind == "jsonl":
+            words = ["python", ROOT / "examples" / "finetuning" / "prepare_sentences.py"]
+        files = ["--train", tables / f"train.{suffix}", "--valid", tables / f"dev.{suffix}"]
+        process = _program([*words, "--data", self.args.data, *files, "--output", folder])
+        return Job(f"task {name}", self.marker(f"prepare_{name}"), process, clears=[folder])
+
+    def write_tables(self) -> None:
+        """Write the tasks' files as the preparation reads them."""
+        for name, kind in self.tasks.items():
+            writer, suffix = (write_table, "tsv") if kind == "jsonl" else (write_columns, "conll")
+            tables = self.output / "tables" / name
+            tables.mkdir(parents=True, exist_ok=True)
+            for split in SPLITS:
+                number = self.args.train_examples if split == "train" else self.args.test_examples
+                writer(self.args.folder / name / f"{split}.{kind}", tables / f"{split}.{suffix}", number)
+
+    def runs(self) -> Iterator[tuple[str, str, int]]:
+        """Yield task, encoder and seed of every fine-tuning."""
+        for model in self.checkpoints:
+            for name in self.tasks:
+                for seed in range(1, self.args.seeds + 1):
+                    yield name, model, seed
+
+    def fine_tuning(self, name: str, model: str, seed: int) -> Job:
+        """A fine-tuning, followed by its score on test data."""
+        title, file = f"{name}, {model}, seed {seed}", f"{name}_{model}_{seed}"
+        save_dir, task = self.output / "runs" / file, self.output / "tasks" / name
+        metrics, tagged = save_dir / "metrics.json", self.output / "scores" / f"{file}.conll"
+        recipe = ROOT / "examples" / ("finetuning" if self.tasks[name] == "jsonl" else "tagging") / "finetune.sh"
+        words = ["bash", recipe, task, self.checkpoints[model], save_dir, "--num-workers", 0]
+        # Without last checkpoints an interrupted fine-tuning begins anew.
+        words += ["--no-last-checkpoints"] if self.args.remove_runs else []
+        own = {"LEARNING_RATE": self.args.finetuning_learning_rate, "EPOCHS": self.args.epochs, "BATCH_SIZE": 16}
+        training = _program(words, {**own, "SEED": seed, "GPUS": self.gpus})
+        best, tables = save_dir / "checkpoint_best.pt", self.output / "tables" / name
+        scoring: list[Any] = ["python", Path(__file__).with_name("score_sentences.py"), best, task]
+        scoring += [tables / "test.tsv", metrics]
+        if self.tasks[name] == "conll":
+            scoring = ["maelm", "tag", tables / "test.conll", "--checkpoint", best, "--task", task]
+            scoring += ["--output", tagged, "--score", metrics]
+        score = Job(
+            f"{title}, test", self.output / "scores" / f"{file}.json", _program(scoring),
+            lambda log: read_json(metrics) or {}, ended=lambda: self._tidy(name, model, seed), clears=[tagged],
+        )  # fmt: skip
+        return Job(title, self.marker(file), training, resumes=not self.args.remove_runs, followers=[score])
+
+    def _tidy(self, name: str, model: str, seed: int) -> None:
+        if self.args.remove_runs and self.score(name, model, seed) is not None:
+            shutil.rmtree(self.output / "runs" / f"{name}_{model}_{seed}", ignore_errors=True)
+
+    def score(self, name: str, model: str, seed: int) -> float | None:
+        """Percent, macro F1 of sentences or F1 of entities; None where there is no score yet."""
+        found = read_json(self.output / "scores" / f"{name}_{model}_{seed}.json") or {}
+        return found.get(METRICS[self.tasks[name]][0])
+
+    def table(self) -> str:
+        """Write results.csv and table.md; returns the table."""
+        scores = {run: self.score(*run) or 0.0 for run in self.runs()}
+        return write_results(scores, {name: METRICS[kind][1] for name, kind in self.tasks.items()}, self.output)
 
 
-def compare(args: argparse.Namespace, tasks: dict[str, str]) -> str:
-    """Do all steps that are not done yet; returns the table."""
-    adapted = adapt(args, prepare_text(args), args.data, args.checkpoint)
-    encoders = [("before", args.checkpoint), ("after", adapted)]
-    if args.control:
-        encoders.append(("control", go_on_with_general_text(args, adapted)))
-    runs = []
-    for model, checkpoint in encoders:
-        for name, kind in tasks.items():
-            task = prepare_task(args, name, kind, args.output / "tasks" / f"{name}_{model}")
-            settings = (args.finetuning_learning_rate, args.epochs, args.remove_runs)
-            runs += [
-                FineTuning(args.output, name, kind, task, model, checkpoint, seed, *settings)
-                for seed in range(1, args.seeds + 1)
-            ]
-    scores = fine_tune(args, runs)
-    metrics = {name: "macro F1" if kind == "jsonl" else "entity F1" for name, kind in tasks.items()}
-    return write_results(scores, metrics, args.output)
+def _program(words: list[Any], variables: dict[str, Any] | None = None) -> Any:
+    named = {name: str(value) for name, value in (variables or {}).items()}
+    return lambda slot: Process(list(map(str, words)), {**named, **visible(slot)})
 
 
 def main() -> None:
     """Read the command line, do it, and show the table."""
-    args = arguments()
+    args = make_parser().parse_args()
     with sitting("adapt.py"):
+        runner: Runner = runner_of(args)
         tasks = check(args)
-        with Study(args.output, settings_of(args, tasks)):
-            print(compare(args, tasks), end="")
+        study = Adaptation(args, tasks, runner.gpus)
+        if runner.dry_run:
+            runner.do([*study.preparation(), *(study.fine_tuning(*run) for run in study.runs())])
+            return
+        with study_folder(args.output, settings_of(args, tasks)):
+            study.write_tables()
+            runner.do(study.preparation())
+            runner.do([study.fine_tuning(*run) for run in study.runs()])
+            print(study.table(), end="")
 
 
 if __name__ == "__main__":

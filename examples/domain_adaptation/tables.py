@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from fairseq_maelm.sweep.tables import markdown_table
+
 SPLITS = ("train", "dev", "test")
 
 
@@ -81,18 +83,14 @@ def write_results(scores: dict[tuple[str, str, int], float], metrics: dict[str, 
     measured = {model for _, model, _ in scores}
     models = [model for model in ("before", "control", "after") if model in measured]
     head = ["task", "metric", *models, *(f"after - {model}" for model in models[:-1])]
-    lines = [_line(head), "|" + "---|" * len(head)]
+    lines = []
     for task, metric in metrics.items():
         values = [_scores(scores, task, model) for model in models]
         gains = [f"{statistics.median(values[-1]) - statistics.median(others):+.1f}" for others in values[:-1]]
-        lines.append(_line([task, metric, *map(_spread, values), *gains]))
-    table = "\n".join(lines) + "\n"
+        lines.append([task, metric, *map(_spread, values), *gains])
+    table = markdown_table(head, lines) + "\n"
     (output / "table.md").write_text(table, encoding="utf-8")
     return table
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _scores(scores: dict[tuple[str, str, int], float], task: str, model: str) -> list[float]:

@@ -36,17 +36,14 @@ def prepare_task(name: str, tables: Path, data: Path, output: Path) -> Process:
     return Process([*words, *(["--regression"] if TASKS[name].metric == "spearman" else [])], {})
 
 
-def _machine(slot: str) -> tuple[list[str], dict[str, str]]:
-    if not slot:
-        return ["--cpu", "--distributed-world-size", "1", "--num-workers", "0"], {}
-    words = ["--distributed-world-size", "1", "--num-workers", "2", "--precision", "bf16"]
-    return words, {"CUDA_VISIBLE_DEVICES": slot}
+def _device(gpu: bool) -> list[str]:
+    own = ["--num-workers", "2", "--precision", "bf16"] if gpu else ["--num-workers", "0", "--cpu"]
+    return ["--distributed-world-size", "1", *own]
 
 
-def _train(model: str, scale: Scale, stage: Stage, data: Path, save_dir: Path, slot: str) -> Process:
-    machine, environment = _machine(slot)
+def _train(model: str, scale: Scale, stage: Stage, data: Path, save_dir: Path, gpu: bool) -> list[str]:
     decoder = [] if model == "MLM" else ["--decoder-layers", str(scale.decoder_layers)]
-    words = [
+    return [
         "fairseq-train", str(data), "--user-dir", str(ROOT / "fairseq_maelm"), "--save-dir", str(save_dir),
         "--task", "maelm", "--criterion", "maelm", *scale.model, "--max-positions", str(scale.last.tokens_per_sample),
         "--initial-output-bias", "frequencies", "--protect-special-tokens", "--mask-prob", str(stage.mask_prob),
@@ -56,12 +53,11 @@ def _train(model: str, scale: Scale, stage: Stage, data: Path, save_dir: Path, s
         "--optimizer", "fused_adamw", "--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-6", "--weight-decay", "0.01",
         "--no-epoch-checkpoints", "--save-interval", "1000000000", "--validate-interval", "1000000000",
         "--log-format", "json", "--log-interval", str(max(1, min(50, stage.updates // 20))),
-        *MODELS[model], *decoder, *machine,
+        *MODELS[model], *decoder, *_device(gpu),
     ]  # fmt: skip
-    return Process(words, environment)
 
 
-def pretrain(model: str, scale: Scale, number: int, data: Path, folder: Path, slot: str) -> Process:
+def pretrain(model: str, scale: Scale, number: int, data: Path, folder: Path, gpu: bool) -> Process:
     """A stage of pretraining. The same command again goes on from its last checkpoint.
 
     Args:
@@ -70,17 +66,15 @@ def pretrain(model: str, scale: Scale, number: int, data: Path, folder: Path, sl
         number: of the stage, from 0; each starts from the last checkpoint of the one before.
         data: the corpus.
         folder: of the model, with a folder for each stage.
-        slot: a GPU, or "" for the CPU.
+        gpu: whether it has one.
     """
     stage, last = scale.stages[number], number == len(scale.stages) - 1
     before = ["--finetune-from-model", str(stage_folder(folder, number - 1) / "checkpoint_last.pt")] if number else []
     falling = ["--lr-scheduler", "polynomial_decay", "--total-num-update", str(stage.updates)]
-    return _extended(
-        _train(model, scale, stage, data, stage_folder(folder, number), slot),
-        *before,
-        *(falling if last else ["--lr-scheduler", "fixed"]),
-        *("--warmup-updates", str(max(1, stage.updates // 20)), "--save-interval-updates", str(stage.updates // 2)),
-    )
+    words = _train(model, scale, stage, data, stage_folder(folder, number), gpu)
+    words += [*before, *(falling if last else ["--lr-scheduler", "fixed"])]
+    words += ["--warmup-updates", str(max(1, stage.updates // 20)), "--save-interval-updates", str(stage.updates // 2)]
+    return Process(words, {})
 
 
 def stage_folder(folder: Path, number: int) -> Path:
@@ -93,18 +87,16 @@ def half(scale: Scale) -> int:
     return scale.last.updates // 2
 
 
-def draw_weights(scale: Scale, data: Path, save_dir: Path, slot: str) -> Process:
+def draw_weights(scale: Scale, data: Path, save_dir: Path, gpu: bool) -> Process:
     """One update at learning rate 0 leaves the weights as the seed draws them."""
     still = replace(scale.last, updates=1)
     # The last --lr counts.
-    return _extended(
-        _train("MLM", scale, still, data, save_dir, slot), "--lr", "0", "--lr-scheduler", "fixed",
-        "--disable-validation",
-    )  # fmt: skip
+    words = _train("MLM", scale, still, data, save_dir, gpu)
+    return Process([*words, "--lr", "0", "--lr-scheduler", "fixed", "--disable-validation"], {})
 
 
 def fine_tune(
-    name: str, scale: Scale, task: Path, checkpoint: Path, seed: int, save_dir: Path, slot: str, keep: bool
+    name: str, scale: Scale, task: Path, checkpoint: Path, seed: int, save_dir: Path, gpu: bool, keep: bool
 ) -> Process:
     """Fine-tuning by the recipe in examples/finetuning.
 
@@ -115,7 +107,7 @@ def fine_tune(
         checkpoint: where to start.
         seed: of order, head and dropout.
         save_dir: for the checkpoint.
-        slot: a GPU, or "" for the CPU.
+        gpu: whether it has one.
         keep: whether the checkpoint is kept, for the analysis.
     """
     option = METRICS[TASKS[name].metric].option
@@ -127,10 +119,10 @@ def fine_tune(
         "LEARNING_RATE": str(scale.fine_tuning_rate),
         "EPOCHS": str(scale.fine_tuning_epochs),
         "SEED": str(seed),
-        "GPUS": "1" if slot else "0",
-        "PRECISION": "bf16" if slot else "fp32",
+        "GPUS": "1" if gpu else "0",
+        "PRECISION": "bf16" if gpu else "fp32",
     }
-    return Process(words, {**environment, **_machine(slot)[1]})
+    return Process(words, environment)
 
 
 def analyze(models: dict[str, Path], output: Path, tokens: int, data: Path, text: Path | None) -> Process:
@@ -138,7 +130,3 @@ def analyze(models: dict[str, Path], output: Path, tokens: int, data: Path, text
     words = ["maelm", "analyze", "--data", str(data), "--output", str(output), "--tokens", str(tokens)]
     words += [] if text is None else ["--text", str(text)]
     return Process([*words, *(word for name, path in models.items() for word in ("--model", f"{name}={path}"))], {})
-
-
-def _extended(process: Process, *words: str) -> Process:
-    return Process([*process.words, *words], process.environment)

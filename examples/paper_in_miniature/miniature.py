@@ -32,10 +32,11 @@ from outcomes import best, last_loss
 from results import FIGURE_3_SEEDS, FIGURE_3_TASKS, FIGURE_5_TASK
 from scales import SCALES, Scale
 from stages import METRICS
-from study import Study, sitting
 
 from fairseq_maelm.files import write_json
-from fairseq_maelm.sweep.jobs import Job, read_json, run, unfinished
+from fairseq_maelm.sweep.jobs import Job, read_json
+from fairseq_maelm.sweep.runner import Runner, add_runner_arguments, at_least_1, runner_of, sitting
+from fairseq_maelm.sweep.store import study_folder
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -51,11 +52,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--output", type=Path, default=Path("runs/paper_in_miniature"), help="(runs/paper_in_miniature)"
     )
-    parser.add_argument("--seeds", type=int, default=5, help="of fine-tuning (5)")
-    parser.add_argument("--jobs", type=int, help="programs side by side: 2 on a CPU, 4 fine-tunings on a GPU")
+    parser.add_argument("--seeds", type=at_least_1, default=5, help="of fine-tuning (5)")
     parser.add_argument(
         "--budget", type=float, default=1.0, metavar="F", help="a fraction of updates and examples, to try it out (1)"
     )
+    add_runner_arguments(parser)
     return parser
 
 
@@ -66,15 +67,15 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     missing = [str(path) for path in args.texts if not path.is_file()]
     if missing:
         parser.error(f"there is no text {', '.join(missing)}")
-    if args.seeds < 1 or (args.jobs is not None and args.jobs < 1):
-        parser.error("--seeds and --jobs must be at least 1")
     if not 0 < args.budget <= 1:
         parser.error(f"--budget must lie in (0, 1] and is {args.budget}")
+    if args.scale == "gpu" and not args.gpus and args.slurm is None:
+        args.gpus, args.jobs = ["0"] * (args.jobs or 4), None
     try:
         check_folder(args.tasks)
-    except FileNotFoundError as error:
+        args.runner = runner_of(args, jobs=2)
+    except (FileNotFoundError, ValueError) as error:
         parser.error(str(error))
-    args.jobs = args.jobs or (2 if args.scale == "cpu" else 4)
     args.texts = [path.resolve() for path in args.texts]
     args.tasks, args.output = args.tasks.resolve(), args.output.resolve()
     return args
@@ -92,14 +93,15 @@ class Miniature:
         self.scale: Scale = SCALES[args.scale].shrunk(args.budget)
         self.output: Path = args.output
         self.data = self.output / "data"
-        self.slots = [""] * args.jobs if args.scale == "cpu" else ["0"] * args.jobs
+        self.runner: Runner = args.runner
+        self.gpu = self.runner.gpus > 0
 
     def settings(self) -> dict[str, Any]:
         """What decides the results; another command in the same folder must agree."""
         texts = {str(path): path.stat().st_size for path in self.args.texts}
         tasks = {name: str(self.args.tasks / name) for name in TASKS}
         scale = json.loads(json.dumps(asdict(self.scale)))
-        shared = {"name": self.args.scale, "scale": scale, "texts": texts, "jobs": self.args.jobs}
+        shared = {"name": self.args.scale, "scale": scale, "texts": texts, "jobs": len(self.runner.slots)}
         return {**shared, "rows": dict.fromkeys(MODELS, ""), "tasks": tasks, "seeds": self.args.seeds}
 
     def marker(self, *names: str) -> Path:
@@ -122,7 +124,7 @@ class Miniature:
         """The corpus, then the tasks with its vocabulary."""
         corpus = Job(
             "corpus", self.marker("corpus"), lambda slot: prepare_corpus(self.args.texts, self.scale, self.data),
-            lambda log: {}, resumes=True,
+            resumes=True,
         )  # fmt: skip
         for name in TASKS:
             tables = self.output / "tables" / name
@@ -133,7 +135,7 @@ class Miniature:
                     lambda slot, name=name, tables=tables: prepare_task(
                         name, tables, self.data, self.task_folder(name)
                     ),
-                    lambda log: {},
+                    clears=[self.task_folder(name)],
                 )
             )
         return [corpus]
@@ -149,8 +151,7 @@ class Miniature:
         random = Job(
             RANDOM,
             self.marker(RANDOM, "weights"),
-            lambda slot: draw_weights(self.scale, self.data, self.last_stage(RANDOM), slot),
-            lambda log: {},
+            lambda slot: draw_weights(self.scale, self.data, self.last_stage(RANDOM), self.gpu).on(slot),
         )
         return [*jobs, random]
 
@@ -158,7 +159,7 @@ class Miniature:
         return Job(
             f"{model} pretraining, stage {number + 1}",
             self.marker(model, f"stage_{number + 1}"),
-            lambda slot: pretrain(model, self.scale, number, self.data, self.model_folder(model), slot),
+            lambda slot: pretrain(model, self.scale, number, self.data, self.model_folder(model), self.gpu).on(slot),
             last_loss,
             resumes=True,
         )
@@ -199,7 +200,9 @@ class Miniature:
         return Job(
             f"{model} {stage} {name} seed {seed}",
             marker,
-            lambda slot: fine_tune(name, self.scale, self.task_folder(name), checkpoint, seed, save_dir, slot, keep),
+            lambda slot: fine_tune(
+                name, self.scale, self.task_folder(name), checkpoint, seed, save_dir, self.gpu, keep
+            ).on(slot),
             lambda log: best(log, f"valid_{metric.logged}"),
             resumes=keep,
         )
@@ -218,21 +221,24 @@ class Miniature:
             start = (models, self.output / "analysis" / name, self.scale.analyzed_tokens, self.data, own_text)
             jobs.append(
                 Job(
-                    f"analysis, {name}", self.marker("analysis", name), lambda slot, start=start: analyze(*start),
-                    lambda log: {}, resumes=True,
+                    f"analysis, {name}",
+                    self.marker("analysis", name),
+                    lambda slot, start=start: analyze(*start).on(slot),
+                    resumes=True,
                 )
-            )  # fmt: skip
+            )
         return jobs
 
-    def _step(self, name: str, jobs: list[Job], slots: Sequence[str]) -> None:
+    def _step(self, name: str, jobs: list[Job], side_by_side: bool = True) -> None:
+        runner = self.runner if side_by_side else self.runner._replace(slots=self.runner.slots[:1])
         started = time.monotonic()
-        run(jobs, slots)
-        failed = [job.name for job in unfinished(jobs)]
-        seconds = read_json(self.output / "seconds.json") or {}
-        # Several sittings add up.
-        write_json(self.output / "seconds.json", {**seconds, name: seconds.get(name, 0.0) + time.monotonic() - started})
-        if failed:
-            raise ValueError(f"{len(failed)} programs have no result ({failed[0]}, ...): their logs say why")
+        try:
+            runner.do(jobs)
+        finally:
+            seconds = read_json(self.output / "seconds.json") or {}
+            # Several sittings add up.
+            spent = seconds.get(name, 0.0) + time.monotonic() - started
+            write_json(self.output / "seconds.json", {**seconds, name: spent})
 
     def do(self) -> Path:
         """Everything that is not done yet.
@@ -243,14 +249,14 @@ class Miniature:
         Raises:
             ValueError: a program failed, or the folder holds another run.
         """
-        with Study(self.output, self.settings()):
+        with study_folder(self.output, self.settings()):
             for name in TASKS:
                 write_tables(self.args.tasks, name, self.output / "tables" / name, self.scale.most_examples)
-            self._step("preparation", self.preparation(), self.slots)
+            self._step("preparation", self.preparation())
             # Models that are compared by time share nothing: one after the other on a GPU, a core each on a CPU.
-            self._step("pretraining", self.pretraining(), self.slots if self.args.scale == "cpu" else self.slots[:1])
-            self._step("fine-tuning", self.fine_tuning(), self.slots)
-            self._step("analysis", self.analysis(), self.slots[:1])
+            self._step("pretraining", self.pretraining(), side_by_side=not self.gpu)
+            self._step("fine-tuning", self.fine_tuning())
+            self._step("analysis", self.analysis(), side_by_side=False)
             return self.write_page()
 
     def measured(self) -> dict[str, Any]:
@@ -297,8 +303,13 @@ def main(arguments: Sequence[str]) -> None:
         SystemExit: 1 if something must be put right first, 130 when interrupted.
     """
     args = parse(arguments)
+    miniature = Miniature(args)
     with sitting("run.sh"):
-        sys.stdout.write(f"{Miniature(args).do()}\n")
+        if args.runner.dry_run:
+            args.runner.do([*miniature.preparation(), *miniature.pretraining()])
+            sys.stdout.write("# then the checkpoints that pretraining leaves are fine-tuned and analyzed\n")
+            return
+        sys.stdout.write(f"{miniature.do()}\n")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from glue import TASKS
 from results import FIGURE_3_SEEDS, FIGURE_3_TASKS, average
 
 from fairseq_maelm.libraries import import_pyplot
+from fairseq_maelm.sweep.tables import markdown_table
 
 # Each analysis' figures that the paper has, with what stands under them.
 FIGURES = {
@@ -139,8 +140,7 @@ def as_markdown(results: dict[str, Any]) -> str:
     """The tables for people who read files."""
     parts = []
     for heading, text, (header, rows) in sections(results):
-        lines = [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
-        parts.append("\n".join([f"## {heading}", "", *([text, ""] if text else []), *lines]))
+        parts += [f"## {heading}", *([text] if text else []), markdown_table(header, rows)]
     return "\n\n".join(parts) + "\n"
 
 

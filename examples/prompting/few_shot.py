@@ -10,20 +10,16 @@ import itertools
 import json
 import statistics
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-# The scripts beside this one, wherever it is called from, and what programs of many runs share.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from few_shot_splits import EXAMPLES_PER_LABEL, SEEDS
 from paper import TABLE_7
-from study import Study, sitting, visible
 from trials import BEST, Setup, Trial, best_of, training_jobs
 
 from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN
-from fairseq_maelm.sweep.jobs import Job, Process, read_json, run, unfinished
+from fairseq_maelm.sweep.jobs import Job, Process, read_json, visible
+from fairseq_maelm.sweep.runner import Runner, add_runner_arguments, runner_of, sitting
+from fairseq_maelm.sweep.store import study_folder
+from fairseq_maelm.sweep.tables import markdown_table
 
 WAYS = ("zero-shot", "head", "prompt")
 
@@ -72,34 +68,24 @@ def written_metrics(log: Path) -> dict[str, float]:
     raise ValueError("it has written no metrics")
 
 
-def do(jobs: list[Job], slots: Sequence[str]) -> None:
-    """Run what is not done yet.
-
-    Raises:
-        ValueError: something has no result; all else was done all the same.
-    """
-    run(jobs, slots)
-    failed = unfinished(jobs)
-    if failed:
-        raise ValueError(f"{len(failed)} runs have no result; the log of the first one is {failed[0].log}")
-
-
-def measure(args: argparse.Namespace, setup: Setup) -> dict[str, dict[str, str]]:
-    """Train and score what is not done yet; returns way -> task -> a cell of the table."""
-    slots = args.gpus or [""] * args.jobs
+def measure(args: argparse.Namespace, setup: Setup, runner: Runner) -> dict[str, dict[str, str]]:
+    """Train and score what is not done yet; returns way -> task -> a cell of the table, none in a dry run."""
     points = list(itertools.product(args.batch_sizes, args.learning_rates))
     splits = {
         (way, task): [[Trial(way, task, seed, *point) for point in points] for seed in args.seeds]
         for way, task in itertools.product(args.ways, args.tasks)
         if way != "zero-shot"
     }
-    do([job for group in splits.values() for split in group for job in training_jobs(split, setup)], slots)
+    runner.do([job for group in splits.values() for split in group for job in training_jobs(split, setup)])
+    if runner.dry_run:
+        sys.stdout.write("# then the best run of each split is scored\n")
+        return {}
     scorings: dict[tuple[str, str], list[list[Job]]] = {}
     for way, task in itertools.product(args.ways, args.tasks):
         chosen = [best_of(split, setup) for split in splits[way, task]] if way != "zero-shot" else [None]
         tables = test_tables(setup, task)
         scorings[way, task] = [[scoring_job(way, task, table, best, setup) for best in chosen] for table in tables]
-    do([job for tables in scorings.values() for jobs in tables for job in jobs], slots)
+    runner.do([job for tables in scorings.values() for jobs in tables for job in jobs])
     cells: dict[str, dict[str, str]] = {way: {} for way in args.ways}
     for (way, task), tables in scorings.items():
         metric = BUILT_IN[task].metrics[0]
@@ -119,14 +105,15 @@ def cell(metrics: list[list[float]]) -> str:
 def table_of(cells: dict[str, dict[str, str]], tasks: list[str]) -> str:
     """Return the table in Markdown, the paper's numbers beside the measured ones."""
     names = [f"{task} ({BUILT_IN[task].metrics[0]})" for task in tasks]
-    lines = ["| | | " + " | ".join(names) + " |", "|---" * (2 + len(tasks)) + "|"]
-    for way, measured in cells.items():
-        for model, row in {**TABLE_7[way], "this checkpoint": measured}.items():
-            lines.append(f"| {way} | {model} | " + " | ".join(row[task] for task in tasks) + " |")
-    return "\n".join(lines) + "\n"
+    rows = [
+        [way, model, *(row[task] for task in tasks)]
+        for way, measured in cells.items()
+        for model, row in {**TABLE_7[way], "this checkpoint": measured}.items()
+    ]
+    return markdown_table(["", "", *names], rows) + "\n"
 
 
-def setup_of(args: argparse.Namespace) -> Setup:
+def setup_of(args: argparse.Namespace, gpu: bool) -> Setup:
     """Check the arguments and return what all runs share.
 
     Raises:
@@ -145,6 +132,7 @@ def setup_of(args: argparse.Namespace) -> Setup:
         args.validate_every,
         args.several_pieces,
         tuple(args.train_options),
+        gpu,
     )
     for task, seed in itertools.product(args.tasks, args.seeds):
         if not setup.split(task, seed).exists():
@@ -168,27 +156,24 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--updates", type=int, default=1000)
     parser.add_argument("--validate-every", type=int, default=100)
     parser.add_argument("--several-pieces", action="store_true", help="allow label words of several pieces")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side (1)")
-    parser.add_argument(
-        "--gpus", nargs="+", default=[], metavar="NUMBER",
-        help="instead of --jobs, a run on each of these GPUs at a time; 0 0 0 puts three on one",
-    )  # fmt: skip
+    add_runner_arguments(parser)
     parser.add_argument("--train-options", nargs=argparse.REMAINDER, default=[], help="of fairseq-train; the last")
     return parser
 
 
 def main() -> None:
     """Read the command line, run what is missing, and write the table."""
-    parser = make_parser()
-    args = parser.parse_args()
-    if args.jobs < 1:
-        parser.error("--jobs must be at least 1")
+    args = make_parser().parse_args()
     with sitting("few_shot.py"):
-        setup = setup_of(args)
+        runner = runner_of(args)
+        setup = setup_of(args, runner.gpus > 0)
+        if runner.dry_run:
+            measure(args, setup, runner)
+            return
         settings = {name: str(getattr(setup, name)) for name in ("checkpoint", "updates", "validate_every", "options")}
-        with Study(setup.output, settings):
-            table = table_of(measure(args, setup), args.tasks)
-    (setup.output / "table.md").write_text(table)
+        with study_folder(setup.output, settings):
+            table = table_of(measure(args, setup, runner), args.tasks)
+            (setup.output / "table.md").write_text(table)
     sys.stdout.write(table)
 
 

@@ -1,49 +1,23 @@
 """The fine-tuning runs of the grid: their commands, and what is kept of them."""
 
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 
-# The package is found beside the examples when it is not installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from study import visible
-
-from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, Prompt
-from fairseq_maelm.models.checkpoint_reader import read_checkpoint
-from fairseq_maelm.sweep.jobs import Job, Process, is_finished, read_json
-
 ROOT = Path(__file__).resolve().parents[2]
-FINETUNING = ROOT / "examples" / "finetuning"
+# What programs of the examples share; the package is found beside them when it is not installed.
+sys.path[:0] = [str(ROOT / "examples"), str(ROOT)]
+
+from checkpoint_options import encoder_options, model_options  # noqa: E402
+
+from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, Prompt  # noqa: E402
+from fairseq_maelm.sweep.jobs import Job, Process, is_finished, read_json, visible  # noqa: E402
 
 # The one checkpoint of a finished run that is kept, as long as no other run of its split is better.
 BEST = "checkpoint_best.pt"
-
-ENCODER_FIELDS = (
-    "encoder_layers",
-    "encoder_embed_dim",
-    "encoder_ffn_embed_dim",
-    "encoder_attention_heads",
-    "relative_buckets",
-    "relative_num_buckets",
-    "relative_max_distance",
-    "max_positions",
-    "layer_norm_eps",
-)
-DECODER_FIELDS = (
-    "decoder_layers",
-    "decoder_attention",
-    "decoder_embed_dim",
-    "decoder_ffn_embed_dim",
-    "decoder_attention_heads",
-)
 
 
 @dataclass(frozen=True)
@@ -60,6 +34,7 @@ class Setup:
         validate_every: updates between validations.
         several_pieces: allow label words of several pieces.
         options: further options of fairseq-train.
+        gpu: whether runs are computed on one.
     """
 
     checkpoint: Path
@@ -70,7 +45,8 @@ class Setup:
     updates: int
     validate_every: int
     several_pieces: bool
-    options: tuple[str, ...] = ()
+    options: tuple[str, ...]
+    gpu: bool
 
     def split(self, task: str, seed: int) -> Path:
         """Folder of the tables of a split."""
@@ -100,41 +76,25 @@ class Trial:
         return f"{self.way} {self.task}, split {self.seed}, batch size {self.batch_size}, lr {self.learning_rate}"
 
 
-@cache
-def model_config(checkpoint: Path) -> Any:
-    """Return the complete configuration of the checkpoint's model."""
-    return read_checkpoint(checkpoint).config.model
-
-
-def model_options(config: Any, with_decoder: bool) -> list[str]:
-    """Return the options that build the checkpoint's model."""
-    options = ["--arch", str(config._name)]
-    for field in [*ENCODER_FIELDS, *(DECODER_FIELDS if with_decoder else ())]:
-        options += ["--" + field.replace("_", "-"), str(getattr(config, field))]
-    if with_decoder and config.share_decoder_positions:
-        options.append("--share-decoder-positions")
-    return options
-
-
 def command(trial: Trial, setup: Setup, save_dir: Path) -> list[str]:
     """Return the command of a run: the optimization of Gao et al. (2021) by fairseq-train."""
-    prompt, model = BUILT_IN[trial.task], model_config(setup.checkpoint)
+    prompt = BUILT_IN[trial.task]
     if trial.way == "prompt":
         own = [str(setup.data), "--task", "maelm_prompt", "--criterion", "maelm_prompt", "--prompt", trial.task]
         own += ["--examples", str(setup.split(trial.task, trial.seed))]
         own += ["--several-pieces"] if setup.several_pieces else []
-        own += ["--max-length", str(min(prompt.max_length, model.max_positions))]
-        metric = prompt.metrics[0]
+        model = model_options(setup.checkpoint)
+        positions = int(model[model.index("--max-positions") + 1])
+        own += ["--max-length", str(min(prompt.max_length, positions)), *model]
     else:
         own = [str(save_dir.parent / "sentences"), "--task", "sentence_prediction", "--shorten-method", "truncate"]
         own += ["--criterion", "sentence_prediction", "--init-token", "0", "--separator-token", "2"]
-        metric, options = head_metric(prompt)
-        own += options
+        own += [*head_options(prompt), *encoder_options(setup.checkpoint)]
     updates = str(setup.updates)
     every = str(setup.validate_every)
     return [
         *["fairseq-train", *own, "--user-dir", str(ROOT / "fairseq_maelm"), "--save-dir", str(save_dir)],
-        *["--finetune-from-model", str(setup.checkpoint), *model_options(model, trial.way == "prompt")],
+        *["--finetune-from-model", str(setup.checkpoint)],
         *["--optimizer", "fused_adamw", "--adam-betas", "(0.9, 0.999)", "--adam-eps", "1e-8", "--weight-decay", "0"],
         *["--clip-norm", "1.0", "--lr-scheduler", "polynomial_decay", "--lr", trial.learning_rate],
         *["--warmup-updates", "0", "--total-num-update", updates, "--max-update", updates],
@@ -142,22 +102,21 @@ def command(trial: Trial, setup: Setup, save_dir: Path) -> list[str]:
         *["--dropout", "0.1", "--attention-dropout", "0.1", "--seed", str(trial.seed), "--num-workers", "0"],
         *["--validate-interval", "1000000", "--validate-interval-updates", every],
         *["--save-interval", "1000000", "--save-interval-updates", every, "--keep-interval-updates", "1"],
-        *["--no-epoch-checkpoints", "--best-checkpoint-metric", metric, "--maximize-best-checkpoint-metric"],
+        *["--no-epoch-checkpoints", "--best-checkpoint-metric", prompt.metrics[0], "--maximize-best-checkpoint-metric"],
         *["--log-format", "json", "--log-interval", every, *setup.options],
-        *["--distributed-world-size", "1"],
-        *([] if torch.cuda.is_available() else ["--cpu"]),
+        *["--distributed-world-size", "1", *([] if setup.gpu else ["--cpu"])],
     ]
 
 
-def head_metric(prompt: Prompt) -> tuple[str, list[str]]:
-    """Return the name of the metric that chooses checkpoints in stock sentence_prediction, and options for it."""
+def head_options(prompt: Prompt) -> list[str]:
+    """Options of stock sentence_prediction for the task's labels, and to log the metric that chooses checkpoints."""
     classes = ["--num-classes", str(1 if prompt.bounds else len(prompt.labels))]
     report = {
         "mcc": ["--report-mcc"],
         "f1": ["--report-acc-and-f1"],
         "pearson": ["--regression-target", "--report-pearson-and-spearman"],
     }
-    return prompt.metrics[0], classes + report.get(prompt.metrics[0], [])
+    return classes + report.get(prompt.metrics[0], [])
 
 
 def training_jobs(trials: Sequence[Trial], setup: Setup) -> list[Job]:
@@ -168,17 +127,12 @@ def training_jobs(trials: Sequence[Trial], setup: Setup) -> list[Job]:
         return jobs
     folder = first.folder(setup).parent / "sentences"
     split = setup.split(first.task, first.seed)
-    words = ["python", str(FINETUNING / "prepare_sentences.py"), "--data", str(setup.data)]
+    words = ["python", str(ROOT / "examples" / "finetuning" / "prepare_sentences.py"), "--data", str(setup.data)]
     words += ["--train", str(split / "train.tsv"), "--valid", str(split / "valid.tsv"), "--output", str(folder)]
     words += ["--regression"] if BUILT_IN[first.task].bounds else []
 
-    def prepare(slot: str) -> Process:
-        # Of a process that was killed; without its marker it may be anything.
-        shutil.rmtree(folder, ignore_errors=True)
-        return Process(words, {})
-
     name = f"sentences of {first.task}, split {first.seed}"
-    return [Job(name, folder.with_suffix(".json"), prepare, lambda log: {}, followers=jobs)]
+    return [Job(name, folder.with_suffix(".json"), lambda slot: Process(words, {}), followers=jobs, clears=[folder])]
 
 
 def _training(trial: Trial, split: Sequence[Trial], setup: Setup) -> Job:

@@ -8,7 +8,7 @@
 # OUTPUT      for tasks/ and sweep/; the same command goes on after an interruption
 # CHECKPOINT  of pretraining; "random" for random weights of the first one's size
 #
-# For example:  run.sh GLUE DATA runs/glue ours=checkpoint_last.pt random=random --gpus 0,0,0
+# For example:  run.sh GLUE DATA runs/glue ours=checkpoint_last.pt random=random --gpus 0 0 0
 #
 # Environment variables:
 #     TASKS           names of recipes in examples/glue/recipes ("CoLA RTE MRPC STS-B")

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -22,7 +23,7 @@ from fairseq_maelm import warm_start
 from fairseq_maelm.files import write_json
 from fairseq_maelm.sweep.log import last_line, log_records
 
-__all__ = ["Job", "Launcher", "LocalLauncher", "Process", "is_finished", "read_json", "run", "unfinished"]
+__all__ = ["Job", "Launcher", "LocalLauncher", "Process", "is_finished", "read_json", "run", "unfinished", "visible"]
 
 _POLL_SECONDS, _STOP_SECONDS = 0.2, 20
 # A bar that is written into a file gets a line each time.
@@ -44,6 +45,15 @@ class Process(NamedTuple):
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
         return " ".join([*variables, shlex.join(self.words)])
 
+    def on(self, slot: str) -> "Process":
+        """The same with the GPUs of a slot."""
+        return Process(self.words, {**self.environment, **visible(slot)})
+
+
+def visible(slot: str) -> dict[str, str]:
+    """The variable that gives a program the GPUs of its slot, if there are any to give."""
+    return {"CUDA_VISIBLE_DEVICES": slot} if slot else {}
+
 
 @dataclass
 class Job:
@@ -58,6 +68,7 @@ class Job:
         followers: what can be done after it has succeeded.
         cost: how long it takes, in any unit; for the progress bar.
         ended: called once its marker is written.
+        clears: files and folders that an earlier attempt may have left half done, removed before it starts.
     """
 
     name: str
@@ -68,11 +79,17 @@ class Job:
     followers: "list[Job]" = field(default_factory=list)
     cost: float = 1.0
     ended: Callable[[], None] = field(default=lambda: None)
+    clears: Sequence[Path] = ()
 
     @property
     def log(self) -> Path:
         """The file for the program's output."""
         return self.marker.with_suffix(".log")
+
+    def clear(self) -> None:
+        """Remove what an earlier attempt may have left half done."""
+        for path in self.clears:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
     @property
     def all(self) -> "list[Job]":
@@ -153,6 +170,7 @@ class LocalLauncher:
                 fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return None
+            job.clear()
             if not job.resumes:
                 log.truncate(0)
             log.write(f"$ {process}\n".encode())
@@ -162,8 +180,7 @@ class LocalLauncher:
         """Stop programs, by force those that do not listen."""
         for sent in (signal.SIGTERM, signal.SIGKILL):
             for each in running:
-                if each.process.is_alive():
-                    warm_start.send_signal(each.process, sent)
+                warm_start.send_signal(each.process, sent)
             deadline = time.monotonic() + _STOP_SECONDS
             for each in running:
                 each.process.join(max(0.0, deadline - time.monotonic()))
@@ -182,18 +199,18 @@ def run(
         launcher: on this machine, if it is not given.
         retry_failed: whether jobs that failed earlier are tried again.
     """
-    runner = _Runner(jobs, slots, launcher or LocalLauncher(len(slots)), retry_failed)
+    queue = _Queue(jobs, slots, launcher or LocalLauncher(len(slots)), retry_failed)
     try:
-        runner.run()
+        queue.run()
     finally:
-        runner.close()
+        queue.close()
 
 
 def _all(jobs: Sequence[Job]) -> list[Job]:
     return [each for job in jobs for each in job.all]
 
 
-class _Runner:
+class _Queue:
     """What waits, what runs, and the bar that shows it."""
 
     def __init__(self, jobs: Sequence[Job], slots: Sequence[str], launcher: Launcher, retry_failed: bool) -> None:

@@ -22,6 +22,7 @@ from fairseq_maelm.sweep.results import (
 )
 from fairseq_maelm.sweep.spread import draw_spread
 from fairseq_maelm.sweep.store import SweepFolder
+from fairseq_maelm.sweep.tables import difference_of_medians, markdown_table
 from fairseq_maelm.train_command import spelled
 
 __all__ = ["as_csv", "as_markdown", "write_report"]
@@ -75,7 +76,7 @@ def as_markdown(sweep: Sweep, groups: Optional[Sequence[str]] = None) -> str:
     for row, scores in published.items():
         printed = ["/".join(map(_number, scores.get(task) or [math.nan])) for task in sweep.tasks]
         lines.append([f"paper, {row}", *printed, _number(average(scores, tasks))])
-    parts = [_table(lines), _captions(sweep, tasks), _table(_settings(sweep)), *_problems(sweep)]
+    parts = [_table(lines), _captions(sweep, tasks), *_differences(sweep), _table(_settings(sweep)), *_problems(sweep)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -102,9 +103,8 @@ def _cell(cell: Cell) -> str:
     note = f" [{missing} runs missing]" if missing else ""
     if not cell.scores:
         return _NOTHING + note
-    lost = sum(each.state in (DIVERGED, FAILED) for each in cell.outcomes)
     ranges = "/".join(f"{_number(min(scores))}..{_number(max(scores))}" for scores in zip(*cell.finished))
-    seeds = f"; {lost} of {len(cell.outcomes)} seeds without a score" if lost else ""
+    seeds = f"; {cell.lost} of {len(cell.outcomes)} seeds without a score" if cell.lost else ""
     return f"{'/'.join(map(_number, cell.scores))} ({ranges}{seeds}){note}"
 
 
@@ -146,13 +146,22 @@ def _problems(sweep: Sweep) -> list[str]:
     return parts
 
 
+def _differences(sweep: Sweep) -> list[str]:
+    """The first model against each other one, where all seeds of both have a score."""
+    first, *others = sweep.models
+    lines = [["", *(f"{first} - {other}" for other in others)]]
+    for task in sweep.tasks:
+        cells = {model: sweep.cells[task, model] for model in sweep.models}
+        whole = {name: [each[0] for each in cell.finished] for name, cell in cells.items() if not cell.lost}
+        found = [difference_of_medians(whole.get(first, []), whole.get(other, [])) for other in others]
+        lines.append([task, *(_NOTHING if each is None else str(each) for each in found)])
+    if all(cell == _NOTHING for line in lines[1:] for cell in line[1:]):
+        return []
+    return ["Differences of these medians, with 95 % intervals of a bootstrap over the seeds:", _table(lines)]
+
+
 def _table(lines: Sequence[Sequence[str]]) -> str:
-    # A | would end the cell.
-    cells = [[" ".join(cell.replace("|", "/").split()) for cell in line] for line in lines]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
-    text = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths)) + " |" for line in cells]
-    text.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    return "\n".join(text)
+    return markdown_table(lines[0], lines[1:])
 
 
 def as_csv(sweep: Sweep) -> str:

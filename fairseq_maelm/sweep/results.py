@@ -56,6 +56,11 @@ class Cell:
         return not self.states.get(MISSING) and bool(self.scores)
 
     @property
+    def lost(self) -> int:
+        """How many seeds diverged or failed."""
+        return _lost(self.outcomes)
+
+    @property
     def finished(self) -> list[tuple[float, ...]]:
         """The scores of the seeds that have some."""
         return [outcome.scores for outcome in self.outcomes if outcome.scores]

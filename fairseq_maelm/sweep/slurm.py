@@ -121,6 +121,7 @@ class SlurmLauncher:
                 return SubmittedJob(found, record)
         # Numbers of processes come again, and with them the names of results.
         shutil.rmtree(folder, ignore_errors=True)
+        job.clear()
         process = job.process(slot)
         executor = self._executor(folder)
         submitted = executor.submit(

@@ -1,22 +1,24 @@
-"""The folder of a sweep: who works in it, what it was made with, and what it is to hold."""
+"""The folders of sweeps and of other studies: who works in one, what it was made with, and what it is to hold."""
 
-import fcntl
+import contextlib
 import hashlib
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Optional, TextIO
+from typing import Any, Optional
 
-from fairseq_maelm.files import write_json
+from fairseq_maelm.files import FolderLock, write_json
 from fairseq_maelm.sweep.grid import Run
 from fairseq_maelm.sweep.jobs import read_json
 
-__all__ = ["SweepFolder", "data_fingerprint", "differences", "lock"]
+__all__ = ["SETTINGS", "SweepFolder", "data_fingerprint", "differences", "study_folder"]
 
-_SETTINGS, _LOCK = "sweep.json", ".lock"
+SETTINGS = "settings.json"
+_SWEEP = "sweep.json"
 # Written beside data by programs that read it.
 _NO_DATA = (".log", ".partial", ".lock", ".md")
+# A later command may add to these of a study; what is there already must stay as it is.
+_MAY_GROW = ("rows", "tasks")
 
 
 def data_fingerprint(folder: Path) -> str:
@@ -27,102 +29,6 @@ def data_fingerprint(folder: Path) -> str:
         if path.name == "dict.txt":
             summary.update(path.read_bytes())
     return summary.hexdigest()[:16]
-
-
-class SweepFolder:
-    """A folder that one sweep at a time works in, and reports only read.
-
-    ``sweep.json`` holds under "identity" what decides the results - later commands in the folder must agree with it
-    where they name the same tasks and models -, under "about" what may change, and under "runs" all that were ever
-    asked for.
-
-    Args:
-        path: of the folder.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lock: Optional[TextIO] = None
-
-    def marker(self, run: Run) -> Path:
-        """Where the result of a run stands once it is finished or has failed; its log is beside it."""
-        return self.path / "runs" / run.folder / "run.json"
-
-    def checkpoints(self, run: Run) -> Path:
-        """Where a run saves its checkpoints."""
-        return self.path / "runs" / run.folder / "checkpoints"
-
-    def read(self) -> dict[str, Any]:
-        """What ``sweep.json`` holds.
-
-        Raises:
-            FileNotFoundError: there is no sweep.
-        """
-        content = read_json(self.path / _SETTINGS)
-        if content is None:
-            raise FileNotFoundError(f"{self.path} holds no sweep: it has no {_SETTINGS}")
-        return content
-
-    def runs(self) -> list[Run]:
-        """All runs that were ever asked for."""
-        return [Run.from_json(content) for content in self.read()["runs"]]
-
-    def open(self, identity: dict[str, Any], about: dict[str, Any], runs: Iterable[Run]) -> "SweepFolder":
-        """Begin to work in the folder; it is made if it is not there.
-
-        Args:
-            identity: "common" settings of all runs, and for each of the "tasks" and "models" what it is.
-            about: for the "tasks" and "models" what reports want to know.
-            runs: that are asked for.
-
-        Raises:
-            ValueError: it is in use, holds something else, or a sweep with other settings. Nothing is changed then.
-        """
-        folder = self.path
-        if folder.exists() and not (folder.is_dir() and ((folder / _SETTINGS).exists() or not any(folder.iterdir()))):
-            raise ValueError(f"{folder} exists and is no sweep: give another folder")
-        folder.mkdir(parents=True, exist_ok=True)
-        self._lock = lock(folder)
-        if self._lock is None:
-            raise ValueError(f"another sweep is running in {folder}: wait for it, or stop it")
-        identity = json.loads(json.dumps(identity))  # tuples become lists, as they did when they were written
-        earlier = read_json(folder / _SETTINGS) or {"identity": {}, "about": {}, "runs": []}
-        # Tasks and models may be added; inside one of them nothing may be.
-        different = differences(earlier["identity"], identity, may_grow=("", "tasks", "models"))
-        if different:
-            self.close()
-            raise ValueError(
-                f"{folder} holds a sweep with other settings ({'; '.join(different)}): its runs could not be compared "
-                "with new ones. Give another --output, or the settings of that sweep"
-            )
-        all_runs = {str(run.folder): run.as_json() for run in [*map(Run.from_json, earlier["runs"]), *runs]}
-        content = {
-            "identity": _merged(earlier["identity"], identity),
-            "about": _merged(earlier["about"], about),
-            "runs": list(all_runs.values()),
-        }
-        write_json(folder / _SETTINGS, content)
-        return self
-
-    def close(self) -> None:
-        """Let others use the folder."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
-
-    def __enter__(self) -> "SweepFolder":
-        return self
-
-    def __exit__(
-        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
-    ) -> None:
-        self.close()
-
-
-def _merged(earlier: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: {**earlier.get(name, {}), **now.get(name, {})} for name in dict.fromkeys([*earlier, *now])
-    }  # fmt: skip
 
 
 def differences(earlier: Any, now: Any, may_grow: Collection[str], name: str = "") -> list[str]:
@@ -144,15 +50,119 @@ def differences(earlier: Any, now: Any, may_grow: Collection[str], name: str = "
     ]
 
 
-def lock(folder: Path) -> Optional[TextIO]:
-    """Reserve a folder for as long as the returned file is open; None if somebody else has it.
+@contextlib.contextmanager
+def _working_in(
+    folder: Path, file: str, what: str, grown: Callable[[Optional[dict[str, Any]]], dict[str, Any]]
+) -> Iterator[None]:
+    """Work in a folder alone; it is made if it is not there.
 
-    The system lets it go when the process ends, however it ends.
+    Args:
+        folder: new, empty, or with ``file``.
+        file: its name.
+        what: the folder holds, for messages.
+        grown: makes the content of ``file`` from its earlier content.
     """
-    held = open(folder / _LOCK, "w")  # noqa: SIM115
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        held.close()
-        return None
-    return held
+    if folder.exists() and not (folder.is_dir() and ((folder / file).exists() or not any(folder.iterdir()))):
+        raise ValueError(f"{folder} exists and is no {what}: give another folder")
+    with FolderLock(folder / ".lock", what, folder):
+        write_json(folder / file, grown(read_json(folder / file)))
+        yield
+
+
+def _check_same(folder: Path, what: str, earlier: Any, now: Any, may_grow: Collection[str]) -> None:
+    different = differences(earlier, now, may_grow)
+    if different:
+        raise ValueError(
+            f"{folder} holds a {what} with other settings ({'; '.join(different)}): its runs could not be compared "
+            f"with new ones. Give another --output, or the settings of that {what}"
+        )
+
+
+def study_folder(folder: Path, settings: dict[str, Any]) -> contextlib.AbstractContextManager[None]:
+    """Work in the folder of a study alone, for the time of a ``with``.
+
+    Args:
+        folder: made if it is not there.
+        settings: what decides the results; JSON types only. "rows" and "tasks" may gain entries from one command to
+            the next, and the largest number of "seeds" counts; all else must be as before.
+
+    Raises:
+        ValueError: the folder is in use, holds something else, or a study with other settings. Nothing is changed then.
+    """
+
+    def grown(earlier: Optional[dict[str, Any]]) -> dict[str, Any]:
+        if earlier is None:
+            return settings
+        seeds = {"seeds": max(earlier["seeds"], settings["seeds"])} if "seeds" in settings else {}
+        _check_same(folder, "study", {**earlier, **seeds}, {**settings, **seeds}, _MAY_GROW)
+        tables = {name: {**earlier[name], **settings[name]} for name in _MAY_GROW if name in settings}
+        return {**settings, **tables, **seeds}
+
+    return _working_in(folder, SETTINGS, "study", grown)
+
+
+class SweepFolder:
+    """A folder that one sweep at a time works in, and reports only read.
+
+    ``sweep.json`` holds under "identity" what decides the results - later commands in the folder must agree with it
+    where they name the same tasks and models -, under "about" what may change, and under "runs" all that were ever
+    asked for.
+
+    Args:
+        path: of the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def marker(self, run: Run) -> Path:
+        """Where the result of a run stands once it is finished or has failed; its log is beside it."""
+        return self.path / "runs" / run.folder / "run.json"
+
+    def checkpoints(self, run: Run) -> Path:
+        """Where a run saves its checkpoints."""
+        return self.path / "runs" / run.folder / "checkpoints"
+
+    def read(self) -> dict[str, Any]:
+        """What ``sweep.json`` holds.
+
+        Raises:
+            FileNotFoundError: there is no sweep.
+        """
+        content = read_json(self.path / _SWEEP)
+        if content is None:
+            raise FileNotFoundError(f"{self.path} holds no sweep: it has no {_SWEEP}")
+        return content
+
+    def runs(self) -> list[Run]:
+        """All runs that were ever asked for."""
+        return [Run.from_json(content) for content in self.read()["runs"]]
+
+    def open(
+        self, identity: dict[str, Any], about: dict[str, Any], runs: Iterable[Run]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Work in the folder, which is made if it is not there, for the time of a ``with``.
+
+        Args:
+            identity: "common" settings of all runs, and for each of the "tasks" and "models" what it is.
+            about: for the "tasks" and "models" what reports want to know.
+            runs: that are asked for.
+
+        Raises:
+            ValueError: it is in use, holds something else, or a sweep with other settings. Nothing is changed then.
+        """
+        identity = json.loads(json.dumps(identity))  # tuples become lists, as they did when they were written
+
+        def grown(earlier: Optional[dict[str, Any]]) -> dict[str, Any]:
+            earlier = earlier or {"identity": {}, "about": {}, "runs": []}
+            # Tasks and models may be added; inside one of them nothing may be.
+            _check_same(self.path, "sweep", earlier["identity"], identity, ("", "tasks", "models"))
+            all_runs = {str(run.folder): run.as_json() for run in [*map(Run.from_json, earlier["runs"]), *runs]}
+            merged = {name: _merged(earlier[name], now) for name, now in (("identity", identity), ("about", about))}
+            return {**merged, "runs": list(all_runs.values())}
+
+        return _working_in(self.path, _SWEEP, "sweep", grown)
+
+
+def _merged(earlier: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    return {name: {**earlier.get(name, {}), **now.get(name, {})} for name in dict.fromkeys([*earlier, *now])}

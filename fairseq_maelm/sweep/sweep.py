@@ -2,11 +2,11 @@
 
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from fairseq_maelm.files import sha256_of
 from fairseq_maelm.finetuning.encoder import read_encoder
@@ -14,8 +14,9 @@ from fairseq_maelm.finetuning.recipe import Recipe, check_name
 from fairseq_maelm.finetuning.rehearsal import Rehearsal, rehearse
 from fairseq_maelm.sweep.checkpoints import CheckpointKeeper
 from fairseq_maelm.sweep.grid import Run, choose, expand
-from fairseq_maelm.sweep.jobs import Job, Launcher, Process, is_finished, read_json, run, unfinished
+from fairseq_maelm.sweep.jobs import Job, Process, read_json, run, unfinished
 from fairseq_maelm.sweep.log import best_validation, is_divergence
+from fairseq_maelm.sweep.runner import Runner, without_result
 from fairseq_maelm.sweep.store import SweepFolder, data_fingerprint
 from fairseq_maelm.sweep.training import Model, fine_tuning, run_options
 from fairseq_maelm.train_command import Machine
@@ -63,8 +64,8 @@ class Plan:
         """Training examples that a run sees, each as often as it sees it."""
         return int(run.setting["epochs"]) * self.rehearsals[run.task, run.model].examples
 
-    def jobs(self, folder: SweepFolder, keeper: CheckpointKeeper) -> list[Job]:
-        """The runs for the job runner."""
+    def jobs(self, folder: SweepFolder, ended: Callable[[Run], None] = lambda run: None) -> list[Job]:
+        """The runs for the job runner; ``ended`` is called after each."""
         return [
             Job(
                 str(each),
@@ -73,7 +74,7 @@ class Plan:
                 partial(_result, self.recipes[each.task]),
                 resumes=True,
                 cost=self.examples(each),
-                ended=partial(keeper.ended, each),
+                ended=partial(ended, each),
             )
             for each in self.runs
         ]
@@ -198,17 +199,13 @@ def _check_vocabulary(recipe: Recipe, model: Model, rehearsal: Rehearsal) -> Non
         )
 
 
-def run_plan(
-    plan: Plan, output: Path, slots: Sequence[str], launcher: Optional[Launcher], retry_failed: bool
-) -> dict[str, str]:
+def run_plan(plan: Plan, output: Path, runner: Runner) -> dict[str, str]:
     """Do what is not done yet.
 
     Args:
         plan: of ``make_plan``.
         output: the sweep's folder.
-        slots: a GPU or "" for each run that goes on at the same time.
-        launcher: on this machine, if it is not given.
-        retry_failed: whether runs that failed or diverged earlier are tried again.
+        runner: where the runs go on, and whether those that failed or diverged earlier are tried again.
 
     Returns:
         name of each run without a result -> reason.
@@ -216,17 +213,17 @@ def run_plan(
     Raises:
         ValueError: the folder is in use, holds something else, or a sweep with other settings.
     """
-    with SweepFolder(output).open(plan.identity(), plan.about(), plan.runs) as folder:
+    folder = SweepFolder(output)
+    with folder.open(plan.identity(), plan.about(), plan.runs):
         keeper = CheckpointKeeper(folder, plan.keep)
         keeper.tidy(folder.runs())
-        jobs = plan.jobs(folder, keeper)
-        if retry_failed:
+        jobs = plan.jobs(folder, keeper.ended)
+        if runner.retry_failed:
             begin_diverged_runs_anew(folder, plan.runs)
-        waiting = len(unfinished(jobs, retry_failed))
+        waiting = len(unfinished(jobs, runner.retry_failed))
         logger.info("%d runs, %d of them to do; logs in %s", len(jobs), waiting, output / "runs")
-        run(jobs, slots, launcher, retry_failed)
-        without = [job for job in jobs if not is_finished(job.marker)]
-        return {job.name: str((read_json(job.marker) or {}).get("failed", "not run")) for job in without}
+        run(jobs, runner.slots, runner.launcher, runner.retry_failed)
+        return without_result(jobs)
 
 
 def begin_diverged_runs_anew(folder: SweepFolder, runs: Sequence[Run]) -> None:

@@ -21,6 +21,7 @@ from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from fairseq_maelm import files
+from fairseq_maelm.sweep import store
 
 ABLATIONS = ROOT / "examples" / "ablations"
 # The example's modules lie beside its script and are in no package; other examples may use the same names.
@@ -32,7 +33,6 @@ import outcomes  # noqa: E402
 import rows  # noqa: E402
 import run as ablations  # noqa: E402
 import stages  # noqa: E402
-import study  # noqa: E402
 import table  # noqa: E402
 
 sys.path.remove(str(ABLATIONS))
@@ -188,7 +188,7 @@ def write_study(folder: Path) -> None:
     """A study of five rows and two tasks with three seeds; one row failed, one lost a seed, one is not finished."""
     names = ["maelm", "mlm", "mlm_decoder", "reset", "delta_0.5"]
     settings = {"rows": {name: [] for name in names}, "tasks": {"A": {}, "B": {}}, "seeds": 3}
-    write_json(folder / study.SETTINGS, settings)
+    write_json(folder / store.SETTINGS, settings)
     for name, a, b in (
         ("maelm", [80.0, 90.0, 81.0], [60.0, 70.0, 50.0]),
         ("mlm_decoder", [70.0, 71.0, 72.0], [None, 50.0, 52.0]),
@@ -247,7 +247,7 @@ def test_csv_holds_every_score(tmp_path: Path) -> None:
 def test_answers_have_columns_of_their_own_beside_the_average(tmp_path: Path) -> None:
     """Figure 4 shows the GLUE average and SQuAD's EM, each by itself."""
     tasks_ = {"A": {"metric": "accuracy"}, "SQuAD": {"metric": "exact"}}
-    write_json(tmp_path / study.SETTINGS, {"rows": {"maelm": [], "delta_0.5": []}, "tasks": tasks_, "seeds": 1})
+    write_json(tmp_path / store.SETTINGS, {"rows": {"maelm": [], "delta_0.5": []}, "tasks": tasks_, "seeds": 1})
     for name, a, answers in (("maelm", 80.0, 40.0), ("delta_0.5", 70.0, 30.0)):
         write_json(outcomes.pretraining_marker(tmp_path, name), {"loss": 9.25})
         for task, score in (("A", a), ("SQuAD", answers)):
@@ -314,42 +314,6 @@ def test_questions_are_fine_tuned_by_their_own_recipe(
     )
     with pytest.raises(SystemExit):
         arguments(toy_data, tmp_path / "study", "--tasks", f"SQuAD={tmp_path}", "--metrics", "SQuAD=mcc")
-
-
-SETTINGS: dict[str, Any] = {"data": "d", "pretraining": {"lr": 1.0}, "rows": {"maelm": []}, "tasks": {}, "seeds": 2}
-
-
-def test_a_study_may_grow_but_not_change(tmp_path: Path) -> None:
-    folder = tmp_path / "study"
-    with study.Study(folder, SETTINGS):
-        pass
-    grown = {**SETTINGS, "rows": {"mlm": ["--x"]}, "tasks": {"A": {"folder": "a"}}, "seeds": 1}
-    with study.Study(folder, grown):
-        pass
-    before = (folder / study.SETTINGS).read_text()
-    assert json.loads(before) == {**grown, "rows": {"maelm": [], "mlm": ["--x"]}, "seeds": 2}
-    for change, message in (
-        ({"pretraining": {"lr": 2.0}}, "pretraining lr: 1.0 then, 2.0 now"),
-        ({"rows": {"mlm": ["--y"]}}, "rows mlm"),
-        ({"tasks": {"A": {"folder": "b"}}}, "tasks A folder: a then, b now"),
-    ):
-        with pytest.raises(ValueError, match=f"holds a study with other settings .*{message}"):
-            study.Study(folder, {**SETTINGS, **change})
-        assert (folder / study.SETTINGS).read_text() == before
-
-
-def test_a_foreign_folder_and_one_in_use_are_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("years of work", encoding="utf-8")
-    with pytest.raises(ValueError, match="is no folder of a study"):
-        study.Study(tmp_path, SETTINGS)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
-    with study.Study(tmp_path / "study", SETTINGS), pytest.raises(ValueError, match="in use by another process"):
-        study.Study(tmp_path / "study", SETTINGS)
-    # Left, it can be used again, also after a failure inside.
-    with pytest.raises(KeyError), study.Study(tmp_path / "study", SETTINGS):
-        raise KeyError
-    with study.Study(tmp_path / "study", SETTINGS):
-        pass
 
 
 @pytest.mark.parametrize(
@@ -429,7 +393,7 @@ def test_a_small_study_with_an_interruption(toy_data: Path, tmp_path: Path) -> N
     assert all(abs(result.average * 0.24 - round(result.average * 0.24)) < 0.02 for result in results.values())
     assert (output / "table.md").read_text(encoding="utf-8").count("86.1") == 1
 
-    marked = {path: path.stat().st_mtime_ns for path in output.rglob("*.json") if path.name != study.SETTINGS}
+    marked = {path: path.stat().st_mtime_ns for path in output.rglob("*.json") if path.name != store.SETTINGS}
     assert len(marked) == 4
     assert "4 done earlier" in call(whole)
     assert {path: path.stat().st_mtime_ns for path in marked} == marked

@@ -107,7 +107,7 @@ def test_mistakes_are_found_before_anything_is_written(tmp_path: Path, capsys: p
     write_glue(tmp_path / "glue", 4)
     (tmp_path / "text.txt").write_text("text\n", encoding="utf-8")
     good = [str(tmp_path / "text.txt"), "--tasks", str(tmp_path / "glue"), "--output", str(tmp_path / "output")]
-    assert miniature.parse(good).jobs == 2
+    assert len(miniature.parse(good).runner.slots) == 2
     wrong = {
         "there is no text": ["missing.txt", *good[1:]],
         "--budget must lie": [*good, "--budget", "2"],

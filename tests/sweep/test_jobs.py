@@ -2,7 +2,6 @@
 
 import fcntl
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -106,21 +105,6 @@ def test_a_run_that_outlived_its_runner_is_waited_for(tmp_path: Path) -> None:
         orphan.wait()
     run([job], [""], launcher)
     assert is_finished(job.marker) and calls(tmp_path) == 1
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
-def test_a_killed_runner_leaves_nothing_running(tmp_path: Path) -> None:
-    note = tmp_path / "note"
-    inner = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
-    outer = (
-        f"import subprocess, sys; sys.path.insert(0, {str(Path(running.__file__).parent)!r}); import child; "
-        f"subprocess.call(child.tied([sys.executable, '-c', {inner!r}]))"
-    )
-    process = subprocess.Popen([sys.executable, "-c", outer])
-    wait_until(lambda: note.exists() and note.read_text())
-    process.kill()
-    process.wait()
-    wait_until(lambda: not is_running(int(note.read_text())))
 
 
 def test_gpus_are_given_to_processes(tmp_path: Path) -> None:

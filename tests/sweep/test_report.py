@@ -25,7 +25,7 @@ from fairseq_maelm.sweep.results import (
     collect,
     median_with_losses,
 )
-from fairseq_maelm.sweep.store import SweepFolder, data_fingerprint
+from fairseq_maelm.sweep.store import SweepFolder
 
 # A seed's result: its scores on the validation sets, or what happened instead.
 Result = Any
@@ -180,14 +180,26 @@ def test_the_table_beside_the_paper(tmp_path: Path) -> None:
 
 def test_what_failed_and_diverged_is_shown(tmp_path: Path) -> None:
     text = as_markdown(collect(write_sweep(tmp_path / "sweep", GRID)))
-    settings = [line.split("|")[1:-1] for line in text.split("\n\n")[2].splitlines()[2:]]
+    settings = [line.split("|")[1:-1] for line in text.split("\n\n")[4].splitlines()[2:]]
     counted = {(line[0].strip(), line[1].strip()): [cell.strip() for cell in line[2:]] for line in settings}
     assert counted["RTE", "ours"] == ["lr 2e-05, batch-size 16, epochs 3, warm-up 0.06", "5", "1", "0", "0"]
     assert counted["RTE", "random"][1:] == ["5", "0", "1", "0"]
-    failed, diverged = text.split("\n\n")[3:7:2], text.split("\n\n")[5:]
+    failed, diverged = text.split("\n\n")[5:9:2], text.split("\n\n")[7:]
     assert failed[0] == "Runs that failed:" and "disk | full" in text
     assert "FloatingPointError" in diverged[-1] and "/seed_2/run.log" in diverged[-1]
     assert "missing" not in text
+
+
+def test_the_first_model_is_compared_with_the_others(tmp_path: Path) -> None:
+    """Where no seed is lost; the interval is that of `difference_of_medians`."""
+    text = as_markdown(collect(write_sweep(tmp_path / "sweep", GRID)))
+    assert text.split("\n\n")[2].startswith("Differences of these medians, with 95 % intervals")
+    lines = table_of(text, 1)
+    assert lines[""] == ["ours - random"]
+    assert lines["RTE"] == ["–"] and lines["MNLI"] == ["+41.0 (+40.0 to +42.0)"]
+    assert lines["SQuAD"] == ["+65.0 (+65.0 to +65.0)"]
+    alone = {("RTE", "ours"): GRID["RTE", "ours"]}
+    assert "Differences" not in as_markdown(collect(write_sweep(tmp_path / "alone", alone)))
 
 
 def test_rows_of_the_paper_can_be_chosen(tmp_path: Path) -> None:
@@ -243,55 +255,3 @@ def test_the_files_of_a_report(tmp_path: Path) -> None:
     assert (folder / "spread.svg").read_bytes() == first
     with pytest.raises(FileNotFoundError, match="holds no sweep"):
         write_report(tmp_path)
-
-
-# What a folder may take up
-
-IDENTITY: dict[str, Any] = {
-    "common": {"precision": "fp32", "options": []},
-    "tasks": {"RTE": {"data": "1", "options": {"a": 1}}},
-    "models": {"ours": {"checkpoint": "1"}},
-}
-RUN = Run("RTE", "ours", setting(1e-5), 1)
-
-
-def test_a_sweep_may_grow_but_not_change(tmp_path: Path) -> None:
-    sweep = SweepFolder(tmp_path / "sweep")
-    sweep.open(IDENTITY, {}, [RUN]).close()
-    second = Run("CoLA", "other", setting(1e-5), 1)
-    grown = {**IDENTITY, "tasks": {"CoLA": {"data": "2"}}, "models": {"other": {"checkpoint": "2"}}}
-    SweepFolder(tmp_path / "sweep").open(grown, {}, [second, RUN]).close()
-    assert sweep.runs() == [RUN, second]
-    assert set(sweep.read()["identity"]["tasks"]) == {"RTE", "CoLA"}
-    before = (tmp_path / "sweep" / "sweep.json").read_bytes()
-    for change, message in (
-        ({"common": {"precision": "fp16", "options": []}}, "common precision: fp32 then, fp16 now"),
-        ({"tasks": {"RTE": {"data": "3", "options": {"a": 1}}}}, "tasks RTE data: 1 then, 3 now"),
-        ({"tasks": {"RTE": {"data": "1", "options": {"a": 1, "b": 2}}}}, "options b: None then, 2 now"),
-        ({"models": {"ours": {"checkpoint": "4"}}}, "models ours checkpoint"),
-    ):
-        with pytest.raises(ValueError, match=f"holds a sweep with other settings .*{message}"):
-            SweepFolder(tmp_path / "sweep").open({**IDENTITY, **change}, {}, [RUN])
-        assert (tmp_path / "sweep" / "sweep.json").read_bytes() == before
-
-
-def test_a_foreign_folder_and_one_in_use_are_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("years of work", encoding="utf-8")
-    with pytest.raises(ValueError, match="exists and is no sweep"):
-        SweepFolder(tmp_path).open(IDENTITY, {}, [RUN])
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
-    with SweepFolder(tmp_path / "sweep").open(IDENTITY, {}, [RUN]):
-        with pytest.raises(ValueError, match="another sweep is running in"):
-            SweepFolder(tmp_path / "sweep").open(IDENTITY, {}, [RUN])
-        assert SweepFolder(tmp_path / "sweep").runs() == [RUN], "reports need no lock"
-    SweepFolder(tmp_path / "sweep").open(IDENTITY, {}, [RUN]).close()
-
-
-def test_data_fingerprints_tell_data_apart(tmp_path: Path) -> None:
-    (tmp_path / "dict.txt").write_text("a 1\n")
-    (tmp_path / "train.bin").write_bytes(b"1234")
-    before = data_fingerprint(tmp_path)
-    (tmp_path / "preprocess.log").write_text("done")
-    assert data_fingerprint(tmp_path) == before
-    (tmp_path / "dict.txt").write_text("b 1\n")
-    assert data_fingerprint(tmp_path) != before

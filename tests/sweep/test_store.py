@@ -1,0 +1,100 @@
+"""The folders of sweeps and studies: what they may take up, and whom they keep out."""
+
+import json
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairseq_maelm.sweep.grid import Run, Setting
+from fairseq_maelm.sweep.store import SETTINGS, SweepFolder, data_fingerprint, study_folder
+
+IDENTITY: dict[str, Any] = {
+    "common": {"precision": "fp32", "options": []},
+    "tasks": {"RTE": {"data": "1", "options": {"a": 1}}},
+    "models": {"ours": {"checkpoint": "1"}},
+}
+SETTING = Setting((("lr", 1e-5),))
+RUN = Run("RTE", "ours", SETTING, 1)
+STUDY: dict[str, Any] = {"data": "d", "pretraining": {"lr": 1.0}, "rows": {"maelm": []}, "tasks": {}, "seeds": 2}
+
+
+def sweep_of(folder: Path, **changes: Any) -> AbstractContextManager[None]:
+    return SweepFolder(folder).open({**IDENTITY, **changes}, {}, [RUN])
+
+
+def study_of(folder: Path, **changes: Any) -> AbstractContextManager[None]:
+    return study_folder(folder, {**STUDY, **changes})
+
+
+def test_a_sweep_may_grow(tmp_path: Path) -> None:
+    with sweep_of(tmp_path / "sweep"):
+        pass
+    second = Run("CoLA", "other", SETTING, 1)
+    grown = {**IDENTITY, "tasks": {"CoLA": {"data": "2"}}, "models": {"other": {"checkpoint": "2"}}}
+    sweep = SweepFolder(tmp_path / "sweep")
+    with sweep.open(grown, {}, [second, RUN]):
+        pass
+    assert sweep.runs() == [RUN, second]
+    assert set(sweep.read()["identity"]["tasks"]) == {"RTE", "CoLA"}
+
+
+def test_a_study_may_grow(tmp_path: Path) -> None:
+    with study_of(tmp_path / "study"):
+        pass
+    grown = {"rows": {"mlm": ["--x"]}, "tasks": {"A": {"folder": "a"}}, "seeds": 1}
+    with study_of(tmp_path / "study", **grown):
+        pass
+    content = json.loads((tmp_path / "study" / SETTINGS).read_text())
+    assert content == {**STUDY, **grown, "rows": {"maelm": [], "mlm": ["--x"]}, "seeds": 2}
+
+
+@pytest.mark.parametrize(
+    ("opened", "first", "change", "message"),
+    [
+        (sweep_of, {}, {"common": {"precision": "fp16", "options": []}}, "common precision: fp32 then, fp16 now"),
+        (sweep_of, {}, {"tasks": {"RTE": {"data": "3", "options": {"a": 1}}}}, "tasks RTE data: 1 then, 3 now"),
+        (sweep_of, {}, {"tasks": {"RTE": {"data": "1", "options": {"a": 1, "b": 2}}}}, "options b: None then, 2 now"),
+        (sweep_of, {}, {"models": {"ours": {"checkpoint": "4"}}}, "models ours checkpoint"),
+        (study_of, {}, {"pretraining": {"lr": 2.0}}, "pretraining lr: 1.0 then, 2.0 now"),
+        (study_of, {"rows": {"mlm": []}}, {"rows": {"mlm": ["--y"]}}, "rows mlm"),
+        (study_of, {"tasks": {"A": "a"}}, {"tasks": {"A": "b"}}, "tasks A: a then, b now"),
+    ],
+)
+def test_other_settings_are_refused(
+    opened: Any, first: dict[str, Any], change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "folder"
+    with opened(folder, **first):
+        pass
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(ValueError, match=f"holds a (sweep|study) with other settings .*{message}"):
+        opened(folder, **change).__enter__()
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("opened", [sweep_of, study_of])
+def test_a_foreign_folder_and_one_in_use_are_left_alone(opened: Any, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work", encoding="utf-8")
+    with pytest.raises(ValueError, match="exists and is no (sweep|study)"):
+        opened(tmp_path).__enter__()
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    folder = tmp_path / "folder"
+    with opened(folder), pytest.raises(ValueError, match="another (sweep|study) is writing to"):
+        opened(folder).__enter__()
+    # Left, it can be used again, also after a failure inside.
+    with pytest.raises(KeyError), opened(folder):
+        raise KeyError
+    with opened(folder):
+        assert opened is study_of or SweepFolder(folder).runs() == [RUN], "reports need no lock"
+
+
+def test_data_fingerprints_tell_data_apart(tmp_path: Path) -> None:
+    (tmp_path / "dict.txt").write_text("a 1\n")
+    (tmp_path / "train.bin").write_bytes(b"1234")
+    before = data_fingerprint(tmp_path)
+    (tmp_path / "preprocess.log").write_text("done")
+    assert data_fingerprint(tmp_path) == before
+    (tmp_path / "dict.txt").write_text("b 1\n")
+    assert data_fingerprint(tmp_path) != before
