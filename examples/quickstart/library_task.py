@@ -13,37 +13,22 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from docstrings import STANDARD_LIBRARY, Document
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
+from texts import STANDARD_LIBRARY, Document
 
-from fairseq_maelm.corpus import FairseqEncoder, load_sentencepiece, read_documents
+from fairseq_maelm.corpus import FairseqEncoder, load_sentencepiece
 
 # Shares of the documents. Documents outside of the task's classes are never held out for the task.
-PRETRAINING_VALID = 0.02
-TASK_VALID = 0.07
-TASK_TEST = 0.13
-
-MOST_CLASSES = 8
-FEWEST_CLASSES = 2
+PRETRAINING_VALID, TASK_VALID, TASK_TEST = 0.02, 0.07, 0.13
+MOST_CLASSES, FEWEST_CLASSES, FEWEST_WORDS, MOST_TOKENS = 8, 2, 10, 64
 MOST_EXAMPLES = {"train": 300, "valid": 60, "test": 150}
 FEWEST_EXAMPLES = {"train": 30, "valid": 5, "test": 15}
-FEWEST_WORDS = 10
-MOST_TOKENS = 64
-
 # How libraries are called apart from the name they are imported by.
 _ALIASES = {
-    "matplotlib": ("mpl", "plt", "pyplot"),
-    "networkx": ("nx",),
-    "numpy": ("np",),
-    "scipy": ("sp",),
-    "sklearn": ("scikit-learn", "scikit"),
-    "torch": ("pytorch", "aten"),
-}
-
-# User's text: what makes a document of a long text, and an example of its short paragraphs.
-_PARAGRAPHS_OF_DOCUMENT = 50
-_WORDS_OF_PASSAGE = 50
+    "matplotlib": ("mpl", "plt", "pyplot"), "networkx": ("nx",), "numpy": ("np",), "scipy": ("sp",),
+    "sklearn": ("scikit-learn", "scikit"), "torch": ("pytorch", "aten"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -65,23 +50,19 @@ def share_of(name: str) -> float:
 
 
 def place_of(document: Document, classes: Sequence[str]) -> str:
-    """Says what a document is for: "pretraining_valid", "valid", "test" (of the task) or "train" (of both)."""
-    share = share_of(f"{document.source}/{document.name}")
+    """What a document is for: "pretraining_valid", "valid", "test" (of the task) or "train" (of both)."""
+    share, in_task = share_of(f"{document.source}/{document.name}"), document.source in classes
     if share < PRETRAINING_VALID:
         return "pretraining_valid"
-    if document.source in classes and share < PRETRAINING_VALID + TASK_VALID:
+    if in_task and share < PRETRAINING_VALID + TASK_VALID:
         return "valid"
-    if document.source in classes and share < PRETRAINING_VALID + TASK_VALID + TASK_TEST:
-        return "test"
-    return "train"
+    return "test" if in_task and share < PRETRAINING_VALID + TASK_VALID + TASK_TEST else "train"
 
 
 def name_filter(sources: Iterable[str]) -> Callable[[str], bool]:
-    """Makes a function that tells whether a paragraph names one of the libraries, which would give the answer away."""
-    names = set()
-    for source in sources:
-        if source != STANDARD_LIBRARY:
-            names.update([source.lower(), *_ALIASES.get(source, ())])
+    """Make a function that tells whether a paragraph names one of the libraries, which would give the answer away."""
+    libraries = [source for source in sources if source != STANDARD_LIBRARY]
+    names = {name for source in libraries for name in (source.lower(), *_ALIASES.get(source, ()))}
     if not names:
         return lambda paragraph: False
     pattern = re.compile(rf"(?<![a-z])(?:{'|'.join(map(re.escape, sorted(names)))})(?![a-z])")
@@ -90,12 +71,12 @@ def name_filter(sources: Iterable[str]) -> Callable[[str], bool]:
 
 def examples_of(document: Document, gives_away: Callable[[str], bool]) -> list[str]:
     """The texts of a document that can be classified: one a passage, without the paragraphs that name a class."""
-    texts = (" ".join(text for text in passage if not gives_away(text)) for passage in document.passages)
-    return [text for text in texts if len(text.split()) >= FEWEST_WORDS]
+    found = (" ".join(text for text in passage if not gives_away(text)) for passage in document.passages)
+    return [text for text in found if len(text.split()) >= FEWEST_WORDS]
 
 
 def make_task(documents: Sequence[Document], hide_names: bool) -> Task | None:
-    """Chooses classes and draws equally many examples of each; None if there are too few classes or examples.
+    """Choose classes and draw equally many examples of each; None if there are too few classes or examples.
 
     Args:
         documents: all of them.
@@ -107,14 +88,14 @@ def make_task(documents: Sequence[Document], hide_names: bool) -> Task | None:
     candidates = [source for source, _ in passages.most_common(MOST_CLASSES)]
     while len(candidates) >= FEWEST_CLASSES:
         pools = _pools(documents, candidates, hide_names)
-        poor = [
+        rich = [
             source
             for source in candidates
-            if any(len(pools[split][source]) < fewest for split, fewest in FEWEST_EXAMPLES.items())
+            if all(len(pools[split][source]) >= fewest for split, fewest in FEWEST_EXAMPLES.items())
         ]
-        if not poor:
+        if rich == candidates:
             return Task(tuple(sorted(candidates)), _balanced(pools, sorted(candidates)))
-        candidates = [source for source in candidates if source not in poor]
+        candidates = rich
     return None
 
 
@@ -139,86 +120,49 @@ def _balanced(pools: dict[str, dict[str, list[str]]], classes: list[str]) -> dic
 
 
 def write_pretraining_text(documents: Iterable[Document], classes: Sequence[str], train: Path, valid: Path) -> None:
-    """Writes the text for ``maelm prepare``: a paragraph a line, a blank line after each document.
+    """Write the text for ``maelm prepare``: a paragraph a line, a blank line after each document.
 
     Raises:
         ValueError: no document is held out for validation, or none is left to train on.
     """
-    written = {"train": 0, "pretraining_valid": 0}
-    with open(train, "w", encoding="utf-8") as train_file, open(valid, "w", encoding="utf-8") as valid_file:
-        files = {"train": train_file, "pretraining_valid": valid_file}
-        for document in documents:
-            place = place_of(document, classes)
-            if place in files:
-                written[place] += 1
-                for passage in document.passages:
-                    files[place].writelines(f"{paragraph}\n" for paragraph in passage)
-                files[place].write("\n")
-    if not all(written.values()):
+    found: dict[str, list[str]] = {"train": [], "pretraining_valid": []}
+    for document in documents:
+        place = place_of(document, classes)
+        if place in found:
+            found[place].append("\n".join([*(text for passage in document.passages for text in passage), "", ""]))
+    if not all(found.values()):
         raise ValueError(
-            f"the text holds {sum(written.values())} documents, too few to hold some out for validation: give more "
-            "text, with a blank line between documents"
+            f"the text holds {sum(map(len, found.values()))} documents, too few to hold some out for validation: give "
+            "more text, with a blank line between documents"
         )
-
-
-def documents_of_files(paths: Sequence[Path]) -> Iterable[Document]:
-    """Yields the documents of the user's files (plain text, .gz, .xz, .jsonl); the source is the file's name.
-
-    Long documents are cut, so that some text of a file without blank lines can be held out.
-    """
-    for path, source in zip(paths, _unique_names(paths)):
-        number = 0
-        for paragraphs in read_documents(path):
-            for first in range(0, len(paragraphs), _PARAGRAPHS_OF_DOCUMENT):
-                number += 1
-                passages = _passages(paragraphs[first : first + _PARAGRAPHS_OF_DOCUMENT])
-                yield Document(source, str(number), tuple(passages))
-
-
-def _unique_names(paths: Sequence[Path]) -> list[str]:
-    names = [path.name.split(".")[0] or path.name for path in paths]
-    return [name if names.count(name) == 1 else str(path) for name, path in zip(names, paths)]
-
-
-def _passages(paragraphs: Sequence[str]) -> list[tuple[str, ...]]:
-    passages: list[tuple[str, ...]] = []
-    current: list[str] = []
-    for paragraph in paragraphs:
-        current.append(paragraph)
-        if sum(len(text.split()) for text in current) >= _WORDS_OF_PASSAGE:
-            passages.append(tuple(current))
-            current = []
-    if current:
-        passages.append(tuple(current))
-    return passages
+    for place, path in (("train", train), ("pretraining_valid", valid)):
+        path.write_text("".join(found[place]), encoding="utf-8")
 
 
 def binarize_task(task: Task, data: Path, output: Path) -> None:
-    """Writes the task in the layout of fairseq's ``sentence_prediction``: input0/ and label/ with their dictionaries.
+    """Write the task in the layout of fairseq's ``sentence_prediction``: input0/ and label/ with their dictionaries.
 
     Args:
         task: with all three splits.
         data: folder of ``maelm prepare``, whose vocabulary is used and copied, so that the pretrained model fits.
-        output: folder to write, for example ``task``.
+        output: folder to write.
     """
-    texts, labels = output / "input0", output / "label"
-    for folder in (texts, labels):
+    inputs, labels, dictionary = output / "input0", output / "label", Dictionary()
+    for folder in (inputs, labels):
         folder.mkdir(parents=True, exist_ok=True)
     for name in ("dict.txt", "sentencepiece.bpe.model"):
-        (texts / name).write_bytes((data / name).read_bytes())
-    encoder = FairseqEncoder(load_sentencepiece(data / "sentencepiece.bpe.model"))
-    label_dictionary = Dictionary()
+        (inputs / name).write_bytes((data / name).read_bytes())
     for name in task.classes:
-        label_dictionary.add_symbol(name.replace(" ", "_"))
-    label_dictionary.save(str(labels / "dict.txt"))
+        dictionary.add_symbol(name.replace(" ", "_"))
+    dictionary.save(str(labels / "dict.txt"))
+    encoder = FairseqEncoder(load_sentencepiece(data / "sentencepiece.bpe.model"))
     for split, examples in task.examples.items():
         sequences = encoder.encode([text for text, _ in examples])
         # The last token is </s>; <s> is put in front by the task (--init-token 0).
         shortened = [np.append(tokens[:-1][: MOST_TOKENS - 2], tokens[-1]) for tokens in sequences]
-        _write_split(texts / split, shortened, encoder.dtype)
-        numbers = [label_dictionary.nspecial + task.classes.index(label) for _, label in examples]
-        ends = [np.array([number, label_dictionary.eos()]) for number in numbers]
-        _write_split(labels / split, ends, np.uint16)
+        _write_split(inputs / split, shortened, encoder.dtype)
+        numbers = [dictionary.nspecial + task.classes.index(label) for _, label in examples]
+        _write_split(labels / split, [np.array([number, dictionary.eos()]) for number in numbers], np.uint16)
 
 
 def _write_split(prefix: Path, sequences: Iterable[np.ndarray], dtype: type) -> None:

@@ -1,84 +1,206 @@
-"""The steps of the quickstart, from text to a summary; run.sh sets the environment up and calls this."""
+"""From text to a fine-tuned model and a summary; run.sh sets the environment up and calls this."""
 
 import argparse
 import json
 import logging
-import signal
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import library_task
-import recipes
-import report
-from commands import Command, CommandFailed, cores, log_records, run
-from docstrings import installed_docstrings, read_stored_documents, write_documents
-from workspace import Workspace
+import texts
+from summary import STARTS, mask_lines, test_curve, write_summary
 
-DEFAULT_UPDATES = 2000
-DEFAULT_FINE_TUNING_UPDATES = 300
-DEFAULT_SEEDS = 2
+import fairseq_maelm
+from fairseq_maelm.files import write_json
+from fairseq_maelm.sweep.jobs import Job, Process, read_json
+from fairseq_maelm.sweep.log import log_records
+from fairseq_maelm.sweep.runner import Runner, at_least_1, sitting
+from fairseq_maelm.sweep.store import study_folder
 
-# Part of the updates of pretraining that is spent on short sequences.
-SHORT_SHARE = 0.3
+USER_DIR = str(Path(fairseq_maelm.__file__).parent)
+# The same command on every machine, so that the numbers can be compared: one process, no GPU.
+_MACHINE = ["--cpu", "--distributed-world-size", "1", "--num-workers", "0", "--log-format", "json"]
+# The usual scale of random weights, 0.02, is meant for a width of 768 and more; this model's is 128.
+_MODEL = ["--arch", "maelm_tiny", "--encoder-attention-heads", "4", "--init-std", "0.05", "--max-positions", "64"]
+_OPTIMIZER = [
+    "--optimizer",
+    "fused_adamw",
+    "--adam-betas",
+    "(0.9,0.98)",
+    "--adam-eps",
+    "1e-6",
+    "--weight-decay",
+    "0.01",
+]
+# Training on short sequences first lets the model find out soon that neighbors tell about a masked token; from there it
+# learns longer ones quickly. With most of a long sequence masked, neighbors no longer suffice, and the encoder has to
+# learn what a text is about. Stage -> tokens of a sequence, share of masks, part of the updates.
+STAGES = {"short": (16, "0.4", 0.3), "pretraining": (64, "0.75", 0.7)}
+_SCORED_MASK_PROB = "0.15"
+_FINE_TUNING_VALIDATIONS = 6
+# What documentation says, with a gap; candidates can be judged by eye.
+SENTENCES = (
+    "Return a copy of the array with all elements <mask> in ascending order.",
+    "If <mask>, print progress messages while the model is fitted.",
+    "The default value is <mask>.",
+    "Raise a <mask> if the file does not exist.",
+)
+
+
+def pretraining(data: Path, output: Path, length: int, mask_prob: str, updates: int) -> list[str]:
+    """A stage of pretraining, or one that goes on from its last checkpoint."""
+    return [
+        "fairseq-train", str(data), "--user-dir", USER_DIR, "--task", "maelm", "--criterion", "maelm", *_MODEL,
+        "--decoder-layers", "1", "--dropout", "0", "--attention-dropout", "0", "--initial-output-bias", "frequencies",
+        "--mask-prob", mask_prob, "--protect-special-tokens", "--sample-break-mode", "none",
+        "--tokens-per-sample", str(length), "--max-tokens", "4096", "--max-tokens-valid", "8192",
+        "--max-update", str(updates), *_OPTIMIZER, "--seed", "1", "--save-dir", str(output), "--no-epoch-checkpoints",
+        *_MACHINE,
+    ]  # fmt: skip
+
+
+def paced(updates: int) -> list[str]:
+    """How a stage of pretraining learns, and how often it is validated and saved."""
+    interval = str(max(1, updates // 4))
+    return [
+        "--lr", "1.5e-3", "--warmup-updates", str(max(1, updates // 10)), "--clip-norm", "2.0",
+        "--validate-interval-updates", interval, "--save-interval-updates", interval,
+        "--keep-interval-updates", "1", "--log-interval", "20",
+    ]  # fmt: skip
+
+
+def fine_tuning(task: Path, classes: int, checkpoint: Path | None, updates: int, seed: int) -> list[str]:
+    """fairseq's own ``sentence_prediction``, from a checkpoint or from random weights."""
+    start = ["--restore-file", str(checkpoint), "--reset-optimizer", "--reset-dataloader", "--reset-meters"]
+    return [
+        "fairseq-train", str(task), "--user-dir", USER_DIR, "--task", "sentence_prediction",
+        "--criterion", "sentence_prediction", "--num-classes", str(classes), "--init-token", "0", *_MODEL,
+        "--dropout", "0.1", "--attention-dropout", "0.1", "--pooler-dropout", "0.1",
+        *([] if checkpoint is None else [*start, "--reset-lr-scheduler"]), "--batch-size", "32",
+        "--max-update", str(updates), *_OPTIMIZER, "--lr", "1e-3", "--lr-scheduler", "polynomial_decay",
+        "--total-num-update", str(updates), "--warmup-updates", str(max(1, updates // 10)), "--clip-norm", "1.0",
+        "--seed", str(seed), "--valid-subset", "valid,test", "--batch-size-valid", "64", "--log-interval", "10",
+        # Nothing is saved; fairseq would still make its default folder, and start from a checkpoint that lies there.
+        "--no-save", "--save-dir", str(task), "--validate-interval", "1000000",
+        "--validate-interval-updates", str(max(1, updates // _FINE_TUNING_VALIDATIONS)), *_MACHINE,
+    ]  # fmt: skip
 
 
 class Quickstart:
-    """The steps of one run; each returns results for the summary and ``lines`` to show.
+    """The steps of one run.
 
     Args:
         folder: for everything that is written.
-        texts: the user's files; none means docstrings.
+        files: the user's texts; none means docstrings.
         updates: of pretraining.
         fine_tuning_updates: of each fine-tuning.
         seeds: number of fine-tunings from each start.
     """
 
-    def __init__(self, folder: Path, texts: Sequence[Path], updates: int, fine_tuning_updates: int, seeds: int) -> None:
-        self.texts = list(texts)
-        self.short_updates = max(1, round(SHORT_SHARE * updates))
-        self.updates = max(1, updates - self.short_updates)
-        self.fine_tuning_updates = fine_tuning_updates
-        self.seeds = seeds
-        self.documents = folder / "documents.jsonl"
-        self.text = folder / "text"
-        self.data = folder / "data"
-        self.task = folder / "task"
-        self.short = folder / "pretraining_short"
-        self.pretraining = folder / "pretraining"
-        self.logs = folder / "logs"
-        self.classes: Sequence[str] = ()
+    def __init__(self, folder: Path, files: Sequence[Path], updates: int, fine_tuning_updates: int, seeds: int) -> None:
+        self.folder, self.files, self.fine_tuning_updates, self.seeds = folder, files, fine_tuning_updates, seeds
+        self.updates = {stage: max(1, round(part * updates)) for stage, (_, _, part) in STAGES.items()}
+        self.data, self.task, self.last = folder / "data", folder / "task", folder / "pretraining/checkpoint_last.pt"
+        self.results: dict[str, Any] = {}
+        self.begin = time.monotonic()
+
+    def step(self, name: str, title: str, work: Callable[[], dict[str, Any]]) -> None:
+        """Do a step unless it is finished, and show its ``lines``; its results get the ``seconds`` that it took."""
+        path, (minutes, seconds) = (
+            self.folder / "steps" / f"{name}.json",
+            divmod(int(time.monotonic() - self.begin), 60),
+        )
+        number = f"[{len(self.results) + 1}/8]"
+        print(f"\n=== {minutes}:{seconds:02d}  {number} {title}{': done earlier' * path.exists()}", flush=True)
+        if not path.exists():
+            begin = time.monotonic()
+            results = work()
+            path.parent.mkdir(exist_ok=True)
+            write_json(path, {**results, "seconds": round(time.monotonic() - begin, 1)})
+        self.results[name] = read_json(path) or {}
+        for line in self.results[name].get("lines", []):
+            print(f"    {line}")
+
+    def log(self, name: str) -> Path:
+        """The output of a program."""
+        return self.folder / "logs" / f"{name}.log"
+
+    def run(self, programs: dict[str, list[str]], side_by_side: int = 1) -> None:
+        """Run what is not finished; the same command resumes.
+
+        Raises:
+            ValueError: a program failed.
+        """
+        jobs = [
+            Job(name, self.log(name).with_suffix(".json"), lambda slot, words=words: Process(words, {}), resumes=True)
+            for name, words in programs.items()
+        ]
+        Runner([""] * side_by_side, 0, None, retry_failed=True, dry_run=False).do(jobs)
+
+    def do(self) -> None:
+        """Do all steps that are not finished yet."""
+        self.step("text", "Collect the text", self.collect)
+        self.step("data", "Divide it, train a vocabulary, encode", self.prepare)
+        length, _, _ = STAGES["pretraining"]
+        still = pretraining(self.data, self.folder / "pretraining", length, _SCORED_MASK_PROB, updates=1)
+        # One update at learning rate 0 leaves the weights as the seed draws them; fairseq then validates them.
+        still += ["--lr", "0", "--lr-scheduler", "fixed", "--no-save"]
+        self.step("start", "Score the random weights", lambda: self.scored("start", still))
+        for stage, (length, mask_prob, _) in STAGES.items():
+            updates = self.updates[stage]
+            words = [*pretraining(self.data, self.folder / stage, length, mask_prob, updates), *paced(updates)]
+            if stage == "short":
+                words += ["--lr-scheduler", "fixed"]
+            else:
+                words += ["--finetune-from-model", str(self.folder / "short" / "checkpoint_last.pt")]
+                words += ["--lr-scheduler", "polynomial_decay", "--total-num-update", str(updates)]
+            title = f"Pretrain on sequences of {length} tokens for {updates:,} updates"
+            self.step(stage, title, lambda stage=stage, words=words: self.scored(stage, words))
+        score = [
+            "fairseq-validate",
+            str(self.data),
+            "--user-dir",
+            USER_DIR,
+            "--task",
+            "maelm",
+            "--path",
+            str(self.last),
+        ]
+        score += ["--mask-prob", _SCORED_MASK_PROB, "--max-tokens", "8192", *_MACHINE]
+        self.step("score", "Score the pretrained model", lambda: self.scored("score", score))
+        self.step("fine_tuning", "Fine-tune from the pretrained encoder and from random weights", self.fine_tune)
+        self.step("masks", "Fill masks", self.fill_masks)
 
     def collect(self) -> dict[str, Any]:
-        """Reads the docstrings, or the user's files, into documents."""
-        documents = library_task.documents_of_files(self.texts) if self.texts else installed_docstrings()
-        write_documents(documents, self.documents)
-        sources: set[str] = set()
-        characters = count = 0
-        for document in read_stored_documents(self.documents):
-            count += 1
-            characters += sum(len(text) + 1 for passage in document.passages for text in passage)
-            sources.add(document.source)
-        if not count:
-            raise ValueError("there is no text in " + (", ".join(map(str, self.texts)) or "this Python installation"))
-        line = f"{characters / 1e6:.1f} million characters in {count:,} documents from {len(sources)} sources"
-        return {"characters": characters, "documents": count, "sources": len(sources), "lines": [line]}
+        """Read the docstrings, or the user's files, into documents."""
+        documents = list(texts.documents_of_files(self.files) if self.files else texts.installed_docstrings())
+        if not documents:
+            raise ValueError("there is no text in " + (", ".join(map(str, self.files)) or "this Python installation"))
+        texts.write_documents(documents, self.folder / "documents.jsonl")
+        characters = sum(len(text) + 1 for each in documents for passage in each.passages for text in passage)
+        sources = len({document.source for document in documents})
+        line = f"{characters / 1e6:.1f} million characters in {len(documents):,} documents from {sources} sources"
+        return {"characters": characters, "documents": len(documents), "sources": sources, "lines": [line]}
 
     def prepare(self) -> dict[str, Any]:
-        """Divides the documents, prepares the text for pretraining and binarizes the task."""
-        documents = list(read_stored_documents(self.documents))
-        task = library_task.make_task(documents, hide_names=not self.texts)
+        """Divide the documents, prepare the text for pretraining and binarize the task."""
+        documents = texts.read_stored_documents(self.folder / "documents.jsonl")
+        task, text = library_task.make_task(documents, hide_names=not self.files), self.folder / "text"
         classes = task.classes if task else ()
-        self.text.mkdir(exist_ok=True)
-        library_task.write_pretraining_text(documents, classes, self.text / "train.txt", self.text / "valid.txt")
-        run([Command(recipes.prepare(self.text, self.data), self.logs / "prepare.log")], "maelm prepare")
+        text.mkdir(exist_ok=True)
+        library_task.write_pretraining_text(documents, classes, text / "train.txt", text / "valid.txt")
+        # Pieces that the text can give and that five minutes of training see often enough to learn.
+        pieces = 2000 if (text / "train.txt").stat().st_size >= 200_000 else 500
+        words = ["maelm", "prepare", str(text / "train.txt"), "--valid", str(text / "valid.txt")]
+        self.run({"prepare": [*words, "--output", str(self.data), "--vocabulary-size", str(pieces)]})
         counts = json.loads((self.data / "manifest.json").read_text(encoding="utf-8"))["counts"]
-        lines = [
-            f"{split}: {numbers['documents']:,} documents, {numbers['tokens']:,} tokens"
-            for split, numbers in counts.items()
-        ]
         tokens = {split: numbers["tokens"] for split, numbers in counts.items()}
+        lines = [
+            f"{split}: {each['documents']:,} documents, {each['tokens']:,} tokens" for split, each in counts.items()
+        ]
         if task is None:
             lines.append("no task to fine-tune on: it takes two files or more, each with enough text to hold some out")
             return {"tokens": tokens, "classes": [], "lines": lines}
@@ -88,169 +210,82 @@ class Quickstart:
         lines.append("labeled texts: " + ", ".join(f"{split} {number:,}" for split, number in examples.items()))
         return {"tokens": tokens, "classes": list(classes), "examples": examples, "lines": lines}
 
-    def score_start(self) -> dict[str, Any]:
-        """Scores the random weights that pretraining starts from on the held-out text."""
-        log = self.logs / "start.log"
-        run([Command(recipes.start(self.data, self.pretraining), log)], "validating")
-        return _held_out_scores(log)
-
-    def pretrain_short(self) -> dict[str, Any]:
-        """Pretrains on short sequences, or goes on from the last checkpoint."""
-        command = recipes.pretrain_short(self.data, self.short, self.short_updates)
-        log = self.logs / report.SHORT_LOG
-        run([Command(command, log, self.short_updates)], "pretraining")
-        return _held_out_scores(log)
-
-    def pretrain(self) -> dict[str, Any]:
-        """Pretrains on longer sequences, or goes on from the last checkpoint."""
-        command = recipes.pretrain(self.data, self.pretraining, self.updates, self.short / "checkpoint_last.pt")
-        log = self.logs / report.LONG_LOG
-        run([Command(command, log, self.updates)], "pretraining")
-        return _held_out_scores(log)
-
-    def score(self) -> dict[str, Any]:
-        """Scores the pretrained model as the random weights were scored."""
-        log = self.logs / "score.log"
-        run([Command(recipes.score(self.data, self.pretraining / "checkpoint_last.pt"), log)], "validating")
-        return _held_out_scores(log)
+    def scored(self, name: str, words: list[str]) -> dict[str, Any]:
+        """Run a program that ends with a validation."""
+        self.run({name: words})
+        scores = [numbers for _, numbers in log_records(self.log(name), ["valid"])][-1]
+        accuracy, perplexity = scores["valid_accuracy"], scores["valid_ppl"]
+        masked = f"with {scores['valid_masked']:.0f} % of the tokens masked"
+        line = f"held-out text {masked}: accuracy {accuracy:.1f} %, perplexity {perplexity:,.1f}"
+        return {"accuracy": accuracy, "perplexity": perplexity, "lines": [line]}
 
     def fine_tune(self) -> dict[str, Any]:
-        """Fine-tunes from both starts with each seed; the runs differ in nothing else."""
-        if not self.classes:
+        """Fine-tune from both starts with each seed; the runs differ in nothing else."""
+        classes = len(self.results["data"]["classes"])
+        if not classes:
             return {"accuracy": {}, "lines": ["skipped: there is no task (see above)"]}
-        commands = {}
-        for seed in range(1, self.seeds + 1):
-            for start in report.STARTS:
-                checkpoint = self.pretraining / "checkpoint_last.pt" if start == report.PRETRAINED else None
-                arguments = recipes.fine_tune(self.task, len(self.classes), checkpoint, self.fine_tuning_updates, seed)
-                log = report.fine_tuning_log(self.logs, start, seed)
-                commands[start, seed] = Command(arguments, log, self.fine_tuning_updates)
-        unfinished = [command for command in commands.values() if not _is_fine_tuned(command)]
-        for command in unfinished:
-            command.log.unlink(missing_ok=True)
-        run(unfinished, "fine-tuning", side_by_side=min(2, cores()))
-        accuracy = {
-            start: [report.test_curve(commands[start, seed].log)[-1][1] for seed in range(1, self.seeds + 1)]
-            for start in report.STARTS
+        names = {start: [f"fine_tuning_{start}_{seed}" for seed in range(1, self.seeds + 1)] for start in STARTS}
+        programs = {
+            name: fine_tuning(
+                self.task, classes, self.last if start == "pretrained" else None, self.fine_tuning_updates, seed
+            )
+            for start, own in names.items()
+            for seed, name in enumerate(own, 1)
         }
+        self.run(programs, side_by_side=2)
+        accuracy = {start: [test_curve(self.log(name))[-1][1] for name in own] for start, own in names.items()}
         lines = [
-            f"test accuracy from {report.STARTS[start]}: " + ", ".join(f"{value:.1f} %" for value in values)
+            f"test accuracy from {STARTS[start]}: " + ", ".join(f"{value:.1f} %" for value in values)
             for start, values in accuracy.items()
         ]
-        return {"accuracy": accuracy, "chance": 100 / len(self.classes), "lines": lines}
+        return {"accuracy": accuracy, "chance": 100 / classes, "lines": lines}
 
     def fill_masks(self) -> dict[str, Any]:
-        """Fills the masks of a few sentences through the hub interface."""
-        from fairseq_maelm import MaelmModel
-
-        interface = MaelmModel.from_pretrained(str(self.pretraining), "checkpoint_last.pt", str(self.data))
-        texts = recipes.held_out_sentences(self.text / "valid.txt") if self.texts else recipes.SENTENCES
-        filled = []
-        for text in texts:
-            candidates = interface.fill_mask(text, topk=4)[0]
-            filled.append({"text": text, "candidates": [[best.token, best.probability] for best in candidates]})
-        return {"filled": filled, "lines": [line for each in filled for line in report.mask_lines(each)]}
-
-
-def _held_out_scores(log: Path) -> dict[str, Any]:
-    scores = [numbers for kind, numbers in log_records(log) if kind == "valid"][-1]
-    accuracy, perplexity = scores["valid_accuracy"], scores["valid_ppl"]
-    masked = f"with {scores['valid_masked']:.0f} % of the tokens masked"
-    line = f"held-out text {masked}: accuracy {accuracy:.1f} %, perplexity {perplexity:,.1f}"
-    return {"accuracy": accuracy, "perplexity": perplexity, "lines": [line]}
-
-
-def _is_fine_tuned(command: Command) -> bool:
-    curve = report.test_curve(command.log)
-    return bool(curve) and curve[-1][0] == command.updates
-
-
-def run_all(folder: Path, settings: dict[str, Any], texts: Sequence[Path]) -> None:
-    """Does everything that is not finished yet and writes the summary.
-
-    Raises:
-        ValueError: the folder or the text is not as it must be.
-        CommandFailed: one of the commands failed.
-    """
-    workspace = Workspace(folder, {**settings, "texts": [[str(path), path.stat().st_size] for path in texts]}, steps=9)
-    quickstart = Quickstart(folder, texts, **settings)
-    results = {"text": workspace.step("text", "Collect the text", quickstart.collect)}
-    results["data"] = workspace.step("data", "Divide it, train a vocabulary, encode", quickstart.prepare)
-    quickstart.classes = results["data"]["classes"]
-    results["start"] = workspace.step("start", "Score the random weights", quickstart.score_start)
-    title = f"Pretrain on sequences of {recipes.SHORT_LENGTH} tokens for {quickstart.short_updates:,} updates"
-    results["short"] = workspace.step("short", title, quickstart.pretrain_short)
-    title = f"Pretrain on sequences of {recipes.LENGTH} tokens for {quickstart.updates:,} updates"
-    results["pretraining"] = workspace.step("pretraining", title, quickstart.pretrain)
-    results["score"] = workspace.step("score", "Score the pretrained model", quickstart.score)
-    title = "Fine-tune from the pretrained encoder and from random weights"
-    results["fine_tuning"] = workspace.step("fine_tuning", title, quickstart.fine_tune)
-    results["masks"] = workspace.step("masks", "Fill masks", quickstart.fill_masks)
-    workspace.heading("Summary")
-    print(report.write_summary(folder, results))
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
+        """Fill the masks of a few sentences through the hub interface."""
+        interface = fairseq_maelm.MaelmModel.from_pretrained(str(self.last.parent), self.last.name, str(self.data))
+        held_out = texts.held_out_sentences(self.folder / "text" / "valid.txt")
+        filled = [
+            {
+                "text": text,
+                "candidates": [[best.token, best.probability] for best in interface.fill_mask(text, topk=4)[0]],
+            }
+            for text in (held_out if self.files else SENTENCES)
+        ]
+        return {"filled": filled, "lines": [line for each in filled for line in mask_lines(each)]}
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Reads the command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="run.sh", description="Pretrains a small MAE-LM, fine-tunes it and shows what it learned."
     )
     parser.add_argument(
-        "texts",
-        nargs="*",
-        type=Path,
-        metavar="TEXT",
+        "texts", nargs="*", type=Path, metavar="TEXT",
         help="files with a paragraph a line and a blank line between documents (.txt, .jsonl, also .gz, .xz); two or "
         "more give a task, which file a text is from; without any, the docstrings of this Python installation",
-    )
+    )  # fmt: skip
     parser.add_argument("--output", type=Path, default=Path("runs/quickstart"), metavar="DIR", help="(runs/quickstart)")
-    parser.add_argument(
-        "--updates", type=_positive, default=DEFAULT_UPDATES, metavar="N", help=f"of pretraining ({DEFAULT_UPDATES})"
-    )
-    parser.add_argument(
-        "--fine-tuning-updates",
-        type=_positive,
-        default=DEFAULT_FINE_TUNING_UPDATES,
-        metavar="N",
-        help=f"of each fine-tuning ({DEFAULT_FINE_TUNING_UPDATES})",
-    )
-    parser.add_argument(
-        "--seeds",
-        type=_positive,
-        default=DEFAULT_SEEDS,
-        metavar="N",
-        help=f"fine-tunings from each start ({DEFAULT_SEEDS})",
-    )
+    parser.add_argument("--updates", type=at_least_1, default=2000, metavar="N", help="of pretraining (2000)")
+    parser.add_argument("--fine-tuning-updates", type=at_least_1, default=300, metavar="N", help="of each (300)")
+    parser.add_argument("--seeds", type=at_least_1, default=2, metavar="N", help="fine-tunings from each start (2)")
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs the quickstart.
+    """Do everything that is not finished yet and write the summary.
 
     Raises:
         SystemExit: 1 with a message for anything that the user can put right, 130 when interrupted.
     """
     args = parse(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    settings = {
-        "updates": args.updates,
-        "fine_tuning_updates": args.fine_tuning_updates,
-        "seeds": args.seeds,
-    }
-    try:
-        run_all(args.output.resolve(), settings, [path.resolve() for path in args.texts])
-    except KeyboardInterrupt:
-        sys.stderr.write("\ninterrupted; the same command goes on from here\n")
-        raise SystemExit(130) from None
-    except (CommandFailed, OSError, ValueError) as error:
-        raise SystemExit(f"\nquickstart: error: {error}") from error
+    files = [path.resolve() for path in args.texts]
+    own = {"updates": args.updates, "fine_tuning_updates": args.fine_tuning_updates}
+    with sitting("quickstart"):
+        settings = {**own, "fine_tunings": args.seeds, "texts": [[str(path), path.stat().st_size] for path in files]}
+        with study_folder(args.output.resolve(), settings):
+            quickstart = Quickstart(args.output.resolve(), files, **own, seeds=args.seeds)
+            quickstart.do()
+            print(f"\n{write_summary(quickstart.folder, quickstart.results)}")
 
 
 if __name__ == "__main__":

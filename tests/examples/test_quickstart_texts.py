@@ -14,9 +14,9 @@ QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart"
 # The example's modules lie beside its script and are in no package.
 sys.path.insert(0, str(QUICKSTART))
 
-import docstrings  # noqa: E402
 import library_task  # noqa: E402
-from docstrings import Document  # noqa: E402
+import texts  # noqa: E402
+from texts import Document  # noqa: E402
 
 NUMPY_STYLE = """Return the sorted copy of
 an array, as :func:`numpy.sort` does.
@@ -52,7 +52,7 @@ The last paragraph comes after the code.
 
 
 def test_docstring_becomes_prose_without_code_tables_and_markup() -> None:
-    assert docstrings.paragraphs_of(NUMPY_STYLE) == [
+    assert texts.paragraphs_of(NUMPY_STYLE) == [
         "Return the sorted copy of an array, as numpy.sort does.",
         "values : array_like The values to be sorted in ascending order.",
         "This holds for finite values only.",
@@ -66,7 +66,7 @@ def test_fenced_code_and_section_titles_are_left_out() -> None:
     text = (
         "Args:\n    size (int): number of rows in the table\n\n```python\nsecret = 1\n```\nText after it goes on here."
     )
-    assert docstrings.paragraphs_of(text) == [
+    assert texts.paragraphs_of(text) == [
         "size (int): number of rows in the table",
         "Text after it goes on here.",
     ]
@@ -82,7 +82,7 @@ def test_fenced_code_and_section_titles_are_left_out() -> None:
     ],
 )
 def test_only_prose_is_kept(paragraph: str, kept: bool) -> None:
-    assert docstrings.is_prose(paragraph) is kept
+    assert texts.is_prose(paragraph) is kept
 
 
 def test_docstrings_are_found_in_order_wherever_definitions_stand() -> None:
@@ -105,12 +105,12 @@ except ValueError:
 not_one = """text"""
 '''
     expected = ["Module.", "First.", "Nested.", "Second.", "Method.", "Third."]
-    assert docstrings.docstrings_of(source) == expected
+    assert texts.docstrings_of(source) == expected
 
 
 @pytest.mark.parametrize("source", ["def broken(:", "a\0b", "print 'python 2'"])
 def test_source_that_does_not_parse_has_no_docstrings(source: str) -> None:
-    assert docstrings.docstrings_of(source) == []
+    assert texts.docstrings_of(source) == []
 
 
 def test_repeated_paragraphs_are_dropped_and_empty_documents_with_them() -> None:
@@ -119,14 +119,14 @@ def test_repeated_paragraphs_are_dropped_and_empty_documents_with_them() -> None
         Document("b", "b.copy", (("same text",), ("other text",))),
         Document("b", "b.more", (("same text", "new text"),)),
     ]
-    assert list(docstrings.without_repetitions(documents)) == [
+    assert list(texts.without_repetitions(documents)) == [
         documents[0],
         Document("b", "b.more", (("new text",),)),
     ]
 
 
 def test_installed_modules_are_this_installations() -> None:
-    modules = docstrings.installed_modules()
+    modules = texts.installed_modules()
     sources = Counter(source for source, _, _ in modules)
     assert {"stdlib", "torch", "numpy", "fairseq"} <= sources.keys()
     assert "fairseq_maelm" not in sources
@@ -137,14 +137,14 @@ def test_installed_modules_are_this_installations() -> None:
 def test_a_modules_docstrings_are_read_without_importing_it(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text('"""This sentence is in the module docstring."""\nraise SystemExit("imported")\n', encoding="utf-8")
-    document = docstrings.read_module(("library", "library.module", path))
+    document = texts.read_module(("library", "library.module", path))
     assert document == Document("library", "library.module", (("This sentence is in the module docstring.",),))
 
 
 def test_stored_documents_come_back(tmp_path: Path) -> None:
     documents = [Document("a", "a.ü", (("one", "two"), ("three",)))]
-    docstrings.write_documents(documents, tmp_path / "documents.jsonl")
-    assert list(docstrings.read_stored_documents(tmp_path / "documents.jsonl")) == documents
+    texts.write_documents(documents, tmp_path / "documents.jsonl")
+    assert list(texts.read_stored_documents(tmp_path / "documents.jsonl")) == documents
 
 
 def documents_of(sources: dict[str, int], passages: int = 8) -> list[Document]:
@@ -187,10 +187,10 @@ def test_what_is_held_out_is_nowhere_trained_on(tmp_path: Path) -> None:
     labeled = {split: {text for text, _ in examples} for split, examples in task.examples.items()}
     assert labeled["train"] <= pretraining["train"]
     held_out = [pretraining["valid"], labeled["valid"], labeled["test"]]
-    for number, texts in enumerate(held_out):
-        assert texts
-        assert not texts & (pretraining["train"] | labeled["train"])
-        assert not any(texts & others for others in held_out[number + 1 :])
+    for number, found in enumerate(held_out):
+        assert found
+        assert not found & (pretraining["train"] | labeled["train"])
+        assert not any(found & others for others in held_out[number + 1 :])
     # Not only the examples: all text of their documents.
     trained_on = [document for document in documents if document.passages[0][0] in pretraining["train"]]
     assert all(text in pretraining["train"] for document in trained_on for (text,) in document.passages)
@@ -246,7 +246,7 @@ def test_users_files_become_documents_and_passages(tmp_path: Path) -> None:
     sentence = "ten words stand in this line of the users text"
     (tmp_path / "one.txt").write_text("\n".join([sentence] * 120) + "\n\nshort document\n", encoding="utf-8")
     (tmp_path / "two.jsonl").write_text(json.dumps({"text": "a record"}) + "\n", encoding="utf-8")
-    documents = list(library_task.documents_of_files([tmp_path / "one.txt", tmp_path / "two.jsonl"]))
+    documents = list(texts.documents_of_files([tmp_path / "one.txt", tmp_path / "two.jsonl"]))
     assert [document.source for document in documents] == ["one"] * 4 + ["two"]
     assert len({(document.source, document.name) for document in documents}) == 5
     assert [sum(map(len, document.passages)) for document in documents] == [50, 50, 20, 1, 1]
@@ -259,7 +259,7 @@ def test_files_with_one_name_stay_apart(tmp_path: Path) -> None:
     for path in paths:
         path.parent.mkdir()
         path.write_text("some text\n", encoding="utf-8")
-    assert [document.source for document in library_task.documents_of_files(paths)] == list(map(str, paths))
+    assert [document.source for document in texts.documents_of_files(paths)] == list(map(str, paths))
 
 
 def test_task_is_binarized_as_sentence_prediction_reads_it(tmp_path: Path) -> None:

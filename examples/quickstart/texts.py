@@ -1,0 +1,234 @@
+"""The quickstart's text: the docstrings of every Python installation, or the user's files.
+
+Docstrings of the standard library and installed packages are read with ``ast``; nothing is imported or run.
+"""
+
+import ast
+import json
+import multiprocessing
+import os
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from fairseq_maelm.corpus import read_documents
+from fairseq_maelm.files import write_bytes
+
+STANDARD_LIBRARY, _OWN_PACKAGE = "stdlib", "fairseq_maelm"
+# Tests say little in English, and what a package vendors is another package's text.
+_SKIPPED_FOLDERS = {"test", "tests", "_vendor", "vendor", "__pycache__", "site-packages", "dist-packages"}
+
+_PROSE_DIRECTIVES = {"note", "warning", "tip", "hint", "important", "caution", "attention"}
+_DIRECTIVE = re.compile(r"\.\. ?([\w:-]+?)::")
+_UNDERLINE = re.compile(r"([-=~^\"'*#+_])\1{2,}$")
+_LAYOUT = re.compile(r"\+[-=+]{3,}|[-=]{2,}( +[-=]{2,})+$|.*\|.*\||[A-Z][A-Za-z]*( [A-Za-z]+){0,2}:$")
+_FENCE = re.compile(r"```|~~~")
+_ROLE = re.compile(r"(?::[A-Za-z][\w:+.-]*:)?`[~!]?([^`<]+?)(?:\s*<[^`>]*>)?`_{0,2}")
+_FOOTNOTE = re.compile(r"\s?\[[#\w]{1,12}\]_")
+_STRONG = re.compile(r"\*\*(\w[^*]*\w|\w)\*\*|(?<![\w*])\*(\w[^*]*\w|\w)\*(?![\w*])")
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_STATEMENT_BLOCKS = ("body", "handlers", "orelse", "finalbody")
+_NEITHER_LETTER_NOR_SPACE = re.compile(r"[^\w ]|[\d_]")
+
+# User's text: what makes a document of a long text, and an example of its short paragraphs.
+_PARAGRAPHS_OF_DOCUMENT, _WORDS_OF_PASSAGE = 50, 50
+
+
+@dataclass(frozen=True)
+class Document:
+    """The text of a module or of a part of the user's file.
+
+    Attributes:
+        source: where it comes from, and the class in the fine-tuning task: a library, or one of the user's files.
+        name: of the module, or of the place in the user's file; unique.
+        passages: the docstrings of the module, each as its paragraphs.
+    """
+
+    source: str
+    name: str
+    passages: tuple[tuple[str, ...], ...]
+
+
+def write_documents(documents: Iterable[Document], path: Path) -> None:
+    """Write documents as JSON lines; the file appears only when it is whole."""
+    lines = (json.dumps(asdict(document), ensure_ascii=False) + "\n" for document in documents)
+    write_bytes(path, "".join(lines).encode("utf-8"))
+
+
+def read_stored_documents(path: Path) -> list[Document]:
+    """Read what ``write_documents`` wrote."""
+    read = [json.loads(line) for line in path.read_bytes().splitlines()]
+    return [Document(each["source"], each["name"], tuple(map(tuple, each["passages"]))) for each in read]
+
+
+# Docstrings
+
+
+def is_prose(paragraph: str) -> bool:
+    """Whether a paragraph is mostly words: at least five of them, and four fifths letters and spaces."""
+    letters = len(paragraph) - len(_NEITHER_LETTER_NOR_SPACE.findall(paragraph))
+    return len(paragraph.split()) >= 5 and letters >= 0.8 * len(paragraph)
+
+
+def paragraphs_of(docstring: str) -> list[str]:
+    """Turn a docstring, dedented as ``ast.get_docstring`` does it, into re-flowed paragraphs of English.
+
+    Examples, code, formulas, tables, headings and titles of sections ("Args:") are left out, and reStructuredText's
+    inline marks: roles, links, literals, emphasis, footnotes.
+    """
+    paragraphs = []
+    for block in "\n".join(_prose_lines(docstring)).split("\n\n"):
+        text = _FOOTNOTE.sub("", _ROLE.sub(r"\1", " ".join(block.split()).replace("``", "`")))
+        paragraphs.append(" ".join(_STRONG.sub(lambda found: found[1] or found[2], text).replace("`", "").split()))
+    return [paragraph for paragraph in paragraphs if is_prose(paragraph)]
+
+
+def _prose_lines(docstring: str) -> Iterator[str]:
+    """Yield the lines outside of code, stripped; an empty one ends a paragraph."""
+    lines = docstring.expandtabs().splitlines()
+    skip_deeper_than: int | None = None
+    in_fence = in_doctest = False
+    for raw, following in zip(lines, [*(line.strip() for line in lines[1:]), ""]):
+        line, indent = raw.strip(), len(raw) - len(raw.lstrip())
+        if _FENCE.match(line):
+            in_fence = not in_fence
+        if in_fence or _FENCE.match(line):
+            yield ""
+            continue
+        if skip_deeper_than is not None and line and indent <= skip_deeper_than:
+            skip_deeper_than = None
+        in_doctest = bool(line) and (in_doctest or line.startswith(">>>"))
+        if skip_deeper_than is not None or in_doctest:
+            yield ""
+            continue
+        directive = _DIRECTIVE.match(line)
+        if directive:
+            is_prose_inside = directive[1] in _PROSE_DIRECTIVES
+            skip_deeper_than = skip_deeper_than if is_prose_inside else indent
+            yield ""
+            yield line[directive.end() :].strip() if is_prose_inside else ""
+            continue
+        if line.endswith("::"):
+            skip_deeper_than, line = indent, line[:-1]
+        is_heading = len(following) >= min(len(line), 3) and bool(_UNDERLINE.match(following))
+        yield "" if is_heading or _UNDERLINE.match(line) or _LAYOUT.match(line) else line
+
+
+def docstrings_of(source_code: str) -> list[str]:
+    """Collect the docstrings of a module, its classes and functions in their order; none of what does not parse."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source_code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    found: list[str] = []
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, _DOCUMENTED) and (text := ast.get_docstring(node)):
+            found.append(text)
+        # Definitions stand in statements only; expressions, most of the tree, need no visit.
+        inside = [child for block in _STATEMENT_BLOCKS for child in getattr(node, block, ())]
+        pending.extend(reversed(inside))
+    return found
+
+
+def installed_modules() -> list[tuple[str, str, Path]]:
+    """List library, module name and file of everything importable from source, in a fixed order."""
+    standard = Path(sysconfig.get_path("stdlib")).resolve()
+    found = [(STANDARD_LIBRARY, name, path) for name, path in _modules_below(standard)]
+    for folder in sorted({Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib")}):
+        found += [(name.partition(".")[0], name, path) for name, path in _modules_below(folder)]
+    return [module for module in found if module[0] != _OWN_PACKAGE]
+
+
+def _modules_below(root: Path) -> list[tuple[str, Path]]:
+    found = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name not in _SKIPPED_FOLDERS]
+        paths = [Path(folder, file) for file in files if file.endswith(".py")]
+        found += [(".".join(path.relative_to(root).with_suffix("").parts), path) for path in paths]
+    return sorted(found)
+
+
+def read_module(module: tuple[str, str, Path]) -> Document:
+    """Read the docstrings of one of ``installed_modules``; a file that cannot be read has none."""
+    library, name, path = module
+    try:
+        source_code = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        source_code = ""
+    passages = (tuple(paragraphs_of(text)) for text in docstrings_of(source_code))
+    return Document(library, name, tuple(passage for passage in passages if passage))
+
+
+def without_repetitions(documents: Iterable[Document]) -> Iterator[Document]:
+    """Drop every paragraph that came before, in the same or another document, and what is then empty.
+
+    Libraries copy docstrings among their functions and from one another. Dropping copies before text is divided keeps
+    training text from coming back word for word in what is held out.
+    """
+    seen: set[str] = set()
+    for document in documents:
+        passages = []
+        for passage in document.passages:
+            fresh = tuple(text for text in dict.fromkeys(passage) if text not in seen)
+            seen.update(fresh)
+            passages += [fresh] if fresh else []
+        if passages:
+            yield Document(document.source, document.name, tuple(passages))
+
+
+def installed_docstrings() -> Iterator[Document]:
+    """Yield the docstrings of the standard library and of all installed packages, one document a module."""
+    modules = installed_modules()
+    with multiprocessing.Pool(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None) as pool:
+        documents = pool.imap(read_module, modules, chunksize=32)
+        yield from without_repetitions(tqdm(documents, "reading docstrings", len(modules), unit=" modules"))
+
+
+# The user's files
+
+
+def documents_of_files(paths: Sequence[Path]) -> Iterator[Document]:
+    """Yield the documents of the user's files (plain text, .gz, .xz, .jsonl); the source is the file's name.
+
+    Long documents are cut, so that some text of a file without blank lines can be held out.
+    """
+    names = [path.name.split(".")[0] or path.name for path in paths]
+    for path, name in zip(paths, names):
+        number = 0
+        for paragraphs in read_documents(path):
+            for first in range(0, len(paragraphs), _PARAGRAPHS_OF_DOCUMENT):
+                number += 1
+                passages = tuple(_passages(paragraphs[first : first + _PARAGRAPHS_OF_DOCUMENT]))
+                yield Document(name if names.count(name) == 1 else str(path), str(number), passages)
+
+
+def _passages(paragraphs: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    current: list[str] = []
+    for paragraph in paragraphs:
+        current.append(paragraph)
+        if sum(len(text.split()) for text in current) >= _WORDS_OF_PASSAGE:
+            yield tuple(current)
+            current = []
+    if current:
+        yield tuple(current)
+
+
+def held_out_sentences(text: Path, count: int = 4) -> list[str]:
+    """Take the beginnings of at most so many paragraphs, one a line, and mask the longest word of each."""
+    sentences = []
+    for line in text.read_text(encoding="utf-8").splitlines():
+        words = line.split()[:25]
+        plain = [word for word in words if word.isalpha()]
+        if len(words) >= 8 and plain:
+            words[words.index(max(plain, key=len))] = "<mask>"
+            sentences.append(" ".join(words))
+    return sentences[:: max(1, len(sentences) // count)][:count]
