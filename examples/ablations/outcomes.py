@@ -1,4 +1,4 @@
-"""What the study's finished programs say in their logs, and where that is kept."""
+"""What a finished pretraining says in its log, and where results are kept."""
 
 import math
 from pathlib import Path
@@ -15,19 +15,6 @@ def pretraining_marker(folder: Path, row: str) -> Path:
 def fine_tuning_marker(folder: Path, row: str, task: str, seed: int) -> Path:
     """Where the result of a fine-tuning stands once it is finished or has failed."""
     return folder / "runs" / row / task / f"seed_{seed}.json"
-
-
-def best(log: Path, metric: str) -> dict[str, Any]:
-    """The result of a fine-tuning: the best of its validations, as checkpoint_best.pt would have it.
-
-    Raises:
-        ValueError: there is no finite metric.
-    """
-    values = [record.get(metric, math.nan) for _, record in log_records(log, ["valid"])]
-    finite = [value for value in values if math.isfinite(value)]
-    if not finite:
-        raise ValueError(f"no finite {metric} in the log")
-    return {"score": max(finite)}
 
 
 def last_loss(log: Path) -> dict[str, Any]:

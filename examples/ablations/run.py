@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import table
-from outcomes import best, fine_tuning_marker, last_loss, pretraining_marker
+from outcomes import fine_tuning_marker, last_loss, pretraining_marker
 from rows import ROWS, chosen, row_options, same_rows
 from stages import METRICS, fine_tuning, is_squad, logged_name, metrics_of, model_size, pretraining
 
 from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.sweep.jobs import Job
+from fairseq_maelm.sweep.log import best_validation
 from fairseq_maelm.sweep.runner import Runner, add_runner_arguments, at_least_1, runner_of, sitting
 from fairseq_maelm.sweep.store import data_fingerprint, study_folder
 
@@ -185,7 +186,7 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
                         f"{row.name} {task} seed {seed}",
                         own,
                         lambda slot, start=start: fine_tuning(*start, slot),
-                        lambda log, logged=logged: best(log, f"valid_{logged}"),
+                        lambda log, logged=logged: best_validation(log, logged, [logged], ["valid"]),
                     )
                 )
         jobs.append(job)

@@ -8,8 +8,9 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,14 @@ from commands import (
     stage_folder,
 )
 from glue import TASKS, check_folder, write_tables
-from outcomes import best, last_loss
+from outcomes import last_loss
 from results import FIGURE_3_SEEDS, FIGURE_3_TASKS, FIGURE_5_TASK
 from scales import SCALES, Scale
 from stages import METRICS
 
 from fairseq_maelm.files import write_json
-from fairseq_maelm.sweep.jobs import Job, read_json
+from fairseq_maelm.sweep.jobs import Job, Process, read_json
+from fairseq_maelm.sweep.log import best_validation
 from fairseq_maelm.sweep.runner import Runner, add_runner_arguments, at_least_1, runner_of, sitting
 from fairseq_maelm.sweep.store import study_folder
 
@@ -120,49 +122,32 @@ class Miniature:
         """Where a prepared task stands."""
         return self.output / "tasks" / name
 
+    def _job(self, name: str, marker: Sequence[str], process: Callable[[], Process], **more: Any) -> Job:
+        return Job(name, self.marker(*marker), lambda slot: process().on(slot), **more)
+
     def preparation(self) -> list[Job]:
         """The corpus, then the tasks with its vocabulary."""
-        corpus = Job(
-            "corpus", self.marker("corpus"), lambda slot: prepare_corpus(self.args.texts, self.scale, self.data),
-            resumes=True,
-        )  # fmt: skip
+        corpus = partial(prepare_corpus, self.args.texts, self.scale, self.data)
+        tasks = []
         for name in TASKS:
-            tables = self.output / "tables" / name
-            corpus.followers.append(
-                Job(
-                    f"task {name}",
-                    self.marker("tasks", name),
-                    lambda slot, name=name, tables=tables: prepare_task(
-                        name, tables, self.data, self.task_folder(name)
-                    ),
-                    clears=[self.task_folder(name)],
-                )
-            )
-        return [corpus]
+            folder = self.task_folder(name)
+            prepare = partial(prepare_task, name, self.output / "tables" / name, self.data, folder)
+            tasks.append(self._job(f"task {name}", ["tasks", name], prepare, clears=[folder]))
+        return [self._job("corpus", ["corpus"], corpus, resumes=True, followers=tasks)]
 
     def pretraining(self) -> list[Job]:
         """All stages of both models, and random weights."""
+        draw = partial(draw_weights, self.scale, self.data, self.last_stage(RANDOM), self.gpu)
         jobs = []
         for model in MODELS:
-            chain = [self._pretraining(model, number) for number in range(len(self.scale.stages))]
-            for job, next_job in zip(chain, chain[1:]):
-                job.followers.append(next_job)
-            jobs.append(chain[0])
-        random = Job(
-            RANDOM,
-            self.marker(RANDOM, "weights"),
-            lambda slot: draw_weights(self.scale, self.data, self.last_stage(RANDOM), self.gpu).on(slot),
-        )
-        return [*jobs, random]
-
-    def _pretraining(self, model: str, number: int) -> Job:
-        return Job(
-            f"{model} pretraining, stage {number + 1}",
-            self.marker(model, f"stage_{number + 1}"),
-            lambda slot: pretrain(model, self.scale, number, self.data, self.model_folder(model), self.gpu).on(slot),
-            last_loss,
-            resumes=True,
-        )
+            following: list[Job] = []
+            for number in reversed(range(len(self.scale.stages))):
+                train = partial(pretrain, model, self.scale, number, self.data, self.model_folder(model), self.gpu)
+                stage = f"stage_{number + 1}"
+                job = self._job(f"{model}, {stage}", [model, stage], train, result=last_loss, resumes=True)
+                job.followers, following = following, [job]
+            jobs += following
+        return [*jobs, self._job(RANDOM, [RANDOM, "weights"], draw)]
 
     def checkpoints(self, model: str) -> dict[str, Path]:
         """The checkpoints of a model that are fine-tuned: its last, and those before it by updates of the last stage.
@@ -193,19 +178,13 @@ class Miniature:
         return jobs
 
     def _fine_tuning(self, model: str, stage: str, name: str, seed: int, checkpoint: Path) -> Job:
-        metric = METRICS[TASKS[name].metric]
+        logged = METRICS[TASKS[name].metric].logged
         keep = model in MODELS and (stage, name, seed) == ("final", FIGURE_5_TASK, 1)
-        marker = self.marker(model, stage, name, f"seed_{seed}")
-        save_dir = self.fine_tuned(model) if keep else marker.parent
-        return Job(
-            f"{model} {stage} {name} seed {seed}",
-            marker,
-            lambda slot: fine_tune(
-                name, self.scale, self.task_folder(name), checkpoint, seed, save_dir, self.gpu, keep
-            ).on(slot),
-            lambda log: best(log, f"valid_{metric.logged}"),
-            resumes=keep,
-        )
+        marker = [model, stage, name, f"seed_{seed}"]
+        save_dir = self.fine_tuned(model) if keep else self.marker(*marker).parent
+        tune = partial(fine_tune, name, self.scale, self.task_folder(name), checkpoint, seed, save_dir, self.gpu, keep)
+        result = partial(best_validation, metric=logged, metrics=[logged], subsets=["valid"])
+        return self._job(f"{model} {stage} {name} seed {seed}", marker, tune, result=result, resumes=keep)
 
     def fine_tuned(self, model: str) -> Path:
         """The folder of the fine-tuned checkpoint that is analyzed."""
@@ -213,20 +192,14 @@ class Miniature:
 
     def analysis(self) -> list[Job]:
         """Both pretrained models on held-out text, both fine-tuned ones on the text of their task."""
-        pretrained = {model: self.last_stage(model) / "checkpoint_last.pt" for model in MODELS}
-        tuned = {model: self.fine_tuned(model) / "checkpoint_last.pt" for model in MODELS}
-        text = self.output / "tables" / FIGURE_5_TASK / "valid.txt"
+        folders = {"pretrained": self.last_stage, "fine_tuned": self.fine_tuned}
+        texts = {"pretrained": None, "fine_tuned": self.output / "tables" / FIGURE_5_TASK / "valid.txt"}
         jobs = []
-        for name, models, own_text in (("pretrained", pretrained, None), ("fine_tuned", tuned, text)):
-            start = (models, self.output / "analysis" / name, self.scale.analyzed_tokens, self.data, own_text)
-            jobs.append(
-                Job(
-                    f"analysis, {name}",
-                    self.marker("analysis", name),
-                    lambda slot, start=start: analyze(*start).on(slot),
-                    resumes=True,
-                )
-            )
+        for name, folder_of in folders.items():
+            models = {model: folder_of(model) / "checkpoint_last.pt" for model in MODELS}
+            output, tokens = self.output / "analysis" / name, self.scale.analyzed_tokens
+            words = partial(analyze, models, output, tokens, self.data, texts[name])
+            jobs.append(self._job(f"analysis, {name}", ["analysis", name], words, resumes=True))
         return jobs
 
     def _step(self, name: str, jobs: list[Job], side_by_side: bool = True) -> None:

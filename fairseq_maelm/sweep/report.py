@@ -19,6 +19,7 @@ from fairseq_maelm.sweep.results import (
     average,
     averaged_tasks,
     collect,
+    published_rows,
 )
 from fairseq_maelm.sweep.spread import draw_spread
 from fairseq_maelm.sweep.store import SweepFolder
@@ -65,7 +66,7 @@ def as_markdown(sweep: Sweep, groups: Optional[Sequence[str]] = None) -> str:
     Raises:
         ValueError: no recipe has such a group of published rows.
     """
-    published = _published(sweep, groups)
+    published = published_rows(sweep, groups)
     tasks = averaged_tasks(sweep)
     head = ["", *(f"{task} ({sweep.about['tasks'][task]['metric']})" for task in sweep.tasks), "AVG"]
     lines = [head]
@@ -73,25 +74,11 @@ def as_markdown(sweep: Sweep, groups: Optional[Sequence[str]] = None) -> str:
         cells = {task: sweep.cells[task, model] for task in sweep.tasks}
         mine = average({task: cell.scores for task, cell in cells.items()}, tasks)
         lines.append([model, *map(_cell, cells.values()), _number(mine)])
-    for row, scores in published.items():
+    for (group, name), scores in published.items():
         printed = ["/".join(map(_number, scores.get(task) or [math.nan])) for task in sweep.tasks]
-        lines.append([f"paper, {row}", *printed, _number(average(scores, tasks))])
+        lines.append([f"paper, {group}: {name}", *printed, _number(average(scores, tasks))])
     parts = [_table(lines), _captions(sweep, tasks), *_differences(sweep), _table(_settings(sweep)), *_problems(sweep)]
     return "\n\n".join(parts) + "\n"
-
-
-def _published(sweep: Sweep, groups: Optional[Sequence[str]]) -> dict[str, dict[str, list[float]]]:
-    """The paper's rows, "group: model" -> task -> scores."""
-    rows: dict[str, dict[str, list[float]]] = {}
-    known = dict.fromkeys(group for task in sweep.about["tasks"].values() for group in task["paper"])
-    unknown = [group for group in groups or [] if group not in known]
-    if unknown:
-        raise ValueError(f"no recipe has published rows named {', '.join(unknown)}, but {', '.join(known) or 'none'}")
-    for group in known if groups is None else groups:
-        for task, about in sweep.about["tasks"].items():
-            for model, scores in about["paper"].get(group, {}).items():
-                rows.setdefault(f"{group}: {model}", {})[task] = scores
-    return rows
 
 
 def _number(value: Optional[float]) -> str:

@@ -11,7 +11,10 @@ from fairseq_maelm.sweep.jobs import read_json
 from fairseq_maelm.sweep.log import is_divergence
 from fairseq_maelm.sweep.store import SweepFolder
 
-__all__ = ["GLUE", "Cell", "Outcome", "Sweep", "average", "averaged_tasks", "best_of", "collect", "median_with_losses"]
+__all__ = [
+    "GLUE", "Cell", "Outcome", "Sweep", "average", "averaged_tasks", "best_of", "collect", "median_with_losses",
+    "published_rows",
+]  # fmt: skip
 
 FINISHED, DIVERGED, FAILED, MISSING = "finished", "diverged", "failed", "not run"
 # The tasks that the paper's average is made of.
@@ -169,3 +172,21 @@ def average(scores: Mapping[str, Sequence[float]], tasks: Sequence[str]) -> Opti
     """
     values = [mean(scores[task]) for task in tasks if scores.get(task)]
     return mean(values) if values and len(values) == len(tasks) and not any(map(math.isnan, values)) else None
+
+
+def published_rows(sweep: Sweep, groups: Optional[Sequence[str]]) -> dict[tuple[str, str], dict[str, list[float]]]:
+    """The paper's rows of these groups, by default of all: (group, model) -> task -> scores.
+
+    Raises:
+        ValueError: no recipe has such a group.
+    """
+    rows: dict[tuple[str, str], dict[str, list[float]]] = {}
+    known = dict.fromkeys(group for task in sweep.about["tasks"].values() for group in task["paper"])
+    unknown = [group for group in groups or [] if group not in known]
+    if unknown:
+        raise ValueError(f"no recipe has published rows named {', '.join(unknown)}, but {', '.join(known) or 'none'}")
+    for group in known if groups is None else groups:
+        for task, about in sweep.about["tasks"].items():
+            for model, scores in about["paper"].get(group, {}).items():
+                rows.setdefault((group, model), {})[task] = scores
+    return rows

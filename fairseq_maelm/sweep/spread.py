@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 from fairseq_maelm.files import write_bytes
 from fairseq_maelm.libraries import import_pyplot
-from fairseq_maelm.sweep.results import FINISHED, Sweep
+from fairseq_maelm.sweep.results import FINISHED, Sweep, published_rows
 
 __all__ = ["draw_spread"]
 
@@ -40,7 +40,7 @@ def draw_spread(sweep: Sweep, folder: Path, groups: Optional[Sequence[str]] = No
         width = max(2.8, 0.9 * len(sweep.models) + 1.2)
         figure, axes = pyplot.subplots(lines, columns, figsize=(width * columns + 1.6, 3.4 * lines), squeeze=False)
         for axis, task in zip(axes.flat, tasks):
-            _panel(axis, sweep, task, _published_rows(sweep, groups))
+            _panel(axis, sweep, task, published_rows(sweep, groups))
         for axis in axes.flat[len(tasks) :]:
             axis.set_axis_off()
         figure.tight_layout()
@@ -53,16 +53,7 @@ def draw_spread(sweep: Sweep, folder: Path, groups: Optional[Sequence[str]] = No
         pyplot.close(figure)
 
 
-def _published_rows(sweep: Sweep, groups: Optional[Sequence[str]]) -> list[tuple[str, str]]:
-    """Group and name of the paper's rows; their order gives them the same line in all panels."""
-    found = {}
-    for about in sweep.about["tasks"].values():
-        for group in about["paper"] if groups is None else groups:
-            found.update(dict.fromkeys((group, name) for name in about["paper"].get(group, {})))
-    return list(found)
-
-
-def _panel(axis: Any, sweep: Sweep, task: str, rows: Sequence[tuple[str, str]]) -> None:
+def _panel(axis: Any, sweep: Sweep, task: str, rows: dict[tuple[str, str], dict[str, list[float]]]) -> None:
     for place, model in enumerate(sweep.models):
         cell = sweep.cells[task, model]
         of_model = [each for each in sweep.outcomes if (each.run.task, each.run.model) == (task, model)]
@@ -74,9 +65,9 @@ def _panel(axis: Any, sweep: Sweep, task: str, rows: Sequence[tuple[str, str]]) 
         if cell.scores and math.isfinite(cell.scores[0]):
             ends = (place + 0.02, place + 0.34)
             axis.hlines(cell.scores[0], *ends, color=_BEST_COLOR, linewidth=1.8, label="its median")
-    published = sweep.about["tasks"][task]["paper"]
-    for number, (group, name) in enumerate(rows):
-        score = (published.get(group, {}).get(name) or [math.nan])[0]
+    # The order of all rows gives each the same line in every panel.
+    for number, ((group, name), scores) in enumerate(rows.items()):
+        score = (scores.get(task) or [math.nan])[0]
         if math.isfinite(score):
             style = _LINES[number % len(_LINES)]
             label = f"paper, {group}: {name}"

@@ -129,6 +129,16 @@ def test_rows_that_are_run_unless_others_are_named(toy_data: Path, tmp_path: Pat
     assert [job.name for job in ablations.jobs_of(chosen)] == ["maelm pretraining", "mlm pretraining"]
 
 
+def test_a_dry_run_writes_commands_and_nothing_else(toy_data: Path, tmp_path: Path, capsys: Any) -> None:
+    words = [toy_data, tmp_path / "study", *TINY, "--rows", "mlm", "maelm", "--dry-run", "--slurm", "cluster=local"]
+    pytest.importorskip("submitit")
+    ablations.main(list(map(str, words)))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[::2] == ["# maelm pretraining", "# mlm pretraining"]
+    assert all(line.startswith("fairseq-train ") and " --cpu " in line for line in lines[1::2])
+    assert not (tmp_path / "study").exists()
+
+
 def test_paper_numbers() -> None:
     """As printed in Table 2."""
     printed = [row.glue for row in rows.ROWS.values() if row.group != rows.TRANSITION and row.glue is not None]
@@ -270,12 +280,9 @@ def test_results_are_read_from_logs(tmp_path: Path) -> None:
     lines += [log_line("valid", valid_loss=loss, valid_accuracy=score) for loss, score in (("9", "50"), ("8.5", "40"))]
     log.write_text("".join([*lines, "no record\n", '| INFO | valid | {"cut off']), encoding="utf-8")
     assert outcomes.last_loss(log) == {"loss": 8.5, "updates_per_second": 2.0}
-    assert outcomes.best(log, "valid_accuracy") == {"score": 50.0}
     log.write_text(log_line("valid", valid_loss="8") + log_line("valid", valid_loss="nan"), encoding="utf-8")
     with pytest.raises(ValueError, match="diverged"):
         outcomes.last_loss(log)
-    with pytest.raises(ValueError, match="no finite valid_mcc"):
-        outcomes.best(log, "valid_mcc")
 
 
 # Commands

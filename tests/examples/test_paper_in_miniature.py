@@ -121,6 +121,18 @@ def test_mistakes_are_found_before_anything_is_written(tmp_path: Path, capsys: p
     assert not (tmp_path / "output").exists()
 
 
+def test_a_dry_run_writes_commands_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_glue(tmp_path / "glue", 4)
+    (tmp_path / "text.txt").write_text("text\n", encoding="utf-8")
+    words = [tmp_path / "text.txt", "--tasks", tmp_path / "glue", "--output", tmp_path / "output", "--dry-run"]
+    miniature.main([*map(str, words), "--scale", "gpu"])
+    lines = capsys.readouterr().out.splitlines()
+    assert "# MAE-LM, stage_3" in lines and "fine-tuned" in lines[-1]
+    trained = [line for line in lines if "fairseq-train" in line]
+    assert len(trained) == 7 and all(line.startswith("CUDA_VISIBLE_DEVICES=0 ") for line in trained)
+    assert not (tmp_path / "output").exists()
+
+
 @pytest.mark.parametrize("scale", scales.SCALES.values(), ids=scales.SCALES)
 def test_models_differ_by_their_method_alone(scale: Any, tmp_path: Path) -> None:
     commands_of = {
