@@ -1,0 +1,105 @@
+"""Where programs are computed, by the options that all studies share, and what is said of those that failed."""
+
+import argparse
+import logging
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairseq_maelm.sweep.runner import Runner, add_runner_arguments, runner_of, sitting
+
+from .programs import calls, counting, program
+
+
+def parse(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_runner_arguments(parser)
+    return parser.parse_args(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "slots", "gpus"),
+    [
+        ([], ["", ""], 0),
+        (["--jobs", "3"], ["", "", ""], 0),
+        (["--gpus", "0", "0", "1"], ["0", "0", "1"], 1),
+        (["--gpus", "0,1", "2,3"], ["0,1", "2,3"], 2),
+    ],
+)
+def test_slots(words: list[str], slots: list[str], gpus: int) -> None:
+    found = runner_of(parse(*words), most_gpus=2, jobs=2)
+    assert (found.slots, found.gpus, found.launcher) == (slots, gpus, None)
+
+
+def test_slots_of_a_queue() -> None:
+    pytest.importorskip("submitit")
+    found = runner_of(parse("--slurm", "cluster=local", "gpus_per_node=1"))
+    assert (found.slots, found.gpus) == ([""] * 100, 1) and found.launcher is not None
+    assert runner_of(parse("--jobs", "7", "--slurm", "cluster=local")).slots == [""] * 7
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--gpus", "0", "--jobs", "2"], "give neither --jobs nor --slurm"),
+        (["--gpus", "0", "1,2"], "same number of GPUs"),
+        (["--gpus", "0,1"], "a run has 1 GPU at most: write --gpus 0 1"),
+        (["--slurm", "cluster=local", "gpus_per_node=2"], "a run has 1 GPU at most"),
+        (["--slurm", "partition"], "must be NAME=VALUE"),
+    ],
+)
+def test_places_that_are_none(words: list[str], message: str) -> None:
+    pytest.importorskip("submitit")
+    with pytest.raises(ValueError, match=message):
+        runner_of(parse(*words))
+
+
+@pytest.mark.parametrize("words", [["--gpus", "all"], ["--jobs", "0"], ["--jobs", "two"]])
+def test_words_that_are_no_numbers(words: list[str], capsys: Any) -> None:
+    with pytest.raises(SystemExit):
+        parse(*words)
+    assert "is not" in capsys.readouterr().err
+
+
+def test_what_failed_is_tried_again_when_it_is_asked_for(tmp_path: Path) -> None:
+    runner = Runner([""], 0, None, retry_failed=False, dry_run=False)
+    bad = program(tmp_path, "bad", f"{counting(tmp_path)}; raise SystemExit('the reason')")
+    for number in (1, 1):
+        with pytest.raises(ValueError, match=r"1 runs have no result \(bad: .*the reason\); --retry-failed tries"):
+            runner.do([bad])
+        assert calls(tmp_path) == number
+    with pytest.raises(ValueError, match="the same command tries them again"):
+        runner._replace(retry_failed=True).do([bad])
+    assert calls(tmp_path) == 2
+
+
+def test_what_an_attempt_may_have_left_is_removed_before_the_next(tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    left.mkdir()
+    job = program(tmp_path, "job", f"import os; print(int(os.path.exists({str(left)!r})))")
+    job.clears = [left, tmp_path / "never there"]
+    runner = Runner([""], 0, None, retry_failed=False, dry_run=True)
+    runner.do([job])
+    assert left.exists(), "a dry run does nothing"
+    runner._replace(dry_run=False).do([job])
+    assert not left.exists() and job.log.read_text().endswith("0\n")
+
+
+@pytest.fixture
+def process_kept() -> Iterator[None]:
+    """A sitting sets up its process, which here is that of all tests."""
+    level, handler = logging.getLogger().level, signal.getsignal(signal.SIGTERM)
+    yield
+    logging.getLogger().setLevel(level)
+    signal.signal(signal.SIGTERM, handler)
+
+
+def test_a_sitting_says_in_a_line_why_it_ended(process_kept: None) -> None:
+    with pytest.raises(SystemExit, match="study: error: no text"), sitting("study"):
+        raise ValueError("no text")
+    with pytest.raises(SystemExit) as stopped, sitting("study"):
+        raise KeyboardInterrupt
+    assert stopped.value.code == 130
