@@ -12,6 +12,7 @@ import statistics
 import sys
 from pathlib import Path
 
+from few_shot_splits import EXAMPLES_PER_LABEL, SEEDS
 from paper import TABLE_7
 from trials import BEST, Setup, Trial, best_of, training_jobs
 

@@ -99,8 +99,9 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _plan(args: argparse.Namespace, runner: Runner) -> Plan:
-    machine = Machine(runner.gpus > 0, args.precision or ("fp16" if runner.gpus else "fp32"), args.threads)
-    if machine.precision == "fp16" and not machine.gpu:
+    # A run has one GPU at most.
+    machine = Machine(min(1, runner.gpus), args.precision or ("fp16" if runner.gpus else "fp32"), args.threads)
+    if machine.precision == "fp16" and not machine.gpus:
         raise ValueError("--precision fp16 needs GPUs: give --gpus, or --slurm gpus_per_node=1")
     choices: dict[str, tuple[Any, ...]] = {}
     for name, values in args.only:
