@@ -5,6 +5,7 @@ that, so an answer that is predicted in tokens has to find its way back.
 """
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -74,11 +75,25 @@ def sentencepiece_spans(processor: SentencePieceProcessor, text: str) -> Spans:
 
 
 def tokenizer_spans(offsets: Sequence[tuple[int, int]], text: str) -> Spans:
-    """Where tokens of the library tokenizers begin and end, <int32>[T] each: its offsets without white space."""
-    parts = [text[begin:end] for begin, end in offsets]
-    begin = [start + len(part) - len(part.lstrip()) for (start, _), part in zip(offsets, parts)]
-    end = [stop - len(part) + len(part.rstrip()) for (_, stop), part in zip(offsets, parts)]
-    return _settled(np.array(begin, dtype=np.int64), np.array(end, dtype=np.int64), len(text))
+    """Where tokens of the library tokenizers begin and end, <int32>[T] each.
+
+    That is what the library says, without white space. Of several characters that became one, such as a letter and its
+    accent, it names the first alone: those behind a token that belong to none are the token's too.
+    """
+    covered = {place for begin, end in offsets for place in range(begin, end)}
+    spans = np.zeros((len(offsets), 2), dtype=np.int64)
+    for number, (begin, end) in enumerate(offsets):
+        part = text[begin:end]
+        begin, end = begin + len(part) - len(part.lstrip()), end - len(part) + len(part.rstrip())
+        while begin < end < len(text) and end not in covered and not _is_dropped(text[end]):
+            end += 1
+        spans[number] = begin, end
+    return _settled(spans[:, 0], spans[:, 1], len(text))
+
+
+def _is_dropped(character: str) -> bool:
+    """Whether a character that became nothing is white space, a control or a zero-width character."""
+    return character.isspace() or unicodedata.category(character).startswith("C")
 
 
 def _settled(begin: NDArray[np.int64], end: NDArray[np.int64], length: int) -> Spans:

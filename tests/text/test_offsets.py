@@ -58,9 +58,12 @@ def test_characters_that_become_several_belong_to_each_token_of_them(encoder: Te
     assert text[begin[first] : end[last]] == "\u00bd"
 
 
-def test_characters_that_become_one_belong_to_one_piece(sentencepiece: TextEncoder) -> None:
-    _, begin, end = sentencepiece.encode_with_offsets("e\u0301 mat")
-    assert (0, 2) in zip(begin.tolist(), end.tolist())
+@pytest.mark.parametrize("character", ["e\u0301", "\u30ab\u3099", "\uff76\uff9e"])
+def test_characters_that_become_one_stay_together(encoder: TextEncoder, character: str) -> None:
+    text = f"{character} mat"
+    _, begin, end = encoder.encode_with_offsets(text)
+    whole = token_span(begin, end, 0, 2)
+    assert whole is not None and text[begin[whole[0]] : end[whole[1]]] == character
 
 
 def test_a_boundary_inside_a_token_takes_the_whole_token(sentencepiece: TextEncoder) -> None:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_maelm.interop.export.tokenizer import build_tokenizer
+from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.vocabulary import (
     DICTIONARY_FILE,
@@ -45,6 +47,15 @@ def word_pieces(folder: Path) -> Path:
     return _imported(folder, tokenizers.BertWordPieceTokenizer(lowercase=True, **names), 80)
 
 
+def exported(folder: Path) -> Path:
+    """The sentencepiece model as a tokenizer.json, whose normalizer composes characters."""
+    pytest.importorskip("tokenizers")
+    model = sentencepieces(folder) / MODEL_FILE
+    build_tokenizer(model, load_dictionary(str(folder))).save(str(folder / TOKENIZER_FILE))
+    model.unlink()
+    return folder
+
+
 def _imported(folder: Path, tokenizer: object, size: int) -> Path:
     special = list(FAIRSEQ_SYMBOLS)
     tokenizer.train_from_iterator(TEXT, vocab_size=size, special_tokens=special, show_progress=False)  # type: ignore
@@ -61,4 +72,5 @@ KINDS: dict[str, Callable[[Path], Path]] = {
     "sentencepiece": sentencepieces,
     "byte pairs": byte_pairs,
     "word pieces": word_pieces,
+    "exported": exported,
 }
