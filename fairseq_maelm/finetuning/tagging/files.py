@@ -72,7 +72,7 @@ class LabeledFile:
 
     def place(self, line: int) -> str:
         """File and line, for messages."""
-        return f"{self.path}, line {line}"
+        return f"{self.path}:{line}"
 
 
 def read(path: Path, layout: Layout, labeled: bool = True) -> LabeledFile:
@@ -111,7 +111,7 @@ def _sentences(path: Path, lines: Sequence[str], layout: Layout, labeled: bool) 
             columns = len(cells)
             words.append((*_word_and_label(cells, layout, labeled), number))
         except ValueError as error:
-            raise ValueError(f"{path}, line {number} {error}") from error
+            raise ValueError(f"{path}:{number} {error}") from error
 
 
 def word_cells(line: str, layout: Layout) -> list[str] | None:

@@ -78,22 +78,22 @@ def test_words_without_labels(tmp_path: Path) -> None:
     file = read(path, layout("conll", "-1"), labeled=False)
     assert [sentence.labels for sentence in file.sentences] == [("", ""), ("",)]
     assert relabeled(file, [["X", "Y"], ["Z"]], True) == ["a X", "b Y", "", "c Z"]
-    with pytest.raises(ValueError, match="file.txt, line 1 has 1 columns, so there is no column -1 of labels"):
+    with pytest.raises(ValueError, match="file.txt:1 has 1 columns, so there is no column -1 of labels"):
         read(path, layout("conll", "-1"))
 
 
 @pytest.mark.parametrize(
     ("form", "column", "text", "message"),
     [
-        ("conllu", "UPOS", "1\tI\tI\tPRON\n", "line 1 has 4 columns, and CoNLL-U has 10"),
-        ("conllu", "UPOS", "# x\nx\tI" + "\t_" * 8 + "\n", "line 2 has the ID 'x'"),
-        ("conllu", "UPOS", "1\tI" + "\t_" * 8 + "\n", "line 1 has no label in the column UPOS"),
-        ("conllu", "UPOS", "1\t" + "\t_" * 8 + "\n", "line 1 has an empty word"),
-        ("conll", "-1", "a O\nb c O\n", "line 2 has 3 columns, and the lines before it have 2"),
-        ("conll", "3", "a O\n", "line 1 has 2 columns, so there is no column 3 of labels"),
+        ("conllu", "UPOS", "1\tI\tI\tPRON\n", ":1 has 4 columns, and CoNLL-U has 10"),
+        ("conllu", "UPOS", "# x\nx\tI" + "\t_" * 8 + "\n", ":2 has the ID 'x'"),
+        ("conllu", "UPOS", "1\tI" + "\t_" * 8 + "\n", ":1 has no label in the column UPOS"),
+        ("conllu", "UPOS", "1\t" + "\t_" * 8 + "\n", ":1 has an empty word"),
+        ("conll", "-1", "a O\nb c O\n", ":2 has 3 columns, and the lines before it have 2"),
+        ("conll", "3", "a O\n", ":1 has 2 columns, so there is no column 3 of labels"),
         ("conll", "-1", "\n\n-DOCSTART- O\n", "has no sentence"),
         ("conll", "-1", "a O\nb\udcff O\n", "file:2: not valid UTF-8"),
-        ("conll", "-1", "a\t \n", "line 1 has no label in the column -1"),
+        ("conll", "-1", "a\t \n", ":1 has no label in the column -1"),
     ],
 )
 def test_wrong_lines_are_named(form: str, column: str, text: str, message: str, tmp_path: Path) -> None:

@@ -49,9 +49,7 @@ def test_words_become_pieces_and_entities_the_labels_to_learn(
         settings = prepare(tmp_path, toy_data)
     assert settings == TaggingSettings(("O", "B-PLACE", "B-WHO", "I-PLACE", "I-WHO"), "iob2", "iob1", LAYOUT)
     assert read_settings(tmp_path / "task") == settings
-    assert re.search(
-        "1 words of which the vocabulary leaves nothing became <unk>; the first: .*train, line 3", caplog.text
-    )
+    assert re.search("1 words of which the vocabulary leaves nothing became <unk>; the first: .*train:3", caplog.text)
 
     train = TaggedSplit.load(tmp_path / "task" / "train.npz")
     assert train.word_counts.tolist() == [3, 3]
@@ -80,14 +78,14 @@ def test_training_scheme_is_an_option(scheme: str, toy_data: Path, tmp_path: Pat
     [
         (TRAIN, "a I-DISH\nb O\nc I-TOOL\n", {}, "{}/train does not have: 'I-DISH' (line 1), 'I-TOOL' (line 3)"),
         ("a NOUN\nb VERB\n", "a ADJ\n", {}, "valid has labels that {}/train does not have: 'ADJ' (line 1)"),
-        (TRAIN, "a O\nb B-WHO\n", {}, "valid, line 2: the label 'B-WHO' must be 'I-WHO' in IOB1"),
-        (TRAIN, VALID, {"file_scheme": "iob2"}, "train, line 2: the label 'I-PLACE' must be 'B-PLACE' in IOB2"),
+        (TRAIN, "a O\nb B-WHO\n", {}, "valid:2: the label 'B-WHO' must be 'I-WHO' in IOB1"),
+        (TRAIN, VALID, {"file_scheme": "iob2"}, "train:2: the label 'I-PLACE' must be 'B-PLACE' in IOB2"),
         ("a O\nb O\n", "a O\n", {}, "train has 1 different labels"),
         ("a B-WHO\nb WHO\n", "a O\n", {}, "labels of entities ('B-WHO'), and others: 'WHO' (line 2)"),
         ("a NOUN\nb VERB\n", "a ADJ\nb ADV\na NOUN\n", {}, "does not have: 'ADJ' (line 1), 'ADV' (line 2). No model"),
-        ("token upos\na NOUN\nb VERB\n", "a NOUN\n", {}, "train, line 1 looks like a header: its cells name columns"),
-        ("Wort Art\na N\nb V\na N\nb V\n", "a N\n", {}, "line 1 looks like a header: its label 'Art' is on no other"),
-        ("a NOUN\nb VERB\n", "word tag\na NOUN\n", {}, "valid, line 1 looks like a header: its cells name columns"),
+        ("token upos\na NOUN\nb VERB\n", "a NOUN\n", {}, "train:1 looks like a header: its cells name columns"),
+        ("Wort Art\na N\nb V\na N\nb V\n", "a N\n", {}, ":1 looks like a header: its label 'Art' is on no other"),
+        ("a NOUN\nb VERB\n", "word tag\na NOUN\n", {}, "valid:1 looks like a header: its cells name columns"),
     ],
 )  # fmt: skip
 def test_wrong_labels_are_named(
