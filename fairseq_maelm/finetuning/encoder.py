@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
+from fairseq_maelm.models.sizes import SIZES
 
 __all__ = ["Encoder", "read_encoder", "schedule"]
 
@@ -48,7 +49,9 @@ def read_encoder(checkpoint: Path) -> Encoder:
     config = content.config.model
     named = {field.replace("_", "-"): getattr(config, field) for field in _FIELDS}
     drawn = {field.replace("_", "-"): getattr(config, field) for field in _DRAWN}
-    options = {"arch": str(config._name), **{name: _plain(value) for name, value in named.items()}}
+    # One that took its sizes from another has no name of them; any name will do, as all numbers are given.
+    arch = str(config._name) if config._name in SIZES else "maelm_base"
+    options = {"arch": arch, **{name: _plain(value) for name, value in named.items()}}
     return Encoder(options, drawn, int(content.weights["encoder.identity"][0]))
 
 
