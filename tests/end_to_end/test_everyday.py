@@ -27,12 +27,12 @@ def test_five_commands(tmp_path: Path) -> None:
     words = ["maelm", "pretrain", "data", "--output", "pretrained", "--recipe", "tiny", "--gpus", 0, *settings]
     run([*words, "--", "--disable-validation"], cwd=tmp_path)
     columns = ["--text", "review", "--label", "topic"]
-    table = ["--train", "train.csv", "--vocabulary", "data", "--output", "task", *columns]
+    table = ["--train", "train.csv", "--vocabulary", "pretrained", "--output", "task", *columns]
     run(["maelm", "prepare-sentences", *table], cwd=tmp_path)
     words = ["maelm", "finetune", "task", "--checkpoint", "pretrained/checkpoint_last.pt", "--output", "tuned"]
     words += ["--gpus", 0, "--lr", 1e-3, "--epochs", 4, "--batch-size", 16]
     assert "dropping decoder" in run(words, cwd=tmp_path)
-    words = ["maelm", "predict", "new.csv", "--checkpoint", "tuned/checkpoint_best.pt", "--data", "task", *columns]
+    words = ["maelm", "predict", "new.csv", "--checkpoint", "tuned/checkpoint_best.pt", *columns]
     output = run([*words, "--output", "predicted.tsv", "--device", "cpu"], cwd=tmp_path)
     assert json.loads(output.splitlines()[-1])["accuracy"] > 80, "words decide the topic"
     rows = (tmp_path / "predicted.tsv").read_text(encoding="utf-8").splitlines()
