@@ -8,10 +8,9 @@ from typing import Any
 # The package is found beside the examples when it is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fairseq_maelm.sweep.encoder import read_encoder
-
+from fairseq_maelm.finetuning.encoder import read_encoder
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
-from fairseq_maelm.sweep.training import words_of
+from fairseq_maelm.train_command import words_of
 
 DECODER_FIELDS = ("decoder_layers", "decoder_attention", "decoder_embed_dim", "decoder_ffn_embed_dim",
                   "decoder_attention_heads", "share_decoder_positions")  # fmt: skip

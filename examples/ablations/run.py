@@ -91,7 +91,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         "--pretraining-options", type=shlex.split, default=[], metavar="OPTIONS",
         help="more of fairseq-train's, in one word: --pretraining-options='--init-std 0.05 --dropout 0'",
     )  # fmt: skip
-    group = parser.add_argument_group("fine-tuning, by finetune.sh of examples/finetuning or examples/squad")
+    group = parser.add_argument_group("fine-tuning, by `maelm finetune`")
     group.add_argument("--fine-tuning-lr", type=float, default=3e-5)
     group.add_argument("--fine-tuning-epochs", type=at_least_1, default=3)
     group.add_argument("--fine-tuning-batch-size", type=at_least_1, default=32)

@@ -4,7 +4,6 @@ import json
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -20,30 +19,12 @@ from fairseq_maelm.sweep.jobs import Process, visible  # noqa: E402
 _STOPS = 10
 
 
-class Metric(NamedTuple):
-    """How a task is scored.
-
-    Attributes:
-        option: of fairseq-train, empty where the metric is logged anyway.
-        logged: the name in the log, where fairseq writes it in percent.
-    """
-
-    option: str
-    logged: str
-
-
+# How a task is scored -> the name in the log.
 METRICS = {
-    "accuracy": Metric("", "accuracy"),
-    "mcc": Metric("--report-mcc", "mcc"),
-    "f1": Metric("--report-acc-and-f1", "f1"),
-    "spearman": Metric("--report-pearson-and-spearman", "spearman"),
-    "pearson": Metric("--report-pearson-and-spearman", "pearson"),
-    "exact": Metric("", "exact"),
-    "answer_f1": Metric("", "f1"),
+    **{name: name for name in ("accuracy", "mcc", "f1", "spearman", "pearson", "exact")},
+    "answer_f1": "f1",
 }
 SQUAD_METRICS = ("exact", "answer_f1")
-# The longest sequences of fine-tuning on SQuAD (paper, Table 5).
-_LONGEST_WINDOW = 512
 
 
 def is_squad(task: Path) -> bool:
@@ -61,7 +42,7 @@ def metrics_of(task: Path) -> tuple[str, ...]:
 def logged_name(metric: str, task: Path) -> str:
     """What the log of a fine-tuning calls a metric: in SQuAD 2.0 that of the best threshold, as papers report it."""
     version = json.loads((task / "valid.json").read_bytes())["version"] if is_squad(task) else ""
-    return ("best_" if version == "2.0" else "") + METRICS[metric].logged
+    return ("best_" if version == "2.0" else "") + METRICS[metric]
 
 
 def model_size(arch: str, options: list[str]) -> ModelSize:
@@ -110,29 +91,13 @@ def pretraining(args: Namespace, row: Row, save_dir: Path, slot: str) -> Process
     return Process(words, visible(slot))
 
 
-def _windows(positions: int) -> dict[str, str]:
-    """How the recipe cuts contexts and questions; where sequences are shorter than its own, in the same proportion."""
-    length = min(_LONGEST_WINDOW, positions)
-    numbers = {"MAX_LENGTH": length, "DOC_STRIDE": length // 4, "MAX_QUESTION_LENGTH": length // 8}
-    return {name: str(number) for name, number in numbers.items()}
-
-
 def fine_tuning(args: Namespace, task: str, seed: int, checkpoint: Path, save_dir: Path, slot: str) -> Process:
     """The command that fine-tunes an encoder, by the recipe for its kind of task, on one GPU at most."""
-    metric, squad = METRICS[args.metrics[task]].option, is_squad(Path(args.tasks[task]))
-    recipe = ROOT / "examples" / ("squad" if squad else "finetuning") / "finetune.sh"
     words = [
-        "bash", str(recipe), args.tasks[task], str(checkpoint), str(save_dir),
-        "--no-save", "--num-workers", "0", *([metric] if metric else []), *args.fine_tuning_options,
+        "maelm", "finetune", args.tasks[task], "--checkpoint", str(checkpoint), "--output", str(save_dir),
+        "--lr", str(args.fine_tuning_lr), "--epochs", str(args.fine_tuning_epochs),
+        "--batch-size", str(args.fine_tuning_batch_size), "--warm-up", str(args.fine_tuning_warm_up),
+        "--seed", str(seed), "--gpus", str(min(1, args.runner.gpus)), "--precision", args.precision,
+        "--", "--no-save", *args.fine_tuning_options,
     ]  # fmt: skip
-    environment = {
-        "LEARNING_RATE": str(args.fine_tuning_lr),
-        "EPOCHS": str(args.fine_tuning_epochs),
-        "BATCH_SIZE": str(args.fine_tuning_batch_size),
-        "WARM_UP_PROPORTION": str(args.fine_tuning_warm_up),
-        "SEED": str(seed),
-        "GPUS": str(min(1, args.runner.gpus)),
-        "PRECISION": args.precision,
-        **(_windows(args.tokens_per_sample) if squad else {}),
-    }
-    return Process(words, {**environment, **visible(slot.split(",")[0])})
+    return Process(words, visible(slot.split(",")[0]))

@@ -172,11 +172,11 @@ class Adaptation:
     def _task(self, name: str) -> Job:
         tables, folder, kind = self.output / "tables" / name, self.output / "tasks" / name, self.tasks[name]
         suffix = "tsv" if kind == "jsonl" else "conll"
-        words = ["maelm", "prepare-tagging"]
+        words = ["maelm", "prepare-tagging", "--data"]
         if kind == "jsonl":
-            words = ["python", ROOT / "examples" / "finetuning" / "prepare_sentences.py"]
+            words = ["maelm", "prepare-sentences", "--vocabulary"]
         files = ["--train", tables / f"train.{suffix}", "--valid", tables / f"dev.{suffix}"]
-        process = _program([*words, "--data", self.args.data, *files, "--output", folder])
+        process = _program([*words, self.args.data, *files, "--output", folder])
         return Job(f"task {name}", self.marker(f"prepare_{name}"), process, clears=[folder])
 
     def write_tables(self) -> None:
@@ -201,12 +201,11 @@ class Adaptation:
         title, file = f"{name}, {model}, seed {seed}", f"{name}_{model}_{seed}"
         save_dir, task = self.output / "runs" / file, self.output / "tasks" / name
         metrics, tagged = save_dir / "metrics.json", self.output / "scores" / f"{file}.conll"
-        recipe = ROOT / "examples" / ("finetuning" if self.tasks[name] == "jsonl" else "tagging") / "finetune.sh"
-        words = ["bash", recipe, task, self.checkpoints[model], save_dir, "--num-workers", 0]
+        words = ["maelm", "finetune", task, "--checkpoint", self.checkpoints[model], "--output", save_dir]
+        words += ["--lr", self.args.finetuning_learning_rate, "--epochs", self.args.epochs, "--batch-size", 16]
+        words += ["--seed", seed, "--gpus", self.gpus]
         # Without last checkpoints an interrupted fine-tuning begins anew.
-        words += ["--no-last-checkpoints"] if self.args.remove_runs else []
-        own = {"LEARNING_RATE": self.args.finetuning_learning_rate, "EPOCHS": self.args.epochs, "BATCH_SIZE": 16}
-        training = _program(words, {**own, "SEED": seed, "GPUS": self.gpus})
+        training = _program([*words, *(["--", "--no-last-checkpoints"] if self.args.remove_runs else [])])
         best, tables = save_dir / "checkpoint_best.pt", self.output / "tables" / name
         scoring: list[Any] = ["python", Path(__file__).with_name("score_sentences.py"), best, task]
         scoring += [tables / "test.tsv", metrics]
@@ -234,9 +233,8 @@ class Adaptation:
         return write_results(scores, {name: METRICS[kind][1] for name, kind in self.tasks.items()}, self.output)
 
 
-def _program(words: list[Any], variables: dict[str, Any] | None = None) -> Any:
-    named = {name: str(value) for name, value in (variables or {}).items()}
-    return lambda slot: Process(list(map(str, words)), {**named, **visible(slot)})
+def _program(words: list[Any]) -> Any:
+    return lambda slot: Process(list(map(str, words)), visible(slot))
 
 
 def main() -> None:

@@ -6,13 +6,12 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-FINETUNING = ROOT / "examples" / "finetuning"
 # Programs are run side by side, and metrics named, as in the ablations.
 sys.path.insert(0, str(ROOT / "examples" / "ablations"))
 
 from glue import TASKS  # noqa: E402
 from scales import Scale, Stage  # noqa: E402
-from stages import METRICS, Process  # noqa: E402
+from stages import Process  # noqa: E402
 
 MODELS = {"MLM": ("--masked-input", "kept", "--decoder-layers", "0"), "MAE-LM": ("--masked-input", "dropped")}
 RANDOM = "random weights"
@@ -30,7 +29,7 @@ def prepare_corpus(texts: list[Path], scale: Scale, data: Path) -> Process:
 def prepare_task(name: str, tables: Path, data: Path, output: Path) -> Process:
     """A GLUE task with the corpus' vocabulary."""
     words = [
-        sys.executable, str(FINETUNING / "prepare_sentences.py"), "--data", str(data), "--output", str(output),
+        "maelm", "prepare-sentences", "--vocabulary", str(data), "--output", str(output),
         "--train", str(tables / "train.tsv"), "--valid", str(tables / "valid.tsv"),
     ]  # fmt: skip
     return Process([*words, *(["--regression"] if TASKS[name].metric == "spearman" else [])], {})
@@ -98,31 +97,24 @@ def draw_weights(scale: Scale, data: Path, save_dir: Path, gpu: bool) -> Process
 def fine_tune(
     name: str, scale: Scale, task: Path, checkpoint: Path, seed: int, save_dir: Path, gpu: bool, keep: bool
 ) -> Process:
-    """Fine-tuning by the recipe in examples/finetuning.
+    """Fine-tuning by the recipe for sentences.
 
     Args:
         name: of the GLUE task.
         scale: of the miniature.
-        task: folder of prepare_sentences.py.
+        task: folder of `maelm prepare-sentences`.
         checkpoint: where to start.
         seed: of order, head and dropout.
         save_dir: for the checkpoint.
         gpu: whether it has one.
         keep: whether the checkpoint is kept, for the analysis.
     """
-    option = METRICS[TASKS[name].metric].option
     words = [
-        "bash", str(FINETUNING / "finetune.sh"), str(task), str(checkpoint), str(save_dir), "--num-workers", "0",
-        *([option] if option else []), *([] if keep else ["--no-save"]),
+        "maelm", "finetune", str(task), "--checkpoint", str(checkpoint), "--output", str(save_dir),
+        "--lr", str(scale.fine_tuning_rate), "--epochs", str(scale.fine_tuning_epochs), "--seed", str(seed),
+        *(["--gpus", "1", "--precision", "bf16"] if gpu else ["--gpus", "0"]), *([] if keep else ["--", "--no-save"]),
     ]  # fmt: skip
-    environment = {
-        "LEARNING_RATE": str(scale.fine_tuning_rate),
-        "EPOCHS": str(scale.fine_tuning_epochs),
-        "SEED": str(seed),
-        "GPUS": "1" if gpu else "0",
-        "PRECISION": "bf16" if gpu else "fp32",
-    }
-    return Process(words, environment)
+    return Process(words, {})
 
 
 def analyze(models: dict[str, Path], output: Path, tokens: int, data: Path, text: Path | None) -> Process:

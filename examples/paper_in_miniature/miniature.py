@@ -178,7 +178,7 @@ class Miniature:
         return jobs
 
     def _fine_tuning(self, model: str, stage: str, name: str, seed: int, checkpoint: Path) -> Job:
-        logged = METRICS[TASKS[name].metric].logged
+        logged = METRICS[TASKS[name].metric]
         keep = model in MODELS and (stage, name, seed) == ("final", FIGURE_5_TASK, 1)
         marker = [model, stage, name, f"seed_{seed}"]
         save_dir = self.fine_tuned(model) if keep else self.marker(*marker).parent

@@ -61,6 +61,6 @@ if [[ -n $SCICITE ]] && missing scicite; then
 for split in ("train", "dev"):
     tables.write_table(*(pathlib.Path(p) for p in (f"{sys.argv[1]}/{split}.jsonl", f"{sys.argv[2]}/{split}.tsv")), None)
 ' "$SCICITE" "$SCRATCH"
-    python "$ROOT/examples/finetuning/prepare_sentences.py" --data "$DATA" --train "$SCRATCH/train.tsv" \
+    maelm prepare-sentences --vocabulary "$DATA" --train "$SCRATCH/train.tsv" \
         --valid "$SCRATCH/dev.tsv" --output "$OUTPUT/scicite"
 fi

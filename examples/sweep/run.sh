@@ -11,7 +11,7 @@
 # For example:  run.sh GLUE DATA runs/glue ours=checkpoint_last.pt random=random --gpus 0 0 0
 #
 # Environment variables:
-#     TASKS           names of recipes in examples/glue/recipes ("CoLA RTE MRPC STS-B")
+#     TASKS           names of the package's recipes ("CoLA RTE MRPC STS-B")
 #     MAX_POSITIONS   of the encoders; longer examples are cut when they are prepared (512)
 #
 # 1,280 runs a model, which train on 33 million examples: see README.md for what that costs, and --dry-run for the
@@ -35,14 +35,9 @@ done
 need maelm
 
 read -r -a NAMES <<<"$TASKS"
-RECIPES=()
-for name in "${NAMES[@]}"; do
-    RECIPES+=("$ROOT/examples/glue/recipes/$name.yaml")
-    [[ -f ${RECIPES[-1]} ]] || fail "there is no recipe ${RECIPES[-1]} (TASKS names '$name')"
-done
 
 # What is prepared already, from the same files, is kept.
 maelm prepare-glue "$GLUE" --data "$DATA" --output "$OUTPUT/tasks" --tasks "${NAMES[@]}" \
     --max-positions "$MAX_POSITIONS" >/dev/null
-maelm sweep "${RECIPES[@]}" --data "$OUTPUT/tasks" --output "$OUTPUT/sweep" "${CHECKPOINTS[@]}" "$@"
+maelm sweep "${NAMES[@]}" --data "$OUTPUT/tasks" --output "$OUTPUT/sweep" "${CHECKPOINTS[@]}" "$@"
 [[ " $* " == *" --dry-run "* ]] || maelm report "$OUTPUT/sweep" >/dev/null

@@ -309,16 +309,9 @@ def test_questions_are_fine_tuned_by_their_own_recipe(
     assert args.metrics == {"SQuAD": "exact"}
     assert [stages.logged_name(name, tmp_path) for name in stages.SQUAD_METRICS] == [f"{prefix}exact", f"{prefix}f1"]
     process = stages.fine_tuning(args, "SQuAD", 2, tmp_path / "checkpoint", tmp_path / "save", "")
-    assert process.words[1] == str(ROOT / "examples" / "squad" / "finetune.sh")
-    wanted = {"MAX_LENGTH": "64", "DOC_STRIDE": "16", "MAX_QUESTION_LENGTH": "8", "SEED": "2", "EPOCHS": "3"}
-    assert {name: process.environment[name] for name in wanted} == wanted
-    long = arguments(toy_data, tmp_path / "study", "--tasks", f"SQuAD={tmp_path}", "--tokens-per-sample", 1024)
-    environment = stages.fine_tuning(long, "SQuAD", 2, tmp_path / "checkpoint", tmp_path / "save", "").environment
-    assert (environment["MAX_LENGTH"], environment["DOC_STRIDE"], environment["MAX_QUESTION_LENGTH"]) == (
-        "512",
-        "128",
-        "64",
-    )
+    assert process.words[:3] == ["maelm", "finetune", str(tmp_path)]
+    for name, value in (("--seed", "2"), ("--epochs", "3"), ("--gpus", "0")):
+        assert process.words[process.words.index(name) + 1] == value
     with pytest.raises(SystemExit):
         arguments(toy_data, tmp_path / "study", "--tasks", f"SQuAD={tmp_path}", "--metrics", "SQuAD=mcc")
 
@@ -362,9 +355,9 @@ def make_task(data: Path, folder: Path) -> Path:
     lines = [f"{sentence(topic, generator)}\t{topic}\n" for topic in topics]
     for name, part in (("train", lines[:48]), ("valid", lines[48:])):
         (folder / f"{name}.tsv").write_text("".join(part), encoding="utf-8")
-    script = ROOT / "examples" / "finetuning" / "prepare_sentences.py"
     tables = ["--train", folder / "train.tsv", "--valid", folder / "valid.tsv"]
-    call([sys.executable, script, "--data", data, *tables, "--output", folder / "task"])
+    command = [sys.executable, "-m", "fairseq_maelm.cli", "prepare-sentences", "--vocabulary", data]
+    call([*command, *tables, "--output", folder / "task"])
     return folder / "task"
 
 

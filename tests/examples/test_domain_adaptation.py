@@ -91,7 +91,8 @@ def test_runs_of_a_task_with_a_dot_in_its_name_have_files_of_their_own(monkeypat
     jobs = [study.fine_tuning("v1.0", "before", seed) for seed in (1, 2)]
     assert [job.marker for job in jobs] == [Path(f"o/runs/v1.0_before_{seed}.json") for seed in (1, 2)]
     process = jobs[0].process("3")
-    assert process.environment["CUDA_VISIBLE_DEVICES"] == "3" and process.environment["GPUS"] == "1"
+    assert process.environment == {"CUDA_VISIBLE_DEVICES": "3"}
+    assert process.words[process.words.index("--gpus") + 1] == "1"
     assert "CUDA_VISIBLE_DEVICES" not in jobs[0].process("").environment
 
 
