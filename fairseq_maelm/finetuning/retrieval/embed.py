@@ -102,8 +102,10 @@ def _write(
         done = int(read_json(progress)["done"])
         logger.info("resuming after %s of %s texts", f"{done:,}", f"{shape[0]:,}")
     else:
-        np.lib.format.open_memmap(begun, mode="w+", dtype=np.dtype(settings.dtype), shape=shape).flush()
         done = 0
+        # First, so that a file without rows is never taken for one with those of an earlier run.
+        write_json(progress, {"done": done})
+        np.lib.format.open_memmap(begun, mode="w+", dtype=np.dtype(settings.dtype), shape=shape).flush()
     rows = np.lib.format.open_memmap(begun, mode="r+")
     records = itertools.islice(_records(settings), done, None)
     with tqdm(total=len(rows), initial=done, desc="embedding", unit=" texts", unit_scale=True) as bar:
