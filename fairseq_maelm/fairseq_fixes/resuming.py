@@ -8,7 +8,6 @@ Test: tests/end_to_end/test_damaged_checkpoints.py, test_save_folder.py and test
 """
 
 import copy
-import errno
 import functools
 import logging
 import os
@@ -30,7 +29,6 @@ from fairseq_maelm.files import FolderLock
 logger = logging.getLogger(__name__)
 
 LOCK_FILE = ".fairseq-train.lock"
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
 
 _load_checkpoint = checkpoint_utils.load_checkpoint
 # Of the folders that this process has to itself until it ends.
@@ -97,13 +95,7 @@ def _hold(folder: Path) -> None:
     if key in _locks:
         return
     lock = FolderLock(folder / LOCK_FILE, "fairseq-train", folder)
-    try:
-        lock.__enter__()
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-        logger.warning("%s: nothing keeps a second run out of it", error)
-        return
+    lock.__enter__()
     _locks[key] = lock
     # Unlike atexit's functions this also runs in processes that torch.multiprocessing has spawned.
     util.Finalize(None, lock.__exit__, exitpriority=0)
