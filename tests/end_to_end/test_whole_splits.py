@@ -20,9 +20,18 @@ pytestmark = pytest.mark.slow
 
 # As many as the validation set of WNLI has.
 EXAMPLES = 71
-CRITERIONS = ["sentence_prediction", "maelm_sentence_prediction"]
-OPTIONS = ["--num-classes", 4, "--init-token", 0, "--separator-token", 2, "--max-positions", 64, "--cpu"]
-OPTIONS += ["--num-workers", 0, "--log-format", "json", "--task", "sentence_prediction"]
+COMMON = ["--cpu", "--num-workers", 0, "--log-format", "json"]
+# fairseq's own task, and this package's.
+TASKS: dict[str, list[Any]] = {
+    "sentence_prediction": ["--num-classes", 4, "--init-token", 0, "--separator-token", 2, "--max-positions", 64],
+    "maelm_sentences": [],
+}
+OWN = "maelm_sentences"
+
+
+def options(name: str) -> list[Any]:
+    """The options of a task and its criterion."""
+    return ["--task", name, "--criterion", name, *TASKS[name], *COMMON]
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +46,11 @@ def task(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "task"
 
 
-def training(task: Path, criterion: str, folder: Path) -> list[Any]:
+def training(task: Path, name: str, folder: Path) -> list[Any]:
     """Two updates of a classifier with random weights, and a validation."""
-    words: list[Any] = ["fairseq-train", task, *OPTIONS, "--arch", "maelm_tiny", "--criterion", criterion]
+    words: list[Any] = ["fairseq-train", task, *options(name), "--arch", "maelm_tiny", "--max-positions", 64]
     words += ["--batch-size", 20, "--optimizer", "fused_adamw", "--lr", 1e-3, "--seed", 1, "--max-update", 2]
-    return [*words, "--shorten-method", "truncate", "--no-epoch-checkpoints", "--save-dir", folder]
+    return [*words, "--no-epoch-checkpoints", "--save-dir", folder]
 
 
 def metrics(output: str) -> tuple[float, float]:
@@ -62,12 +71,12 @@ def metrics_of_all(checkpoint: Path, task: Path) -> tuple[float, float]:
     return loss, 100 * float((logits.argmax(dim=1) == targets).float().mean())
 
 
-@pytest.mark.parametrize("criterion", CRITERIONS)
-def test_sentences(criterion: str, task: Path, tmp_path: Path) -> None:
-    trained = metrics(run(training(task, criterion, tmp_path)))
+@pytest.mark.parametrize("name", TASKS)
+def test_sentences(name: str, task: Path, tmp_path: Path) -> None:
+    trained = metrics(run(training(task, name, tmp_path)))
     checkpoint = tmp_path / "checkpoint_last.pt"
     expected = metrics_of_all(checkpoint, task)
-    command = ["fairseq-validate", task, "--path", checkpoint, *OPTIONS, "--criterion", criterion, "--batch-size", 32]
+    command = ["fairseq-validate", task, "--path", checkpoint, *options(name), "--batch-size", 32]
     validated = metrics(run(command))
     # fairseq's own criterion rounds the accuracy to one digit.
     assert trained == pytest.approx(expected, abs=0.06, rel=0) and trained[0] == pytest.approx(expected[0], abs=6e-4)
@@ -75,12 +84,12 @@ def test_sentences(criterion: str, task: Path, tmp_path: Path) -> None:
 
 
 def test_sentences_on_two_ranks(task: Path, tmp_path: Path) -> None:
-    words = [*training(task, CRITERIONS[1], tmp_path), "--ddp-backend", "legacy_ddp"]
+    words = [*training(task, OWN, tmp_path), "--ddp-backend", "legacy_ddp"]
     trained = metrics(run_ranks(words, 2, tmp_path))
     checkpoint = tmp_path / "checkpoint_last.pt"
     expected = metrics_of_all(checkpoint, task)
     assert trained == pytest.approx(expected, abs=6e-3)
-    command = ["fairseq-validate", task, "--path", checkpoint, *OPTIONS, "--criterion", CRITERIONS[1]]
+    command = ["fairseq-validate", task, "--path", checkpoint, *options(OWN)]
     validated = metrics(run_ranks([*command, "--batch-size", 32], 2, tmp_path))
     assert validated == pytest.approx(expected, abs=6e-3)
 

@@ -28,8 +28,9 @@ class SentencesTaskConfig(FairseqDataclass):
     """Options of the task."""
 
     data: str = field(default=MISSING, metadata={"help": "folder of `maelm prepare-sentences` or `maelm prepare-glue`"})
-    tokens_per_sample: int = field(
-        default=512, metadata={"help": "longest example, special tokens included; the rest of longer ones is cut off"}
+    tokens_per_sample: Optional[int] = field(
+        default=None,
+        metadata={"help": "longest example, special tokens included; longer ones are cut (default: all positions)"},
     )
     seed: int = II("common.seed")
 
@@ -48,8 +49,9 @@ class SentencesTask(EncoderTask):
     setup_files = (*(f"input0/{name}" for name in EncoderTask.setup_files), _LABELS)
 
     def __init__(self, cfg: Any, dictionary: Dictionary, label_dictionary: Optional[Dictionary]) -> None:
-        super().__init__(cfg, dictionary, cfg.tokens_per_sample)
-        if cfg.tokens_per_sample < 6:
+        # Without the option the model says it, which fairseq builds before it opens any data.
+        super().__init__(cfg, dictionary, cfg.tokens_per_sample or 0)
+        if cfg.tokens_per_sample is not None and cfg.tokens_per_sample < 6:
             raise ValueError(f"--tokens-per-sample must be 6 at least and is {cfg.tokens_per_sample}")
         self.label_dictionary = label_dictionary
 
@@ -63,13 +65,14 @@ class SentencesTask(EncoderTask):
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model and give it a head of as many outputs as there are classes, or of one."""
         model = super().build_model(cfg, from_checkpoint)
+        self.longest = self.longest or model.max_positions()
         classes = 1 if self.label_dictionary is None else len(class_names(self.label_dictionary))
         model.register_classification_head(HEAD, classes)
         return model
 
     def load_dataset(self, split: str, **unused: Any) -> None:
         """Open a split."""
-        folder, limit = Path(self.cfg.data), self.cfg.tokens_per_sample
+        folder, limit = Path(self.cfg.data), self.longest
         dataset = SentencesDataset(folder, split, self.dictionary, self.label_dictionary, limit, self.cfg.seed)
         logger.info("%s: %s examples of up to %d tokens", split, f"{len(dataset):,}", dataset.sizes.max(initial=0))
         if dataset.cut:

@@ -40,7 +40,10 @@ def task_of(folder: Path, *words: str, task: str = "maelm_sentences") -> Any:
     """The task as fairseq-train sets it up."""
     command = [str(folder), "--task", task, "--criterion", task, "--arch", "maelm_tiny", *words]
     parsed = options.parse_args_and_arch(options.get_training_parser(), command)
-    return tasks.setup_task(convert_namespace_to_omegaconf(parsed).task)
+    config = convert_namespace_to_omegaconf(parsed)
+    made = tasks.setup_task(config.task)
+    made.build_model(config.model)
+    return made
 
 
 def stock_task(folder: Path) -> Any:
@@ -94,6 +97,7 @@ def test_examples_are_those_of_fairseqs_task(folder: Path, split: str) -> None:
 
 def test_long_examples_are_cut_where_they_are_longer(folder: Path) -> None:
     whole, short = task_of(folder), task_of(folder, "--tokens-per-sample", "20")
+    assert (whole.max_positions(), short.max_positions()) == (512, 20)
     for task in (whole, short):
         task.load_dataset("valid")
     lengths, limited = (task.dataset("valid").sizes for task in (whole, short))
