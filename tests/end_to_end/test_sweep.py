@@ -19,7 +19,7 @@ from fairseq_maelm.sweep.report import write_report
 
 # 40 examples in batches of 16.
 EPOCHS, UPDATES = 8, 3
-OPTIONS = {"task": "maelm_sentences", "criterion": "maelm_sentences"}
+OPTIONS = {"task": "maelm_sentences", "criterion": "maelm_sentences", "tokens-per-sample": 512}
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def kill_in_the_second_run(words: list[Any], output: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "more", "message"),
     [
-        ({"metric": "mcc"}, [], "validation on valid logs no mcc, but accuracy"),
+        ({"metric": "pearson"}, [], "validation on valid logs no pearson, but accuracy"),
         ({"metrics": ["f1"]}, [], "logs no f1"),
         ({"options": {**OPTIONS, "num-clases": 4}}, [], "num-clases"),
         ({"options": {"task": "unheard_of", "criterion": "sentence_prediction"}}, [], "invalid choice: 'unheard_of'"),
@@ -161,6 +161,7 @@ def test_data_with_another_vocabulary_are_refused(tasks: Path, checkpoint: Path,
     other = shutil.copytree(tasks / "topics", tmp_path / "topics")
     symbols = (other / "input0" / "dict.txt").read_text(encoding="utf-8").splitlines(keepends=True)
     (other / "input0" / "dict.txt").write_text("".join([symbols[1], symbols[0], *symbols[2:]]), encoding="utf-8")
+    (other / "input0" / "sentencepiece.bpe.model").unlink()  # which would tell that the dictionary is not its own
     with pytest.raises(SystemExit, match="prepared with another vocabulary than the checkpoint"):
         cli.main(list(map(str, command(tmp_path, tmp_path, checkpoint)[1:])))
 
@@ -177,7 +178,9 @@ def test_a_dry_run_shows_every_command_and_writes_nothing(
     for each, model in zip(commands, ["ours", "random weights"] * 4):
         options = dict(zip(each, each[1:]))
         assert ("--finetune-from-model" in each) == (model == "ours") != ("--init-std" in each)
-        assert options["--max-positions"] == "96" and options["--relative-num-buckets"] == "16"
+        sizes = [options.get(name) for name in ("--arch", "--max-positions", "--relative-num-buckets")]
+        assert sizes == (["maelm", None, None] if model == "ours" else ["maelm_tiny", "96", "16"])
+        assert options["--tokens-per-sample"] == "96"
         assert options["--max-update"] == options["--total-num-update"] == str(EPOCHS * UPDATES)
         assert options["--precision"] == "bf16" and "--cpu" not in each
         assert model in options["--save-dir"]
