@@ -242,7 +242,7 @@ def test_recipe_takes_over_the_encoder(prepared, trained, tmp_path):
     output = run([*words, "--gpus", 0, "--epochs", 7, "--batch-size", 16, "--dry-run"])
     command = output.splitlines()[-1]
     for words in (
-        "--max-positions 64",
+        "--arch maelm",
         "--tokens-per-sample 64",
         "--max-update 14",
         "--warmup-updates 1",
