@@ -1,4 +1,4 @@
-"""How fast `maelm prepare` turns text into .bin, against spm_encode followed by fairseq-preprocess, and in what memory.
+"""Speed and memory of `maelm prepare corpus`, which turns text into .bin, against spm_encode and fairseq-preprocess.
 
     python benchmarks/corpus_preparation.py --text corpus.txt --output benchmarks/results/corpus_preparation.json
 
@@ -118,7 +118,7 @@ def peak_memory(command: list[str]) -> int:
 
 
 def measure_memory(text: Path, folder: Path, sizes: list[float], workers: int) -> dict[str, float]:
-    """Peak memory in 10^6 bytes of the whole of `maelm prepare`, training included, by 10^6 bytes of text."""
+    """Peak memory in 10^6 bytes of the whole of `maelm prepare corpus`, training included, by 10^6 bytes of text."""
     peaks = {}
     for size in sizes:
         excerpt = folder / f"excerpt{size:g}.txt"

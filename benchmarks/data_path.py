@@ -2,9 +2,9 @@
 
     python benchmarks/data_path.py --data data --output benchmarks/results/data_path.json
 
-``--data`` is a folder of `maelm prepare`. All contenders make batches of the same size of the same text, one after the
-other in every repeat; the processor time of the process counts, because the work has one thread. A second table tells,
-for every break mode, how much of the encoder's and of the decoder's slots holds padding.
+``--data`` is a folder of `maelm prepare corpus`. All contenders make batches of the same size of the same text, one
+after the other in every repeat; the processor time of the process counts, because the work has one thread. A second
+table tells, for every break mode, how much of the encoder's and of the decoder's slots holds padding.
 """
 
 import argparse
@@ -143,7 +143,7 @@ def show(rows: list[dict[str, Any]]) -> None:
 def main() -> None:
     """Measures and writes the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, type=Path, help="a folder of `maelm prepare`")
+    parser.add_argument("--data", required=True, type=Path, help="a folder of `maelm prepare corpus`")
     parser.add_argument("--output", required=True, type=Path, help="the result, as JSON")
     parser.add_argument("--split", default="train", help="which split (train)")
     parser.add_argument("--tokens-per-sample", type=int, default=512, help="longest sequence (512)")

@@ -3,7 +3,7 @@
 #
 #     bash benchmarks/gpu.sh DATA OUTPUT [STAGE ...]
 #
-# DATA     a folder of `maelm prepare`, of about 100 MB of text
+# DATA     a folder of `maelm prepare corpus`, of about 100 MB of text
 # OUTPUT   a JSON file, a table and a log for each stage; what is there is left alone, so that the call may be repeated
 # STAGE    some of these, in this order; all of them take half an hour
 #     kernels    tests of the CUDA kernels, and of the model on the GPU

@@ -2,7 +2,7 @@
 
     python benchmarks/pretraining.py --data DATA --output benchmarks/results/pretraining_cpu.json
 
-DATA is a folder of `maelm prepare`. Every contender lives in a process of its own and takes real training steps
+DATA is a folder of `maelm prepare corpus`. Every contender lives in a process of its own and takes real training steps
 (forward, backward, clipping, optimizer) on the same sequences; they are measured in turn, one at a time, round after
 round, and compared within rounds. Beside the JSON come a Markdown table and, for sweeps, plots. See
 benchmarks/README.md.
@@ -155,7 +155,9 @@ def check(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--authors-code {arguments.authors_code} is no folder")
     missing = [name for name in ("dict.txt", "train.bin", "train.idx") if not (arguments.data / name).is_file()]
     if missing:
-        raise ValueError(f"--data {arguments.data} has no {', '.join(missing)}: give a folder made by `maelm prepare`")
+        raise ValueError(
+            f"--data {arguments.data} has no {', '.join(missing)}: give a folder made by `maelm prepare corpus`"
+        )
     for name in ("repeats", "threads", "batch", "steps", "warm_up", "layers"):
         value = getattr(arguments, name)
         if value is not None and value < 1:

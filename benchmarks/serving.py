@@ -2,10 +2,10 @@
 
     python benchmarks/serving.py --data DATA --output benchmarks/results/serving_cpu.json
 
-DATA is a folder of `maelm prepare`, for its vocabulary; the weights are random unless --checkpoint names others. The
-checkpoint is exported by `maelm export`, verification included. Every contender lives in a process of its own; they are
-measured in turn, round after round, and the table holds medians over rounds, of speeds and of ratios. Sequences have
-full length, without padding, and gradients are off everywhere.
+DATA is a folder of `maelm prepare corpus`, for its vocabulary; the weights are random unless --checkpoint names others.
+The checkpoint is exported by `maelm export`, verification included. Every contender lives in a process of its own; they
+are measured in turn, round after round, and the table holds medians over rounds, of speeds and of ratios. Sequences
+have full length, without padding, and gradients are off everywhere.
 """
 
 import argparse

@@ -2,9 +2,9 @@
 
     python benchmarks/step_breakdown.py --data DATA --output benchmarks/results/step_breakdown.json
 
-DATA is a folder of `maelm prepare`. Contenders take turns in one process, a step each under torch's profiler, round
-after round; the matrix products of their steps are run alone in the same rounds. The table comes beside the JSON and
-holds medians over rounds, as shares of the time of the bare products.
+DATA is a folder of `maelm prepare corpus`. Contenders take turns in one process, a step each under torch's profiler,
+round after round; the matrix products of their steps are run alone in the same rounds. The table comes beside the JSON
+and holds medians over rounds, as shares of the time of the bare products.
 """
 
 import argparse

@@ -32,12 +32,12 @@ FORMAT = 1
 
 # Kind of a folder -> the command that writes it.
 COMMANDS = {
-    "corpus": "maelm prepare",
-    "glue": "maelm prepare-glue",
-    "sentences": "maelm prepare-sentences",
-    "squad": "maelm prepare-squad",
-    "tagging": "maelm prepare-tagging",
-    "retrieval": "maelm prepare-retrieval",
+    "corpus": "maelm prepare corpus",
+    "glue": "maelm prepare glue",
+    "sentences": "maelm prepare sentences",
+    "squad": "maelm prepare squad",
+    "tagging": "maelm prepare tagging",
+    "retrieval": "maelm prepare retrieval",
     "embeddings": "maelm embed",
 }
 

@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "GPUs. The same command resumes. What stands behind -- goes to fairseq-train and wins. By default all GPUs "
         "of the machine are used; under torchrun or SLURM --gpus counts those of all machines."
     )
-    parser.add_argument("data", metavar="DATA", help="folder of `maelm prepare`; shards with a colon between them")
+    parser.add_argument(
+        "data", metavar="DATA", help="folder of `maelm prepare corpus`; shards with a colon between them"
+    )
     parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="for checkpoints")
     parser.add_argument("--arch", metavar="NAME", help="architecture (the recipe's)")
     parser.add_argument(
@@ -57,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
     """
     first = Path(args.data.split(":")[0])
     if not (first / "dict.txt").is_file():
-        raise FileNotFoundError(f"there is no dict.txt in {first}: DATA must be the folder of `maelm prepare`")
+        raise FileNotFoundError(f"there is no dict.txt in {first}: DATA must be the folder of `maelm prepare corpus`")
     if args.recipe is None and args.arch is None:
         raise ValueError(f"give --recipe, one of {', '.join(names_in(RECIPES))}, or --arch")
     recipe = load_yaml(args.recipe or Path(args.arch.removeprefix("maelm_")), RECIPES)

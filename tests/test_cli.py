@@ -44,6 +44,14 @@ def test_help_names_every_sub_command(capsys: pytest.CaptureFixture[str]) -> Non
     # The width of the terminal decides where lines end.
     output = " ".join(capsys.readouterr().out.split())
     assert all(name in output and summary in output for name, (_, summary) in cli.SUB_COMMANDS.items())
+    assert all(f"{title}:" in output for title in cli.GROUPS) and "Examples:" in output
+
+
+def test_python_runs_the_package_as_the_command() -> None:
+    words = [sys.executable, "-m", "fairseq_maelm", "--version"]
+    root = Path(fairseq_maelm.__file__).parents[1]
+    finished = subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)
+    assert (finished.returncode, finished.stdout) == (0, f"maelm {fairseq_maelm.__version__}\n"), finished.stderr
 
 
 @pytest.mark.parametrize("name", cli.SUB_COMMANDS)
@@ -51,7 +59,7 @@ def test_every_sub_command_explains_itself(name: str, capsys: pytest.CaptureFixt
     module = importlib.import_module(cli.SUB_COMMANDS[name][0])
     assert callable(module.add_arguments) and callable(module.run)
     with pytest.raises(SystemExit) as caught:
-        cli.main([name, "--help"])
+        cli.main([*name.split(), "--help"])
     assert caught.value.code == 0
     assert f"usage: maelm {name}" in capsys.readouterr().out
 
@@ -63,7 +71,10 @@ def test_every_argument_has_help(name: str) -> None:
     assert not [action.dest for action in parser._actions if not action.help]
 
 
-@pytest.mark.parametrize("arguments", [[], ["unheard-of"], ["prepare"], ["user-dir", "--surplus"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["unheard-of"], ["prepare"], ["prepare", "unheard-of"], ["prepare", "corpus"], ["user-dir", "--surplus"]],
+)
 def test_wrong_usage_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(arguments)
@@ -91,7 +102,7 @@ def test_only_the_called_sub_command_is_imported() -> None:
 
 def test_the_options_of_prepare_are_these(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        cli.main(["prepare", "--help"])
+        cli.main(["prepare", "corpus", "--help"])
     words = capsys.readouterr().out.replace(",", " ").replace("]", " ").split()
     assert {word for word in words if word.startswith("--")} == PREPARE_OPTIONS
 
@@ -100,7 +111,8 @@ def test_prepare_writes_the_data_argument_and_nothing_else_to_standard_output(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_corpus(tmp_path / "text.txt")
-    request = ["prepare", str(tmp_path / "text.txt"), "--output", str(tmp_path / "data"), "--vocabulary-size", "60"]
+    request = ["prepare", "corpus", str(tmp_path / "text.txt"), "--output", str(tmp_path / "data")]
+    request += ["--vocabulary-size", "60"]
     request += ["--valid-fraction", "0.2", "--shards", "2", "--workers", "1"]
     cli.main(request)
     first = capsys.readouterr()
@@ -114,9 +126,10 @@ def test_prepare_writes_the_data_argument_and_nothing_else_to_standard_output(
 
 def test_errors_are_one_message_and_exit_code_1(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as caught:
-        cli.main(["prepare", str(tmp_path / "missing.txt"), "--output", str(tmp_path / "data")])
+        cli.main(["prepare", "corpus", str(tmp_path / "missing.txt"), "--output", str(tmp_path / "data")])
     assert caught.value.code == (
-        f"maelm prepare: error: the input {tmp_path / 'missing.txt'} does not exist or is neither a file nor a folder"
+        f"maelm prepare corpus: error: the input {tmp_path / 'missing.txt'} does not exist or is neither a file nor a "
+        "folder"
     )
 
 
@@ -130,6 +143,6 @@ def test_ctrl_c_says_how_to_go_on(
 
     monkeypatch.setattr(command, "prepare", interrupt)
     with pytest.raises(SystemExit) as caught:
-        cli.main(["prepare", str(write_corpus(tmp_path / "text.txt")), "--output", str(tmp_path / "data")])
+        cli.main(["prepare", "corpus", str(write_corpus(tmp_path / "text.txt")), "--output", str(tmp_path / "data")])
     assert caught.value.code == 130
     assert "the same command resumes" in capsys.readouterr().err

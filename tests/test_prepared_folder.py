@@ -201,8 +201,8 @@ def test_a_foreign_folder_is_left_alone(preparation: Preparation) -> None:
     with pytest.raises(FileExistsError, match="data exists already: name another folder, or remove it first"):
         preparation.run()
     for content, message in (
-        ("{}", "was not written by `maelm prepare-glue` of this version"),
-        ('{"format": 1, "kind": "squad"}', "was not written by `maelm prepare-glue` of this version"),
+        ("{}", "was not written by `maelm prepare glue` of this version"),
+        ('{"format": 1, "kind": "squad"}', "was not written by `maelm prepare glue` of this version"),
         ("{", r"manifest\.json is damaged"),
     ):
         (data / "manifest.json").write_text(content)
@@ -212,7 +212,7 @@ def test_a_foreign_folder_is_left_alone(preparation: Preparation) -> None:
 
 
 def test_a_folder_without_a_manifest_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="was not written by `maelm prepare-glue`: there is no .*manifest.json"):
+    with pytest.raises(FileNotFoundError, match="was not written by `maelm prepare glue`: there is no .*manifest.json"):
         read_manifest(tmp_path, "glue")
 
 

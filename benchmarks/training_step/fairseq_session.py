@@ -17,7 +17,7 @@ class FairseqSession:
     Args:
         contender: of kind "ours", "fairseq" or "authors".
         settings: of the measurement.
-        data: folder of `maelm prepare` or fairseq-preprocess.
+        data: folder of `maelm prepare corpus` or fairseq-preprocess.
         code: the authors' repository, for their code only.
         extra: more words for the command line, ours only.
         compiled: whether to add --compile.

@@ -67,7 +67,7 @@ class HuggingFaceSession:
     Args:
         contender: of kind "huggingface".
         settings: of the measurement.
-        data: folder of `maelm prepare` or fairseq-preprocess.
+        data: folder of `maelm prepare corpus` or fairseq-preprocess.
         compiled: whether the model runs through torch.compile.
     """
 

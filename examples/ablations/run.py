@@ -51,7 +51,7 @@ class _HelpWithDefaults(argparse.ArgumentDefaultsHelpFormatter):
 def make_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=_HelpWithDefaults)
-    parser.add_argument("data", help="folder of `maelm prepare`; several shards with a colon between them")
+    parser.add_argument("data", help="folder of `maelm prepare corpus`; several shards with a colon between them")
     parser.add_argument("output", type=Path, help="folder of the study")
     parser.add_argument(
         "--rows", nargs="+", choices=ROWS, metavar="ROW",
@@ -59,7 +59,7 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--tasks", nargs="*", type=_named, default=[], metavar="NAME=FOLDER",
-        help="of fine-tuning: sentences of examples/finetuning, or questions of `maelm prepare-squad`",
+        help="of fine-tuning: sentences of examples/finetuning, or questions of `maelm prepare squad`",
     )  # fmt: skip
     parser.add_argument(
         "--metrics", nargs="*", type=_named, default=[], metavar="NAME=METRIC",
@@ -127,12 +127,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def _mistake(args: argparse.Namespace) -> str:
     for folder in args.data.split(":"):
         if not (Path(folder) / "dict.txt").exists():
-            return f"there is no dict.txt in {folder}: DATA must be the folder of `maelm prepare`"
+            return f"there is no dict.txt in {folder}: DATA must be the folder of `maelm prepare corpus`"
     for name, folder in args.tasks.items():
         if not (is_squad(Path(folder)) or (Path(folder) / "input0" / "train.idx").exists()):
             return (
                 f"{folder} (--tasks {name}) has no input0/train.idx and no train.npz: make it with examples/finetuning "
-                "or `maelm prepare-squad`"
+                "or `maelm prepare squad`"
             )
         if args.metrics[name] not in metrics_of(Path(folder)):
             suitable = ", ".join(metrics_of(Path(folder)))

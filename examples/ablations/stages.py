@@ -28,7 +28,7 @@ SQUAD_METRICS = ("exact", "answer_f1")
 
 
 def is_squad(task: Path) -> bool:
-    """Whether a folder is one of `maelm prepare-squad`."""
+    """Whether a folder is one of `maelm prepare squad`."""
     return (task / "train.npz").exists()
 
 

@@ -119,7 +119,7 @@ class Adaptation:
         """The domain's text and the pretraining that goes on with it, and the tasks."""
         texts, domain = domain_texts(self.args.folder), self.output / "domain"
         model = self.args.data / "sentencepiece.bpe.model"
-        words = ["maelm", "prepare", "--workers", 1, "--sentencepiece-model", model, *texts["train"]]
+        words = ["maelm", "prepare", "corpus", "--workers", 1, "--sentencepiece-model", model, *texts["train"]]
         text = Job(
             "domain's text", self.marker("domain"), _program([*words, "--output", domain, "--valid", *texts["valid"]])
         )
@@ -172,9 +172,9 @@ class Adaptation:
     def _task(self, name: str) -> Job:
         tables, folder, kind = self.output / "tables" / name, self.output / "tasks" / name, self.tasks[name]
         suffix = "tsv" if kind == "jsonl" else "conll"
-        words = ["maelm", "prepare-tagging", "--data"]
+        words = ["maelm", "prepare", "tagging", "--data"]
         if kind == "jsonl":
-            words = ["maelm", "prepare-sentences", "--vocabulary"]
+            words = ["maelm", "prepare", "sentences", "--vocabulary"]
         files = ["--train", tables / f"train.{suffix}", "--valid", tables / f"dev.{suffix}"]
         process = _program([*words, self.args.data, *files, "--output", folder])
         return Job(f"task {name}", self.marker(f"prepare_{name}"), process, clears=[folder])

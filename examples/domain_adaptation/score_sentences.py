@@ -22,7 +22,7 @@ def main() -> None:
     """Read the command line, predict, and write the metrics."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("task", type=Path, help="folder of `maelm prepare-sentences`")
+    parser.add_argument("task", type=Path, help="folder of `maelm prepare sentences`")
     parser.add_argument("table", type=Path)
     parser.add_argument("output", type=Path)
     parser.add_argument("--batch-size", type=int, default=32)

@@ -53,7 +53,7 @@ def first_examples(rows: list[tuple[str, str]], number: int | None) -> list[tupl
 
 
 def write_table(source: Path, target: Path, number: int | None) -> None:
-    """Write a .jsonl file as the table of sentences and labels that `maelm prepare-sentences` reads."""
+    """Write a .jsonl file as the table of sentences and labels that `maelm prepare sentences` reads."""
     rows = first_examples(read_jsonl(source), number)
     target.write_text("".join(f"{text}\t{label}\n" for text, label in rows), encoding="utf-8")
 

@@ -21,15 +21,15 @@ _HELD_OUT = 0.004
 
 
 def prepare_corpus(texts: list[Path], scale: Scale, data: Path) -> Process:
-    """Vocabulary and binarized text; documents are held out by `maelm prepare`."""
-    words = ["maelm", "prepare", *map(str, texts), "--output", str(data), "--valid-fraction", str(_HELD_OUT)]
+    """Vocabulary and binarized text; documents are held out by `maelm prepare corpus`."""
+    words = ["maelm", "prepare", "corpus", *map(str, texts), "--output", str(data), "--valid-fraction", str(_HELD_OUT)]
     return Process([*words, "--vocabulary-size", str(scale.vocabulary_size)], {})
 
 
 def prepare_task(name: str, tables: Path, data: Path, output: Path) -> Process:
     """A GLUE task with the corpus' vocabulary."""
     words = [
-        "maelm", "prepare-sentences", "--vocabulary", str(data), "--output", str(output),
+        "maelm", "prepare", "sentences", "--vocabulary", str(data), "--output", str(output),
         "--train", str(tables / "train.tsv"), "--valid", str(tables / "valid.tsv"),
     ]  # fmt: skip
     return Process([*words, *(["--regression"] if TASKS[name].metric == "spearman" else [])], {})
@@ -102,7 +102,7 @@ def fine_tune(
     Args:
         name: of the GLUE task.
         scale: of the miniature.
-        task: folder of `maelm prepare-sentences`.
+        task: folder of `maelm prepare sentences`.
         checkpoint: where to start.
         seed: of order, head and dropout.
         save_dir: for the checkpoint.

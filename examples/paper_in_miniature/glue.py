@@ -63,7 +63,7 @@ def read_examples(path: Path, task: GlueTask) -> Iterator[tuple[str, ...]]:
 
 
 def write_tables(folder: Path, name: str, output: Path, most_examples: Optional[int]) -> dict[str, int]:
-    """Write ``train.tsv`` and ``valid.tsv`` for `maelm prepare-sentences` and ``valid.txt``, one document an example.
+    """Write ``train.tsv`` and ``valid.tsv`` for `maelm prepare sentences` and ``valid.txt``, one document an example.
 
     Args:
         folder: GLUE's, with one folder for each task.

@@ -41,7 +41,7 @@ def main() -> None:
     """Read the command line and write the metrics."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("sentences", type=Path, help="folder of `maelm prepare-sentences`")
+    parser.add_argument("sentences", type=Path, help="folder of `maelm prepare sentences`")
     parser.add_argument("table", type=Path)
     parser.add_argument("--task", required=True, choices=BUILT_IN)
     args = parser.parse_args()

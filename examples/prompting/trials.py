@@ -127,7 +127,7 @@ def training_jobs(trials: Sequence[Trial], setup: Setup) -> list[Job]:
         return jobs
     folder = first.folder(setup).parent / "sentences"
     split = setup.split(first.task, first.seed)
-    words = ["maelm", "prepare-sentences", "--vocabulary", str(setup.data)]
+    words = ["maelm", "prepare", "sentences", "--vocabulary", str(setup.data)]
     words += ["--train", str(split / "train.tsv"), "--valid", str(split / "valid.tsv"), "--output", str(folder)]
     words += ["--regression"] if BUILT_IN[first.task].bounds else []
 

@@ -120,7 +120,7 @@ def _balanced(pools: dict[str, dict[str, list[str]]], classes: list[str]) -> dic
 
 
 def write_pretraining_text(documents: Iterable[Document], classes: Sequence[str], train: Path, valid: Path) -> None:
-    """Write the text for ``maelm prepare``: a paragraph a line, a blank line after each document.
+    """Write the text for ``maelm prepare corpus``: a paragraph a line, a blank line after each document.
 
     Raises:
         ValueError: no document is held out for validation, or none is left to train on.
@@ -144,7 +144,7 @@ def binarize_task(task: Task, data: Path, output: Path) -> None:
 
     Args:
         task: with all three splits.
-        data: folder of ``maelm prepare``, whose vocabulary is used and copied, so that the pretrained model fits.
+        data: folder of ``maelm prepare corpus``; its vocabulary is used and copied, so that the pretrained model fits.
         output: folder to write.
     """
     inputs, labels, dictionary = output / "input0", output / "label", Dictionary()

@@ -194,7 +194,7 @@ class Quickstart:
         library_task.write_pretraining_text(documents, classes, text / "train.txt", text / "valid.txt")
         # Pieces that the text can give and that five minutes of training see often enough to learn.
         pieces = 2000 if (text / "train.txt").stat().st_size >= 200_000 else 500
-        words = ["maelm", "prepare", str(text / "train.txt"), "--valid", str(text / "valid.txt")]
+        words = ["maelm", "prepare", "corpus", str(text / "train.txt"), "--valid", str(text / "valid.txt")]
         self.run({"prepare": [*words, "--output", str(self.data), "--vocabulary-size", str(pieces)]})
         counts = json.loads((self.data / "manifest.json").read_text(encoding="utf-8"))["counts"]
         tokens = {split: numbers["tokens"] for split, numbers in counts.items()}

@@ -5,7 +5,7 @@
 #     bash examples/retrieval/run.sh BEIR DATA CHECKPOINT OUTPUT [OPTIONS] [-- FAIRSEQ OPTIONS]
 #
 # BEIR        folder with corpus.jsonl, queries.jsonl and qrels/{train,test}.tsv, perhaps dev.tsv
-# DATA        folder of `maelm prepare` that the checkpoint was pretrained on
+# DATA        folder of `maelm prepare corpus` that the checkpoint was pretrained on
 # CHECKPOINT  of pretraining
 # OUTPUT      folder for everything that is made; what is there already is not made again
 # OPTIONS     of `maelm finetune`
@@ -27,7 +27,7 @@ HELD_OUT=(--valid-fraction "$VALID_FRACTION")
 if [[ -f $BEIR/qrels/dev.tsv ]]; then HELD_OUT=(); fi
 if [[ ! -d $OUTPUT/task ]]; then
     mkdir -p "$OUTPUT"
-    maelm prepare-retrieval "$BEIR" --data "$DATA" --output "$OUTPUT/task" "${HELD_OUT[@]}"
+    maelm prepare retrieval "$BEIR" --data "$DATA" --output "$OUTPUT/task" "${HELD_OUT[@]}"
 fi
 
 # find_documents NAME CHECKPOINT [EMBED OPTIONS]: embed corpus and queries and search.
@@ -51,5 +51,5 @@ if [[ ! -f $OUTPUT/after.run ]]; then
 fi
 find_documents after "$OUTPUT/checkpoints/checkpoint_best.pt"
 
-maelm evaluate-retrieval "$OUTPUT/before.run" "$OUTPUT/after.run" --qrels "$OUTPUT/task/qrels/test.tsv" |
+maelm evaluate retrieval "$OUTPUT/before.run" "$OUTPUT/after.run" --qrels "$OUTPUT/task/qrels/test.tsv" |
     tee "$OUTPUT/results.md"

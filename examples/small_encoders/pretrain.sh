@@ -30,7 +30,7 @@ need maelm
 
 # What is prepared already is kept; the same texts are not read again.
 if [[ ! -f $OUTPUT/data/manifest.json ]]; then
-    maelm prepare "$@" --output "$OUTPUT/data" --vocabulary-size "$PIECES" --valid-fraction 0.004
+    maelm prepare corpus "$@" --output "$OUTPUT/data" --vocabulary-size "$PIECES" --valid-fraction 0.004
 fi
 
 # stage MODEL NUMBER TOKENS_PER_SAMPLE MAX_TOKENS UPDATES SCHEDULE

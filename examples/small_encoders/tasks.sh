@@ -3,7 +3,7 @@
 #
 #     bash examples/small_encoders/tasks.sh DATA OUTPUT
 #
-# DATA     the folder of `maelm prepare` that the encoders were pretrained on
+# DATA     the folder of `maelm prepare corpus` that the encoders were pretrained on
 # OUTPUT   a folder for each task, as the recipes name it; what is there is left alone
 #
 # Environment variables, each the folder or file of a source; tasks without one are left out:
@@ -22,7 +22,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../shell.sh"
 (($# == 2)) || fail "usage: tasks.sh DATA OUTPUT"
 DATA=$1 OUTPUT=$2
 : "${GLUE:=}" "${QNLI:=}" "${SQUAD:=}" "${SQUAD_QUESTIONS:=}" "${UD_EWT:=}" "${SCIFACT:=}" "${SCICITE:=}"
-[[ -f $DATA/dict.txt ]] || fail "there is no dict.txt in $DATA: DATA must be the folder of \`maelm prepare\`"
+[[ -f $DATA/dict.txt ]] || fail "there is no dict.txt in $DATA: DATA must be the folder of \`maelm prepare corpus\`"
 need maelm
 mkdir -p "$OUTPUT"
 
@@ -35,7 +35,7 @@ missing() { [[ ! -e $OUTPUT/$1 ]]; }
 if [[ -n $GLUE ]]; then
     OPTIONS=()
     [[ -z $QNLI ]] || OPTIONS=(--train-file "QNLI=$QNLI")
-    maelm prepare-glue "$GLUE" --data "$DATA" --output "$OUTPUT" --tasks CoLA SST-2 RTE STS-B QNLI \
+    maelm prepare glue "$GLUE" --data "$DATA" --output "$OUTPUT" --tasks CoLA SST-2 RTE STS-B QNLI \
         --max-positions 128 "${OPTIONS[@]}"
 fi
 if [[ -n $SQUAD ]] && missing squad; then
@@ -46,21 +46,21 @@ if [[ -n $SQUAD ]] && missing squad; then
     }
     choose_questions train ${SQUAD_QUESTIONS:+--first "$SQUAD_QUESTIONS"}
     choose_questions dev
-    maelm prepare-squad --data "$DATA" --train "$SCRATCH/train.json" --valid "$SCRATCH/dev.json" \
+    maelm prepare squad --data "$DATA" --train "$SCRATCH/train.json" --valid "$SCRATCH/dev.json" \
         --output "$OUTPUT/squad"
 fi
 if [[ -n $UD_EWT ]] && missing ud_ewt; then
-    maelm prepare-tagging --data "$DATA" --train "$UD_EWT/en_ewt-ud-train.conllu" \
+    maelm prepare tagging --data "$DATA" --train "$UD_EWT/en_ewt-ud-train.conllu" \
         --valid "$UD_EWT/en_ewt-ud-dev.conllu" --output "$OUTPUT/ud_ewt"
 fi
 if [[ -n $SCIFACT ]] && missing scifact; then
-    maelm prepare-retrieval "$SCIFACT" --data "$DATA" --output "$OUTPUT/scifact" --valid-fraction 0.1
+    maelm prepare retrieval "$SCIFACT" --data "$DATA" --output "$OUTPUT/scifact" --valid-fraction 0.1
 fi
 if [[ -n $SCICITE ]] && missing scicite; then
     PYTHONPATH=$ROOT/examples/domain_adaptation python -c 'import sys, pathlib, tables
 for split in ("train", "dev"):
     tables.write_table(*(pathlib.Path(p) for p in (f"{sys.argv[1]}/{split}.jsonl", f"{sys.argv[2]}/{split}.tsv")), None)
 ' "$SCICITE" "$SCRATCH"
-    maelm prepare-sentences --vocabulary "$DATA" --train "$SCRATCH/train.tsv" \
+    maelm prepare sentences --vocabulary "$DATA" --train "$SCRATCH/train.tsv" \
         --valid "$SCRATCH/dev.tsv" --output "$OUTPUT/scicite"
 fi

@@ -4,7 +4,7 @@
 #     bash examples/sweep/run.sh GLUE DATA OUTPUT NAME=CHECKPOINT [NAME=CHECKPOINT ...] [MAELM SWEEP OPTIONS]
 #
 # GLUE        the folder of the official files: CoLA, RTE, MRPC, STS-B, each as unpacked
-# DATA        the folder of `maelm prepare` that the checkpoints were pretrained on, for its vocabulary
+# DATA        the folder of `maelm prepare corpus` that the checkpoints were pretrained on, for its vocabulary
 # OUTPUT      for tasks/ and sweep/; the same command goes on after an interruption
 # CHECKPOINT  of pretraining; "random" for random weights of the first one's size
 #
@@ -37,7 +37,7 @@ need maelm
 read -r -a NAMES <<<"$TASKS"
 
 # What is prepared already, from the same files, is kept.
-maelm prepare-glue "$GLUE" --data "$DATA" --output "$OUTPUT/tasks" --tasks "${NAMES[@]}" \
+maelm prepare glue "$GLUE" --data "$DATA" --output "$OUTPUT/tasks" --tasks "${NAMES[@]}" \
     --max-positions "$MAX_POSITIONS" >/dev/null
 maelm sweep "${NAMES[@]}" --data "$OUTPUT/tasks" --output "$OUTPUT/sweep" "${CHECKPOINTS[@]}" "$@"
 [[ " $* " == *" --dry-run "* ]] || maelm report "$OUTPUT/sweep" >/dev/null

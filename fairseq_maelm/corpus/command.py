@@ -1,4 +1,4 @@
-"""The sub-command ``maelm prepare``."""
+"""The sub-command ``maelm prepare corpus``."""
 
 import argparse
 import logging
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments of ``maelm prepare``."""
+    """Declares the arguments of ``maelm prepare corpus``."""
     parser.description = (
         "Cleans text, trains a sentencepiece vocabulary (or takes yours), encodes in parallel and writes fairseq's "
         "memory-mapped format. A run that was interrupted resumes when the same command is given again."

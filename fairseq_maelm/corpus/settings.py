@@ -14,7 +14,7 @@ DEFAULT_PRESET = "uncased"
 
 @dataclass(frozen=True)
 class PrepareSettings:
-    """What to prepare, and how: the options of ``maelm prepare``, which explains them.
+    """What to prepare, and how: the options of ``maelm prepare corpus``, which explains them.
 
     Attributes:
         inputs: files and folders of text.

@@ -218,7 +218,7 @@ def split_files(folder: str, split: str, combine: bool) -> List[str]:
         paths.append(path)
     if not paths:
         raise FileNotFoundError(
-            f"there is no {split}.bin with {split}.idx in {folder}. Make them with `maelm prepare`, or with "
+            f"there is no {split}.bin with {split}.idx in {folder}. Make them with `maelm prepare corpus`, or with "
             "`fairseq-preprocess --only-source --srcdict dict.txt --dataset-impl mmap`"
         )
     return paths

@@ -69,7 +69,7 @@ class MaelmHubInterface(nn.Module):
             sentence: the text.
             more_sentences: further ones.
             max_length: cut a longer text or pair to so many tokens as the checkpoint's training did: at the end, if it
-                had ``--shorten-method truncate``; otherwise as ``maelm prepare-glue`` does, with every </s> kept, of a
+                had ``--shorten-method truncate``; otherwise as ``maelm prepare glue`` does, with every </s> kept, of a
                 pair the longer one. Without it nothing is cut.
 
         Returns:
@@ -222,6 +222,20 @@ class MaelmHubInterface(nn.Module):
         positions = self.model.max_positions()
         if length > positions:
             raise ValueError(f"the text has {length} tokens and the model has {positions} positions: {remedy}")
+
+
+def find_checkpoint(path: Path) -> Path:
+    """Find the checkpoint that a file or the folder of a training run stands for: of a folder the best, or the last.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    if not path.is_dir():
+        return path
+    for name in ("checkpoint_best.pt", "checkpoint_last.pt"):
+        if (path / name).is_file():
+            return path / name
+    raise FileNotFoundError(f"there is no checkpoint_best.pt and no checkpoint_last.pt in {path}: name a file")
 
 
 def load(folder: str, checkpoint_file: str, data_folder: str = ".", **overrides: Any) -> MaelmHubInterface:

@@ -47,7 +47,9 @@ class MaelmTaskConfig(FairseqDataclass):
 
     data: str = field(
         default=MISSING,
-        metadata={"help": "folder of `maelm prepare`, or several with a colon between them: one is read in each epoch"},
+        metadata={
+            "help": "folder of `maelm prepare corpus`, or several with a colon between them: one is read in each epoch"
+        },
     )
     sample_break_mode: ChoiceEnum(list(BREAK_MODES)) = field(  # type: ignore[valid-type]
         default="complete_doc",

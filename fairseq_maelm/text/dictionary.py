@@ -28,8 +28,8 @@ def load_dictionary(folder: str) -> Dictionary:
     path = os.path.join(folder, "dict.txt")
     if not os.path.exists(path):
         raise FileNotFoundError(
-            f"there is no dict.txt in {folder}: give the folder that `maelm prepare` wrote, or copy the dictionary "
-            "that the text was binarized with"
+            f"there is no dict.txt in {folder}: give the folder that `maelm prepare corpus` wrote, or copy the "
+            "dictionary that the text was binarized with"
         )
     dictionary = Dictionary.load(path)
     _check_manifest(folder, path)
@@ -66,7 +66,7 @@ def check_shards(folders: Sequence[str]) -> None:
         if content != contents[0][1]:
             raise ValueError(
                 f"{path} is not {contents[0][0]}: the shards of a corpus must share one dictionary. Prepare them "
-                "together, by `maelm prepare --shards`, or with the first one's sentencepiece.bpe.model"
+                "together, by `maelm prepare corpus --shards`, or with the first one's sentencepiece.bpe.model"
             )
 
 
@@ -94,7 +94,7 @@ def _check_sentencepiece(folder: str, dictionary: Dictionary) -> None:
         raise ValueError(
             f"dict.txt and {SENTENCEPIECE_MODEL} in {folder} do not belong together: {len(missing)} pieces of the "
             f"model are not in dict.txt and {len(surplus)} of its symbols are no pieces (for example {example}). "
-            "dict.txt must be made from the model, as `maelm prepare` does, and not from counts over a text"
+            "dict.txt must be made from the model, as `maelm prepare corpus` does, and not from counts over a text"
         )
 
 

@@ -31,7 +31,7 @@ def vocabulary_files(folder: Path) -> list[Path]:
     if not (folder / DICTIONARY_FILE).is_file() or not encoders:
         raise CorpusError(
             f"there is no {DICTIONARY_FILE} in {folder}, or neither {MODEL_FILE} nor {TOKENIZER_FILE}: give a folder "
-            "that `maelm prepare` or `maelm import` has written"
+            "that `maelm prepare corpus` or `maelm import` has written"
         )
     return [folder / DICTIONARY_FILE, encoders[0]]
 

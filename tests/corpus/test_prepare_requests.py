@@ -121,8 +121,8 @@ def test_an_output_folder_that_holds_something_else_is_left_alone(folder: Path) 
 
 def test_two_runs_into_one_folder_are_kept_apart(folder: Path) -> None:
     with (
-        FolderLock(folder / ".data.lock", "`maelm prepare`", folder / "data"),
-        pytest.raises(CorpusError, match="another `maelm prepare` is writing to .*data;"),
+        FolderLock(folder / ".data.lock", "`maelm prepare corpus`", folder / "data"),
+        pytest.raises(CorpusError, match="another `maelm prepare corpus` is writing to .*data;"),
     ):
         prepare(settings_for(folder))
     prepare(settings_for(folder))

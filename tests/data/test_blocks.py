@@ -141,7 +141,7 @@ def two_files(tmp_path_factory):
 
 
 def test_missing_split(split):
-    with pytest.raises(FileNotFoundError, match="maelm prepare"):
+    with pytest.raises(FileNotFoundError, match="maelm prepare corpus"):
         split_files(str(split), "valid", combine=False)
 
 

@@ -67,7 +67,7 @@ SHA, MODEL = "manifest.json", "sentencepiece.bpe.model"
 
 # what is wrong: (damage to the data, options, the message)
 THROUGH_THE_COMMAND: dict[str, tuple[Damage, list[Any], str]] = {
-    "no dictionary": (without("dict.txt"), [], r"there is no dict.txt in .*maelm prepare"),
+    "no dictionary": (without("dict.txt"), [], r"there is no dict.txt in .*maelm prepare corpus"),
     "foreign dictionary": (edit_dictionary(swapped), [], r"dict.txt is not the dictionary that .* was prepared with"),
     "text of another dictionary": (
         edit_dictionary(lambda lines: lines[:50], SHA, MODEL),
@@ -75,7 +75,7 @@ THROUGH_THE_COMMAND: dict[str, tuple[Damage, list[Any], str]] = {
         r"train.bin holds token \d+, but dict.txt has only 54 symbols",
     ),
     "blank lines only": (blank_lines_only, [], r"train: the split is empty \(no line with a token\)"),
-    "no .bin": (without("train.bin"), [], r"there is no train.bin with train.idx in .*maelm prepare"),
+    "no .bin": (without("train.bin"), [], r"there is no train.bin with train.idx in .*maelm prepare corpus"),
     "unknown size": (intact, ["--arch", "maelm_huge"], r"invalid choice: 'maelm_huge' \(choose from .*'maelm_base'"),
     "width of heads": (
         intact,

@@ -112,7 +112,7 @@ def test_words(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
         test_tagging.write_entities(tmp_path / split, sentences, seed=1)
     task, saved = tmp_path / "task", tmp_path / "saved"
     files = ["--train", tmp_path / "train", "--valid", tmp_path / "valid", "--output", task]
-    maelm("prepare-tagging", "--data", pretrained, *files)
+    maelm("prepare", "tagging", "--data", pretrained, *files)
     test_tagging.finetune(task, pretrained / LAST, saved, "--max-update", 1)
     shutil.rmtree(task)
     assert companions(saved) == sorted([*VOCABULARY, "manifest.json"])
@@ -129,7 +129,7 @@ def test_answers(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     test_squad.write_questions(tmp_path / "train.json", 12, seed=1)
     task, saved = tmp_path / "task", tmp_path / "saved"
     files = ["--train", tmp_path / "train.json", "--valid", tmp_path / "train.json", "--output", task]
-    maelm("prepare-squad", "--data", pretrained, *files)
+    maelm("prepare", "squad", "--data", pretrained, *files)
     test_squad.finetune(task, pretrained / LAST, saved, "--max-update", 1)
     shutil.rmtree(task)
     assert companions(saved) == VOCABULARY
@@ -144,7 +144,7 @@ def test_texts(pretrained: Path, tmp_path: Path) -> None:
     pytest.importorskip("ir_measures")
     beir = test_retrieval.write_beir(tmp_path / "beir")
     task, saved = tmp_path / "task", tmp_path / "saved"
-    maelm("prepare-retrieval", beir, "--data", pretrained, "--output", task)
+    maelm("prepare", "retrieval", beir, "--data", pretrained, "--output", task)
     options = ["--hard-negatives", 0, "--finetune-from-model", pretrained / LAST, "--max-update", 1]
     run(test_retrieval.training(task, saved, *options, "--disable-validation"))
     words = ["embed", beir / "queries.jsonl", "--checkpoint", saved / LAST, "--output"]

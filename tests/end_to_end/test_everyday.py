@@ -22,13 +22,13 @@ def test_five_commands(tmp_path: Path) -> None:
             writer.writerows([number, sentence(topic, generator), topic] for number, topic in enumerate(part))
 
     small = ["--vocabulary-size", 400, "--workers", 1]
-    run(["maelm", "prepare", "text.txt", "--output", "data", "--valid-fraction", 0.1, *small], cwd=tmp_path)
+    run(["maelm", "prepare", "corpus", "text.txt", "--output", "data", "--valid-fraction", 0.1, *small], cwd=tmp_path)
     settings = ["--set", "max-update=40", "warmup-updates=4", "batch-sequences=16", "sequences-per-gpu=16"]
     words = ["maelm", "pretrain", "data", "--output", "pretrained", "--recipe", "tiny", "--gpus", 0, *settings]
     run([*words, "--", "--disable-validation"], cwd=tmp_path)
     columns = ["--text", "review", "--label", "topic"]
     table = ["--train", "train.csv", "--vocabulary", "pretrained", "--output", "task", *columns]
-    run(["maelm", "prepare-sentences", *table], cwd=tmp_path)
+    run(["maelm", "prepare", "sentences", *table], cwd=tmp_path)
     words = ["maelm", "finetune", "task", "--checkpoint", "pretrained/checkpoint_last.pt", "--output", "tuned"]
     words += ["--gpus", 0, "--lr", 1e-3, "--epochs", 4, "--batch-size", 16]
     assert "dropping decoder" in run(words, cwd=tmp_path)

@@ -44,7 +44,7 @@ def prepare_task(folder: Path, data: Path, line: Callable[[random.Random], Line]
     for split, examples in (("train", 160), ("valid", 40)):
         lines = ["\t".join(line(generator)) for _ in range(examples)]
         (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    command = ["maelm", "prepare-sentences", "--vocabulary", data, "--output", folder / "task", *options]
+    command = ["maelm", "prepare", "sentences", "--vocabulary", data, "--output", folder / "task", *options]
     run([*command, "--train", folder / "train.tsv", "--valid", folder / "valid.tsv"])
     return folder / "task"
 

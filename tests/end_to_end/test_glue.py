@@ -60,7 +60,7 @@ def write_glue(folder: Path) -> None:
 
 def prepare(glue: Path, data: Path, output: Path) -> Path:
     words = ["--accept-counts", "--max-positions", "96"]
-    cli.main(["prepare-glue", str(glue), "--data", str(data), "--output", str(output), *words])
+    cli.main(["prepare", "glue", str(glue), "--data", str(data), "--output", str(output), *words])
     return output
 
 
@@ -203,7 +203,7 @@ def test_scores_of_similarity_and_what_does_not_belong_together(tasks, whole, pr
     assert "its head has 1 outputs, and MNLI needs 3" in refused(tasks / "MNLI", checkpoint)
     assert "its head has 3 outputs, and STS-B needs 1" in refused(tasks / "STS-B", whole[0] / "checkpoint_best.pt")
     assert "there is no checkpoint" in refused(tasks / "STS-B", tmp_path / "missing.pt")
-    assert "was not written by `maelm prepare-glue`" in refused(tasks, checkpoint)
+    assert "was not written by `maelm prepare glue`" in refused(tasks, checkpoint)
     assert "has no split dev; it has train, valid, test" in refused(tasks / "STS-B", checkpoint, "--splits", "dev")
     assert not (tmp_path / "refused").exists()
     with pytest.raises(SystemExit, match="STS-B.dev.tsv exists already: name another file"):
@@ -219,14 +219,14 @@ def other_vocabulary(folder: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     text = (folder / "text.txt").read_text(encoding="utf-8")
     (folder / "text.txt").write_text(text.replace("s", "z"), encoding="utf-8")
     words = ["--vocabulary-size", "400", "--valid-fraction", "0.1", "--workers", "1"]
-    cli.main(["prepare", str(folder / "text.txt"), "--output", str(folder / "data"), *words])
+    cli.main(["prepare", "corpus", str(folder / "text.txt"), "--output", str(folder / "data"), *words])
     return folder / "data"
 
 
 def test_what_is_missing_is_said(tasks, pretrained, tmp_path):
     for task, words, expected in (
         ("MNLI", ["--recipe", "SNLI"], "there is no recipe SNLI: give a file, or one of CoLA, MNLI, MRPC"),
-        ("SNLI", [], "is no folder to train on: make one with `maelm prepare-sentences`, prepare-glue"),
+        ("SNLI", [], "is no folder to train on: make one with `maelm prepare sentences`"),
     ):
         with pytest.raises(SystemExit, match=expected):
             arguments = ["finetune", tasks / task, "--checkpoint", pretrained, "--output", tmp_path / "run", *words]

@@ -77,7 +77,9 @@ def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def prepared(beir: Path, toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("retrieval") / "data"
-    maelm("prepare-retrieval", beir, "--data", toy_data, "--output", folder, "--hard-negatives", beir / "negatives.tsv")
+    maelm(
+        "prepare", "retrieval", beir, "--data", toy_data, "--output", folder, "--hard-negatives", beir / "negatives.tsv"
+    )
     return folder
 
 
@@ -109,7 +111,9 @@ def test_it_learns_and_validation_is_what_the_commands_find(prepared, trained, e
     assert len(curve) == 8 and curve[-1] < 0.7 * curve[0]
     validations = [entry for entry in train_log(output) if entry["split"] == "valid"]
     assert len(validations) == 2 and validations[-1]["valid_ndcg10"] > 50
-    maelm("evaluate-retrieval", embedded / "run", "--qrels", prepared / "qrels" / "valid.tsv", "--json", embedded / "j")
+    maelm(
+        "evaluate", "retrieval", embedded / "run", "--qrels", prepared / "qrels" / "valid.tsv", "--json", embedded / "j"
+    )
     metrics = json.loads((embedded / "j").read_text(encoding="utf-8"))[0]
     for name, measure in (("ndcg10", "nDCG@10"), ("recall100", "R@100"), ("mrr10", "RR@10")):
         assert metrics[measure] == pytest.approx(validations[-1][f"valid_{name}"], abs=1e-3)
@@ -253,6 +257,6 @@ def test_recipe_takes_over_the_encoder(prepared, trained, tmp_path):
 
 def test_nothing_is_overwritten(prepared, embedded, beir, toy_data):
     with pytest.raises(SystemExit, match="made from something else: .* name another folder, or remove it first"):
-        maelm("prepare-retrieval", beir, "--data", toy_data, "--output", prepared, "--seed", 7)
+        maelm("prepare", "retrieval", beir, "--data", toy_data, "--output", prepared, "--seed", 7)
     with pytest.raises(SystemExit, match="exists already: name another"):
         maelm("search", embedded / "queries", embedded / "documents", "--output", embedded / "run")

@@ -71,7 +71,7 @@ def task(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for split, contexts, seed in (("train", 100, 1), ("dev", 20, 2)):
         write_questions(folder / f"{split}.json", contexts, seed)
     run(
-        ["maelm", "prepare-squad", "--data", toy_data, "--train", folder / "train.json"]
+        ["maelm", "prepare", "squad", "--data", toy_data, "--train", folder / "train.json"]
         + ["--valid", folder / "dev.json", "--output", folder / "task"]
     )
     return folder / "task"
@@ -143,10 +143,10 @@ def test_it_learns_and_the_metrics_are_those_of_the_official_rules(
 
     dev, folder = task.parent / "dev.json", predicted[0]
     odds = ["--na-prob-file", folder / "null_odds.json", "--out-file", tmp_path / "scores.json"]
-    run(["maelm", "score-squad", dev, folder / "best_spans.json", *odds])
+    run(["maelm", "evaluate", "squad", dev, folder / "best_spans.json", *odds])
     scored = json.loads((tmp_path / "scores.json").read_text())
     assert scored == written["metrics"]
-    call("score-squad", dev, folder / "predictions.json")
+    call("evaluate", "squad", dev, folder / "predictions.json")
     submitted = json.loads(capsys.readouterr().out)
     assert submitted == {name: value for name, value in scored.items() if not name.startswith("best")}
 
@@ -232,7 +232,7 @@ def test_version_1_always_answers(
 ) -> None:
     dev, task, out = tmp_path / "dev.json", tmp_path / "task", tmp_path / "out"
     write_questions(dev, 4, 3, "1.1")
-    call("prepare-squad", "--data", toy_data, "--train", dev, "--valid", dev, "--output", task)
+    call("prepare", "squad", "--data", toy_data, "--train", dev, "--valid", dev, "--output", task)
     output = finetune(task, pretrained, tmp_path / "run", "--max-update", 1)
     (entry,) = [entry for entry in train_log(output) if entry["split"] == "valid"]
     assert {"valid_exact", "valid_f1"} <= entry.keys() and not {"valid_NoAns_f1", "valid_best_f1"} & entry.keys()
@@ -243,7 +243,7 @@ def test_version_1_always_answers(
     assert all(written["predictions"].values())
     assert written["metrics"]["f1"] == pytest.approx(entry["valid_f1"], abs=5e-3)
     capsys.readouterr()
-    call("score-squad", dev, out / "predictions.json")
+    call("evaluate", "squad", dev, out / "predictions.json")
     assert json.loads(capsys.readouterr().out) == written["metrics"]
     with pytest.raises(FileExistsError, match="predictions.json exists already: name another file"):
         call("predict-squad", tmp_path / "run" / "checkpoint_last.pt", "--data", task, "--output", out)
@@ -254,7 +254,7 @@ def test_bad_input_is_said(toy_data: Path, task: Path, pretrained: Path, tmp_pat
     text.write_text("The cook bakes.")
     bad.write_text('{"q": 3}')
     dev, new = task.parent / "dev.json", tmp_path / "new"
-    prepare = ("prepare-squad", "--data", toy_data, "--output")
+    prepare = ("prepare", "squad", "--data", toy_data, "--output")
     answer = ("--data", toy_data, "--device", "cpu")
     for words, message in (
         (("answer", pretrained, text, "Who?", *answer), "this checkpoint was not fine-tuned to answer questions"),
@@ -263,9 +263,9 @@ def test_bad_input_is_said(toy_data: Path, task: Path, pretrained: Path, tmp_pat
         ((*prepare, new, "--valid", bad), "has no list 'data'"),
         ((*prepare, new), "give --train, --valid or --test"),
         ((*prepare, task, "--valid", dev), "was made from something else: train was 1 files and is now 0"),
-        (("score-squad", dev, bad), "has no text for 'q' but 3"),
-        (("score-squad", dev, text), "is not JSON"),
-        (("score-squad", bad, bad), "has no list 'data'"),
+        (("evaluate", "squad", dev, bad), "has no text for 'q' but 3"),
+        (("evaluate", "squad", dev, text), "is not JSON"),
+        (("evaluate", "squad", bad, bad), "has no list 'data'"),
     ):
         with pytest.raises((ValueError, OSError), match=message):
             call(*words)
@@ -273,5 +273,5 @@ def test_bad_input_is_said(toy_data: Path, task: Path, pretrained: Path, tmp_pat
     text.write_bytes(b"\xff")
     with pytest.raises(ValueError, match="is not UTF-8"):
         call("answer", pretrained, text, "Who?", *answer)
-    output = run(["maelm", "score-squad", dev, bad], check=False)
-    assert "maelm score-squad: error:" in output and "Traceback" not in output
+    output = run(["maelm", "evaluate", "squad", dev, bad], check=False)
+    assert "maelm evaluate squad: error:" in output and "Traceback" not in output

@@ -41,7 +41,7 @@ def tasks(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, part in (("train", lines[:40]), ("valid", lines[40:])):
         (folder / f"{name}.tsv").write_text("".join(part), encoding="utf-8")
     tables = ["--train", folder / "train.tsv", "--valid", folder / "valid.tsv"]
-    run(["maelm", "prepare-sentences", "--vocabulary", toy_data, *tables, "--output", folder / "topics"])
+    run(["maelm", "prepare", "sentences", "--vocabulary", toy_data, *tables, "--output", folder / "topics"])
     return folder
 
 

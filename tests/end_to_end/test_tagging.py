@@ -45,7 +45,7 @@ def test_tagging(toy_data: Path, tmp_path: Path) -> None:
         write_entities(tmp_path / split, sentences, seed)
     task = tmp_path / "task"
     files = ["--train", tmp_path / "train", "--valid", tmp_path / "valid", "--output", task]
-    assert "the labels are IOB1" in run(["maelm", "prepare-tagging", "--data", toy_data, *files])
+    assert "the labels are IOB1" in run(["maelm", "prepare", "tagging", "--data", toy_data, *files])
 
     output = finetune(task, checkpoint, tmp_path / "whole")
     assert "dropping decoder, lm_head of the checkpoint" in output

@@ -42,7 +42,7 @@ def task(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         lines = ["\t".join(topic_of_a_sentence(generator)) for _ in range(examples)]
         (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     tables = ["--train", folder / "train.tsv", "--valid", folder / "valid.tsv"]
-    run(["maelm", "prepare-sentences", "--vocabulary", toy_data, "--output", folder / "task", *tables])
+    run(["maelm", "prepare", "sentences", "--vocabulary", toy_data, "--output", folder / "task", *tables])
     return folder / "task"
 
 

@@ -168,11 +168,11 @@ def _number(value: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def toy_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The toy corpus after ``maelm prepare``: the data folder, with about 400 symbols."""
+    """The toy corpus after ``maelm prepare corpus``: the data folder, with about 400 symbols."""
     folder = tmp_path_factory.mktemp("toy")
     write_corpus(folder / "text.txt")
     run(
-        ["maelm", "prepare", folder / "text.txt", "--output", folder / "data", "--vocabulary-size", 400]
+        ["maelm", "prepare", "corpus", folder / "text.txt", "--output", folder / "data", "--vocabulary-size", 400]
         + ["--valid-fraction", 0.1, "--workers", 1]
     )
     return folder / "data"

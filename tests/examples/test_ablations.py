@@ -356,7 +356,7 @@ def make_task(data: Path, folder: Path) -> Path:
     for name, part in (("train", lines[:48]), ("valid", lines[48:])):
         (folder / f"{name}.tsv").write_text("".join(part), encoding="utf-8")
     tables = ["--train", folder / "train.tsv", "--valid", folder / "valid.tsv"]
-    command = [sys.executable, "-m", "fairseq_maelm.cli", "prepare-sentences", "--vocabulary", data]
+    command = [sys.executable, "-m", "fairseq_maelm.cli", "prepare", "sentences", "--vocabulary", data]
     call([*command, *tables, "--output", folder / "task"])
     return folder / "task"
 
@@ -404,7 +404,7 @@ def test_figure_4_with_answers_to_questions(toy_data: Path, tmp_path: Path) -> N
     """Two deltas, fine-tuned on SQuAD 2.0 by its recipe and scored by EM."""
     for split, contexts in (("train", 12), ("dev", 6)):
         write_questions(tmp_path / f"{split}.json", contexts, seed=contexts)
-    prepare = ["maelm", "prepare-squad", "--data", toy_data, "--train", tmp_path / "train.json"]
+    prepare = ["maelm", "prepare", "squad", "--data", toy_data, "--train", tmp_path / "train.json"]
     program = Path(sys.executable).with_name("maelm")
     call([program, *prepare[1:], "--valid", tmp_path / "dev.json", "--output", tmp_path / "task"])
     output = tmp_path / "study"

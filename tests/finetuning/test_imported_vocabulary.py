@@ -28,7 +28,7 @@ def test_squad(imported: Path, tmp_path: Path) -> None:
     write_questions(tmp_path / "dev.json", 4, 2)
     task, saved, checkpoint = tmp_path / "task", tmp_path / "saved", imported / "checkpoint_best.pt"
     files = ["--train", tmp_path / "train.json", "--valid", tmp_path / "dev.json"]
-    run(["maelm", "prepare-squad", "--data", imported, *files, "--output", task])
+    run(["maelm", "prepare", "squad", "--data", imported, *files, "--output", task])
     assert (task / TOKENIZER_FILE).read_bytes() == (imported / TOKENIZER_FILE).read_bytes()
     finetune = ["maelm", "finetune", task, "--checkpoint", checkpoint, "--output", saved, *SETTINGS, *SQUAD]
     assert len(losses(run(finetune), "valid", "best_f1")) == 1
@@ -60,7 +60,7 @@ def test_tagging(imported: Path, tmp_path: Path) -> None:
         write_entities(tmp_path / split, sentences, seed)
     task, saved, checkpoint = tmp_path / "task", tmp_path / "saved", imported / "checkpoint_best.pt"
     files = ["--train", tmp_path / "train", "--valid", tmp_path / "valid"]
-    run(["maelm", "prepare-tagging", "--data", imported, *files, "--output", task])
+    run(["maelm", "prepare", "tagging", "--data", imported, *files, "--output", task])
     finetune = ["maelm", "finetune", task, "--checkpoint", checkpoint, "--output", saved, *SETTINGS]
     (f1,) = losses(run(finetune), "valid", "f1")
     tag = ["maelm", "tag", tmp_path / "valid", "--checkpoint", saved / "checkpoint_last.pt", "--task", task]

@@ -39,7 +39,7 @@ def test_foreign_dictionary(folder):
 
 
 def test_missing_dictionary(tmp_path):
-    with pytest.raises(FileNotFoundError, match="maelm prepare"):
+    with pytest.raises(FileNotFoundError, match="maelm prepare corpus"):
         load_dictionary(str(tmp_path))
 
 

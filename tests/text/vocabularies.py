@@ -1,4 +1,4 @@
-"""A small vocabulary of every kind, in folders as `maelm prepare` and `maelm import` write them."""
+"""A small vocabulary of every kind, in folders as `maelm prepare corpus` and `maelm import` write them."""
 
 from collections.abc import Callable
 from pathlib import Path

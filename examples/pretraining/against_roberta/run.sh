@@ -3,7 +3,7 @@
 #
 #   bash examples/pretraining/against_roberta/run.sh DATA OUTPUT [UPDATES]
 #
-# DATA     a folder of `maelm prepare`
+# DATA     a folder of `maelm prepare corpus`
 # OUTPUT   checkpoints, logs and the figure go there; run again to resume
 # UPDATES  of 2,048 tokens each (default 1500)
 #

@@ -71,7 +71,7 @@ def score(task: MaelmTask, model: MaelmModel) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", help="folder of `maelm prepare`")
+    parser.add_argument("data", help="folder of `maelm prepare corpus`")
     parser.add_argument("checkpoints", nargs="+", type=Path, help="checkpoints of arch roberta_base and its relatives")
     arguments = parser.parse_args()
     results = []

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Writes predictions of a fine-tuned checkpoint in GLUE's submission format, and the metrics of dev sets, in "
         "percent, to standard output as one line of JSON for each."
     )
-    parser.add_argument("task", type=Path, metavar="TASK", help="folder of one task that `maelm prepare-glue` wrote")
+    parser.add_argument("task", type=Path, metavar="TASK", help="folder of one task that `maelm prepare glue` wrote")
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="fine-tuned on that task")
     parser.add_argument("--output", required=True, type=Path, help="folder for the files, shared by all tasks")
     parser.add_argument(

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class GlueSettings:
-    """What to prepare, and how: the options of ``maelm prepare-glue``, which explains them.
+    """What to prepare, and how: the options of ``maelm prepare glue``, which explains them.
 
     Attributes:
         train_files: task -> a training file of one's own in the columns of the official one.

@@ -1,4 +1,4 @@
-"""The sub-command ``maelm prepare-glue``."""
+"""The sub-command ``maelm prepare glue``."""
 
 import argparse
 import logging
@@ -13,13 +13,13 @@ logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments of ``maelm prepare-glue``."""
+    """Declares the arguments of ``maelm prepare glue``."""
     parser.description = (
         "Checks GLUE's files and encodes them into folders for fairseq's task sentence_prediction, one for each task. "
         "Tasks that are already there, made from the same files, are kept."
     )
     parser.add_argument("glue", type=Path, metavar="GLUE", help="folder that holds CoLA, SST-2, MRPC, ... as unpacked")
-    parser.add_argument("--data", required=True, type=Path, help="folder of `maelm prepare`, for the vocabulary")
+    parser.add_argument("--data", required=True, type=Path, help="folder of `maelm prepare corpus`, for the vocabulary")
     parser.add_argument("--output", required=True, type=Path, metavar="TASKS", help="the folder for all tasks")
     parser.add_argument(
         "--tasks", nargs="+", choices=TASKS, metavar="TASK", help=f"of {', '.join(TASKS)} (those that GLUE holds)"

@@ -14,7 +14,7 @@ INDEX_FOLDER = "index"
 
 @dataclass(frozen=True)
 class TaskFolder:
-    """A folder that ``maelm prepare-glue`` wrote.
+    """A folder that ``maelm prepare glue`` wrote.
 
     Attributes:
         path: of the folder.

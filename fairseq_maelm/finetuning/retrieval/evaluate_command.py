@@ -1,4 +1,4 @@
-"""The sub-command ``maelm evaluate-retrieval``."""
+"""The sub-command ``maelm evaluate retrieval``."""
 
 import argparse
 import sys
@@ -12,7 +12,7 @@ from fairseq_maelm.finetuning.retrieval.runs import load_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments of ``maelm evaluate-retrieval``."""
+    """Declares the arguments of ``maelm evaluate retrieval``."""
     parser.description = (
         "Measures run files against relevance judgments and writes a table of percentages. Means are over the judged "
         "queries; one without a result counts as zero."

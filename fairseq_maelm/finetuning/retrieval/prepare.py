@@ -38,7 +38,7 @@ _SOURCE_SPLITS = {"train": "train", "valid": "dev", "test": "test"}
 
 @dataclass(frozen=True)
 class RetrievalSettings:
-    """What ``prepare_retrieval`` does: the options of ``maelm prepare-retrieval``, which explains them."""
+    """What ``prepare_retrieval`` does: the options of ``maelm prepare retrieval``, which explains them."""
 
     beir: Path
     data: Path

@@ -1,4 +1,4 @@
-"""The sub-command ``maelm prepare-retrieval``."""
+"""The sub-command ``maelm prepare retrieval``."""
 
 import argparse
 import logging
@@ -12,14 +12,14 @@ logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments of ``maelm prepare-retrieval``."""
+    """Declares the arguments of ``maelm prepare retrieval``."""
     parser.description = (
         "Checks a retrieval task in BEIR layout (corpus.jsonl, queries.jsonl, qrels/train.tsv, dev.tsv, test.tsv) and "
         "binarizes it with an encoder's vocabulary, for fairseq-train --task maelm_retrieval."
     )
     parser.add_argument("beir", type=Path, metavar="BEIR", help="the folder with corpus.jsonl, queries.jsonl, qrels/")
     parser.add_argument(
-        "--data", required=True, type=Path, help="folder of `maelm prepare` that the encoder was pretrained on"
+        "--data", required=True, type=Path, help="folder of `maelm prepare corpus` that the encoder was pretrained on"
     )
     parser.add_argument("--output", required=True, type=Path, metavar="RETRIEVAL", help="the new folder")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""What the folder of ``maelm prepare-retrieval`` holds, and reading it."""
+"""What the folder of ``maelm prepare retrieval`` holds, and reading it."""
 
 from pathlib import Path
 from typing import NamedTuple

@@ -45,7 +45,7 @@ _TEXTS = "_texts"
 class RetrievalTaskConfig(FairseqDataclass):
     """Options of the task. Embeddings are made later by the pooling, similarity and length of the checkpoint."""
 
-    data: str = field(default=MISSING, metadata={"help": "folder of `maelm prepare-retrieval`"})
+    data: str = field(default=MISSING, metadata={"help": "folder of `maelm prepare retrieval`"})
     pooling: ChoiceEnum(list(POOLINGS)) = field(  # type: ignore[valid-type]
         default="mean",
         metadata={"help": "the embedding of a text: the mean of its tokens' states, or the state of the first, <s>"},
@@ -129,7 +129,7 @@ class RetrievalTask(EncoderTask):
         if not path.exists():
             known = ", ".join(sorted(each.name.split(".")[0] for each in folder.glob("*.judgements.npy"))) or "none"
             raise FileNotFoundError(
-                f"there is no split {split!r} in {folder} (it has: {known}): give a folder of `maelm prepare-retrieval`"
+                f"there is no split {split!r} in {folder} (it has: {known}): give a folder of `maelm prepare retrieval`"
                 + (", perhaps with --valid-fraction" if split == "valid" else "")
             )
         judgments = np.load(path)
@@ -169,7 +169,7 @@ class RetrievalTask(EncoderTask):
         if not (folder / NEGATIVES).exists():
             raise FileNotFoundError(
                 f"--hard-negatives {self.cfg.hard_negatives} needs {folder / NEGATIVES}: prepare the folder by `maelm "
-                "prepare-retrieval --hard-negatives FILE`"
+                "prepare retrieval --hard-negatives FILE`"
             )
         return group_pairs(np.load(folder / NEGATIVES))
 

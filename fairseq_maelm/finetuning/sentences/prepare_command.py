@@ -1,4 +1,4 @@
-"""The sub-command ``maelm prepare-sentences``."""
+"""The sub-command ``maelm prepare sentences``."""
 
 import argparse
 import logging
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments of ``maelm prepare-sentences``."""
+    """Declares the arguments of ``maelm prepare sentences``."""
     parser.description = (
         "Turns tables of texts and labels into a folder to fine-tune on: .tsv, .csv or .jsonl, compressed with gzip or "
         "not. Without --text and --label a table has no names of columns: 'text, label' or 'text, text, label'."
@@ -22,7 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--valid", type=Path, metavar="TABLE", help="to choose a checkpoint by (a part of --train)")
     parser.add_argument("--test", type=Path, metavar="TABLE", help="for the end; may lack labels (none)")
     parser.add_argument(
-        "--vocabulary", type=Path, required=True, metavar="FOLDER", help="of `maelm prepare`, or of the checkpoint"
+        "--vocabulary",
+        type=Path,
+        required=True,
+        metavar="FOLDER",
+        help="of `maelm prepare corpus`, or of the checkpoint",
     )
     parser.add_argument("--output", type=Path, required=True, metavar="TASK", help="the new folder")
     add_column_arguments(parser)

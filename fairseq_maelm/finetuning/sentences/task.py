@@ -27,7 +27,7 @@ _LABELS = "label/dict.txt"
 class SentencesTaskConfig(FairseqDataclass):
     """Options of the task."""
 
-    data: str = field(default=MISSING, metadata={"help": "folder of `maelm prepare-sentences` or `maelm prepare-glue`"})
+    data: str = field(default=MISSING, metadata={"help": "folder of `maelm prepare sentences` or `maelm prepare glue`"})
     tokens_per_sample: Optional[int] = field(
         default=None,
         metadata={"help": "longest example, special tokens included; longer ones are cut (default: all positions)"},

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"answers are known {METRICS}."
     )
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="of the task maelm_squad")
-    parser.add_argument("--data", required=True, type=Path, metavar="TASK", help="folder of `maelm prepare-squad`")
+    parser.add_argument("--data", required=True, type=Path, metavar="TASK", help="folder of `maelm prepare squad`")
     parser.add_argument("--split", default="valid", help="of it (valid)")
     parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder for the files")
     parser.add_argument(

@@ -31,7 +31,7 @@ def prepare_squad(files: Mapping[str, Path], data: Path, output: Path) -> dict[s
 
     Args:
         files: split ("train", "valid", "test") -> JSON file.
-        data: folder of `maelm prepare` or `maelm import`.
+        data: folder of `maelm prepare corpus` or `maelm import`.
         output: the new folder, which gets its name when it is complete.
 
     Returns:

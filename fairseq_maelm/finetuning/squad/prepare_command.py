@@ -1,4 +1,4 @@
-"""The sub-command ``maelm prepare-squad``."""
+"""The sub-command ``maelm prepare squad``."""
 
 import argparse
 import sys
@@ -8,7 +8,7 @@ from fairseq_maelm.finetuning.squad.prepare import PROBLEMS, prepare_squad
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments of ``maelm prepare-squad``."""
+    """Declares the arguments of ``maelm prepare squad``."""
     parser.description = (
         "Reads SQuAD 1.1 or 2.0 (the official JSON, or own questions in its layout), checks that every answer stands "
         "where the file says, and writes the folder that the task maelm_squad trains on, with the vocabulary of a "
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "nothing is dropped."
     )
     parser.add_argument(
-        "--data", required=True, type=Path, metavar="DATA", help="folder of `maelm prepare` or `maelm import`"
+        "--data", required=True, type=Path, metavar="DATA", help="folder of `maelm prepare corpus` or `maelm import`"
     )
     parser.add_argument("--train", type=Path, metavar="JSON", help="questions to train on")
     parser.add_argument("--valid", type=Path, metavar="JSON", help="questions to validate on: SQuAD's dev file")

@@ -1,4 +1,4 @@
-"""The sub-command ``maelm score-squad``."""
+"""The sub-command ``maelm evaluate squad``."""
 
 import argparse
 import json
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments of ``maelm score-squad``, with the official script's names where it has the same."""
+    """Declares the arguments of ``maelm evaluate squad``, with the official script's names where it has the same."""
     parser.description = (
         "Scores predictions as the official evaluation of SQuAD 1.1 and 2.0 does, and writes the metrics as JSON (in "
         "percent). With the odds of no answer it also looks for the threshold that is best."

@@ -39,7 +39,7 @@ _SMALLEST_WINDOW = 8
 class SquadTaskConfig(FairseqDataclass):
     """Options of the task."""
 
-    data: str = field(default=MISSING, metadata={"help": "folder of `maelm prepare-squad`"})
+    data: str = field(default=MISSING, metadata={"help": "folder of `maelm prepare squad`"})
     max_length: int = field(default=512, metadata={"help": "longest sequence: question, window and 4 special tokens"})
     doc_stride: int = field(default=128, metadata={"help": "pieces from one window of a context to the next"})
     max_question_length: int = field(default=64, metadata={"help": "longer questions are cut after so many pieces"})

@@ -25,7 +25,7 @@ class Tagger:
 
     Args:
         checkpoint: of a run of ``maelm_tagging``.
-        task_folder: of ``maelm prepare-tagging``, the one that it was trained on.
+        task_folder: of ``maelm prepare tagging``, the one that it was trained on.
         batch_size: windows at a time.
         device: torch's name of where the model runs.
 

@@ -46,7 +46,7 @@ def prepare_tagging(
     """Write a task's folder; it gets its name only when it is complete.
 
     Args:
-        data: folder whose vocabulary the encoder was trained with, of `maelm prepare` or `maelm import`.
+        data: folder whose vocabulary the encoder was trained with, of `maelm prepare corpus` or `maelm import`.
         files: split -> file; "train" must be there, and gives the labels.
         output: the new folder.
         layout: of the files.

@@ -1,4 +1,4 @@
-"""The sub-command ``maelm prepare-tagging``."""
+"""The sub-command ``maelm prepare tagging``."""
 
 import argparse
 import sys
@@ -29,12 +29,12 @@ def layout_of(args: argparse.Namespace, first: Path) -> Layout:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments of ``maelm prepare-tagging``."""
+    """Declares the arguments of ``maelm prepare tagging``."""
     parser.description = (
         "Turns files of labeled words into the folder that the task maelm_tagging reads: words become pieces of the "
         "encoder's vocabulary, entities are checked and written in the scheme that the model is to learn."
     )
-    parser.add_argument("--data", type=Path, required=True, help="folder of `maelm prepare` or `maelm import`")
+    parser.add_argument("--data", type=Path, required=True, help="folder of `maelm prepare corpus` or `maelm import`")
     parser.add_argument("--train", type=Path, required=True, metavar="FILE", help="to learn from")
     parser.add_argument("--valid", type=Path, required=True, metavar="FILE", help="to choose a checkpoint by")
     parser.add_argument("--test", type=Path, metavar="FILE", help="for metrics at the end (none)")

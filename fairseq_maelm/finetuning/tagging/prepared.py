@@ -42,7 +42,7 @@ def read_settings(folder: Path) -> TaggingSettings:
     """Read the settings of a task's folder.
 
     Raises:
-        FileNotFoundError: the folder was not made by ``maelm prepare-tagging``.
+        FileNotFoundError: the folder was not made by ``maelm prepare tagging``.
         ValueError: another version made it, or its manifest is damaged.
     """
     content = read_manifest(folder, "tagging")["tagging"]
@@ -76,7 +76,7 @@ class TaggedSplit:
         """Read a split."""
         if not path.exists():
             raise FileNotFoundError(
-                f"there is no {path}: give the folder that `maelm prepare-tagging` wrote, and splits that it was given"
+                f"there is no {path}: give the folder that `maelm prepare tagging` wrote, and splits that it was given"
             )
         with np.load(path) as arrays:
             return cls(**arrays)

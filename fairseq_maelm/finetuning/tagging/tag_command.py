@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("input", type=Path, metavar="INPUT", help="file in the format of the task's files, or text")
     parser.add_argument("--checkpoint", type=Path, required=True, help="of fine-tuning with the task maelm_tagging")
-    parser.add_argument("--task", type=Path, help="folder of `maelm prepare-tagging` (the folder of the checkpoint)")
+    parser.add_argument("--task", type=Path, help="folder of `maelm prepare tagging` (the folder of the checkpoint)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="the new file (standard output)")
     parser.add_argument("--add", action="store_true", help="add a column, or Predicted= in MISC, and replace nothing")
     parser.add_argument("--text", action="store_true", help="the input is plain text, a sentence a line")

@@ -29,7 +29,7 @@ __all__ = ["TaggingTaskConfig", "TaggingCriterion", "TaggingTask"]
 class TaggingTaskConfig(FairseqDataclass):
     """Options of the task."""
 
-    data: str = field(default=MISSING, metadata={"help": "folder of `maelm prepare-tagging`"})
+    data: str = field(default=MISSING, metadata={"help": "folder of `maelm prepare tagging`"})
     tokens_per_sample: int = field(
         default=512, metadata={"help": "the most tokens that the model sees at once, <s> and </s> included"}
     )

@@ -176,7 +176,7 @@ def _hyper_parameters(source: Source) -> dict[str, Any]:
 
 def _data(source: Source) -> str:
     if source.manifest is None:
-        return "To be filled in: the data folder has no manifest of `maelm prepare`."
+        return "To be filled in: the data folder has no manifest of `maelm prepare corpus`."
     settings, counts = source.manifest.get("settings", {}), source.manifest.get("counts", {})
     files = [each for group in source.manifest.get("files", {}).values() for each in group if isinstance(each, dict)]
     facts: dict[str, Any] = {

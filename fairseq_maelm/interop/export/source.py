@@ -29,7 +29,7 @@ class Source:
         config: the checkpoint's whole fairseq configuration.
         view: what the encoder saw in pretraining.
         history: ``num_updates``, ``epoch``, and what else the checkpoint says of its training.
-        manifest: what ``maelm prepare`` wrote about the data, or None.
+        manifest: what ``maelm prepare corpus`` wrote about the data, or None.
     """
 
     checkpoint: Path

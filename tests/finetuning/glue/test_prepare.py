@@ -23,7 +23,7 @@ LONG = " ".join([WORDS] * 4)
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A vocabulary as ``maelm prepare`` leaves it."""
+    """A vocabulary as ``maelm prepare corpus`` leaves it."""
     folder = tmp_path_factory.mktemp("data")
     text = [" ".join(WORDS.split()[number % 7 :]) + "." for number in range(50)]
     (folder / "sentencepiece.bpe.model").write_bytes(train_sentencepiece(text, 60, "nmt_nfkc_cf", 1.0))
@@ -131,7 +131,7 @@ def test_a_finished_folder_is_kept_and_another_one_never_overwritten(tmp_path, d
 
 def test_the_command_prepares_what_is_there_and_says_what_is_not(tmp_path, data, capsys):
     write_rte(tmp_path / "glue", test=False)
-    request = ["prepare-glue", str(tmp_path / "glue"), "--data", str(data), "--output", str(tmp_path / "out")]
+    request = ["prepare", "glue", str(tmp_path / "glue"), "--data", str(data), "--output", str(tmp_path / "out")]
     cli.main([*request, "--accept-counts"])
     captured = capsys.readouterr()
     assert captured.out == f"{tmp_path / 'out' / 'RTE'}\n"
@@ -153,7 +153,7 @@ def test_the_command_prepares_what_is_there_and_says_what_is_not(tmp_path, data,
 )
 def test_wrong_use_is_explained(words, message, tmp_path, data):
     glue = write_rte(tmp_path / "glue")
-    request = ["prepare-glue", str(glue), "--data", str(data), "--output", str(tmp_path / "out")]
+    request = ["prepare", "glue", str(glue), "--data", str(data), "--output", str(tmp_path / "out")]
     with pytest.raises(SystemExit, match=re.escape(message.format(glue=glue))):
         cli.main([*request, *(word.format(glue=glue) for word in words)])
 
@@ -165,4 +165,4 @@ def test_a_dictionary_of_another_vocabulary_is_refused(tmp_path, data):
     (other / "sentencepiece.bpe.model").write_bytes((data / "sentencepiece.bpe.model").read_bytes())
     (other / "dict.txt").write_text("a 1\nb 1\n", encoding="utf-8")
     with pytest.raises(SystemExit, match="dict.txt"):
-        cli.main(["prepare-glue", str(glue), "--data", str(other), "--output", str(tmp_path / "out")])
+        cli.main(["prepare", "glue", str(glue), "--data", str(other), "--output", str(tmp_path / "out")])

@@ -104,5 +104,5 @@ def test_missing_splits_and_negatives_are_explained(tmp_path):
     np.save(tmp_path / "train.judgements.npy", np.array([[0, 0, 1]]))
     with pytest.raises(FileNotFoundError, match=r"no split 'valid' in .* \(it has: train\).*--valid-fraction"):
         task.load_dataset("valid")
-    with pytest.raises(FileNotFoundError, match="prepare-retrieval --hard-negatives FILE"):
+    with pytest.raises(FileNotFoundError, match="prepare retrieval --hard-negatives FILE"):
         task._negatives(tmp_path)

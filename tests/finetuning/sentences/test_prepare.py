@@ -56,7 +56,7 @@ def test_tables_longer_than_a_chunk_lose_nothing(data: Path, tmp_path: Path, mon
 def test_a_part_is_held_out_alike_of_all_labels(data: Path, tmp_path: Path) -> None:
     rows = [f"boat {number}\t{'rare' if number < 20 else 'often'}" for number in range(200)]
     table = write(tmp_path / "train.tsv", rows)
-    arguments = ["prepare-sentences", "--train", str(table), "--vocabulary", str(data)]
+    arguments = ["prepare", "sentences", "--train", str(table), "--vocabulary", str(data)]
     for seed, name in ((1, "a"), (1, "b"), (2, "c")):
         main([*arguments, "--output", str(tmp_path / name), "--seed", str(seed), "--valid-fraction", "0.2"])
     splits = json.loads((tmp_path / "a" / "manifest.json").read_text())["splits"]
@@ -85,7 +85,7 @@ def test_the_draw_takes_what_was_asked_for(counts: tuple[int, ...]) -> None:
 def test_numbers_and_a_test_table_without_labels(data: Path, tmp_path: Path) -> None:
     train = write(tmp_path / "train.csv", ["text,score", *(f"boat {number},{number / 2}" for number in range(20))])
     test = write(tmp_path / "test.csv", ["text", "the cook"])
-    words = ["prepare-sentences", "--train", str(train), "--test", str(test), "--vocabulary", str(data)]
+    words = ["prepare", "sentences", "--train", str(train), "--test", str(test), "--vocabulary", str(data)]
     main([*words, "--output", str(tmp_path / "task"), "--text", "text", "--label", "score", "--regression"])
     label = tmp_path / "task" / "label"
     numbers = [float(line) for split in ("train", "valid") for line in (label / f"{split}.label").read_text().split()]

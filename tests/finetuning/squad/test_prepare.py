@@ -92,5 +92,5 @@ def test_contexts_with_nothing_to_find_stop_it(data: Path, tmp_path: Path, conte
 def test_a_folder_of_an_earlier_version_is_to_be_prepared_again(data: Path, tmp_path: Path) -> None:
     prepare_squad({"valid": write(tmp_path / "dev.json", ("a", []))}, data, tmp_path / "task")
     (tmp_path / "task" / "manifest.json").write_text('{"splits": {}, "outputs": {}}')
-    with pytest.raises(ValueError, match="`maelm prepare-squad` of this version: .*, or prepare it again"):
+    with pytest.raises(ValueError, match="`maelm prepare squad` of this version: .*, or prepare it again"):
         load_split(tmp_path / "task", "valid")

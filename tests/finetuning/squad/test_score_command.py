@@ -46,7 +46,7 @@ def files(tmp_path: Path) -> Path:
 def score(files: Path, predictions: str, odds: str = "", *options: str) -> dict[str, float]:
     words = [str(files / "dev.json"), str(files / f"{predictions}.json"), "--out-file", str(files / "scores.json")]
     words += ["--na-prob-file", str(files / f"{odds}.json")] if odds else []
-    cli.main(["score-squad", *words, *options])
+    cli.main(["evaluate", "squad", *words, *options])
     scored: dict[str, float] = json.loads((files / "scores.json").read_text())
     return scored
 

@@ -182,13 +182,13 @@ def test_nothing_is_overwritten_and_folders_are_checked(toy_data: Path, tmp_path
         task_of(tmp_path / "task").load_dataset("test")
     with pytest.raises(ValueError, match="--window-overlap must lie between 0 and"):
         task_of(tmp_path / "task", tokens_per_sample=10, window_overlap=8)
-    with pytest.raises(ValueError, match="give a folder that `maelm prepare` or `maelm import` has written"):
+    with pytest.raises(ValueError, match="give a folder that `maelm prepare corpus` or `maelm import` has written"):
         prepare(tmp_path, tmp_path)
     (tmp_path / "task" / "manifest.json").write_text("{")
     with pytest.raises(ValueError, match="is damaged"):
         task_of(tmp_path / "task")
     (tmp_path / "task" / "manifest.json").unlink()
-    with pytest.raises(FileNotFoundError, match="was not written by `maelm prepare-tagging`"):
+    with pytest.raises(FileNotFoundError, match="was not written by `maelm prepare tagging`"):
         task_of(tmp_path / "task")
 
 

@@ -1,4 +1,4 @@
-"""Vocabularies and checkpoints as ``maelm prepare`` and ``fairseq-train`` leave them, made in a moment."""
+"""Vocabularies and checkpoints as ``maelm prepare corpus`` and ``fairseq-train`` leave them, made in a moment."""
 
 import io
 import random

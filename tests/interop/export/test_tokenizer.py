@@ -80,7 +80,7 @@ def test_hard_strings_and_all_pieces_have_the_same_ids(readers, kind: str) -> No
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_text_of_many_languages_has_the_ids_of_the_prepared_corpus(readers, kind: str) -> None:
-    """Against sentencepiece and dict.txt as ``maelm prepare`` writes them into the .bin file, not only the hub's."""
+    """Against sentencepiece and dict.txt as ``maelm prepare corpus`` writes the .bin file, not only the hub's."""
     both = readers(kind)
     lines = [clean_text(line) for line in (*LINES, *(line.upper() for line in LINES))]
     lines += [unicodedata.normalize("NFD", line) for line in lines if kind != "unchanged text"]

@@ -39,8 +39,8 @@ def test_pretraining_goes_on_over_byte_pairs(tmp_path: Path) -> None:
     ]
     write_corpus(tmp_path / "text.txt", documents=30)
     run(
-        ["maelm", "prepare", tmp_path / "text.txt", "--output", tmp_path / "data", "--tokenizer", tmp_path / "imported"]
-        + ["--valid-fraction", 0.1, "--workers", 1]
+        ["maelm", "prepare", "corpus", tmp_path / "text.txt", "--output", tmp_path / "data"]
+        + ["--tokenizer", tmp_path / "imported", "--valid-fraction", 0.1, "--workers", 1]
     )
     assert (tmp_path / "data" / TOKENIZER_FILE).exists() and not (tmp_path / "data" / MODEL_FILE).exists()
     facts = json.loads((tmp_path / "data" / "manifest.json").read_text())
@@ -61,7 +61,7 @@ def test_fine_tuning_starts_from_it(tmp_path: Path) -> None:
     import_model(checkpoint, tmp_path / "imported")
     lines = "the sailor rows\tsea\nthe cook fries\tkitchen\n" * 4
     (tmp_path / "table.tsv").write_text(lines)
-    prepare = ["maelm", "prepare-sentences", "--vocabulary", tmp_path / "imported"]
+    prepare = ["maelm", "prepare", "sentences", "--vocabulary", tmp_path / "imported"]
     run([*prepare, "--train", tmp_path / "table.tsv", "--valid", tmp_path / "table.tsv", "--output", tmp_path / "task"])
     checkpoint = tmp_path / "imported" / "checkpoint_best.pt"
     run(
@@ -80,7 +80,7 @@ def test_the_epsilon_of_layer_norm_goes_all_the_way(tmp_path: Path) -> None:
     assert "--layer-norm-eps 1e-12" in run(["maelm", "import", folder, "--output", tmp_path / "imported"])
     lines = "the sailor rows\tsea\nthe cook fries\tkitchen\n" * 4
     (tmp_path / "table.tsv").write_text(lines)
-    prepare = ["maelm", "prepare-sentences", "--vocabulary", tmp_path / "imported"]
+    prepare = ["maelm", "prepare", "sentences", "--vocabulary", tmp_path / "imported"]
     run([*prepare, "--train", tmp_path / "table.tsv", "--valid", tmp_path / "table.tsv", "--output", tmp_path / "task"])
     checkpoint, saved = tmp_path / "imported" / "checkpoint_best.pt", tmp_path / "saved"
     fine_tune = ["maelm", "finetune", tmp_path / "task", "--checkpoint", checkpoint, "--output", saved]

@@ -1,0 +1,5 @@
+"""``python -m fairseq_maelm`` is the command ``maelm``."""
+
+from fairseq_maelm.cli import main
+
+main()
