@@ -46,13 +46,14 @@ EXTRAS_REQUIRE = {
     "sentence-transformers": ["sentence-transformers>=3"],
     "plots": ["matplotlib>=3.8"],
     "slurm": ["submitit>=1.5,<2"],
-    "tagging": ["seqeval>=1.2.2,<2"],
     "retrieval": ["ir-measures>=0.3.3,<0.5"],
     "dev": [
         "hypothesis>=6.100,<7",
         "mypy>=1.13,<3",
         "pytest>=8,<10",
         "pytest-xdist>=3.6,<4",
+        # Scores entities as ours are compared with.
+        "seqeval>=1.2.2,<2",
         # Formatting and rules differ between ruff's minor versions; checks must not change under a developer's feet.
         "ruff>=0.17,<0.18",
         # Comes with torch's CUDA builds; without a GPU its interpreter runs the kernels' tests.

@@ -15,7 +15,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 VENV=${MAELM_VENV:-$ROOT/.venv}
 [[ $VENV == /* ]] || VENV=$PWD/$VENV
 export MAELM_VENV=$VENV
-bash "$ROOT/scripts/setup.sh" dev,hf,onnx,plots,retrieval,slurm,tagging
+bash "$ROOT/scripts/setup.sh" dev,hf,onnx,plots,retrieval,slurm
 
 cd "$ROOT"
 # The tests start the project's and fairseq's commands by name.

@@ -75,7 +75,8 @@ def default_recipe(folder: Path) -> str:
     if kind == "squad" and "valid" in manifest["splits"]:
         return "squad" if manifest["splits"]["valid"]["version"] == "1.1" else "squad2"
     raise FileNotFoundError(
-        f"{folder} is no folder to train on: make one with `maelm prepare sentences` (or glue, tagging, squad, retrieval)"
+        f"{folder} is no folder to train on: make one with `maelm prepare sentences`, or with glue, tagging, squad or "
+        "retrieval in place of sentences"
     )
 
 

@@ -4,22 +4,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
-from fairseq_maelm.models.sizes import SIZES
+from fairseq_maelm.models.sizes import DEFAULT_SIZE, SIZES
 
 __all__ = ["Encoder", "read_encoder", "schedule"]
 
-# What the encoder is made of; a checkpoint fits no other.
-_FIELDS = (
-    "encoder_layers",
-    "encoder_embed_dim",
-    "encoder_ffn_embed_dim",
-    "encoder_attention_heads",
-    "relative_buckets",
-    "relative_num_buckets",
-    "relative_max_distance",
-    "max_positions",
-    "layer_norm_eps",
-)
 # How its random weights were drawn before pretraining.
 _DRAWN = ("init_std", "embedding_init_std")
 
@@ -46,13 +34,11 @@ def read_encoder(checkpoint: Path) -> Encoder:
         ValueError: it is no checkpoint of our model.
     """
     content = read_checkpoint(checkpoint)
-    config = content.config.model
-    named = {field.replace("_", "-"): getattr(config, field) for field in _FIELDS}
-    drawn = {field.replace("_", "-"): getattr(config, field) for field in _DRAWN}
+    options = {name.replace("_", "-"): _plain(value) for name, value in content.encoder_options.items()}
     # One that took its sizes from another has no name of them; any name will do, as all numbers are given.
-    arch = str(config._name) if config._name in SIZES else "maelm_base"
-    options = {"arch": arch, **{name: _plain(value) for name, value in named.items()}}
-    return Encoder(options, drawn, int(content.weights["encoder.identity"][0]))
+    options["arch"] = options["arch"] if options["arch"] in SIZES else DEFAULT_SIZE
+    drawn = {field.replace("_", "-"): getattr(content.config.model, field) for field in _DRAWN}
+    return Encoder(options, drawn, content.vocabulary)
 
 
 def _plain(value: Any) -> Any:

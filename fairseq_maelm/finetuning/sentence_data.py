@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from fairseq_maelm.files import CorpusError
-from fairseq_maelm.text.dictionary import class_names as class_names
 from fairseq_maelm.text.imported import TextEncoder, vocabulary_files
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
 

@@ -25,7 +25,7 @@ from fairseq_maelm.checkpoint_data import (
 from fairseq_maelm.data.encoder_view import EncoderView
 from fairseq_maelm.models.checkpoint import classification_heads
 from fairseq_maelm.models.checks import check_config
-from fairseq_maelm.models.config import MaelmModelConfig, complete_config
+from fairseq_maelm.models.config import ENCODER_OPTIONS, MaelmModelConfig, complete_config
 from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.registration import register
 
@@ -56,12 +56,6 @@ _DECODER_SIZES = {
     "decoder_embed_dim": ("decoder.layernorm_embedding.weight", 0),
     "decoder_ffn_embed_dim": ("decoder.layers.0.fc1.weight", 0),
 }
-
-# What the encoder is made of: options of fairseq-train without which its weights are not loaded.
-_OF_THE_ENCODER = (
-    *("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads"),
-    *("relative_buckets", "relative_num_buckets", "relative_max_distance", "max_positions", "layer_norm_eps"),
-)
 
 
 @dataclass(frozen=True)
@@ -105,7 +99,7 @@ class Checkpoint:
     def encoder_options(self) -> Dict[str, Any]:
         """The options of the model that build the encoder, by name, that of its size as ``arch``."""
         model = self.config.model
-        return {"arch": model._name, **{name: getattr(model, name) for name in _OF_THE_ENCODER}}
+        return {"arch": model._name, **{name: getattr(model, name) for name in ENCODER_OPTIONS}}
 
     @property
     def view(self) -> EncoderView:

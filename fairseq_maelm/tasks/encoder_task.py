@@ -69,6 +69,13 @@ class EncoderTask(FairseqTask):
             raise ValueError(f"the task {self.name} needs --criterion {self.name}: {name}{default} does not fit it")
         return super().build_criterion(cfg, from_checkpoint)
 
+    def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
+        """Make the batches of an epoch; arguments and result are fairseq's."""
+        iterator = super().get_batch_iterator(*args, **kwargs)
+        # Every epoch has an iterator of its own. Workers that outlive their epoch would add up over hundreds of them.
+        iterator.persistent_workers = False
+        return iterator
+
     def eval_lm_dataloader(self, *unused: Any, **unused_too: Any) -> Any:
         """Refuse fairseq-eval-lm, which asks a task for this.
 

@@ -204,13 +204,6 @@ class MaelmTask(EncoderTask):
             self.predicts_all,
         )
 
-    def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
-        """Make the batches of an epoch; arguments and result are fairseq's."""
-        iterator = super().get_batch_iterator(*args, **kwargs)
-        # Every epoch has an iterator of its own. Workers that outlive their epoch would add up over hundreds of them.
-        iterator.persistent_workers = False
-        return iterator
-
     @property
     def target_dictionary(self) -> Dictionary:
         """Predictions are made over the source's vocabulary."""

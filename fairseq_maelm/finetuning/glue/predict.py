@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from fairseq_maelm.finetuning.glue.prepared import TaskFolder
 from fairseq_maelm.finetuning.glue_layout import HIGHEST_SCORE, TASKS, submission_name
 from fairseq_maelm.finetuning.predicting import predict
-from fairseq_maelm.finetuning.sentence_data import HEAD, class_names
+from fairseq_maelm.finetuning.sentence_data import HEAD
 from fairseq_maelm.finetuning.sentence_metrics import compute_metrics, metric_names
 from fairseq_maelm.models import hub
 from fairseq_maelm.models.checkpoint import classification_heads
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.hub import MaelmHubInterface
+from fairseq_maelm.text.dictionary import class_names
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""From GLUE's files to folders for fairseq's task sentence_prediction."""
+"""From GLUE's files to folders of labeled sentences."""
 
 import logging
 from collections.abc import Mapping

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``maelm prepare glue``."""
     parser.description = (
-        "Checks GLUE's files and encodes them into folders for fairseq's task sentence_prediction, one for each task. "
+        "Checks GLUE's files and encodes them into folders for the task maelm_sentences, one for each of GLUE's. "
         "Tasks that are already there, made from the same files, are kept."
     )
     parser.add_argument("glue", type=Path, metavar="GLUE", help="folder that holds CoLA, SST-2, MRPC, ... as unpacked")

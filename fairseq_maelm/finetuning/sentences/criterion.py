@@ -11,8 +11,9 @@ from fairseq.logging import metrics
 from torch import Tensor
 
 from fairseq_maelm.finetuning.collected import example_rows, log_predictions
-from fairseq_maelm.finetuning.sentence_data import HEAD, class_names
+from fairseq_maelm.finetuning.sentence_data import HEAD
 from fairseq_maelm.finetuning.sentence_metrics import metric_names
+from fairseq_maelm.text.dictionary import class_names
 
 # Labels that F1 is of unless an option says otherwise: those of GLUE's tasks that are scored by it.
 _POSITIVE_LABELS = ("1", "entailment")

@@ -1,4 +1,4 @@
-"""From tables of texts and labels to the folder that fairseq's task sentence_prediction reads."""
+"""From tables of texts and labels to the folder of a task of sentences."""
 
 import math
 from collections import Counter

@@ -10,11 +10,11 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
-from fairseq_maelm.finetuning.sentence_data import HEAD, class_names
+from fairseq_maelm.finetuning.sentence_data import HEAD
 from fairseq_maelm.finetuning.sentences.criterion import SentencesCriterion
 from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset
 from fairseq_maelm.tasks.encoder_task import EncoderTask
-from fairseq_maelm.text.dictionary import load_dictionary
+from fairseq_maelm.text.dictionary import class_names, load_dictionary
 
 logger = logging.getLogger(__name__)
 

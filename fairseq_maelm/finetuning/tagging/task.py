@@ -94,13 +94,6 @@ class TaggingTask(EncoderTask):
         cfg = self.cfg
         return TaggingDataset(content, self.dictionary, cfg.tokens_per_sample, cfg.window_overlap, shuffle, cfg.seed)
 
-    def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
-        """Make the batches of an epoch; arguments and result are fairseq's."""
-        iterator = super().get_batch_iterator(*args, **kwargs)
-        # Every epoch has an iterator of its own, and so workers of its own.
-        iterator.persistent_workers = False
-        return iterator
-
     def reduce_metrics(self, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
         """Log the metrics of batches, and in validation those of the whole set."""
         super().reduce_metrics(logging_outputs, criterion)

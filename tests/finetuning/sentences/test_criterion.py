@@ -9,8 +9,8 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.logging import metrics
 
-from fairseq_maelm.finetuning.sentence_data import class_names
 from fairseq_maelm.finetuning.sentences.criterion import SentencesCriterion, SentencesCriterionConfig
+from fairseq_maelm.text.dictionary import class_names
 
 
 def task_of(labels: Sequence[str]) -> Any:
