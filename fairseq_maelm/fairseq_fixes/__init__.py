@@ -12,6 +12,7 @@ def mend_fairseq() -> None:
     from fairseq_maelm.fairseq_fixes.batches import keep_every_example
     from fairseq_maelm.fairseq_fixes.building import look_before_building
     from fairseq_maelm.fairseq_fixes.checkpoint_files import write_whole_checkpoints
+    from fairseq_maelm.fairseq_fixes.companions import keep_setup_files
     from fairseq_maelm.fairseq_fixes.exchange import mend_exchange
     from fairseq_maelm.fairseq_fixes.memory import keep_memory_in_training
     from fairseq_maelm.fairseq_fixes.patience import keep_patience
@@ -26,4 +27,5 @@ def mend_fairseq() -> None:
     keep_every_example()
     look_before_building()
     let_tasks_stop()
+    keep_setup_files()
     keep_memory_in_training()

@@ -8,10 +8,11 @@ Versions: fairseq 0.12.2 and fairseq-fixed 0.12.3.1.
 Test: tests/fairseq_fixes/test_companions.py, and tests/end_to_end/test_companions.py through the commands.
 """
 
+import functools
 from pathlib import Path
 from typing import Any, Dict, Tuple
 
-from fairseq import utils
+from fairseq import checkpoint_utils, utils
 from fairseq.tasks.sentence_prediction import SentencePredictionTask
 
 from fairseq_maelm.files import write_bytes
@@ -21,35 +22,69 @@ from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE
 VOCABULARY_FILES = (DICTIONARY_FILE, MODEL_FILE, TOKENIZER_FILE)
 # Of fairseq's own task; the tasks of this package name theirs as ``setup_files``.
 _OF_SENTENCES = (MODEL_FILE, *(f"input0/{name}" for name in VOCABULARY_FILES), f"label/{DICTIONARY_FILE}")
+# What this process is going to write with the first checkpoint: nothing is left by a run that never gets so far.
+_missing: Dict[Path, bytes] = {}
 
 
-def keep_setup_files(task: Any, folder: Path) -> None:
-    """Copy what a task was set up from into the folder of its checkpoints; files that are there already must be equal.
+def read_setup_files(task: Any, folder: Path) -> Dict[Path, bytes]:
+    """Read what a task was set up from and the folder of its checkpoints lacks; what is there already must be equal.
 
     Args:
         task: of the training.
         folder: its save folder, which no other run uses.
 
+    Returns:
+        file in the save folder -> content.
+
     Raises:
-        ValueError: a file of the folder is another than the data's; nothing is changed.
-        OSError: a file cannot be read or written.
+        ValueError: a file of the folder is another than the data's.
+        OSError: a file cannot be read.
     """
-    wanted: Dict[Path, bytes] = {}
+    missing: Dict[Path, bytes] = {}
     for name in _names(task):
         source, target = Path(utils.split_paths(task.cfg.data)[0], name), folder / name
         if not source.is_file():
             continue
         content = source.read_bytes()
         if not target.exists():
-            wanted[target] = content
+            missing[target] = content
         elif target.read_bytes() != content:
             raise ValueError(
                 f"{target} is another than {source}: the checkpoints of {folder} belong to other data. Name another "
                 "--save-dir, or give the data that they were trained on"
             )
-    for target, content in wanted.items():
+    return missing
+
+
+def write_with_first_checkpoint(files: Dict[Path, bytes]) -> None:
+    """Write files, as ``read_setup_files`` returns them, when this process saves its first checkpoint."""
+    _missing.clear()
+    _missing.update(files)
+
+
+def write_setup_files(files: Dict[Path, bytes]) -> None:
+    """Write files, each whole or not at all.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    for target, content in files.items():
         target.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(target, content)
+
+
+def keep_setup_files() -> None:
+    """Make fairseq lay the files beside the first checkpoint from now on, in this process."""
+    # As it is by now: ``stopping`` has its own part in it.
+    save_checkpoint = checkpoint_utils.save_checkpoint
+
+    @functools.wraps(save_checkpoint)
+    def save(*args: Any, **options: Any) -> Any:
+        write_setup_files(_missing)
+        _missing.clear()
+        return save_checkpoint(*args, **options)
+
+    checkpoint_utils.save_checkpoint = save
 
 
 def _names(task: Any) -> Tuple[str, ...]:

@@ -20,7 +20,7 @@ from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 
 from fairseq_maelm.fairseq_fixes.checkpoint_files import remove_unfinished
-from fairseq_maelm.fairseq_fixes.companions import keep_setup_files
+from fairseq_maelm.fairseq_fixes.companions import read_setup_files, write_with_first_checkpoint
 from fairseq_maelm.fairseq_fixes.exchange import broadcast_object
 from fairseq_maelm.fairseq_fixes.patience import restore_patience, validations_without_improvement, watch
 from fairseq_maelm.fairseq_fixes.save_folder import DEFAULT, Start, choose_start, is_local
@@ -85,7 +85,7 @@ def _prepare(cfg: Any, trainer: Any) -> Start:
         remove_unfinished(folder)
     start = choose_start(cfg, trainer.checkpoint_suffix, type(trainer.get_criterion()).__name__)
     if not cfg.no_save:
-        keep_setup_files(trainer.task, Path(cfg.save_dir))
+        write_with_first_checkpoint(read_setup_files(trainer.task, Path(cfg.save_dir)))
     return start
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fairseq.tasks.sentence_prediction import SentencePredictionTask
 
-from fairseq_maelm.fairseq_fixes.companions import keep_setup_files
+from fairseq_maelm.fairseq_fixes.companions import read_setup_files, write_setup_files
 from fairseq_maelm.finetuning.sentences.task import SentencesTask
 from fairseq_maelm.finetuning.tagging.task import TaggingTask
 from fairseq_maelm.tasks.maelm import MaelmTask
@@ -54,18 +54,18 @@ def test_files_of_the_tasks(kind: type, files: dict[str, str], kept: list[str], 
     folder.mkdir()
     task = task_of(kind, f"{data}:{tmp_path / 'another shard'}")
     for _ in range(2):  # What is there already is left as it is.
-        keep_setup_files(task, folder)
+        write_setup_files(read_setup_files(task, folder))
         assert sorted(contents(folder)) == kept
         assert contents(folder).items() <= contents(data).items()
-    keep_setup_files(task_of(kind, str(folder)), folder)
+    assert read_setup_files(task_of(kind, str(folder)), folder) == {}
     (data / kept[0]).write_text("b 1")
     (folder / kept[1]).unlink()
     with pytest.raises(ValueError, match=rf"^{folder / kept[0]} is another than {data / kept[0]}: .*--save-dir"):
-        keep_setup_files(task, folder)
+        read_setup_files(task, folder)
     assert contents(folder) == {kept[0]: "a 1"}, "nothing is overwritten, and nothing added"
 
 
 def test_other_tasks_keep_nothing(tmp_path: Path) -> None:
     write(tmp_path / "data", dict_txt="a 1")
-    keep_setup_files(SimpleNamespace(cfg=SimpleNamespace(data=str(tmp_path / "data"))), tmp_path / "new")
-    assert not (tmp_path / "new").exists()
+    task = SimpleNamespace(cfg=SimpleNamespace(data=str(tmp_path / "data")))
+    assert read_setup_files(task, tmp_path / "new") == {}
