@@ -1,9 +1,9 @@
 """What all commands that train have in common: recipes in YAML, options as words, the machine, and the start."""
 
 import argparse
+import logging
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -135,10 +135,19 @@ def machine_of(args: argparse.Namespace, gpus_by_default: int) -> Machine:
 
 
 def run_or_show(words: list[str], show: bool) -> None:
-    """Become the program of a command, so that its signals and its exit status are this process's, or write it."""
+    """Run a command of fairseq-train in this process, which has imported most of it by now, or write the command."""
     if show:
         sys.stdout.write(f"{shlex.join(words)}\n")
         return
-    program = shutil.which(words[0]) or str(Path(sys.executable).with_name(words[0]))
-    sys.stdout.flush()
-    os.execv(program, [program, *words[1:]])
+    from fairseq_cli import train  # seconds of imports
+
+    # As fairseq-train logs: importing it changes nothing where logging was set up before.
+    logging.basicConfig(
+        format="%(asctime)s | %(levelname)s | %(name)s | %(message)s",
+        datefmt="%Y-%m-%d %H:%M:%S",
+        level=os.environ.get("LOGLEVEL", "INFO").upper(),
+        stream=sys.stdout,
+        force=True,
+    )
+    sys.argv = words
+    train.cli_main()

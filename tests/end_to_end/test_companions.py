@@ -117,6 +117,7 @@ def test_words(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     shutil.rmtree(task)
     assert companions(saved) == sorted([*VOCABULARY, "manifest.json"])
     (tmp_path / "text.txt").write_text(f"{TEXT}\n", encoding="utf-8")
+    capsys.readouterr()
     maelm("tag", tmp_path / "text.txt", "--checkpoint", saved / LAST, "--text")
     assert [word.rpartition("/")[0] for word in capsys.readouterr().out.split()] == TEXT[:-1].split() + ["."]
     pytest.importorskip("transformers")

@@ -1,6 +1,5 @@
 """SQuAD through the real commands: prepare, fine-tune, resume, several ranks, predict, score and answer."""
 
-import argparse
 import importlib
 import json
 import random
@@ -16,7 +15,7 @@ import torch
 from end_to_end.test_distributed import run_ranks
 from end_to_end.toy import TINY_TRAINING, TOPICS, run, train_log
 from fairseq_maelm import MaelmModel
-from fairseq_maelm.cli import SUB_COMMANDS
+from fairseq_maelm.cli import SUB_COMMANDS, make_parser
 from fairseq_maelm.finetuning.squad.hub import answer
 
 # Short sequences, so that most contexts have several windows.
@@ -77,11 +76,12 @@ def task(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "task"
 
 
-def call(command: str, *words: Any) -> None:
+def call(*words: Any) -> None:
     """Run a sub-command in this process, which spares the seconds that a process needs to start."""
-    module = importlib.import_module(SUB_COMMANDS[command][0])
-    parser = argparse.ArgumentParser()
-    module.add_arguments(parser)
+    parser, parsers = make_parser()
+    name = next(name for name in (f"{words[0]} {words[1]}", words[0]) if name in parsers)
+    module = importlib.import_module(SUB_COMMANDS[name][0])
+    module.add_arguments(parsers[name])
     module.run(parser.parse_args([str(word) for word in words]))
 
 
