@@ -141,6 +141,10 @@ def run_or_show(words: list[str], show: bool) -> None:
         return
     from fairseq_cli import train  # seconds of imports
 
+    from fairseq_maelm.registration import register
+
+    # fairseq imports a --user-dir once, and this package is imported already.
+    register()
     # As fairseq-train logs: importing it changes nothing where logging was set up before.
     logging.basicConfig(
         format="%(asctime)s | %(levelname)s | %(name)s | %(message)s",
