@@ -25,8 +25,9 @@ from fairseq_maelm.models.checkpoint_reader import CheckpointError, read_checkpo
 pytestmark = pytest.mark.slow
 
 HONEST = "honest.pt"
-# All doors read a checkpoint by the same function, which gets every file through the hub; importing has its own and gets
-# every file too. Each is tried at one other command as well, whichever has its turn, and one in so many at functions.
+# All doors read a checkpoint by the same function, which gets every file through the hub; importing has its own and
+# gets every file too. Each is tried at one other command as well, whichever has its turn, and one in so many at the
+# other functions.
 ONE_IN = 5
 
 
