@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fairseq_maelm.devices import add_device_argument, check_device
@@ -27,7 +28,7 @@ from fairseq_maelm.finetuning.tagging.predict import Tagger
 from fairseq_maelm.finetuning.tagging.tag_command import metrics_of, tag_text
 from fairseq_maelm.lines import numbered_lines
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
-from fairseq_maelm.models.classification import TextLabel, classify
+from fairseq_maelm.models.classification import classify, most_likely
 from fairseq_maelm.models.hub import MaelmHubInterface, load
 from fairseq_maelm.text.dictionary import class_names
 from fairseq_maelm.text.imported import open_encoder
@@ -102,13 +103,8 @@ def _predict_sentences(args: argparse.Namespace) -> Predicted:
     names = [] if regression else class_names(hub.task.label_dictionary)
     if args.input.is_dir():
         scores = score_split(hub, args.split, args.batch_size)
-        logits = scores.outputs.astype(np.float64)
-        if regression:
-            predicted: Any = logits[:, 0].tolist()
-        else:
-            odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-            best, share = logits.argmax(axis=1), odds.max(axis=1) / odds.sum(axis=1)
-            predicted = [TextLabel(names[index], float(value)) for index, value in zip(best, share)]
+        logits = torch.from_numpy(scores.outputs).double()
+        predicted: Any = logits[:, 0].tolist() if regression else most_likely(logits, names)
         targets = scores.targets
     else:
         examples = _rows(args, names, regression)

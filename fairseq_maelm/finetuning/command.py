@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "and the number of updates from the task, all else from a recipe. The same command resumes. What stands behind "
         "-- goes to fairseq-train and wins. By default one GPU is used if there is one."
     )
-    parser.add_argument("task", type=Path, metavar="TASK", help="folder of one of the `maelm prepare-...`")
+    parser.add_argument("task", type=Path, metavar="TASK", help="folder that one of `maelm prepare ...` wrote")
     parser.add_argument("--checkpoint", required=True, type=Path, help="of pretraining, or any other of the encoder")
     parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="for the new checkpoints and the log")
     parser.add_argument(

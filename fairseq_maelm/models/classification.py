@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fairseq_maelm.batch import pad_rows
+from fairseq_maelm.models.predicting import Places, predict
 from fairseq_maelm.text.dictionary import class_names
 
 
@@ -39,17 +40,21 @@ def classify(
     pairs = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
     sequences = [hub.encode(*pair, max_length=hub.model.max_positions()).numpy() for pair in pairs]
     lengths = np.array([len(sequence) for sequence in sequences])
-    order = np.argsort(-lengths, kind="stable")
-    rows: List[Any] = [None] * len(sequences)
-    with torch.no_grad():
-        for begin in range(0, len(order), batch_size):
-            places = order[begin : begin + batch_size]
-            padded = pad_rows([sequences[place] for place in places], lengths[places], hub.dictionary.pad())
-            logits: Tensor = hub.predict(head, torch.from_numpy(padded), return_logits=True)
-            for place, row in zip(places, logits.float().cpu()):
-                rows[place] = row
+
+    def collate(places: Places) -> Tensor:
+        rows = [sequences[place] for place in places]
+        return torch.from_numpy(pad_rows(rows, lengths[places], hub.dictionary.pad()))
+
+    def forward(tokens: Tensor) -> Tensor:
+        return hub.predict(head, tokens, return_logits=True).float().cpu()
+
+    rows = predict(hub.model, lengths, collate, forward, batch_size=batch_size)
     if all(row.numel() == 1 for row in rows):  # there are two classes at least
         return [float(row) for row in rows]
-    names = class_names(hub.task.label_dictionary)
-    best = [row.softmax(dim=-1).max(dim=-1) for row in rows]
-    return [TextLabel(names[int(index)], float(probability)) for probability, index in best]
+    return most_likely(torch.stack(rows), class_names(hub.task.label_dictionary))
+
+
+def most_likely(logits: Tensor, names: Sequence[str]) -> List[TextLabel]:
+    """Name the most likely of the classes by their scores <float>[n, classes]."""
+    probabilities, best = logits.softmax(dim=-1).max(dim=-1)
+    return [TextLabel(names[index], value) for index, value in zip(best.tolist(), probabilities.tolist())]

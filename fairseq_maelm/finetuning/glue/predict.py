@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from fairseq_maelm.finetuning.glue.prepared import TaskFolder
 from fairseq_maelm.finetuning.glue_layout import HIGHEST_SCORE, TASKS, submission_name
-from fairseq_maelm.finetuning.predicting import predict
 from fairseq_maelm.finetuning.sentence_data import HEAD
 from fairseq_maelm.finetuning.sentence_metrics import compute_metrics, metric_names
 from fairseq_maelm.models import hub
-from fairseq_maelm.models.checkpoint import classification_heads
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.hub import MaelmHubInterface
+from fairseq_maelm.models.predicting import predict
 from fairseq_maelm.text.dictionary import class_names
 
 
@@ -37,8 +36,7 @@ class Scores:
 def load_model(checkpoint: Path, folder: TaskFolder, head: str = HEAD) -> MaelmHubInterface:
     """Load a checkpoint that was fine-tuned on the task."""
     # First what was trained: another task's options would fail on this task's folder with words of their own.
-    content = read_checkpoint(checkpoint)
-    heads = classification_heads(content.weights)
+    heads = read_checkpoint(checkpoint).heads
     if head not in heads:
         raise ValueError(
             f"{checkpoint} has no head {head!r} (it has: {', '.join(heads) or 'none'}): fine-tune it on the task first"

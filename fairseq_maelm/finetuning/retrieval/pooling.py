@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_maelm.batch import pad_rows
-from fairseq_maelm.finetuning.predicting import predict
+from fairseq_maelm.models.predicting import predict
 
 POOLINGS = ("mean", "first")
 SIMILARITIES = ("cosine", "dot")

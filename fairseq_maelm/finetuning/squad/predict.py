@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_maelm.finetuning.predicting import predict
 from fairseq_maelm.finetuning.squad.criterion import SPAN_HEAD
 from fairseq_maelm.finetuning.squad.dataset import SquadDataset
 from fairseq_maelm.finetuning.squad.prepare import build_split
 from fairseq_maelm.finetuning.squad.reading import Question, SquadFile
 from fairseq_maelm.finetuning.squad.spans import best_spans, window_rows
+from fairseq_maelm.models.predicting import predict
 
 # Tokens of a batch. Without gradients that is little memory, and enough work for any processor.
 _BATCH_TOKENS = 16_384

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_maelm.finetuning.predicting import predict
 from fairseq_maelm.finetuning.tagging.criterion import HEAD
 from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, pieces_of_words
 from fairseq_maelm.finetuning.tagging.schemes import convert
 from fairseq_maelm.finetuning.tagging.task import TaggingTask
 from fairseq_maelm.models.hub import MaelmHubInterface, load
+from fairseq_maelm.models.predicting import predict
 from fairseq_maelm.text.imported import open_encoder
 
 # At the ends of a word between spaces, punctuation is a word of its own; within it ("don't", "3.5") it is not.
