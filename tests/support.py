@@ -1,6 +1,8 @@
 """What several tests need: small vocabularies, models and batches made without files."""
 
-from types import SimpleNamespace
+import importlib.util
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any, Optional
 
 import numpy as np
@@ -11,6 +13,15 @@ from fairseq_maelm.data.encoder_view import Shown, encoder_input
 from fairseq_maelm.data.masking import MaskingScheme
 from fairseq_maelm.models.maelm import MaelmModel, MaelmModelConfig, complete_config
 from fairseq_maelm.text.dictionary import real_tokens
+
+
+def load_script(path: Path) -> ModuleType:
+    """Import a program of the examples or the benchmarks, which is no module of the package."""
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
 
 
 def dictionary_of(size: int) -> Dictionary:

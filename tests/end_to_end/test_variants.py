@@ -1,33 +1,21 @@
 """Every row of the ablation study through the real commands: it trains, is validated, saved and loaded again."""
 
 import functools
-import importlib.util
 import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from support import load_script
 
 from end_to_end.toy import ROOT, TINY_TRAINING, losses, run, train_log
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.models.sizes import SIZES
 
-
-def load_rows() -> ModuleType:
-    """Import the example's table, which is in no package."""
-    path = ROOT / "examples" / "ablations" / "rows.py"
-    specification = importlib.util.spec_from_file_location("ablation_rows", path)
-    assert specification is not None and specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-rows = load_rows()
+rows = load_script(ROOT / "examples" / "ablations" / "rows.py")
 TINY = SIZES["maelm_tiny"]
 SIZE = rows.ModelSize(
     TINY["encoder_embed_dim"],

@@ -1,28 +1,20 @@
 """The recipe that adapts an encoder to a domain and compares it with itself before."""
 
 import csv
-import importlib.util
+import importlib
 import json
 import random
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 from end_to_end.toy import ROOT, TINY_TRAINING, TOPICS, run, sentence, toy_data, write_corpus
+from support import load_script
 
 __all__ = ["toy_data"]
 
 RECIPE = ROOT / "examples" / "domain_adaptation"
-
-
-def tables() -> ModuleType:
-    """Import the script, which is no module of the package."""
-    specification = importlib.util.spec_from_file_location("tables", RECIPE / "tables.py")
-    assert specification is not None and specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+tables = load_script(RECIPE / "tables.py")
 
 
 def write_records(path: Path, number: int, seed: int) -> None:
@@ -39,21 +31,21 @@ def test_tasks_are_found_and_must_be_whole(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         for split in ("train", "dev", "test"):
             (tmp_path / name / f"{split}.{kind}").touch()
-    assert list(tables().tasks_in(tmp_path).items()) == [("a", "conll"), ("b", "jsonl")]
+    assert list(tables.tasks_in(tmp_path).items()) == [("a", "conll"), ("b", "jsonl")]
     (tmp_path / "a" / "dev.conll").unlink()
     with pytest.raises(SystemExit, match="there is no .*dev.conll"):
-        tables().tasks_in(tmp_path)
+        tables.tasks_in(tmp_path)
     with pytest.raises(SystemExit, match="has no folder with train, dev and test"):
-        tables().tasks_in(tmp_path / "b")
+        tables.tasks_in(tmp_path / "b")
 
 
 def test_records_become_lines_of_a_table(tmp_path: Path) -> None:
     source, target = tmp_path / "in.jsonl", tmp_path / "out.tsv"
     records = [("a\tb\nc", "x"), ("d", "x"), ("e", "x"), ("f", "y z")]
     source.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in records))
-    tables().write_table(source, target, None)
+    tables.write_table(source, target, None)
     assert target.read_text() == "a b c\tx\nd\tx\ne\tx\nf\ty z\n"
-    tables().write_table(source, target, 3)
+    tables.write_table(source, target, 3)
     assert target.read_text() == "a b c\tx\nd\tx\nf\ty z\n", "every label is among the first ones"
     for line, message in (
         ('{"text": "a"}', "line 1 is no record"),
@@ -61,7 +53,7 @@ def test_records_become_lines_of_a_table(tmp_path: Path) -> None:
     ):
         source.write_text(line + "\n")
         with pytest.raises(SystemExit, match=message):
-            tables().write_table(source, target, None)
+            tables.write_table(source, target, None)
 
 
 def cells(table: str, line: int) -> list[str]:
@@ -72,13 +64,13 @@ def test_the_table_holds_medians_and_spread(tmp_path: Path) -> None:
     scores = {
         ("t", model, seed): score + seed for model, score in (("before", 50.0), ("after", 53.5)) for seed in (1, 2, 6)
     }
-    table = tables().write_results(scores, {"t": "macro F1"}, tmp_path)
+    table = tables.write_results(scores, {"t": "macro F1"}, tmp_path)
     assert cells(table, 2) == ["t", "macro F1", "52.0 (51.0 to 56.0)", "55.5 (54.5 to 59.5)", "+3.5"]
     with open(tmp_path / "results.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.reader(file))
     assert len(rows) == 7 and rows[1] == ["t", "macro F1", "before", "1", "51.0"]
     scores.update({("t", "control", seed): 51.5 + seed for seed in (1, 2, 6)})
-    table = tables().write_results(scores, {"t": "macro F1"}, tmp_path)
+    table = tables.write_results(scores, {"t": "macro F1"}, tmp_path)
     assert cells(table, 0) == ["task", "metric", "before", "control", "after", "after - before", "after - control"]
     assert cells(table, 2)[3:] == ["53.5 (52.5 to 57.5)", "55.5 (54.5 to 59.5)", "+3.5", "+2.0"]
 

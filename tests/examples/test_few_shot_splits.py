@@ -1,27 +1,15 @@
 """The few-shot splits: the order of numpy's legacy generator, and the effect of what was shuffled before."""
 
-import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from support import load_script
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "prompting" / "few_shot_splits.py"
-
-
-def load_script() -> ModuleType:
-    """The script as a module."""
-    specification = importlib.util.spec_from_file_location("few_shot_splits", SCRIPT)
-    assert specification is not None and specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-script = load_script()
+script = load_script(SCRIPT)
 SEEDS, few_shot_splits, group_of, md5_of = script.SEEDS, script.few_shot_splits, script.group_of, script.md5_of
 
 
