@@ -2,7 +2,7 @@
 
 A sub-command is a module with ``add_arguments(parser)`` and ``run(args)`` and one row of the tables below. Only the
 module of the sub-command that is called gets imported. One with ``PASSES_OPTIONS_ON`` finds the words after ``--`` in
-``args.fairseq_options``.
+``args.fairseq_options``; what one says after Ctrl-C is its ``AFTER_INTERRUPT``.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fairseq_maelm.arguments import CommandParser, UsageError
 from fairseq_maelm.fairseq_fixes.memory import keep_freed_memory
 from fairseq_maelm.version import __version__
 
@@ -99,7 +100,7 @@ def make_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentP
     """Make the parser of ``maelm``, and that of every sub-command by its name; these have no arguments yet."""
     width = max(map(len, SUB_COMMANDS))
     listed = [f"{title}:\n{_listed(rows, width)}" for title, rows in GROUPS.items()]
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="maelm",
         description="MAE-LM with fairseq: what surrounds the training, and commands that start it.",
         epilog="\n\n".join([*listed, _EXAMPLES]),
@@ -108,7 +109,7 @@ def make_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentP
     parser.add_argument("--version", action="version", version=f"maelm {__version__}")
     first = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", help="one of those below")
     made: dict[str, argparse.ArgumentParser] = {}
-    seconds: dict[str, argparse._SubParsersAction[argparse.ArgumentParser]] = {}
+    seconds: dict[str, argparse._SubParsersAction[CommandParser]] = {}
     for name in SUB_COMMANDS:
         parent, _, child = name.partition(" ")
         if child and parent not in seconds:
@@ -125,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run ``maelm`` with the given arguments, by default the process's own.
 
     Raises:
-        SystemExit: 1 with a message for anything that the user can put right, 2 for wrong usage, 130 after Ctrl-C.
+        SystemExit: 2 with a message for wrong options, 1 for a failure that the user can put right, 130 after Ctrl-C.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser, parsers = make_parser()
@@ -145,10 +146,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     keep_freed_memory()
     try:
         module.run(args)
+    except UsageError as error:
+        parsers[called].error(str(error))
     except (ValueError, OSError) as error:
         raise SystemExit(f"maelm {called}: error: {error}") from error
     except KeyboardInterrupt:
-        sys.stderr.write(f"\nmaelm {called}: interrupted; the same command resumes\n")
+        after = getattr(module, "AFTER_INTERRUPT", "nothing was written")
+        sys.stderr.write(f"\nmaelm {called}: interrupted; {after}\n")
         raise SystemExit(130) from None
 
 

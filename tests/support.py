@@ -1,14 +1,17 @@
 """What several tests need: small vocabularies, models and batches made without files."""
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Optional
 
 import numpy as np
+import pytest
 import torch
 from fairseq.data import Dictionary
 
+from fairseq_maelm.cli import main
 from fairseq_maelm.data.encoder_view import Shown, encoder_input
 from fairseq_maelm.data.masking import MaskingScheme
 from fairseq_maelm.models.maelm import MaelmModel, MaelmModelConfig, complete_config
@@ -22,6 +25,16 @@ def load_script(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
+
+
+def usage_error(capsys: pytest.CaptureFixture[str], words: Sequence[object]) -> str:
+    """Run ``maelm`` with wrong options, check that it exits with status 2 and one line, and return that line."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as caught:
+        main([str(word) for word in words])
+    assert caught.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
 
 
 def dictionary_of(size: int) -> Dictionary:

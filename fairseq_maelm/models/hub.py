@@ -224,20 +224,6 @@ class MaelmHubInterface(nn.Module):
             raise ValueError(f"the text has {length} tokens and the model has {positions} positions: {remedy}")
 
 
-def find_checkpoint(path: Path) -> Path:
-    """Find the checkpoint that a file or the folder of a training run stands for: of a folder the best, or the last.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
-    if not path.is_dir():
-        return path
-    for name in ("checkpoint_best.pt", "checkpoint_last.pt"):
-        if (path / name).is_file():
-            return path / name
-    raise FileNotFoundError(f"there is no checkpoint_best.pt and no checkpoint_last.pt in {path}: name a file")
-
-
 def load(folder: str, checkpoint_file: str, data_folder: str = ".", **overrides: Any) -> MaelmHubInterface:
     """Load a checkpoint of pretraining or fine-tuning, ready for inference.
 

@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from support import usage_error
 
 from fairseq_maelm import MaelmModel
+from fairseq_maelm.arguments import find_checkpoint
 from fairseq_maelm.cli import main
-from fairseq_maelm.models.hub import find_checkpoint
 
 KEPT = Path(__file__).parents[1] / "end_to_end" / "kept"
 TEXTS = ["The <mask> is old.", "Every <mask> the sailor takes the <mask> home."]
@@ -15,7 +16,7 @@ TEXTS = ["The <mask> is old.", "Every <mask> the sailor takes the <mask> home."]
 
 @pytest.mark.parametrize("checkpoint", [KEPT, KEPT / "checkpoint_last.pt"])
 def test_candidates_are_the_hubs(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["fill", *TEXTS, "--checkpoint", str(checkpoint), "--data", str(KEPT / "data"), "--device", "cpu"]
+    words = ["fill", *TEXTS, "--checkpoint", str(checkpoint), "--vocabulary", str(KEPT / "data"), "--device", "cpu"]
     main([*words, "--top", "3", "--json"])
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     hub = MaelmModel.from_pretrained(str(KEPT), "checkpoint_last.pt", str(KEPT / "data"))
@@ -31,14 +32,14 @@ def test_candidates_are_the_hubs(checkpoint: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.startswith(f"{TEXTS[0]}\n  mask 1  {first.probability:.3f}  {first.token}\n")
 
 
-def test_bad_input_is_one_line(tmp_path: Path) -> None:
-    words = ["--data", str(KEPT / "data"), "--device", "cpu"]
+def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["fill", TEXTS[0], "--vocabulary", str(KEPT / "data"), "--device", "cpu"]
     with pytest.raises(SystemExit, match="maelm fill: error: there is no <mask> to fill in 'No mask.'"):
-        main(["fill", "No mask.", "--checkpoint", str(KEPT), *words])
-    with pytest.raises(SystemExit, match="maelm fill: error: --top must be 1 at least and is 0"):
-        main(["fill", TEXTS[0], "--checkpoint", str(KEPT), "--top", "0", *words])
-    with pytest.raises(SystemExit, match="no checkpoint_best.pt and no checkpoint_last.pt in"):
-        main(["fill", TEXTS[0], "--checkpoint", str(tmp_path), *words])
+        main([*words[:1], "No mask.", *words[2:], "--checkpoint", str(KEPT)])
+    refused = usage_error(capsys, [*words, "--checkpoint", str(KEPT), "--top", "0"])
+    assert refused.startswith("maelm fill: error: argument --top: must be at least 1, not 0")
+    refused = usage_error(capsys, [*words, "--checkpoint", str(tmp_path)])
+    assert "no checkpoint_best.pt and no checkpoint_last.pt in" in refused
 
 
 def test_a_folder_stands_for_its_best_checkpoint(tmp_path: Path) -> None:

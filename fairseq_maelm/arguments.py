@@ -1,0 +1,263 @@
+"""The command line's common ground: its parser, options that several commands share, settings turned into options."""
+
+import argparse
+import dataclasses
+import types
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+_Settings = TypeVar("_Settings")
+
+
+class UsageError(ValueError):
+    """A value of an option is wrong, or options contradict each other: the command ends with status 2."""
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser that answers mistakes in one line, states defaults, and accepts no abbreviated options."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"formatter_class": _DefaultsHelpFormatter, "allow_abbrev": False, **settings})
+
+    def error(self, message: str) -> typing.NoReturn:
+        """Write one line to standard error and exit with status 2."""
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+class _DefaultsHelpFormatter(argparse.HelpFormatter):
+    """Appends "(default: x)" to the help of every option that has a default."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
+        default = action.default
+        states_default = default not in (None, False, argparse.SUPPRESS) and default != () and default != []
+        return f"{text} (default: %(default)s)" if states_default and "(default" not in text else text
+
+
+# Values
+
+
+def number(kind: type, minimum: float = float("-inf"), maximum: float = float("inf")) -> Callable[[str], Any]:
+    """Return a converter of option values, int or float, that refuses what lies outside the limits, and NaN."""
+
+    def convert(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            name = "an integer" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"{text!r} is not {name}") from None
+        if problem := out_of_range(value, minimum, maximum):
+            raise argparse.ArgumentTypeError(problem)
+        return value
+
+    return convert
+
+
+def out_of_range(value: float, minimum: float = float("-inf"), maximum: float = float("inf")) -> str:
+    """Return what is wrong with a value outside its limits, and an empty string for one inside."""
+    if minimum <= value <= maximum:
+        return ""
+    if maximum == float("inf"):
+        return f"must be at least {minimum}, not {value}"
+    return f"must be between {minimum} and {maximum}, not {value}"
+
+
+def existing_path(text: str) -> Path:
+    """Convert an option's value to the path of a file or folder that must exist."""
+    path = Path(text)
+    if not path.exists():
+        raise argparse.ArgumentTypeError(f"there is no {path}")
+    return path
+
+
+def checkpoint_path(text: str) -> Path:
+    """Convert an option's value to the file of a checkpoint; a folder stands for its best one, or its last one."""
+    try:
+        return find_checkpoint(Path(text))
+    except FileNotFoundError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def find_checkpoint(path: Path) -> Path:
+    """Return the checkpoint file that a path stands for: the file itself, or a run's best checkpoint, or its last.
+
+    Raises:
+        FileNotFoundError: there is no such file, or the folder has no checkpoint.
+    """
+    if path.is_file():
+        return path
+    for name in ("checkpoint_best.pt", "checkpoint_last.pt"):
+        if (path / name).is_file():
+            return path / name
+    if path.is_dir():
+        raise FileNotFoundError(f"there is no checkpoint_best.pt and no checkpoint_last.pt in {path}: name a file")
+    raise FileNotFoundError(f"there is no checkpoint {path}")
+
+
+def device_name(text: str) -> str:
+    """Convert an option's value to the name of a device that torch can compute on here."""
+    import torch  # seconds, which commands without a device need not wait for
+
+    try:
+        device = torch.device(text)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index):
+        raise argparse.ArgumentTypeError(f"{text} cannot be used: give cpu, cuda or cuda:N")
+    gpus = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= gpus:
+        found = f"it finds cuda:0 to cuda:{gpus - 1}" if gpus else "it finds no GPU: give cpu"
+        raise argparse.ArgumentTypeError(f"torch cannot find {text}; {found}")
+    return text
+
+
+# Options under one name in every command
+
+
+def add_checkpoint(parser: Any, kind: str = "checkpoint") -> None:
+    """Declare ``--checkpoint``: a file, or the folder of a training run."""
+    parser.add_argument(
+        "--checkpoint", required=True, type=checkpoint_path, metavar="PATH",
+        help=f"{kind}: a file, or the folder of a training run (its best checkpoint, or else its last)",
+    )  # fmt: skip
+
+
+def add_vocabulary(parser: Any, required: bool = False) -> None:
+    """Declare ``--vocabulary``: required to prepare data, by default the checkpoint's own to use a checkpoint."""
+    default = "" if required else " (default: the folder of the checkpoint)"
+    parser.add_argument(
+        "--vocabulary", required=required, type=existing_path, metavar="FOLDER",
+        help=f"folder with dict.txt and the tokenizer: prepared data, or a training run{default}",
+    )  # fmt: skip
+
+
+def add_output(parser: Any, text: str, metavar: str = "FOLDER", required: bool = True) -> None:
+    """Declare ``--output``: a new folder, or a new file and by default standard output."""
+    default = "" if required else " (default: standard output)"
+    parser.add_argument("--output", required=required, type=Path, metavar=metavar, help=f"{text}{default}")
+
+
+def add_batch_size(parser: Any, default: int = 32, what: str = "examples") -> None:
+    """Declare ``--batch-size``."""
+    parser.add_argument(
+        "--batch-size", type=number(int, 1), default=default, metavar="N", help=f"number of {what} in a batch"
+    )
+
+
+def add_batch_tokens(parser: Any, default: int = 16_384) -> None:
+    """Declare ``--batch-tokens``."""
+    parser.add_argument(
+        "--batch-tokens", type=number(int, 1), default=default, metavar="N", help="number of tokens in a batch"
+    )
+
+
+def add_seed(parser: Any, decides: str) -> None:
+    """Declare ``--seed``."""
+    parser.add_argument("--seed", type=number(int, 0), default=1, metavar="N", help=f"random seed of {decides}")
+
+
+def add_device(parser: Any) -> None:
+    """Declare ``--device``, by default a GPU if there is one."""
+    import torch
+
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", type=device_name, default=default, help="device to compute on: cpu, cuda or cuda:N")
+
+
+def add_json(parser: Any) -> None:
+    """Declare ``--json``: results as JSON on standard output."""
+    parser.add_argument("--json", action="store_true", help="write the results as JSON")
+
+
+def add_replace(parser: Any) -> None:
+    """Declare ``--replace``."""
+    parser.add_argument("--replace", action="store_true", help="rename an existing output instead of refusing to run")
+
+
+# Settings
+
+
+def option(default: Any = dataclasses.MISSING, *, help: str, **more: Any) -> Any:
+    """Declare a field of a settings dataclass that is an option of a command too.
+
+    Args:
+        default: none for what must be given.
+        help: of the option.
+        more: ``minimum`` and ``maximum`` of a number; ``type``, ``metavar``, ``choices`` and ``nargs`` as argparse
+            takes them; ``positional``, true for what has no ``--``; ``group``, the heading that it stands under.
+    """
+    return dataclasses.field(default=default, metadata={"help": help, **more})
+
+
+def add_settings(parser: argparse.ArgumentParser, settings: type) -> None:
+    """Declare one option for each field of a dataclass that ``option`` declares.
+
+    Flags come from bool, lists from tuple[X, ...], and what is Optional[X] may be left out.
+    """
+    hints = typing.get_type_hints(settings)
+    groups: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        more = dict(field.metadata)
+        if "help" not in more:
+            continue
+        title = more.pop("group", "")
+        if title and title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        (groups[title] if title else parser).add_argument(*_name_and_type(field, hints[field.name], more), **more)
+
+
+def _name_and_type(field: Any, hint: Any, more: dict[str, Any]) -> list[str]:
+    """Complete argparse's keywords of one field in ``more``, and return its name on the command line."""
+    is_positional = more.pop("positional", False)
+    limits = {name: more.pop(name) for name in ("minimum", "maximum") if name in more}
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        hint = next(kind for kind in typing.get_args(hint) if kind is not type(None))
+    if typing.get_origin(hint) is tuple:
+        more.setdefault("nargs", "+")
+        hint = typing.get_args(hint)[0]
+    if hint is bool:
+        more["action"] = "store_true"
+    elif hint in (int, float):
+        more.setdefault("type", number(hint, **limits))
+        more.setdefault("metavar", "N" if hint is int else "X")
+    elif hint is not str:
+        more.setdefault("type", hint)
+    required = field.default is dataclasses.MISSING
+    if not required:
+        more["default"] = field.default
+    if is_positional:
+        return [field.name]
+    more["required"] = required
+    return [f"--{field.name.replace('_', '-')}"]
+
+
+def settings_of(settings: type[_Settings], args: argparse.Namespace) -> _Settings:
+    """Make a settings dataclass of the options that ``add_settings`` declared.
+
+    Raises:
+        UsageError: the dataclass refuses the values.
+    """
+    given = {}
+    for field in dataclasses.fields(settings):  # type: ignore[arg-type]
+        if "help" in field.metadata:
+            value = getattr(args, field.name)
+            given[field.name] = tuple(value) if isinstance(value, list) else value
+    try:
+        return settings(**given)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def check_limits(settings: Any) -> None:
+    """Refuse numbers of a settings dataclass outside the limits that their options declare.
+
+    Raises:
+        ValueError: names the option.
+    """
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        limits = {name: field.metadata[name] for name in ("minimum", "maximum") if name in field.metadata}
+        if limits and value is not None and (problem := out_of_range(value, **limits)):
+            raise ValueError(f"--{field.name.replace('_', '-')} {problem}")
