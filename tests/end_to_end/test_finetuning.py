@@ -135,7 +135,7 @@ def test_classification(topics: Path, pretrained: Path, tmp_path: Path) -> None:
     torch.testing.assert_close(probabilities, logits.softmax(dim=-1).max(dim=-1).values, rtol=1e-4, atol=1e-5)
     for given in (topics.parent / "valid.tsv", topics):
         output = tmp_path / f"{given.name}.predicted"
-        command = ["maelm", "predict", given, "--checkpoint", tmp_path / "checkpoint_best.pt", "--data", topics]
+        command = ["maelm", "predict", given, "--checkpoint", tmp_path / "checkpoint_best.pt", "--vocabulary", topics]
         said = run([*command, "--output", output, "--device", "cpu"])
         assert round(json.loads(said.splitlines()[-1])["accuracy"], 1) == max(accuracies)
         rows = [row.split("\t") for row in output.read_text(encoding="utf-8").splitlines()]

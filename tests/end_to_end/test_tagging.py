@@ -81,7 +81,9 @@ def tag(task: Path, checkpoint: Path, folder: Path, f1: float) -> None:
     given, predicted = folder / "valid", folder / "predicted"
     run([*command, given, "--output", predicted, "--score", folder / "score.json"])
     assert json.loads((folder / "score.json").read_text())["f1"] == pytest.approx(f1)
-    said = run(["maelm", "predict", given, "--checkpoint", checkpoint, "--data", task, "--output", folder / "again"])
+    said = run(
+        ["maelm", "predict", given, "--checkpoint", checkpoint, "--vocabulary", task, "--output", folder / "again"]
+    )
     assert json.loads(said.splitlines()[-1])["f1"] == pytest.approx(f1)
     assert (folder / "again").read_text() == predicted.read_text()
     lines, others = given.read_text().split("\n"), predicted.read_text().split("\n")

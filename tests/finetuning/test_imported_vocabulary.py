@@ -38,7 +38,7 @@ def test_squad(imported: Path, tmp_path: Path) -> None:
     run(["maelm", "predict-squad", best, "--data", task, "--output", predictions, "--device", "cpu"])
     for given in (tmp_path / "dev.json", task):
         own = tmp_path / f"{given.name}.predicted"
-        run(["maelm", "predict", given, "--checkpoint", best, "--data", task, "--output", own, "--device", "cpu"])
+        run(["maelm", "predict", given, "--checkpoint", best, "--vocabulary", task, "--output", own, "--device", "cpu"])
         assert json.loads(own.read_text()) == json.loads((predictions / "predictions.json").read_text())
     paragraphs = json.loads((tmp_path / "dev.json").read_text())["data"][0]["paragraphs"]
     contexts = {each["id"]: paragraph["context"] for paragraph in paragraphs for each in paragraph["qas"]}

@@ -59,7 +59,7 @@ class Place:
             "tag": [text, "--checkpoint", checkpoint, "--task", data, "--text"],
             "answer": [checkpoint, text, "What is old?", "--data", data],
             "prompt": [checkpoint, data, "--examples", self.folder / "table.tsv", "--prompt", "SST-2"],
-            "predict": [text, "--checkpoint", checkpoint, "--data", data],
+            "predict": [text, "--checkpoint", checkpoint, "--vocabulary", data],
             "finetune": [self.folder / "glue", "--checkpoint", checkpoint, "--output", new, "--recipe", "sentences"],
             "predict-glue": [self.folder / "glue", checkpoint, "--output", new],
             "predict-squad": [checkpoint, "--data", data, "--output", new],

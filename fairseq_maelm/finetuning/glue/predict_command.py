@@ -13,10 +13,10 @@ from fairseq_maelm.finetuning.glue.predict import (
     dev_metrics,
     load_model,
     prediction_file,
-    score_split,
     submission_text,
 )
 from fairseq_maelm.finetuning.glue.prepared import TaskFolder
+from fairseq_maelm.finetuning.sentence_scores import score_split
 
 logger = logging.getLogger(__name__)
 

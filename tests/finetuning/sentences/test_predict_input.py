@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_maelm.predict_command import _rows, _targets
+from fairseq_maelm.finetuning.sentences.predict_input import _rows, _targets
 
 NAMES = ["bad", "good"]
 
