@@ -151,8 +151,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, OSError) as error:
         raise SystemExit(f"maelm {called}: error: {error}") from error
     except KeyboardInterrupt:
-        after = getattr(module, "AFTER_INTERRUPT", "nothing was written")
-        sys.stderr.write(f"\nmaelm {called}: interrupted; {after}\n")
+        after = getattr(module, "AFTER_INTERRUPT", "")
+        sys.stderr.write(f"\nmaelm {called}: interrupted{'; ' if after else ''}{after}\n")
         raise SystemExit(130) from None
 
 
