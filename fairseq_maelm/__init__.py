@@ -1,8 +1,9 @@
 """MAE-LM for fairseq: text encoders pretrained without [MASK] tokens (Meng et al., 2024).
 
 Importing the package is cheap: it needs neither torch nor fairseq. What it adds to fairseq, the task, the model with
-its architectures and the criterion, all named ``maelm``, the downstream tasks and the optimizer ``fused_adamw``, is
-registered when fairseq imports the folder as its --user-dir, when a checkpoint is opened, and by ``register()``.
+its architectures and the criterion, all named ``maelm``, the downstream tasks and the optimizers ``fused_adamw`` and
+``muon``, is registered when fairseq imports the folder as its --user-dir, when a checkpoint is opened, and by
+``register()``.
 """
 
 import importlib

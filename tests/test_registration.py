@@ -28,7 +28,7 @@ print(
     "missing:", sorted(tasks - set(TASK_REGISTRY)),
     sorted(tasks - set(CRITERION_REGISTRY)),
     sorted({"maelm_tiny", "maelm_base"} - set(ARCH_MODEL_REGISTRY)),
-    sorted({"fused_adamw"} - set(OPTIMIZER_REGISTRY)),
+    sorted({"fused_adamw", "muon"} - set(OPTIMIZER_REGISTRY)),
     PathManager.copy.__module__.startswith("fairseq_maelm."),
     argparse.Namespace in torch.serialization.get_safe_globals(),
 )

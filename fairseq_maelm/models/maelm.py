@@ -17,6 +17,7 @@ from fairseq_maelm.modules.execution import execute
 from fairseq_maelm.modules.heads import ClassificationHead, MaskedTokenHead
 from fairseq_maelm.modules.precision import in_its_precision
 from fairseq_maelm.modules.wanted import WantedPositions, first_positions, masked_positions
+from fairseq_maelm.optim.hidden_matrices import mark_parameters
 
 __all__ = ["MaelmModel", "MaelmModelConfig", "complete_config"]
 
@@ -43,6 +44,7 @@ class MaelmModel(FairseqTextModel):
             width = config.decoder_embed_dim if self.decoder else config.encoder_embed_dim
             self.lm_head = MaskedTokenHead(width, config.encoder_embed_dim, len(dictionary), config.layer_norm_eps)
         self.initialize(self)
+        mark_parameters(self)
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "MaelmModel":

@@ -77,16 +77,19 @@ class AdamW(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            # Parameters that sat out some updates, such as an unused head, are corrected for another number of them.
-            together: DefaultDict[Tuple[int, torch.device], List[Tensor]] = defaultdict(list)
-            for param in group["params"]:
-                if param.grad is not None:
-                    state = self._state_of(param)
-                    state["step"] += 1
-                    together[state["step"], param.device].append(param)
-            for (count, _), params in together.items():
-                self._update(params, count, group)
+            self._update_group(group)
         return loss
+
+    def _update_group(self, group: Dict[str, Any]) -> None:
+        # Parameters that sat out some updates, such as an unused head, are corrected for another number of them.
+        together: DefaultDict[Tuple[int, torch.device], List[Tensor]] = defaultdict(list)
+        for param in group["params"]:
+            if param.grad is not None:
+                state = self._state_of(param)
+                state["step"] += 1
+                together[state["step"], param.device].append(param)
+        for (count, _), params in together.items():
+            self._update(params, count, group)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Take a state over; it stays in single precision for parameters in half precision, to which torch casts it."""

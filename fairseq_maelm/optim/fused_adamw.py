@@ -42,9 +42,11 @@ class FusedAdamW(FairseqAdam):
         ValueError: if an option is out of its range.
     """
 
+    optimizer_class = AdamW
+
     def __init__(self, cfg: Any, params: Iterable[Tensor]) -> None:
         FairseqOptimizer.__init__(self, cfg)  # what lies between would build fairseq's own optimizer
-        self._optimizer = AdamW(params, **self.optimizer_config)
+        self._optimizer = self.optimizer_class(params, **self.optimizer_config)
 
     @property
     def optimizer_config(self) -> Dict[str, Any]:

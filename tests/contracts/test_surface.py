@@ -81,7 +81,7 @@ def test_options_are_the_recorded_ones():
         }
         for name, dataclass in own_dataclasses().items()
     }
-    assert {"task maelm", "model maelm", "optimizer fused_adamw"} <= surface.keys()
+    assert {"task maelm", "model maelm", "optimizer fused_adamw", "optimizer muon"} <= surface.keys()
     compare({"options": surface, "sizes": SIZES}, SURFACE, "The configuration surface")
 
 

@@ -1,0 +1,186 @@
+"""``--optimizer muon``: Muon (Jordan et al., 2024) for hidden matrices, AdamW for all other parameters.
+
+Muon takes the momentum of a matrix's gradient, makes its singular values equal, about 1, and moves the matrix along the
+result. The step is 0.2 sqrt(max(rows, columns)) times the learning rate, as in Liu et al. (2025), Muon is Scalable for
+LLM Training: elements then move as far as AdamW moves them, and --lr means the same for all parameters.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from fairseq.optim import FairseqOptimizer, register_optimizer
+from torch import Tensor
+
+from fairseq_maelm.optim.adamw import AdamW, is_half
+from fairseq_maelm.optim.fused_adamw import FusedAdamW, FusedAdamWConfig
+from fairseq_maelm.optim.hidden_matrices import HIDDEN, UNDECAYED, matrices_in
+
+# A step of the Newton-Schulz iteration is a x + b x^3 + c x^5; the numbers of https://kellerjordan.github.io/posts/muon.
+_A, _B, _C = 3.4445, -4.7750, 2.0315
+_STEPS = 5
+_SMALLEST_NORM = 1e-7
+# Elements of the matrices that are orthogonalized together: enough to keep a GPU busy, and little memory.
+_ELEMENTS_TOGETHER = 2**24
+
+
+@dataclass
+class MuonConfig(FusedAdamWConfig):
+    """Options: AdamW's, and Muon's own."""
+
+    weight_decay: float = field(
+        default=0.0, metadata={"help": "decoupled weight decay of matrices; norms and biases have none"}
+    )
+    muon_momentum: float = field(default=0.95, metadata={"help": "momentum of the hidden matrices' gradients"})
+    muon_lr_ratio: float = field(
+        default=1.0, metadata={"help": "learning rate of the hidden matrices, as a multiple of --lr"}
+    )
+
+
+class MuonAdamW(AdamW):
+    """Muon for the parameters that ``mark_parameters`` marked as hidden matrices, AdamW for the others.
+
+    The state of a hidden matrix is ``momentum_buffer`` <float32> of its shape. Parameters and gradients in half
+    precision are computed with in single precision. In distributed training every process updates all matrices.
+
+    Args:
+        params: the parameters.
+        lr: learning rate.
+        betas: decay of AdamW's first and second moment, in [0, 1).
+        eps: AdamW's epsilon, at least 0.
+        weight_decay: share of a matrix that an update removes, before it is multiplied by the learning rate.
+        momentum: Muon's, in [0, 1).
+        lr_ratio: Muon's learning rate as a multiple of ``lr``.
+
+    Raises:
+        ValueError: a number is out of its range, or no parameter is a hidden matrix.
+    """
+
+    supports_flat_params = False
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum: float = 0.95,
+        lr_ratio: float = 1.0,
+    ) -> None:
+        if not 0.0 <= momentum < 1.0:
+            raise ValueError(f"--muon-momentum must lie in [0, 1) and is {momentum}")
+        if not 0.0 < lr_ratio < math.inf:
+            raise ValueError(f"--muon-lr-ratio must be positive and is {lr_ratio}")
+        super().__init__(_groups(params), lr, betas, eps, weight_decay)
+        for group in self.param_groups:
+            group.update(momentum=momentum, lr_ratio=lr_ratio)
+
+    def _update_group(self, group: dict[str, Any]) -> None:
+        if group["kind"] == HIDDEN:
+            self._update_hidden(group)
+        elif group["kind"] == UNDECAYED:
+            super()._update_group({**group, "weight_decay": 0.0})
+        else:
+            super()._update_group(group)
+
+    def _update_hidden(self, group: dict[str, Any]) -> None:
+        """Make one update of Muon; matrices of equal shape, or of each other's transposed, are computed together."""
+        together: defaultdict[tuple[Any, ...], list[Tensor]] = defaultdict(list)
+        for param in group["params"]:
+            if param.grad is not None:
+                together[(param.device, *sorted(_shape(param)))].append(param)
+        for params in together.values():
+            count = max(1, _ELEMENTS_TOGETHER // max(param.numel() for param in params))
+            for first in range(0, len(params), count):
+                self._update_equal(params[first : first + count], group)
+
+    def _update_equal(self, params: list[Tensor], group: dict[str, Any]) -> None:
+        directions = [self._direction(param, group["momentum"]) for param in params]
+        matrices = [
+            matrix for param, direction in zip(params, directions) for matrix in direction.chunk(matrices_in(param))
+        ]
+        wide = [matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T for matrix in matrices]
+        for matrix, result in zip(wide, orthogonalize(torch.stack(wide))):
+            matrix.copy_(result)
+        lr = group["lr"] * group["lr_ratio"]
+        for param, direction in zip(params, directions):
+            value = param.float() if is_half(param) else param
+            value.mul_(1.0 - lr * group["weight_decay"])
+            value.add_(direction, alpha=-lr * 0.2 * math.sqrt(max(_shape(param))))
+            if value is not param:
+                param.copy_(value)
+
+    def _direction(self, param: Tensor, momentum: float) -> Tensor:
+        """Add a gradient to the momentum; return what Nesterov's form makes of both, a new tensor."""
+        state, dtype = self.state[param], torch.float32 if is_half(param) else param.dtype
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(param, dtype=dtype)
+        buffer = state["momentum_buffer"] = state["momentum_buffer"].to(device=param.device, dtype=dtype)
+        assert param.grad is not None
+        grad = param.grad.to(dtype)
+        buffer.lerp_(grad, 1.0 - momentum)
+        return grad.lerp(buffer, momentum)
+
+
+def _groups(params: Iterable[Tensor]) -> list[dict[str, Any]]:
+    """Sort parameters by how they are updated."""
+    kinds: dict[str, list[Tensor]] = {"decayed": [], UNDECAYED: [], HIDDEN: []}
+    for param in params:
+        kinds[getattr(param, "param_group", "decayed" if param.ndim > 1 else UNDECAYED)].append(param)
+    if not kinds[HIDDEN]:
+        raise ValueError(
+            "--optimizer muon finds no hidden matrices to train: under --fp16 give --fp16-no-flatten-grads too, and "
+            "choose another optimizer for models that are not of this package"
+        )
+    return [{"params": chosen, "kind": kind} for kind, chosen in kinds.items()]
+
+
+def _shape(param: Tensor) -> tuple[int, int]:
+    """Rows and columns of each hidden matrix in a parameter."""
+    return param.shape[0] // matrices_in(param), param.shape[1]
+
+
+def orthogonalize(matrices: Tensor) -> Tensor:
+    """Bring all singular values of matrices <float>[n, r, c], r <= c, near 1: most come to lie between 0.7 and 1.2."""
+    norms = torch.linalg.matrix_norm(matrices, keepdim=True).clamp(min=_SMALLEST_NORM)
+    values = (matrices / norms).to(_dtype_on(matrices.device.type))
+    for _ in range(_STEPS):
+        squares = values @ values.mT
+        factors = torch.baddbmm(squares, squares, squares, beta=_B, alpha=_C)
+        values = torch.baddbmm(values, factors, values, beta=_A)
+    return values
+
+
+@cache
+def _dtype_on(device_type: str) -> torch.dtype:
+    """bfloat16 is exact enough (Jordan et al., 2024), and fast on most GPUs and on CPUs with AMX alone."""
+    if device_type == "cpu":
+        is_fast = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)()
+    else:
+        is_fast = torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.bfloat16 if is_fast else torch.float32
+
+
+@register_optimizer("muon", dataclass=MuonConfig)
+class FairseqMuon(FusedAdamW):
+    """``MuonAdamW`` as fairseq uses it.
+
+    Works under fp32, under --fp16 with --fp16-no-flatten-grads and under --memory-efficient-fp16.
+    """
+
+    optimizer_class = MuonAdamW
+
+    @property
+    def optimizer_config(self) -> dict[str, Any]:
+        """The numbers of this run, by the names under which a checkpoint holds them."""
+        own = {"momentum": self.cfg.muon_momentum, "lr_ratio": self.cfg.muon_lr_ratio}
+        return {**super().optimizer_config, **own}
+
+    def load_state_dict(self, state_dict: dict[str, Any], optimizer_overrides: dict[str, Any] | None = None) -> None:
+        """Continue from a checkpoint of this optimizer."""
+        FairseqOptimizer.load_state_dict(self, state_dict, optimizer_overrides)
