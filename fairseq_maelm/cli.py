@@ -24,7 +24,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "fairseq_maelm.finetuning.sentences.prepare_command",
             "turn tables of texts and labels into a task folder",
         ),
-        "prepare glue": ("fairseq_maelm.finetuning.glue.prepare_command", "turn GLUE's files into task folders"),
+        "prepare glue": ("fairseq_maelm.finetuning.sentences.glue_command", "turn GLUE's files into task folders"),
         "prepare squad": ("fairseq_maelm.finetuning.squad.prepare_command", "turn SQuAD's files into a task folder"),
         "prepare tagging": (
             "fairseq_maelm.finetuning.tagging.prepare_command",
@@ -45,10 +45,6 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Prediction": {
         "fill": ("fairseq_maelm.models.fill_command", "propose tokens for the masks of a text"),
         "predict": ("fairseq_maelm.predict_command", "predict labels, numbers, tags or answers with a checkpoint"),
-        "predict-glue": (
-            "fairseq_maelm.finetuning.glue.predict_command",
-            "write GLUE submission files and the metrics of the dev sets",
-        ),
         "predict-squad": (
             "fairseq_maelm.finetuning.squad.predict_command",
             "answer the questions of a prepared SQuAD split",

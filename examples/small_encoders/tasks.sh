@@ -35,8 +35,8 @@ missing() { [[ ! -e $OUTPUT/$1 ]]; }
 if [[ -n $GLUE ]]; then
     OPTIONS=()
     [[ -z $QNLI ]] || OPTIONS=(--train-file "QNLI=$QNLI")
-    maelm prepare glue "$GLUE" --data "$DATA" --output "$OUTPUT" --tasks CoLA SST-2 RTE STS-B QNLI \
-        --max-positions 128 "${OPTIONS[@]}"
+    maelm prepare glue "$GLUE" --vocabulary "$DATA" --output "$OUTPUT" --tasks CoLA SST-2 RTE STS-B QNLI \
+        --max-length 128 "${OPTIONS[@]}"
 fi
 if [[ -n $SQUAD ]] && missing squad; then
     # choose_questions SPLIT [--first NUMBER]

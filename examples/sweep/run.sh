@@ -12,7 +12,7 @@
 #
 # Environment variables:
 #     TASKS           names of the package's recipes ("CoLA RTE MRPC STS-B")
-#     MAX_POSITIONS   of the encoders; longer examples are cut when they are prepared (512)
+#     MAX_LENGTH      longest example in tokens; longer ones are cut when they are prepared (512)
 #
 # 1,280 runs a model, which train on 33 million examples: see README.md for what that costs, and --dry-run for the
 # commands. --only lr=2e-5 epochs=3 batch-size=32 warm-up=0.06 is a sixty-fourth of it.
@@ -30,14 +30,14 @@ while (($#)) && [[ $1 != -* ]]; do
     shift
 done
 ((${#CHECKPOINTS[@]})) || fail "no checkpoint is given (NAME=PATH)"
-: "${TASKS:=CoLA RTE MRPC STS-B}" "${MAX_POSITIONS:=512}"
+: "${TASKS:=CoLA RTE MRPC STS-B}" "${MAX_LENGTH:=512}"
 
 need maelm
 
 read -r -a NAMES <<<"$TASKS"
 
 # What is prepared already, from the same files, is kept.
-maelm prepare glue "$GLUE" --data "$DATA" --output "$OUTPUT/tasks" --tasks "${NAMES[@]}" \
-    --max-positions "$MAX_POSITIONS" >/dev/null
+maelm prepare glue "$GLUE" --vocabulary "$DATA" --output "$OUTPUT/tasks" --tasks "${NAMES[@]}" \
+    --max-length "$MAX_LENGTH" >/dev/null
 maelm sweep "${NAMES[@]}" --data "$OUTPUT/tasks" --output "$OUTPUT/sweep" "${CHECKPOINTS[@]}" "$@"
 [[ " $* " == *" --dry-run "* ]] || maelm report "$OUTPUT/sweep" >/dev/null

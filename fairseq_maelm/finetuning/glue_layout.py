@@ -1,11 +1,13 @@
 """How GLUE distributes its eight tasks: files, columns, numbers of rows, labels.
 
-The numbers of rows are those of the official files as everyone's readers count them; where a file went around in two
-states, both numbers stand here.
+The numbers of rows are those of the official files; both are here where two versions of a file are in use.
 """
 
 from dataclasses import dataclass
 from typing import Optional
+
+HIGHEST_SCORE = 5.0
+"""Scores of STS-B lie in [0, 5]."""
 
 
 @dataclass(frozen=True)
@@ -14,11 +16,11 @@ class Table:
 
     Attributes:
         file: its name in the task's folder.
-        columns: names of its columns, which its first line holds; of a file without such a line, their names here.
+        columns: names of its columns, as in its first line; names of our own for a file without such a line.
         rows: the official numbers of examples.
         sentences: columns of the one or two sentences.
         label: column of the label, None in test sets.
-        index: column of the number under which a prediction is handed in; None where it is the row's, from 0.
+        index: column of the number under which a prediction is submitted; None where it is the row's, from 0.
         header: whether the first line names the columns.
         held_out: of a file that holds two splits: None takes all rows, False those that dev_ids.tsv does not list, True
             those that it lists.
@@ -40,8 +42,7 @@ class GlueTask:
 
     Attributes:
         labels: in the order of the classes, which is alphabetical; None for the numbers 0 to 5 of STS-B.
-        positive: the label that F1 is of; None where nobody reports F1.
-        tables: split -> the files that it may come from, the first that is there counts. Splits have fairseq's names:
+        tables: split -> the files that it may come from; the first that exists is used. Splits have fairseq's names:
             train, valid, test and, of MNLI mismatched, valid1 and test1.
         names: test split -> name of its file in a submission, without ".tsv".
         broken_rows: whether the official files hold rows that a line break inside a sentence cuts into pieces.
@@ -49,138 +50,91 @@ class GlueTask:
     """
 
     labels: Optional[tuple[str, ...]]
-    positive: Optional[str]
     tables: dict[str, tuple[Table, ...]]
     names: dict[str, str]
     broken_rows: bool = False
     empty_sentences: bool = False
 
 
+def _tables(
+    columns: tuple[str, ...],
+    test_columns: tuple[str, ...],
+    sentences: tuple[str, ...],
+    label: str,
+    rows: tuple[int, int, int],
+    header: bool = True,
+) -> dict[str, tuple[Table, ...]]:
+    """Return the tables of a task in the usual layout: train.tsv, dev.tsv and test.tsv, with an index in the last."""
+    train, valid, test = rows
+    return {
+        "train": (Table("train.tsv", columns, (train,), sentences, label, header=header),),
+        "valid": (Table("dev.tsv", columns, (valid,), sentences, label, header=header),),
+        "test": (Table("test.tsv", test_columns, (test,), sentences, index=test_columns[0]),),
+    }
+
+
 def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-_YES_NO = ("0", "1")
-_ENTAILMENT = ("entailment", "not_entailment")
-_PAIR = ("sentence1", "sentence2")
-
+_YES_NO, _ENTAILMENT = ("0", "1"), ("entailment", "not_entailment")
+_PAIR, _QUESTIONS, _STRINGS = ("sentence1", "sentence2"), ("question1", "question2"), ("#1 String", "#2 String")
+_INDEX_AND_SENTENCE = ("index", "sentence")
 _MNLI = _words(
     "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse "
     "sentence1 sentence2"
 )
 _MNLI_DEV = _MNLI + _words("label1 label2 label3 label4 label5 gold_label")
 _STS = _words("index genre filename year old_index source1 source2 sentence1 sentence2")
-_COLA = ("source", "label", "original_label", "sentence")
 _QQP = _words("id qid1 qid2 question1 question2 is_duplicate")
-_QUESTIONS = ("question1", "question2")
 _MRPC = ("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String")
-_MRPC_TEST = ("index", *_MRPC[1:])
-_STRINGS = ("#1 String", "#2 String")
 _QNLI = _words("index question sentence label")
 _RTE = _words("index sentence1 sentence2 label")
 
-_MSR_TRAIN, _MSR_TEST = "msr_paraphrase_train.txt", "msr_paraphrase_test.txt"
+_QQP_TABLES = _tables(_QQP, ("id", *_QUESTIONS), _QUESTIONS, "is_duplicate", (363849, 40430, 390965))
+_QQP_TABLES["train"] = (Table("train.tsv", _QQP, (363849, 363846), _QUESTIONS, "is_duplicate"),)
+_MRPC_TABLES = _tables(_MRPC, ("index", *_MRPC[1:]), _STRINGS, "Quality", (3668, 408, 1725))
+# As Microsoft distributes it.
+_MRPC_TABLES["train"] += (Table("msr_paraphrase_train.txt", _MRPC, (3668,), _STRINGS, "Quality", held_out=False),)
+_MRPC_TABLES["valid"] += (Table("msr_paraphrase_train.txt", _MRPC, (408,), _STRINGS, "Quality", held_out=True),)
+_MRPC_TABLES["test"] += (Table("msr_paraphrase_test.txt", _MRPC, (1725,), _STRINGS),)
+_MNLI_TABLES: dict[str, tuple[Table, ...]] = {
+    "train": (Table("train.tsv", (*_MNLI, "label1", "gold_label"), (392702,), _PAIR, "gold_label"),),
+    "valid": (Table("dev_matched.tsv", _MNLI_DEV, (9815,), _PAIR, "gold_label"),),
+    "valid1": (Table("dev_mismatched.tsv", _MNLI_DEV, (9832,), _PAIR, "gold_label"),),
+    "test": (Table("test_matched.tsv", _MNLI, (9796,), _PAIR, index="index"),),
+    "test1": (Table("test_mismatched.tsv", _MNLI, (9847,), _PAIR, index="index"),),
+}
 
 TASKS: dict[str, GlueTask] = {
     "CoLA": GlueTask(
         _YES_NO,
-        "1",
-        {
-            "train": (Table("train.tsv", _COLA, (8551,), ("sentence",), "label", header=False),),
-            "valid": (Table("dev.tsv", _COLA, (1043,), ("sentence",), "label", header=False),),
-            "test": (Table("test.tsv", ("index", "sentence"), (1063,), ("sentence",), index="index"),),
-        },
+        _tables(
+            ("source", "label", "original_label", "sentence"), _INDEX_AND_SENTENCE, ("sentence",), "label",
+            (8551, 1043, 1063), header=False,
+        ),
         {"test": "CoLA"},
     ),
     "SST-2": GlueTask(
         _YES_NO,
-        "1",
-        {
-            "train": (Table("train.tsv", ("sentence", "label"), (67349,), ("sentence",), "label"),),
-            "valid": (Table("dev.tsv", ("sentence", "label"), (872,), ("sentence",), "label"),),
-            "test": (Table("test.tsv", ("index", "sentence"), (1821,), ("sentence",), index="index"),),
-        },
+        _tables(("sentence", "label"), _INDEX_AND_SENTENCE, ("sentence",), "label", (67349, 872, 1821)),
         {"test": "SST-2"},
     ),
-    "MRPC": GlueTask(
-        _YES_NO,
-        "1",
-        {
-            "train": (
-                Table("train.tsv", _MRPC, (3668,), _STRINGS, "Quality"),
-                Table(_MSR_TRAIN, _MRPC, (3668,), _STRINGS, "Quality", held_out=False),
-            ),
-            "valid": (
-                Table("dev.tsv", _MRPC, (408,), _STRINGS, "Quality"),
-                Table(_MSR_TRAIN, _MRPC, (408,), _STRINGS, "Quality", held_out=True),
-            ),
-            "test": (
-                Table("test.tsv", _MRPC_TEST, (1725,), _STRINGS, index="index"),
-                Table(_MSR_TEST, _MRPC, (1725,), _STRINGS),
-            ),
-        },
-        {"test": "MRPC"},
-    ),
-    "STS-B": GlueTask(
-        None,
-        None,
-        {
-            "train": (Table("train.tsv", (*_STS, "score"), (5749,), _PAIR, "score"),),
-            "valid": (Table("dev.tsv", (*_STS, "score"), (1500,), _PAIR, "score"),),
-            "test": (Table("test.tsv", _STS, (1379,), _PAIR, index="index"),),
-        },
-        {"test": "STS-B"},
-    ),
-    "QQP": GlueTask(
-        _YES_NO,
-        "1",
-        {
-            "train": (Table("train.tsv", _QQP, (363849, 363846), _QUESTIONS, "is_duplicate"),),
-            "valid": (Table("dev.tsv", _QQP, (40430,), _QUESTIONS, "is_duplicate"),),
-            "test": (Table("test.tsv", ("id", *_QUESTIONS), (390965,), _QUESTIONS, index="id"),),
-        },
-        {"test": "QQP"},
-        broken_rows=True,
-        empty_sentences=True,
-    ),
+    "MRPC": GlueTask(_YES_NO, _MRPC_TABLES, {"test": "MRPC"}),
+    "STS-B": GlueTask(None, _tables((*_STS, "score"), _STS, _PAIR, "score", (5749, 1500, 1379)), {"test": "STS-B"}),
+    "QQP": GlueTask(_YES_NO, _QQP_TABLES, {"test": "QQP"}, broken_rows=True, empty_sentences=True),
     "MNLI": GlueTask(
-        ("contradiction", "entailment", "neutral"),
-        None,
-        {
-            "train": (Table("train.tsv", (*_MNLI, "label1", "gold_label"), (392702,), _PAIR, "gold_label"),),
-            "valid": (Table("dev_matched.tsv", _MNLI_DEV, (9815,), _PAIR, "gold_label"),),
-            "valid1": (Table("dev_mismatched.tsv", _MNLI_DEV, (9832,), _PAIR, "gold_label"),),
-            "test": (Table("test_matched.tsv", _MNLI, (9796,), _PAIR, index="index"),),
-            "test1": (Table("test_mismatched.tsv", _MNLI, (9847,), _PAIR, index="index"),),
-        },
-        {"test": "MNLI-m", "test1": "MNLI-mm"},
+        ("contradiction", "entailment", "neutral"), _MNLI_TABLES, {"test": "MNLI-m", "test1": "MNLI-mm"}
     ),
     "QNLI": GlueTask(
         _ENTAILMENT,
-        "entailment",
-        {
-            "train": (Table("train.tsv", _QNLI, (104743,), ("question", "sentence"), "label"),),
-            "valid": (Table("dev.tsv", _QNLI, (5463,), ("question", "sentence"), "label"),),
-            "test": (Table("test.tsv", _QNLI[:3], (5463,), ("question", "sentence"), index="index"),),
-        },
+        _tables(_QNLI, _QNLI[:3], ("question", "sentence"), "label", (104743, 5463, 5463)),
         {"test": "QNLI"},
     ),
-    "RTE": GlueTask(
-        _ENTAILMENT,
-        "entailment",
-        {
-            "train": (Table("train.tsv", _RTE, (2490,), _PAIR, "label"),),
-            "valid": (Table("dev.tsv", _RTE, (277,), _PAIR, "label"),),
-            "test": (Table("test.tsv", _RTE[:3], (3000,), _PAIR, index="index"),),
-        },
-        {"test": "RTE"},
-    ),
-}
-
-HIGHEST_SCORE = 5.0
-"""Scores of STS-B lie in [0, 5]."""
+    "RTE": GlueTask(_ENTAILMENT, _tables(_RTE, _RTE[:3], _PAIR, "label", (2490, 277, 3000)), {"test": "RTE"}),
+}  # fmt: skip
 
 
 def submission_name(task: str, split: str) -> str:
-    """Name of a split as tables and submissions show it, such as "MNLI-mm" for "test1" and "valid1" of MNLI."""
+    """Return the name of a split in tables and submissions, such as "MNLI-mm" for "test1" and "valid1" of MNLI."""
     return TASKS[task].names[split.replace("valid", "test")]

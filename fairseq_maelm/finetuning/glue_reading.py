@@ -20,7 +20,7 @@ class GlueExample(NamedTuple):
         place: file and line, for error messages.
         sentences: one or two, cleaned.
         label: as written, None in test sets.
-        number: under which its prediction is handed in.
+        number: under which its prediction is submitted.
     """
 
     place: str
@@ -31,12 +31,12 @@ class GlueExample(NamedTuple):
 
 @dataclass
 class Quirks:
-    """What was found in a file besides whole rows.
+    """Oddities of a file.
 
     Attributes:
         rejoined: first lines of rows that were cut into several lines and joined again.
-        left_out: lines that are pieces of rows and do not fit together; they are no examples.
-        empty_sentences: rows with a sentence that is empty.
+        left_out: lines that are pieces of rows and do not fit together; they are not examples.
+        empty_sentences: rows with an empty sentence.
     """
 
     rejoined: list[int] = field(default_factory=list)
@@ -45,21 +45,11 @@ class Quirks:
 
 
 class TableReader:
-    """Reads one file of a task.
-
-    Args:
-        path: of the file.
-        table: its columns.
-        task: whose labels and oddities it has.
-
-    Attributes:
-        quirks: filled while ``examples`` is read.
-    """
+    """Reads one file of a task; ``quirks`` is filled while ``examples`` is read."""
 
     def __init__(self, path: Path, table: Table, task: GlueTask) -> None:
         self.path, self.table, self.task = path, table, task
         self.quirks = Quirks()
-        self._label_column = None if table.label is None else table.columns.index(table.label)
         self._held_out = frozenset() if table.held_out is None else _held_out_pairs(path.parent)
 
     def examples(self) -> Iterator[GlueExample]:
@@ -81,7 +71,7 @@ class TableReader:
             label = None if self.table.label is None else self._checked_label(row[self.table.label].strip(), place)
             number = str(count) if self.table.index is None else row[self.table.index].strip()
             if not number.isdigit():
-                raise CorpusError(f"{place} has the index {number!r}, which is no number")
+                raise CorpusError(f"{place} has the index {number!r}, which is not a number")
             yield GlueExample(place, sentences, label, number)
             count += 1
 
@@ -98,28 +88,15 @@ class TableReader:
             raise CorpusError(f"{place} has the score {label!r}: it must be a number from 0 to {HIGHEST_SCORE:g}")
         return label
 
-    def _lines(self) -> Iterator[tuple[int, list[str]]]:
-        """Line numbers from 1 and cells, without the line that names the columns."""
+    def _rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield rows with the right number of columns; where the task has broken rows, their pieces are joined."""
+        width = len(self.table.columns)
+        pieces: list[tuple[int, list[str]]] = []
         for number, line in numbered_lines(self.path):
             cells = line.split("\t")
             if number == 1 and self.table.header:
                 self._check_header(cells)
-            else:
-                yield number, cells
-
-    def _check_header(self, cells: list[str]) -> None:
-        found = tuple(cell.strip() for cell in cells)
-        if found != self.table.columns:
-            raise CorpusError(
-                f"{self.path} has the columns {', '.join(found)} and must have {', '.join(self.table.columns)}: give "
-                "the file as GLUE distributes it"
-            )
-
-    def _rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Lines with the right number of columns; where the task has broken rows, their pieces are joined."""
-        width = len(self.table.columns)
-        pieces: list[tuple[int, list[str]]] = []
-        for number, cells in self._lines():
+                continue
             if len(cells) == width:
                 self._leave_out(pieces)
                 yield number, cells
@@ -139,10 +116,19 @@ class TableReader:
                 self._leave_out(pieces)
         self._leave_out(pieces)
 
+    def _check_header(self, cells: list[str]) -> None:
+        found = tuple(cell.strip() for cell in cells)
+        if found != self.table.columns:
+            raise CorpusError(
+                f"{self.path} has the columns {', '.join(found)} and must have {', '.join(self.table.columns)}: give "
+                "the file as GLUE distributes it"
+            )
+
     def _is_whole(self, cells: list[str]) -> bool:
-        """Whether joined pieces begin and end as a row does."""
-        labeled = self._label_column is None or cells[self._label_column].strip() in (self.task.labels or ())
-        return cells[0].strip().isdigit() and labeled
+        """Return whether joined pieces begin and end as a row does."""
+        if not cells[0].strip().isdigit() or self.table.label is None:
+            return cells[0].strip().isdigit()
+        return cells[self.table.columns.index(self.table.label)].strip() in (self.task.labels or ())
 
     def _leave_out(self, pieces: list[tuple[int, list[str]]]) -> None:
         self.quirks.left_out += [number for number, _ in pieces]
@@ -150,7 +136,7 @@ class TableReader:
 
 
 def _held_out_pairs(folder: Path) -> frozenset[tuple[str, str]]:
-    """The pairs of sentence numbers that make MRPC's dev set, from GLUE's list."""
+    """Read the pairs of sentence numbers that make MRPC's dev set from GLUE's list."""
     path = next((folder / name for name in DEV_IDS_FILES if (folder / name).is_file()), None)
     if path is None:
         raise FileNotFoundError(

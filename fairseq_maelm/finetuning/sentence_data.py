@@ -1,4 +1,4 @@
-"""The folder of labeled sentences, as fairseq's own task sentence_prediction reads it too.
+"""The folder of labeled sentences, which fairseq's own task sentence_prediction reads too.
 
 FOLDER/input0/{train,valid,...}.{bin,idx}  dict.txt  sentencepiece.bpe.model
 FOLDER/input1/...                                     of pairs
@@ -24,11 +24,11 @@ from fairseq_maelm.text.imported import TextEncoder, vocabulary_files
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
 
 HEAD = "sentence_classification_head"
-"""Name of the head that scores sentences; fairseq's own fine-tuning calls it so."""
+"""Name of the head that scores sentences; fairseq's own fine-tuning uses the same name."""
 
 _CHUNK = 10_000
 
-Example = TypeVar("Example")
+_Example = TypeVar("_Example")
 
 
 def label_dictionary(labels: Iterable[str]) -> Dictionary:
@@ -41,41 +41,33 @@ def label_dictionary(labels: Iterable[str]) -> Dictionary:
     return dictionary
 
 
-def copy_vocabulary(data: Path, folder: Path, sentences: int) -> None:
-    """Copy the vocabulary of a prepared data folder to where fairseq and the hub interface look for it."""
+def copy_vocabulary(vocabulary: Path, folder: Path, sentences: int) -> None:
+    """Copy a vocabulary to where fairseq and the hub interface look for it."""
     for number in range(sentences):
-        shutil.copyfile(data / DICTIONARY_FILE, folder / f"input{number}" / DICTIONARY_FILE)
-    for path in vocabulary_files(data):
+        shutil.copyfile(vocabulary / DICTIONARY_FILE, folder / f"input{number}" / DICTIONARY_FILE)
+    for path in vocabulary_files(vocabulary):
         shutil.copyfile(path, folder / "input0" / path.name)
 
 
 def example_lengths(folder: Path, split: str) -> NDArray[np.int64]:
-    """Tokens of each example of a split, with those that the task puts around sentences.
-
-    Returns:
-        <int64>[n]: of ``<s> a </s>`` or ``<s> a </s> </s> b </s>``.
-    """
+    """Return the tokens <int64>[n] of each example of a split as ``<s> a </s>`` or ``<s> a </s> </s> b </s>``."""
     lengths: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
     for prefix in (folder / f"input{number}" / split for number in range(2)):
         if prefix.with_suffix(".idx").is_file():
             # By a name: without one the file is closed, and its sizes with it, before they are read.
             dataset = MMapIndexedDataset(str(prefix))
-            # The end symbols are stored; one more symbol stands in front of each sentence.
+            # The end symbols are stored; one more symbol precedes each sentence.
             own = np.array(dataset.sizes, dtype=np.int64) + 1
             lengths = lengths + own if len(lengths) else own
     return lengths
 
 
 def encoded(
-    examples: Iterable[Example], texts: Callable[[Example], Sequence[str]], encoder: TextEncoder, description: str
-) -> Iterator[tuple[Example, list[NDArray[np.unsignedinteger]]]]:
-    """Yield examples with their texts as tokens that end with </s>, and show a progress bar.
+    examples: Iterable[_Example], texts: Callable[[_Example], Sequence[str]], encoder: TextEncoder, description: str
+) -> Iterator[tuple[_Example, list[NDArray[np.unsignedinteger]]]]:
+    """Yield examples with their texts as tokens that end with </s>, and show a progress bar with the description.
 
-    Args:
-        examples: of any kind.
-        texts: of an example, of each equally many.
-        encoder: of the vocabulary; it gets thousands of texts at a time.
-        description: for the bar.
+    ``texts`` returns the texts of an example, equally many of each; the encoder gets thousands of them at a time.
     """
     # One iterator for all chunks: a bar that is asked for another one ends the examples early.
     progress = iter(tqdm(examples, desc=description, unit=" examples", mininterval=1))
@@ -89,7 +81,7 @@ class SplitWriter:
 
     Args:
         folder: of the task.
-        split: "train", "valid", "test" and such with a number behind them.
+        split: "train", "valid", "test", perhaps with a number behind.
         sentences: of an example, 1 or 2.
         dictionary_size: symbols of the dictionary without <mask>, which decides how tokens are stored.
         labels: the classes, or None for numbers.
@@ -134,7 +126,7 @@ class SplitWriter:
                 self._builders["label"].add_item(torch.tensor([self._labels.index(label), self._labels.eos()]))
 
     def close(self) -> None:
-        """Write what belongs at the end."""
+        """Write the indices, and the numbers of a regression."""
         for name, builder in self._builders.items():
             builder.finalize(f"{self._folder / name / self._split}.idx")
         if self._labeled and self._labels is None:

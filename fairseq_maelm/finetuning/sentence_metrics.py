@@ -1,7 +1,7 @@
 """Metrics of a whole set of predictions, in percent, computed by scikit-learn and scipy.
 
 Where a metric is undefined - nothing is or was predicted positive, or one side is constant - it is 0, so that a model
-which always says the same is the worst and not "not a number". Predictions that are no numbers give nan.
+which always says the same is the worst and not "not a number". Predictions that are not numbers give nan.
 """
 
 from collections.abc import Sequence
@@ -15,19 +15,27 @@ from sklearn import metrics
 OF_CLASSES = ("accuracy", "mcc", "f1")
 OF_NUMBERS = ("pearson", "spearman")
 
+# Labels that F1 is of unless an option says otherwise: those of GLUE's tasks that are scored by it.
+_POSITIVE_LABELS = ("1", "entailment")
+
+
+def positive_class(labels: Sequence[str]) -> Optional[int]:
+    """Return the class of two that F1 is of by default, "1" or "entailment"; None if it is neither."""
+    return next((labels.index(label) for label in _POSITIVE_LABELS if label in labels and len(labels) == 2), None)
+
 
 def metric_names(regression: bool, positive: Optional[int]) -> list[str]:
-    """Names of all metrics of a task; there is F1 only where a class is positive."""
+    """Return the names of all metrics of a task; there is F1 only where a class is positive."""
     return list(OF_NUMBERS if regression else OF_CLASSES[: 2 if positive is None else 3])
 
 
 def compute_metrics(
     names: Sequence[str], gold: NDArray[Any], predicted: NDArray[Any], positive: Optional[int] = 1
 ) -> dict[str, float]:
-    """Compute metrics by name.
+    """Compute metrics by name, all of ``OF_CLASSES`` or all of ``OF_NUMBERS``.
 
     Args:
-        names: all of ``OF_CLASSES``, or all of ``OF_NUMBERS``.
+        names: of the metrics.
         gold: [examples], at least one: classes or numbers.
         predicted: [examples], the same of a model.
         positive: the class that F1 is of.

@@ -59,8 +59,8 @@ def write_glue(folder: Path) -> None:
 
 
 def prepare(glue: Path, data: Path, output: Path) -> Path:
-    words = ["--accept-counts", "--max-positions", "96"]
-    cli.main(["prepare", "glue", str(glue), "--data", str(data), "--output", str(output), *words])
+    words = ["--accept-counts", "--max-length", "96"]
+    cli.main(["prepare", "glue", str(glue), "--vocabulary", str(data), "--output", str(output), *words])
     return output
 
 
@@ -104,11 +104,14 @@ def validations(output: str) -> list[dict[str, Any]]:
     return [entry for entry in train_log(output) if entry["split"] in ("valid", "valid1")]
 
 
-def predict(capsys: pytest.CaptureFixture[str], *words: Any) -> list[dict[str, Any]]:
-    """Run ``maelm predict-glue`` and return its lines of metrics."""
+def predict(
+    capsys: pytest.CaptureFixture[str], task: Path, checkpoint: Path, output: Path, split: str = "valid"
+) -> dict[str, float]:
+    """Run ``maelm predict`` and return the metrics; none of a split without labels."""
     capsys.readouterr()
-    cli.main(["predict-glue", *map(str, words), "--device", "cpu"])
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    words = [task, "--checkpoint", checkpoint, "--split", split, "--output", output, "--batch-size", 7]
+    cli.main(["predict", *map(str, words), "--device", "cpu"])
+    return dict(json.loads(capsys.readouterr().out or "{}"))
 
 
 def predictions(path: Path) -> list[tuple[str, str]]:
@@ -122,32 +125,27 @@ def test_both_dev_sets_in_one_run_and_every_prediction_as_the_hub_gives_it(tasks
     folder, logged = whole
     assert [entry["split"] for entry in logged] == ["valid", "valid1"] * 5
     best = max(logged[::2], key=lambda entry: (entry["valid_accuracy"], entry["epoch"]))
-    metrics = predict(capsys, tasks / "MNLI", folder / "checkpoint_best.pt", "--output", tmp_path, "--batch-size", 7)
-    assert [(line["task"], line["split"]) for line in metrics] == [("MNLI-m", "valid"), ("MNLI-mm", "valid1")]
-    assert metrics[0]["accuracy"] == pytest.approx(best["valid_accuracy"], abs=1e-3), "matched chooses the checkpoint"
     other = logged[logged.index(best) + 1]
     assert other["split"] == "valid1"
-    assert metrics[1]["accuracy"] == pytest.approx(other["valid1_accuracy"], abs=1e-3)
-    assert metrics[1]["mcc"] == pytest.approx(other["valid1_mcc"], abs=1e-3)
-    assert "f1" not in metrics[0]
+    checkpoint, metrics = folder / "checkpoint_best.pt", {}
+    for split in ("valid", "valid1", "test", "test1"):
+        metrics[split] = predict(capsys, tasks / "MNLI", checkpoint, tmp_path / split, split)
+    assert metrics["valid"]["accuracy"] == pytest.approx(best["valid_accuracy"], abs=1e-3), "matched chooses"
+    assert metrics["valid1"]["accuracy"] == pytest.approx(other["valid1_accuracy"], abs=1e-3)
+    assert metrics["valid1"]["mcc"] == pytest.approx(other["valid1_mcc"], abs=1e-3)
+    assert "f1" not in metrics["valid"] and metrics["test"] == metrics["test1"] == {}
 
-    names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"MNLI-m.tsv", "MNLI-mm.tsv", "MNLI-m.dev.tsv", "MNLI-mm.dev.tsv"}
     hub = MaelmModel.from_pretrained(str(folder), "checkpoint_best.pt", str(tasks / "MNLI"))
     labels = hub.task.label_dictionary
-    for name, table in (("MNLI-mm.tsv", "test_mismatched"), ("MNLI-m.dev.tsv", "dev_matched")):
+    for split, table in (("test1", "test_mismatched"), ("valid", "dev_matched")):
         lines = (tasks.parent / "glue" / "MNLI" / f"{table}.tsv").read_text(encoding="utf-8").splitlines()[1:]
         expected = []
         for number, cells in enumerate(line.split("\t") for line in lines):
             scores = hub.predict(HEAD, hub.encode(cells[8], cells[9]))
             expected.append((str(number), labels[labels.nspecial + int(scores.argmax())]))
-        assert predictions(tmp_path / name) == expected
+        assert predictions(tmp_path / split) == expected
         assert len(expected) == MNLI_ROWS[table]
-    assert {label for _, label in predictions(tmp_path / "MNLI-m.dev.tsv")} <= {
-        "contradiction",
-        "entailment",
-        "neutral",
-    }
+    assert {label for _, label in predictions(tmp_path / "valid")} <= set(LABELS.values())
 
 
 def test_two_ranks_give_the_metrics_of_one(mnli, whole, tmp_path):
@@ -187,30 +185,29 @@ def test_stopped_in_the_middle_of_an_epoch_and_resumed(mnli, whole, tmp_path):
 def test_scores_of_similarity_and_what_does_not_belong_together(tasks, whole, pretrained, toy_data, tmp_path, capsys):
     logged = validations(recipe("STS-B", tasks, pretrained, tmp_path / "run", epochs=2))
     checkpoint = tmp_path / "run" / "checkpoint_best.pt"
-    (metrics,) = predict(capsys, tasks / "STS-B", checkpoint, "--output", tmp_path / "out")
+    metrics = predict(capsys, tasks / "STS-B", checkpoint, tmp_path / "dev.tsv")
     for name in ("pearson", "spearman"):
         best = max(logged, key=lambda entry: (entry["valid_spearman"], entry["epoch"]))
         assert metrics[name] == pytest.approx(best[f"valid_{name}"], abs=1e-3)
-    scores = [float(score) for _, score in predictions(tmp_path / "out" / "STS-B.tsv")]
+    assert predict(capsys, tasks / "STS-B", checkpoint, tmp_path / "STS-B.tsv", "test") == {}
+    scores = [float(score) for _, score in predictions(tmp_path / "STS-B.tsv")]
     assert len(scores) == STS_ROWS["test"] and all(0 <= score <= 5 for score in scores)
 
-    def refused(*words: Any) -> str:
+    def refused(task: str, of: Path, split: str = "test") -> str:
         with pytest.raises(SystemExit) as caught:
-            predict(capsys, *words, "--output", tmp_path / "refused")
-        return str(caught.value.code)
+            predict(capsys, tasks / task, of, tmp_path / "refused", split)
+        assert not (tmp_path / "refused").exists()
+        return str(caught.value.code) + capsys.readouterr().err
 
-    assert "has no head 'sentence_classification_head' (it has: none): fine-tune" in refused(tasks / "MNLI", pretrained)
-    assert "its head has 1 outputs, and MNLI needs 3" in refused(tasks / "MNLI", checkpoint)
-    assert "its head has 3 outputs, and STS-B needs 1" in refused(tasks / "STS-B", whole[0] / "checkpoint_best.pt")
-    assert "there is no checkpoint" in refused(tasks / "STS-B", tmp_path / "missing.pt")
-    assert "was not written by `maelm prepare glue`" in refused(tasks, checkpoint)
-    assert "has no split dev; it has train, valid, test" in refused(tasks / "STS-B", checkpoint, "--splits", "dev")
-    assert not (tmp_path / "refused").exists()
-    with pytest.raises(SystemExit, match="STS-B.dev.tsv exists already: name another file"):
-        predict(capsys, tasks / "STS-B", checkpoint, "--output", tmp_path / "out")
+    assert "is of the task maelm: predictions need a checkpoint of maelm_sentences" in refused("MNLI", pretrained)
+    assert "has 1 outputs, and" in refused("MNLI", checkpoint)
+    assert "has 3 outputs, and" in refused("STS-B", whole[0] / "checkpoint_best.pt")
+    assert "there is no" in refused("STS-B", checkpoint, "dev")
+    with pytest.raises(SystemExit, match="STS-B.tsv exists already: name another file"):
+        predict(capsys, tasks / "STS-B", checkpoint, tmp_path / "STS-B.tsv")
 
     other = prepare(tasks.parent / "glue", other_vocabulary(tmp_path, capsys), tmp_path / "other")
-    assert "another vocabulary of the same size" in refused(other / "STS-B", checkpoint)
+    assert "another vocabulary of the same size" in refused(str(other / "STS-B"), checkpoint)
 
 
 def other_vocabulary(folder: Path, capsys: pytest.CaptureFixture[str]) -> Path:

@@ -10,7 +10,7 @@ from fairseq import options
 
 from fairseq_maelm.finetuning.glue_layout import TASKS
 from fairseq_maelm.finetuning.recipe import Recipe, read_recipe, recipe_names
-from fairseq_maelm.finetuning.sentence_metrics import metric_names
+from fairseq_maelm.finetuning.sentence_metrics import metric_names, positive_class
 from fairseq_maelm.finetuning.squad import scoring
 from fairseq_maelm.finetuning.squad.task import SquadTaskConfig
 from fairseq_maelm.finetuning.tagging.metrics import ENTITY_METRICS
@@ -50,7 +50,7 @@ def test_metrics_of_sentences_are_logged(name: str) -> None:
     assert recipe.options["criterion"] == "maelm_sentences"
     task = TASKS.get(name)
     regression = name == "sentences_regression" if task is None else task.labels is None
-    positive = task and task.positive and task.labels and task.labels.index(task.positive)
+    positive = positive_class(task.labels or ()) if task else None
     assert set(recipe.metrics) <= set(metric_names(regression, positive))
     if task is None:
         return

@@ -61,7 +61,6 @@ class Place:
             "prompt": [checkpoint, data, "--examples", self.folder / "table.tsv", "--prompt", "SST-2"],
             "predict": [text, "--checkpoint", checkpoint, "--vocabulary", data],
             "finetune": [self.folder / "glue", "--checkpoint", checkpoint, "--output", new, "--recipe", "sentences"],
-            "predict-glue": [self.folder / "glue", checkpoint, "--output", new],
             "predict-squad": [checkpoint, "--data", data, "--output", new],
             "import": [checkpoint, "--data", data, "--output", new],
             "analyze": ["--model", f"a={checkpoint}", "--data", data, "--text", text, "--output", new],
@@ -70,7 +69,7 @@ class Place:
 
 
 COMMANDS = (
-    *("embed", "tag", "answer", "prompt", "finetune", "predict-glue", "predict-squad", "import", "analyze"),
+    *("embed", "tag", "answer", "prompt", "finetune", "predict-squad", "import", "analyze"),
     "export",
 )
 FUNCTIONS: dict[str, Callable[[Path, Path], Any]] = {

@@ -12,11 +12,8 @@ from torch import Tensor
 
 from fairseq_maelm.finetuning.collected import example_rows, log_predictions
 from fairseq_maelm.finetuning.sentence_data import HEAD
-from fairseq_maelm.finetuning.sentence_metrics import metric_names
+from fairseq_maelm.finetuning.sentence_metrics import metric_names, positive_class
 from fairseq_maelm.text.dictionary import class_names
-
-# Labels that F1 is of unless an option says otherwise: those of GLUE's tasks that are scored by it.
-_POSITIVE_LABELS = ("1", "entailment")
 
 
 @dataclass
@@ -51,7 +48,7 @@ class SentencesCriterion(FairseqCriterion):
             the loss summed over the batch, in nats or as squared errors; B; and what is logged.
         """
         if "target" not in sample:
-            raise ValueError("this split has no labels: it can be predicted by `maelm predict-glue`, and not validated")
+            raise ValueError("this split has no labels: it can be predicted by `maelm predict`, and not validated")
         scores, _ = model(**sample["net_input"], features_only=True, classification_head_name=HEAD)
         target = sample["target"].view(-1)
         scores = scores.float()
@@ -101,5 +98,4 @@ class SentencesCriterion(FairseqCriterion):
 def _positive_class(labels: List[str], wanted: str) -> Optional[int]:
     if wanted and (len(labels) != 2 or wanted not in labels):
         raise ValueError(f"--positive-label {wanted} is not one of two labels: the data have {', '.join(labels)}")
-    candidates = (wanted,) if wanted else _POSITIVE_LABELS
-    return next((labels.index(label) for label in candidates if label in labels and len(labels) == 2), None)
+    return labels.index(wanted) if wanted else positive_class(labels)

@@ -1,100 +1,146 @@
 """From tables of texts and labels to the folder of a task of sentences."""
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
 from fairseq.data import Dictionary
 
+from fairseq_maelm.arguments import check_limits, existing_path, option
 from fairseq_maelm.corpus.header import header_reason
 from fairseq_maelm.files import CorpusError
 from fairseq_maelm.finetuning.sentence_data import SplitWriter, copy_vocabulary, encoded, label_dictionary
-from fairseq_maelm.finetuning.sentences.table import NO_COLUMNS, Columns, Example, read_table
+from fairseq_maelm.finetuning.sentences.table import Columns, Example, read_table
 from fairseq_maelm.prepared_folder import made_from, prepare_folder
 from fairseq_maelm.text.imported import TextEncoder, open_encoder, vocabulary_files
+from fairseq_maelm.text.truncation import truncate
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
 
-KIND = "sentences"
+SHORTEST = 6
+"""Tokens of a pair of texts of one token each, special ones included."""
 
 
-@dataclass(frozen=True)
-class SentenceSettings:
-    """What to prepare, and how.
+@dataclass(frozen=True, kw_only=True)
+class SentenceSettings(Columns):
+    """What decides the content of the folder."""
 
-    Attributes:
-        tables: split -> file: train, perhaps valid, and test, which may lack labels.
-        vocabulary: folder with dict.txt and what encodes text.
-        output: the new folder.
-        columns: where texts and labels stand.
-        regression: whether labels are numbers.
-        valid_fraction: of the training examples, held out for validation where there is no table of its own.
-        seed: of that draw.
-    """
+    train: Path = option(help="table to train on", type=existing_path, metavar="TABLE")
+    valid: Optional[Path] = option(
+        None, help="table to choose a checkpoint by (default: a part of --train)", type=existing_path, metavar="TABLE"
+    )
+    test: Optional[Path] = option(
+        None, help="table for the end, with or without labels", type=existing_path, metavar="TABLE"
+    )
+    regression: bool = option(False, help="labels are numbers")
+    valid_fraction: float = option(
+        0.1, help="fraction of the training examples to hold out where there is no --valid, of each label alike",
+        minimum=0, maximum=1,
+    )  # fmt: skip
+    seed: int = option(1, help="random seed of the examples that are held out", minimum=0)
+    max_length: Optional[int] = option(
+        None, help="longest example in tokens; longer ones are cut here, and otherwise in training", minimum=SHORTEST
+    )
 
-    tables: Mapping[str, Path]
-    vocabulary: Path
-    output: Path
-    columns: Columns = NO_COLUMNS
-    regression: bool = False
-    valid_fraction: float = 0.1
-    seed: int = 1
+    def __post_init__(self) -> None:
+        check_limits(self)
+
+    @property
+    def tables(self) -> dict[str, Path]:
+        """The tables that there are, by split."""
+        given = {split: getattr(self, split) for split in ("train", "valid", "test")}
+        return {split: path for split, path in given.items() if path is not None}
 
 
-def prepare_sentences(settings: SentenceSettings) -> dict[str, Any]:
-    """Write the task's folder; it gets its name only when it is complete.
-
-    Returns:
-        its manifest.
+def prepare_sentences(settings: SentenceSettings, vocabulary: Path, output: Path) -> dict[str, Any]:
+    """Write the task's folder and return its manifest; the folder gets its name only when it is complete.
 
     Raises:
-        CorpusError: something is not as it must be; the message says what.
+        CorpusError: a table is not as it must be; the message says what.
         OSError: a file is missing or cannot be written.
     """
-    chosen: dict[str, Any] = {**settings.columns._asdict(), "regression": settings.regression}
-    if "valid" not in settings.tables:
-        chosen |= {"valid_fraction": settings.valid_fraction, "seed": settings.seed}
+    chosen = dataclasses.asdict(settings)
+    for name in ("train", "valid", "test", *(() if settings.valid is None else ("valid_fraction", "seed"))):
+        del chosen[name]
     files = {split: [path] for split, path in settings.tables.items()}
-    for path in settings.tables.values():
-        if not path.is_file():
-            raise FileNotFoundError(f"there is no file {path}")
-    origin = made_from(chosen, {**files, "vocabulary": vocabulary_files(settings.vocabulary)})
-    return prepare_folder(settings.output, KIND, origin, lambda folder: _write(settings, folder))
+    origin = made_from(chosen, {**files, "vocabulary": vocabulary_files(vocabulary)})
+    return prepare_folder(output, "sentences", origin, lambda folder: _write(settings, vocabulary, folder))
 
 
-def _write(settings: SentenceSettings, folder: Path) -> dict[str, Any]:
-    """Write all files; returns what the manifest says of them."""
-    encoder = open_encoder(settings.vocabulary)
+def _write(settings: SentenceSettings, vocabulary: Path, folder: Path) -> dict[str, Any]:
+    """Write all files; return what the manifest says of them."""
+    encoder = open_encoder(vocabulary)
     first, labels, held_out = _look(settings)
-    texts, train = len(first.texts), settings.tables["train"]
-    splits = {}
-    for split, table in settings.tables.items():
-        examples = enumerate(read_table(table, settings.columns, texts))
-        kept = (example for number, example in examples if split != "train" or number not in held_out)
-        splits[split] = _Writer(folder, split, texts, encoder, labels, table).write(kept)
+    texts, splits = len(first.texts), {}
+
+    def write(split: str, path: Path, examples: Iterable[Example]) -> None:
+        checked = (each._replace(label=_stored_label(each, split, texts, labels)) for each in examples)
+        splits[split] = write_split(folder, split, path, checked, labels, encoder, settings.max_length)
+
+    for split, path in settings.tables.items():
+        examples = enumerate(read_table(path, settings, texts))
+        write(split, path, (each for number, each in examples if split != "train" or number not in held_out))
     if held_out:
-        drawn = (example for number, example in enumerate(read_table(train, settings.columns)) if number in held_out)
-        splits["valid"] = _Writer(folder, "valid", texts, encoder, labels, train).write(drawn)
+        drawn = (each for number, each in enumerate(read_table(settings.train, settings)) if number in held_out)
+        write("valid", settings.train, drawn)
         splits["valid"]["held_out_of"] = "train"
-    copy_vocabulary(settings.vocabulary, folder, texts)
+    return {**finish_folder(folder, vocabulary, labels, texts), "texts": texts, "splits": splits}
+
+
+def write_split(
+    folder: Path,
+    split: str,
+    path: Path,
+    examples: Iterable[Example],
+    labels: Optional[Dictionary],
+    encoder: TextEncoder,
+    max_length: Optional[int],
+) -> dict[str, Any]:
+    """Encode and store the examples of a file; return what the manifest says of the split."""
+    writer, counts, count, truncated = None, Counter[str](), 0, 0
+    for example, tokens in encoded(examples, attrgetter("texts"), encoder, split):
+        if writer is None:
+            labeled = example.label is not None
+            writer = SplitWriter(folder, split, len(example.texts), encoder.dictionary_size, labels, labeled)
+        if max_length is not None:
+            tokens, cut = truncate(tokens, max_length)
+            truncated += cut
+        writer.add(tokens, example.label)
+        count += 1
+        counts.update([] if example.label is None or labels is None else [example.label])
+    if writer is None:
+        raise CorpusError(f"{path} is empty")
+    writer.close()
+    return {
+        "examples": count,
+        **({"labels": dict(sorted(counts.items()))} if counts else {}),
+        **({} if max_length is None else {"truncated": truncated}),
+    }
+
+
+def finish_folder(folder: Path, vocabulary: Path, labels: Optional[Dictionary], texts: int) -> dict[str, Any]:
+    """Write vocabulary and labels into the folder; return what the manifest says of the labels."""
+    copy_vocabulary(vocabulary, folder, texts)
     if labels is not None:
         labels.save(str(folder / "label" / DICTIONARY_FILE))
-    return {"texts": texts, "labels": labels and labels.symbols[labels.nspecial :], "splits": splits}
+    return {"labels": labels and labels.symbols[labels.nspecial :]}
 
 
 def _look(settings: SentenceSettings) -> tuple[Example, Optional[Dictionary], set[int]]:
-    """The first training example; the labels in alphabetical order, which is the order of the classes, or None for
-    numbers; and which examples are held out."""
-    table = settings.tables["train"]
-    found = [(example.label, example.place) for example in read_table(table, settings.columns)]
-    first = next(read_table(table, settings.columns))
+    """Return the first training example; the labels in alphabetical order, which is the order of the classes, or None
+    for numbers; and the numbers of the examples that are held out."""
+    table = settings.train
+    found = [(example.label, example.place) for example in read_table(table, settings)]
+    first = next(read_table(table, settings))
     if first.label is None:
         raise CorpusError(f"{table} has no labels: name their column, as in --label label")
     labels = None if settings.regression else _labels_of(table, first, Counter(str(label) for label, _ in found))
-    if "valid" in settings.tables:
+    if settings.valid is not None:
         return first, labels, set()
     strata = ["" if settings.regression else str(label) for label, _ in found]
     held_out = draw(strata, settings.valid_fraction, settings.seed)
@@ -106,7 +152,7 @@ def _look(settings: SentenceSettings) -> tuple[Example, Optional[Dictionary], se
     return first, labels, held_out
 
 
-def _labels_of(table: Path, first: Example, counts: Counter[str]) -> Dictionary:
+def _labels_of(table: Path, first: Example, counts: Mapping[str, int]) -> Dictionary:
     if len(counts) < 2:
         raise CorpusError(f"{table} has {len(counts)} different labels; classification needs two at least")
     if reason := header_reason(first.texts, str(first.label), counts):
@@ -118,18 +164,17 @@ def _labels_of(table: Path, first: Example, counts: Counter[str]) -> Dictionary:
 
 
 def draw(strata: list[str], fraction: float, seed: int) -> set[int]:
-    """Draw a fraction of examples at random, and of each stratum the same fraction as nearly as can be.
+    """Draw a fraction of examples at random, of each stratum the same fraction as nearly as can be.
 
     Args:
         strata: of each example.
         fraction: of all of them, in [0, 1].
-        seed: another draw for another number.
+        seed: of the draw.
 
     Returns:
         numbers of examples.
     """
-    generator = np.random.default_rng(seed)
-    order = generator.permutation(len(strata))
+    order = np.random.default_rng(seed).permutation(len(strata))
     members: dict[str, list[int]] = {name: [] for name in sorted(set(strata))}
     for number in order.tolist():
         members[strata[number]].append(number)
@@ -141,54 +186,20 @@ def draw(strata: list[str], fraction: float, seed: int) -> set[int]:
     return drawn
 
 
-class _Writer:
-    """Encodes and stores the examples of a split."""
-
-    def __init__(
-        self, folder: Path, split: str, texts: int, encoder: TextEncoder, labels: Optional[Dictionary], table: Path
-    ) -> None:
-        self.folder, self.split, self.texts = folder, split, texts
-        self.encoder, self.labels, self.table = encoder, labels, table
-
-    def write(self, examples: Iterable[Example]) -> dict[str, Any]:
-        """Store them; returns what the manifest says of the split."""
-        checked = ((example, self._label(example)) for example in examples)
-        writer, count, counts = None, 0, Counter[str]()
-        for (_, label), tokens in encoded(checked, lambda pair: pair[0].texts, self.encoder, self.split):
-            if writer is None:
-                size, labeled = self.encoder.dictionary_size, label is not None
-                writer = SplitWriter(self.folder, self.split, self.texts, size, self.labels, labeled)
-            writer.add(tokens, label)
-            count += 1
-            counts.update([] if label is None or self.labels is None else [label])
-        if writer is None:
-            raise CorpusError(f"{self.table} is empty")
-        writer.close()
-        return {"examples": count, **({"labels": dict(sorted(counts.items()))} if counts else {})}
-
-    def _label(self, example: Example) -> Optional[str]:
-        """The label as it is stored."""
-        if len(example.texts) != self.texts:
-            raise CorpusError(f"{example.place} has {len(example.texts)} texts, and the training table {self.texts}")
-        if example.label is None:
-            if self.split != "test":
-                raise CorpusError(f"{example.place} has no label: only --test may be without")
-            return None
-        if self.labels is None:
-            return checked_number(example)
-        if example.label not in self.labels:
+def _stored_label(example: Example, split: str, texts: int, labels: Optional[Dictionary]) -> Optional[str]:
+    """Check an example and return its label as it is stored."""
+    if len(example.texts) != texts:
+        raise CorpusError(f"{example.place} has {len(example.texts)} texts, and the training table {texts}")
+    if example.label is None:
+        if split != "test":
+            raise CorpusError(f"{example.place} has no label: only --test may be without")
+        return None
+    if labels is not None:
+        if example.label not in labels:
             raise CorpusError(f"{example.place} has the label {example.label!r}, which no training example has")
         return example.label
-
-
-def checked_number(example: Example) -> str:
-    """Return the label of a regression as text that fairseq reads.
-
-    Raises:
-        CorpusError: it is no finite number.
-    """
     try:
-        number = float(str(example.label))
+        number = float(example.label)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):

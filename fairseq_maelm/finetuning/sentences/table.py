@@ -4,33 +4,39 @@ import csv
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
+from fairseq_maelm.arguments import option
 from fairseq_maelm.files import CorpusError
-from fairseq_maelm.lines import numbered_lines
+from fairseq_maelm.lines import numbered_lines, parse_record
 from fairseq_maelm.text.cleaning import clean_text
 
 _COMPRESSED = (".gz", ".xz")
 
 
-class Columns(NamedTuple):
-    """Where texts and labels stand: names of columns (then a table begins with them), or places from 0 on.
+_PLACES = "its name, which the first line then holds, or its place from 0 on"
+_COLUMNS = "columns of the table, by default texts first and the label last"
 
-    Without any of them a table has no names of columns, the texts first and the label last.
-    """
 
-    text: Optional[str] = None
-    text_pair: Optional[str] = None
-    label: Optional[str] = None
+@dataclass(frozen=True)
+class Columns:
+    """Names or places of the columns of texts and labels; a table without any has no line of names."""
+
+    text: Optional[str] = option(None, help=f"column of the text: {_PLACES}", metavar="COLUMN", group=_COLUMNS)
+    text_pair: Optional[str] = option(None, help="column of the second text of pairs", metavar="COLUMN", group=_COLUMNS)
+    label: Optional[str] = option(None, help="column of the label", metavar="COLUMN", group=_COLUMNS)
+
+    @property
+    def keys(self) -> tuple[Optional[str], ...]:
+        """The three columns; None for what is not given."""
+        return (self.text, self.text_pair, self.label)
 
     @property
     def named(self) -> bool:
         """Whether columns are given by name."""
-        return any(each is not None and _place(each) is None for each in self)
-
-
-NO_COLUMNS = Columns()
+        return any(each is not None and _place(each) is None for each in self.keys)
 
 
 class Example(NamedTuple):
@@ -47,17 +53,17 @@ class Example(NamedTuple):
     label: Optional[str]
 
 
-def read_table(path: Path, columns: Columns = NO_COLUMNS, texts: Optional[int] = None) -> Iterator[Example]:
+def read_table(path: Path, columns: Columns = Columns(), texts: Optional[int] = None) -> Iterator[Example]:
     """Yield the rows of a table.
 
     Args:
         path: .tsv, .csv or .jsonl, perhaps with .gz behind it; of any other name as .tsv.
-        columns: where texts and labels stand.
-        texts: how many a row has, where that is known: a table with as many columns has no labels. Without it a table
-            whose columns are not given has labels.
+        columns: of texts and labels.
+        texts: number of texts of a row, where it is known: a table with as many columns has no labels. Without it a
+            table whose columns are not given has labels.
 
     Raises:
-        CorpusError: names file and line of anything that is no example.
+        CorpusError: names file and line of anything that is not an example.
     """
     rows = _rows(path)
     first = next(rows, None)
@@ -87,7 +93,7 @@ def _place(column: str) -> Optional[int]:
 
 def _chosen(columns: Columns, first: Any, texts: Optional[int], place: str) -> _Chosen:
     if columns.text is None:
-        if columns != NO_COLUMNS:
+        if any(columns.keys):
             raise CorpusError("--text-pair and --label say columns: give --text too")
         count = len(first) if len(first) == texts else len(first) - 1
         if count not in (1, 2):
@@ -98,15 +104,15 @@ def _chosen(columns: Columns, first: Any, texts: Optional[int], place: str) -> _
         return _Chosen(tuple(range(count)), None if count == len(first) else count, len(first))
     if columns.named and not isinstance(first, dict):
         names = {name.strip(): number for number, name in enumerate(first)}
-        keys = [_number_of(each, names, place, each == columns.label) for each in columns]
+        keys = [_number_of(each, names, place, each == columns.label) for each in columns.keys]
         return _Chosen(tuple(key for key in keys[:2] if key is not None), keys[2], len(first))
-    own: list[Any] = [each if isinstance(first, dict) or each is None else _place(each) for each in columns]
+    own: list[Any] = [each if isinstance(first, dict) or each is None else _place(each) for each in columns.keys]
     absent = own[2] is not None and (own[2] not in first if isinstance(first, dict) else own[2] >= len(first))
     return _Chosen(tuple(key for key in own[:2] if key is not None), None if absent else own[2], None)
 
 
 def _number_of(column: Optional[str], names: dict[str, int], place: str, optional: bool) -> Optional[int]:
-    """The place of a column; a table may lack that of the label."""
+    """Return the place of a column; a table may lack that of the label."""
     if column is None:
         return None
     found = names.get(column, _place(column))
@@ -139,7 +145,7 @@ def _cell(row: Any, key: Any, place: str, label: bool = False) -> str:
         return cell
     if label and isinstance(cell, (int, float)):
         return json.dumps(cell)
-    raise CorpusError(f"{place}: the field {key!r} holds {json.dumps(cell)[:60]}, which is no text")
+    raise CorpusError(f"{place}: the field {key!r} holds {json.dumps(cell)[:60]}, which is not text")
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Any]]:
@@ -151,7 +157,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
     is_json = suffix in (".jsonl", ".ndjson")
     for number, line in numbered_lines(path, blank=not is_json):
         place = f"{path}:{number}"
-        yield place, _record(place, line) if is_json else line.split("\t")
+        yield place, parse_record(line, place) if is_json else line.split("\t")
 
 
 def _comma_separated(path: Path) -> Iterator[tuple[str, Sequence[str]]]:
@@ -164,14 +170,4 @@ def _comma_separated(path: Path) -> Iterator[tuple[str, Sequence[str]]]:
                 yield f"{path}:{number}", row
             number = reader.line_num + 1
     except csv.Error as error:
-        raise CorpusError(f"{path}:{number} is no row of comma-separated values: {error}") from error
-
-
-def _record(place: str, line: str) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise CorpusError(f"{place} is no JSON: {error}") from error
-    if not isinstance(record, dict):
-        raise CorpusError(f"{place} is no JSON object")
-    return record
+        raise CorpusError(f"{path}:{number} is not a row of comma-separated values: {error}") from error

@@ -9,24 +9,15 @@ from typing import Any
 import pytest
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
+from support import usage_error
 
 from fairseq_maelm.cli import main
-from fairseq_maelm.corpus import train_sentencepiece, write_dictionary
 from fairseq_maelm.files import CorpusError
 from fairseq_maelm.finetuning import sentence_data
+from fairseq_maelm.finetuning.sentence_data import example_lengths
 from fairseq_maelm.finetuning.sentences.prepare import SentenceSettings, draw, prepare_sentences
-from fairseq_maelm.text.vocabulary import load_sentencepiece
 
 ROWS = [f"the cook sailed boat number {number}\t{'even' if number % 2 == 0 else 'odd'}" for number in range(67)]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a vocabulary."""
-    folder = tmp_path_factory.mktemp("data")
-    (folder / "sentencepiece.bpe.model").write_bytes(train_sentencepiece(ROWS, 60, "nmt_nfkc_cf", 1.0))
-    write_dictionary(load_sentencepiece(folder / "sentencepiece.bpe.model"), folder / "dict.txt")
-    return folder
 
 
 def write(path: Path, rows: list[str]) -> Path:
@@ -40,10 +31,12 @@ def stored(task: Path, split: str) -> list[Any]:
     return [labels[number].tolist() for number in range(len(labels))]
 
 
-def test_tables_longer_than_a_chunk_lose_nothing(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_longer_than_a_chunk_lose_nothing(
+    vocabulary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sentence_data, "_CHUNK", 10)
     table = write(tmp_path / "train.tsv", ROWS)
-    manifest = prepare_sentences(SentenceSettings({"train": table, "valid": table}, data, tmp_path / "task"))
+    manifest = prepare_sentences(SentenceSettings(train=table, valid=table), vocabulary, tmp_path / "task")
     inputs = MMapIndexedDataset(str(tmp_path / "task" / "input0" / "train"))
     assert len(inputs) == 67
     assert stored(tmp_path / "task", "train") == [[4 + number % 2, 2] for number in range(67)]
@@ -53,10 +46,10 @@ def test_tables_longer_than_a_chunk_lose_nothing(data: Path, tmp_path: Path, mon
     assert Dictionary.load(str(tmp_path / "task" / "label" / "dict.txt")).symbols[4:] == ["even", "odd"]
 
 
-def test_a_part_is_held_out_alike_of_all_labels(data: Path, tmp_path: Path) -> None:
+def test_a_part_is_held_out_alike_of_all_labels(vocabulary: Path, tmp_path: Path) -> None:
     rows = [f"boat {number}\t{'rare' if number < 20 else 'often'}" for number in range(200)]
     table = write(tmp_path / "train.tsv", rows)
-    arguments = ["prepare", "sentences", "--train", str(table), "--vocabulary", str(data)]
+    arguments = ["prepare", "sentences", "--train", str(table), "--vocabulary", str(vocabulary)]
     for seed, name in ((1, "a"), (1, "b"), (2, "c")):
         main([*arguments, "--output", str(tmp_path / name), "--seed", str(seed), "--valid-fraction", "0.2"])
     splits = json.loads((tmp_path / "a" / "manifest.json").read_text())["splits"]
@@ -82,10 +75,10 @@ def test_the_draw_takes_what_was_asked_for(counts: tuple[int, ...]) -> None:
     assert all(abs(found[str(number)] - 0.1 * count) < 1 for number, count in enumerate(counts))
 
 
-def test_numbers_and_a_test_table_without_labels(data: Path, tmp_path: Path) -> None:
+def test_numbers_and_a_test_table_without_labels(vocabulary: Path, tmp_path: Path) -> None:
     train = write(tmp_path / "train.csv", ["text,score", *(f"boat {number},{number / 2}" for number in range(20))])
     test = write(tmp_path / "test.csv", ["text", "the cook"])
-    words = ["prepare", "sentences", "--train", str(train), "--test", str(test), "--vocabulary", str(data)]
+    words = ["prepare", "sentences", "--train", str(train), "--test", str(test), "--vocabulary", str(vocabulary)]
     main([*words, "--output", str(tmp_path / "task"), "--text", "text", "--label", "score", "--regression"])
     label = tmp_path / "task" / "label"
     numbers = [float(line) for split in ("train", "valid") for line in (label / f"{split}.label").read_text().split()]
@@ -117,26 +110,50 @@ def test_numbers_and_a_test_table_without_labels(data: Path, tmp_path: Path) -> 
         ("a\tgood\nb\tbad\n", None, "--valid-fraction 0.1 takes 0 of the 2 examples of"),
     ],
 )
-def test_bad_tables_are_explained(train: str, valid: str | None, message: str, data: Path, tmp_path: Path) -> None:
-    tables = {"train": tmp_path / "train.tsv"}
-    tables["train"].write_text(train, encoding="latin-1")
+def test_bad_tables_are_explained(
+    train: str, valid: str | None, message: str, vocabulary: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "train.tsv").write_text(train, encoding="latin-1")
     if valid is not None:
-        tables["valid"] = tmp_path / "valid.tsv"
-        tables["valid"].write_text(valid, encoding="latin-1")
-    settings = SentenceSettings(tables, data, tmp_path / "task", regression="regression" in message)
+        (tmp_path / "valid.tsv").write_text(valid, encoding="latin-1")
+    settings = SentenceSettings(
+        train=tmp_path / "train.tsv",
+        valid=None if valid is None else tmp_path / "valid.tsv",
+        regression="regression" in message,
+    )
     with pytest.raises(CorpusError, match=re.escape(message)):
-        prepare_sentences(settings)
+        prepare_sentences(settings, vocabulary, tmp_path / "task")
     assert not (tmp_path / "task").exists()
 
 
-def test_nothing_is_overwritten(data: Path, tmp_path: Path) -> None:
+def test_nothing_is_overwritten(vocabulary: Path, tmp_path: Path) -> None:
     table, other = write(tmp_path / "train.tsv", ROWS), write(tmp_path / "other.tsv", ROWS[:40])
-    prepare_sentences(SentenceSettings({"train": table}, data, tmp_path / "task"))
+    prepare_sentences(SentenceSettings(train=table), vocabulary, tmp_path / "task")
     before = {path: path.read_bytes() for path in (tmp_path / "task").rglob("*") if path.is_file()}
-    prepare_sentences(SentenceSettings({"train": table}, data, tmp_path / "task"))
+    prepare_sentences(SentenceSettings(train=table), vocabulary, tmp_path / "task")
     with pytest.raises(CorpusError, match=r"task was made from something else: train had the file .*train\.tsv"):
-        prepare_sentences(SentenceSettings({"train": other}, data, tmp_path / "task"))
+        prepare_sentences(SentenceSettings(train=other), vocabulary, tmp_path / "task")
     assert before == {path: path.read_bytes() for path in (tmp_path / "task").rglob("*") if path.is_file()}
-    missing = SentenceSettings({"train": tmp_path / "no.tsv"}, data, tmp_path / "new")
-    with pytest.raises(FileNotFoundError, match=r"there is no file .*no\.tsv"):
-        prepare_sentences(missing)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--train", "no.tsv"], "--train: there is no no.tsv"),
+        (["--valid-fraction", "1.5"], "--valid-fraction: must be between 0 and 1, not 1.5"),
+        (["--max-length", "5"], "--max-length: must be at least 6, not 5"),
+    ],
+)
+def test_wrong_options_are_explained(
+    words: list[str], message: str, vocabulary: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = write(tmp_path / "train.tsv", ROWS)
+    request = ["prepare", "sentences", "--train", table, "--vocabulary", vocabulary, "--output", tmp_path / "task"]
+    assert message in usage_error(capsys, [*request, *words])
+
+
+def test_long_examples_are_cut_where_that_is_wanted(vocabulary: Path, tmp_path: Path) -> None:
+    settings = SentenceSettings(train=write(tmp_path / "train.tsv", ROWS), max_length=6)
+    splits = prepare_sentences(settings, vocabulary, tmp_path / "task")["splits"]
+    assert splits["train"]["truncated"] == splits["train"]["examples"] == 60
+    assert example_lengths(tmp_path / "task", "train").tolist() == [6] * 60

@@ -69,13 +69,13 @@ def test_labels_may_be_absent(tmp_path: Path) -> None:
         ("t.tsv", "a\tgood\nb\t \n", (), "t.tsv:2 has no label"),
         ("t.tsv", "a\tgood\n", (None, None, "1"), "say columns: give --text too"),
         ("t.csv", "s,label\na,b\n", ("text", None, "label"), "t.csv:1 has no column 'text', but 's', 'label'"),
-        ("t.csv", 's,label\n"a,b\n', ("s", None, "label"), "t.csv:2 is no row of comma-separated values"),
+        ("t.csv", 's,label\n"a,b\n', ("s", None, "label"), "t.csv:2 is not a row of comma-separated values"),
         ("t.tsv", "a\tgood\n", ("7", None, "1"), "t.tsv:1 has no column 7 (counted from 0)"),
         ("t.jsonl", '{"s": "a"}\n', (), "t.jsonl holds JSON: name its fields, as in --text s"),
-        ("t.jsonl", '{"s": "a"}\n["b"]\n', ("s",), "t.jsonl:2 is no JSON object"),
-        ("t.jsonl", '{"s": "a"}\n{"s": \n', ("s",), "t.jsonl:2 is no JSON: "),
+        ("t.jsonl", '{"s": "a"}\n["b"]\n', ("s",), "t.jsonl:2: not a JSON record, but list"),
+        ("t.jsonl", '{"s": "a"}\n{"s": \n', ("s",), "t.jsonl:2: not a JSON record: "),
         ("t.jsonl", '{"s": "a"}\n{"t": "b"}\n', ("s",), "t.jsonl:2 has no field 's'"),
-        ("t.jsonl", '{"s": ["a"]}\n', ("s",), "t.jsonl:1: the field 's' holds [\"a\"], which is no text"),
+        ("t.jsonl", '{"s": ["a"]}\n', ("s",), "t.jsonl:1: the field 's' holds [\"a\"], which is not text"),
     ],
 )
 def test_bad_tables_are_explained(name: str, text: str, columns: tuple[Any, ...], message: str, tmp_path: Path) -> None:

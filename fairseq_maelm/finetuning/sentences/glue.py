@@ -1,0 +1,157 @@
+"""GLUE (Wang et al., 2018): from the official files to folders of labeled sentences."""
+
+import argparse
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+from fairseq.data import Dictionary
+
+from fairseq_maelm.arguments import check_limits, existing_path, option
+from fairseq_maelm.files import CorpusError
+from fairseq_maelm.finetuning.glue_layout import HIGHEST_SCORE, TASKS, Table, submission_name
+from fairseq_maelm.finetuning.glue_reading import DEV_IDS_FILES, GlueExample, TableReader
+from fairseq_maelm.finetuning.sentence_data import label_dictionary
+from fairseq_maelm.finetuning.sentences.prepare import SHORTEST, finish_folder, write_split
+from fairseq_maelm.finetuning.sentences.table import Example
+from fairseq_maelm.prepared_folder import made_from, prepare_folder
+from fairseq_maelm.text.imported import TextEncoder, open_encoder, vocabulary_files
+
+logger = logging.getLogger(__name__)
+
+INDEX_FOLDER = "index"
+"""Holds for every split the numbers under which predictions are submitted, one a line."""
+
+
+def _train_file(text: str) -> tuple[str, Path]:
+    task, _, path = text.partition("=")
+    if task not in TASKS or not path:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not TASK=FILE, such as QNLI=train.tsv, with a task of {', '.join(TASKS)}"
+        )
+    return task, existing_path(path)
+
+
+@dataclass(frozen=True)
+class GlueSettings:
+    """What to prepare, and how."""
+
+    glue: Path = option(
+        help="folder that holds CoLA, SST-2, MRPC, ... as unpacked", type=existing_path, metavar="GLUE", positional=True
+    )
+    tasks: tuple[str, ...] = option(
+        (), help=f"some of {', '.join(TASKS)} (default: those that GLUE holds)", metavar="TASK", choices=TASKS
+    )
+    max_length: int = option(512, help="longest example in tokens; longer ones are cut", minimum=SHORTEST)
+    train_file: tuple[tuple[str, Path], ...] = option(
+        (), help="training file of your own in the official one's columns, with any number of rows",
+        metavar="TASK=FILE", type=_train_file,
+    )  # fmt: skip
+    accept_counts: bool = option(False, help="take files with other numbers of rows than the official ones")
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+
+
+class _Source(NamedTuple):
+    """The file of one split; any number of rows is right where ``rows`` is empty."""
+
+    path: Path
+    table: Table
+    rows: tuple[int, ...]
+
+
+def prepare_task(task: str, settings: GlueSettings, vocabulary: Path, output: Path) -> dict[str, Any]:
+    """Prepare one task and return its manifest; a folder that was made from the same files is kept."""
+    sources = _sources(task, settings)
+    files = {split: [source.path] for split, source in sources.items()}
+    origin = made_from(
+        {"task": task, "max_length": settings.max_length}, {**files, "vocabulary": vocabulary_files(vocabulary)}
+    )
+
+    def write(folder: Path) -> dict[str, Any]:
+        encoder, definition = open_encoder(vocabulary), TASKS[task]
+        labels = None if definition.labels is None else label_dictionary(definition.labels)
+        splits = {
+            split: _write_split(folder, task, split, source, labels, encoder, settings.max_length)
+            for split, source in sources.items()
+        }
+        texts = len(sources["train"].table.sentences)
+        # Scores of regression are stored in [0, 1], as fairseq's RoBERTa is fine-tuned on them.
+        scale = None if labels is not None else HIGHEST_SCORE
+        return {"task": task, **finish_folder(folder, vocabulary, labels, texts), "scale": scale, "splits": splits}
+
+    return prepare_folder(output, "glue", origin, write)
+
+
+def _sources(task: str, settings: GlueSettings) -> dict[str, _Source]:
+    folder, train_files, sources = settings.glue / task, dict(settings.train_file), {}
+    for split, tables in TASKS[task].tables.items():
+        if split == "train" and task in train_files:
+            sources[split] = _Source(train_files[task], tables[0], ())
+            continue
+        table = next((each for each in tables if (folder / each.file).is_file()), None)
+        if table is None and split in TASKS[task].names:
+            logger.warning("%s: there is no %s, so there will be no predictions for it", task, folder / tables[0].file)
+        elif table is None:
+            raise FileNotFoundError(f"there is no {' and no '.join(str(folder / each.file) for each in tables)}")
+        else:
+            sources[split] = _Source(folder / table.file, table, () if settings.accept_counts else table.rows)
+    return sources
+
+
+def _write_split(
+    folder: Path,
+    task: str,
+    split: str,
+    source: _Source,
+    labels: Optional[Dictionary],
+    encoder: TextEncoder,
+    max_length: int,
+) -> dict[str, Any]:
+    """Encode and store a split; return its part of the manifest."""
+    reader, indices = TableReader(source.path, source.table, TASKS[task]), list[str]()
+
+    def examples() -> Iterator[Example]:
+        for each in reader.examples():
+            indices.append(each.number)
+            yield Example(each.place, each.sentences, _stored_label(each, labels))
+
+    facts = write_split(folder, split, source.path, examples(), labels, encoder, max_length)
+    _check_count(len(indices) - len(reader.quirks.rejoined), source)
+    (folder / INDEX_FOLDER).mkdir(exist_ok=True)
+    (folder / INDEX_FOLDER / f"{split}.txt").write_text("".join(f"{index}\n" for index in indices), encoding="ascii")
+    for count, what in (
+        (facts["truncated"], f"examples are truncated to {max_length} tokens"),
+        (reader.quirks.empty_sentences, "examples have an empty sentence, as in the official file"),
+        (len(reader.quirks.rejoined), "rows were cut by line breaks and are joined again"),
+        (len(reader.quirks.left_out), f"lines are pieces of rows and left out: {reader.quirks.left_out[:20]}"),
+    ):
+        if count:
+            logger.warning("%s %s: %s %s", task, split, f"{count:,}", what)
+    return {
+        "name": task if split == "train" else submission_name(task, split),
+        "file": source.path.name,
+        **facts,
+        "empty_sentences": reader.quirks.empty_sentences,
+        "rejoined_rows": reader.quirks.rejoined,
+        "lines_left_out": reader.quirks.left_out,
+    }
+
+
+def _stored_label(example: GlueExample, labels: Optional[Dictionary]) -> Optional[str]:
+    if example.label is None or labels is not None:
+        return example.label
+    return repr(float(example.label) / HIGHEST_SCORE)
+
+
+def _check_count(rows: int, source: _Source) -> None:
+    if source.rows and rows not in source.rows:
+        official = " or ".join(f"{count:,}" for count in source.rows)
+        held_out = "" if source.table.held_out is None else f" (split by {' or '.join(DEV_IDS_FILES)})"
+        raise CorpusError(
+            f"{source.path}{held_out} has {rows:,} examples and the official file {official}: it is cut off or another "
+            "version. Give --accept-counts if you want it so"
+        )
