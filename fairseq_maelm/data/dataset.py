@@ -1,6 +1,7 @@
 """Blocks of text, masked anew in every epoch and collated into batches that the model takes as they are."""
 
 import logging
+from dataclasses import replace
 from typing import Any, Dict, List, NamedTuple, Optional
 
 import numpy as np
@@ -11,6 +12,7 @@ from fairseq_maelm.data.blocks import TokenBlocks
 from fairseq_maelm.data.encoder_view import EncoderView, encoder_input, show_batch
 from fairseq_maelm.data.masking import MaskingScheme, draw_masks, rounding_draws
 from fairseq_maelm.data.order import padding_share
+from fairseq_maelm.data.rate import RateOfUpdates
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +57,8 @@ class MaskedBlockDataset(BatchDataset):
         super().__init__(blocks.sizes, "buckets", seed, fixed_epoch=fixed_epoch)
         self.blocks, self.scheme, self.symbols, self.view = blocks, scheme, symbols, view
         self.predicts_all = predicts_all
+        # Of the epoch's batches, where it is not that of the scheme.
+        self.rate: Optional[RateOfUpdates] = None
 
     def _draws(self, indices: np.ndarray) -> np.ndarray:
         # Those that round the number of masked tokens: see ``order_by_length``.
@@ -97,7 +101,8 @@ class MaskedBlockDataset(BatchDataset):
         """
         tokens, lengths = self.blocks.read(indices, self.symbols.pad)
         inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
-        draw = draw_masks(self.scheme, tokens, lengths, indices, self.seed, self.epoch)
+        scheme = self.scheme if self.rate is None else replace(self.scheme, mask_prob=self.rate.of_batch(indices))
+        draw = draw_masks(scheme, tokens, lengths, indices, self.seed, self.epoch)
         shown = show_batch(
             self.view, draw, inside, self.symbols.mask, self.scheme.real_tokens, indices, self.seed, self.epoch
         )

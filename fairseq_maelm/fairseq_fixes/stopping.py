@@ -44,6 +44,11 @@ def stop_training(reason: str) -> None:
     _Run.stopped = True
 
 
+def running_trainer() -> Optional[Trainer]:
+    """Return the trainer of this process's run, None before the run asks for its first epoch."""
+    return _Run.trainer()
+
+
 @functools.wraps(_has_next)
 def _has_next_unless_stopped(self: GroupedIterator) -> bool:
     return not _Run.stopped and bool(_has_next(self))

@@ -1,8 +1,8 @@
 """The pretraining task: blocks of text, dynamically masked."""
 
 import logging
-from dataclasses import dataclass, field
-from typing import Any, List, Type, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, List, Optional, Type, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from fairseq_maelm.data.blocks import BREAK_MODES, TokenBlocks, shard_files, spl
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
 from fairseq_maelm.data.encoder_view import ENCODER_POSITIONS, MASKED_INPUTS, EncoderView
 from fairseq_maelm.data.masking import MAX_LENGTH, MaskingScheme
+from fairseq_maelm.data.rate import RatedBatches
+from fairseq_maelm.fairseq_fixes.stopping import running_trainer
 from fairseq_maelm.models.checks import warn_of_a_deep_decoder
 from fairseq_maelm.modules.attention.choice import BACKENDS_OF_A_MACHINE
 from fairseq_maelm.tasks.encoder_task import EncoderTask
@@ -76,6 +78,13 @@ class MaelmTaskConfig(FairseqDataclass):
         metadata={"help": "positions of the tokens that the encoder sees: the original ones, or consecutive ones"},
     )
     mask_prob: float = field(default=0.15, metadata={"help": "fraction of tokens to predict"})
+    mask_prob_end: Optional[float] = field(
+        default=None,
+        metadata={
+            "help": "change the fraction linearly with the number of updates, from --mask-prob at the start to this at "
+            "--max-update; validation predicts this fraction throughout (default: --mask-prob, constant)"
+        },
+    )
     leave_unmasked_prob: float = field(default=0.0, metadata={"help": "fraction of those left in place (BERT: 0.1)"})
     random_token_prob: float = field(
         default=0.0, metadata={"help": "fraction of those replaced by random real tokens (BERT: 0.1)"}
@@ -127,6 +136,9 @@ class MaelmTask(EncoderTask):
             word_starts=word_starts(dictionary) if cfg.mask_whole_words else None,
             protected=special_tokens(dictionary) if cfg.protect_special_tokens else None,
         )
+        if cfg.mask_prob_end is not None:
+            # Training batches have rates of their own.
+            self.scheme = replace(self.scheme, mask_prob=cfg.mask_prob_end)
         self.encoder_view = EncoderView(str(cfg.masked_input), cfg.encoder_mask_fraction, str(cfg.encoder_positions))
         # Known when the model is built, which fairseq does before it opens any data.
         self.predicts_all = False
@@ -203,6 +215,13 @@ class MaelmTask(EncoderTask):
             None if training else _VALIDATION_EPOCH,
             self.predicts_all,
         )
+
+    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """Make the batches of an epoch, in training at the rates of its updates; arguments and result are fairseq's."""
+        batches, trainer = super().get_batch_iterator(dataset, *args, **kwargs), running_trainer()
+        if self.cfg.mask_prob_end is None or trainer is None or dataset.fixed_epoch is not None:
+            return batches
+        return RatedBatches.follow(batches, self.cfg.mask_prob, self.cfg.mask_prob_end, trainer)
 
     @property
     def target_dictionary(self) -> Dictionary:

@@ -3,6 +3,7 @@
 import multiprocessing
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from support import dictionary_of
 
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
 from fairseq_maelm.data.encoder_view import EncoderView
+from fairseq_maelm.fairseq_fixes import stopping
 from fairseq_maelm.tasks.maelm import MaelmTask, MaelmTaskConfig
 
 
@@ -92,3 +94,105 @@ def test_options_reach_the_scheme():
     assert plain.word_starts is None and plain.protected is None and plain.mask_prob == 0.15
     scheme = task_of(mask_whole_words=True, protect_special_tokens=True, random_token_prob=0.1).scheme
     assert scheme.word_starts is not None and scheme.protected is not None and scheme.random_token_prob == 0.1
+
+
+class Run:
+    """A run of batches of two sequences each, as fairseq's trainer makes it, over 15 batches an epoch and rank."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, update_freq=(1,), max_update=20, **options: Any) -> None:
+        limits = SimpleNamespace(max_update=max_update, update_freq=list(update_freq))
+        self.cfg, self.updates = SimpleNamespace(optimization=limits), 0
+        monkeypatch.setattr(stopping._Run, "trainer", lambda: self)
+        self.task = task_of(**{"mask_prob": 0.5, "mask_prob_end": 0.1, **options})
+        self.dataset = MaskedBlockDataset(
+            UnequalBlocks(), self.task.scheme, Symbols(1, self.task.mask_index), self.task.encoder_view, seed=1
+        )
+
+    def get_num_updates(self) -> int:
+        return self.updates
+
+    def batches(self, epoch=1, state=None, **options: Any) -> Any:
+        made = self.task.get_batch_iterator(self.dataset, max_sentences=2, epoch=epoch, seed=1, **options)
+        if state is not None:
+            made.load_state_dict(state)
+        return made
+
+    def rates(self, epoch=1, **options: Any) -> list[float]:
+        """The rates of an epoch's batches in the order in which they are read."""
+        itr = self.batches(epoch, **options).next_epoch_itr()
+        return [round(self.dataset.rate.of_batch(batch["id"].numpy()), 9) for batch in itr if batch]
+
+
+def test_rates_by_hand(monkeypatch):
+    """From 0.5 to 0.1 over 20 updates is 0.02 less in each; an epoch has 15 batches."""
+    run = Run(monkeypatch)
+    first = [round(0.5 - 0.02 * update, 9) for update in range(15)]
+    assert run.rates() == first
+    run.updates = 15
+    assert run.rates(2)[:5] == [0.2, 0.18, 0.16, 0.14, 0.12]
+    assert run.rates(2)[5:] == [0.1] * 10, "never beyond the end"
+    rising = Run(monkeypatch, mask_prob=0.1, mask_prob_end=0.2, max_update=10)
+    assert rising.rates()[:3] == [0.1, 0.11, 0.12]
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "data_buffer_size": 4}])
+def test_rates_with_several_batches_an_update(monkeypatch, options):
+    """Four batches an update in the first epoch, then two; a rank reads every other batch, in any number of workers."""
+    run = Run(monkeypatch, update_freq=(4, 2))
+    assert run.rates(**options) == [0.5] * 4 + [0.48] * 4 + [0.46] * 4 + [0.44] * 3
+    run.updates = 4
+    assert run.rates(2, num_shards=2, shard_id=1, **options) == [0.42] * 2 + [0.4] * 2 + [0.38] * 2 + [0.36]
+    assert run.rates(2, num_shards=2, shard_id=0, **options) == [0.42] * 2 + [0.4] * 2 + [0.38] * 2 + [0.36] * 2
+
+
+@pytest.mark.parametrize(
+    "scheme", [{}, {"random_token_prob": 0.2, "leave_unmasked_prob": 0.1}, {"masked_input": "kept"}]
+)
+def test_batches_are_masked_at_their_rate(monkeypatch, scheme):
+    """As by a constant rate of that value, in workers too; what is not read for training is masked at the last rate."""
+    run = Run(monkeypatch, **scheme)
+    for number, batch in enumerate(run.batches(num_workers=2).next_epoch_itr()):
+        constant = Run(monkeypatch, mask_prob=0.5 - 0.02 * number, mask_prob_end=None, **scheme)
+        expected = constant.dataset.collater(batch["id"].numpy())
+        assert batch["target"].tolist() == expected["target"].tolist()
+        assert batch["net_input"]["src_tokens"].tolist() == expected["net_input"]["src_tokens"].tolist()
+    assert run.task.scheme.mask_prob == 0.1
+    validation = MaskedBlockDataset(
+        run.dataset.blocks, run.task.scheme, Symbols(1, 39), EncoderView(), 0, fixed_epoch=1
+    )
+    run.task.get_batch_iterator(validation, max_sentences=2).next_epoch_itr()
+    assert validation.rate is None
+
+
+@pytest.mark.parametrize("skipped", [0, 2])
+@pytest.mark.parametrize("update_freq", [1, 3])
+def test_a_resumed_run_goes_on_with_the_rates(monkeypatch, update_freq, skipped):
+    """Also where overflows made fairseq skip updates, whose batches are used up."""
+    run = Run(monkeypatch, update_freq=(update_freq,), max_update=30)
+    run.updates = 5
+    whole = run.rates(2)
+    batches = run.batches(2)
+    itr = batches.next_epoch_itr()
+    for _ in range(9):
+        next(itr)
+    state = batches.state_dict()
+    run.updates = 5 + 9 // update_freq - skipped
+    assert run.rates(2, state=state) == whole[9:]
+    # Again, after three more batches.
+    resumed = run.batches(2, state=state)
+    itr = resumed.next_epoch_itr()
+    for _ in range(3):
+        next(itr)
+    run.updates += 3 // update_freq
+    assert run.rates(2, state=resumed.state_dict()) == whole[12:]
+    run.updates = 0
+    assert run.rates(2, state=state)[0] == 0.5, "after --reset-optimizer the run begins its updates again"
+
+
+def test_a_changing_rate_needs_an_end_of_the_run(monkeypatch):
+    with pytest.raises(ValueError, match="--mask-prob-end needs --max-update"):
+        Run(monkeypatch, max_update=0).batches()
+    with pytest.raises(ValueError, match="mask probability"):
+        task_of(mask_prob_end=1.0)
+    with pytest.raises(ValueError, match="mask probability"):
+        task_of(mask_prob=0.0, mask_prob_end=0.1)

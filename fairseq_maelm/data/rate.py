@@ -1,0 +1,91 @@
+"""A masking rate that changes linearly over the updates of a run.
+
+Data workers draw masks long before the update that they are for, and know neither its number nor the order of the
+batches. So the update of each sequence is written down when an epoch's batches are put in order, before workers start.
+"""
+
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+import numpy as np
+from fairseq.data.iterators import EpochBatchIterator
+from fairseq.trainer import Trainer
+
+
+class RateOfUpdates(NamedTuple):
+    """The masking rate of each batch of an epoch.
+
+    Attributes:
+        start: rate of a run's first update.
+        end: rate once all updates are made.
+        updates: of the whole run.
+        made: <int32>[items] updates that the run has made before the one that each item is for.
+    """
+
+    start: float
+    end: float
+    updates: int
+    made: np.ndarray
+
+    def of_batch(self, indices: np.ndarray) -> float:
+        """Return the rate of items <int64>[B] that make a batch."""
+        share = min(int(self.made[indices[0]]) / self.updates, 1.0)
+        return self.start + (self.end - self.start) * share
+
+
+class RatedBatches(EpochBatchIterator):
+    """fairseq's batches of an epoch, which tell their dataset by its ``rate`` which update each of them is for."""
+
+    _start: float
+    _end: float
+    _trainer: Trainer
+    # The first batch of the epoch that this process reads, and the updates made before it.
+    _first_batch = _first_update = 0
+    _resumed_at: Optional[int] = None
+
+    @classmethod
+    def follow(cls, batches: EpochBatchIterator, start: float, end: float, trainer: Trainer) -> "RatedBatches":
+        """Turn fairseq's batches into these.
+
+        Raises:
+            ValueError: the run has no --max-update.
+        """
+        if not trainer.cfg.optimization.max_update:
+            raise ValueError("--mask-prob-end needs --max-update, the updates over which the rate changes")
+        # fairseq's task makes them by itself, and lets nobody choose their class.
+        batches.__class__ = cls
+        batches._start, batches._end, batches._trainer = start, end, trainer
+        return batches
+
+    def state_dict(self) -> Dict[str, Any]:
+        """As fairseq's, with the number of updates that the batches read so far are for."""
+        return {**super().state_dict(), "updates": self._update_of(self.iterations_in_epoch, self.epoch)}
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """As fairseq's."""
+        self._resumed_at = state_dict.get("updates")
+        super().load_state_dict(state_dict)
+
+    def _get_iterator_for_epoch(
+        self, epoch: int, shuffle: bool, fix_batches_to_gpus: bool = False, offset: int = 0
+    ) -> Any:
+        self._first_batch, self._first_update = offset, self._trainer.get_num_updates()
+        # An update that is skipped for an overflow uses its batches up: the rest of the epoch then is ahead of the
+        # trainer's number, and stays so when the run is resumed. After --reset-optimizer that number is 0.
+        if offset and self._first_update and self._resumed_at is not None:
+            self._first_update = self._resumed_at
+        return super()._get_iterator_for_epoch(epoch, shuffle, fix_batches_to_gpus, offset)
+
+    def ordered_batches(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> List[Sequence[int]]:
+        """As fairseq's: the whole epoch's batches of this rank, in order."""
+        batches: List[Sequence[int]] = super().ordered_batches(epoch, fix_batches_to_gpus, shuffle)
+        made = np.zeros(len(self.dataset), dtype=np.int32)
+        for place, batch in enumerate(batches[self._first_batch :], self._first_batch):
+            made[batch] = self._update_of(place, epoch)
+        updates = self._trainer.cfg.optimization.max_update
+        self.dataset.rate = RateOfUpdates(self._start, self._end, updates, made)
+        return batches
+
+    def _update_of(self, place: int, epoch: int) -> int:
+        update_freq = self._trainer.cfg.optimization.update_freq
+        batches_of_update = update_freq[min(epoch, len(update_freq)) - 1]
+        return int(self._first_update + (place - self._first_batch) // batches_of_update)
