@@ -12,7 +12,7 @@
 #
 # Environment variables:
 #     VALID_FRACTION       0.1     of the training queries, held out where there is no dev.tsv
-#     MAX_TOKENS           256     longer queries and documents are cut; the encoder must have as many positions
+#     MAX_LENGTH           256     longer queries and documents are cut; the encoder must have as many positions
 
 # shellcheck source=examples/shell.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../shell.sh"
@@ -20,14 +20,14 @@ source "$(dirname "${BASH_SOURCE[0]}")/../shell.sh"
 (($# >= 4)) || fail "usage: run.sh BEIR DATA CHECKPOINT OUTPUT [OPTIONS] [-- FAIRSEQ OPTIONS]"
 BEIR=$1 DATA=$2 CHECKPOINT=$3 OUTPUT=$4
 shift 4
-: "${VALID_FRACTION:=0.1}" "${MAX_TOKENS:=256}"
+: "${VALID_FRACTION:=0.1}" "${MAX_LENGTH:=256}"
 need maelm
 
 HELD_OUT=(--valid-fraction "$VALID_FRACTION")
 if [[ -f $BEIR/qrels/dev.tsv ]]; then HELD_OUT=(); fi
 if [[ ! -d $OUTPUT/task ]]; then
     mkdir -p "$OUTPUT"
-    maelm prepare retrieval "$BEIR" --data "$DATA" --output "$OUTPUT/task" "${HELD_OUT[@]}"
+    maelm prepare retrieval "$BEIR" --vocabulary "$DATA" --output "$OUTPUT/task" "${HELD_OUT[@]}"
 fi
 
 # find_documents NAME CHECKPOINT [EMBED OPTIONS]: embed corpus and queries and search.
@@ -35,21 +35,19 @@ find_documents() {
     local name=$1 checkpoint=$2
     shift 2
     if [[ -f $OUTPUT/$name.run ]]; then return; fi
-    maelm embed "$BEIR/corpus.jsonl" --checkpoint "$checkpoint" --data "$OUTPUT/task" \
-        --output "$OUTPUT/$name/documents" "$@"
-    maelm embed "$BEIR/queries.jsonl" --checkpoint "$checkpoint" --data "$OUTPUT/task" \
-        --output "$OUTPUT/$name/queries" "$@"
+    maelm embed "$BEIR/corpus.jsonl" --checkpoint "$checkpoint" --output "$OUTPUT/$name/documents" "$@"
+    maelm embed "$BEIR/queries.jsonl" --checkpoint "$checkpoint" --output "$OUTPUT/$name/queries" "$@"
     maelm search "$OUTPUT/$name/queries" "$OUTPUT/$name/documents" --output "$OUTPUT/$name.run"
 }
 
 # Both searches cut texts at the same length, compare by the mean of the states and by the cosine.
-find_documents before "$CHECKPOINT" --pooling mean --similarity cosine --max-tokens "$MAX_TOKENS"
+find_documents before "$CHECKPOINT" --pooling mean --similarity cosine --max-length "$MAX_LENGTH"
 if [[ ! -f $OUTPUT/after.run ]]; then
     [[ " $* " == *" -- "* ]] || set -- "$@" --
     maelm finetune "$OUTPUT/task" --checkpoint "$CHECKPOINT" --output "$OUTPUT/checkpoints" \
-        "$@" --tokens-per-sample "$MAX_TOKENS"
+        "$@" --tokens-per-sample "$MAX_LENGTH"
 fi
-find_documents after "$OUTPUT/checkpoints/checkpoint_best.pt"
+find_documents after "$OUTPUT/checkpoints"
 
 maelm evaluate retrieval "$OUTPUT/before.run" "$OUTPUT/after.run" --qrels "$OUTPUT/task/qrels/test.tsv" |
     tee "$OUTPUT/results.md"

@@ -54,7 +54,7 @@ if [[ -n $UD_EWT ]] && missing ud_ewt; then
         --valid "$UD_EWT/en_ewt-ud-dev.conllu" --output "$OUTPUT/ud_ewt"
 fi
 if [[ -n $SCIFACT ]] && missing scifact; then
-    maelm prepare retrieval "$SCIFACT" --data "$DATA" --output "$OUTPUT/scifact" --valid-fraction 0.1
+    maelm prepare retrieval "$SCIFACT" --vocabulary "$DATA" --output "$OUTPUT/scifact" --valid-fraction 0.1
 fi
 if [[ -n $SCICITE ]] && missing scicite; then
     PYTHONPATH=$ROOT/examples/domain_adaptation python -c 'import sys, pathlib, tables

@@ -145,11 +145,11 @@ def test_texts(pretrained: Path, tmp_path: Path) -> None:
     pytest.importorskip("ir_measures")
     beir = test_retrieval.write_beir(tmp_path / "beir")
     task, saved = tmp_path / "task", tmp_path / "saved"
-    maelm("prepare", "retrieval", beir, "--data", pretrained, "--output", task)
+    maelm("prepare", "retrieval", beir, "--vocabulary", pretrained, "--output", task)
     options = ["--hard-negatives", 0, "--finetune-from-model", pretrained / LAST, "--max-update", 1]
     run(test_retrieval.training(task, saved, *options, "--disable-validation"))
     words = ["embed", beir / "queries.jsonl", "--checkpoint", saved / LAST, "--output"]
-    maelm(*words, tmp_path / "with", "--data", task)
+    maelm(*words, tmp_path / "with", "--vocabulary", task)
     shutil.rmtree(task)
     assert companions(saved) == VOCABULARY
     maelm(*words, tmp_path / "without")

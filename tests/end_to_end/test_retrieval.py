@@ -2,20 +2,21 @@
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from support import usage_error
 
 from end_to_end.small import differences, results
 from end_to_end.test_distributed import run_ranks, weights
 from end_to_end.toy import TOPICS, losses, run, train_log
 from fairseq_maelm import MaelmModel, cli
-from fairseq_maelm.finetuning.retrieval import embed as embedding
-from fairseq_maelm.finetuning.retrieval.hub import embed, embedding_settings, encode_text
-from fairseq_maelm.finetuning.retrieval.pooling import EmbeddingSettings
+from fairseq_maelm.finetuning.retrieval import embed_command, search_command
+from fairseq_maelm.finetuning.retrieval.hub import EmbeddingSettings, embed, embedding_settings, encode_text
 
 pytest.importorskip("ir_measures")
 
@@ -77,9 +78,8 @@ def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def prepared(beir: Path, toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("retrieval") / "data"
-    maelm(
-        "prepare", "retrieval", beir, "--data", toy_data, "--output", folder, "--hard-negatives", beir / "negatives.tsv"
-    )
+    words = ["prepare", "retrieval", beir, "--vocabulary", toy_data, "--output", folder]
+    maelm(*words, "--hard-negatives", beir / "negatives.tsv")
     return folder
 
 
@@ -98,9 +98,18 @@ def embedded(prepared: Path, trained: tuple[Path, str], beir: Path, tmp_path_fac
     """Folder with ``documents`` and ``queries``, embedded, and ``run``, what was found."""
     folder = tmp_path_factory.mktemp("embedded")
     for name, file in (("documents", "corpus.jsonl"), ("queries", "queries.jsonl")):
-        options = ["--checkpoint", trained[0] / "checkpoint_last.pt", "--data", prepared, "--output", folder / name]
+        options = [
+            "--checkpoint",
+            trained[0] / "checkpoint_last.pt",
+            "--vocabulary",
+            prepared,
+            "--output",
+            folder / name,
+        ]
         maelm("embed", beir / file, *options, "--device", "cpu")
-    maelm("search", folder / "queries", folder / "documents", "--output", folder / "run", "--document-block", 5)
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr(search_command, "_DOCUMENTS", 5)
+        maelm("search", folder / "queries", folder / "documents", "--output", folder / "run")
     return folder
 
 
@@ -111,13 +120,16 @@ def test_it_learns_and_validation_is_what_the_commands_find(prepared, trained, e
     assert len(curve) == 8 and curve[-1] < 0.7 * curve[0]
     validations = [entry for entry in train_log(output) if entry["split"] == "valid"]
     assert len(validations) == 2 and validations[-1]["valid_ndcg10"] > 50
-    maelm(
-        "evaluate", "retrieval", embedded / "run", "--qrels", prepared / "qrels" / "valid.tsv", "--json", embedded / "j"
-    )
-    metrics = json.loads((embedded / "j").read_text(encoding="utf-8"))[0]
+    evaluation = ["evaluate", "retrieval", embedded / "run", "--qrels", prepared / "qrels" / "valid.tsv"]
+    capsys.readouterr()
+    maelm(*evaluation, "--json")
+    metrics = json.loads(capsys.readouterr().out)[0]
+    assert (metrics["queries"], metrics["unanswered"]) == (17, 0)
     for name, measure in (("ndcg10", "nDCG@10"), ("recall100", "R@100"), ("mrr10", "RR@10")):
         assert metrics[measure] == pytest.approx(validations[-1][f"valid_{name}"], abs=1e-3)
-    assert f"| {metrics['nDCG@10']:.2f} | {metrics['R@100']:.2f} |" in capsys.readouterr().out
+    maelm(*evaluation)
+    table = re.sub(" +", " ", capsys.readouterr().out)
+    assert f"| {metrics['nDCG@10']:.2f} | {metrics['R@100']:.2f} |" in table
     state = torch.load(trained[0] / "checkpoint_best.pt")
     assert state["extra_state"]["best"] == max(entry["valid_ndcg10"] for entry in validations)
     validation = run(
@@ -171,11 +183,18 @@ def test_hub_interface_embeds_as_the_checkpoint_was_trained(prepared, trained, e
 
 
 def test_an_interrupted_embedding_resumes_to_the_same_file(prepared, trained, embedded, beir, tmp_path, monkeypatch):
-    words = ["embed", beir / "corpus.jsonl", "--checkpoint", trained[0] / "checkpoint_last.pt", "--data", prepared]
+    words = [
+        "embed",
+        beir / "corpus.jsonl",
+        "--checkpoint",
+        trained[0] / "checkpoint_last.pt",
+        "--vocabulary",
+        prepared,
+    ]
     words += ["--device", "cpu", "--output"]
-    monkeypatch.setattr(embedding, "_WINDOW", 5)
+    monkeypatch.setattr(embed_command, "_WINDOW", 5)
     maelm(*words, tmp_path / "whole")
-    write_json, written = embedding.write_json, []
+    write_json, written = embed_command.write_json, []
 
     def killed_at_the_third(path: Path, content: Any) -> None:
         written.append(content)
@@ -183,14 +202,14 @@ def test_an_interrupted_embedding_resumes_to_the_same_file(prepared, trained, em
             raise KeyboardInterrupt
         write_json(path, content)
 
-    monkeypatch.setattr(embedding, "write_json", killed_at_the_third)
+    monkeypatch.setattr(embed_command, "write_json", killed_at_the_third)
     with pytest.raises(SystemExit) as stopped:
         maelm(*words, tmp_path / "parts")
     assert stopped.value.code == 130
     assert not (tmp_path / "parts" / "embeddings.npy").exists()
     with pytest.raises(SystemExit, match="parts was not written by `maelm embed`: there is no"):
         maelm("search", embedded / "queries", tmp_path / "parts", "--output", tmp_path / "run")
-    monkeypatch.setattr(embedding, "write_json", write_json)
+    monkeypatch.setattr(embed_command, "write_json", write_json)
     with pytest.raises(SystemExit, match="made from something else: --pooling was 'mean' and is now 'first'"):
         maelm(*words, tmp_path / "parts", "--pooling", "first")
     maelm(*words, tmp_path / "parts")
@@ -205,7 +224,7 @@ def test_an_interrupted_embedding_resumes_to_the_same_file(prepared, trained, em
 
 
 def test_half_precision_rows_and_a_query_that_is_a_document(prepared, trained, embedded, beir, tmp_path):
-    words = ["--checkpoint", trained[0] / "checkpoint_last.pt", "--data", prepared, "--device", "cpu"]
+    words = ["--checkpoint", trained[0] / "checkpoint_last.pt", "--vocabulary", prepared, "--device", "cpu"]
     maelm("embed", beir / "corpus.jsonl", *words, "--output", tmp_path / "half", "--dtype", "float16")
     rows = np.load(tmp_path / "half" / "embeddings.npy")
     assert rows.dtype == np.float16
@@ -223,9 +242,6 @@ def test_half_precision_rows_and_a_query_that_is_a_document(prepared, trained, e
     ("words", "message"),
     [
         (["--pooling", "first"], "cannot be compared: pooling is 'mean' and 'first'"),
-        (["--max-tokens", "2"], "texts can be cut to between 3 tokens"),
-        (["--max-tokens", "65"], "the 64 positions of the model, not to 65"),
-        (["--device", "nowhere"], "--device nowhere cannot be used"),
         (
             ["--output", "DONE"],
             "else: texts had the file .*corpus.jsonl and now has .*queries.jsonl",
@@ -234,11 +250,24 @@ def test_half_precision_rows_and_a_query_that_is_a_document(prepared, trained, e
 )
 def test_what_cannot_be_embedded_or_compared(words, message, prepared, trained, embedded, beir, tmp_path):
     words = [embedded / "documents" if word == "DONE" else word for word in words]
-    options = ["--checkpoint", trained[0] / "checkpoint_last.pt", "--data", prepared, "--device", "cpu"]
+    options = ["--checkpoint", trained[0] / "checkpoint_last.pt", "--vocabulary", prepared, "--device", "cpu"]
     with pytest.raises(SystemExit, match=message):
         maelm("embed", beir / "queries.jsonl", *options, "--output", tmp_path / "queries", *words)
         maelm("search", embedded / "queries", tmp_path / "queries", "--output", tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--max-length", "2"], "argument --max-length: must be at least 3, not 2"),
+        (["--max-length", "65"], "64, the positions of the model, not 65"),
+        (["--device", "nowhere"], "argument --device: nowhere cannot be used"),
+    ],
+)
+def test_wrong_options_of_embed(words, message, prepared, trained, beir, tmp_path, capsys):
+    options = ["--checkpoint", trained[0], "--vocabulary", prepared, "--output", tmp_path / "new", *words]
+    assert message in usage_error(capsys, ["embed", beir / "queries.jsonl", *options])
 
 
 def test_recipe_takes_over_the_encoder(prepared, trained, tmp_path):
@@ -257,6 +286,6 @@ def test_recipe_takes_over_the_encoder(prepared, trained, tmp_path):
 
 def test_nothing_is_overwritten(prepared, embedded, beir, toy_data):
     with pytest.raises(SystemExit, match="made from something else: .* name another folder, or remove it first"):
-        maelm("prepare", "retrieval", beir, "--data", toy_data, "--output", prepared, "--seed", 7)
+        maelm("prepare", "retrieval", beir, "--vocabulary", toy_data, "--output", prepared, "--seed", 7)
     with pytest.raises(SystemExit, match="exists already: name another"):
         maelm("search", embedded / "queries", embedded / "documents", "--output", embedded / "run")

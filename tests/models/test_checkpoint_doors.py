@@ -55,7 +55,7 @@ class Place:
         """The sub-commands that take a checkpoint."""
         new, data, text = self.folder / "new", self.data, self.folder / "text.txt"
         return {
-            "embed": [text, "--checkpoint", checkpoint, "--data", data, "--output", new],
+            "embed": [text, "--checkpoint", checkpoint, "--vocabulary", data, "--output", new],
             "tag": [text, "--checkpoint", checkpoint, "--task", data, "--text"],
             "answer": [checkpoint, text, "What is old?", "--data", data],
             "prompt": [checkpoint, data, "--examples", self.folder / "table.tsv", "--prompt", "SST-2"],

@@ -10,8 +10,7 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.logging import metrics
 from torch import Tensor
 
-from fairseq_maelm.finetuning.retrieval.gather import gather_rows
-from fairseq_maelm.finetuning.retrieval.loss import contrastive_loss
+from fairseq_maelm.finetuning.retrieval.loss import contrastive_loss, gather_rows
 
 
 @dataclass
@@ -30,10 +29,6 @@ class RetrievalCriterion(FairseqCriterion):
 
     Logged in training: ``loss`` in bits a query, ``accuracy``, the percentage of queries whose document scores highest,
     and ``negatives``, the mean number of documents that it was compared with. The metrics of validation are the task's.
-
-    Args:
-        task: ``RetrievalTask``.
-        temperature: see the option.
     """
 
     def __init__(self, task: Any, temperature: float) -> None:
@@ -56,12 +51,14 @@ class RetrievalCriterion(FairseqCriterion):
             the loss in nats, summed over this rank's Q queries; Q, by which fairseq divides the gradient; and the
             metrics to log, all of them sums. Of a validation split the loss is 0.
         """
+        counts = {name: sample[name] for name in ("ntokens", "nsentences")}
+        queries = self.task.embed(model, sample["net_input"])
         # Where ranks have different numbers of batches, fairseq fills up with a batch that must not count, not even as
         # negatives of the other ranks. It may be one of the last validation.
         ignored = bool(sample.get("ignored"))
         if "split" in sample and not ignored:
-            return self._collect(model, sample)
-        queries = self.task.embed(model, sample["net_input"])
+            self.task.collect(sample, queries, self.temperature)
+            return queries.new_zeros(()), sample["nsentences"], {**counts, "texts": sample["nsentences"]}
         if ignored:
             documents, ids = queries[:0], sample["id"][:0]
         else:
@@ -75,24 +72,8 @@ class RetrievalCriterion(FairseqCriterion):
             loss, correct, negatives = contrastive_loss(
                 queries, documents, ids, sample["target"], sample["positives"], self.temperature
             )
-        return loss, sample["nsentences"], self._logged(sample, loss.detach(), correct, negatives)
-
-    def _collect(self, model: Any, sample: Dict[str, Any]) -> Tuple[Tensor, int, Dict[str, Any]]:
-        embeddings = self.task.embed(model, sample["net_input"])
-        self.task.collect(sample, embeddings, self.temperature)
-        zero = embeddings.new_zeros(())
-        return zero, sample["nsentences"], {**self._logged(sample, zero, 0, 0), "texts": sample["nsentences"]}
-
-    @staticmethod
-    def _logged(sample: Dict[str, Any], loss: Tensor, correct: Any, negatives: Any) -> Dict[str, Any]:
-        return {
-            "loss": loss,
-            "sample_size": sample["nsentences"],
-            "ntokens": sample["ntokens"],
-            "nsentences": sample["nsentences"],
-            "ncorrect": correct,
-            "nnegatives": negatives,
-        }
+        sums = {"loss": loss.detach(), "ncorrect": correct, "nnegatives": negatives}
+        return loss, sample["nsentences"], {**counts, "sample_size": sample["nsentences"], **sums}
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
@@ -108,5 +89,5 @@ class RetrievalCriterion(FairseqCriterion):
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """All metrics are sums, so ranks exchange one small tensor and no objects: embeddings stay where they are."""
+        """Return True: ranks exchange one small tensor of sums and no objects; embeddings stay where they are."""
         return True

@@ -1,7 +1,6 @@
 """Training pairs with their negatives, and the texts of a validation split, as fairseq's datasets."""
 
-import logging
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 
 import numpy as np
 import torch
@@ -11,8 +10,6 @@ from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.finetuning.retrieval.pooling import cut
 from fairseq_maelm.finetuning.retrieval.prepared import Pairs
-
-logger = logging.getLogger(__name__)
 
 _NO_NEGATIVES = np.empty(0, dtype=np.int64)
 
@@ -25,29 +22,30 @@ class Texts:
         begin: the symbol <s>.
         end: the symbol </s>.
         pad: the padding symbol.
-        max_tokens: longest sequence, <s> and </s> counted.
+        max_length: longest sequence in tokens, <s> and </s> counted.
     """
 
-    def __init__(self, prefix: str, begin: int, end: int, pad: int, max_tokens: int) -> None:
+    def __init__(self, prefix: str, begin: int, end: int, pad: int, max_length: int) -> None:
         self._items, self._prefix = MMapIndexedDataset(prefix), prefix
-        self._begin, self._end, self._pad, self._max_tokens = begin, end, pad, max_tokens
+        self._begin, self._end, self._pad, self._max_length = begin, end, pad, max_length
         # The files hold </s> and not <s>.
-        self.lengths = np.minimum(self._items.sizes.astype(np.int64) + 1, max_tokens)
-        self.cut = int((self._items.sizes + 1 > max_tokens).sum())
+        sizes = self._items.sizes.astype(np.int64) + 1
+        self.lengths = np.minimum(sizes, max_length)
+        self.cut = int((sizes > max_length).sum())
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def tokens(self, row: int) -> np.ndarray:
-        """<int64>[n] of one text."""
-        return cut(self._items[int(row)].numpy()[:-1], self._begin, self._end, self._max_tokens)
+        """Return <int64>[n] of one text."""
+        return cut(self._items[int(row)].numpy()[:-1], self._begin, self._end, self._max_length)
 
     def batch(self, rows: np.ndarray) -> Dict[str, torch.Tensor]:
-        """``collate`` of the texts of some rows <int64>[B]."""
+        """Collate the texts of some rows <int64>[B]."""
         return self.collate([self.tokens(row) for row in rows])
 
     def collate(self, sequences: List[np.ndarray]) -> Dict[str, torch.Tensor]:
-        """The model's input: ``src_tokens`` <int64>[B, S], padded on the right, and ``src_lengths`` <int64>[B]."""
+        """Make the model's input: ``src_tokens`` <int64>[B, S] and ``src_lengths`` <int64>[B]."""
         lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
         return {
             "src_tokens": torch.from_numpy(pad_rows(sequences, lengths, self._pad)),
@@ -55,7 +53,7 @@ class Texts:
         }
 
     def largest_token(self, block: int = 1 << 24) -> int:
-        """The highest symbol of the file, which tells whether it fits a dictionary."""
+        """Return the highest symbol of the file, which tells whether it fits a dictionary."""
         tokens = np.memmap(data_file_path(self._prefix), dtype=self._items._index.dtype, mode="r")
         return max(int(tokens[first : first + block].max()) for first in range(0, len(tokens), block))
 
@@ -87,25 +85,21 @@ class RetrievalPairDataset(BatchDataset):
         self.queries, self.documents = queries, documents
         self.negatives, self.drawn = negatives, drawn
         self.relevant = {int(query): rows for query, rows in zip(*pairs)}
-        counts = [len(rows) for rows in pairs.relevant]
         # <int64>[pairs], the rows of the pairs' queries and documents.
-        self.query_rows = np.repeat(pairs.queries, counts)
-        self.document_rows = np.concatenate([*pairs.relevant, _NO_NEGATIVES]).astype(np.int64)
+        self.query_rows = np.repeat(pairs.queries, [len(rows) for rows in pairs.relevant])
+        self.document_rows = np.concatenate([*pairs.relevant, _NO_NEGATIVES])
         of_queries, of_documents = queries.lengths[self.query_rows], documents.lengths[self.document_rows]
         token_counts = of_queries + of_documents + drawn * int(np.ceil(documents.lengths.mean()))
         super().__init__(np.maximum(of_queries, of_documents), "shuffled", seed, token_counts)
 
     def draw_negatives(self, index: int) -> np.ndarray:
-        """<int64>[n] rows of the pair's hard negatives in this epoch, the same in every process."""
+        """Draw <int64>[n] rows of the pair's hard negatives in this epoch, the same in every process."""
         available = self.negatives.get(int(self.query_rows[index]), _NO_NEGATIVES)
         generator = np.random.default_rng([self.seed, self.epoch, index])
         return generator.choice(available, min(self.drawn, len(available)), replace=False)
 
     def collate(self, indices: np.ndarray) -> Dict[str, Any]:
-        """Read and collate a batch.
-
-        Args:
-            indices: <int64>[Q] of pairs.
+        """Read and collate Q pairs <int64>[Q].
 
         Returns:
             ``ntokens``; ``net_input`` with the queries; ``documents`` with C documents, relevant ones and hard
@@ -113,10 +107,10 @@ class RetrievalPairDataset(BatchDataset):
             relevant document; ``positives`` <int64>[Q, P] the rows of all that are known to be relevant to it, filled
             up with -1.
         """
-        targets = self.document_rows[indices]
+        targets, query_rows = self.document_rows[indices], self.query_rows[indices]
         rows = np.unique(np.concatenate([targets, *map(self.draw_negatives, indices)])).astype(np.int64)
-        positives = [self.relevant[int(query)] for query in self.query_rows[indices]]
-        net_input, documents = self.queries.batch(self.query_rows[indices]), self.documents.batch(rows)
+        positives = [self.relevant[int(query)] for query in query_rows]
+        net_input, documents = self.queries.batch(query_rows), self.documents.batch(rows)
         return {
             "ntokens": int(net_input["src_lengths"].sum() + documents["src_lengths"].sum()),
             "net_input": net_input,
@@ -127,6 +121,22 @@ class RetrievalPairDataset(BatchDataset):
         }
 
 
+class Target(NamedTuple):
+    """What is to be found in a validation split.
+
+    Attributes:
+        relevant: for each of its Q queries <int64>[P] the rows of relevant documents among the N.
+        judgments: query -> document -> relevance, by ids.
+        query_ids: ids of the Q queries.
+        document_ids: ids of the N documents.
+    """
+
+    relevant: Sequence[np.ndarray]
+    judgments: Mapping[str, Mapping[str, int]]
+    query_ids: Sequence[str]
+    document_ids: Sequence[str]
+
+
 class RetrievalTextDataset(BatchDataset):
     """The queries of a split and then all documents, each an item of its own: what validation embeds.
 
@@ -134,32 +144,21 @@ class RetrievalTextDataset(BatchDataset):
         name: of the split.
         queries: all queries.
         documents: the whole corpus.
-        pairs: the split.
-        judgments: query -> document -> relevance, all that are judged, by their ids.
-        query_ids: <Q> ids of the split's queries.
-        document_ids: <N> ids of all documents.
+        query_rows: <int64>[Q] rows of the split's queries.
+        target: of the split.
     """
 
-    def __init__(
-        self,
-        name: str,
-        queries: Texts,
-        documents: Texts,
-        pairs: Pairs,
-        judgments: Mapping[str, Mapping[str, int]],
-        query_ids: Sequence[str],
-        document_ids: Sequence[str],
-    ) -> None:
-        self.name, self.queries, self.documents, self.pairs = name, queries, documents, pairs
-        self.judgments, self.query_ids, self.document_ids = judgments, query_ids, document_ids
+    def __init__(self, name: str, queries: Texts, documents: Texts, query_rows: np.ndarray, target: Target) -> None:
+        self.name, self.queries, self.documents = name, queries, documents
+        self.query_rows, self.target = query_rows, target
         # The longest first, so that memory that does not suffice shows at once.
-        super().__init__(np.concatenate([queries.lengths[pairs.queries], documents.lengths]), "longest")
+        super().__init__(np.concatenate([queries.lengths[query_rows], documents.lengths]), "longest")
 
     def collate(self, indices: np.ndarray) -> Dict[str, Any]:
         """Read and collate texts <int64>[B]: ``ntokens``, ``net_input``, and ``split``, the name."""
-        first = len(self.pairs.queries)
+        first = len(self.query_rows)
         sequences = [
-            self.queries.tokens(self.pairs.queries[index]) if index < first else self.documents.tokens(index - first)
+            self.queries.tokens(self.query_rows[index]) if index < first else self.documents.tokens(index - first)
             for index in indices
         ]
         return {

@@ -1,49 +1,131 @@
-"""The sub-command ``maelm embed``."""
+"""The sub-command ``maelm embed``: embeddings of a file of texts, streamed into a numpy file."""
 
 import argparse
+import itertools
+import logging
+import os
 import sys
-from dataclasses import fields
 from pathlib import Path
 
-from fairseq_maelm.devices import add_device_argument, check_device
-from fairseq_maelm.finetuning.retrieval.embed import DTYPES, EmbedSettings, embed
+import numpy as np
+from tqdm import tqdm
+
+from fairseq_maelm.arguments import (
+    UsageError,
+    add_batch_tokens,
+    add_checkpoint,
+    add_device,
+    add_output,
+    add_vocabulary,
+    existing_path,
+    number,
+)
+from fairseq_maelm.files import read_json, write_json
+from fairseq_maelm.finetuning.retrieval.hub import EmbeddingSettings, embed, embedding_settings
 from fairseq_maelm.finetuning.retrieval.pooling import POOLINGS, SIMILARITIES
+from fairseq_maelm.finetuning.retrieval.prepared import write_identifiers
+from fairseq_maelm.finetuning.retrieval.reading import TextRecord, read_texts
+from fairseq_maelm.finetuning.retrieval.search_command import EMBEDDINGS, IDENTIFIERS
+from fairseq_maelm.models import hub
 from fairseq_maelm.modules.precision import PRECISIONS
+from fairseq_maelm.prepared_folder import made_from, prepare_folder
+
+logger = logging.getLogger(__name__)
+
+AFTER_INTERRUPT = "the same command resumes"
+
+_PROGRESS = "progress.json"
+# Texts that are sorted by length together. Their number is part of the result: sums in other batches differ in their
+# last bits, and a resumed run is to write the same file.
+_WINDOW = 4096
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments of ``maelm embed``."""
+    """Declare the arguments of ``maelm embed``."""
     parser.description = (
         "Embeds texts with the encoder of a checkpoint: one row of a .npy file for each text, in the file's order. An "
         "interrupted run resumes when the same command is given again."
     )
     parser.add_argument(
-        "texts", type=Path, metavar="TEXTS", help=".jsonl with _id, text and perhaps title (BEIR), or a text a line"
-    )
-    parser.add_argument("--checkpoint", required=True, type=Path, help="of maelm_retrieval, or of any other task")
-    parser.add_argument(
-        "--data",
-        type=Path,
-        help="folder with the checkpoint's dict.txt and sentencepiece.bpe.model (the folder of the checkpoint)",
-    )
-    parser.add_argument("--output", required=True, type=Path, metavar="EMBEDDINGS", help="the new folder")
-    group = parser.add_argument_group("instead of what the checkpoint was trained with (others: mean, cosine)")
-    group.add_argument("--pooling", choices=POOLINGS, help="mean of the tokens' states, or the first one")
-    group.add_argument("--similarity", choices=SIMILARITIES, help="embeddings compared by cosine get length 1")
-    group.add_argument("--max-tokens", type=int, metavar="N", help="cut longer texts, <s> and </s> counted")
-    group = parser.add_argument_group("how")
-    group.add_argument("--dtype", choices=DTYPES, default="float32", help="of the numbers in the file (float32)")
-    group.add_argument("--precision", choices=PRECISIONS, default="fp32", help="that the model computes in (fp32)")
-    add_device_argument(group)
+        "texts", type=existing_path, metavar="TEXTS",
+        help="file of texts: .jsonl with _id, text and perhaps title (BEIR), or a text on each line",
+    )  # fmt: skip
+    add_checkpoint(parser, "checkpoint of retrieval, or of any other task")
+    add_vocabulary(parser)
+    add_output(parser, "new folder for the embeddings")
+    group = parser.add_argument_group("settings (default: the checkpoint's, or mean, cosine and all positions)")
+    group.add_argument("--pooling", choices=POOLINGS, help="mean of the tokens' states, or the state of the first")
+    group.add_argument("--similarity", choices=SIMILARITIES, help="comparison; embeddings for cosine get length 1")
     group.add_argument(
-        "--batch-tokens", type=int, default=16_384, metavar="N", help="slots of a batch, padding counted (16384)"
+        "--max-length", type=number(int, 3), metavar="N", help="number of tokens to which longer texts are cut"
     )
-    group.add_argument("--allow-empty", action="store_true", help="embed empty texts instead of stopping at them")
+    parser.add_argument("--dtype", choices=("float32", "float16"), default="float32", help="numbers in the file")
+    parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="numbers that the model computes in")
+    parser.add_argument("--allow-empty", action="store_true", help="embed empty texts instead of stopping at them")
+    add_batch_tokens(parser)
+    add_device(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Embeds the texts and writes the folder's name to standard output."""
-    check_device(args.device)
-    args.data = args.data or args.checkpoint.parent
-    embed(EmbedSettings(**{field.name: getattr(args, field.name) for field in fields(EmbedSettings)}))
+    """Embed all texts of a file and write the folder's name to standard output."""
+    folder, data = str(args.checkpoint.parent), str((args.vocabulary or args.checkpoint.parent).absolute())
+    interface = hub.load(folder, args.checkpoint.name, data, precision=args.precision).to(args.device)
+    try:
+        settings = embedding_settings(
+            interface, pooling=args.pooling, similarity=args.similarity, max_length=args.max_length
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    names = ("dtype", "precision", "batch_tokens")
+    tokenizer = Path(hub.find_tokenizer(folder, data))
+    origin = made_from(
+        {**settings._asdict(), **{name: getattr(args, name) for name in names}},
+        {"checkpoint": [args.checkpoint], "texts": [args.texts], "vocabulary": [tokenizer]},
+    )
+    prepare_folder(
+        args.output, "embeddings", origin, lambda result: _write(args, interface, settings, result), resumes=True
+    )
     sys.stdout.write(f"{args.output}\n")
+
+
+def _write(
+    args: argparse.Namespace, interface: hub.MaelmHubInterface, settings: EmbeddingSettings, result: Path
+) -> dict[str, int]:
+    """Embed what an earlier run has not; the rows are in the parent of the result's folder until all are there."""
+    identifiers = [record.identifier for record in read_texts(args.texts, args.allow_empty)]
+    if not identifiers:
+        raise ValueError(f"{args.texts} holds no texts")
+    shape = (len(identifiers), int(interface.model.encoder.embed_tokens.weight.shape[1]))
+    begun, progress = result.parent / EMBEDDINGS, result.parent / _PROGRESS
+    if progress.exists() and begun.exists():
+        done = int(read_json(progress)["done"])
+        logger.info("resuming after %s of %s texts", f"{done:,}", f"{shape[0]:,}")
+    else:
+        done = 0
+        # First, so that a file without rows is never taken for one with those of an earlier run.
+        write_json(progress, {"done": done})
+        np.lib.format.open_memmap(begun, mode="w+", dtype=np.dtype(args.dtype), shape=shape).flush()
+    rows = np.lib.format.open_memmap(begun, mode="r+")
+    records = itertools.islice(read_texts(args.texts, args.allow_empty), done, None)
+    with tqdm(total=len(rows), initial=done, desc="embedding", unit=" texts", unit_scale=True) as bar:
+        while window := list(itertools.islice(records, _WINDOW)):
+            texts = [record.text for record in window]
+            embedded = embed(interface, texts, args.batch_tokens, **settings._asdict()).numpy().astype(args.dtype)
+            _refuse_infinite(embedded, window)
+            rows[done : done + len(window)] = embedded
+            rows.flush()
+            done += len(window)
+            write_json(progress, {"done": done})
+            bar.update(len(window))
+    write_identifiers(result / IDENTIFIERS, identifiers)
+    os.replace(begun, result / EMBEDDINGS)
+    return {"texts": shape[0], "dimension": shape[1]}
+
+
+def _refuse_infinite(embedded: np.ndarray, window: list[TextRecord]) -> None:
+    finite = np.isfinite(embedded).all(axis=1)
+    if not finite.all():
+        raise ValueError(
+            f"{window[int(np.argmin(finite))].place}: the embedding is not finite in {embedded.dtype}: the checkpoint "
+            "is damaged, or its numbers need --dtype float32"
+        )

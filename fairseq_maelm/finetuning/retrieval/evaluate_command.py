@@ -1,41 +1,47 @@
 """The sub-command ``maelm evaluate retrieval``."""
 
 import argparse
+import json
 import sys
-from pathlib import Path
-from typing import Any
 
-from fairseq_maelm.files import refuse_existing, write_json
-from fairseq_maelm.finetuning.retrieval.beir import read_judgments
-from fairseq_maelm.finetuning.retrieval.measures import VALIDATION_MEASURES, load_library, measure, parse
-from fairseq_maelm.finetuning.retrieval.runs import load_run
+from tabulate import tabulate
+
+from fairseq_maelm.arguments import UsageError, add_json, existing_path
+from fairseq_maelm.finetuning.retrieval.measures import VALIDATION_MEASURES, find_measures, load_library, measure
+from fairseq_maelm.finetuning.retrieval.reading import load_run, read_judgments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments of ``maelm evaluate retrieval``."""
+    """Declare the arguments of ``maelm evaluate retrieval``."""
     parser.description = (
         "Measures run files against relevance judgments and writes a table of percentages. Means are over the judged "
         "queries; one without a result counts as zero."
     )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="TREC run files, of `maelm search` or others")
-    parser.add_argument("--qrels", required=True, type=Path, help="judgments: BEIR's three columns, or TREC's four")
     parser.add_argument(
-        "--measures",
+        "runs",
         nargs="+",
-        default=list(VALIDATION_MEASURES.values()),
-        metavar="MEASURE",
-        help=f"as ir-measures spells them ({' '.join(VALIDATION_MEASURES.values())})",
+        type=existing_path,
+        metavar="RUN",
+        help="run file in TREC's format, such as of `maelm search`",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the metrics to a new file, too")
+    parser.add_argument(
+        "--qrels", required=True, type=existing_path, metavar="FILE",
+        help="judgments in BEIR's three columns, or TREC's four",
+    )  # fmt: skip
+    parser.add_argument(
+        "--measures", nargs="+", metavar="MEASURE", default=list(VALIDATION_MEASURES.values()),
+        help=f"measures as ir-measures spells them (default: {' '.join(VALIDATION_MEASURES.values())})",
+    )  # fmt: skip
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Writes the table to standard output."""
+    """Write the table, or a list of JSON objects, to standard output."""
     load_library()
-    for name in args.measures:
-        parse(name)
-    if args.json is not None:
-        refuse_existing(args.json)
+    try:
+        find_measures(args.measures)
+    except ValueError as error:
+        raise UsageError(f"--measures: {error}") from error
     judgments: dict[str, dict[str, int]] = {}
     for judgment in read_judgments(args.qrels):
         judgments.setdefault(judgment.query, {})[judgment.document] = judgment.score
@@ -44,18 +50,7 @@ def run(args: argparse.Namespace) -> None:
         found = load_run(path)
         if not judgments.keys() & found.keys():
             raise ValueError(f"{path} answers none of the {len(judgments)} queries of {args.qrels}: is it another set?")
-        missing = len(judgments.keys() - found.keys())
-        rows.append({"run": str(path), **measure(judgments, found, args.measures), "queries_without_result": missing})
-    sys.stdout.write(table(rows, args.measures, len(judgments)))
-    if args.json is not None:
-        write_json(args.json, rows)
-
-
-def table(rows: list[dict[str, Any]], measures: list[str], queries: int) -> str:
-    """A Markdown table of runs, a line each, percentages with two decimals."""
-    columns = ["run", *measures, "queries", "without result"]
-    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
-    for row in rows:
-        metrics = [f"{row[name]:.2f}" for name in measures]
-        lines.append("| " + " | ".join([row["run"], *metrics, str(queries), str(row["queries_without_result"])]) + " |")
-    return "\n".join(lines) + "\n"
+        counts = {"queries": len(judgments), "unanswered": len(judgments.keys() - found.keys())}
+        rows.append({"run": str(path), **measure(judgments, found, args.measures), **counts})
+    table = tabulate(rows, headers="keys", tablefmt="github", floatfmt=".2f")
+    sys.stdout.write(f"{json.dumps(rows) if args.json else table}\n")

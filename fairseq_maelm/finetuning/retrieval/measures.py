@@ -9,10 +9,6 @@ VALIDATION_MEASURES = {"ndcg10": "nDCG@10", "recall100": "R@100", "mrr10": "RR@1
 # Documents of a query that those measures look at.
 DEPTH = 100
 
-# query -> document -> score: graded relevance, or similarity.
-Judgments = Mapping[str, Mapping[str, int]]
-Run = Mapping[str, Mapping[str, float]]
-
 
 def load_library() -> Any:
     """Import ir-measures."""
@@ -25,30 +21,36 @@ def load_library() -> Any:
     return ir_measures
 
 
-def measure(judgments: Judgments, run: Run, names: Iterable[str]) -> dict[str, float]:
-    """Means over the judged queries; one without a result counts as zero, one without a judgment does not count.
+def find_measures(names: Iterable[str]) -> dict[str, Any]:
+    """Look up measures by names as ir-measures spells them, "nDCG@10" for example."""
+    library, found = load_library(), {}
+    for name in names:
+        try:
+            found[name] = library.parse_measure(name)
+        except (ValueError, NameError, SyntaxError, KeyError) as error:
+            raise ValueError(
+                f"there is no measure {name!r}; write it as in nDCG@10, R@100, RR@10 or AP@1000"
+            ) from error
+    return found
+
+
+def measure(
+    judgments: Mapping[str, Mapping[str, int]], run: Mapping[str, Mapping[str, float]], names: Iterable[str]
+) -> dict[str, float]:
+    """Average measures over the judged queries; one without a result counts as zero.
 
     Args:
-        judgments: query -> document -> relevance.
-        run: query -> document -> score; documents are ranked by it.
-        names: of measures as ir-measures spells them, "nDCG@10" for example.
+        judgments: query -> document -> graded relevance.
+        run: query -> document -> score, by which documents are ranked; queries without judgments do not count.
+        names: see ``find_measures``.
 
     Returns:
         name -> percent.
     """
-    library = load_library()
-    measures = {name: parse(name) for name in names}
+    measures = find_measures(names)
     if not judgments:
         raise ValueError("there are no judgments to measure against")
     judged = {query: dict(documents) for query, documents in judgments.items()}
     found = {query: dict(run[query]) for query in judged if run.get(query)}
-    values = library.calc_aggregate(list(measures.values()), judged, found) if found else {}
+    values = load_library().calc_aggregate(list(measures.values()), judged, found) if found else {}
     return {name: 100.0 * float(values.get(each, 0.0)) for name, each in measures.items()}
-
-
-def parse(name: str) -> Any:
-    """Look up a measure."""
-    try:
-        return load_library().parse_measure(name)
-    except (ValueError, NameError, SyntaxError, KeyError) as error:
-        raise ValueError(f"there is no measure {name!r}; write it as in nDCG@10, R@100, RR@10 or AP@1000") from error

@@ -1,28 +1,22 @@
 """What the folder of ``maelm prepare retrieval`` holds, and reading it."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-TEXTS = ("documents", "queries")
-SPLITS = ("train", "valid", "test")
 NEGATIVES = "train.negatives.npy"
 
 
 def identifiers_file(folder: Path, texts: str) -> Path:
-    """The ids of "documents" or "queries", one a line, in the order of their rows."""
+    """Return the file of the ids of "documents" or "queries", one a line, in the order of their rows."""
     return folder / f"{texts}.ids"
 
 
 def judgments_file(folder: Path, split: str) -> Path:
-    """<int64>[n, 3] query row, document row, score, sorted."""
-    return folder / f"{split}.judgements.npy"
-
-
-def qrels_file(folder: Path, split: str) -> Path:
-    """The same with ids, in BEIR's layout."""
-    return folder / "qrels" / f"{split}.tsv"
+    """Return the file of <int64>[n, 3], query row, document row and score, sorted."""
+    return folder / f"{split}.judgments.npy"
 
 
 def read_identifiers(path: Path) -> list[str]:
@@ -30,13 +24,13 @@ def read_identifiers(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").split("\n")[:-1]
 
 
-def write_identifiers(path: Path, identifiers: list[str]) -> None:
+def write_identifiers(path: Path, identifiers: Iterable[str]) -> None:
     """Write ids, one a line."""
     path.write_text("".join(f"{identifier}\n" for identifier in identifiers), encoding="utf-8", newline="\n")
 
 
 class Pairs(NamedTuple):
-    """What a split is about.
+    """The judged queries of a split, and which documents are relevant to them.
 
     Attributes:
         queries: <int64>[Q] rows of the judged queries, ascending.
@@ -51,13 +45,11 @@ def group_relevant(judgments: np.ndarray) -> Pairs:
     """Group judgments <int64>[n, 3] by query; scores above zero are relevant."""
     ordered = judgments[np.lexsort((judgments[:, 1], judgments[:, 0]))]
     queries, starts = np.unique(ordered[:, 0], return_index=True)
-    groups = np.split(ordered, starts[1:]) if len(queries) else []
-    return Pairs(queries, [group[group[:, 2] > 0, 1] for group in groups])
+    return Pairs(queries, [group[group[:, 2] > 0, 1] for group in np.split(ordered, starts[1:])[: len(queries)]])
 
 
 def group_pairs(pairs: np.ndarray) -> dict[int, np.ndarray]:
     """Group <int64>[n, 2] query rows and document rows: query row -> <int64>[documents], in the given order."""
-    order = np.argsort(pairs[:, 0], kind="stable")
-    queries, starts = np.unique(pairs[order, 0], return_index=True)
-    groups = np.split(pairs[order, 1], starts[1:]) if len(queries) else []
-    return {int(query): group for query, group in zip(queries, groups)}
+    ordered = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    queries, starts = np.unique(ordered[:, 0], return_index=True)
+    return {int(query): group[:, 1] for query, group in zip(queries, np.split(ordered, starts[1:]))}

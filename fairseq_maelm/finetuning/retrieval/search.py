@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k highest of each row; among equal scores the first columns.
+    """Find the k highest of each row; among equal scores the first columns.
 
     Args:
         scores: <float>[Q, n], finite.
@@ -36,19 +36,17 @@ def _ordered(values: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def merge(values: Tensor, rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k highest of candidates in any order, each document once; equal scores by row.
+    """Find the k highest of candidates in any order, each document once; equal scores by row.
 
     Args:
         values: <float>[Q, n] scores.
         rows: <int64>[Q, n] the documents' rows; one may occur several times.
         k: more than there are documents gives -inf at the end.
     """
-    values, rows = _ordered(values, rows)
-    by_row = rows.argsort(dim=1, stable=True)
-    sorted_rows = rows.gather(1, by_row)
-    again = torch.zeros_like(rows, dtype=torch.bool)
-    again[:, 1:] = sorted_rows[:, 1:] == sorted_rows[:, :-1]
-    repeated = torch.zeros_like(again).scatter(1, by_row, again)
+    rows, by_row = rows.sort(dim=1)
+    values = values.gather(1, by_row)
+    repeated = torch.zeros_like(rows, dtype=torch.bool)
+    repeated[:, 1:] = rows[:, 1:] == rows[:, :-1]
     values, rows = _ordered(values.masked_fill(repeated, float("-inf")), rows)
     return values[:, :k], rows[:, :k]
 

@@ -1,55 +1,90 @@
-"""The sub-command ``maelm search``."""
+"""The sub-command ``maelm search``, and reading the folders that ``maelm embed`` writes."""
 
 import argparse
 import logging
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
-from fairseq_maelm.devices import add_device_argument, check_device
+from fairseq_maelm.arguments import add_device, add_output, existing_path, number
 from fairseq_maelm.files import atomic_file, refuse_existing
-from fairseq_maelm.finetuning.retrieval.embeddings import Embeddings, check_comparable, open_embeddings
-from fairseq_maelm.finetuning.retrieval.runs import write_results
+from fairseq_maelm.finetuning.retrieval.prepared import read_identifiers
+from fairseq_maelm.finetuning.retrieval.reading import write_results
 from fairseq_maelm.finetuning.retrieval.search import blocks_of, search
+from fairseq_maelm.prepared_folder import read_manifest
 
 logger = logging.getLogger(__name__)
 
+EMBEDDINGS = "embeddings.npy"
+IDENTIFIERS = "ids.txt"
+
+# Texts at a time, which bound the memory.
+_QUERIES, _DOCUMENTS = 512, 16_384
+
+
+class Embeddings(NamedTuple):
+    """Embedded texts.
+
+    Attributes:
+        rows: <float16 or float32>[texts, D], mapped from the file.
+        identifiers: ids of the texts.
+        space: what two folders must have in common to be compared: dimension, pooling, similarity and checkpoint.
+    """
+
+    rows: np.ndarray
+    identifiers: list[str]
+    space: dict[str, Any]
+
+
+def open_embeddings(folder: Path) -> Embeddings:
+    """Open a finished folder of ``maelm embed``."""
+    manifest = read_manifest(folder, "embeddings")
+    rows = np.load(folder / EMBEDDINGS, mmap_mode="r")
+    identifiers = read_identifiers(folder / IDENTIFIERS)
+    if rows.shape != (manifest["texts"], manifest["dimension"]) or len(identifiers) != len(rows):
+        raise ValueError(
+            f"the files in {folder} do not belong together: {list(rows.shape)} embeddings, {len(identifiers)} ids, and "
+            f"{manifest['texts']} texts in the manifest; embed the texts again"
+        )
+    space = {"dimension": manifest["dimension"], "checkpoint": manifest["files"]["checkpoint"][0]["sha256"]}
+    return Embeddings(
+        rows, identifiers, {**space, **{name: manifest["settings"][name] for name in ("pooling", "similarity")}}
+    )
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments of ``maelm search``."""
+    """Declare the arguments of ``maelm search``."""
     parser.description = (
         "Exact search: for every query the documents with the highest similarity among all, written as a TREC run "
-        "file. Reads the documents block by block; memory depends on the options alone."
+        "file. Documents are read in blocks: memory does not grow with their number."
     )
-    parser.add_argument("queries", type=Path, metavar="QUERIES", help="folder of `maelm embed`")
-    parser.add_argument("documents", type=Path, metavar="DOCUMENTS", help="folder of `maelm embed`, same checkpoint")
-    parser.add_argument("--output", required=True, type=Path, metavar="RUN", help="the new run file")
-    parser.add_argument("--top-k", type=int, default=100, metavar="K", help="documents of a query (100)")
-    parser.add_argument("--tag", default="maelm", help="name of the run in its last column (maelm)")
+    parser.add_argument("queries", type=existing_path, metavar="QUERIES", help="folder of `maelm embed`")
     parser.add_argument(
-        "--leave-out-same-id",
-        action="store_true",
-        help="never find the document that has the query's own id (BEIR does so; it matters in ArguAna and Quora)",
+        "documents", type=existing_path, metavar="DOCUMENTS", help="folder of `maelm embed` with the same checkpoint"
     )
-    parser.add_argument("--query-block", type=int, default=512, metavar="N", help="queries at a time (512)")
-    parser.add_argument("--document-block", type=int, default=16_384, metavar="N", help="documents at a time (16384)")
-    add_device_argument(parser)
+    add_output(parser, "new run file", metavar="FILE")
+    parser.add_argument("--top-k", type=number(int, 1), default=100, metavar="K", help="number of documents per query")
+    parser.add_argument(
+        "--leave-out-same-id", action="store_true",
+        help="never find the document that has the query's own id (BEIR does so; it matters in ArguAna and Quora)",
+    )  # fmt: skip
+    add_device(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Searches and writes the run file's name to standard output."""
-    check_device(args.device)
+    """Search and write the run file's name to standard output."""
     refuse_existing(args.output)
-    for name in ("top_k", "query_block", "document_block"):
-        if getattr(args, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1 and is {getattr(args, name)}")
-    if args.tag.split() != [args.tag]:
-        raise ValueError(f"--tag {args.tag!r} is a column of the run file and must be one word")
     queries, documents = open_embeddings(args.queries), open_embeddings(args.documents)
-    check_comparable(queries, documents)
+    for name, theirs in queries.space.items():
+        if theirs != documents.space[name]:
+            raise ValueError(
+                f"queries and documents were embedded differently and cannot be compared: {name} is {theirs!r} and "
+                f"{documents.space[name]!r}"
+            )
     args.output.parent.mkdir(parents=True, exist_ok=True)
     _write_run(args, queries, documents)
     logger.info("searched %s documents for %s queries", f"{len(documents.rows):,}", f"{len(queries.rows):,}")
@@ -57,19 +92,13 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _write_run(args: argparse.Namespace, queries: Embeddings, documents: Embeddings) -> None:
-    device = torch.device(args.device)
     depth = args.top_k + bool(args.leave_out_same_id)
     with atomic_file(args.output) as stream, tqdm(total=len(queries.rows), unit=" queries") as progress:
-        for first in range(0, len(queries.rows), args.query_block):
-            block = np.array(queries.rows[first : first + args.query_block])
-            scores, found = search(
-                torch.from_numpy(block).to(device), blocks_of(documents.rows, args.document_block), depth
-            )
-            for place, (values, rows) in enumerate(zip(scores.tolist(), found.tolist()), first):
-                query = queries.identifiers[place]
+        for first, block in blocks_of(queries.rows, _QUERIES):
+            scores, found = search(block.to(torch.device(args.device)), blocks_of(documents.rows, _DOCUMENTS), depth)
+            for query, values, rows in zip(queries.identifiers[first:], scores.tolist(), found.tolist()):
                 pairs = [(documents.identifiers[row], value) for row, value in zip(rows, values)]
                 if args.leave_out_same_id:
                     pairs = [pair for pair in pairs if pair[0] != query]
-                names, numbers = zip(*pairs[: args.top_k]) if pairs else ((), ())
-                write_results(stream, query, names, numbers, args.tag)
+                write_results(stream, query, pairs[: args.top_k])
             progress.update(len(block))

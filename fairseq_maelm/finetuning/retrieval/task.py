@@ -18,19 +18,18 @@ from omegaconf import II, MISSING
 from torch import Tensor
 
 from fairseq_maelm.finetuning.retrieval import criterion as retrieval_criterion
-from fairseq_maelm.finetuning.retrieval.datasets import RetrievalPairDataset, RetrievalTextDataset, Texts
+from fairseq_maelm.finetuning.retrieval.datasets import RetrievalPairDataset, RetrievalTextDataset, Target, Texts
 from fairseq_maelm.finetuning.retrieval.measures import load_library
 from fairseq_maelm.finetuning.retrieval.pooling import POOLINGS, SIMILARITIES, embed_states
 from fairseq_maelm.finetuning.retrieval.prepared import (
     NEGATIVES,
-    Pairs,
     group_pairs,
     group_relevant,
     identifiers_file,
     judgments_file,
     read_identifiers,
 )
-from fairseq_maelm.finetuning.retrieval.validation import METRICS, EmbeddingStore, Target, validation_metrics
+from fairseq_maelm.finetuning.retrieval.validation import METRICS, EmbeddingStore, validation_metrics
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import MASK, load_dictionary
 
@@ -63,14 +62,6 @@ class RetrievalTaskConfig(FairseqDataclass):
     seed: int = II("common.seed")
 
 
-def check_config(cfg: Any) -> None:
-    """Refuse options that cannot make batches."""
-    if cfg.tokens_per_sample < 3:
-        raise ValueError(f"--tokens-per-sample must be at least 3 and is {cfg.tokens_per_sample}")
-    if cfg.hard_negatives < 0:
-        raise ValueError(f"--hard-negatives must be 0 or more and is {cfg.hard_negatives}")
-
-
 @register_task("maelm_retrieval", dataclass=RetrievalTaskConfig)
 class RetrievalTask(EncoderTask):
     """Embed queries and documents by one encoder, trained by a contrastive loss.
@@ -78,10 +69,6 @@ class RetrievalTask(EncoderTask):
     Validation embeds the queries of the split and the whole corpus, then searches it exactly and logs ``ndcg10``,
     ``recall100`` and ``mrr10`` in percent; besides ``loss`` in bits and ``accuracy`` in percent of the split's pairs
     among one another, in groups of a fixed size. Embeddings stay on the rank that computed them until the end.
-
-    Args:
-        cfg: ``RetrievalTaskConfig``.
-        dictionary: fairseq's, with ``<mask>``.
     """
 
     name = "maelm_retrieval"
@@ -90,7 +77,10 @@ class RetrievalTask(EncoderTask):
 
     def __init__(self, cfg: Any, dictionary: Dictionary) -> None:
         super().__init__(cfg, dictionary, cfg.tokens_per_sample)
-        check_config(cfg)
+        for name, least in (("tokens_per_sample", 3), ("hard_negatives", 0)):
+            if getattr(cfg, name) < least:
+                option = name.replace("_", "-")
+                raise ValueError(f"--{option} must be at least {least} and is {getattr(cfg, name)}")
         self._texts: Dict[str, Texts] = {}
         self._forget()
 
@@ -127,7 +117,7 @@ class RetrievalTask(EncoderTask):
         folder = Path(self.cfg.data)
         path = judgments_file(folder, split)
         if not path.exists():
-            known = ", ".join(sorted(each.name.split(".")[0] for each in folder.glob("*.judgements.npy"))) or "none"
+            known = ", ".join(sorted(each.name.split(".")[0] for each in folder.glob("*.judgments.npy"))) or "none"
             raise FileNotFoundError(
                 f"there is no split {split!r} in {folder} (it has: {known}): give a folder of `maelm prepare retrieval`"
                 + (", perhaps with --valid-fraction" if split == "valid" else "")
@@ -140,7 +130,15 @@ class RetrievalTask(EncoderTask):
                 queries, documents, pairs, self._negatives(folder), self.cfg.hard_negatives, self.cfg.seed
             )
         else:
-            self.datasets[split] = self._validation(split, queries, documents, pairs, judgments)
+            load_library()  # Missing, it would be missed after the first epoch.
+            names, document_ids = (
+                read_identifiers(identifiers_file(folder, each)) for each in ("queries", "documents")
+            )
+            graded: Dict[str, Dict[str, int]] = {}
+            for query, document, score in judgments.tolist():
+                graded.setdefault(names[query], {})[document_ids[document]] = score
+            target = Target(pairs.relevant, graded, [names[query] for query in pairs.queries], document_ids)
+            self.datasets[split] = RetrievalTextDataset(split, queries, documents, pairs.queries, target)
         logger.info("%s: %s items", split, f"{len(self.datasets[split]):,}")
 
     def _open(self, name: str) -> Texts:
@@ -153,13 +151,8 @@ class RetrievalTask(EncoderTask):
                     f"{self.cfg.data}/{name}.bin holds token {largest}, but dict.txt has only {symbols} symbols: the "
                     "texts were binarized with another dictionary"
                 )
-            logger.info(
-                "%s: %s texts, %.1f %% of them cut to %d tokens",
-                name,
-                f"{len(texts):,}",
-                100 * texts.cut / len(texts),
-                self.cfg.tokens_per_sample,
-            )
+            share, limit = 100 * texts.cut / len(texts), self.cfg.tokens_per_sample
+            logger.info("%s: %s texts, %.1f %% of them cut to %d tokens", name, f"{len(texts):,}", share, limit)
             self._texts[name] = texts
         return self._texts[name]
 
@@ -172,18 +165,6 @@ class RetrievalTask(EncoderTask):
                 "prepare retrieval --hard-negatives FILE`"
             )
         return group_pairs(np.load(folder / NEGATIVES))
-
-    def _validation(
-        self, split: str, queries: Texts, documents: Texts, pairs: Pairs, judgments: np.ndarray
-    ) -> RetrievalTextDataset:
-        load_library()  # Missing, it would be missed after the first epoch.
-        folder = Path(self.cfg.data)
-        names, document_ids = (read_identifiers(identifiers_file(folder, each)) for each in ("queries", "documents"))
-        graded: Dict[str, Dict[str, int]] = {}
-        for query, document, score in judgments.tolist():
-            graded.setdefault(names[query], {})[document_ids[document]] = score
-        query_ids = [names[query] for query in pairs.queries]
-        return RetrievalTextDataset(split, queries, documents, pairs, graded, query_ids, document_ids)
 
     def train_step(
         self,
@@ -203,13 +184,7 @@ class RetrievalTask(EncoderTask):
         self._forget()
 
     def collect(self, sample: Dict[str, Any], embeddings: Tensor, temperature: float) -> None:
-        """Keep what a batch of validation gave.
-
-        Args:
-            sample: of ``RetrievalTextDataset``.
-            embeddings: <float32>[B, D].
-            temperature: of the loss.
-        """
+        """Keep the embeddings <float32>[B, D] of a batch of validation, and the temperature of the loss."""
         if self._split != sample["split"]:
             self._forget()
             self._split = sample["split"]
@@ -227,19 +202,14 @@ class RetrievalTask(EncoderTask):
 
     def _metric(self, name: str) -> Any:
         def value(meters: Any) -> float:
-            dataset = self.datasets[self._split]
+            dataset: Any = self.datasets[self._split]
             # The ranks know by this sum, which is the same on all of them, that the last batch is through.
             if int(meters[_TEXTS].sum) != len(dataset):
                 return math.nan
-            return self._measure(dataset)[name]
+            if self._metrics is None:
+                group = distributed_utils.get_data_parallel_group()
+                items = self._store.take()
+                self._metrics = validation_metrics(*items, dataset.target, self._temperature, self._device, group)
+            return self._metrics[name]
 
         return value
-
-    def _measure(self, dataset: RetrievalTextDataset) -> Dict[str, float]:
-        if self._metrics is None:
-            target = Target(
-                dataset.pairs.relevant, dataset.judgments, dataset.query_ids, dataset.document_ids, self._temperature
-            )
-            group = distributed_utils.get_data_parallel_group()
-            self._metrics = validation_metrics(*self._store.take(), target, self._device, group)
-        return self._metrics

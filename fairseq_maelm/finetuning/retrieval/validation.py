@@ -1,16 +1,16 @@
 """Retrieval over the whole corpus at the end of validation, from the embeddings that each rank has computed."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fairseq_maelm.batch import pad_rows
-from fairseq_maelm.finetuning.retrieval.gather import gather_rows
-from fairseq_maelm.finetuning.retrieval.loss import contrastive_loss
+from fairseq_maelm.finetuning.retrieval.datasets import Target
+from fairseq_maelm.finetuning.retrieval.loss import contrastive_loss, gather_rows
 from fairseq_maelm.finetuning.retrieval.measures import DEPTH, VALIDATION_MEASURES, measure
 from fairseq_maelm.finetuning.retrieval.search import blocks_of, merge, search
 
@@ -21,24 +21,6 @@ PAIRS_OF_A_LOSS = 32
 _BLOCK = 65_536
 
 METRICS = ("loss", "accuracy", *VALIDATION_MEASURES)
-
-
-class Target(NamedTuple):
-    """What a validation split asks for.
-
-    Attributes:
-        relevant: for each of its Q queries <int64>[P] the rows of relevant documents among the N.
-        judgments: query -> document -> relevance, by ids.
-        query_ids: ids of the Q queries.
-        document_ids: ids of the N documents.
-        temperature: of the loss.
-    """
-
-    relevant: Sequence[np.ndarray]
-    judgments: Mapping[str, Mapping[str, int]]
-    query_ids: Sequence[str]
-    document_ids: Sequence[str]
-    temperature: float
 
 
 class EmbeddingStore:
@@ -60,7 +42,24 @@ class EmbeddingStore:
         return _distinct(indices, rows)
 
 
-def retrieve(indices: Tensor, rows: Tensor, queries: Tensor, device: torch.device, group: Any) -> tuple[Tensor, Tensor]:
+def _distinct(indices: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    unique, places = np.unique(indices.numpy(), return_index=True)
+    return torch.from_numpy(unique), rows[torch.from_numpy(places)]
+
+
+def _gather_items(indices: Tensor, rows: Tensor, device: torch.device, group: Any) -> tuple[Tensor, Tensor]:
+    """Gather items <int64>[n] of all ranks, ascending and each once, with their embeddings <float32>[n, D]."""
+    return _distinct(gather_rows(indices.to(device), group).cpu(), gather_rows(rows.to(device), group).cpu())
+
+
+def _side_by_side(own: Tensor, device: torch.device, group: Any) -> Tensor:
+    """Gather [Q, k] of each rank to [Q, ranks * k]."""
+    return torch.cat(gather_rows(own.to(device), group).cpu().split(len(own)), dim=1)
+
+
+def _retrieve(
+    indices: Tensor, rows: Tensor, queries: Tensor, device: torch.device, group: Any
+) -> tuple[Tensor, Tensor]:
     """Search the documents of all ranks.
 
     Args:
@@ -79,32 +78,15 @@ def retrieve(indices: Tensor, rows: Tensor, queries: Tensor, device: torch.devic
     wide = (len(queries), DEPTH - scores.shape[1])
     scores = torch.cat([scores, scores.new_full(wide, float("-inf"))], dim=1)
     found = torch.cat([indices[columns], columns.new_full(wide, -1)], dim=1)
-    scores, found = _side_by_side(scores, device, group), _side_by_side(found, device, group)
-    values, best = merge(scores, found, DEPTH)
+    values, best = merge(_side_by_side(scores, device, group), _side_by_side(found, device, group), DEPTH)
     documents = int(torch.isfinite(values).sum(dim=1).min())
     return values[:, :documents], best[:, :documents]
 
 
-def _side_by_side(own: Tensor, device: torch.device, group: Any) -> Tensor:
-    """[Q, k] of each rank to [Q, ranks * k]."""
-    gathered = gather_rows(own.to(device), group).cpu()
-    return torch.cat(gathered.split(len(own)), dim=1)
-
-
-def _gather_items(indices: Tensor, rows: Tensor, device: torch.device, group: Any) -> tuple[Tensor, Tensor]:
-    """Items <int64>[n] of all ranks, ascending and each once, with their embeddings <float32>[n, D]."""
-    return _distinct(gather_rows(indices.to(device), group).cpu(), gather_rows(rows.to(device), group).cpu())
-
-
-def _distinct(indices: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    unique, places = np.unique(indices.numpy(), return_index=True)
-    return torch.from_numpy(unique), rows[torch.from_numpy(places)]
-
-
-def pair_loss(
+def _pair_loss(
     queries: Tensor, documents: Tensor, rows: Tensor, relevant: Sequence[np.ndarray], temperature: float
 ) -> tuple[float, float]:
-    """Loss and accuracy of the split's pairs, in groups of ``PAIRS_OF_A_LOSS`` in their order.
+    """Compute loss and accuracy of the split's pairs, in groups of ``PAIRS_OF_A_LOSS`` in their order.
 
     Args:
         queries: <float32>[Q, D].
@@ -116,35 +98,29 @@ def pair_loss(
     Returns:
         loss in bits a pair, and accuracy in percent.
     """
-    owners = np.repeat(np.arange(len(relevant)), [len(each) for each in relevant])
-    targets = np.concatenate(list(relevant)).astype(np.int64)
-    positives = pad_rows(relevant, np.array([len(each) for each in relevant]), -1)
+    counts = np.array([len(each) for each in relevant])
+    owners = torch.from_numpy(np.repeat(np.arange(len(relevant)), counts))
+    targets = torch.from_numpy(np.concatenate(relevant).astype(np.int64))
+    positives = torch.from_numpy(pad_rows(relevant, counts, -1))
     loss, correct = 0.0, 0
-    for first in range(0, len(targets), PAIRS_OF_A_LOSS):
-        chosen = slice(first, first + PAIRS_OF_A_LOSS)
-        ids = torch.from_numpy(np.unique(targets[chosen]))
-        own = torch.from_numpy(owners[chosen])
-        result = contrastive_loss(
-            queries[own],
-            documents[torch.searchsorted(rows, ids)],
-            ids,
-            torch.from_numpy(targets[chosen]),
-            torch.from_numpy(positives)[own],
-            temperature,
-        )
+    for own, target in zip(owners.split(PAIRS_OF_A_LOSS), targets.split(PAIRS_OF_A_LOSS)):
+        ids = target.unique()
+        candidates = documents[torch.searchsorted(rows, ids)]
+        result = contrastive_loss(queries[own], candidates, ids, target, positives[own], temperature)
         loss, correct = loss + float(result.loss), correct + int(result.correct)
     return loss / len(targets) / math.log(2), 100.0 * correct / len(targets)
 
 
 def validation_metrics(
-    indices: Tensor, rows: Tensor, target: Target, device: torch.device, group: Any
+    indices: Tensor, rows: Tensor, target: Target, temperature: float, device: torch.device, group: Any
 ) -> dict[str, float]:
     """Measure a split. All ranks must call it, each with the items that it embedded.
 
     Args:
         indices: <int64>[n] this rank's items, ascending; those below Q are queries.
         rows: <float32>[n, D] their embeddings, on the CPU.
-        target: what to find.
+        target: what is to be found.
+        temperature: of the loss.
         device: that the group's backend works on.
         group: torch's process group, or None.
 
@@ -155,14 +131,13 @@ def validation_metrics(
     are_queries = indices < count
     _, queries = _gather_items(indices[are_queries], rows[are_queries], device, group)
     own, documents = indices[~are_queries] - count, rows[~are_queries]
-    scores, found = retrieve(own, documents, queries, device, group)
+    scores, found = _retrieve(own, documents, queries, device, group)
     run = {
         query: {target.document_ids[row]: score for row, score in zip(*best)}
         for query, *best in zip(target.query_ids, found.tolist(), scores.tolist())
     }
     measured = measure(target.judgments, run, VALIDATION_MEASURES.values())
-    judged = torch.isin(own, torch.from_numpy(np.concatenate(list(target.relevant)).astype(np.int64)))
+    judged = torch.isin(own, torch.from_numpy(np.concatenate(target.relevant).astype(np.int64)))
     relevant_rows, relevant = _gather_items(own[judged], documents[judged], device, group)
-    loss, accuracy = pair_loss(queries, relevant, relevant_rows, target.relevant, target.temperature)
-    named = {name: measured[measure_name] for name, measure_name in VALIDATION_MEASURES.items()}
-    return {"loss": loss, "accuracy": accuracy, **named}
+    loss, accuracy = _pair_loss(queries, relevant, relevant_rows, target.relevant, temperature)
+    return {"loss": loss, "accuracy": accuracy, **dict(zip(VALIDATION_MEASURES, measured.values()))}

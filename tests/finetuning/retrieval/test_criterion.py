@@ -88,20 +88,23 @@ def test_the_task_says_which_batches_are_ignored():
     assert seen == [False, True]
 
 
-def test_wrong_options_are_explained():
-    with pytest.raises(ValueError, match="--temperature must be positive and is 0"):
-        RetrievalCriterion(task_of(), 0.0)
-    with pytest.raises(ValueError, match="needs --task maelm_retrieval"):
-        RetrievalCriterion(SimpleNamespace(), 0.1)
-    with pytest.raises(ValueError, match="--tokens-per-sample must be at least 3"):
-        task_of(tokens_per_sample=2)
-    with pytest.raises(ValueError, match="--hard-negatives must be 0 or more"):
-        task_of(hard_negatives=-1)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RetrievalCriterion(task_of(), 0.0), "--temperature must be positive and is 0"),
+        (lambda: RetrievalCriterion(SimpleNamespace(), 0.1), "needs --task maelm_retrieval"),
+        (lambda: task_of(tokens_per_sample=2), "--tokens-per-sample must be at least 3"),
+        (lambda: task_of(hard_negatives=-1), "--hard-negatives must be at least 0"),
+    ],
+)
+def test_wrong_options_are_explained(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 def test_missing_splits_and_negatives_are_explained(tmp_path):
     task = task_of(data=str(tmp_path), hard_negatives=1, seed=1)
-    np.save(tmp_path / "train.judgements.npy", np.array([[0, 0, 1]]))
+    np.save(tmp_path / "train.judgments.npy", np.array([[0, 0, 1]]))
     with pytest.raises(FileNotFoundError, match=r"no split 'valid' in .* \(it has: train\).*--valid-fraction"):
         task.load_dataset("valid")
     with pytest.raises(FileNotFoundError, match="prepare retrieval --hard-negatives FILE"):

@@ -1,14 +1,18 @@
-"""The contrastive loss against a plain loop, and what may stand in its denominator."""
+"""The contrastive loss against a plain loop, what may stand in its denominator, and rows of several ranks."""
 
 import math
+import socket
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_maelm.finetuning.retrieval.loss import candidate_mask, contrastive_loss, first_of_each
+from fairseq_maelm.finetuning.retrieval.loss import candidate_mask, contrastive_loss, gather_rows
 
 
 def plain_loss(queries, documents, ids, targets, positives, temperature):
@@ -27,20 +31,6 @@ def plain_loss(queries, documents, ids, targets, positives, temperature):
     return loss, correct, negatives
 
 
-def test_by_hand():
-    # Similarities of the one query: 2 with its document, 1 and 0 with the two others.
-    result = contrastive_loss(
-        torch.tensor([[1.0, 0.0]]),
-        torch.tensor([[2.0, 0.0], [1.0, 5.0], [0.0, 1.0]]),
-        torch.tensor([7, 8, 9]),
-        torch.tensor([7]),
-        torch.tensor([[7]]),
-        temperature=1.0,
-    )
-    assert float(result.loss) == pytest.approx(math.log(math.exp(2) + math.exp(1) + 1) - 2)
-    assert (int(result.correct), int(result.negatives)) == (1, 2)
-
-
 def test_relevant_documents_and_repetitions_are_no_negatives():
     # Query 0 has the relevant documents 4 and 5; document 6 stands in the batch twice.
     ids, targets = torch.tensor([4, 5, 6, 6]), torch.tensor([4, 6])
@@ -55,12 +45,6 @@ def test_a_query_alone_has_nothing_to_learn():
     assert float(result.loss.detach()) == 0.0 and int(result.negatives) == 0
 
 
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=20))
-def test_first_of_each(identifiers):
-    expected = [identifier not in identifiers[:place] for place, identifier in enumerate(identifiers)]
-    assert first_of_each(torch.tensor(identifiers)).tolist() == expected
-
-
 @settings(deadline=None, max_examples=50)
 @given(st.integers(0, 10**6), st.integers(1, 5), st.integers(0, 6), st.sampled_from([0.05, 1.0]))
 def test_equals_the_plain_loop(seed, queries, more_documents, temperature):
@@ -68,17 +52,58 @@ def test_equals_the_plain_loop(seed, queries, more_documents, temperature):
     targets = generator.integers(0, 8, queries)
     ids = np.concatenate([targets, generator.integers(0, 8, more_documents)])
     positives = np.stack([targets, generator.integers(-1, 8, queries)], axis=1)
-    vectors = [generator.normal(size=(count, 3)) for count in (queries, len(ids))]
     # A document is the same wherever it stands.
-    for identifier in np.unique(ids):
-        vectors[1][ids == identifier] = vectors[1][ids == identifier][0]
-    result = contrastive_loss(
-        *(torch.tensor(each) for each in vectors),
-        *(torch.tensor(each) for each in (ids, targets, positives)),
-        temperature,
-    )
-    loss, correct, negatives = plain_loss(
-        *(each.tolist() for each in vectors), ids.tolist(), targets.tolist(), positives.tolist(), temperature
-    )
+    vectors = [generator.normal(size=(queries, 3)), generator.normal(size=(8, 3))[ids]]
+    given_values = [*vectors, ids, targets, positives]
+    result = contrastive_loss(*map(torch.tensor, given_values), temperature)
+    loss, correct, negatives = plain_loss(*(each.tolist() for each in given_values), temperature)
     assert float(result.loss) == pytest.approx(loss, rel=1e-4, abs=1e-4)
     assert (int(result.correct), int(result.negatives)) == (correct, negatives)
+
+
+# Queries and documents of each rank: unequal numbers, and a last rank whose batch is to be ignored.
+SHARES = ((2, 4), (1, 1), (0, 0))
+POSITIVES = torch.tensor([[0, 3], [1, -1], [4, -1]])
+
+
+def inputs() -> list[torch.Tensor]:
+    """Three queries and five documents, D = 3, in double precision."""
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randn(count, 3, generator=generator, dtype=torch.float64) for count in (3, 5)]
+
+
+def loss_of(queries: torch.Tensor, documents: torch.Tensor, ids: torch.Tensor, first: int) -> torch.Tensor:
+    own = slice(first, first + len(queries))
+    if not len(queries):
+        return 0.0 * documents.sum()
+    return contrastive_loss(queries, documents, ids, POSITIVES[own, 0], POSITIVES[own], 0.5).loss
+
+
+def work(rank: int, port: int, folder: str) -> None:
+    """One rank: gradients of its own rows, from the losses of all ranks."""
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=len(SHARES))
+    firsts = [sum(share[kind] for share in SHARES[:rank]) for kind in (0, 1)]
+    queries, documents = (
+        whole[first : first + count].clone().requires_grad_()
+        for whole, first, count in zip(inputs(), firsts, SHARES[rank])
+    )
+    ids = torch.arange(firsts[1], firsts[1] + SHARES[rank][1])
+    gathered, all_ids = gather_rows(documents, dist.group.WORLD), gather_rows(ids, dist.group.WORLD)
+    loss_of(queries, gathered, all_ids, firsts[0]).backward()
+    torch.save((gathered.detach(), all_ids, queries.grad, documents.grad), Path(folder) / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_gradients_of_three_ranks_are_those_of_one(tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    torch.multiprocessing.spawn(work, (port, str(tmp_path)), nprocs=len(SHARES))
+    results: list[Any] = [torch.load(tmp_path / f"{rank}.pt") for rank in range(len(SHARES))]
+    queries, documents = (each.requires_grad_() for each in inputs())
+    loss_of(queries, documents, torch.arange(5), 0).backward()
+    for gathered, ids, _, _ in results:
+        assert torch.equal(gathered, documents.detach()) and ids.tolist() == list(range(5))
+    torch.testing.assert_close(torch.cat([result[2] for result in results if result[2] is not None]), queries.grad)
+    torch.testing.assert_close(torch.cat([result[3] for result in results]), documents.grad)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fairseq_maelm.corpus.prepare import prepare
 from fairseq_maelm.corpus.settings import PrepareSettings
-from fairseq_maelm.finetuning.retrieval.datasets import RetrievalPairDataset, RetrievalTextDataset, Texts
-from fairseq_maelm.finetuning.retrieval.prepare import RetrievalSettings, held_out, prepare_retrieval
+from fairseq_maelm.finetuning.retrieval.datasets import RetrievalPairDataset, RetrievalTextDataset, Target, Texts
+from fairseq_maelm.finetuning.retrieval.prepare_command import RetrievalSettings, held_out, prepare_retrieval
 from fairseq_maelm.finetuning.retrieval.prepared import group_pairs, group_relevant
 
 WORDS = ["red", "green", "blue", "white", "black", "grey", "pink", "brown"]
@@ -47,8 +47,8 @@ def write_qrels(folder: Path, split: str, lines: list[tuple[int, int, int]]) -> 
     (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + text, encoding="utf-8")
 
 
-def texts_of(folder: Path, name: str, max_tokens: int = 64) -> Texts:
-    return Texts(str(folder / name), 0, 2, 1, max_tokens)
+def texts_of(folder: Path, name: str, max_length: int = 64) -> Texts:
+    return Texts(str(folder / name), 0, 2, 1, max_length)
 
 
 def test_folder(beir, data, tmp_path):
@@ -58,7 +58,7 @@ def test_folder(beir, data, tmp_path):
     )
     assert facts["splits"]["train"] == {
         "queries": 6,
-        "judgements": 8,
+        "judgments": 8,
         "relevant_pairs": 7,
         "queries_without_relevant_document": 0,
     }
@@ -67,7 +67,7 @@ def test_folder(beir, data, tmp_path):
     assert (tmp_path / "out" / "documents.ids").read_text(encoding="utf-8").split() == [f"d{row}" for row in range(8)]
     qrels = (tmp_path / "out" / "qrels" / "train.tsv").read_text(encoding="utf-8").splitlines()
     assert qrels[:4] == ["query-id\tcorpus-id\tscore", "q0\td0\t1", "q0\td1\t0", "q0\td7\t2"]
-    assert not (tmp_path / "out" / "valid.judgements.npy").exists()
+    assert not (tmp_path / "out" / "valid.judgments.npy").exists()
     assert json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8")) == facts
 
 
@@ -75,7 +75,7 @@ def test_held_out_queries_take_their_judgments_along(beir, data, tmp_path):
     tables = []
     for name in ("one", "two"):
         prepare_retrieval(RetrievalSettings(beir, data, tmp_path / name, valid_fraction=0.34))
-        tables.append([np.load(tmp_path / name / f"{split}.judgements.npy") for split in ("train", "valid")])
+        tables.append([np.load(tmp_path / name / f"{split}.judgments.npy") for split in ("train", "valid")])
     train, valid = tables[0]
     assert all(np.array_equal(one, two) for one, two in zip(*tables))
     assert len(np.unique(valid[:, 0])) == 2 and len(train) + len(valid) == 8
@@ -93,7 +93,7 @@ def test_training_batches(beir, data, tmp_path):
     (beir / "negatives.tsv").write_text("".join(f"q0\td{row}\n" for row in (2, 3, 4, 5, 6)), encoding="utf-8")
     prepare_retrieval(RetrievalSettings(beir, data, tmp_path / "out", hard_negatives=beir / "negatives.tsv"))
     folder = tmp_path / "out"
-    pairs = group_relevant(np.load(folder / "train.judgements.npy"))
+    pairs = group_relevant(np.load(folder / "train.judgments.npy"))
     negatives = group_pairs(np.load(folder / "train.negatives.npy"))
     queries, documents = texts_of(folder, "queries"), texts_of(folder, "documents")
     dataset = RetrievalPairDataset(queries, documents, pairs, negatives, drawn=2, seed=1)
@@ -124,10 +124,11 @@ def test_training_batches(beir, data, tmp_path):
 
 def test_validation_items_are_the_queries_and_all_documents(beir, data, tmp_path):
     prepare_retrieval(RetrievalSettings(beir, data, tmp_path / "out"))
-    queries, documents = texts_of(tmp_path / "out", "queries"), texts_of(tmp_path / "out", "documents", max_tokens=3)
+    queries, documents = texts_of(tmp_path / "out", "queries"), texts_of(tmp_path / "out", "documents", max_length=3)
     assert documents.lengths.max() == 3 and documents.cut == int((queries.lengths > 3).sum())
-    pairs = group_relevant(np.load(tmp_path / "out" / "test.judgements.npy"))
-    dataset = RetrievalTextDataset("test", queries, documents, pairs, {}, ["q6", "q7"], [f"d{row}" for row in range(8)])
+    pairs = group_relevant(np.load(tmp_path / "out" / "test.judgments.npy"))
+    target = Target(pairs.relevant, {}, ["q6", "q7"], [f"d{row}" for row in range(8)])
+    dataset = RetrievalTextDataset("test", queries, documents, pairs.queries, target)
     assert len(dataset) == 2 + 8
     assert dataset.ordered_indices().tolist() == np.argsort(-dataset.sizes, kind="stable").tolist()
     batch = dataset.collater([1, 2])
@@ -143,10 +144,8 @@ def test_files_of_another_layout_are_refused(beir, data, tmp_path):
         assert not (tmp_path / "out").exists()
         return str(error.value)
 
-    assert "must lie between 0 and 1 and is 1.5" in message(valid_fraction=1.5)
-    assert "--negatives-per-query must be at least 1" in message(
-        hard_negatives=beir / "qrels" / "train.tsv", negatives_per_query=0
-    )
+    assert "--valid-fraction must be between 0.001 and 0.999, not 1.5" in message(valid_fraction=1.5)
+    assert "--negatives-per-query must be at least 1, not 0" in message(negatives_per_query=0)
     write_qrels(beir, "dev", [(6, 6, 0)])
     assert "leave --valid-fraction away" in message(valid_fraction=0.5)
     assert "dev.tsv holds no relevant document" in message()

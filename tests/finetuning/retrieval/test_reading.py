@@ -7,9 +7,14 @@ import json
 import numpy as np
 import pytest
 
-from fairseq_maelm.finetuning.retrieval.beir import read_judgments, read_texts, rows_of
-from fairseq_maelm.finetuning.retrieval.negatives import read_negatives
-from fairseq_maelm.finetuning.retrieval.runs import load_run, write_results
+from fairseq_maelm.finetuning.retrieval.reading import (
+    load_run,
+    read_judgments,
+    read_negatives,
+    read_texts,
+    rows_of,
+    write_results,
+)
 
 ROWS = {"queries": {"q1": 0, "q2": 1, "q3": 2}, "documents": {"a": 0, "b": 1, "c": 2}}
 
@@ -109,7 +114,7 @@ def test_wrong_judgments_are_named(line, message, tmp_path):
 def test_runs_are_read_as_written(tmp_path):
     scores = [float(np.float32(1) / np.float32(3)), -1e-30]
     stream = io.BytesIO()
-    write_results(stream, "q1", ["b", "a"], scores, "mine")
+    write_results(stream, "q1", list(zip("ba", scores)))
     (tmp_path / "run").write_bytes(stream.getvalue())
     run = load_run(tmp_path / "run")
     assert {query: list(found) for query, found in run.items()} == {"q1": ["b", "a"]}

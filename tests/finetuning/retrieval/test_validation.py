@@ -1,4 +1,4 @@
-"""Metrics of validation against a search through everything by hand."""
+"""Measures of cases worked out by hand, and metrics of validation against a search through everything."""
 
 import math
 
@@ -7,28 +7,67 @@ import pytest
 import torch
 
 from fairseq_maelm.finetuning.retrieval import validation
+from fairseq_maelm.finetuning.retrieval.datasets import Target
 from fairseq_maelm.finetuning.retrieval.measures import VALIDATION_MEASURES, measure
-from fairseq_maelm.finetuning.retrieval.validation import EmbeddingStore, Target, validation_metrics
+from fairseq_maelm.finetuning.retrieval.validation import EmbeddingStore, validation_metrics
 
 pytest.importorskip("ir_measures")
 
 CPU = torch.device("cpu")
+JUDGED = {"q1": {"a": 1, "b": 2}, "q2": {"c": 1}}
+NAMES = ("nDCG@10", "R@100", "RR@10")
+
+
+def test_measures_by_hand():
+    # q1: b is second, a is third. q2: c is first.
+    run = {"q1": {"x": 0.9, "b": 0.5, "a": 0.1}, "q2": {"c": 1.0}}
+    gain = 2 / math.log2(3) + 1 / math.log2(4)
+    ideal = 2 / math.log2(2) + 1 / math.log2(3)
+    values = measure(JUDGED, run, NAMES)
+    assert values["nDCG@10"] == pytest.approx(100 * (gain / ideal + 1) / 2)
+    assert values["R@100"] == pytest.approx(100)
+    assert values["RR@10"] == pytest.approx(100 * (1 / 2 + 1) / 2)
+
+
+def test_cut_offs():
+    run = {"q1": {f"x{number}": 200.0 - number for number in range(99)} | {"a": 50.0, "b": 40.0}, "q2": {}}
+    values = measure(JUDGED, run, NAMES)
+    assert values["nDCG@10"] == values["RR@10"] == 0.0, "nothing relevant among the first ten"
+    assert values["R@100"] == pytest.approx(100 * (1 / 2) / 2), "a is the hundredth, b comes after it"
+
+
+def test_a_query_without_result_counts_as_zero_and_one_without_judgment_does_not_count():
+    values = measure(JUDGED, {"q2": {"c": 1.0}, "q9": {"x": 1.0}}, NAMES)
+    assert values == pytest.approx(dict.fromkeys(NAMES, 50.0))
+    assert measure(JUDGED, {"q9": {"x": 1.0}}, NAMES) == dict.fromkeys(NAMES, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("judged", "name", "message"),
+    [
+        (JUDGED, "nonsense", "there is no measure 'nonsense'"),
+        (JUDGED, "nDCG@", "there is no measure 'nDCG@'"),
+        ({}, "nDCG@10", "no judgments"),
+    ],
+)
+def test_what_cannot_be_measured(judged, name, message):
+    with pytest.raises(ValueError, match=message):
+        measure(judged, {"q1": {"a": 1.0}}, [name])
 
 
 def target_of(relevant, documents):
     query_ids = [f"q{number}" for number in range(len(relevant))]
     document_ids = [f"d{number}" for number in range(documents)]
     judgments = {query: {f"d{row}": 1 for row in rows} for query, rows in zip(query_ids, relevant)}
-    return Target([np.array(rows) for rows in relevant], judgments, query_ids, document_ids, temperature=0.5)
+    return Target([np.array(rows) for rows in relevant], judgments, query_ids, document_ids)
 
 
-def test_by_hand():
+def test_validation_by_hand():
     # Query 0 finds its document 1 second, after 0; query 1 finds its documents 2 and 0 first and last.
     queries = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     documents = torch.tensor([[1.0, -1.0], [0.5, 0.0], [0.0, 1.0]])
-    result = validation_metrics(
-        torch.arange(5), torch.cat([queries, documents]), target_of([[1], [0, 2]], 3), CPU, None
-    )
+    target = target_of([[1], [0, 2]], 3)
+    result = validation_metrics(torch.arange(5), torch.cat([queries, documents]), target, 0.5, CPU, None)
     ideal = 1 + 1 / math.log2(3)
     assert result["mrr10"] == pytest.approx(100 * (1 / 2 + 1) / 2)
     assert result["recall100"] == pytest.approx(100)
@@ -50,7 +89,7 @@ def test_many_texts_in_any_order_and_repeated(monkeypatch):
     for batch in [*np.array_split(order, 9), order[:30]]:
         store.add(torch.from_numpy(batch), rows[torch.from_numpy(batch)])
     target = target_of(relevant, 150)
-    result = validation_metrics(*store.take(), target, CPU, None)
+    result = validation_metrics(*store.take(), target, 0.5, CPU, None)
     scores = (rows[:20] @ rows[20:].T).tolist()
     run = {f"q{query}": {f"d{row}": score for row, score in enumerate(line)} for query, line in enumerate(scores)}
     expected = measure(target.judgments, run, VALIDATION_MEASURES.values())
