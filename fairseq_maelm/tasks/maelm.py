@@ -82,7 +82,14 @@ class MaelmTaskConfig(FairseqDataclass):
         default=None,
         metadata={
             "help": "change the fraction linearly with the number of updates, from --mask-prob at the start to this at "
-            "--max-update; validation predicts this fraction throughout (default: --mask-prob, constant)"
+            "--max-update (default: --mask-prob, constant)"
+        },
+    )
+    valid_mask_prob: Optional[float] = field(
+        default=None,
+        metadata={
+            "help": "fraction to predict in validation, for comparisons of runs with different fractions (default: "
+            "--mask-prob-end, or else --mask-prob)"
         },
     )
     leave_unmasked_prob: float = field(default=0.0, metadata={"help": "fraction of those left in place (BERT: 0.1)"})
@@ -136,9 +143,8 @@ class MaelmTask(EncoderTask):
             word_starts=word_starts(dictionary) if cfg.mask_whole_words else None,
             protected=special_tokens(dictionary) if cfg.protect_special_tokens else None,
         )
-        if cfg.mask_prob_end is not None:
-            # Training batches have rates of their own.
-            self.scheme = replace(self.scheme, mask_prob=cfg.mask_prob_end)
+        rates = (cfg.valid_mask_prob, cfg.mask_prob_end, cfg.mask_prob)
+        self.validation_scheme = replace(self.scheme, mask_prob=next(rate for rate in rates if rate is not None))
         self.encoder_view = EncoderView(str(cfg.masked_input), cfg.encoder_mask_fraction, str(cfg.encoder_positions))
         # Known when the model is built, which fairseq does before it opens any data.
         self.predicts_all = False
@@ -208,7 +214,7 @@ class MaelmTask(EncoderTask):
         logger.info("%s: %s blocks of %s tokens", split, f"{len(blocks):,}", f"{blocks.sizes.sum():,}")
         return kind(
             blocks,
-            self.scheme,
+            self.scheme if training else self.validation_scheme,
             Symbols(self.dictionary.pad(), self.mask_index),
             self.encoder_view,
             self.cfg.seed if training else _VALIDATION_SEED,

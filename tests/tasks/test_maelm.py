@@ -156,9 +156,9 @@ def test_batches_are_masked_at_their_rate(monkeypatch, scheme):
         expected = constant.dataset.collater(batch["id"].numpy())
         assert batch["target"].tolist() == expected["target"].tolist()
         assert batch["net_input"]["src_tokens"].tolist() == expected["net_input"]["src_tokens"].tolist()
-    assert run.task.scheme.mask_prob == 0.1
+    assert run.task.validation_scheme.mask_prob == 0.1
     validation = MaskedBlockDataset(
-        run.dataset.blocks, run.task.scheme, Symbols(1, 39), EncoderView(), 0, fixed_epoch=1
+        run.dataset.blocks, run.task.validation_scheme, Symbols(1, 39), EncoderView(), 0, fixed_epoch=1
     )
     run.task.get_batch_iterator(validation, max_sentences=2).next_epoch_itr()
     assert validation.rate is None
@@ -196,3 +196,13 @@ def test_a_changing_rate_needs_an_end_of_the_run(monkeypatch):
         task_of(mask_prob_end=1.0)
     with pytest.raises(ValueError, match="mask probability"):
         task_of(mask_prob=0.0, mask_prob_end=0.1)
+
+
+def test_validation_has_a_rate_of_its_own():
+    for options, expected in (
+        ({"mask_prob": 0.4}, 0.4),
+        ({"mask_prob": 0.4, "mask_prob_end": 0.2}, 0.2),
+        ({"mask_prob": 0.4, "mask_prob_end": 0.2, "valid_mask_prob": 0.15}, 0.15),
+    ):
+        task = task_of(**options)
+        assert (task.scheme.mask_prob, task.validation_scheme.mask_prob) == (0.4, expected)
