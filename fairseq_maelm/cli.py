@@ -51,7 +51,6 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "answer": ("fairseq_maelm.finetuning.squad.answer_command", "answer questions about a text file"),
         "tag": ("fairseq_maelm.finetuning.tagging.tag_command", "label the words of a file"),
-        "prompt": ("fairseq_maelm.finetuning.prompting.command", "classify by the words at a template's mask"),
         "embed": ("fairseq_maelm.finetuning.retrieval.embed_command", "embed texts with a checkpoint's encoder"),
         "search": ("fairseq_maelm.finetuning.retrieval.search_command", "search exactly over embeddings"),
         "evaluate squad": (

@@ -34,7 +34,7 @@ class PromptCriterion(FairseqCriterion):
         """
         prompter = self.task.prompter
         logits, _ = model(**sample["net_input"])
-        scores = label_scores(logits, prompter.words.pieces)
+        scores = label_scores(logits, prompter.pieces)
         loss = prompt_loss(scores, sample["target"], prompter.prompt.bounds)
         output: Dict[str, Any] = {
             "loss": loss.detach(),

@@ -1,14 +1,14 @@
 """Classification by prompts with a checkpoint behind the hub interface."""
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fairseq_maelm.data.dataset import Symbols
 from fairseq_maelm.data.encoder_view import EncoderView
-from fairseq_maelm.finetuning.prompting.features import Prompter
+from fairseq_maelm.finetuning.prompting.prompter import Prompter
 from fairseq_maelm.finetuning.prompting.prompts import Prompt, find_prompt
 from fairseq_maelm.finetuning.prompting.scoring import label_scores, prompt_input
 from fairseq_maelm.models.hub import MaelmHubInterface
@@ -19,12 +19,12 @@ __all__ = ["classify_by_prompt", "find_prompter", "score"]
 
 def classify_by_prompt(
     hub: MaelmHubInterface,
-    texts: Sequence[Union[str, Sequence[str]]],
-    prompt: Union[str, Prompt, None] = None,
-    label_words: Optional[Mapping[str, str]] = None,
+    texts: Sequence[str | Sequence[str]],
+    prompt: str | Prompt | None = None,
+    label_words: Mapping[str, str] | None = None,
     several_pieces: bool = False,
     batch_size: int = 32,
-) -> List[Dict[str, float]]:
+) -> list[dict[str, float]]:
     """Classify texts by the words that the decoder puts at a template's mask; no head is needed.
 
     Args:
@@ -43,7 +43,7 @@ def classify_by_prompt(
         ValueError: if the prompt is missing or wrong, or the checkpoint cannot fill masks.
     """
     prompter = find_prompter(hub, prompt, label_words, several_pieces)
-    examples = [prompter.encode([text] if isinstance(text, str) else text) for text in texts]
+    examples = [[text] if isinstance(text, str) else text for text in texts]
     probabilities = score(hub, prompter, examples, batch_size).softmax(dim=-1).tolist()
     return [dict(zip(prompter.prompt.labels, row)) for row in probabilities]
 
@@ -54,11 +54,7 @@ def find_prompter(
     label_words: Mapping[str, str] | None = None,
     several_pieces: bool = False,
 ) -> Prompter:
-    """What turns texts into prompts for a model; arguments as in ``classify_by_prompt``.
-
-    Raises:
-        ValueError: if the prompt is missing or wrong, or does not fit the vocabulary.
-    """
+    """Return what turns texts into prompts for a model; arguments and errors as in ``classify_by_prompt``."""
     if prompt is None:
         own: Prompter | None = getattr(hub.task, "prompter", None)
         if own is None:
@@ -66,42 +62,39 @@ def find_prompter(
         return own
     if isinstance(prompt, str):
         prompt = find_prompt(prompt) if label_words is None else Prompt("prompt", prompt, dict(label_words))
-    length = min(prompt.max_length, hub.model.max_positions())
-    return Prompter(prompt, hub.tokenizer, several_pieces, length)
+    return Prompter(prompt, hub.tokenizer, several_pieces, min(prompt.max_length, hub.model.max_positions()))
 
 
 def score(
     hub: Any,
     prompter: Prompter,
-    examples: Sequence[Sequence[np.ndarray]],
+    examples: Sequence[Sequence[str]],
     batch_size: int = 32,
-    progress: bool = False,
+    progress: str | None = None,
 ) -> Tensor:
-    """Score labels.
+    """Score the labels of examples, each of one sentence or several.
 
     Args:
         hub: the interface.
-        prompter: that made the examples.
-        examples: what ``prompter.encode`` gives for each of them.
+        prompter: of the prompt.
+        examples: the sentences of each.
         batch_size: examples of a batch.
-        progress: show a bar.
+        progress: what a progress bar says; None for no bar.
 
     Returns:
         <float32>[examples, labels] on the CPU; see ``label_scores``.
-
-    Raises:
-        ValueError: if the checkpoint's decoder is missing or autoregressive.
     """
     if hub.model.decoder is not None and hub.model.decoder.autoregressive:
         raise ValueError("this model's decoder reads from left to right and cannot fill masks")
     view: EncoderView = getattr(hub.task, "encoder_view", EncoderView())
     symbols = Symbols(hub.dictionary.pad(), hub.model.mask_index)
+    sequences = [prompter.encode(example) for example in examples]
     rows = predict(
         hub.model,
-        [max(map(len, example)) for example in examples],
-        lambda places: prompt_input([examples[place] for place in places], symbols, view),
-        lambda batch: label_scores(hub.model(**batch)[0], prompter.words.pieces).cpu(),
+        [max(map(len, each)) for each in sequences],
+        lambda places: prompt_input([sequences[place] for place in places], symbols, view),
+        lambda batch: label_scores(hub.model(**batch)[0], prompter.pieces).cpu(),
         batch_size=batch_size,
-        progress="prompts" if progress else None,
+        progress=progress,
     )
-    return torch.stack(rows) if rows else torch.empty(0, len(prompter.words.pieces))
+    return torch.stack(rows) if rows else torch.empty(0, len(prompter.pieces))

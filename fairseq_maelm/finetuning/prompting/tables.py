@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_maelm.finetuning.glue_layout import TASKS
+from fairseq_maelm.finetuning.glue_layout import TASKS, Table
 from fairseq_maelm.finetuning.glue_reading import TableReader
 from fairseq_maelm.lines import numbered_lines
 
@@ -12,26 +12,30 @@ logger = logging.getLogger(__name__)
 
 
 class Example(NamedTuple):
-    """An example of a task.
-
-    Attributes:
-        sentences: one or several; of several, some may be empty.
-        label: as written; None where there is none.
-    """
+    """An example of a task: one sentence or several, of which some may be empty, and its label as written, if any."""
 
     sentences: tuple[str, ...]
     label: str | None
 
 
-def read_table(path: Path, sentences: int) -> list[Example]:
+def read_table(path: Path, sentences: int, task: str = "") -> list[Example]:
     """Read a table: UTF-8 without a header, tabs between the sentences and, behind them, the label.
 
     The label may be missing, in all lines.
 
     Args:
-        path: of the table.
+        path: of the table, or of an original file of GLUE with labels.
         sentences: of an example.
+        task: of GLUE, whose original files are known by their names and columns.
     """
+    original = _original(path, task)
+    examples = _read_lines(path, sentences) if original is None else _read_glue(path, original, task)
+    if not examples:
+        raise ValueError(f"{path} is empty")
+    return examples
+
+
+def _read_lines(path: Path, sentences: int) -> list[Example]:
     examples = []
     columns = sentences + 1
     for number, line in numbered_lines(path):
@@ -49,24 +53,24 @@ def read_table(path: Path, sentences: int) -> list[Example]:
         if label == "":
             raise ValueError(f"{path}:{number} has no label")
         examples.append(Example(tuple(cells[:sentences]), label))
-    if not examples:
-        raise ValueError(f"{path} is empty")
     return examples
 
 
-def read_glue(task: str, path: Path) -> list[Example]:
-    """Read an original GLUE file with labels, such as dev.tsv."""
-    if task not in TASKS:
-        raise ValueError(f"the columns of {task!r} are not known; GLUE's tasks are {', '.join(TASKS)}")
-    labeled = [table for tables in TASKS[task].tables.values() for table in tables if table.label is not None]
-    table = next((table for table in labeled if table.file == path.name), None)
-    if table is None:
-        names = ", ".join(dict.fromkeys(table.file for table in labeled))
-        raise ValueError(f"{path} is none of the labeled files of {task}, which are {names}")
+def _original(path: Path, task: str) -> Table | None:
+    """Return the layout of an original file of a GLUE task; None for any other table."""
+    tables = [table for tables in TASKS[task].tables.values() for table in tables] if task in TASKS else []
+    _, first = next(numbered_lines(path), (0, ""))
+    cells = tuple(cell.strip() for cell in first.split("\t"))
+    for table in tables:
+        known = cells == table.columns if table.header else len(cells) == len(table.columns)
+        if known and table.file == path.name and table.label is not None:
+            return table
+    return None
+
+
+def _read_glue(path: Path, table: Table, task: str) -> list[Example]:
     reader = TableReader(path, table, TASKS[task])
     examples = [Example(example.sentences, example.label) for example in reader.examples()]
-    if not examples:
-        raise ValueError(f"{path} is empty")
     if reader.quirks.left_out:
         logger.warning("%s: %d lines are pieces of rows and left out", path, len(reader.quirks.left_out))
     return examples

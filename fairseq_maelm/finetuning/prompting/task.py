@@ -2,25 +2,28 @@
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 import numpy as np
+import torch
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.tasks import register_task
 from omegaconf import II, MISSING, OmegaConf, open_dict
 from tqdm import tqdm
 
+from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.data.dataset import Symbols
 from fairseq_maelm.data.encoder_view import ENCODER_POSITIONS, MASKED_INPUTS, EncoderView
 from fairseq_maelm.finetuning.collected import log_predictions
 from fairseq_maelm.finetuning.prompting import criterion as prompt_criterion
-from fairseq_maelm.finetuning.prompting.dataset import PromptDataset
-from fairseq_maelm.finetuning.prompting.features import Prompter
+from fairseq_maelm.finetuning.prompting.prompter import Prompter
 from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, find_prompt
-from fairseq_maelm.finetuning.prompting.tables import Example, read_table
+from fairseq_maelm.finetuning.prompting.scoring import prompt_input
+from fairseq_maelm.finetuning.prompting.tables import read_table
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import MASK, SENTENCEPIECE_MODEL, load_dictionary
@@ -28,7 +31,7 @@ from fairseq_maelm.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["PromptTask", "PromptTaskConfig", "prompt_criterion"]
+__all__ = ["PromptDataset", "PromptTask", "PromptTaskConfig", "prompt_criterion"]
 
 _AS_PRETRAINED = "as_pretrained"
 
@@ -80,22 +83,21 @@ class PromptTaskConfig(FairseqDataclass):
 
 def complete_view(cfg: Any) -> EncoderView:
     """Fill in how the checkpoint was pretrained, in place."""
-    pretraining: Any = None
+    pretrained = EncoderView()
     # Only while training starts; what is stored in checkpoints holds no path.
     if cfg.finetune_from_model:
-        pretraining = read_checkpoint(Path(cfg.finetune_from_model)).config.task
+        pretrained = read_checkpoint(Path(cfg.finetune_from_model)).view
         cfg.finetune_from_model = None
     if str(cfg.masked_input) == _AS_PRETRAINED:
-        cfg.masked_input = str(getattr(pretraining, "masked_input", "dropped"))
+        cfg.masked_input = pretrained.masked_input
     if cfg.encoder_mask_fraction is None:
-        fraction = float(getattr(pretraining, "encoder_mask_fraction", None) or 0.0)
-        cfg.encoder_mask_fraction = fraction if str(cfg.masked_input) == "dropped" else 0.0
+        cfg.encoder_mask_fraction = pretrained.mask_fraction if str(cfg.masked_input) == "dropped" else 0.0
     if str(cfg.encoder_positions) == _AS_PRETRAINED:
-        cfg.encoder_positions = str(getattr(pretraining, "encoder_positions", "original"))
+        cfg.encoder_positions = pretrained.positions
     return EncoderView(str(cfg.masked_input), cfg.encoder_mask_fraction, str(cfg.encoder_positions))
 
 
-def remember(cfg: Any) -> None:
+def _remember(cfg: Any) -> None:
     """Put completed options into fairseq's whole configuration, which its checkpoints hold.
 
     fairseq gives tasks a copy of their part. A checkpoint must tell its prompt and its encoder's view by itself: the
@@ -107,6 +109,41 @@ def remember(cfg: Any) -> None:
         with open_dict(stored):
             for name in ("prompt", "masked_input", "encoder_mask_fraction", "encoder_positions", "finetune_from_model"):
                 stored[name] = cfg[name]
+
+
+class PromptDataset(BatchDataset):
+    """A split, in memory: few-shot sets are small. An example adds the tokens of all its sequences to ``--max-tokens``.
+
+    Args:
+        examples: for each of them one sequence <int64>[n] for every number of masks; see ``Prompter.encode``.
+        targets: <float32>[examples], classes or numbers.
+        symbols: of the vocabulary.
+        view: what the encoder sees at masks.
+        seed: of the order; None to order by length, for validation.
+    """
+
+    largest_item, remedy = "an example", "a smaller --max-length"
+
+    def __init__(
+        self,
+        examples: Sequence[Sequence[np.ndarray]],
+        targets: np.ndarray,
+        symbols: Symbols,
+        view: EncoderView,
+        seed: int | None = None,
+    ) -> None:
+        sizes, counts = (np.array([of(map(len, each)) for each in examples], dtype=np.int64) for of in (max, sum))
+        super().__init__(sizes, "shortest" if seed is None else "shuffled", seed or 0, counts)
+        self.examples, self.targets, self.symbols, self.view = examples, targets, symbols, view
+
+    def collate(self, indices: np.ndarray) -> dict[str, Any]:
+        """Make a batch: ``ntokens``, ``target`` <float32>[B] and ``net_input`` as ``prompt_input`` gives it."""
+        net_input = prompt_input([self.examples[index] for index in indices], self.symbols, self.view)
+        return {
+            "ntokens": int(net_input["layout"]["full_lengths"].sum()),
+            "net_input": net_input,
+            "target": torch.from_numpy(self.targets[indices]),
+        }
 
 
 @register_task("maelm_prompt", dataclass=PromptTaskConfig)
@@ -144,10 +181,10 @@ class PromptTask(EncoderTask):
         prompt = find_prompt(cfg.prompt)
         cfg.prompt = prompt.to_json()
         prompter = Prompter(prompt, Tokenizer(path, dictionary), cfg.several_pieces, cfg.max_length)
-        for label, pieces in zip(prompt.labels, prompter.words.pieces):
+        for label, pieces in zip(prompt.labels, prompter.pieces):
             logger.info("label %s: %s", label, " ".join(dictionary[piece] for piece in pieces))
         view = complete_view(cfg)
-        remember(cfg)
+        _remember(cfg)
         return cls(cfg, dictionary, prompter, view)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
@@ -173,27 +210,18 @@ class PromptTask(EncoderTask):
         """Read, tokenize and hold a split's table, in the order of training for "train"."""
         if self.cfg.examples is None:
             raise ValueError(f"--examples is missing: the folder with {split}.tsv")
-        path = Path(self.cfg.examples) / f"{split}.tsv"
-        rows = read_table(path, self.prompter.prompt.sentences)
-        targets = np.array([self._target(row, f"{path}:{number}") for number, row in enumerate(rows, 1)])
+        path, prompt = Path(self.cfg.examples) / f"{split}.tsv", self.prompter.prompt
+        rows = read_table(path, prompt.sentences)
+        targets = [prompt.target(row.label, f"{path}:{number}") for number, row in enumerate(rows, 1)]
         progress = tqdm(rows, desc=split, unit=" examples", mininterval=1, disable=len(rows) < 1000)
-        training = split.startswith("train")
         self.datasets[split] = PromptDataset(
             [self.prompter.encode(row.sentences) for row in progress],
-            targets.astype(np.float32),
+            np.array(targets, dtype=np.float32),
             Symbols(self.dictionary.pad(), self.dictionary.index(MASK)),
             self.encoder_view,
-            self.cfg.seed if training else None,
+            self.cfg.seed if split.startswith("train") else None,
         )
         logger.info("%s: %s examples", split, f"{len(rows):,}")
-
-    def _target(self, row: Example, place: str) -> float:
-        if row.label is None:
-            raise ValueError(f"{place} has no label")
-        try:
-            return self.prompter.prompt.target(row.label)
-        except ValueError as error:
-            raise ValueError(f"{place}: {error}") from error
 
     def reduce_metrics(self, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
         """Log the metrics of the batches, and in validation the prompt's metrics over the whole set."""

@@ -10,7 +10,7 @@ A template is text with variables between asterisks, such as ``*cls**sent_0*_It_
     *sentl_0*          l: its first character in lower case; u: in upper case
     *sent-_0*          - : without its last character, the full stop of most sentences
 
-    Signs combine in this order: *+sentl-_1*. In the text between variables, "_" stands for a space.
+Signs combine in this order: *+sentl-_1*. In the text between variables, "_" stands for a space.
 """
 
 import re
@@ -74,12 +74,29 @@ def parse_template(template: str) -> tuple[Part, ...]:
             parts.append(_variable(piece, template))
         elif piece:
             parts.append(Part("text", piece.replace("_", " ")))
-    _check(parts, template)
+    kinds = [part.kind for part in parts]
+    if kinds.count("mask") != 1:
+        raise ValueError(f"the template {template!r} has {kinds.count('mask')} variables *mask*: it must have one")
+    if kinds[0] != "cls" or kinds.count("cls") != 1:
+        raise ValueError(f"the template {template!r} must begin with *cls*, and have it nowhere else")
+    numbers = {part.number for part in parts if part.kind == "sentence"}
+    if not numbers or numbers != set(range(max(numbers) + 1)):
+        raise ValueError(f"the template {template!r} must have *sent_0*, and number further sentences without gaps")
     return tuple(parts)
 
 
+def _variable(name: str, template: str) -> Part:
+    if name in _SPECIAL:
+        return Part(_SPECIAL[name])
+    if match := _SENTENCE.fullmatch(name):
+        space, case, cut, number = match.groups()
+        return Part("sentence", number=int(number), space=bool(space), case=case, cut=bool(cut))
+    reason = "demonstrations are not supported" if name.startswith("label") else "see the template language"
+    raise ValueError(f"the template {template!r} has the unknown variable *{name}*: {reason}")
+
+
 def sentences_of(parts: Sequence[Part]) -> int:
-    """How many sentences an example has under a template."""
+    """Count the sentences that an example has under a template."""
     return 1 + max(part.number for part in parts if part.kind == "sentence")
 
 
@@ -112,8 +129,15 @@ def render(parts: Sequence[Part], sentences: Sequence[str], masks: int = 1) -> l
     return segments
 
 
+def _sentence(part: Part, sentence: str) -> str:
+    text = clean_text(sentence)
+    if part.case:
+        text = (text[:1].lower() if part.case == "l" else text[:1].upper()) + text[1:]
+    return text[:-1] if part.cut else text
+
+
 def spell(segments: Sequence[Segment]) -> str:
-    """The rendered prompt as text, special symbols as <s>, <mask> and </s>; for people and for ``fill_mask``."""
+    """Write a rendered prompt as text, special symbols as <s>, <mask> and </s>; for people and for ``fill_mask``."""
     spelled = {"cls": "<s>", "mask": " <mask>", "sep": "</s>"}
     texts = []
     for place, segment in enumerate(segments):
@@ -121,38 +145,3 @@ def spell(segments: Sequence[Segment]) -> str:
         space = " " if segment.starts_word and not first else ""
         texts.append(spelled.get(segment.kind) or space + segment.text)
     return "".join(texts)
-
-
-def _variable(name: str, template: str) -> Part:
-    if name in _SPECIAL:
-        return Part(_SPECIAL[name])
-    match = _SENTENCE.fullmatch(name)
-    if match:
-        return Part(
-            "sentence",
-            number=int(match["number"]),
-            space=bool(match["space"]),
-            case=match["case"],
-            cut=bool(match["cut"]),
-        )
-    reason = "demonstrations are not supported" if name.startswith("label") else "see the template language"
-    raise ValueError(f"the template {template!r} has the unknown variable *{name}*: {reason}")
-
-
-def _check(parts: Sequence[Part], template: str) -> None:
-    kinds = [part.kind for part in parts]
-    if kinds.count("mask") != 1:
-        raise ValueError(f"the template {template!r} has {kinds.count('mask')} variables *mask*: it must have one")
-    if kinds[0] != "cls" or kinds.count("cls") != 1:
-        raise ValueError(f"the template {template!r} must begin with *cls*, and have it nowhere else")
-    numbers = {part.number for part in parts if part.kind == "sentence"}
-    if not numbers or numbers != set(range(max(numbers) + 1)):
-        raise ValueError(f"the template {template!r} must have *sent_0*, and number further sentences without gaps")
-
-
-def _sentence(part: Part, sentence: str) -> str:
-    text = clean_text(sentence)
-    if part.case:
-        first = text[:1].lower() if part.case == "l" else text[:1].upper()
-        text = first + text[1:]
-    return text[:-1] if part.cut else text

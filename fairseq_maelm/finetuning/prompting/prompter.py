@@ -1,7 +1,6 @@
 """From sentences and a prompt to sequences of tokens, cut where they are too long."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -10,19 +9,7 @@ from fairseq_maelm.finetuning.prompting.template import Segment, render
 from fairseq_maelm.text.tokenizer import Tokenizer
 
 
-class LabelWords(NamedTuple):
-    """The label words of a prompt in a vocabulary.
-
-    Attributes:
-        pieces: for each label its word's tokens, one or several.
-        mask_counts: the different numbers of tokens, ascending: an example becomes one sequence for each.
-    """
-
-    pieces: tuple[tuple[int, ...], ...]
-    mask_counts: tuple[int, ...]
-
-
-def tokenize_label_words(prompt: Prompt, tokenizer: Tokenizer, several_pieces: bool = False) -> LabelWords:
+def tokenize_label_words(prompt: Prompt, tokenizer: Tokenizer, several_pieces: bool = False) -> list[tuple[int, ...]]:
     """Look label words up in the vocabulary, each with the space before it that a word in a sentence has.
 
     The case is the vocabulary's: an uncased one finds "yes" for "Yes".
@@ -31,31 +18,27 @@ def tokenize_label_words(prompt: Prompt, tokenizer: Tokenizer, several_pieces: b
         prompt: with the words.
         tokenizer: of the vocabulary.
         several_pieces: allow words of several pieces.
+
+    Returns:
+        for each label its word's tokens.
     """
-    pieces: dict[str, tuple[int, ...]] = {}
+    dictionary, found, several = tokenizer.dictionary, [], []
     for label, word in prompt.label_words.items():
         tokens = tuple(tokenizer.encode_part(word, starts_word=True))
-        if not tokens or tokenizer.dictionary.unk() in tokens:
+        if not tokens or dictionary.unk() in tokens:
             raise ValueError(f"the label word {word!r} of {label!r} has characters that the vocabulary lacks")
-        pieces[label] = tokens
-    several = {
-        prompt.label_words[label]: " ".join(tokenizer.dictionary[token] for token in tokens)
-        for label, tokens in pieces.items()
-        if len(tokens) > 1
-    }
+        if len(tokens) > 1:
+            several.append(f"{word!r} is {' '.join(dictionary[token] for token in tokens)}")
+        found.append(tokens)
     if several and not several_pieces:
-        shown = ", ".join(f"{word!r} is {spelled}" for word, spelled in several.items())
         raise ValueError(
-            f"label words must be single pieces of the vocabulary: {shown}. Choose other words, or ask for scoring by "
-            "the mean log-probability of the pieces (--several-pieces)"
+            f"label words must be single pieces of the vocabulary: {', '.join(several)}. Choose other words, or ask for "
+            "scoring by the mean log-probability of the pieces (--several-pieces)"
         )
-    if len(set(pieces.values())) < len(pieces):
-        raise ValueError(
-            f"two labels have the same word in this vocabulary, so nothing tells them apart: "
-            f"{', '.join(f'{label}: {word}' for label, word in prompt.label_words.items())}"
-        )
-    counts = tuple(sorted({len(tokens) for tokens in pieces.values()}))
-    return LabelWords(tuple(pieces.values()), counts)
+    if len(set(found)) < len(found):
+        words = ", ".join(f"{label}: {word}" for label, word in prompt.label_words.items())
+        raise ValueError(f"two labels have the same word in this vocabulary, so nothing tells them apart: {words}")
+    return found
 
 
 class Prompter:
@@ -66,16 +49,19 @@ class Prompter:
         tokenizer: of the model's vocabulary.
         several_pieces: allow label words of several pieces.
         max_length: longest sequence in tokens, by default the prompt's.
+
+    Attributes:
+        pieces: for each label its word's tokens.
+        mask_counts: the different numbers of tokens, ascending: an example becomes one sequence for each.
     """
 
     def __init__(
         self, prompt: Prompt, tokenizer: Tokenizer, several_pieces: bool = False, max_length: int | None = None
     ) -> None:
-        self.prompt = prompt
-        self.tokenizer = tokenizer
-        self.words = tokenize_label_words(prompt, tokenizer, several_pieces)
+        self.prompt, self.tokenizer = prompt, tokenizer
+        self.pieces = tokenize_label_words(prompt, tokenizer, several_pieces)
+        self.mask_counts = sorted({len(tokens) for tokens in self.pieces})
         self.max_length = prompt.max_length if max_length is None else max_length
-        self._parts = prompt.parts
         dictionary = tokenizer.dictionary
         self._symbols = {"cls": dictionary.bos(), "sep": dictionary.eos(), "mask": dictionary.index("<mask>")}
 
@@ -88,17 +74,17 @@ class Prompter:
         whatever stands at the end, and stops where that is the mask.
 
         Returns:
-            <int64>[n] for each of ``words.mask_counts``.
+            <int64>[n] for each of ``mask_counts``.
         """
-        return [self._sequence(render(self._parts, sentences, masks)) for masks in self.words.mask_counts]
+        return [self._sequence(render(self.prompt.parts, sentences, masks)) for masks in self.mask_counts]
 
     def _sequence(self, segments: Sequence[Segment]) -> np.ndarray:
         tokens = [self._tokens(segment) for segment in segments]
         limit = self.prompt.first_sentence_limit
-        sentences = [place for place, segment in enumerate(segments) if segment.kind == "sentence"]
         kept = {
-            place: len(tokens[place]) if limit is None or segments[place].number else min(limit, len(tokens[place]))
-            for place in sentences
+            place: len(tokens[place]) if limit is None or segment.number else min(limit, len(tokens[place]))
+            for place, segment in enumerate(segments)
+            if segment.kind == "sentence"
         }
         fixed = sum(len(part) for place, part in enumerate(tokens) if place not in kept)
         if fixed >= self.max_length:
@@ -107,12 +93,10 @@ class Prompter:
                 f"{self.max_length}: raise the maximum length"
             )
         while fixed + sum(kept.values()) > self.max_length:
-            longest = max(kept, key=lambda place: (kept[place], place))
-            kept[longest] -= 1
-        cut = [part[: kept[place]] if place in kept else part for place, part in enumerate(tokens)]
-        return np.array([token for part in cut for token in part], dtype=np.int64)
+            kept[max(kept, key=lambda place: (kept[place], place))] -= 1
+        return np.concatenate([part[: kept.get(place, len(part))] for place, part in enumerate(tokens)])
 
-    def _tokens(self, segment: Segment) -> list[int]:
+    def _tokens(self, segment: Segment) -> np.ndarray:
         if segment.kind in self._symbols:
-            return [self._symbols[segment.kind]]
-        return self.tokenizer.encode_part(segment.text, segment.starts_word)
+            return np.array([self._symbols[segment.kind]])
+        return np.array(self.tokenizer.encode_part(segment.text, segment.starts_word), dtype=np.int64)
