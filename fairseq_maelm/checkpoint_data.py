@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fairseq_maelm.fairseq_fixes.damage import find_damage
 
 __all__ = [
-    *("CheckpointError", "allow_namespaces", "check_weights", "declared_options"),
+    *("CheckpointError", "allow_namespaces", "averaged_state", "check_weights", "declared_options"),
     *("plain_sections", "read_state", "shown"),
 ]
 
@@ -70,6 +70,26 @@ def read_state(path: Path) -> Dict[str, Any]:
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise CheckpointError(f'{path} is not a checkpoint of fairseq: it holds no weights under "model"')
     return state
+
+
+def averaged_state(state: Dict[str, Any], path: Path) -> Dict[str, Any]:
+    """Return the content of a checkpoint with the running average of ``--store-ema`` in the place of its weights.
+
+    The optimizer's state belongs to the weights and is left out: training starts its updates again from here.
+
+    Raises:
+        CheckpointError: it holds no average.
+    """
+    extra = state.get("extra_state", {})
+    if "ema" not in extra:
+        raise CheckpointError(
+            f"{path} holds no average of the weights: it was not trained with --store-ema, or is an average already"
+        )
+    # In single precision if there is one; its integers are those that the training began with.
+    precise = {key: weight for key, weight in extra.get("ema_fp32_params", {}).items() if weight.is_floating_point()}
+    kept = {key: value for key, value in state.items() if key != "last_optimizer_state"}
+    iterator = {"epoch": 1, "iterations_in_epoch": 0, "shuffle": True}
+    return {**kept, "model": {**extra["ema"], **precise}, "extra_state": {"train_iterator": iterator}}
 
 
 def allow_namespaces() -> None:

@@ -64,8 +64,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Checkpoints": {
         "analyze": ("fairseq_maelm.analysis.command", "measure representations: effective rank, subspace of [MASK]"),
-        "ema": ("fairseq_maelm.models.averaged_weights", "turn the averaged weights of --store-ema into a checkpoint"),
-        "export": ("fairseq_maelm.interop.export.command", "export a checkpoint for Hugging Face transformers or ONNX"),
+        "export": (
+            "fairseq_maelm.interop.export.command",
+            "export a checkpoint for transformers, ONNX or fairseq, or its averaged weights",
+        ),
         "import": (
             "fairseq_maelm.interop.importing.command",
             "turn a Hugging Face or RoBERTa model into a fairseq checkpoint",

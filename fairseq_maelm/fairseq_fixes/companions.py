@@ -1,10 +1,8 @@
-"""A save folder holds what its checkpoints need besides themselves: the vocabulary, labels and settings.
+"""A save folder holds what its checkpoints need: the vocabulary, labels and settings.
 
 Reason: a checkpoint of fairseq holds the name of a data folder, and no vocabulary. On another machine, or once the data
-are gone, nobody can read text into it; beside data of other labels it predicts the wrong ones without a word. So the
-files from which a task is set up are copied into the save folder, under the names that they have in the data folder:
-it can be given, or is taken by itself, wherever a vocabulary's folder is asked for.
-Versions: fairseq 0.12.2 and fairseq-fixed 0.12.3.1.
+are gone, no text can be encoded for it; with data of other labels it predicts the wrong ones without a word. So the
+files from which a task is set up are copied into the save folder, under the names that they have in the data folder.
 Test: tests/fairseq_fixes/test_companions.py, and tests/end_to_end/test_companions.py through the commands.
 """
 
@@ -26,22 +24,20 @@ _OF_SENTENCES = (MODEL_FILE, *(f"input0/{name}" for name in VOCABULARY_FILES), f
 _missing: Dict[Path, bytes] = {}
 
 
+def setup_files(task: type) -> Tuple[str, ...]:
+    """Return the files, below the data folder, that tasks of a class are set up from; not all of them need exist."""
+    default = _OF_SENTENCES if issubclass(task, SentencePredictionTask) else ()
+    return tuple(getattr(task, "setup_files", default))
+
+
 def read_setup_files(task: Any, folder: Path) -> Dict[Path, bytes]:
-    """Read what a task was set up from and the folder of its checkpoints lacks; what is there already must be equal.
-
-    Args:
-        task: of the training.
-        folder: its save folder, which no other run uses.
-
-    Returns:
-        file in the save folder -> content.
+    """Read what a task was set up from and its save folder lacks: file in the save folder -> content.
 
     Raises:
-        ValueError: a file of the folder is another than the data's.
-        OSError: a file cannot be read.
+        ValueError: a file of the folder differs from that of the data.
     """
     missing: Dict[Path, bytes] = {}
-    for name in _names(task):
+    for name in setup_files(type(task)):
         source, target = Path(utils.split_paths(task.cfg.data)[0], name), folder / name
         if not source.is_file():
             continue
@@ -63,18 +59,14 @@ def write_with_first_checkpoint(files: Dict[Path, bytes]) -> None:
 
 
 def write_setup_files(files: Dict[Path, bytes]) -> None:
-    """Write files, each whole or not at all.
-
-    Raises:
-        OSError: a file cannot be written.
-    """
+    """Write files, each whole or not at all."""
     for target, content in files.items():
         target.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(target, content)
 
 
 def keep_setup_files() -> None:
-    """Make fairseq lay the files beside the first checkpoint from now on, in this process."""
+    """Make fairseq write the files together with the first checkpoint."""
     # As it is by now: ``stopping`` has its own part in it.
     save_checkpoint = checkpoint_utils.save_checkpoint
 
@@ -85,8 +77,3 @@ def keep_setup_files() -> None:
         return save_checkpoint(*args, **options)
 
     checkpoint_utils.save_checkpoint = save
-
-
-def _names(task: Any) -> Tuple[str, ...]:
-    default = _OF_SENTENCES if isinstance(task, SentencePredictionTask) else ()
-    return tuple(getattr(task, "setup_files", default))

@@ -1,33 +1,36 @@
 """Whether two models compute the same and two tokenizers read the same: the one check of export, import and ONNX."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fairseq_maelm.batch import pad_rows
+from fairseq_maelm.data.encoder_view import EncoderView
 from fairseq_maelm.models.maelm import MaelmModel
+from fairseq_maelm.models.masked_tokens import masked_token_logits
 from fairseq_maelm.text.vocabulary import FAIRSEQ_SYMBOLS
 
-# Tokens of the sequences that are compared, cut to the model's positions: alone, and padded in one batch.
+# Lengths of the sequences that are compared, cut to the model's positions: each alone, and all padded in one batch.
 LENGTHS = (2, 7, 512)
-# The largest difference that rounding explains, where outputs are of size 1 or less; larger ones may differ more.
+# The largest difference that rounding explains where outputs are of size 1 or less; larger outputs may differ by more.
 TOLERANCE = 1e-5
 
 PAD = FAIRSEQ_SYMBOLS.index("<pad>")
+STATES = "hidden states"
 
-# Sequences <int64>[n] to outputs by name; nothing in them belongs to padding.
-Computation = Callable[[list[np.ndarray]], dict[str, Tensor]]
+# Tokens <int64>[B, S] to outputs by name: of every token <float>[B, S, ...], or of sequences or masks <float>[n, D].
+Computation = Callable[[Tensor], dict[str, Tensor]]
 
 
 class Agreement(NamedTuple):
     """How far two computations of one thing differ.
 
     Attributes:
-        what: was compared.
-        difference: largest absolute one.
+        what: what was compared.
+        difference: largest absolute difference.
         size: largest absolute value of what is expected.
     """
 
@@ -41,12 +44,12 @@ class Agreement(NamedTuple):
         return self.difference <= TOLERANCE * max(1.0, self.size)
 
     def describe(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         return f"{self.what}: largest difference {self.difference:.2e}, largest value {self.size:.2e}"
 
 
-def comparison_batches(model: MaelmModel, masks: bool) -> list[list[np.ndarray]]:
-    """Sequences <int64>[n] of ``LENGTHS``, each as a batch and all as one; the same for every call.
+def comparison_batches(model: MaelmModel, masks: bool) -> list[Tensor]:
+    """Return sequences of ``LENGTHS`` <int64>[1, n], and all of them in one batch; the same in every call.
 
     Args:
         model: whose vocabulary and positions they have.
@@ -64,39 +67,63 @@ def comparison_batches(model: MaelmModel, masks: bool) -> list[list[np.ndarray]]
             # In the shortest one, <s> alone is not masked.
             sequence[1 + generator.permutation(length - 1)[: max(1, length // 6)]] = model.mask_index
         sequences.append(sequence)
-    return [*([sequence] for sequence in sequences), sequences]
+    return [*(padded([sequence]) for sequence in sequences), padded(sequences)]
 
 
 def padded(sequences: Sequence[np.ndarray]) -> Tensor:
-    """<int64>[B, S] padded on the right."""
+    """Return sequences <int64>[n] as one batch <int64>[B, S], padded on the right."""
     return torch.from_numpy(pad_rows(list(sequences), np.array([len(sequence) for sequence in sequences]), PAD))
 
 
 def inside(output: Tensor, tokens: Tensor) -> Tensor:
-    """What belongs to tokens <int64>[B, S] of an output [B, S, ...] as [n, ...]; one of sequences [B, D] as it is."""
+    """Return what an output [B, S, ...] holds at tokens <int64>[B, S] as [n, ...]; one [n, D] is returned as it is."""
     return output if output.dim() == 2 else output[tokens != PAD]
 
 
+def checkpoint_outputs(
+    model: MaelmModel, view: EncoderView, architecture: str, head: Optional[str], tokens: Tensor
+) -> dict[str, Tensor]:
+    """Compute hidden states, and the scores of masks or of a fine-tuned head.
+
+    Args:
+        model: of the checkpoint.
+        view: what its encoder saw in pretraining.
+        architecture: see ``scores_of``.
+        head: name of the fine-tuned head, for the architectures that have one.
+        tokens: <int64>[B, S] padded on the right.
+    """
+    outputs = {STATES: model.extract_features(tokens)[0]}
+    if architecture == "masked-lm":
+        outputs[scores_of(architecture)] = masked_token_logits(model, view, [row[row != PAD].numpy() for row in tokens])
+    elif architecture != "encoder":
+        outputs[scores_of(architecture)] = model(tokens, classification_head_name=head)[0]
+    return outputs
+
+
+def scores_of(architecture: str) -> str:
+    """Return the name under which the scores of an architecture, such as "masked-lm", are compared."""
+    return f"{architecture} scores"
+
+
 @torch.no_grad()
-def agreements(
-    expected: Computation, found: Computation, batches: Sequence[list[np.ndarray]], problem: str
-) -> list[Agreement]:
-    """Run both on every batch and find the largest difference of each output.
+def agreements(expected: Computation, found: Computation, batches: Sequence[Tensor], problem: str) -> list[Agreement]:
+    """Run two computations on every batch and find the largest difference of each output, padding left out.
 
     Args:
         expected, found: what is compared.
-        batches: of sequences.
+        batches: tokens <int64>[B, S].
         problem: what is the case if they differ, for the message.
 
     Raises:
         ValueError: they differ by more than rounding.
     """
     worst: dict[str, Agreement] = {}
-    for batch in batches:
-        others = found(batch)
-        for what, one in expected(batch).items():
+    for tokens in batches:
+        others = found(tokens)
+        for what, output in expected(tokens).items():
+            one, other = inside(output, tokens), inside(others[what], tokens)
             _, difference, size = worst.get(what, Agreement(what, 0.0, 0.0))
-            difference = max(difference, _difference(one, others[what]))
+            difference = max(difference, _difference(one, other))
             worst[what] = Agreement(what, difference, max(size, float(one.abs().max())))
     return refuse_differences(list(worst.values()), problem)
 
@@ -120,13 +147,7 @@ def refuse_differences(compared: list[Agreement], problem: str) -> list[Agreemen
 
 
 class Difference(NamedTuple):
-    """A text that two tokenizers read differently.
-
-    Attributes:
-        text: what was read.
-        expected: the one's tokens.
-        found: the other's.
-    """
+    """A text that two tokenizers read differently, with the tokens of both."""
 
     text: str
     expected: list[int]
@@ -136,12 +157,12 @@ class Difference(NamedTuple):
 def differences(
     expected: Callable[[str], list[int]], found: Callable[[str], list[int]], texts: Sequence[str], ties: bool = False
 ) -> list[Difference]:
-    """Compare two ways to read texts.
+    """Compare two functions from texts to tokens, without special tokens around them.
 
     Args:
-        expected, found: functions from a text to its tokens, without special tokens around them.
+        expected, found: what is compared.
         texts: to read.
-        ties: whether to let pass the same pieces in another order. In unigram models several orders of repeated
+        ties: whether to accept the same pieces in another order. In unigram models several orders of repeated
             characters ("rr r" and "r rr") may have one score, and either is a best one.
     """
     read = [Difference(text, expected(text), found(text)) for text in texts]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fairseq_maelm.checkpoint_data import (
     CheckpointError,
+    averaged_state,
     check_weights,
     declared_options,
     numbered,
@@ -132,12 +133,13 @@ class Checkpoint:
         return {name: value for name, value in found.items() if value is not None}
 
 
-def read_checkpoint(path: Path, overrides: Optional[Mapping[str, Any]] = None) -> Checkpoint:
+def read_checkpoint(path: Path, overrides: Optional[Mapping[str, Any]] = None, averaged: bool = False) -> Checkpoint:
     """Read a checkpoint of pretraining or fine-tuning as inert data.
 
     Args:
         path: of the file.
         overrides: option of the task or the model -> value in place of the checkpoint's.
+        averaged: take the running average of the weights, which ``--store-ema`` kept.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -145,7 +147,7 @@ def read_checkpoint(path: Path, overrides: Optional[Mapping[str, Any]] = None) -
         ValueError: an override is not an option.
     """
     register()  # the tasks whose names a checkpoint may hold
-    state = read_state(path)
+    state = averaged_state(read_state(path), path) if averaged else read_state(path)
     sections = plain_sections(state, path)
     weights = state.pop("model")
     check_weights(weights, path)

@@ -1,4 +1,4 @@
-"""The running average of the weights: ``--store-ema`` in pretraining and fine-tuning, and ``maelm ema``."""
+"""The running average of the weights: ``--store-ema`` in training, and ``maelm export --averaged-weights``."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from end_to_end.runs import LAST, NARROW, assert_equal_end, contents
+from end_to_end.runs import BEST, LAST, NARROW, assert_equal_end, contents
 from end_to_end.small import cut, differences, results, training
 from end_to_end.test_distributed import run_ranks
 from end_to_end.test_finetuning import HEAD, prepare_task, topic_of_a_sentence
@@ -71,9 +71,16 @@ def assert_average(
     assert (actual[name] - raw[name]).abs().max() > 1e-4
 
 
+def export(checkpoint: Path, folder: Path, *options: Any, **settings: Any) -> Any:
+    """``maelm export`` of the averaged weights as a checkpoint."""
+    words = ["maelm", "export", "--format", "fairseq", "--averaged-weights", "--checkpoint", checkpoint]
+    return run([*words, "--output", folder, *options], **settings)
+
+
 def test_the_written_weights_are_the_average_of_those_saved(pretrained, tmp_path):
-    written = tmp_path / "average.pt"
-    assert run(["maelm", "ema", pretrained / LAST, "--output", written]).strip().endswith(str(written))
+    written = tmp_path / "average" / BEST
+    assert export(pretrained / LAST, written.parent).strip().endswith(str(written))
+    assert {"dict.txt", "sentencepiece.bpe.model"} <= {path.name for path in written.parent.iterdir()}
     raw = weights(pretrained / LAST)
     assert {tensor.dtype for tensor in raw.values()} == {torch.float32, torch.int64}
     assert_average(weights(written), by_hand(pretrained), raw)
@@ -123,8 +130,8 @@ def topics(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_fine_tuning_from_an_average_and_with_one(topics, pretrained, toy_data, tmp_path):
     """Stock sentence_prediction: the new average is of this run alone, and keeps the head."""
-    start, folder = tmp_path / "start.pt", tmp_path / "run"
-    run(["maelm", "ema", pretrained / LAST, "--output", start])
+    start, folder = tmp_path / "start" / BEST, tmp_path / "run"
+    export(pretrained / LAST, start.parent)
     words = ["fairseq-train", topics, *TINY_TRAINING, *NARROW, "--task", "sentence_prediction"]
     words += ["--criterion", "sentence_prediction", "--num-classes", 4, "--init-token", 0, "--separator-token", 2]
     words += ["--save-dir", folder, *EMA, "--max-update", UPDATES, "--save-interval-updates", 1, "--disable-validation"]
@@ -135,13 +142,13 @@ def test_fine_tuning_from_an_average_and_with_one(topics, pretrained, toy_data, 
     before = contents(folder)
     assert "this run is complete after 6 updates" in run([*words, "--finetune-from-model", start])
     assert contents(folder) == before
-    written = tmp_path / "average.pt"
-    run(["maelm", "ema", folder / LAST, "--output", written])
+    written = tmp_path / "average" / BEST
+    export(folder / LAST, written.parent)
     raw = weights(folder / LAST)
     assert any(name.startswith(f"classification_heads.{HEAD}") for name in raw)
     assert_average(weights(written), by_hand(folder), raw)
 
-    hub = MaelmModel.from_pretrained(str(tmp_path), "average.pt", str(topics))
+    hub = MaelmModel.from_pretrained(str(written.parent))
     tokens = hub.encode("The sailor takes the rope to the harbour.")
     assert hub.predict(HEAD, tokens).shape[-1] == 4
     validated = run(
@@ -153,29 +160,26 @@ def test_fine_tuning_from_an_average_and_with_one(topics, pretrained, toy_data, 
 
 
 def test_the_hub_and_the_export_take_the_average(pretrained, toy_data, tmp_path):
-    written = tmp_path / "average.pt"
-    run(["maelm", "ema", pretrained / LAST, "--output", written])
-    hub = MaelmModel.from_pretrained(str(tmp_path), "average.pt", str(toy_data))
+    written = tmp_path / "average" / BEST
+    export(pretrained / LAST, written.parent)
+    hub = MaelmModel.from_pretrained(str(written.parent))
     assert torch.equal(hub.model.encoder.embed_tokens.weight, weights(written)["encoder.embed_tokens.weight"])
     assert len(hub.fill_mask("The <mask> of the <mask>.", topk=2)) == 2
-    run(["maelm", "export", written, "--data", toy_data, "--output", tmp_path / "exported", "--format", "maelm"])
+    run(["maelm", "export", "--checkpoint", written, "--output", tmp_path / "exported", "--format", "maelm"])
     assert (tmp_path / "exported" / "config.json").exists()
 
 
 def test_what_holds_no_average_is_refused_in_one_line(pretrained, tmp_path):
-    written = tmp_path / "average.pt"
-    run(["maelm", "ema", pretrained / LAST, "--output", written])
-    for words, told in (
-        (
-            [written, "--output", tmp_path / "other.pt"],
-            "holds no average of the weights: it was not trained with --store-ema",
-        ),
-        ([pretrained / LAST, "--output", written], "average.pt exists already: name another file, or remove it first"),
-        ([tmp_path / "missing.pt", "--output", tmp_path / "other.pt"], "there is no checkpoint"),
+    written, other = tmp_path / "average", tmp_path / "other"
+    export(pretrained / LAST, written)
+    for checkpoint, folder, told in (
+        (written, other, "holds no average of the weights: it was not trained with --store-ema"),
+        (pretrained / LAST, written, "average exists already: name another folder, or give --replace"),
+        (tmp_path / "missing.pt", other, "there is no checkpoint"),
     ):
-        output = run(["maelm", "ema", *words], check=False)
+        output = export(checkpoint, folder, check=False)
         assert told in output.splitlines()[-1] and "Traceback" not in output
-    assert not (tmp_path / "other.pt").exists()
+    assert not other.exists()
 
 
 def test_the_comparison_sees_another_decay(pretrained):

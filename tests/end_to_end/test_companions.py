@@ -60,7 +60,7 @@ def test_pretrained(pretrained: Path, toy_data: Path, tmp_path: Path, capsys: py
     maelm("prompt", checkpoint, "--examples", tmp_path / "table.tsv", *prompt)
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["examples"] == 4
     pytest.importorskip("transformers")
-    maelm("export", checkpoint, "--format", "maelm", "--output", tmp_path / "exported")
+    maelm("export", "--checkpoint", checkpoint, "--format", "maelm", "--output", tmp_path / "exported")
     assert (tmp_path / "exported" / "tokenizer.json").exists()
 
 
@@ -101,7 +101,7 @@ def test_sentences(pretrained: Path, tmp_path: Path) -> None:
     text.write_text(f"{TEXT}\n", encoding="utf-8")
     maelm("analyze", "--model", f"a={saved / LAST}", "--text", text, "--tokens", 100, "--output", tmp_path / "analysis")
     pytest.importorskip("transformers")
-    maelm("export", saved / LAST, "--format", "mpnet", "--output", tmp_path / "exported")
+    maelm("export", "--checkpoint", saved / LAST, "--format", "mpnet", "--output", tmp_path / "exported")
     labels = json.loads((tmp_path / "exported" / "config.json").read_text())["id2label"]
     assert sorted(labels.values()) == sorted(TOPICS)
 
@@ -121,7 +121,7 @@ def test_words(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     maelm("tag", tmp_path / "text.txt", "--checkpoint", saved / LAST, "--text")
     assert [word.rpartition("/")[0] for word in capsys.readouterr().out.split()] == TEXT[:-1].split() + ["."]
     pytest.importorskip("transformers")
-    maelm("export", saved / LAST, "--format", "mpnet", "--output", tmp_path / "exported")
+    maelm("export", "--checkpoint", saved / LAST, "--format", "mpnet", "--output", tmp_path / "exported")
     assert "B-WHO" in json.loads((tmp_path / "exported" / "config.json").read_text())["id2label"].values()
 
 

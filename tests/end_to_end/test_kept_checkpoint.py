@@ -66,5 +66,14 @@ def test_it_is_fine_tuned(tmp_path: Path) -> None:
 
 def test_it_is_exported(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    export = ["maelm", "export", CHECKPOINT, "--data", KEPT / "data", "--output", tmp_path / "folder"]
+    export = [
+        "maelm",
+        "export",
+        "--checkpoint",
+        CHECKPOINT,
+        "--vocabulary",
+        KEPT / "data",
+        "--output",
+        tmp_path / "folder",
+    ]
     assert "verified" in run([*export, "--format", "maelm"])

@@ -1,23 +1,21 @@
 """What is compared, and what counts as the same."""
 
-import numpy as np
 import pytest
 import torch
 from support import model_of
 
-from fairseq_maelm.interop.agreement import Agreement, agreements, comparison_batches, differences, inside, padded
+from fairseq_maelm.interop.agreement import PAD, Agreement, agreements, comparison_batches, differences, inside
 
 
 @pytest.mark.parametrize(("positions", "lengths"), [(512, [2, 7, 512]), (600, [2, 7, 512]), (5, [2, 5])])
 def test_short_and_long_sequences_are_compared_alone_and_padded(positions: int, lengths: list[int]) -> None:
     model = model_of(max_positions=positions)
     *alone, together = comparison_batches(model, masks=True)
-    assert [len(sequence) for sequence in together] == lengths == [len(sequence) for (sequence,) in alone]
-    assert all(sequence[0] == 0 and model.mask_index in sequence for sequence in together)
-    plain = comparison_batches(model, masks=False)[-1]
-    assert all(sequence[-1] == 2 and sequence.min() >= 0 and model.mask_index not in sequence for sequence in plain)
-    assert not {1, 3}.intersection(np.concatenate(plain).tolist())
-    assert padded(plain).shape == (len(lengths), lengths[-1])
+    assert together.ne(PAD).sum(dim=1).tolist() == lengths == [tokens.shape[1] for tokens in alone]
+    assert all(row[0] == 0 and model.mask_index in row for row in together)
+    *plain, padded = comparison_batches(model, masks=False)
+    assert all(row[-1] == 2 and not {1, 3, model.mask_index}.intersection(row.tolist()) for (row,) in plain)
+    assert all(torch.equal(row[: tokens.shape[1]], tokens[0]) for row, tokens in zip(padded, plain))
 
 
 def test_padding_is_left_out() -> None:
@@ -40,7 +38,7 @@ def test_only_rounding_passes(found: torch.Tensor, difference: float) -> None:
     expected = torch.tensor([[1.0, 2.0]])
 
     def compare() -> list[Agreement]:
-        batches = [[np.array([0])], [np.array([1])]]
+        batches = [torch.tensor([[0, 2]])] * 2
         changed = iter([expected, found])
         return agreements(lambda _: {"states": expected}, lambda _: {"states": next(changed)}, batches, "no model")
 

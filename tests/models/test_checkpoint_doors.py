@@ -62,9 +62,9 @@ class Place:
             "predict": [text, "--checkpoint", checkpoint, "--vocabulary", data],
             "finetune": [self.folder / "glue", "--checkpoint", checkpoint, "--output", new, "--recipe", "sentences"],
             "predict-squad": [checkpoint, "--data", data, "--output", new],
-            "import": [checkpoint, "--data", data, "--output", new],
+            "import": [checkpoint, "--vocabulary", data, "--output", new],
             "analyze": ["--model", f"a={checkpoint}", "--data", data, "--text", text, "--output", new],
-            "export": [checkpoint, "--data", data, "--output", new, "--format", "maelm"],
+            "export": ["--checkpoint", checkpoint, "--vocabulary", data, "--output", new, "--format", "maelm"],
         }
 
 

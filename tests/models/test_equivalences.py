@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from roberta import stock_roberta
 from support import batch_of, model_of, random_sequences
 
-from fairseq_maelm.interop.importing.roberta_weights import load_roberta_weights
+from fairseq_maelm.interop.importing.fairseq_roberta import load_roberta_weights
 from fairseq_maelm.modules.attention.bias import AttentionBias
 
 LENGTHS = [13, 30, 7, 2]

@@ -17,7 +17,7 @@ from fairseq import checkpoint_utils
 from omegaconf import OmegaConf
 
 from fairseq_maelm.criterions.maelm import MaelmCriterion
-from fairseq_maelm.interop.importing.roberta_weights import load_roberta_weights
+from fairseq_maelm.interop.importing.fairseq_roberta import load_roberta_weights
 from fairseq_maelm.models.maelm import MaelmModel, MaelmModelConfig
 from fairseq_maelm.tasks.maelm import MaelmTask, MaelmTaskConfig
 

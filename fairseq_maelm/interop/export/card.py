@@ -6,10 +6,11 @@ from typing import Any, Optional
 
 from omegaconf import OmegaConf
 
-from fairseq_maelm.files import sha256_of
+from fairseq_maelm.files import read_json, sha256_of
 from fairseq_maelm.interop.agreement import Agreement
-from fairseq_maelm.interop.export.configuration import Content
+from fairseq_maelm.interop.export.content import Content
 from fairseq_maelm.interop.export.source import Source
+from fairseq_maelm.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL
 from fairseq_maelm.version import __version__
 
@@ -47,14 +48,14 @@ def model_card(
     use: Optional[str] = None,
     more: Sequence[str] = (),
 ) -> str:
-    """README.md of an exported folder.
+    """Return README.md of an exported folder.
 
     Args:
         source: the checkpoint.
         content: what the folder holds.
         name: of the model.
         license: SPDX identifier, or None to leave it open.
-        agreements: what the verification found.
+        agreements: of the verification.
         tokenizer_differences: texts that are known to be read differently, with the reason.
         use: lines of Python for a folder that transformers does not open.
         more: further sections.
@@ -87,14 +88,22 @@ def _front_matter(content: Content, license: Optional[str], library: str) -> str
 
 
 def _summary(source: Source) -> str:
-    config, model = source.config["model"], source.model
+    config, model = source.options, source.model
     parameters = sum(parameter.numel() for parameter in model.parameters())
     relative = "no relative positions"
     if str(config.relative_buckets) != "none":
         relative = f"{config.relative_num_buckets} {config.relative_buckets} buckets of relative positions up to "
         relative += f"distance {config.relative_max_distance}"
-    seen = "sees [MASK] in pretraining" if source.view.asks_with_masks else "never sees [MASK] in pretraining (MAE-LM)"
-    about = f"whose encoder {seen}" if model.lm_head is not None else f"fine-tuned on the task `{source.task_name}`"
+    seen = (
+        "sees [MASK] in pretraining"
+        if source.checkpoint.view.asks_with_masks
+        else "never sees [MASK] in pretraining (MAE-LM)"
+    )
+    about = (
+        f"whose encoder {seen}"
+        if model.lm_head is not None
+        else f"fine-tuned on the task `{source.checkpoint.task_name}`"
+    )
     return (
         f"A text encoder trained with fairseq and fairseq_maelm, {about}: {config.encoder_layers} layers of width "
         f"{config.encoder_embed_dim} with {config.encoder_attention_heads} heads, {relative}, {config.max_positions} "
@@ -103,8 +112,8 @@ def _summary(source: Source) -> str:
 
 
 def usage(content: Content, name: str, mask: str = MASK_SYMBOL) -> str:
-    """Five lines of Python that open the folder and compute something; ``mask`` is how its tokenizer spells a mask."""
-    remote = ", trust_remote_code=True" if content.form == "maelm" else ""
+    """Return five lines of Python that open the folder and compute something; ``mask`` is its tokenizer's spelling."""
+    remote = ", trust_remote_code=True" if content.format == "maelm" else ""
     opening = [
         f"from transformers import {content.auto_class}, AutoTokenizer",
         f'tokenizer = AutoTokenizer.from_pretrained("{name}"{remote})',
@@ -127,29 +136,29 @@ def usage(content: Content, name: str, mask: str = MASK_SYMBOL) -> str:
 
 def _notes(content: Content) -> str:
     notes = ["Inputs are cut at the model's positions by `truncation=True`."]
-    if content.form == "maelm":
+    if content.format == "maelm":
         notes.append(
             "`import fairseq_maelm.hf` registers the same classes, and `trust_remote_code` is not needed any more."
         )
-    if (content.form, content.architecture) == ("mpnet", "encoder"):
+    if (content.format, content.architecture) == ("mpnet", "encoder"):
         notes.append("`pooler_output` means nothing: the model has no trained pooler. Take `last_hidden_state`.")
     return " ".join(notes)
 
 
 def _training(source: Source) -> dict[str, Any]:
-    history = source.history
-    facts: dict[str, Any] = {"task": f"`{source.task_name}`"}
+    history = source.checkpoint.history
+    facts: dict[str, Any] = {"task": f"`{source.checkpoint.task_name}`"}
     names = {"num_updates": "updates", "epoch": "epoch", "val_loss": "last validation metric", "best": "best of them"}
     facts.update({label: history[name] for name, label in names.items() if name in history})
-    metric = OmegaConf.select(source.config, "checkpoint.best_checkpoint_metric")
+    metric = OmegaConf.select(source.checkpoint.config, "checkpoint.best_checkpoint_metric")
     if metric is not None and "val_loss" in history:
         facts["the validation metric is"] = f"`{metric}`"
     if "training_seconds" in history:
         facts["hours"] = round(history["training_seconds"] / 3600, 2)
-    batch = _batch(source.config)
+    batch = _batch(source.checkpoint.config)
     if batch:
         facts["batch"] = batch
-    facts["checkpoint"] = f"`{source.checkpoint.name}`, SHA-256 {sha256_of(source.checkpoint)}"
+    facts["checkpoint"] = f"`{source.checkpoint.path.name}`, SHA-256 {sha256_of(source.checkpoint.path)}"
     facts["exported by"] = f"fairseq_maelm {__version__}"
     return facts
 
@@ -166,7 +175,7 @@ def _batch(config: Any) -> str:
 def _hyper_parameters(source: Source) -> dict[str, Any]:
     values = {
         section.replace("_", " ") if option == "_name" else option: OmegaConf.select(
-            source.config, f"{section}.{option}"
+            source.checkpoint.config, f"{section}.{option}"
         )
         for section, options in _OPTIONS.items()
         for option in options
@@ -175,10 +184,12 @@ def _hyper_parameters(source: Source) -> dict[str, Any]:
 
 
 def _data(source: Source) -> str:
-    if source.manifest is None:
-        return "To be filled in: the data folder has no manifest of `maelm prepare corpus`."
-    settings, counts = source.manifest.get("settings", {}), source.manifest.get("counts", {})
-    files = [each for group in source.manifest.get("files", {}).values() for each in group if isinstance(each, dict)]
+    path = source.data / MANIFEST_FILE
+    if not path.is_file():
+        return "To be filled in: the folder of the vocabulary has no manifest of `maelm prepare corpus`."
+    manifest = read_json(path)
+    settings, counts = manifest.get("settings", {}), manifest.get("counts", {})
+    files = [each for group in manifest.get("files", {}).values() for each in group if isinstance(each, dict)]
     facts: dict[str, Any] = {
         # Names alone: where the files were on somebody's machine is nobody's business.
         "files": ", ".join(f"`{Path(str(each.get('file'))).name}`" for each in files),

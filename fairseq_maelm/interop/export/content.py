@@ -1,25 +1,70 @@
-"""What a checkpoint's folder is to hold: the encoder, the prediction of masks, or a fine-tuned head with its labels."""
+"""What an exported folder holds: the encoder, the prediction of masks, or a fine-tuned head with its labels."""
 
-import json
 import logging
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
 from fairseq.data import Dictionary
 
-from fairseq_maelm.interop.export.configuration import ARCHITECTURES, Content, obstacles
+from fairseq_maelm.files import read_json
+from fairseq_maelm.interop.agreement import STATES, scores_of
 from fairseq_maelm.interop.export.source import Source
-from fairseq_maelm.models.checkpoint import classification_heads
-from fairseq_maelm.modules.heads import TokenHead
+from fairseq_maelm.modules.heads import ClassificationHead, TokenHead
 from fairseq_maelm.prepared_folder import MANIFEST_FILE
 
 logger = logging.getLogger(__name__)
 
+# Format -> the beginning of its classes' names, and architecture -> the end.
+FORMATS = {"mpnet": "MPNet", "roberta": "Roberta", "maelm": "Maelm"}
+ARCHITECTURES = {
+    "encoder": "Model",
+    "masked-lm": "ForMaskedLM",
+    "sequence-classification": "ForSequenceClassification",
+    "token-classification": "ForTokenClassification",
+    "question-answering": "ForQuestionAnswering",
+}
+AUTO_CLASSES = {name: f"AutoModel{ending.removeprefix('Model')}" for name, ending in ARCHITECTURES.items()}
+
+# MPNetEncoder.compute_position_bias has these numbers of its own and does not ask its configuration.
+_MPNET_BUCKETS = ("t5", 32, 128)
 # The tasks whose heads on tokens find answers; other heads on tokens tag them.
 _ANSWERING_TASKS = ("maelm_squad",)
 _START_AND_END = ("start", "end")
-# Where the folders of fine-tuning name labels: sentences by fairseq's dictionary, words in the manifest.
+# Where the folders of fine-tuning name labels: sentences in fairseq's dictionary, words in the manifest.
 _LABEL_FILES = {"sequence-classification": "label/dict.txt", "token-classification": MANIFEST_FILE}
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a folder is to hold.
+
+    Attributes:
+        format: one of ``FORMATS``.
+        architecture: one of ``ARCHITECTURES``.
+        head: name of the fine-tuned head, None for the encoder and for the prediction of masks.
+        labels: names of the head's outputs, or None.
+    """
+
+    format: str
+    architecture: str
+    head: Optional[str] = None
+    labels: Optional[tuple[str, ...]] = None
+
+    @property
+    def class_name(self) -> str:
+        """The class that opens the folder."""
+        return FORMATS[self.format] + ARCHITECTURES[self.architecture]
+
+    @property
+    def auto_class(self) -> str:
+        """The class of transformers that finds it."""
+        return AUTO_CLASSES[self.architecture]
+
+    @property
+    def what(self) -> str:
+        """The name of what it computes."""
+        return STATES if self.architecture == "encoder" else scores_of(self.architecture)
 
 
 def choose_content(
@@ -33,18 +78,16 @@ def choose_content(
 
     Args:
         source: the checkpoint.
-        form: "mpnet" or "maelm".
-        architecture: one of ``ARCHITECTURES``; by default what the checkpoint was trained for, and in MPNet's format
-            the encoder alone where that cannot hold the prediction of masks.
+        form: one of ``FORMATS``.
+        architecture: one of ``ARCHITECTURES``; by default what the checkpoint was trained for, and the encoder alone
+            where the format cannot hold the prediction of masks.
         head: name of a fine-tuned head, needed only where there are several.
         labels: file with the names of the head's outputs, one a line.
 
     Raises:
-        ValueError: if there is no such head, or the format cannot hold it; says why.
+        ValueError: there is no such head, or the format cannot hold it; says why.
     """
     wanted = architecture or _trained_for(source, head)
-    if wanted not in ARCHITECTURES:
-        raise ValueError(f"unknown architecture {wanted!r}; choose one of {', '.join(ARCHITECTURES)}")
     content = _content(source, form, wanted, head, labels)
     found = obstacles(source, content)
     if found and architecture is None and wanted == "masked-lm":
@@ -53,36 +96,61 @@ def choose_content(
             logger.warning("the encoder is exported alone, without prediction of masks: %s", "; ".join(found))
             return encoder
     if found:
-        other = " --format maelm holds it." if form == "mpnet" and _holds(source, content, "maelm") else ""
+        other = "" if obstacles(source, replace(content, format="maelm")) else " --format maelm holds it."
         raise ValueError(
-            f"{source.checkpoint} cannot become a {content.class_name} of Hugging Face: {'; '.join(found)}.{other}"
+            f"{source.checkpoint.path} cannot become a {content.class_name} of Hugging Face: {'; '.join(found)}.{other}"
         )
     return content
 
 
-def _holds(source: Source, content: Content, form: str) -> bool:
-    return not obstacles(source, Content(form, content.architecture, content.head, content.labels))
+def obstacles(source: Source, content: Content) -> list[str]:
+    """Return why a format cannot hold this; empty if it can."""
+    found = []
+    config, model, view = source.options, source.model, source.checkpoint.view
+    is_stock = content.format != "maelm"
+    buckets = (str(config.relative_buckets), config.relative_num_buckets, config.relative_max_distance)
+    if content.format == "mpnet" and buckets[0] == "none":
+        found.append("it has no relative position bias, which every MPNet has")
+    elif content.format == "mpnet" and buckets != _MPNET_BUCKETS:
+        found.append(
+            f"its relative positions are {buckets[0]} buckets {buckets[1]}/{buckets[2]}, and transformers' MPNet "
+            "always computes T5's 32/128, whatever its configuration says: the folder would load and be wrong"
+        )
+    elif content.format == "roberta" and buckets[0] != "none":
+        found.append("it has a relative position bias, and RoBERTa has absolute positions only")
+    if content.architecture == "masked-lm":
+        if model.lm_head is None:
+            found.append("the checkpoint has no prediction head: it was fine-tuned")
+        if model.decoder is not None and model.decoder.reads_encoder:
+            found.append(f"its decoder has cross-attention (--decoder-attention {model.decoder.attention})")
+        elif model.decoder is not None and is_stock:
+            found.append(f"it predicts masked tokens by its decoder, which {FORMATS[content.format]} does not have")
+        elif is_stock and (not view.asks_with_masks or view.masked_input == "reset"):
+            found.append(f"its encoder does not predict from <mask> (--masked-input {view.masked_input})")
+    head = None if content.head is None else model.classification_heads[content.head]
+    if isinstance(head, ClassificationHead) and head.dense.out_features != head.dense.in_features:
+        found.append(f"the head {content.head!r} has a dense layer of another width than the model's")
+    return found
 
 
 def _trained_for(source: Source, head: Optional[str]) -> str:
     if source.model.lm_head is not None and head is None:
         return "masked-lm"
-    if not source.model.classification_heads:
+    if not source.checkpoint.heads:
         return "encoder"
-    module = source.model.classification_heads[_head(source, head)]
-    if not isinstance(module, TokenHead):
+    if not isinstance(source.model.classification_heads[_head(source, head)], TokenHead):
         return "sequence-classification"
-    return "question-answering" if source.task_name in _ANSWERING_TASKS else "token-classification"
+    return "question-answering" if source.checkpoint.task_name in _ANSWERING_TASKS else "token-classification"
 
 
 def _head(source: Source, name: Optional[str]) -> str:
-    names = list(source.model.classification_heads)
+    names = list(source.checkpoint.heads)
     if name in names:
         return str(name)
     if name is not None:
         raise ValueError(f"the checkpoint has no head {name!r} (it has: {', '.join(names) or 'none'})")
     if not names:
-        raise ValueError(f"{source.checkpoint} has no fine-tuned head: export it as encoder or masked-lm")
+        raise ValueError(f"{source.checkpoint.path} has no fine-tuned head: export it as encoder or masked-lm")
     if len(names) > 1:
         raise ValueError(f"the checkpoint has several heads: choose one of {', '.join(names)} with --head")
     return names[0]
@@ -94,11 +162,11 @@ def _content(source: Source, form: str, architecture: str, head: Optional[str], 
             raise ValueError(f"--labels names the outputs of a fine-tuned head, and {architecture} has none")
         return Content(form, architecture)
     name = _head(source, head)
-    module = source.model.classification_heads[name]
-    if isinstance(module, TokenHead) != (architecture != "sequence-classification"):
-        kind = "tokens" if isinstance(module, TokenHead) else "whole sequences"
+    scores_tokens = isinstance(source.model.classification_heads[name], TokenHead)
+    if scores_tokens != (architecture != "sequence-classification"):
+        kind = "tokens" if scores_tokens else "whole sequences"
         raise ValueError(f"the head {name!r} scores {kind} and cannot be exported as {architecture}")
-    outputs = classification_heads(source.model.state_dict())[name][0]
+    outputs = source.checkpoint.heads[name][0]
     if architecture == "question-answering":
         if outputs != len(_START_AND_END):
             raise ValueError(f"an answer has a start and an end, and the head {name!r} has {outputs} outputs")
@@ -122,10 +190,9 @@ def _labels(usual: Path, outputs: int, given: Optional[Path]) -> tuple[str, ...]
 
 def _read_labels(path: Path) -> list[str]:
     if path.suffix == ".json":
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        return [str(name) for name in manifest.get("tagging", {}).get("labels", [])]
+        return [str(name) for name in read_json(path).get("tagging", {}).get("labels", [])]
     if path.name == "dict.txt":
         dictionary = Dictionary.load(str(path))
-        # Labels are numbered behind fairseq's special symbols; padding to a round number is none.
+        # Labels follow fairseq's special symbols; what pads the dictionary to a round size is none.
         return [name for name in dictionary.symbols[dictionary.nspecial :] if not name.startswith("madeupword")]
     return [name.strip() for name in path.read_text(encoding="utf-8").split("\n") if name.strip()]

@@ -1,64 +1,82 @@
-"""From a checkpoint to a folder of Hugging Face."""
+"""From a checkpoint to a folder that transformers opens, or another checkpoint of fairseq."""
 
 import json
 import logging
 import shutil
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
+import torch
+from fairseq.tasks import TASK_REGISTRY
 from torch import Tensor
 
+from fairseq_maelm.arguments import existing_path, option
+from fairseq_maelm.fairseq_fixes.companions import VOCABULARY_FILES, setup_files
 from fairseq_maelm.interop.agreement import Agreement
 from fairseq_maelm.interop.export.card import model_card
-from fairseq_maelm.interop.export.configuration import Content, configuration
-from fairseq_maelm.interop.export.content import choose_content
+from fairseq_maelm.interop.export.configuration import configuration
+from fairseq_maelm.interop.export.content import ARCHITECTURES, FORMATS, Content, choose_content
 from fairseq_maelm.interop.export.sentence_vectors import verify_sentence_vectors, write_sentence_vectors
 from fairseq_maelm.interop.export.source import Source, load_source
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
 from fairseq_maelm.interop.export.verification import verify_model, verify_tokenizer
-from fairseq_maelm.interop.export.weights import encoder_weights, head_weights, masked_lm_weights, pooler_weights
+from fairseq_maelm.interop.weights import FAMILIES, weights_of_family
 from fairseq_maelm.prepared_folder import whole_folder
 
 logger = logging.getLogger(__name__)
 
 WEIGHTS_FILE = "model.safetensors"
+# The name that the hub interface opens when none is given.
+CHECKPOINT_FILE = "checkpoint_best.pt"
 # What an exported folder holds of this package, for machines without it.
 MODEL_CODE = ("configuration_maelm.py", "layers_maelm.py", "modeling_maelm.py")
+_OF_HUGGING_FACE = ("architecture", "head", "labels", "name", "license")
 
 
 @dataclass(frozen=True)
 class ExportSettings:
-    """What to export, and how the folder describes it.
+    """What to export, and how the folder describes it."""
 
-    Attributes:
-        form: "mpnet", "maelm" or "onnx".
-        architecture: see ``choose_content``.
-        head: see ``choose_content``.
-        labels: see ``choose_content``.
-        name: of the model, in its card; the folder's by default.
-        license: SPDX identifier for the card; None leaves the field to be filled in.
-        replace: rename a folder that is in the way.
-        int8: of "onnx": write a file in 8 bits too, and measure what it loses.
-        texts: of "onnx": a file with texts for this measurement, one a line; bundled ones otherwise.
-    """
-
-    form: str
-    architecture: Optional[str] = None
-    head: Optional[str] = None
-    labels: Optional[Path] = None
-    name: Optional[str] = None
-    license: Optional[str] = None
-    replace: bool = False
-    int8: bool = False
-    texts: Optional[Path] = None
+    format: str = option(
+        choices=(*FORMATS, "onnx", "fairseq"),
+        help="mpnet: stock MPNet of transformers, only for T5 buckets 32/128; roberta: stock RoBERTa, only for "
+        "--relative-buckets none; maelm: every model, with its code in the folder (trust_remote_code=True) or by "
+        "`import fairseq_maelm.hf`; onnx: encoders and heads for runtimes without torch; fairseq: a checkpoint without "
+        "the optimizer's state, and its vocabulary",
+    )
+    averaged_weights: bool = option(False, help="export the running average of the weights that --store-ema kept")
+    architecture: Optional[str] = option(
+        None,
+        choices=tuple(ARCHITECTURES),
+        help="what the folder is for (default: what the checkpoint was trained for; where the format cannot hold its "
+        "prediction of masks, the encoder)",
+    )
+    head: Optional[str] = option(None, metavar="NAME", help="the fine-tuned head, if there are several")
+    labels: Optional[Path] = option(
+        None,
+        type=existing_path,
+        metavar="FILE",
+        help="names of the head's outputs, one a line (default: those beside the vocabulary)",
+    )
+    name: Optional[str] = option(None, help="name of the model in its card (default: that of the folder)")
+    license: Optional[str] = option(None, metavar="SPDX", help="license in the card (default: left to be filled in)")
+    int8: bool = option(False, help="onnx: a second file in 8 bits, and what it loses on a sample of texts")
+    texts: Optional[Path] = option(
+        None,
+        type=existing_path,
+        metavar="FILE",
+        help="onnx: the sample for --int8, one text a line (default: bundled hard strings)",
+    )
 
     def __post_init__(self) -> None:
-        if self.form != "onnx" and (self.int8 or self.texts is not None):
-            raise ValueError(f"--int8 and --texts are for --format onnx, not {self.form}")
+        if self.format != "onnx" and (self.int8 or self.texts is not None):
+            raise ValueError(f"--int8 and --texts are for --format onnx, not {self.format}")
         if self.texts is not None and not self.int8:
             raise ValueError("--texts are for measuring what 8 bits lose: give --int8 as well")
+        given = [name for name in _OF_HUGGING_FACE if getattr(self, name) is not None]
+        if self.format == "fairseq" and given:
+            raise ValueError(f"--{given[0]} means nothing to --format fairseq")
 
 
 @dataclass(frozen=True)
@@ -67,35 +85,39 @@ class Export:
 
     Attributes:
         folder: where it is.
-        content: what it holds.
+        content: what it holds; None for a checkpoint of fairseq.
         agreements: with the checkpoint.
-        remarks: what else is to be said, a line each.
+        remarks: further lines for people.
     """
 
     folder: Path
-    content: Content
-    agreements: list[Agreement]
-    remarks: list[str]
+    content: Optional[Content]
+    agreements: list[Agreement] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
 
-def export(checkpoint: Path, data: Optional[Path], output: Path, settings: ExportSettings) -> Export:
-    """Export a checkpoint, verified: the folder appears when both sides have computed the same.
+def export(
+    checkpoint: Path, vocabulary: Optional[Path], output: Path, settings: ExportSettings, replace: bool = False
+) -> Export:
+    """Export a checkpoint: the folder appears when both sides have computed the same.
 
     Args:
-        checkpoint: of pretraining or fine-tuning.
-        data: prepared data, or the data folder of fine-tuning: dictionary, tokenizer, labels, manifest; None for the
-            folder of the checkpoint.
+        checkpoint: file of pretraining or fine-tuning.
+        vocabulary: folder with dictionary, tokenizer, labels and manifest; None for the folder of the checkpoint.
         output: the folder to make.
         settings: what to export.
+        replace: rename a folder that has this name.
 
     Raises:
-        FileNotFoundError: if a file is missing.
-        FileExistsError: if the folder exists and is not to be replaced.
-        ValueError: if the format cannot hold the model or the vocabulary, or the verification fails.
+        FileNotFoundError: a file is missing.
+        FileExistsError: the folder exists and is not to be replaced.
+        ValueError: the format cannot hold the model or the vocabulary, or the verification fails.
     """
-    with whole_folder(output, "maelm export", settings.replace) as folder:
-        source = load_source(checkpoint, data)
-        content = choose_content(source, settings.form, settings.architecture, settings.head, settings.labels)
+    with whole_folder(output, "maelm export", replace) as folder:
+        source = load_source(checkpoint, vocabulary, settings.averaged_weights)
+        if settings.format == "fairseq":
+            return _export_checkpoint(source, folder, output)
+        content = choose_content(source, settings.format, settings.architecture, settings.head, settings.labels)
         logger.info("exporting %s as %s", checkpoint, content.class_name)
         write_model(source, content, folder)
         write_sentence_vectors(source, content, folder)
@@ -105,6 +127,23 @@ def export(checkpoint: Path, data: Optional[Path], output: Path, settings: Expor
         (folder / "README.md").write_text(card, encoding="utf-8")
     remarks = [f"tokenizer: {ascii(text)} is known to be read differently ({why})" for text, why in differences.items()]
     return Export(output, content, agreements, [*remarks, f"{output}: {content.class_name}, verified"])
+
+
+def _export_checkpoint(source: Source, folder: Path, output: Path) -> Export:
+    """Write a checkpoint without the optimizer's state, and the files that its task is set up from."""
+    checkpoint = source.checkpoint
+    state = {name: value for name, value in checkpoint.state.items() if name != "last_optimizer_state"}
+    state["extra_state"] = {name: value for name, value in state["extra_state"].items() if not name.startswith("ema")}
+    torch.save({**state, "model": checkpoint.weights}, folder / CHECKPOINT_FILE)
+    for name in {*VOCABULARY_FILES, *setup_files(TASK_REGISTRY[checkpoint.task_name])}:
+        found = next(
+            (place / name for place in (source.data, checkpoint.path.parent) if (place / name).is_file()), None
+        )
+        if found is not None:
+            (folder / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(found, folder / name)
+    load_source(folder / CHECKPOINT_FILE)
+    return Export(output, None, remarks=[str(output / CHECKPOINT_FILE)])
 
 
 def write_tokenizer(source: Source, folder: Path, makes_batches: bool = False) -> dict[str, str]:
@@ -135,22 +174,20 @@ def write_model(source: Source, content: Content, folder: Path) -> None:
     settings = json.dumps(configuration(source, content), indent=2) + "\n"
     (folder / "config.json").write_text(settings, encoding="utf-8")
     save_file(model_weights(source, content), folder / WEIGHTS_FILE, metadata={"format": "pt"})
-    if content.form == "maelm":
-        _copy(Path(__file__).parents[2] / "hf", MODEL_CODE, folder)
+    if content.format == "maelm":
+        for name in MODEL_CODE:
+            shutil.copyfile(Path(__file__).parents[2] / "hf" / name, folder / name)
 
 
 def model_weights(source: Source, content: Content) -> dict[str, Tensor]:
-    """The weights of a folder under their names there, <float32>."""
+    """Return the weights of a folder under their names there, <float32>."""
     state: dict[str, Any] = source.model.state_dict()
-    if content.architecture == "masked-lm":
-        return masked_lm_weights(state)
-    if content.head is not None:
-        return head_weights(state, content.head, content.architecture)
-    if content.form == "maelm":
-        return encoder_weights(state)
-    return {**encoder_weights(state), **pooler_weights(source.config["model"].encoder_embed_dim)}
-
-
-def _copy(source: Path, names: Iterable[str], target: Path) -> None:
-    for name in names:
-        shutil.copyfile(source / name, target / name)
+    family, width = FAMILIES[content.format], source.options.encoder_embed_dim
+    weights = weights_of_family(state, family, source.options, content.architecture, content.head)
+    if content.format == "roberta":
+        prefix = "" if content.architecture == "encoder" else family.prefix
+        weights[f"{prefix}embeddings.token_type_embeddings.weight"] = torch.zeros(1, width)
+    if content.format != "maelm" and content.architecture == "encoder":
+        # Stock encoders always have a pooler. Ours was never trained; this one changes nothing but for its tanh.
+        weights |= {"pooler.dense.weight": torch.eye(width), "pooler.dense.bias": torch.zeros(width)}
+    return weights

@@ -1,7 +1,6 @@
-"""What sentence-transformers needs beside a model: how the vector of a text is made from the states of its tokens."""
+"""What sentence-transformers needs besides a model: how the vector of a text is made from the states of its tokens."""
 
 import importlib.util
-import json
 import logging
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -9,8 +8,9 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor
 
+from fairseq_maelm.files import write_json
 from fairseq_maelm.interop.agreement import Agreement, refuse_differences
-from fairseq_maelm.interop.export.configuration import Content
+from fairseq_maelm.interop.export.content import Content
 from fairseq_maelm.interop.export.source import Source
 from fairseq_maelm.libraries import import_transformers
 
@@ -27,35 +27,30 @@ class SentenceVectors(NamedTuple):
 
     Attributes:
         pooling: "mean" of the states of all tokens, or "first", the state of <s>.
-        similarity: "cosine", which gives vectors length 1, or "dot".
+        normalized: whether vectors have length 1, as for cosine similarity.
         max_tokens: longer texts are cut; <s> and </s> counted.
     """
 
     pooling: str
-    similarity: str
+    normalized: bool
     max_tokens: int
-
-    @property
-    def normalized(self) -> bool:
-        """Whether vectors have length 1."""
-        return self.similarity == "cosine"
 
 
 def sentence_vectors_of(source: Source) -> Optional[SentenceVectors]:
-    """The settings in a checkpoint's task, or None for tasks that make no vectors of texts.
+    """Return the settings in a checkpoint's task, or None for tasks that make no vectors of texts.
 
     Raises:
-        ValueError: for a pooling that is not known.
+        ValueError: the pooling is not known.
     """
-    task = source.config["task"]
-    pooling, similarity = getattr(task, "pooling", None), getattr(task, "similarity", None)
+    task = source.checkpoint.config["task"]
+    pooling, similarity = task.get("pooling"), task.get("similarity")
     if pooling is None or similarity is None:
         return None
     if str(pooling) not in POOLINGS:
-        raise ValueError(f"{source.checkpoint} pools by {pooling!r}, and what is known is {', '.join(POOLINGS)}")
+        raise ValueError(f"{source.checkpoint.path} pools by {pooling!r}, and what is known is {', '.join(POOLINGS)}")
     positions = source.model.max_positions()
-    limit = min(int(getattr(task, "tokens_per_sample", None) or positions), positions)
-    return SentenceVectors(str(pooling), str(similarity), limit)
+    limit = min(int(task.get("tokens_per_sample") or positions), positions)
+    return SentenceVectors(str(pooling), str(similarity) == "cosine", limit)
 
 
 def write_sentence_vectors(source: Source, content: Content, folder: Path) -> None:
@@ -73,7 +68,7 @@ def write_sentence_vectors(source: Source, content: Content, folder: Path) -> No
         for number, (name, path) in enumerate(zip(names, paths, strict=True))
     ]
     pooling = {
-        "word_embedding_dimension": int(source.config["model"].encoder_embed_dim),
+        "word_embedding_dimension": int(source.options.encoder_embed_dim),
         "pooling_mode_cls_token": vectors.pooling == "first",
         "pooling_mode_mean_tokens": vectors.pooling == "mean",
         "pooling_mode_max_tokens": False,
@@ -81,22 +76,19 @@ def write_sentence_vectors(source: Source, content: Content, folder: Path) -> No
     }
     for path in paths[1:]:
         (folder / path).mkdir()
-    _write(folder / "modules.json", modules)
-    _write(folder / "1_Pooling" / "config.json", pooling)
-    _write(folder / "sentence_bert_config.json", {"max_seq_length": vectors.max_tokens, "do_lower_case": False})
-    settings: dict[str, Any] = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": vectors.similarity}
-    _write(folder / "config_sentence_transformers.json", settings)
-
-
-def _write(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / "modules.json", modules)
+    write_json(folder / "1_Pooling" / "config.json", pooling)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": vectors.max_tokens, "do_lower_case": False})
+    similarity = "cosine" if vectors.normalized else "dot"
+    settings: dict[str, Any] = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": similarity}
+    write_json(folder / "config_sentence_transformers.json", settings)
 
 
 def verify_sentence_vectors(source: Source, content: Content, folder: Path) -> list[Agreement]:
     """Compare the vectors of sentence-transformers with the checkpoint's, where there are any to compare.
 
     Raises:
-        ValueError: if they differ by more than rounding.
+        ValueError: they differ by more than rounding.
     """
     vectors = sentence_vectors_of(source)
     if vectors is None or content.architecture != "encoder":
@@ -111,10 +103,11 @@ def verify_sentence_vectors(source: Source, content: Content, folder: Path) -> l
     model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     found = torch.from_numpy(model.encode(list(_TEXTS)))
     expected = torch.stack([_vector(source, vectors, text) for text in _TEXTS])
-    agreement = Agreement(
-        "vectors of sentence-transformers", float((found - expected).abs().max()), float(expected.abs().max())
+    what, difference = "vectors of sentence-transformers", float((found - expected).abs().max())
+    return refuse_differences(
+        [Agreement(what, difference, float(expected.abs().max()))],
+        "sentence-transformers gives other vectors than the checkpoint",
     )
-    return refuse_differences([agreement], "sentence-transformers gives other vectors than the checkpoint")
 
 
 @torch.no_grad()
@@ -126,6 +119,6 @@ def _vector(source: Source, vectors: SentenceVectors, text: str) -> Tensor:
 
 
 def text_vector(states: Tensor, pooling: Optional[str], normalized: bool) -> Tensor:
-    """The vector <float>[D] of a text from the states <float>[n, D] of its tokens."""
+    """Return the vector <float>[D] of a text from the states <float>[n, D] of its tokens."""
     vector = states[0] if pooling == "first" else states.mean(dim=0)
     return vector / vector.norm() if normalized else vector

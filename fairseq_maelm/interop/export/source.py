@@ -1,15 +1,13 @@
-"""A checkpoint as the export reads it: the model with its heads, the vocabulary, and how it was trained."""
+"""A checkpoint as the export reads it, and the import reads back what it wrote: model, vocabulary, history."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
 from fairseq.data import Dictionary
 
-from fairseq_maelm.data.encoder_view import EncoderView
 from fairseq_maelm.models.checkpoint_model import build_model
-from fairseq_maelm.models.checkpoint_reader import read_checkpoint
+from fairseq_maelm.models.checkpoint_reader import Checkpoint, read_checkpoint
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.models.vocabulary_folder import find_dictionary, find_tokenizer
 from fairseq_maelm.text.dictionary import load_dictionary
@@ -21,65 +19,50 @@ class Source:
     """What is exported.
 
     Attributes:
-        checkpoint: the file.
+        checkpoint: as it was read.
         model: on the CPU, in single precision, in evaluation mode, with the heads that the checkpoint has.
         dictionary: fairseq's, with ``<mask>``.
-        tokenizer_file: the sentencepiece model, or the imported tokenizer.json.
-        data: the data folder, where labels and the manifest are looked for.
-        config: the checkpoint's whole fairseq configuration.
-        view: what the encoder saw in pretraining.
-        history: ``num_updates``, ``epoch``, and what else the checkpoint says of its training.
-        manifest: what ``maelm prepare corpus`` wrote about the data, or None.
+        data: the folder in which labels and the manifest are looked for.
     """
 
-    checkpoint: Path
+    checkpoint: Checkpoint
     model: MaelmModel
     dictionary: Dictionary
-    tokenizer_file: Path
     data: Path
-    config: Any
-    view: EncoderView
-    history: dict[str, Any]
-    manifest: Optional[dict[str, Any]]
 
     @property
-    def task_name(self) -> str:
-        """The registered name of the task that the checkpoint was trained on."""
-        return str(getattr(self.config["task"], "_name", ""))
+    def options(self) -> Any:
+        """The options of the model, all of them filled in."""
+        return self.checkpoint.config["model"]
+
+    @property
+    def tokenizer_file(self) -> Path:
+        """The sentencepiece model, or the imported tokenizer.json.
+
+        Raises:
+            FileNotFoundError: there is neither.
+        """
+        return Path(find_tokenizer(str(self.checkpoint.path.parent), str(self.data)))
 
     @property
     def tokenizer(self) -> TextTokenizer:
-        """Text to tokens as the hub interface does it."""
+        """What turns text into tokens, as in the hub interface."""
         return open_tokenizer(str(self.tokenizer_file), self.dictionary)
 
 
-def load_source(checkpoint: Path, data: Optional[Path] = None) -> Source:
+def load_source(checkpoint: Path, vocabulary: Optional[Path] = None, averaged: bool = False) -> Source:
     """Read a checkpoint of pretraining or fine-tuning.
 
     Args:
         checkpoint: the file.
-        data: the prepared data, or the folder of the fine-tuning task's data; by default the checkpoint's own folder.
+        vocabulary: folder with dictionary, tokenizer, labels and manifest; by default the checkpoint's own.
+        averaged: take the running average of the weights.
 
     Raises:
-        FileNotFoundError: if the checkpoint, the dictionary or the tokenizer is missing.
-        ValueError: if the checkpoint is not one of the model maelm or belongs to another vocabulary.
+        FileNotFoundError: the checkpoint or the dictionary is missing.
+        ValueError: the checkpoint is not one of the model maelm, or belongs to another vocabulary.
     """
-    data = data or checkpoint.parent
-    content = read_checkpoint(checkpoint)
+    data = vocabulary or checkpoint.parent
+    content = read_checkpoint(checkpoint, averaged=averaged)
     dictionary = load_dictionary(str(find_dictionary([data, checkpoint.parent])))
-    return Source(
-        checkpoint=checkpoint,
-        model=build_model(content, dictionary),
-        dictionary=dictionary,
-        tokenizer_file=Path(find_tokenizer(str(checkpoint.parent), str(data))),
-        data=data,
-        config=content.config,
-        view=content.view,
-        history=content.history,
-        manifest=_manifest(data),
-    )
-
-
-def _manifest(data: Path) -> Optional[dict[str, Any]]:
-    path = data / "manifest.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return Source(content, build_model(content, dictionary), dictionary, data)

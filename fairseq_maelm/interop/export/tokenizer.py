@@ -2,9 +2,9 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairseq.data import Dictionary
 
@@ -32,22 +32,21 @@ def build_tokenizer(file: Path, dictionary: Dictionary) -> Any:
 
     Args:
         file: a byte-pair or unigram model of sentencepiece, or a tokenizer.json that was imported with the dictionary.
-        dictionary: fairseq's, in any order, with ``<mask>``; symbols that are no pieces, such as padding to a round
+        dictionary: fairseq's, in any order, with ``<mask>``; symbols that are not pieces, such as padding to a round
             size, keep their ids and are never produced.
 
     Raises:
-        ValueError: if tokenizer.json cannot express the model, or does not belong to the dictionary.
+        ValueError: tokenizer.json cannot express the model, or does not belong to the dictionary.
     """
-    return _imported(file, dictionary) if is_imported(file) else _of_sentencepiece(file, dictionary)
+    return _imported(file, dictionary) if _is_imported(file) else _of_sentencepiece(file, dictionary)
 
 
-def is_imported(file: Path) -> bool:
-    """Whether text is encoded by an imported tokenizer.json, and not by a sentencepiece model."""
+def _is_imported(file: Path) -> bool:
     return file.suffix == ".json"
 
 
 def _imported(file: Path, dictionary: Dictionary) -> Any:
-    """The file's own tokenizer, its names of special tokens included."""
+    """Return the file's own tokenizer, its names of special tokens included."""
     from tokenizers import Tokenizer
 
     ImportedTokenizer(str(file), dictionary)  # refuses a file that does not belong to the dictionary
@@ -123,29 +122,20 @@ def _model(model: Any, dictionary: Dictionary) -> Any:
         lowest = min(scores.values())
         vocabulary = [(symbol, scores.get(symbol, lowest)) for symbol in dictionary.symbols]
         return Unigram(vocabulary, unk_id=dictionary.unk(), byte_fallback=byte_fallback)
-    merges = sorted(_merges(scores), key=lambda merge: -merge.score)
     return BPE(
         {symbol: index for index, symbol in enumerate(dictionary.symbols)},
-        [(merge.left, merge.right) for merge in merges],
+        _merges(scores),
         unk_token=FAIRSEQ_SYMBOLS[dictionary.unk()],
         fuse_unk=True,
         byte_fallback=byte_fallback,
     )
 
 
-class _Merge(NamedTuple):
-    score: float
-    left: str
-    right: str
-
-
-def _merges(scores: dict[str, float]) -> Iterator[_Merge]:
-    """Every way to make a piece of two; sentencepiece goes by the score of the result alone."""
-    for piece, score in scores.items():
-        if not _BYTE.fullmatch(piece):
-            for place in range(1, len(piece)):
-                if piece[:place] in scores and piece[place:] in scores:
-                    yield _Merge(score, piece[:place], piece[place:])
+def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
+    """Return every way to make a piece of two, best first; sentencepiece goes by the score of the result alone."""
+    pieces = sorted((piece for piece in scores if not _BYTE.fullmatch(piece)), key=lambda piece: -scores[piece])
+    halves = ((piece[:place], piece[place:]) for piece in pieces for place in range(1, len(piece)))
+    return [(left, right) for left, right in halves if left in scores and right in scores]
 
 
 def _normalizer(model: Any) -> Any:
@@ -194,16 +184,14 @@ def _template(first: str, last: str, dictionary: Dictionary) -> Any:
 
 
 def tokenizer_files(tokenizer: Any, max_positions: int) -> dict[str, str]:
-    """Names and contents of the tokenizer's files.
+    """Return the names and contents of the tokenizer's files.
 
     tokenizer_config.json is written by hand: without its class transformers 5 opens an MPNet folder with MPNet's own
     WordPiece tokenizer and gives wrong ids, and what transformers 5 saves, version 4 cannot open.
     """
     added = tokenizer.get_added_tokens_decoder()
-    mask_token = added[max(added)]
-    mask = {"content": mask_token.content} | {
-        name: getattr(mask_token, name) for name in ("lstrip", "normalized", "rstrip", "single_word")
-    }
+    names = ("content", "lstrip", "normalized", "rstrip", "single_word")
+    mask = {name: getattr(added[max(added)], name) for name in names}
     first, pad, last, unknown = (tokenizer.id_to_token(number) for number in range(len(FAIRSEQ_SYMBOLS)))
     special = {
         "bos_token": first,
@@ -236,11 +224,9 @@ def tokenizer_files(tokenizer: Any, max_positions: int) -> dict[str, str]:
 
 
 def check_strings(dictionary: Dictionary, special: Sequence[str] = ()) -> list[str]:
-    """The texts on which an export is checked: the bundled ones, and every piece of the vocabulary as a word.
+    """Return the texts on which an export is checked: the bundled ones, and every piece of the vocabulary as a word.
 
-    Args:
-        dictionary: of the pieces.
-        special: other pieces that transformers takes for special tokens.
+    Pieces in ``special``, which transformers takes for special tokens, are left out.
     """
     known = {*FAIRSEQ_SYMBOLS, MASK, *special}
     pieces = [symbol.replace(WORD_START, " ") for symbol in dictionary.symbols if symbol not in known]
@@ -248,5 +234,5 @@ def check_strings(dictionary: Dictionary, special: Sequence[str] = ()) -> list[s
 
 
 def has_ties(file: Path) -> bool:
-    """Whether texts have several best cuts: for unigram models of sentencepiece."""
-    return not is_imported(file) and bool(_read_model(file).trainer_spec.model_type == _UNIGRAM)
+    """Tell whether texts may have several best cuts, as with unigram models of sentencepiece."""
+    return not _is_imported(file) and bool(_read_model(file).trainer_spec.model_type == _UNIGRAM)

@@ -5,63 +5,77 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_maelm.interop.agreement import PAD, Agreement, agreements, comparison_batches, differences, inside, padded
-from fairseq_maelm.interop.export.configuration import Content
+from fairseq_maelm.interop.agreement import (
+    PAD,
+    STATES,
+    Agreement,
+    agreements,
+    checkpoint_outputs,
+    comparison_batches,
+    differences,
+    scores_of,
+)
+from fairseq_maelm.interop.export.content import Content
 from fairseq_maelm.interop.export.source import Source
 from fairseq_maelm.interop.export.tokenizer import check_strings, has_ties
 from fairseq_maelm.interop.hard_strings import HARD_STRINGS, MAY_DIFFER
 from fairseq_maelm.libraries import import_transformers
-from fairseq_maelm.models.masked_tokens import masked_token_logits
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL
 
 
 def verify_model(source: Source, content: Content, folder: Path) -> list[Agreement]:
-    """Compare what a folder computes, and its encoder by itself, with the checkpoint.
+    """Compare what a folder computes, opened as its own class and as an encoder, with the checkpoint.
 
     Raises:
-        ValueError: if transformers opens the folder as something else, misses weights, or computes other numbers.
+        ValueError: transformers opens the folder as something else, misses weights, or computes other numbers.
     """
-    compared = [content] if content.architecture == "encoder" else [content, Content(content.form, "encoder")]
-    return [
-        agreement
-        for each in compared
-        for agreement in _compare(source, each, open_model(folder, each, strict=each is content))
-    ]
-
-
-def _compare(source: Source, content: Content, model: Any) -> list[Agreement]:
+    whole = open_model(folder, content)
+    encoder = (
+        whole
+        if content.architecture == "encoder"
+        else open_model(folder, Content(content.format, "encoder"), strict=False)
+    )
+    mask = source.model.mask_index
     return agreements(
-        lambda sequences: {content.what: checkpoint_output(source, content, sequences)},
-        lambda sequences: {content.what: _exported(model, source, content, sequences)},
+        lambda tokens: checkpoint_outputs(
+            source.model, source.checkpoint.view, content.architecture, content.head, tokens
+        ),
+        lambda tokens: transformers_outputs(encoder, whole, content.architecture, tokens, tokens.ne(PAD), mask),
         comparison_batches(source.model, masks=content.architecture == "masked-lm"),
         "the exported model computes something else than the checkpoint",
     )
 
 
-def checkpoint_output(source: Source, content: Content, sequences: list[np.ndarray]) -> Tensor:
-    """What the checkpoint computes: logits of masks <float>[M, V], states <float>[n, D], or the scores of a head."""
-    if content.architecture == "masked-lm":
-        return masked_token_logits(source.model, source.view, sequences)
-    tokens = padded(sequences)
-    if content.head is None:
-        return inside(source.model.extract_features(tokens)[0], tokens)
-    return inside(source.model(tokens, classification_head_name=content.head)[0], tokens)
+@torch.no_grad()
+def transformers_outputs(
+    encoder: Any, whole: Any, architecture: str, tokens: Tensor, attended: Tensor, mask: int
+) -> dict[str, Tensor]:
+    """Compute with models of transformers what ``checkpoint_outputs`` computes with ours.
 
-
-def _exported(model: Any, source: Source, content: Content, sequences: list[np.ndarray]) -> Tensor:
-    tokens = padded(sequences)
-    output = model(input_ids=tokens, attention_mask=tokens.ne(PAD).long())
-    if content.architecture == "encoder":
-        return inside(output.last_hidden_state, tokens)
-    if content.architecture == "question-answering":
-        return inside(torch.stack([output.start_logits, output.end_logits], dim=-1), tokens)
-    if content.architecture == "masked-lm":
-        return output.logits[tokens == source.model.mask_index]
-    return inside(output.logits, tokens)
+    Args:
+        encoder: model without head.
+        whole: model with the architecture's head, or the encoder.
+        architecture: one of ``ARCHITECTURES``.
+        tokens: <int64>[B, S] in the numbers of the model.
+        attended: <bool>[B, S], False at padding.
+        mask: number of the mask symbol.
+    """
+    inputs = {"input_ids": tokens, "attention_mask": attended.long()}
+    states = encoder(**inputs).last_hidden_state
+    if architecture == "encoder":
+        return {STATES: states}
+    if architecture == "masked-lm" and type(whole).__name__ != "MaelmForMaskedLM":
+        # Scores of a large vocabulary at every token of a long sequence would take gigabytes.
+        return {STATES: states, scores_of(architecture): whole.lm_head(states[tokens == mask])}
+    output = whole(**inputs)
+    if architecture == "question-answering":
+        scores = torch.stack([output.start_logits, output.end_logits], dim=-1)
+    else:
+        scores = output.logits[tokens == mask] if architecture == "masked-lm" else output.logits
+    return {STATES: states, scores_of(architecture): scores}
 
 
 def open_model(folder: Path, content: Content, strict: bool = True) -> Any:
@@ -73,7 +87,7 @@ def open_model(folder: Path, content: Content, strict: bool = True) -> Any:
         strict: whether every weight must be there, and no other.
 
     Raises:
-        ValueError: if it opens as another class, or weights are missing or superfluous.
+        ValueError: it opens as another class, or weights are missing or superfluous.
     """
     from fairseq_maelm.hf import open_pretrained  # brings transformers along
 
@@ -89,7 +103,7 @@ def open_model(folder: Path, content: Content, strict: bool = True) -> Any:
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Without transformers' own account of the weights: an encoder in a model with a head leaves some aside."""
+    """Silence transformers' account of the weights: an encoder in a model with a head leaves some aside."""
     logging_of = transformers.utils.logging
     verbosity, progress = logging_of.get_verbosity(), logging_of.is_progress_bar_enabled()
     logging_of.set_verbosity_error()
@@ -109,7 +123,7 @@ def verify_tokenizer(source: Source, folder: Path) -> dict[str, str]:
         the listed texts that are known to come out differently and do, with the reason.
 
     Raises:
-        ValueError: if any other text does, or sequences are put together in another way.
+        ValueError: any other text does, or sequences are put together in another way.
     """
     from fairseq_maelm.hf import open_pretrained
 

@@ -11,54 +11,53 @@ from fairseq_maelm.interop.importing.source import Source
 from fairseq_maelm.models.config import MaelmModelConfig, complete_config
 from fairseq_maelm.models.encoder import dictionary_fingerprint, encoder_identity
 from fairseq_maelm.models.sizes import DEFAULT_SIZE, SIZES
-from fairseq_maelm.modules.precision import LAYER_NORM_EPS
 from fairseq_maelm.tasks.maelm import MaelmTaskConfig
-
-# The name that the hub interface opens when none is given.
-CHECKPOINT_FILE = "checkpoint_best.pt"
 
 
 def fairseq_options(source: Source) -> list[str]:
-    """The options of fairseq-train that build this model, for the next training command: --arch and what differs."""
+    """Return the options of fairseq-train that build this model: --arch, and what differs from it."""
     model = source.options
-    sizes = {name: numbers for name, numbers in SIZES.items() if _agrees(numbers, model)}
-    arch = next(iter(sizes), DEFAULT_SIZE)
-    defaults: dict[str, Any] = {**SIZES[arch], "relative_buckets": "t5", "max_positions": 512}
-    defaults["layer_norm_eps"] = LAYER_NORM_EPS
-    words = ["--arch", arch]
+    sizes = (name for name, size in SIZES.items() if _agrees(size, model))
+    arch = next(sizes, DEFAULT_SIZE)
+    defaults = {name: field.default for name, field in MaelmModelConfig.__dataclass_fields__.items()} | SIZES[arch]
     for part in ("embed_dim", "ffn_embed_dim", "attention_heads"):
         defaults[f"decoder_{part}"] = model[f"encoder_{part}"]
+    words = ["--arch", arch]
     for name, value in model.items():
-        if defaults.get(name, False) != value:
+        if defaults[name] != value:
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     return words
 
 
-def _agrees(numbers: dict[str, int], model: dict[str, Any]) -> bool:
-    return all(model.get(name, number) == number for name, number in numbers.items() if name != "decoder_layers")
+def _agrees(size: dict[str, int], model: dict[str, Any]) -> bool:
+    return all(model.get(name, number) == number for name, number in size.items() if name != "decoder_layers")
 
 
 def task_options(source: Source) -> list[str]:
-    """The options of the task maelm that go on with the source's pretraining."""
+    """Return the options of the task maelm with which the source's pretraining continues."""
     return [word for name, value in source.task_options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def build_state(source: Source, dictionary: Any) -> dict[str, Any]:
-    """The content of the checkpoint.
-
-    Args:
-        source: what is imported.
-        dictionary: made from the dict.txt of the result, with <mask>.
-    """
-    weights = _reorder(source)
-    weights["encoder.identity"] = _identity(source.options, dictionary)
-    return untrained_state(weights, fairseq_options(source)[1], source.options, source.task_options)
+    """Return the content of the checkpoint; ``dictionary`` is made from the dict.txt of the result, with <mask>."""
+    model, order = source.options, source.vocabulary.order
+    weights = dict(source.weights)
+    if order != list(range(len(order))):
+        for name in ("encoder.embed_tokens.weight", "lm_head.bias"):
+            if name in weights:
+                weights[name] = weights[name][torch.tensor(order)]
+    # Slices and shared storages would be saved with all that they are cut from.
+    weights = {name: weight.detach().clone() for name, weight in weights.items()}
+    known = dictionary_fingerprint(dictionary), model["encoder_attention_heads"], model["layer_norm_eps"]
+    buckets = model["relative_buckets"], model.get("relative_max_distance", 0)
+    weights["encoder.identity"] = encoder_identity(*known, *buckets)
+    return untrained_state(weights, fairseq_options(source)[1], model, source.task_options)
 
 
 def untrained_state(
     weights: dict[str, Tensor], arch: str, model_options: dict[str, Any], task_options: dict[str, Any]
 ) -> dict[str, Any]:
-    """A checkpoint of the task maelm as fairseq's trainer writes it, before its first update.
+    """Return a checkpoint of the task maelm as fairseq's trainer writes it, before its first update.
 
     Args:
         weights: the model's whole state dictionary.
@@ -70,38 +69,17 @@ def untrained_state(
         "cfg": _configuration(arch, model_options, task_options),
         "model": weights,
         "criterion": {},
-        # No update has been made: optimizer, schedule and data start anew.
+        # No update has been made: optimizer, schedule and data start from the beginning.
         "optimizer_history": [
-            {
-                "criterion_name": "MaelmCriterion",
-                "optimizer_name": "none",
-                "lr_scheduler_state": {},
-                "num_updates": 0,
-            }
+            {"criterion_name": "MaelmCriterion", "optimizer_name": "none", "lr_scheduler_state": {}, "num_updates": 0}
         ],
         "task_state": {},
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0, "shuffle": True}},
     }
 
 
-def _reorder(source: Source) -> dict[str, Tensor]:
-    weights = dict(source.weights)
-    if source.vocabulary.is_reordered:
-        order = torch.tensor(source.vocabulary.order)
-        for name in ("encoder.embed_tokens.weight", "lm_head.bias"):
-            if name in weights:
-                weights[name] = weights[name][order]
-    # Slices and shared storages would be saved with all that they are cut from.
-    return {name: weight.detach().clone() for name, weight in weights.items()}
-
-
-def _identity(model: dict[str, Any], dictionary: Any) -> Tensor:
-    known = dictionary_fingerprint(dictionary), model["encoder_attention_heads"], model["layer_norm_eps"]
-    return encoder_identity(*known, model["relative_buckets"], model.get("relative_max_distance", 0))
-
-
 def _configuration(arch: str, model_options: dict[str, Any], task_options: dict[str, Any]) -> Any:
-    """The whole of fairseq's configuration: defaults, and what builds this task and this model."""
+    """Return the whole of fairseq's configuration: defaults, and what builds this task and this model."""
     tokens = model_options.get("max_positions", MaelmModelConfig.max_positions)
     # The folder of the data is not the checkpoint's business: whoever loads it says where they are.
     task = MaelmTaskConfig(_name="maelm", data=".", tokens_per_sample=tokens, **task_options)

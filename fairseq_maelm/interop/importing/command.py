@@ -4,41 +4,38 @@ import argparse
 import sys
 from pathlib import Path
 
+from fairseq_maelm.arguments import add_output, add_vocabulary
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments of ``maelm import``."""
+    """Declare the arguments of ``maelm import``."""
     parser.description = (
-        "Turns a masked language model from elsewhere into a checkpoint and a data folder for fairseq: Hugging Face "
+        "Turns a masked language model from elsewhere into a checkpoint and a vocabulary for fairseq: Hugging Face "
         "folders of RoBERTa's or MPNet's shape, and checkpoints of fairseq's RoBERTa. Both models run on the same "
         "batch before the result gets its name; what cannot be exact is refused."
     )
     parser.add_argument(
         "source",
-        type=Path,
         metavar="SOURCE",
-        help="a folder that `hf download NAME --local-dir FOLDER` or save_pretrained has written, or a checkpoint file "
-        "of fairseq's roberta; nothing is downloaded",
+        help="folder that save_pretrained has written, checkpoint file of fairseq's roberta, or with --download the "
+        "name of a model on the Hugging Face Hub",
     )
-    parser.add_argument("--output", required=True, type=Path, metavar="FOLDER", help="the new folder")
-    parser.add_argument(
-        "--data",
-        type=Path,
-        metavar="FOLDER",
-        help="for a checkpoint: the folder with its dict.txt, and with sentencepiece.bpe.model or encoder.json and "
-        "vocab.bpe (the checkpoint's own folder)",
-    )
+    add_output(parser, "new folder")
+    add_vocabulary(parser)
+    parser.add_argument("--download", action="store_true", help="download SOURCE from the Hugging Face Hub")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Imports the model and writes to standard output what was compared and how to go on.
+    """Import the model, and write to standard output what was compared and how training continues.
 
     Raises:
-        FileNotFoundError: something of the source is missing.
-        ValueError: the source cannot be imported exactly, or the output is there already.
+        OSError: something of the source is missing, or the output exists.
+        ValueError: the source cannot be downloaded, or not be imported exactly.
     """
-    from fairseq_maelm.interop.importing.run import CHECKPOINT_FILE, import_model
+    from fairseq_maelm.interop.importing.run import CHECKPOINT_FILE, download, import_model
 
-    imported = import_model(args.source, args.output, args.data)
+    path = download(args.source) if args.download else Path(args.source)
+    imported = import_model(path, args.output, args.vocabulary, args.source if args.download else None)
     for agreement in imported.agreements:
         sys.stdout.write(f"{agreement.describe()}\n")
     sys.stdout.write(

@@ -17,12 +17,14 @@ from torch import Tensor
 from fairseq_maelm.checkpoint_data import check_weights, declared_options, plain_sections, read_state, shown
 from fairseq_maelm.fairseq_fixes.building import OF_FAIRSEQ, other_names
 from fairseq_maelm.files import sha256_of
-from fairseq_maelm.interop.importing.roberta_weights import roberta_state
-from fairseq_maelm.interop.importing.source import Reference, Source, SourceVocabulary, refuse
+from fairseq_maelm.interop.agreement import STATES, scores_of
+from fairseq_maelm.interop.importing.source import Source, SourceVocabulary, refuse
+from fairseq_maelm.interop.weights import FAIRSEQ_ROBERTA, POSITION_OFFSET, take_weights
 from fairseq_maelm.models.checkpoint_reader import check_depth, check_sizes
+from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import TOKENIZER_FILE
-from fairseq_maelm.text.vocabulary import MODEL_FILE
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, FAIRSEQ_SYMBOLS, MASK_SYMBOL, MODEL_FILE
 
 # What fairseq's hub lays beside its RoBERTa: GPT-2's byte pairs, whose numbers are the symbols of dict.txt.
 GPT2_FILES = ("encoder.json", "vocab.bpe")
@@ -56,46 +58,71 @@ class RobertaOptions:
     encoder_layers_to_keep: Optional[str]
 
 
-def open_checkpoint(path: Path, data: Optional[Path]) -> Source:
+def open_checkpoint(path: Path, vocabulary: Optional[Path]) -> Source:
     """Read a checkpoint of fairseq's model roberta.
 
     Args:
         path: of the checkpoint.
-        data: folder with its dict.txt and what text is encoded with; the checkpoint's own by default.
+        vocabulary: folder with its dict.txt and what text is encoded with; by default the checkpoint's own.
 
     Raises:
-        FileNotFoundError: if there is no checkpoint or no dict.txt.
-        ValueError: if it is no RoBERTa, or cannot be imported exactly.
+        FileNotFoundError: there is no checkpoint or no dict.txt.
+        ValueError: it is no RoBERTa, or cannot be imported exactly.
     """
-    folder = data or path.parent
+    folder = vocabulary or path.parent
     state = read_state(path)
     sections = plain_sections(state, path)
     check_weights(state["model"], path)
-    _check_names(path, sections)
-    if not (folder / "dict.txt").is_file():
+    # fairseq would build any task and model, and some of them evaluate their options.
+    for section, name in other_names(sections):
+        raise refuse(path, f"its {section} is {shown(name)}, and only {', '.join(OF_FAIRSEQ[section])} are RoBERTa's")
+    if not (folder / DICTIONARY_FILE).is_file():
         raise FileNotFoundError(
-            f"there is no dict.txt in {folder}: give --data with the folder of the dictionary that the checkpoint was "
-            "trained with"
+            f"there is no {DICTIONARY_FILE} in {folder}: give --vocabulary with the folder of the dictionary that the "
+            "checkpoint was trained with"
         )
     dictionary = load_dictionary(str(folder))
     model = _build(path, sections["model"], state["model"], dictionary)
     options = _model_options(path, model)
-    state = model.state_dict()
+    first_position = model.encoder.sentence_encoder.padding_idx + 1
+    mask = dictionary.index(MASK_SYMBOL)
+
+    @torch.no_grad()
+    def compute(tokens: Tensor, attended: Tensor) -> dict[str, Tensor]:
+        states = model(tokens, features_only=True)[0]
+        return {STATES: states, scores_of("masked-lm"): model.encoder.lm_head(states[tokens == mask])}
+
     return Source(
-        kind="fairseq roberta",
         options=options,
         task_options=_TASK_OPTIONS,
-        weights=roberta_state(state, options["encoder_layers"], model.encoder.sentence_encoder.padding_idx + 1),
+        architecture="masked-lm",
+        weights=take_weights(model.state_dict(), FAIRSEQ_ROBERTA, options, "masked-lm", first_position=first_position),
         vocabulary=_read_vocabulary(folder, dictionary),
-        reference=_reference(model),
-        facts={"files": {path.name: sha256_of(path)}},
+        compute=compute,
+        facts={"kind": "fairseq roberta", "files": {path.name: sha256_of(path)}},
     )
 
 
-def _check_names(path: Path, sections: dict[str, dict[str, Any]]) -> None:
-    """Refuse tasks and models other than RoBERTa's; fairseq would build any, and some evaluate their options."""
-    for section, name in other_names(sections):
-        raise refuse(path, f"its {section} is {shown(name)}, and only {', '.join(OF_FAIRSEQ[section])} are RoBERTa's")
+def load_roberta_weights(model: MaelmModel, roberta: dict[str, Tensor]) -> None:
+    """Copy the weights of fairseq's stock RoBERTa; the model then computes the same function.
+
+    Args:
+        model: without decoder and without relative bias, of the same size and vocabulary.
+        roberta: the state dictionary of ``fairseq.models.roberta.RobertaModel``.
+
+    Raises:
+        ValueError: the model has a decoder or a relative bias, or another size.
+    """
+    if model.decoder is not None or model.encoder.relative_attention_bias is not None:
+        raise ValueError(
+            "RoBERTa has neither decoder nor relative bias: use decoder_layers 0 and relative_buckets none"
+        )
+    width = model.encoder.embed_tokens.embedding_dim
+    options = {"encoder_layers": len(model.encoder.layers), "encoder_embed_dim": width, "decoder_layers": 0}
+    state = take_weights(
+        dict(roberta), FAIRSEQ_ROBERTA, {**options, "relative_buckets": "none"}, "masked-lm", None, POSITION_OFFSET
+    )
+    model.load_state_dict({"encoder.identity": model.encoder.identity, **state})
 
 
 def _build(path: Path, options: dict[str, Any], weights: dict[str, Tensor], dictionary: Dictionary) -> RobertaModel:
@@ -148,18 +175,9 @@ def _model_options(path: Path, model: RobertaModel) -> dict[str, Any]:
     }
 
 
-def _reference(model: RobertaModel) -> Reference:
-    @torch.no_grad()
-    def encode(tokens: Tensor) -> Tensor:
-        states: Tensor = model(tokens, features_only=True)[0]
-        return states
-
-    return Reference(encode, torch.no_grad()(model.encoder.lm_head))
-
-
 def _read_vocabulary(folder: Path, dictionary: Dictionary) -> SourceVocabulary:
-    """The dictionary as it is; <mask> stands last already, and is no symbol of dict.txt."""
-    if dictionary.index("<mask>") != len(dictionary) - 1:
+    """Return the dictionary as it is: <mask> is its last symbol already, and not in dict.txt."""
+    if dictionary.index(MASK_SYMBOL) != len(dictionary) - 1:
         raise refuse(folder, "<mask> is not the last symbol of its dictionary")
     symbols = dictionary.symbols[dictionary.nspecial : -1]
     files: dict[str, bytes] = {}
@@ -171,11 +189,7 @@ def _read_vocabulary(folder: Path, dictionary: Dictionary) -> SourceVocabulary:
 
 
 def _gpt2_tokenizer(folder: Path, dictionary: Dictionary) -> str:
-    """GPT-2's byte pairs as a tokenizer.json with the dictionary's numbers.
-
-    Raises:
-        ValueError: if the dictionary lacks tokens that text can become.
-    """
+    """Return GPT-2's byte pairs as a tokenizer.json with the dictionary's numbers."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
     pieces: dict[str, int] = json.loads((folder / GPT2_FILES[0]).read_text(encoding="utf-8"))
@@ -185,7 +199,7 @@ def _gpt2_tokenizer(folder: Path, dictionary: Dictionary) -> str:
         raise refuse(folder, f"dict.txt lacks {len(unknown)} of the tokens in {GPT2_FILES[0]}, such as {unknown[0]!r}")
     lines = (folder / GPT2_FILES[1]).read_text(encoding="utf-8").split("\n")
     merges = [(left, right) for left, _, right in (line.partition(" ") for line in lines[1:]) if right]
-    special = {symbol: dictionary.index(symbol) for symbol in ("<s>", "<pad>", "</s>", "<unk>", "<mask>")}
+    special = {symbol: dictionary.index(symbol) for symbol in (*FAIRSEQ_SYMBOLS, MASK_SYMBOL)}
     tokenizer = Tokenizer(models.BPE(vocab={**special, **numbers}, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -193,6 +207,6 @@ def _gpt2_tokenizer(folder: Path, dictionary: Dictionary) -> str:
         ("</s>", dictionary.eos()), ("<s>", dictionary.bos()), add_prefix_space=False
     )
     tokenizer.add_special_tokens(
-        [AddedToken(symbol, lstrip=symbol == "<mask>", normalized=False, special=True) for symbol in special]
+        [AddedToken(symbol, lstrip=symbol == MASK_SYMBOL, normalized=False, special=True) for symbol in special]
     )
     return str(tokenizer.to_str())

@@ -1,94 +1,165 @@
 """Hugging Face folders of RoBERTa's and MPNet's shape as sources."""
 
-from collections.abc import Callable
+import json
+import logging
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_maelm.files import sha256_of
+from fairseq_maelm.interop.export.content import AUTO_CLASSES
+from fairseq_maelm.interop.export.verification import transformers_outputs
 from fairseq_maelm.interop.importing.huggingface_config import (
     check_config,
-    has_decoder_options,
+    first_position,
     model_options,
     read_config,
     task_options,
 )
 from fairseq_maelm.interop.importing.huggingface_vocabulary import read_vocabulary
-from fairseq_maelm.interop.importing.huggingface_weights import FINE_TUNED_HEADS, convert_weights, read_weights
-from fairseq_maelm.interop.importing.source import Reference, Source
+from fairseq_maelm.interop.importing.source import Source, refuse
+from fairseq_maelm.interop.weights import FAMILIES, take_weights
+from fairseq_maelm.modules.cross_attention_layer import DECODER_ATTENTION
+
+logger = logging.getLogger(__name__)
+
+_WEIGHT_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+# Buffers that old versions saved, and the pooler, which no masked language model has trained.
+_NOT_NEEDED = ("embeddings.position_ids", "embeddings.token_type_ids", "pooler.dense.weight", "pooler.dense.bias")
+_TIED = {"lm_head.decoder.weight": "embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"}
+# Architecture -> a weight that no other has, and the name that the task of its kind gives to the head.
+_TOLD_BY = {
+    "masked-lm": ("lm_head.dense.weight", None),
+    "sequence-classification": ("classifier.dense.weight", "sentence_classification_head"),
+    "token-classification": ("classifier.weight", "tagging_head"),
+    "question-answering": ("qa_outputs.weight", "span_head"),
+}
 
 
 def open_folder(folder: Path) -> Source:
     """Read a folder that transformers' save_pretrained has written. No code of the folder is run.
 
     Raises:
-        FileNotFoundError: if the configuration or the weights are missing.
-        ValueError: if transformers is not installed, or the model cannot be imported exactly.
+        FileNotFoundError: the configuration or the weights are missing.
+        ValueError: transformers is not installed, or the model cannot be imported exactly.
     """
     config = read_config(folder)
     check_config(folder, config)
     theirs, files = read_weights(folder)
-    weights = convert_weights(folder, config, theirs)
-    rows, pad = len(weights["encoder.embed_tokens.weight"]), int(config.get("pad_token_id", 1))
+    told = ((name, head) for name, (weight, head) in _TOLD_BY.items() if weight in theirs)
+    architecture, head = next(told, ("encoder", None))
+    rows, pad = len(theirs["embeddings.word_embeddings.weight"]), first_position(config) - 1
+    weights = convert_weights(folder, config, theirs, architecture, head)
+    vocabulary = read_vocabulary(folder, rows, pad)
+
+    from fairseq_maelm.hf import open_pretrained  # brings transformers along
+
+    model = open_pretrained(AUTO_CLASSES[architecture], folder).eval().float()
+    mask = vocabulary.order[-1]
     return Source(
-        kind=f"Hugging Face {config['model_type']}",
         options=model_options(config),
         task_options=task_options(config),
+        architecture=architecture,
         weights=weights,
-        vocabulary=read_vocabulary(folder, rows, pad),
-        reference=_reference(folder, config, weights),
+        vocabulary=vocabulary,
+        compute=lambda tokens, attended: transformers_outputs(
+            model.base_model, model, architecture, tokens, attended, mask
+        ),
         facts={
-            "model_type": config["model_type"],
+            "kind": f"Hugging Face {config['model_type']}",
             "architectures": config.get("architectures"),
             "files": {file.name: sha256_of(file) for file in files},
         },
     )
 
 
-def _reference(folder: Path, config: dict[str, Any], weights: dict[str, Tensor]) -> Reference:
-    kind, pad = _auto_class(weights), int(config.get("pad_token_id", 1))
-    from fairseq_maelm.hf import open_pretrained  # brings transformers along
+def read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path]]:
+    """Read all weights of a folder in single precision, from one file or from shards.
 
-    model = open_pretrained(kind, folder).eval().float()
+    Nothing but tensors is read: a file of pickled code is refused by torch.
 
-    def call(part: nn.Module) -> Callable[[Tensor], Any]:
-        return torch.no_grad()(lambda tokens: part(input_ids=tokens, attention_mask=tokens.ne(pad).long()))
+    Returns:
+        name -> tensor, without the prefix of the base model; and the files.
 
-    encoder, whole = call(model.base_model), call(model)
-
-    def encode(tokens: Tensor) -> Tensor:
-        states: Tensor = encoder(tokens).last_hidden_state
-        return states
-
-    def fill(tokens: Tensor) -> Tensor:
-        logits: Tensor = whole(tokens).logits
-        return logits[tokens == config["mask_token_id"]]
-
-    def score(tokens: Tensor) -> Tensor:
-        output = whole(tokens)
-        answers = kind.endswith("QuestionAnswering")
-        return torch.stack([output.start_logits, output.end_logits], dim=-1) if answers else output.logits
-
-    if kind == "AutoModel":
-        return Reference(encode)
-    if kind != "AutoModelForMaskedLM":
-        return Reference(encode, score=score)
-    return (
-        Reference(encode, fill=fill)
-        if has_decoder_options(config)
-        else Reference(encode, torch.no_grad()(model.lm_head))
-    )
+    Raises:
+        FileNotFoundError: there are no weights, or a shard is missing.
+        ValueError: safetensors is not installed, or a file cannot be read.
+    """
+    name = next((name for name in _WEIGHT_FILES if (folder / name).is_file()), None)
+    if name is None:
+        raise FileNotFoundError(f"there are no weights in {folder}: neither {_WEIGHT_FILES[0]} nor {_WEIGHT_FILES[2]}")
+    files = [folder / name]
+    if name.endswith(".index.json"):
+        index = json.loads(files[0].read_text(encoding="utf-8"))["weight_map"]
+        files = [folder / shard for shard in sorted(set(index.values()))]
+    weights: dict[str, Tensor] = {}
+    for file in files:
+        if not file.is_file():
+            raise FileNotFoundError(f"there is no {file}, which {name} names")
+        weights |= _read_file(file)
+    prefixes = sorted({family.prefix for family in FAMILIES.values()})
+    bases = {each: next((prefix for prefix in prefixes if each.startswith(prefix)), "") for each in weights}
+    return {each.removeprefix(bases[each]): weight.float() for each, weight in weights.items()}, files
 
 
-def _auto_class(weights: dict[str, Tensor]) -> str:
-    if "lm_head.bias" in weights:
-        return "AutoModelForMaskedLM"
-    kinds = {
-        "sentence_classification_head": "AutoModelForSequenceClassification",
-        "tagging_head": "AutoModelForTokenClassification",
-        "span_head": "AutoModelForQuestionAnswering",
-    }
-    found = (kinds[name] for name in FINE_TUNED_HEADS if f"classification_heads.{name}.out_proj.weight" in weights)
-    return next(found, "AutoModel")
+def _read_file(file: Path) -> dict[str, Tensor]:
+    try:
+        if file.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(file)
+        return dict(torch.load(file, map_location="cpu", weights_only=True))
+    except ImportError as error:
+        raise ValueError(f"{file} needs the package safetensors: pip install 'fairseq_maelm[hf]'") from error
+    except Exception as error:  # each library has errors of its own for a damaged or a dangerous file
+        raise ValueError(f"{file} cannot be read as weights: {error}") from error
+
+
+def convert_weights(
+    folder: Path, config: dict[str, Any], theirs: dict[str, Tensor], architecture: str, head: str | None
+) -> dict[str, Tensor]:
+    """Give weights our names; the vocabulary stays in the source's order.
+
+    Args:
+        folder: named in errors.
+        config: checked.
+        theirs: as ``read_weights`` returns them; emptied of all that was used.
+        architecture: what the weights are for.
+        head: our name of the fine-tuned head, if there is one.
+
+    Raises:
+        ValueError: weights are missing, are there that we have no place for, or are not tied as ours.
+    """
+    family, options = FAMILIES[config["model_type"]], model_options(config)
+    types = theirs.pop("embeddings.token_type_embeddings.weight", None)
+    _check_tied(folder, theirs)
+    try:
+        ours = take_weights(theirs, family, options, architecture, head, first_position(config))
+    except KeyError as error:
+        raise refuse(folder, f"its weights lack {error.args[0]}") from error
+    for name in _NOT_NEEDED:
+        theirs.pop(name, None)
+    if theirs:
+        raise refuse(folder, f"our encoder has no place for {len(theirs)} of its weights, such as {sorted(theirs)[0]}")
+    if types is not None and bool(types.any()):
+        # Every token has type 0 unless somebody says otherwise: the row is one more part of every position.
+        ours["encoder.embed_positions.weight"] = ours["encoder.embed_positions.weight"] + types[0]
+        logger.info("the embedding of token type 0 is added to the positions; %d others are dropped", len(types) - 1)
+    if architecture == "masked-lm" and options["decoder_layers"]:
+        identity = [options["decoder_attention_heads"], DECODER_ATTENTION.index("self")]
+        ours["decoder.identity"] = torch.tensor(identity, dtype=torch.int64)
+    return ours
+
+
+def _check_tied(folder: Path, theirs: dict[str, Tensor]) -> None:
+    for name, other in _TIED.items():
+        weight = theirs.pop(name, None)
+        if weight is not None and not torch.equal(weight, theirs.setdefault(other, weight)):
+            raise refuse(folder, f"{name} differs from {other}, and our prediction head has one tensor for both")

@@ -28,11 +28,11 @@ _DECODER_SIZES = {
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The content of ``config.json``.
+    """Read ``config.json``.
 
     Raises:
-        FileNotFoundError: if there is none.
-        ValueError: if it is no JSON object.
+        FileNotFoundError: there is none.
+        ValueError: it is no JSON object.
     """
     path = folder / "config.json"
     if not path.is_file():
@@ -92,7 +92,7 @@ def _check_mpnet(folder: Path, config: dict[str, Any]) -> None:
 
 
 def model_options(config: dict[str, Any]) -> dict[str, Any]:
-    """Options of the model ``maelm`` for a checked configuration.
+    """Return the options of the model ``maelm`` for a checked configuration.
 
     Only folders of `maelm export` have a decoder; elsewhere the prediction head stands on the encoder.
     """
@@ -113,20 +113,20 @@ def model_options(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def has_decoder_options(config: dict[str, Any]) -> bool:
-    """Whether the folder is one of ours that predicts masks, and its configuration says how.
+    """Tell whether the folder is one of ours that predicts masks, and its configuration says how.
 
-    Others of ours keep options of the decoder that was left out of them.
+    Other folders of ours keep options of the decoder that was left out of them.
     """
     return config["model_type"] == "maelm" and "MaelmForMaskedLM" in (config.get("architectures") or [])
 
 
 def task_options(config: dict[str, Any]) -> dict[str, Any]:
-    """Options of the task ``maelm`` that go on with the source's pretraining: an MLM has seen <mask>, and goes on."""
+    """Return the options of the task ``maelm`` with which the source's pretraining continues; an MLM sees <mask>."""
     if has_decoder_options(config):
         return {name: str(config[name]) for name in ("masked_input", "encoder_positions")}
     return {"masked_input": "kept", "leave_unmasked_prob": 0.1, "random_token_prob": 0.1}
 
 
 def first_position(config: dict[str, Any]) -> int:
-    """The row of the position table at which the first token stands: the one after that of padding."""
+    """Return the row of the position table at which the first token stands: the one after that of padding."""
     return int(config.get("pad_token_id", 1)) + 1

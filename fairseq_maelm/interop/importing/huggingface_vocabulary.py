@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Optional
 
 from fairseq_maelm.interop.importing.source import SourceVocabulary, refuse
-from fairseq_maelm.interop.importing.tokenizer_json import renumber
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.vocabulary import (
     FAIRSEQ_SYMBOLS,
@@ -42,7 +41,7 @@ def read_vocabulary(folder: Path, rows: int, pad: int) -> SourceVocabulary:
         pad: the model's number of the padding symbol.
 
     Raises:
-        ValueError: if there is no tokenizer, it lacks a special symbol, or it does not belong to the model.
+        ValueError: there is no tokenizer, it lacks a special symbol, or it does not belong to the model.
     """
     tokenizer = _open_tokenizer(folder)
     numbers: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
@@ -61,19 +60,16 @@ def read_vocabulary(folder: Path, rows: int, pad: int) -> SourceVocabulary:
         files = {MODEL_FILE: (folder / MODEL_FILE).read_bytes()}
     else:
         number_of = {theirs: ours for ours, theirs in enumerate(order)}
-        content = (folder / TOKENIZER_FILE).read_text("utf-8") if _has_json(folder) else tokenizer.to_str(pretty=True)
+        file = folder / TOKENIZER_FILE
+        content = file.read_text("utf-8") if file.is_file() else tokenizer.to_str(pretty=True)
         if order != list(range(rows)):
             content = renumber(content, number_of, folder)
         files = {TOKENIZER_FILE: content.encode("utf-8")}
     return SourceVocabulary(order, symbols, files, _without_special(tokenizer))
 
 
-def _has_json(folder: Path) -> bool:
-    return (folder / TOKENIZER_FILE).is_file()
-
-
 def _open_tokenizer(folder: Path) -> Any:
-    if _has_json(folder):
+    if (folder / TOKENIZER_FILE).is_file():
         from tokenizers import Tokenizer
 
         # Not through transformers, which may take another class than the file's for a model of this kind.
@@ -100,7 +96,7 @@ def _without_special(tokenizer: Any) -> Callable[[str], list[int]]:
 
 
 def _special_numbers(folder: Path, numbers: dict[str, int]) -> dict[str, int]:
-    """Our special symbol -> the source's number."""
+    """Return our special symbol -> the source's number."""
     named: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
@@ -123,7 +119,7 @@ def _special_numbers(folder: Path, numbers: dict[str, int]) -> dict[str, int]:
 
 
 def _symbols(rows: Sequence[tuple[int, Optional[str]]]) -> list[str]:
-    """Names of the ordinary symbols that dict.txt can hold: without white space, each once."""
+    """Return names of the ordinary symbols that dict.txt can hold: without white space, each once."""
     taken = {*FAIRSEQ_SYMBOLS, MASK_SYMBOL}
     symbols = []
     for number, token in rows:
@@ -138,11 +134,7 @@ def _symbols(rows: Sequence[tuple[int, Optional[str]]]) -> list[str]:
 
 
 def _check_pieces(folder: Path, symbols: list[str]) -> list[str]:
-    """Name what is no piece of the sentencepiece model as a filler.
-
-    Raises:
-        ValueError: if a piece has no number in the source.
-    """
+    """Name what is not a piece of the sentencepiece model as a filler."""
     pieces = set(dictionary_symbols(load_sentencepiece(folder / MODEL_FILE)))
     missing = pieces.difference(symbols)
     if missing:
@@ -150,3 +142,58 @@ def _check_pieces(folder: Path, symbols: list[str]) -> list[str]:
     return [
         symbol if symbol in pieces or FILLER in symbol else f"{FILLER}_{place}" for place, symbol in enumerate(symbols)
     ]
+
+
+def renumber(content: str, number_of: dict[int, int], where: Any) -> str:
+    """Give every token of a tokenizer.json another number, and return the new content.
+
+    Args:
+        content: of the file.
+        number_of: old number -> new number, for all tokens.
+        where: named in errors.
+
+    Raises:
+        ValueError: the kind of model or template is not known to hold numbers.
+    """
+    state = json.loads(content)
+    model = state["model"]
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {token: number_of[number] for token, number in model["vocab"].items()}
+    elif model.get("type") == "Unigram":
+        model["vocab"], model["unk_id"] = _renumber_unigram(model, number_of, where)
+    else:
+        raise refuse(where, f"the tokens of a tokenizer {model.get('type')!r} cannot be given other numbers")
+    for token in state["added_tokens"]:
+        token["id"] = number_of[token["id"]]
+    state["added_tokens"].sort(key=lambda token: int(token["id"]))
+    if state.get("post_processor") is not None:
+        state["post_processor"] = _renumber_template(state["post_processor"], number_of, where)
+    return json.dumps(state, ensure_ascii=False, indent=2)
+
+
+def _renumber_unigram(model: dict[str, Any], number_of: dict[int, int], where: Any) -> tuple[list[Any], Any]:
+    """Numbers are places in the list; a place that gets no piece stands for an added token, which is found first."""
+    pieces: dict[int, Any] = {number_of[number]: piece for number, piece in enumerate(model["vocab"])}
+    if sorted(pieces) != list(range(len(pieces))):
+        raise refuse(where, "its tokens would leave gaps in the list of a Unigram tokenizer")
+    unknown = model.get("unk_id")
+    return [pieces[number] for number in range(len(pieces))], None if unknown is None else number_of[unknown]
+
+
+def _renumber_template(processor: dict[str, Any], number_of: dict[int, int], where: Any) -> dict[str, Any]:
+    kind = processor["type"]
+    if kind == "Sequence":
+        parts = [_renumber_template(each, number_of, where) for each in processor["processors"]]
+        return {**processor, "processors": parts}
+    if kind in ("RobertaProcessing", "BertProcessing"):
+        ends = {name: [processor[name][0], number_of[processor[name][1]]] for name in ("sep", "cls")}
+        return {**processor, **ends}
+    if kind == "TemplateProcessing":
+        special = {
+            name: {**each, "ids": [number_of[number] for number in each["ids"]]}
+            for name, each in processor["special_tokens"].items()
+        }
+        return {**processor, "special_tokens": special}
+    if kind == "ByteLevel":
+        return processor
+    raise refuse(where, f"numbers of tokens in a post-processor {kind!r} are not known")

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_maelm.interop.agreement import PAD, Agreement, agreements, comparison_batches, inside, padded
-from fairseq_maelm.interop.export.configuration import Content
+from fairseq_maelm.interop import agreement
+from fairseq_maelm.interop.agreement import PAD, Agreement, agreements, checkpoint_outputs, comparison_batches, padded
+from fairseq_maelm.interop.export.content import Content
 from fairseq_maelm.interop.export.sentence_vectors import text_vector
 from fairseq_maelm.interop.export.source import Source
-from fairseq_maelm.interop.export.verification import checkpoint_output
 from fairseq_maelm.interop.onnx.graph import EMBEDDING, SCORES, STATES, EncoderGraph
 from fairseq_maelm.interop.onnx.onnx_file import OnnxEncoder
 
@@ -40,7 +40,7 @@ class Loss(NamedTuple):
     largest_value: float
 
     def describe(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         parts = []
         if self.mean_cosine is not None:
             parts.append(
@@ -56,33 +56,31 @@ def agreements_with(source: Source, content: Content, graph: EncoderGraph, encod
     """Compare all outputs of an ONNX file with the checkpoint, alone and padded.
 
     Raises:
-        ValueError: if an output differs by more than rounding.
+        ValueError: an output differs by more than rounding.
     """
-    names = {STATES: "hidden states", EMBEDDING: "sentence vectors", SCORES: content.what}
+    names = {STATES: agreement.STATES, EMBEDDING: "sentence vectors", SCORES: content.what}
+
+    def expected(tokens: Tensor) -> dict[str, Tensor]:
+        outputs = checkpoint_outputs(source.model, source.checkpoint.view, content.architecture, content.head, tokens)
+        if EMBEDDING in graph.outputs:
+            states = [row[each != PAD] for row, each in zip(outputs[agreement.STATES], tokens, strict=True)]
+            vectors = [text_vector(each, graph.pooling, graph.normalized) for each in states]
+            outputs[names[EMBEDDING]] = torch.stack(vectors)
+        return {names[output]: outputs[names[output]] for output in graph.outputs}
+
     return agreements(
-        lambda sequences: {
-            names[name]: _of_checkpoint(source, content, graph, name, sequences) for name in graph.outputs
-        },
-        lambda sequences: {names[name]: output for name, output in run(encoder, sequences).items()},
+        expected,
+        lambda tokens: {names[name]: output for name, output in run(encoder, tokens).items()},
         comparison_batches(source.model, masks=False),
         "the ONNX file computes something else than the checkpoint",
     )
 
 
-def _of_checkpoint(
-    source: Source, content: Content, graph: EncoderGraph, output: str, sequences: list[np.ndarray]
-) -> Tensor:
-    if output != EMBEDDING:
-        return checkpoint_output(source, content, sequences)
-    states = [source.model.extract_features(torch.from_numpy(sequence)[None])[0][0] for sequence in sequences]
-    return torch.stack([text_vector(each, graph.pooling, graph.normalized) for each in states])
-
-
-def run(encoder: OnnxEncoder, sequences: Sequence[np.ndarray]) -> dict[str, Tensor]:
-    """The outputs of an ONNX file for sequences <int64>[n] as one batch, what belongs to padding left out."""
-    tokens = padded(sequences)
-    results = encoder(tokens.numpy(), tokens.ne(PAD).long().numpy())
-    return {name: inside(torch.from_numpy(result), tokens) for name, result in results.items()}
+def run(encoder: OnnxEncoder, tokens: Tensor) -> dict[str, Tensor]:
+    """Return the outputs of an ONNX file for tokens <int64>[B, S] padded on the right."""
+    return {
+        name: torch.from_numpy(each) for name, each in encoder(tokens.numpy(), tokens.ne(PAD).long().numpy()).items()
+    }
 
 
 def quantization_loss(single: OnnxEncoder, quantized: OnnxEncoder, sequences: Sequence[np.ndarray]) -> Loss:
@@ -96,8 +94,9 @@ def quantization_loss(single: OnnxEncoder, quantized: OnnxEncoder, sequences: Se
     output = single.outputs[-1]
     pairs: list[tuple[Tensor, Tensor]] = []
     for begin in range(0, len(sequences), _BATCH):
-        batch = sequences[begin : begin + _BATCH]
-        pairs.append((run(single, batch)[output], run(quantized, batch)[output]))
+        tokens = padded(sequences[begin : begin + _BATCH])
+        one, other = (agreement.inside(run(file, tokens)[output], tokens) for file in (single, quantized))
+        pairs.append((one, other))
     one, other = (torch.cat(both) for both in zip(*pairs))
     vectors = [one, other]
     if output == STATES:

@@ -22,10 +22,10 @@ _OPSET = 18
 
 
 def require_onnx() -> Any:
-    """The package onnxruntime, when all that the export needs is there.
+    """Return the package onnxruntime.
 
     Raises:
-        ValueError: says how to install it.
+        ValueError: something that the export needs is not installed; says how to install it.
     """
     try:
         import onnx  # noqa: F401
@@ -39,12 +39,7 @@ def require_onnx() -> Any:
 
 
 def write_onnx(graph: EncoderGraph, path: Path) -> None:
-    """Write a graph with any batch size and length, weights inside the file.
-
-    Args:
-        graph: in evaluation, on the CPU.
-        path: of the file.
-    """
+    """Write a graph on the CPU for any batch size and length, weights inside the file."""
     graph = graph.eval()
     # Lengths that differ from all sizes of the model, so that none of those is taken for one.
     tokens = torch.full((2, 11), 4)

@@ -1,16 +1,15 @@
 """From a checkpoint to a folder with ONNX files, tokenizer and card, verified."""
 
-import json
 import logging
 from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
 
+from fairseq_maelm.files import write_json
 from fairseq_maelm.interop.agreement import Agreement
 from fairseq_maelm.interop.export.card import model_card
-from fairseq_maelm.interop.export.configuration import Content
-from fairseq_maelm.interop.export.content import choose_content
+from fairseq_maelm.interop.export.content import Content, choose_content
 from fairseq_maelm.interop.export.run import Export, ExportSettings, write_tokenizer
 from fairseq_maelm.interop.export.sentence_vectors import sentence_vectors_of
 from fairseq_maelm.interop.export.source import Source, load_source
@@ -36,23 +35,13 @@ FACTS_FILE = "onnx.json"
 _MOST_TEXTS = 1000
 
 
-def export_onnx(checkpoint: Path, data: Optional[Path], output: Path, settings: ExportSettings) -> Export:
-    """Export a checkpoint's encoder, or its fine-tuned head with it, as ONNX.
-
-    Args:
-        checkpoint: of pretraining or fine-tuning.
-        data: prepared data, or the data folder of fine-tuning; None for the folder of the checkpoint.
-        output: the folder to make.
-        settings: what to export.
-
-    Raises:
-        FileNotFoundError: if a file is missing.
-        FileExistsError: if the folder exists and is not to be replaced.
-        ValueError: if a library is missing, the format cannot hold what is asked for, or the verification fails.
-    """
+def export_onnx(
+    checkpoint: Path, vocabulary: Optional[Path], output: Path, settings: ExportSettings, replace: bool = False
+) -> Export:
+    """Export a checkpoint's encoder, or its fine-tuned head with it, as ONNX; arguments and errors as of ``export``."""
     require_onnx()
-    with whole_folder(output, "maelm export", settings.replace) as folder:
-        source = load_source(checkpoint, data)
+    with whole_folder(output, "maelm export", replace) as folder:
+        source = load_source(checkpoint, vocabulary, settings.averaged_weights)
         content = _content(source, settings)
         sample = _sequences(source, settings.texts) if settings.int8 else []
         graph = _graph(source, content)
@@ -67,7 +56,7 @@ def export_onnx(checkpoint: Path, data: Optional[Path], output: Path, settings: 
         differences = write_tokenizer(source, folder, makes_batches=True)
         sizes = {path.name: path.stat().st_size for path in sorted(folder.glob("*.onnx"))}
         facts = _facts(source, content, graph, agreements, loss, sizes)
-        (folder / FACTS_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        write_json(folder / FACTS_FILE, facts)
         name = settings.name or output.name
         more = [] if loss is None else [f"## 8 bits\n\n`{QUANTIZED_FILE}`: {loss.describe()}."]
         use = _use(graph, name)

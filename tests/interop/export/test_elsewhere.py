@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairseq_maelm.interop.export.configuration import ARCHITECTURES, AUTO_CLASSES
+from fairseq_maelm.interop.export.content import ARCHITECTURES, AUTO_CLASSES
 from fairseq_maelm.interop.export.run import ExportSettings, export
 from interop.export.checkpoints import train_vocabulary, write_checkpoint
 

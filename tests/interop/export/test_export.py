@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support import usage_error
 
 from fairseq_maelm import MaelmModel, cli
 from fairseq_maelm.interop.export import run as export_run
 from fairseq_maelm.interop.export.run import Export, ExportSettings, export
+from fairseq_maelm.interop.export.source import load_source
 from fairseq_maelm.models.sizes import SIZES
 from interop.export.checkpoints import HEADS, shuffle_dictionary, train_vocabulary, write_checkpoint
 
@@ -21,6 +23,7 @@ pytest.importorskip("tokenizers")
 
 # What stock MPNet computes whatever its configuration says.
 MPNET_BUCKETS = {"relative_num_buckets": 32, "relative_max_distance": 128}
+STOCK = {"mpnet": MPNET_BUCKETS, "roberta": {"relative_buckets": "none", "max_positions": 64}}
 MLM = {"task": {"masked_input": "kept"}, "decoder_layers": 0}
 TEXTS = ["The <mask> house by the <mask> has three windows<mask>", "Nobody <mask> there.", "<mask>"]
 CLASSES = {
@@ -45,7 +48,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def exported(tmp_path: Path, data: Path, form: str, settings: dict[str, Any] | None = None, **options: Any) -> Export:
     """Write a checkpoint and export it."""
     write_checkpoint(tmp_path / "checkpoint.pt", data, **options)
-    return export(tmp_path / "checkpoint.pt", data, tmp_path / "folder", ExportSettings(form, **(settings or {})))
+    chosen = ExportSettings(**{"format": form, **(settings or {})})
+    return export(tmp_path / "checkpoint.pt", data, tmp_path / "folder", chosen)
 
 
 def opened(done: Export, architecture: str | None = None) -> tuple[Any, Any]:
@@ -89,7 +93,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def test_masks_are_filled_as_by_the_hub(variant: str, data: Path, tmp_path: Path) -> None:
     done = exported(tmp_path, data, "maelm", scale=0.15, **VARIANTS[variant])
     assert done.content.class_name == "MaelmForMaskedLM"
-    assert [each.what for each in done.agreements] == ["masked-lm scores", "hidden states"]
+    assert [each.what for each in done.agreements] == ["hidden states", "masked-lm scores"]
     assert all(each.difference <= 1e-5 * max(1, each.size) and each.size > 0.1 for each in done.agreements)
     tokenizer, model = opened(done)
     batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
@@ -117,12 +121,13 @@ def test_a_mask_is_worth_nothing_to_the_encoder(data: Path, tmp_path: Path) -> N
     torch.testing.assert_close(after[tokens == mask], before[tokens == mask] + 1.0)
 
 
-def test_mlm_becomes_a_stock_masked_lm(data: Path, tmp_path: Path) -> None:
-    done = exported(tmp_path, data, "mpnet", **MLM, **MPNET_BUCKETS)
-    assert done.content.class_name == "MPNetForMaskedLM"
+@pytest.mark.parametrize(("form", "shape"), STOCK.items())
+def test_mlm_becomes_a_stock_masked_lm(form: str, shape: dict[str, Any], data: Path, tmp_path: Path) -> None:
+    done = exported(tmp_path, data, form, **MLM, **shape)
+    assert done.content.class_name in ("MPNetForMaskedLM", "RobertaForMaskedLM")
     assert not list(done.folder.glob("*.py"))
     tokenizer, model = opened(done)
-    batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
+    batch = tokenizer(TEXTS, return_tensors="pt", padding=True, return_token_type_ids=False)
     with torch.no_grad():
         logits = model(**batch).logits[batch.input_ids == tokenizer.mask_token_id]
     best = [masks[0].probability for each in hub_of(tmp_path, data).fill_mask(TEXTS, topk=1) for masks in each]
@@ -154,7 +159,7 @@ def test_base_shape_has_equal_states(data: Path, tmp_path: Path) -> None:
         assert_close(states[inside], expected[inside])
 
 
-@pytest.mark.parametrize("form", ["mpnet", "maelm"])
+@pytest.mark.parametrize("form", ["mpnet", "roberta", "maelm"])
 @pytest.mark.parametrize(
     ("head", "architecture"),
     [
@@ -165,13 +170,14 @@ def test_base_shape_has_equal_states(data: Path, tmp_path: Path) -> None:
 )
 def test_heads_score_as_before(form: str, head: str, architecture: str, data: Path, tmp_path: Path) -> None:
     task = {"_name": {"spans": "maelm_squad", "tags": "maelm_tagging"}.get(head, "sentence_prediction")}
-    done = exported(tmp_path, data, form, scale=0.2, task=task, heads=(head,), **MPNET_BUCKETS)
+    done = exported(tmp_path, data, form, scale=0.2, task=task, heads=(head,), **STOCK.get(form, {}))
     assert done.content.architecture == architecture
     tokenizer, model = opened(done)
     batch = tokenizer(["the old house", "a river"], ["by the river", "three"], return_tensors="pt", padding=True)
-    hub = hub_without_task(tmp_path, data)
     with torch.no_grad():
-        expected, _ = hub(batch.input_ids, classification_head_name=head)
+        expected, _ = load_source(tmp_path / "checkpoint.pt", data).model(
+            batch.input_ids, classification_head_name=head
+        )
         output = model(**batch)
     found = torch.stack(output[:2], dim=-1) if architecture == "question-answering" else output.logits
     assert expected.shape[-1] == HEADS[head][1]
@@ -182,13 +188,6 @@ def test_heads_score_as_before(form: str, head: str, architecture: str, data: Pa
         assert names == {0: "wrong", 1: "right", 2: "unknown"}
     elif architecture == "token-classification":
         assert names == {number: f"LABEL_{number}" for number in range(5)}
-
-
-def hub_without_task(tmp_path: Path, data: Path) -> MaelmModel:
-    """The model of a checkpoint whose task is not installed."""
-    from fairseq_maelm.interop.export.source import load_source
-
-    return load_source(tmp_path / "checkpoint.pt", data).model
 
 
 def test_labels_may_be_given_and_must_fit(data: Path, tmp_path: Path) -> None:
@@ -240,9 +239,11 @@ def test_one_of_several_heads_is_chosen_by_name(data: Path, tmp_path: Path) -> N
             "scores whole sequences",
         ),
         ({"architecture": "masked-lm"}, {**MPNET_BUCKETS, "heads": ("tags",)}, "no prediction head: it was fine-tuned"),
+        ({"format": "roberta"}, {}, "RoBERTa has absolute positions only.*--format maelm holds it"),
+        ({"averaged_weights": True}, {}, "holds no average of the weights: it was not trained with --store-ema"),
     ],
 )
-def test_what_stock_mpnet_cannot_hold_is_refused(
+def test_what_stock_models_cannot_hold_is_refused(
     settings: dict, options: dict, message: str, data: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=message):
@@ -274,46 +275,38 @@ def test_the_encoder_of_mae_lm_is_exported_without_a_prediction_head(
 # Verification and what is left behind
 
 
-def test_other_numbers_are_refused(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One number in one tensor, 2 % off."""
-    honest = export_run.model_weights
+def one_number_changed(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """2 % in one number of one tensor."""
+    weights["mpnet.encoder.layer.1.output.dense.weight"][3, 5] *= 1.02
+    return weights
 
-    def dishonest(*arguments: Any) -> dict[str, torch.Tensor]:
-        weights = honest(*arguments)
-        weights["mpnet.encoder.layer.1.output.dense.weight"][3, 5] *= 1.02
-        return weights
 
-    monkeypatch.setattr(export_run, "model_weights", dishonest)
-    with pytest.raises(ValueError, match="computes something else than the checkpoint"):
+def without_a_bias(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: weight for name, weight in weights.items() if name != "lm_head.bias"}
+
+
+def always_a_space(files: dict[str, str]) -> dict[str, str]:
+    content = json.loads(files["tokenizer.json"])
+    content["pre_tokenizer"]["prepend_scheme"] = "always"
+    return {**files, "tokenizer.json": json.dumps(content)}
+
+
+@pytest.mark.parametrize(
+    ("function", "change", "message"),
+    [
+        ("model_weights", one_number_changed, "computes something else than the checkpoint"),
+        ("model_weights", without_a_bias, "finds other weights.*lm_head.bias"),
+        ("tokenizer_files", always_a_space, "the exported tokenizer reads .* texts differently"),
+    ],
+)
+def test_a_wrong_export_is_refused(
+    function: str, change: Any, message: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = getattr(export_run, function)
+    monkeypatch.setattr(export_run, function, lambda *arguments: change(honest(*arguments)))
+    with pytest.raises(ValueError, match=message):
         exported(tmp_path, data, "maelm")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.pt"]
-
-
-def test_a_missing_weight_is_refused(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = export_run.model_weights
-    monkeypatch.setattr(
-        export_run,
-        "model_weights",
-        lambda *arguments: {name: w for name, w in honest(*arguments).items() if name != "lm_head.bias"},
-    )
-    with pytest.raises(ValueError, match="finds other weights.*lm_head.bias"):
-        exported(tmp_path, data, "maelm")
-    assert not (tmp_path / "folder").exists()
-
-
-def test_another_tokenizer_is_refused(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = export_run.tokenizer_files
-
-    def always_a_space(*arguments: Any) -> dict[str, str]:
-        files = honest(*arguments)
-        content = json.loads(files["tokenizer.json"])
-        content["pre_tokenizer"]["prepend_scheme"] = "always"
-        return {**files, "tokenizer.json": json.dumps(content)}
-
-    monkeypatch.setattr(export_run, "tokenizer_files", always_a_space)
-    with pytest.raises(ValueError, match="the exported tokenizer reads .* texts differently"):
-        exported(tmp_path, data, "maelm")
-    assert not (tmp_path / "folder").exists()
 
 
 def test_card_has_the_facts_and_a_use_that_works(data: Path, tmp_path: Path) -> None:
@@ -382,25 +375,73 @@ def test_weights_are_those_of_the_checkpoint_bit_for_bit(data: Path, tmp_path: P
 # The command
 
 
+def words(tmp_path: Path, data: Path) -> list[str]:
+    given = ["--checkpoint", tmp_path / "checkpoint.pt", "--vocabulary", data, "--output", tmp_path / "folder"]
+    return ["export", *map(str, given)]
+
+
 def test_the_command_says_what_it_has_compared(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_checkpoint(tmp_path / "checkpoint.pt", data, **MLM, **MPNET_BUCKETS)
-    command = ["export", str(tmp_path / "checkpoint.pt"), "--data", str(data), "--output", str(tmp_path / "folder")]
+    words = [
+        "export",
+        "--checkpoint",
+        tmp_path / "checkpoint.pt",
+        "--vocabulary",
+        data,
+        "--output",
+        tmp_path / "folder",
+    ]
+    command = [str(word) for word in words]
     cli.main([*command, "--format", "mpnet"])
     output = capsys.readouterr().out
     assert re.search(r"masked-lm scores: largest difference \d\.\d\de-\d\d, largest value \d\.\d\de\+\d\d\n", output)
     assert output.endswith(f"{tmp_path / 'folder'}: MPNetForMaskedLM, verified\n")
-    with pytest.raises(SystemExit) as caught:
+    with pytest.raises(SystemExit, match=f"^maelm export: error: {tmp_path / 'folder'} exists already.* --replace"):
         cli.main([*command, "--format", "maelm"])
-    assert str(caught.value.code).startswith(f"maelm export: error: {tmp_path / 'folder'} exists already")
+    assert "--head means nothing to --format fairseq" in usage_error(
+        capsys, [*command, "--format", "fairseq", "--head", "a"]
+    )
+    command[2] = str(tmp_path / "other.pt")
+    assert "there is no checkpoint" in usage_error(capsys, [*command, "--format", "maelm"])
+    with pytest.raises(FileNotFoundError, match="there is no dict.txt in"):
+        export(tmp_path / "checkpoint.pt", None, tmp_path / "new", ExportSettings("maelm"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.pt", "folder"]
 
 
-@pytest.mark.parametrize(
-    ("missing", "message"),
-    [("checkpoint.pt", "there is no checkpoint"), ("data", "there is no dict.txt in")],
-)
-def test_missing_files_are_said(missing: str, message: str, data: Path, tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / "checkpoint.pt", data)
-    checkpoint = tmp_path / ("other.pt" if missing == "checkpoint.pt" else "checkpoint.pt")
-    with pytest.raises(FileNotFoundError, match=message):
-        export(checkpoint, tmp_path if missing == "data" else data, tmp_path / "folder", ExportSettings("maelm"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.pt"]
+@pytest.mark.parametrize("averaged", [True, False])
+def test_checkpoints_of_fairseq_are_whole(averaged: bool, data: Path, tmp_path: Path) -> None:
+    """The average in the place of the weights, with its vocabulary and labels, and without what training needs."""
+    write_checkpoint(tmp_path / "checkpoint.pt", data, heads=("tags",), task={"_name": "maelm_tagging"})
+    (data / "manifest.json").write_text("{}")
+    state = torch.load(tmp_path / "checkpoint.pt")
+    average = {name: tensor / 2 if tensor.is_floating_point() else tensor for name, tensor in state["model"].items()}
+    precise = {"encoder.embed_tokens.weight": average["encoder.embed_tokens.weight"] + 1, "encoder.identity": -1}
+    state["extra_state"] |= {"ema": average, "ema_fp32_params": {n: torch.as_tensor(t) for n, t in precise.items()}}
+    torch.save({**state, "last_optimizer_state": {"large": torch.ones(9)}}, tmp_path / "checkpoint.pt")
+    words = [
+        "export",
+        "--checkpoint",
+        tmp_path / "checkpoint.pt",
+        "--vocabulary",
+        data,
+        "--output",
+        tmp_path / "folder",
+    ]
+    words += ["--format", "fairseq", *(["--averaged-weights"] if averaged else [])]
+    cli.main([str(word) for word in words])
+    (data / "manifest.json").unlink()
+    names = {path.name for path in (tmp_path / "folder").iterdir()}
+    assert names == {"checkpoint_best.pt", "dict.txt", "sentencepiece.bpe.model", "manifest.json"}
+    written = torch.load(tmp_path / "folder" / "checkpoint_best.pt")
+    expected = (
+        state["model"]
+        if not averaged
+        else {**average, "encoder.embed_tokens.weight": precise["encoder.embed_tokens.weight"]}
+    )
+    assert written["model"].keys() == expected.keys()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in written["model"].items())
+    assert "last_optimizer_state" not in written and "ema" not in written["extra_state"]
+    assert written["optimizer_history"][-1]["num_updates"] == 30
+    model = load_source(tmp_path / "folder" / "checkpoint_best.pt").model
+    same = load_source(tmp_path / "checkpoint.pt", data, averaged=averaged).model
+    assert torch.equal(model.encoder.embed_tokens.weight, same.encoder.embed_tokens.weight)

@@ -27,6 +27,13 @@ CASES = [("roberta", "maelm"), ("early", "maelm"), ("bert_vocabulary", "maelm"),
 TEXTS = [text for text in HARD_STRINGS if len(text.encode("utf-8")) < 30] + [TEXT, MASKED]
 
 
+def there_and_back(source: Path, tmp_path: Path, form: str = "maelm", **settings: Any) -> Any:
+    """Import a source into the folder imported, and export that into folder."""
+    import_model(source, tmp_path / "imported")
+    checkpoint = tmp_path / "imported" / CHECKPOINT_FILE
+    return export(checkpoint, None, tmp_path / "folder", ExportSettings(form, **settings))
+
+
 def tokenizer_of(folder: Path) -> Any:
     return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
@@ -34,9 +41,8 @@ def tokenizer_of(folder: Path) -> Any:
 @pytest.mark.parametrize(("kind", "form"), CASES, ids=lambda each: each)
 def test_a_folder_comes_back_with_its_tokenizer(kind: str, form: str, tmp_path: Path) -> None:
     source = FOLDERS[kind](tmp_path / "source")
-    import_model(source, tmp_path / "imported")
     imported, folder = tmp_path / "imported", tmp_path / "folder"
-    done = export(imported / CHECKPOINT_FILE, imported, folder, ExportSettings(form))
+    done = there_and_back(source, tmp_path, form)
     assert done.content.architecture == "masked-lm"
     before, after = transformers.PreTrainedTokenizerFast.from_pretrained(source), tokenizer_of(folder)
     # Where the source has other numbers, tokens are compared by their names.
@@ -79,9 +85,7 @@ def test_a_folder_comes_back_with_its_tokenizer(kind: str, form: str, tmp_path: 
 
 def test_masks_are_filled_by_the_five_lines_of_the_card(tmp_path: Path) -> None:
     """Where the source spells a mask in another way, the folder does too, and its card with it."""
-    import_model(FOLDERS["bert_vocabulary"](tmp_path / "source"), tmp_path / "imported")
-    settings = ExportSettings("maelm", name=str(tmp_path / "folder"))
-    export(tmp_path / "imported" / CHECKPOINT_FILE, tmp_path / "imported", tmp_path / "folder", settings)
+    there_and_back(FOLDERS["bert_vocabulary"](tmp_path / "source"), tmp_path, name=str(tmp_path / "folder"))
     card = (tmp_path / "folder" / "README.md").read_text(encoding="utf-8")
     code = card.split("```python\n")[1].split("\n```")[0]
     assert "The [MASK] is old." in code and "the ids of tokenizer.json and dict.txt" in card
@@ -99,8 +103,7 @@ def test_text_is_read_as_the_source_reads_it_also_behind_a_space(tmp_path: Path)
     tokenizer.pre_tokenizer = sources.tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=True)
     source = sources.save(tmp_path / "source", "Roberta", tokenizer, tokenizer.get_vocab_size())
     tokenizer.save(str(source / TOKENIZER_FILE))  # as it is: transformers 4 has taken the space away
-    import_model(source, tmp_path / "imported")
-    export(tmp_path / "imported" / CHECKPOINT_FILE, tmp_path / "imported", tmp_path / "folder", ExportSettings("maelm"))
+    there_and_back(source, tmp_path)
     written = json.loads((tmp_path / "folder" / "tokenizer_config.json").read_text())
     assert written["add_prefix_space"] is True
     expected = tokenizer.encode("the sailor").ids
@@ -114,15 +117,14 @@ def test_two_texts_are_joined_as_fairseq_does(tmp_path: Path) -> None:
     content = json.loads((tmp_path / "imported" / TOKENIZER_FILE).read_text())
     content["post_processor"] = {"type": "BertProcessing", "sep": ["[SEP]", 2], "cls": ["[CLS]", 0]}
     (tmp_path / "imported" / TOKENIZER_FILE).write_text(json.dumps(content))
-    export(tmp_path / "imported" / CHECKPOINT_FILE, tmp_path / "imported", tmp_path / "folder", ExportSettings("maelm"))
+    export(tmp_path / "imported" / CHECKPOINT_FILE, None, tmp_path / "folder", ExportSettings("maelm"))
     tokenizer = tokenizer_of(tmp_path / "folder")
     a, b = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("the rope", "a sailor"))
     assert tokenizer("the rope", "a sailor")["input_ids"] == [0, *a, 2, 2, *b, 2]
 
 
 def test_gpt2_pairs_of_fairseq_are_exported(tmp_path: Path) -> None:
-    import_model(sources.gpt2_checkpoint(tmp_path / "source"), tmp_path / "imported")
-    export(tmp_path / "imported" / CHECKPOINT_FILE, tmp_path / "imported", tmp_path / "folder", ExportSettings("maelm"))
+    there_and_back(sources.gpt2_checkpoint(tmp_path / "source"), tmp_path)
     hub, tokenizer = MaelmModel.from_pretrained(str(tmp_path / "imported")), tokenizer_of(tmp_path / "folder")
     for text in (TEXT, "  two  spaces\tand a tab", "\u65e5\u672c\u8a9e don't 1234"):
         assert tokenizer(text)["input_ids"] == hub.encode(text).tolist()
@@ -144,18 +146,18 @@ def test_another_tokenizer_than_the_imported_is_refused(tmp_path: Path, monkeypa
     monkeypatch.setattr(export_run, "tokenizer_files", forgetful)
     checkpoint = tmp_path / "imported" / CHECKPOINT_FILE
     with pytest.raises(ValueError, match="texts differently from tokenizer.json and dict.txt"):
-        export(checkpoint, tmp_path / "imported", tmp_path / "folder", ExportSettings("maelm"))
+        export(checkpoint, None, tmp_path / "folder", ExportSettings("maelm"))
     assert not (tmp_path / "folder").exists()
     (tmp_path / "imported" / TOKENIZER_FILE).unlink()
     with pytest.raises(FileNotFoundError, match="no tokenizer.json of `maelm import`"):
-        export(checkpoint, tmp_path / "imported", tmp_path / "folder", ExportSettings("maelm"))
+        export(checkpoint, None, tmp_path / "folder", ExportSettings("maelm"))
 
 
 def test_the_command_exports_it_for_runtimes_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     import_model(FOLDERS["bert_vocabulary"](tmp_path / "source"), tmp_path / "imported")
-    arguments = [tmp_path / "imported" / CHECKPOINT_FILE, "--data", tmp_path / "imported", "--format", "onnx"]
+    arguments = ["--checkpoint", tmp_path / "imported", "--format", "onnx"]
     cli.main(["export", *map(str, [*arguments, "--output", tmp_path / "folder"])])
     assert "verified" in capsys.readouterr().out
     padding = json.loads((tmp_path / "folder" / TOKENIZER_FILE).read_text())["padding"]

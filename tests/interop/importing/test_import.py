@@ -1,6 +1,7 @@
 """Models from elsewhere become checkpoints that compute the same, or are refused."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ def their_numbers(folder: Path, imported: Path) -> torch.Tensor:
     return torch.tensor([*special, *ordinary, tokenizer.mask_token_id])
 
 
-def test_logits_are_those_of_transformers(pair: tuple[Path, Path]) -> None:
+def test_logits_and_filled_masks_are_those_of_transformers(pair: tuple[Path, Path]) -> None:
     """From text on, each side with its own tokenizer: every token's scores under the tokens' names."""
     folder, imported = pair
     hub = MaelmModel.from_pretrained(str(imported))
@@ -85,28 +86,20 @@ def test_logits_are_those_of_transformers(pair: tuple[Path, Path]) -> None:
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
     order = their_numbers(folder, imported)
     assert sorted(order.tolist()) == list(range(len(hub.dictionary)))
+    best = hub.fill_mask(MASKED, topk=3)[0]
     for texts in ([TEXT], [MASKED, TEXT, "a"]):
         in_their_words = [text.replace("<mask>", tokenizer.mask_token) for text in texts]
         theirs = tokenizer(in_their_words, return_tensors="pt", padding=True, return_token_type_ids=False)
         ours = hub.encode_batch(texts)
         assert torch.equal(order[ours], theirs["input_ids"])
         with torch.no_grad():
-            expected = model(**theirs).logits[theirs["attention_mask"].bool()][:, order]
+            logits = model(**theirs).logits
+            expected = logits[theirs["attention_mask"].bool()][:, order]
             actual = hub.model(ours)[0][ours.ne(1)]
         assert expected.std() > 0.1
         torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
-
-
-def test_masks_are_filled_as_transformers_does(pair: tuple[Path, Path]) -> None:
-    folder, imported = pair
-    hub = MaelmModel.from_pretrained(str(imported))
-    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
-    model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
-    inputs = tokenizer(MASKED.replace("<mask>", tokenizer.mask_token), return_tensors="pt", return_token_type_ids=False)
-    with torch.no_grad():
-        scores = model(**inputs).logits[inputs["input_ids"] == tokenizer.mask_token_id].softmax(dim=-1)[0]
-    best = hub.fill_mask(MASKED, topk=3)[0]
-    assert [each.probability for each in best] == pytest.approx(scores.topk(3).values.tolist(), rel=1e-4)
+        for row in logits[theirs["input_ids"] == tokenizer.mask_token_id].softmax(dim=-1):
+            assert [each.probability for each in best] == pytest.approx(row.topk(3).values.tolist(), rel=1e-4)
 
 
 def test_text_survives(pair: tuple[Path, Path]) -> None:
@@ -292,12 +285,8 @@ def refused(folder: Path, output: Path, match: str, data: Any = None) -> None:
         ({"num_hidden_layers": 1}, "no place for 16 of its weights"),
     ],
 )
-def test_what_cannot_be_exact_is_refused(roberta: Path, tmp_path: Path, changes: dict, match: str) -> None:
-    folder = tmp_path / "source"
-    folder.mkdir()
-    for file in roberta.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-    refused(sources.edit_config(folder, **changes), tmp_path / "imported", match)
+def test_what_cannot_be_exact_is_refused(copied: Path, tmp_path: Path, changes: dict, match: str) -> None:
+    refused(sources.edit_config(copied, **changes), tmp_path / "imported", match)
 
 
 @pytest.fixture(scope="module")
@@ -305,52 +294,68 @@ def roberta(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return sources.roberta_folder(tmp_path_factory.mktemp("roberta") / "source")
 
 
+@pytest.fixture
+def copied(roberta: Path, tmp_path: Path) -> Path:
+    """A copy of that folder, to be changed."""
+    return Path(shutil.copytree(roberta, tmp_path / "source"))
+
+
 def test_other_buckets_of_mpnet_are_refused(tmp_path: Path) -> None:
     folder = sources.edit_config(mpnet(tmp_path / "source"), relative_attention_num_buckets=64)
     refused(folder, tmp_path / "imported", "relative_attention_num_buckets is 64")
 
 
-def test_a_model_that_computes_something_else_is_refused(roberta: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_model_that_computes_something_else_is_refused(copied: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """The comparison is what stands behind all refusals: it finds a wrong epsilon that nobody looked at."""
     from fairseq_maelm.interop.importing import huggingface
 
-    folder = tmp_path / "source"
-    folder.mkdir()
-    for file in roberta.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-    sources.edit_config(folder, layer_norm_eps=1e-3)
+    sources.edit_config(copied, layer_norm_eps=1e-3)
     honest = huggingface.model_options
     monkeypatch.setattr(huggingface, "model_options", lambda config: {**honest(config), "layer_norm_eps": 1e-5})
-    refused(folder, tmp_path / "imported", "computes something else")
+    refused(copied, tmp_path / "imported", "computes something else")
 
 
-def test_untied_and_missing_parts_are_refused(roberta: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "source"
-    folder.mkdir()
-    for file in roberta.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-    state = transformers.AutoModelForMaskedLM.from_pretrained(folder).state_dict()
-    (folder / "model.safetensors").unlink()
-    refused(folder, tmp_path / "imported", "there are no weights")
-    torch.save({**state, "lm_head.decoder.weight": state["lm_head.decoder.weight"] + 1}, folder / "pytorch_model.bin")
-    refused(folder, tmp_path / "imported", "lm_head.decoder.weight differs")
-    torch.save({"code": eval}, folder / "pytorch_model.bin")
-    refused(folder, tmp_path / "imported", "cannot be read as weights")
-    torch.save(state, folder / "pytorch_model.bin")
-    (folder / TOKENIZER_FILE).unlink()
-    refused(folder, tmp_path / "imported", "tokenizer")
+def test_untied_and_missing_parts_are_refused(copied: Path, tmp_path: Path) -> None:
+    state = transformers.AutoModelForMaskedLM.from_pretrained(copied).state_dict()
+    (copied / "model.safetensors").unlink()
+    refused(copied, tmp_path / "imported", "there are no weights")
+    file, imported = copied / "pytorch_model.bin", tmp_path / "imported"
+    torch.save({**state, "lm_head.decoder.weight": state["lm_head.decoder.weight"] + 1}, file)
+    refused(copied, imported, "lm_head.decoder.weight differs")
+    torch.save({"code": eval}, file)
+    refused(copied, imported, "cannot be read as weights")
+    torch.save(state, file)
+    (copied / TOKENIZER_FILE).unlink()
+    refused(copied, imported, "tokenizer")
     refused(tmp_path / "nothing", tmp_path / "imported", "there is no folder or checkpoint")
 
 
-def test_the_name_of_a_model_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line says what is wanted and how it is made; nothing is written."""
+def test_a_model_is_downloaded_by_its_name(
+    roberta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only when asked for: settings, and weights in one of two formats."""
+    import huggingface_hub
+
+    asked: list[list[str]] = []
+
+    def of_the_hub(name: str, allow_patterns: list[str]) -> str:
+        asked.append(allow_patterns)
+        if name != "FacebookAI/roberta-base":
+            raise OSError("404\nnot found")
+        return str(roberta)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", of_the_hub)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["import", "FacebookAI/roberta-base", "--output", "imported"])
-    message = str(ended.value)
-    assert "\n" not in message and "there is no folder or checkpoint FacebookAI/roberta-base" in message
-    assert "`hf download NAME --local-dir FOLDER` or save_pretrained" in message
+    words = ["import", "FacebookAI/roberta-base", "--output", "imported"]
+    with pytest.raises(SystemExit, match="there is no folder or checkpoint FacebookAI/roberta-base: .* --download"):
+        cli.main(words)
+    with pytest.raises(SystemExit, match="the Hugging Face Hub does not give FacebookAI/other: 404 not found$"):
+        cli.main(["import", "FacebookAI/other", "--output", "imported", "--download"])
     assert list(tmp_path.iterdir()) == []
+    cli.main([*words, "--download"])
+    assert "masked-lm scores: largest difference" in capsys.readouterr().out
+    assert json.loads((tmp_path / "imported" / FACTS_FILE).read_text())["source"] == "FacebookAI/roberta-base"
+    assert asked[1:] == [["*.json", "*.txt", "*.model", "model*.safetensors"]]
 
 
 def test_checkpoints_without_dictionary_or_of_other_models_are_refused(tmp_path: Path) -> None:
@@ -366,6 +371,6 @@ def test_checkpoints_without_dictionary_or_of_other_models_are_refused(tmp_path:
 def test_what_is_there_is_left_alone(roberta: Path, tmp_path: Path) -> None:
     (tmp_path / "imported").mkdir()
     (tmp_path / "imported" / "mine").write_text("mine")
-    with pytest.raises(ValueError, match="exists"):
+    with pytest.raises(FileExistsError, match="exists"):
         import_model(roberta, tmp_path / "imported")
     assert (tmp_path / "imported" / "mine").read_text() == "mine"

@@ -23,6 +23,7 @@ MPNET = {"relative_num_buckets": 32, "relative_max_distance": 128}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
     "encoder as mpnet": ("mpnet", {}, MPNET, ()),
     "mlm as mpnet": ("mpnet", {"masked_input": "kept"}, {**MPNET, "decoder_layers": 0}, ()),
+    "mlm as roberta": ("roberta", {"masked_input": "kept"}, {"relative_buckets": "none", "decoder_layers": 0}, ()),
     "mae-lm": ("maelm", {}, {}, ()),
     "consecutive positions": ("maelm", {"encoder_positions": "consecutive"}, {"relative_buckets": "reference"}, ()),
     "narrow decoder": ("maelm", {}, {"decoder_embed_dim": 16, "decoder_ffn_embed_dim": 24}, ()),
@@ -40,6 +41,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], tuple[str, ...]]] = 
     "tags": ("maelm", {"_name": "maelm_tagging"}, {}, ("tagging_head",)),
     "tags as mpnet": ("mpnet", {"_name": "maelm_tagging"}, MPNET, ("tagging_head",)),
     "answers": ("maelm", {"_name": "maelm_squad"}, {}, ("span_head",)),
+    "tags as roberta": ("roberta", {"_name": "maelm_tagging"}, {"relative_buckets": "none"}, ("tagging_head",)),
     "answers as mpnet": ("mpnet", {"_name": "maelm_squad"}, MPNET, ("span_head",)),
 }
 

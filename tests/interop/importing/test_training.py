@@ -90,6 +90,6 @@ def test_the_epsilon_of_layer_norm_goes_all_the_way(tmp_path: Path) -> None:
     run(fine_tune)
     own = torch.load(saved / "checkpoint_last.pt", weights_only=True)["cfg"]["model"]
     assert own["layer_norm_eps"] == 1e-12
-    export = ["maelm", "export", saved / "checkpoint_last.pt", "--data", tmp_path / "imported", "--format", "maelm"]
+    export = ["maelm", "export", "--checkpoint", saved / "checkpoint_last.pt", "--format", "maelm"]
     assert "verified" in run([*export, "--output", tmp_path / "folder"])
     assert json.loads((tmp_path / "folder" / "config.json").read_text())["layer_norm_eps"] == 1e-12

@@ -1,6 +1,5 @@
-"""ONNX files of small models: the same numbers as the checkpoint's, and what 8 bits change."""
+"""ONNX files: the command, the numbers of every variant, and what is refused."""
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any, Optional
@@ -8,10 +7,10 @@ from typing import Any, Optional
 import numpy as np
 import pytest
 import torch
-from support import model_of
+from support import model_of, usage_error
 
-from fairseq_maelm import MaelmModel
-from fairseq_maelm.interop.export import command
+from fairseq_maelm import MaelmModel, cli
+from fairseq_maelm.interop.agreement import padded
 from fairseq_maelm.interop.importing.run import import_model
 from fairseq_maelm.interop.onnx.agreement import quantization_loss, run
 from fairseq_maelm.interop.onnx.graph import EMBEDDING, SCORES, STATES, EncoderGraph
@@ -21,11 +20,12 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
 TEXTS = ["The sailor takes the rope to the harbour.", "A judge objects.", "slowly"]
+HEAD = {"dense.weight": (48, 48), "dense.bias": (48,), "out_proj.weight": (3, 48), "out_proj.bias": (3,)}
 
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint with T5 buckets and its data folder, and beside it one with a fine-tuned head."""
+    """A checkpoint with T5 buckets and its vocabulary, and another one with a fine-tuned head."""
     from interop.importing import sources
 
     root = tmp_path_factory.mktemp("checkpoints")
@@ -35,40 +35,28 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import_model(root / "source", root / "data")
     state = torch.load(root / "data" / "checkpoint_best.pt", weights_only=True)
     state["model"] = {name: weight for name, weight in state["model"].items() if not name.startswith("lm_head.")}
-    for name, shape in {
-        "dense.weight": (48, 48),
-        "dense.bias": (48,),
-        "out_proj.weight": (3, 48),
-        "out_proj.bias": (3,),
-    }.items():
-        state["model"][f"classification_heads.topic.{name}"] = torch.randn(shape)
+    state["model"] |= {f"classification_heads.topic.{name}": torch.randn(shape) for name, shape in HEAD.items()}
     torch.save(state, root / "data" / "fine_tuned.pt")
     return root / "data"
 
 
-def export(checkpoint: Path, output: Path, *options: Any) -> None:
-    """``maelm export --format onnx`` without a process of its own."""
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    words = [checkpoint, "--data", checkpoint.parent, "--format", "onnx", "--output", output, *options]
-    command.run(parser.parse_args([str(word) for word in words]))
+def words(checkpoint: Path, output: Path, *options: Any) -> list[str]:
+    given = ["export", "--checkpoint", checkpoint, "--format", "onnx", "--output", output, *options]
+    return [str(word) for word in given]
 
 
 def test_encoder_and_its_card(checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exported by the command; used as the card says; 8 bits measured on own texts."""
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
     folder = tmp_path / "onnx"
-    export(checkpoints / "checkpoint_best.pt", folder, "--int8", "--texts", tmp_path / "texts.txt")
+    cli.main(words(checkpoints, folder, "--int8", "--texts", tmp_path / "texts.txt"))
     printed = capsys.readouterr().out
     assert "hidden states: largest difference" in printed and "on 3 texts: cosine of sentence vectors" in printed
     card = (folder / "README.md").read_text()
-    lines = card.split("```python\n")[1].split("```")[0].strip().split("\n")
-    assert len(lines) == 5 and "library_name: onnx" in card and "8 bits against single precision" in card
+    code = card.split("```python\n")[1].split("```")[0].strip()
+    assert code.count("\n") == 4 and "library_name: onnx" in card and "8 bits against single precision" in card
     names: dict[str, Any] = {}
-    code = (
-        "\n".join(lines).replace('"onnx/', f'"{folder}/').replace('"A sentence.", "And one more."', repr(TEXTS)[1:-1])
-    )
-    exec(code, names)
+    exec(code.replace('"onnx/', f'"{folder}/').replace('"A sentence.", "And one more."', repr(TEXTS)[1:-1]), names)
     hub = MaelmModel.from_pretrained(str(checkpoints))
     tokens = hub.encode_batch(TEXTS)
     assert torch.equal(torch.tensor([row.ids for row in names["batch"]]), tokens)
@@ -86,7 +74,7 @@ def test_encoder_and_its_card(checkpoints: Path, tmp_path: Path, capsys: pytest.
 def test_a_fine_tuned_head_is_in_the_file(checkpoints: Path, tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_text("sea\ncourt\nkitchen\n")
     folder = tmp_path / "onnx"
-    export(checkpoints / "fine_tuned.pt", folder, "--int8", "--labels", tmp_path / "labels.txt")
+    cli.main(words(checkpoints / "fine_tuned.pt", folder, "--int8", "--labels", tmp_path / "labels.txt"))
     facts = json.loads((folder / "onnx.json").read_text())
     assert facts["outputs"] == [SCORES] and facts["labels"] == ["sea", "court", "kitchen"]
     assert 0.5 < facts["int8"]["same_answers"] <= 1 and facts["int8"]["mean_cosine"] is None
@@ -96,9 +84,8 @@ def test_a_fine_tuned_head_is_in_the_file(checkpoints: Path, tmp_path: Path) -> 
         tokens = hub.encode_batch(texts)
         with torch.no_grad():
             expected = hub.predict("topic", tokens, return_logits=True)
-        found = encoder(tokens.numpy(), tokens.ne(1).long().numpy())[SCORES]
         assert expected.std() > 0.1
-        torch.testing.assert_close(torch.from_numpy(found), expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(run(encoder, tokens)[SCORES], expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first", None])
@@ -123,15 +110,14 @@ def test_the_graph_is_the_model(buckets: str, pooling: Optional[str]) -> None:
 
 
 def test_vectors_of_texts_are_in_the_file(tmp_path: Path) -> None:
-    """Pooling and a head on tokens, in one model each, through onnxruntime; two equal files lose nothing."""
+    """Pooling in one model, through onnxruntime; two equal files lose nothing."""
     model = model_of(relative_buckets="reference", encoder_layers=1)
-    graph = EncoderGraph(model, pooling="mean", normalized=True)
-    write_onnx(graph, tmp_path / "model.onnx")
+    write_onnx(EncoderGraph(model, pooling="mean", normalized=True), tmp_path / "model.onnx")
     encoder = OnnxEncoder(tmp_path / "model.onnx")
     assert encoder.outputs == (STATES, EMBEDDING)
     sequences = [np.arange(4, 4 + length) for length in (2, 7, 30)]
     with torch.no_grad():
-        for sequence, vector in zip(sequences, run(encoder, sequences)[EMBEDDING]):
+        for sequence, vector in zip(sequences, run(encoder, padded(sequences))[EMBEDDING]):
             mean = model.extract_features(torch.from_numpy(sequence)[None])[0][0].mean(dim=0)
             torch.testing.assert_close(vector, mean / mean.norm(), rtol=0, atol=1e-5)
     loss = quantization_loss(encoder, encoder, sequences)
@@ -139,21 +125,15 @@ def test_vectors_of_texts_are_in_the_file(tmp_path: Path) -> None:
     assert loss.texts == 3 and "on 3 texts" in loss.describe()
 
 
-def test_what_makes_no_sense_is_refused(checkpoints: Path, tmp_path: Path) -> None:
-    output = tmp_path / "onnx"
-    checkpoint = checkpoints / "checkpoint_best.pt"
-    with pytest.raises(ValueError, match="masked tokens"):
-        export(checkpoint, output, "--architecture", "masked-lm")
-    with pytest.raises(ValueError, match="give --int8"):
-        export(checkpoint, output, "--texts", checkpoint)
+def test_what_makes_no_sense_is_refused(checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty.txt").write_text("\n\n")
-    with pytest.raises(ValueError, match="there is no text"):
-        export(checkpoint, output, "--int8", "--texts", tmp_path / "empty.txt")
-    with pytest.raises(ValueError, match="are for --format onnx"):
-        parser = argparse.ArgumentParser()
-        command.add_arguments(parser)
-        words = [checkpoint, "--data", checkpoint.parent, "--format", "maelm", "--output", output, "--int8"]
-        command.run(parser.parse_args([str(word) for word in words]))
+    output, empty = tmp_path / "onnx", tmp_path / "empty.txt"
+    with pytest.raises(SystemExit, match="masked tokens"):
+        cli.main(words(checkpoints, output, "--architecture", "masked-lm"))
+    with pytest.raises(SystemExit, match="there is no text"):
+        cli.main(words(checkpoints, output, "--int8", "--texts", empty))
+    assert "give --int8" in usage_error(capsys, words(checkpoints, output, "--texts", empty))
+    assert "are for --format onnx" in usage_error(capsys, words(checkpoints, output, "--format", "maelm", "--int8"))
     with pytest.raises(ValueError, match="no head"):
         EncoderGraph(model_of(), head="none")
     with pytest.raises(ValueError, match="pooling"):
