@@ -1,8 +1,8 @@
-"""General text beside a domain's: what an encoder forgets while it is adapted is measured, and bounded."""
+"""General text in domain adaptation: what an encoder forgets while it is adapted is measured, and bounded."""
 
 import logging
 import math
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Optional, Sequence
 
 import torch
 from fairseq import utils
@@ -10,23 +10,18 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.logging import metrics
 
 from fairseq_maelm.data.dataset import MaskedBlockDataset
-from fairseq_maelm.text.dictionary import check_shards
 
 logger = logging.getLogger(__name__)
 
 # The validation set that is read from the general text's folder, and what marks its samples.
 GENERAL = "general"
-# Where the loss before the first update is kept: among fairseq's meters, which checkpoints hold, and which a new run
-# from an old checkpoint (--finetune-from-model) starts anew.
+# The loss before the first update is one of fairseq's meters: checkpoints hold them, and a new run from an old
+# checkpoint (--finetune-from-model) does not.
 _METERS, _METER = "general_at_start", "loss"
 
 
 def check_general_options(cfg: Any) -> None:
-    """Refuse options about general text that cannot be.
-
-    Raises:
-        ValueError: says which option is wrong.
-    """
+    """Refuse wrong options about general text with a ValueError that names the option."""
     if not 0.0 <= cfg.general_ratio < 1.0:
         raise ValueError(f"--general-ratio must lie in [0, 1) and is {cfg.general_ratio}")
     if cfg.general_loss_bound is not None and not cfg.general_loss_bound > 0.0:
@@ -35,28 +30,17 @@ def check_general_options(cfg: Any) -> None:
         raise ValueError("--general-ratio and --general-loss-bound need --general-data")
 
 
-def general_folders(cfg: Any, domain_folder: str) -> List[str]:
-    """The folders of the general text, after a check that they share the domain's dictionary."""
-    folders = utils.split_paths(cfg.general_data)
-    check_shards([domain_folder, *folders])
-    return list(folders)
-
-
 class GeneralBlockDataset(MaskedBlockDataset):
     """The validation set of general text: its samples say what they are, since fairseq does not name a set."""
 
     def collater(self, samples: Sequence[int]) -> Dict[str, Any]:
-        """As in pretraining, and every sample but an empty one is marked."""
+        """Mark every sample but an empty one."""
         batch = super().collater(samples)
         return {**batch, GENERAL: True} if batch else batch
 
 
 class GeneralLossBound:
-    """Tells when the loss of general text has risen too far above its value before the first update.
-
-    Args:
-        bound: bits per predicted token.
-    """
+    """Tells when the loss of general text is more than ``bound`` bits per predicted token above its start."""
 
     def __init__(self, bound: float) -> None:
         self.bound = bound
@@ -68,27 +52,18 @@ class GeneralLossBound:
         return None if meter is None else float(meter.avg)
 
     def measure_start(self, model: Any, samples: Iterable[Any]) -> None:
-        """Measure the loss before the first update, on all ranks; after it, in a resumed run, its checkpoint knows it.
-
-        Args:
-            model: as it is before the first update.
-            samples: this rank's part of the validation set.
-        """
+        """Measure the loss before the first update, on all ranks; each has its own part of the validation set."""
         loss = mean_loss(model, samples)
         with metrics.aggregate(_METERS, new_root=True):
             metrics.log_scalar(_METER, loss)
         logger.info("general loss before the first update: %.3f bits, at most %.3f allowed", loss, loss + self.bound)
 
     def excess(self, loss: float) -> Optional[str]:
-        """Say why to stop, or None to go on.
-
-        Args:
-            loss: of a validation, in bits per predicted token.
-        """
+        """Return why a validation's loss, in bits per predicted token, ends the run; None if it does not."""
         if self.start is None:
             return None
         limit = self.start + self.bound
-        # Written so that a loss that is no number stops the run too.
+        # NaN stops the run too.
         if loss <= limit:
             return None
         return (
@@ -98,16 +73,9 @@ class GeneralLossBound:
         )
 
 
-def own_share() -> Tuple[int, int]:
-    """This rank's number and the number of ranks, also where there is but one."""
-    if not torch.distributed.is_initialized():
-        return 0, 1
-    return distributed_utils.get_data_parallel_rank(), distributed_utils.get_data_parallel_world_size()
-
-
 @torch.no_grad()
 def mean_loss(model: Any, samples: Iterable[Any]) -> float:
-    """The loss of the model over the samples of all ranks, in bits per predicted token; see the criterion ``maelm``."""
+    """Return the loss over the samples of all ranks, in bits per predicted token, as the criterion ``maelm`` does."""
     embedding = model.encoder.embed_tokens.weight
     sums = torch.zeros(2, dtype=torch.float64)
     training = model.training

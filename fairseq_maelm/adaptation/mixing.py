@@ -6,18 +6,10 @@ from fairseq_maelm.data.dataset import MaskedBlockDataset
 
 
 def taken_in_turn(total: int, number: int, epoch: int, seed: int) -> np.ndarray:
-    """Choose items of an epoch so that over the epochs all are taken equally often.
+    """Choose the items of an epoch, <int64>[number] in [0, total), so that over the epochs all are taken equally often.
 
-    The items are put in a random order, of which every epoch takes the next ones; at its end comes another order.
-
-    Args:
-        total: how many items there are.
-        number: how many an epoch takes, at most ``total``.
-        epoch: from 1.
-        seed: of the orders.
-
-    Returns:
-        <int64>[number] items in [0, total), none twice.
+    The items are put in a random order, of which every epoch, counted from 1, takes the next ``number``, none twice; at
+    its end comes another order.
     """
     first = (epoch - 1) * number
     order = np.random.default_rng([seed, 0]).permutation(total)
@@ -34,12 +26,11 @@ def taken_in_turn(total: int, number: int, epoch: int, seed: int) -> np.ndarray:
 
 
 def blocks_to_mix(domain: np.ndarray, general: np.ndarray, ratio: float) -> int:
-    """How many blocks of general text an epoch takes so that they hold a share of its tokens.
+    """Return how many blocks of general text an epoch takes so that they hold the share ``ratio`` of its tokens.
 
     Args:
-        domain: <int>[blocks] tokens of each block of the domain, all of which an epoch takes.
-        general: <int>[blocks] tokens of each block of the general text.
-        ratio: the share of the epoch's tokens that are to be general, in [0, 1).
+        domain, general: <int>[blocks] tokens of each block; an epoch takes all of the domain's.
+        ratio: in [0, 1).
 
     Raises:
         ValueError: there is too little general text; no block comes twice in an epoch.
@@ -54,11 +45,9 @@ def blocks_to_mix(domain: np.ndarray, general: np.ndarray, ratio: float) -> int:
 
 
 class MixedBlockDataset(MaskedBlockDataset):
-    """A training split of which an epoch sees all blocks of the domain and some of the general ones.
+    """A training split of which an epoch sees all blocks of the domain and some of the general ones, the last blocks.
 
-    Arguments are those of ``MaskedBlockDataset``; the last blocks are the general ones. Which of them an epoch sees is
-    decided by the seed and the epoch alone, so that a resumed run sees what an uninterrupted one does. Masks are drawn
-    as ever, by seed, epoch and block.
+    Which of them is decided by the seed and the epoch alone, so that a resumed run sees what an uninterrupted one does.
     """
 
     domain_blocks: int
@@ -72,7 +61,7 @@ class MixedBlockDataset(MaskedBlockDataset):
         return self
 
     def ordered_indices(self) -> np.ndarray:
-        """<int64>[blocks of the epoch], near-equal lengths together, in a random order; see ``order_by_length``."""
+        """Return <int64>[blocks of the epoch], near-equal lengths together, in a random order."""
         general = taken_in_turn(len(self) - self.domain_blocks, self.general_blocks, self.epoch, self.seed)
         chosen = np.concatenate([np.arange(self.domain_blocks), np.sort(general) + self.domain_blocks])
         return self._ordered(chosen)

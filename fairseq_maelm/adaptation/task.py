@@ -1,11 +1,13 @@
-"""The pretraining task for adapting an encoder to a domain: general text beside the domain's, mixed in and watched."""
+"""The pretraining task for adapting an encoder to a domain: general text is mixed in, and its loss is watched."""
 
 import logging
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
 
+import torch
 from fairseq import utils
 from fairseq.data import Dictionary
+from fairseq.distributed import utils as distributed_utils
 from fairseq.logging import metrics
 from fairseq.tasks import register_task
 
@@ -14,13 +16,12 @@ from fairseq_maelm.adaptation.general import (
     GeneralBlockDataset,
     GeneralLossBound,
     check_general_options,
-    general_folders,
-    own_share,
 )
 from fairseq_maelm.adaptation.mixing import MixedBlockDataset
 from fairseq_maelm.data.blocks import shard_files, split_files
 from fairseq_maelm.fairseq_fixes.stopping import stop_training
 from fairseq_maelm.tasks.maelm import MaelmTask, MaelmTaskConfig
+from fairseq_maelm.text.dictionary import check_shards
 
 logger = logging.getLogger(__name__)
 
@@ -57,12 +58,7 @@ class AdaptationTaskConfig(MaelmTaskConfig):
 
 @register_task("maelm_adaptation", dataclass=AdaptationTaskConfig)
 class AdaptationTask(MaelmTask):
-    """Go on with pretraining on a domain's text, and see to what the encoder knows of all other text.
-
-    Args:
-        cfg: ``AdaptationTaskConfig``.
-        dictionary: fairseq's, with ``<mask>``.
-    """
+    """Continue pretraining on a domain's text, and keep what the encoder knows of other text."""
 
     def __init__(self, cfg: Any, dictionary: Dictionary) -> None:
         super().__init__(cfg, dictionary)
@@ -82,8 +78,9 @@ class AdaptationTask(MaelmTask):
             super().load_dataset(split, epoch, combine, **unused)
 
     def _general_paths(self, split: str, combine: bool) -> List[str]:
-        """The files of all shards: an epoch chooses its blocks from all of them."""
-        folders = general_folders(self.cfg, utils.split_paths(self.cfg.data)[0])
+        """Return the files of all shards: an epoch chooses its blocks from all of them."""
+        folders = utils.split_paths(self.cfg.general_data)
+        check_shards([utils.split_paths(self.cfg.data)[0], *folders])
         return [path for folder in folders for path in split_files(folder, split, combine)]
 
     def _mixed(self, split: str, domain: List[str], general: List[str]) -> MixedBlockDataset:
@@ -107,9 +104,11 @@ class AdaptationTask(MaelmTask):
             self.general_bound.measure_start(model, self._general_samples())
 
     def _general_samples(self) -> Any:
-        """This rank's part of the validation set general."""
-        dataset = self.datasets[GENERAL]
-        rank, ranks = own_share()
+        """Return batches of this rank's part of the validation set general."""
+        dataset, rank, ranks = self.datasets[GENERAL], 0, 1
+        if torch.distributed.is_initialized():
+            rank = distributed_utils.get_data_parallel_rank()
+            ranks = distributed_utils.get_data_parallel_world_size()
         iterator = self.get_batch_iterator(
             dataset=dataset,
             max_tokens=max(_TOKENS_AT_START, int(dataset.sizes.max())),
@@ -133,13 +132,7 @@ class AdaptationTask(MaelmTask):
             metrics.log_scalar(_GENERAL_METER, 1)
 
     def post_validate(self, model: Any, stats: Any, agg: Any) -> None:
-        """Stop if the general loss is above its bound; called by fairseq after each validation set, without its name.
-
-        Args:
-            model: is not needed.
-            stats: the set's metrics, equal on all ranks.
-            agg: its meters.
-        """
+        """Stop if the general loss is above its bound; called by fairseq after each validation set, unnamed."""
         if self.general_bound is not None and _GENERAL_METER in agg:
             excess = self.general_bound.excess(float(stats["loss"]))
             if excess is not None:

@@ -1,12 +1,12 @@
 """What this package changes in fairseq itself, for every task that is trained with the plugin.
 
-One module for each subject. Its docstring says why, for which versions of fairseq, and which test breaks without it.
-The versions are fairseq 0.12.2 and fairseq-fixed 0.12.3.1, whose code is the same wherever something is replaced.
+One module for each subject; its docstring says why, and which test breaks without it. The versions are fairseq 0.12.2
+and fairseq-fixed 0.12.3.1, whose code is the same wherever something is replaced.
 """
 
 
 def mend_fairseq() -> None:
-    """Apply all changes in this process; once is enough, and more often does no harm."""
+    """Apply all changes in this process; applying them again does no harm."""
     # Each of them imports fairseq, which takes seconds; the package itself is imported without.
     from fairseq_maelm.fairseq_fixes.averages import mend_averages
     from fairseq_maelm.fairseq_fixes.batches import keep_every_example

@@ -3,9 +3,8 @@
 Reason: fairseq multiplies every entry of a model by the decay, which integers such as our models' identities do not
 allow: the first update ends in an exception. Weights under two names, as RoBERTa's embeddings have them, decay twice.
 A checkpoint without an average cannot be continued, nor fine-tuned, with the option: fairseq looks for its weights
-after it has thrown them away. A fine-tuning goes on with the average of pretraining. A resumed run counts the updates
-for ``--ema-update-freq`` anew.
-Versions: fairseq 0.12.2 and fairseq-fixed 0.12.3.1.
+after it has thrown them away. A fine-tuning goes on with the average of pretraining. A resumed run counts the
+updates for ``--ema-update-freq`` from 0 again.
 Test: tests/end_to_end/test_averages.py.
 """
 
@@ -23,7 +22,7 @@ _load_checkpoint = Trainer.load_checkpoint
 
 
 def _average(self: EMA, new_model: Any, updates: Optional[int] = None) -> None:
-    """Take a model's weights into the average; integers are copied. Stands in for fairseq's method of the class."""
+    """Take a model's weights into the average; integers are copied."""
     average = self.fp32_params if self.config.ema_fp32 else self.model.state_dict()
     done: Set[int] = set()
     with torch.no_grad():
@@ -48,7 +47,7 @@ def _load(self: Trainer, filename: str, reset_optimizer: bool = False, *args: An
         extra_state = _load_checkpoint(self, filename, reset_optimizer, *args, **kwargs)
     finally:
         self.cfg.ema.store_ema = True
-    # Built anew from the model when it is first asked for: by the first update, if it is not restored.
+    # Built from the model when it is first asked for: by the first update, if it is not restored.
     self._ema = None
     if extra_state is None:
         return None
@@ -68,6 +67,6 @@ def _restore(trainer: Trainer, extra_state: Dict[str, Any]) -> None:
 
 
 def mend_averages() -> None:
-    """Make fairseq use the functions of this module from now on, in this process."""
+    """Make fairseq use the functions of this module."""
     EMA._step_internal = _average
     Trainer.load_checkpoint = _load

@@ -4,7 +4,6 @@ Reason: ``fairseq.data.data_utils.batch_by_size`` drops the last batch where its
 --required-batch-size-multiple, which is 8 by default: up to 7 examples of every split, in validation too, without a
 word. All datasets cut their batches by it, those of fairseq's own tasks as well. And fairseq-validate, unlike
 fairseq-train, cannot do without a batch on a rank that has one batch less than others.
-Versions: fairseq 0.12.2 and fairseq-fixed 0.12.3.1.
 Test: tests/fairseq_fixes/test_batches.py.
 """
 
@@ -20,11 +19,7 @@ _reduce_outputs = FairseqTask.reduce_metrics
 
 
 def batch_by_size(indices: Iterable[int], *args: Any, **kwargs: Any) -> List[Any]:
-    """Cut ordered indices into batches; stands in for fairseq's function and takes its arguments.
-
-    Returns:
-        fairseq's batches, and as a last one what it would drop.
-    """
+    """Cut ordered indices into fairseq's batches, and a last one of what fairseq would drop."""
     ordered = indices if isinstance(indices, np.ndarray) else np.fromiter(indices, dtype=np.int64)
     if not len(ordered):
         return []
@@ -37,23 +32,19 @@ def batch_by_size(indices: Iterable[int], *args: Any, **kwargs: Any) -> List[Any
 def valid_step(
     task: FairseqTask, sample: Dict[str, Any], model: Any, criterion: Any, **options: Any
 ) -> Tuple[Any, Any, Dict[str, Any]]:
-    """Validate a batch, or none; stands in for fairseq's method.
-
-    Returns:
-        loss, size and what to log; for a rank that has no batch left, an output in which there is nothing.
-    """
+    """Validate a batch; a rank that has no batch left returns an output with nothing in it."""
     if not sample:
         return 0.0, 0, {}
     return _step_of_a_batch(task, sample, model, criterion, **options)
 
 
 def reduce_metrics(task: FairseqTask, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
-    """Log the metrics of all batches, empty outputs left aside; stands in for fairseq's method."""
+    """Log the metrics of all batches but empty ones."""
     _reduce_outputs(task, [output for output in logging_outputs if output], criterion)
 
 
 def keep_every_example() -> None:
-    """Make fairseq validate by the functions of this module from now on, in this process."""
+    """Make fairseq validate by the functions of this module."""
     data_utils.batch_by_size = batch_by_size
     FairseqTask.valid_step = valid_step
     FairseqTask.reduce_metrics = reduce_metrics

@@ -3,7 +3,6 @@
 Reason: fairseq-validate and its relatives build the task and the model that a file names and resolve references in its
 configuration; several of fairseq's own tasks and models evaluate string options, so that a file of plain strings runs
 code.
-Versions: fairseq 0.12.2 and fairseq-fixed 0.12.3.1.
 Test: tests/models/test_checkpoint_doors.py, test_fairseq_builds_nothing_foreign.
 """
 
@@ -39,10 +38,6 @@ def refuse_foreign(path: Path) -> None:
     """Refuse a checkpoint that names a task or a model of fairseq's own which this package does not use.
 
     Tasks and models of other plugins are their users' own code and pass.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        CheckpointError: says what the file names, or that its configuration is not plain data.
     """
     for section, name in other_names(plain_sections(read_state(path), path)):
         known = [registry[name] for registry in _REGISTRIES[section] if isinstance(name, str) and name in registry]
@@ -58,5 +53,5 @@ def _load_checked(filenames: Sequence[str], *args: Any, **options: Any) -> Any:
 
 
 def look_before_building() -> None:
-    """Make fairseq look at each file that it is going to build a model from, from now on, in this process."""
+    """Make fairseq look at each file that it is going to build a model from."""
     checkpoint_utils.load_model_ensemble_and_task = _load_checked

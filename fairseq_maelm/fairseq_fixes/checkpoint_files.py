@@ -5,7 +5,6 @@ checkpoint_last.pt, it copies in place. Killed in between, it would leave a shor
 resume from. The other name is the same for all runs, so that two runs of one folder write into one another's file, and
 a write that failed is repeated behind what is there already. Here each unfinished file has a name of its own; what
 killed runs leave of them is removed by the next run of the folder.
-Versions: fairseq 0.12.2 and fairseq-fixed 0.12.3.1.
 Test: tests/fairseq_fixes/test_checkpoint_files.py.
 """
 
@@ -33,7 +32,7 @@ _save_otherwise = checkpoint_utils.torch_persistent_save
 
 @contextlib.contextmanager
 def _unfinished(target: str) -> Iterator[str]:
-    """A name for a file that becomes ``target`` when the block ends well, and is gone when it does not."""
+    """Yield a name for a file that becomes ``target`` when the block ends well, and is removed when it does not."""
     name = f"{target}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
     try:
         yield name
@@ -45,13 +44,9 @@ def _unfinished(target: str) -> Iterator[str]:
 
 
 def copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
-    """Copy a file so that ``target`` is at every moment the old file or the whole new one.
+    """Copy a file so that ``target`` is at every moment the old file or the whole new one, as ``PathManager.copy``.
 
-    Stands in for fairseq's ``PathManager.copy`` and takes its arguments. Paths that are no local files, and copies that
-    must not overwrite, are left to fairseq.
-
-    Returns:
-        whether the file was copied.
+    Paths that are not local, and copies that must not overwrite, are left to fairseq.
     """
     if not overwrite or PathManager.path_requires_pathmanager(target):
         return bool(_copy_in_place(source, target, overwrite))
@@ -62,10 +57,9 @@ def copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
 
 
 def save_whole(obj: Any, filename: str, async_write: bool = False) -> None:
-    """Save a checkpoint so that ``filename`` is at every moment the old file or the whole new one.
+    """Save a checkpoint so that ``filename`` is at every moment the old file or the whole new one, in three attempts.
 
-    Stands in for fairseq's ``torch_persistent_save``, takes its arguments and like that tries three times. Files that
-    are not local, and writing in the background, are left to fairseq.
+    Files that are not local, and writing in the background, are left to fairseq.
     """
     if async_write or not PathManager.supports_rename(filename):
         _save_otherwise(obj, filename, async_write)
@@ -82,10 +76,7 @@ def save_whole(obj: Any, filename: str, async_write: bool = False) -> None:
 
 
 def verify_folder(save_dir: str) -> None:
-    """Make the save folder and see whether files can be made in it.
-
-    Stands in for fairseq's ``verify_checkpoint_directory``, whose test file has one name for all runs.
-    """
+    """Make the save folder and try to make a file in it; fairseq's test file has one name for all runs."""
     if not os.path.exists(save_dir):
         os.makedirs(save_dir, exist_ok=True)
     with tempfile.TemporaryFile(dir=save_dir):
@@ -93,14 +84,14 @@ def verify_folder(save_dir: str) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what killed runs have left of unfinished files; only for who has the folder to itself."""
+    """Remove what killed runs have left of unfinished files; only for a run that has the folder to itself."""
     for path in folder.iterdir():
         if _UNFINISHED.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
 
 def write_whole_checkpoints() -> None:
-    """Make fairseq write checkpoints by the functions of this module from now on, in this process."""
+    """Make fairseq write checkpoints by the functions of this module."""
     PathManager.copy = staticmethod(copy_whole)
     checkpoint_utils.torch_persistent_save = save_whole
     checkpoint_utils.verify_checkpoint_directory = verify_folder

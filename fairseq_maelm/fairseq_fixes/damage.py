@@ -3,7 +3,7 @@
 Reason: a checkpoint is a zip archive with a CRC-32 for each record, which torch writes and never compares. A file whose
 bits have changed therefore loads without a word. Records that are compressed, which torch reads and never writes, would
 let a small file fill the memory.
-Versions: fairseq 0.12.2 and fairseq-fixed 0.12.3.1, and torch from 2.6 to at least 2.13.
+Versions: torch from 2.6 to at least 2.13.
 Test: tests/fairseq_fixes/test_damage.py.
 """
 
@@ -18,16 +18,9 @@ _FIRST, _LAST, _LAST_SIZE = b"PK\x03\x04", b"PK\x05\x06", 22
 
 
 def find_damage(path: Path) -> Optional[str]:
-    """Say in a few words what is wrong with a checkpoint file, to follow its name.
+    """Say in a few words what is wrong with a checkpoint file, to follow its name; None for a whole file.
 
-    Reads the whole file. One in the format that torch wrote before version 1.6 has no checksums: only loading can tell,
-    and nothing is said here.
-
-    Returns:
-        what is wrong; None for a whole file and for one of the old format.
-
-    Raises:
-        OSError: the file cannot be read.
+    Reads the whole file. The format of torch before 1.6 has no checksums: only loading can tell, and None is returned.
     """
     if not path.exists():
         return "does not exist"

@@ -4,7 +4,6 @@ Reason: two functions of ``fairseq.distributed.utils`` are replaced. ``all_gathe
 together that are no sums, has its buffers on a GPU also where there is none. ``_broadcast_object_slow``, by which the
 first rank gives a checkpoint to the others, reads it by ``torch.load``, which from torch 2.6 on refuses the
 configuration that is in it: no run of several ranks could be resumed or start from a checkpoint.
-Versions: fairseq 0.12.2 and fairseq-fixed 0.12.3.1.
 Test: tests/fairseq_fixes/test_exchange.py.
 """
 
@@ -17,11 +16,7 @@ _gather_on_gpu = distributed_utils.all_gather_list
 
 
 def all_gather_list(data: Any, group: Any = None, max_size: int = 16384) -> List[Any]:
-    """Gather any data from all ranks; stands in for fairseq's function and takes its arguments.
-
-    Returns:
-        the data of every rank, in their order.
-    """
+    """Gather any data from all ranks, in their order."""
     group = distributed_utils.get_global_group() if group is None else group
     if dist.get_backend(group) != "gloo":
         return list(_gather_on_gpu(data, group, max_size))
@@ -31,16 +26,13 @@ def all_gather_list(data: Any, group: Any = None, max_size: int = 16384) -> List
 
 
 def broadcast_object(obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
-    """Give an object of one rank to all; stands in for fairseq's ``_broadcast_object_slow`` and takes its arguments.
-
-    The ranks of a run trust one another, so this may carry any object.
-    """
+    """Give an object of one rank to all; the ranks of a run trust one another, so it may be any object."""
     holder = [obj]
     dist.broadcast_object_list(holder, src=src_rank, group=group, device=dist_device)
     return holder[0]
 
 
 def mend_exchange() -> None:
-    """Make fairseq use the functions of this module, in this process."""
+    """Make fairseq use the functions of this module."""
     distributed_utils.all_gather_list = all_gather_list
     distributed_utils._broadcast_object_slow = broadcast_object

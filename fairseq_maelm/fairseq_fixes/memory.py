@@ -5,7 +5,6 @@ page on its first touch. A training step frees and takes the same gigabytes agai
 and more. fairseq's trainer sets this up for every task, its own sentence_prediction included, with any optimizer, when
 it is made for a training on a CPU; programs that only load a model make no trainer and are left alone. The command
 ``maelm`` does it for itself.
-Versions: fairseq 0.12.2 and fairseq-fixed 0.12.3.1.
 Test: tests/fairseq_fixes/test_memory.py.
 """
 
@@ -27,16 +26,12 @@ _USERS_CHOICE = ("LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALL
 
 @cache
 def keep_freed_memory() -> bool:
-    """Make this process keep freed memory for itself, from now on.
+    """Make this process keep freed memory for itself, and return whether that was possible.
 
     For processes of this package's commands and of fairseq-train: programs that merely use the package decide for
-    themselves. The price is memory, held until the process ends: where all batches have one shape the peak is a few
-    percent higher, where shapes vary it was up to 40 percent, as free blocks do not fit what comes next.
-
-    Does nothing where the C library is not glibc, or where the user chose an allocator by an environment variable.
-
-    Returns:
-        whether it was done.
+    themselves. The price is memory: where all batches have one shape the peak is a few percent higher, where shapes
+    vary up to 40 percent. Nothing is done where the C library is not glibc, or where an environment variable chooses
+    an allocator.
     """
     chosen = next((name for name in _USERS_CHOICE if os.environ.get(name)), None)
     if chosen is not None or platform.libc_ver()[0] != "glibc":
@@ -53,7 +48,7 @@ def keep_freed_memory() -> bool:
 
 @cache
 def keep_memory_in_training() -> None:
-    """Make fairseq's trainer keep freed memory if it trains on a CPU, from now on, in this process."""
+    """Make fairseq's trainer keep freed memory if it trains on a CPU."""
     # The module is also imported by ``maelm``, which would wait seconds for fairseq.
     from fairseq.trainer import Trainer
 

@@ -3,7 +3,6 @@
 Reason: fairseq-train ends in a long traceback when checkpoint_last.pt is truncated, trains on from one whose bits have
 changed, and starts at update 0 when it is missing, over the checkpoints that are there. It lets two runs write into one
 folder. A run that has reached its last update makes another one each time it is started again.
-Versions: fairseq 0.12.2 and fairseq-fixed 0.12.3.1.
 Test: tests/end_to_end/test_damaged_checkpoints.py, test_save_folder.py and test_finished.py.
 """
 
@@ -54,11 +53,7 @@ def _load(cfg: Any, trainer: Any, **passthrough_args: Any) -> Tuple[Any, Any]:
 
 
 def _decided_by_first_rank(trainer: Any, decide: Callable[[], Start]) -> Start:
-    """The first rank's decision, on every rank.
-
-    Raises:
-        SystemExit: there is nothing to go on from; the first rank says why.
-    """
+    """Return the first rank's decision on every rank, or exit; the first rank says why."""
     start: Optional[Start] = None
     refusal = None
     if distributed_utils.get_global_rank() == 0:
@@ -102,11 +97,7 @@ def _hold(folder: Path) -> None:
 
 
 def _check_end(trainer: Any, epoch_itr: Any, start: Start) -> None:
-    """Leave nothing to train to a run that has reached its end, and refuse to train one twice over.
-
-    Raises:
-        SystemExit: the run's checkpoint has no optimizer state, so that fairseq would begin its updates anew.
-    """
+    """Leave nothing to train to a run that has reached its end, and refuse one whose updates fairseq would repeat."""
     updates = trainer.get_num_updates()
     if start.continues:
         # Also known where the state of the optimizer is not.
@@ -121,8 +112,8 @@ def _check_end(trainer: Any, epoch_itr: Any, start: Start) -> None:
     elif updates > trainer.get_num_updates():
         _refuse(
             f"the checkpoint of {updates} updates in {trainer.cfg.checkpoint.save_dir} holds no optimizer state, so "
-            "training cannot go on from it: start anew in another --save-dir, or pass --reset-optimizer to begin the "
-            "updates and the schedule anew with its weights"
+            "training cannot go on from it: start again in another --save-dir, or pass --reset-optimizer to "
+            "restart the updates and the schedule with its weights"
         )
 
 
@@ -141,5 +132,5 @@ def _limit_reached(trainer: Any, epoch_itr: Any, updates: int) -> Optional[str]:
 
 
 def guard_save_folder() -> None:
-    """Make fairseq load checkpoints by the functions of this module from now on, in this process."""
+    """Make fairseq load checkpoints by the functions of this module."""
     checkpoint_utils.load_checkpoint = _load

@@ -49,18 +49,14 @@ class Start(NamedTuple):
 
 
 def checkpoint_files(folder: Path, suffix: str) -> List[Path]:
-    """The files of a folder with the names that fairseq-train gives to checkpoints, and overwrites."""
-    # Others, such as averages and what a crash leaves, are nobody's place to go on from.
+    """Return the files of a folder with the names that fairseq-train gives to checkpoints, and overwrites."""
+    # No run continues from others, such as averages and what a crash leaves.
     name = re.compile(rf"checkpoint(?:_last|_best|\d+|_\d+_\d+|\.best_.+){re.escape(suffix)}\.pt")
     return sorted(path for path in folder.iterdir() if name.fullmatch(path.name)) if folder.is_dir() else []
 
 
 def read_progress(path: Path) -> Progress:
-    """Read how far a run had come, without reading the weights.
-
-    Raises:
-        ValueError: torch cannot read the file, or it is no checkpoint of fairseq's trainer.
-    """
+    """Read how far a run had come, without reading the weights; ValueError if it is no checkpoint of a training."""
     try:
         try:
             state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -79,18 +75,13 @@ def read_progress(path: Path) -> Progress:
 
 
 def is_local(path: str) -> bool:
-    """Whether a path is one of this machine's file system, which alone is looked after here."""
+    """Tell whether a path is one of this machine's file system: no others are looked after here."""
     return not PathManager.path_requires_pathmanager(path)
 
 
 def whole_or_refused(path: Path, option: str) -> None:
-    """Look through a file that the user has named.
-
-    Raises:
-        ValueError: it is missing or damaged.
-    """
-    damage = find_damage(path)
-    if damage:
+    """Refuse a file that the user has named and that is missing or damaged."""
+    if damage := find_damage(path):
         raise ValueError(f"{option} {path} {damage}")
 
 
@@ -148,11 +139,7 @@ def _unreadable(path: Path) -> Optional[str]:
 
 
 def _is_of_folder(cfg: Any, folder: Path, suffix: str) -> bool:
-    """Whether a file that the user has named lies in the save folder.
-
-    Raises:
-        ValueError: it is bad, for which no other file is taken, or it would start a run over the files of another one.
-    """
+    """Tell whether a file that the user has named is in the save folder; refuse a bad one, or one of another run."""
     if not is_local(cfg.restore_file):
         return False
     named = Path(cfg.restore_file.replace(".pt", f"{suffix}.pt"))
@@ -171,8 +158,7 @@ def _is_of_folder(cfg: Any, folder: Path, suffix: str) -> bool:
 def _newest_whole(others: List[Path], trouble: str, suffix: str, criterion: str) -> str:
     progress, passed_over = _places(others, criterion)
     for path in sorted(progress, key=lambda each: progress[each].updates, reverse=True):
-        damage = find_damage(path)
-        if damage:
+        if damage := find_damage(path):
             passed_over[path] = damage
             continue
         also = f"; {_reasons(passed_over)}" if passed_over else ""
@@ -184,12 +170,12 @@ def _newest_whole(others: List[Path], trouble: str, suffix: str, criterion: str)
     why = f" ({_reasons(passed_over)})" if passed_over else ""
     raise ValueError(
         f"{trouble}, and there is no other checkpoint that training could go on from{why}: put a whole copy in its "
-        "place, name another --save-dir, or remove the checkpoints to start anew"
+        "place, name another --save-dir, or remove the checkpoints to start again"
     )
 
 
 def _places(paths: List[Path], criterion: str) -> Tuple[Dict[Path, Progress], Dict[Path, str]]:
-    """Files that a run could go on from if they are whole, and why it could not from the others."""
+    """Return the files that a run could continue from if they are whole, and why it could not from the others."""
     progress: Dict[Path, Progress] = {}
     not_these: Dict[Path, str] = {}
     for path in paths:

@@ -5,7 +5,6 @@ result only then: a limit set by the task would train on for an update and save.
 is whether there is more data and where to save. From a stop on there is no more data, neither in this epoch nor in
 another, and nothing is saved; so fairseq ends its loops as after a last epoch, with all that it does at the end.
 These are functions that fairseq looks up on its own classes and modules, whatever program runs them.
-Versions: fairseq 0.12.2 and fairseq-fixed 0.12.3.1.
 Test: tests/fairseq_fixes/test_stopping.py, and tests/end_to_end/test_adaptation.py through the command.
 """
 
@@ -37,8 +36,7 @@ class _Run:
 def stop_training(reason: str) -> None:
     """Make fairseq leave its loops after the validation that is under way, and log why.
 
-    The state it is stopped in is not saved: ``checkpoint_last.pt`` and ``checkpoint_best.pt`` stay as they were after
-    the validation before. To be called on all ranks, by the task's ``post_validate``.
+    Nothing is saved of the state it is stopped in. To be called on all ranks, by the task's ``post_validate``.
     """
     logger.info("stopping training: %s", reason)
     _Run.stopped = True
@@ -71,7 +69,7 @@ def _save_unless_stopped(*args: Any, **options: Any) -> Any:
 
 
 def let_tasks_stop() -> None:
-    """Make fairseq's loops heed ``stop_training`` from now on, in this process."""
+    """Make fairseq's loops heed ``stop_training``."""
     GroupedIterator.has_next = _has_next_unless_stopped
     Trainer.get_train_iterator = _next_epoch_unless_stopped
     checkpoint_utils.save_checkpoint = _save_unless_stopped

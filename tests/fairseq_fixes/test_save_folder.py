@@ -116,7 +116,7 @@ def test_without_any_whole_one_the_run_is_refused(folder):
     for path in folder.iterdir():
         truncate(path)
     with pytest.raises(
-        ValueError, match=r"checkpoint_last\.pt is truncated.* no other checkpoint .*start anew"
+        ValueError, match=r"checkpoint_last\.pt is truncated.* no other checkpoint .*start again"
     ) as refusal:
         start(folder)
     assert "\n" not in str(refusal.value)
