@@ -45,10 +45,7 @@ def shown(value: Any) -> str:
 
 
 def read_state(path: Path) -> Dict[str, Any]:
-    """Read a file that torch.save wrote, without running anything that is in it.
-
-    Returns:
-        the dictionary that the file holds: tensors, plain values and ``argparse.Namespace``.
+    """Read a dictionary of tensors, plain values and ``argparse.Namespace``, running nothing that is in the file.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -158,13 +155,7 @@ def _plain(value: Any, path: Path, place: str, depth: int) -> Any:
 
 
 def declared_options(options: Mapping[str, Any], dataclass: type, path: Path, section: str) -> Dict[str, Any]:
-    """Pick the options that a dataclass declares, each of its declared type; others mean nothing and are left out.
-
-    Args:
-        options: name -> plain value.
-        dataclass: of fairseq's kind.
-        path: of the checkpoint, for messages.
-        section: whose options they are, for messages.
+    """Pick the options that a dataclass of fairseq's kind declares; others mean nothing and are left out.
 
     Raises:
         CheckpointError: an option has a value that its type does not allow.

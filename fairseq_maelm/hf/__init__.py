@@ -4,14 +4,17 @@
 needs fairseq.
 """
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from fairseq_maelm.libraries import import_transformers
 
 transformers = import_transformers()
 
-from .bounds import refuse_sizes  # noqa: E402
 from .configuration_maelm import MaelmConfig  # noqa: E402  (transformers is imported the safe way first)
 from .modeling_maelm import (  # noqa: E402
     MaelmForMaskedLM,
@@ -28,6 +31,14 @@ AUTO_CLASSES = {
     "AutoModelForTokenClassification": MaelmForTokenClassification,
     "AutoModelForQuestionAnswering": MaelmForQuestionAnswering,
 }
+
+# Of which a model makes as many modules as they say, and the most that any has.
+_DEPTHS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "encoder_layers", "decoder_layers")
+_DEEPEST = 1000
+# Larger numbers of anything must be the size of some weight: positions may be computed, and have none.
+_COMMON = 100_000
+# A pooler, or a head that the weights lack, is made anew.
+_SLACK = 2
 
 
 def _register() -> None:
@@ -56,11 +67,41 @@ def open_pretrained(auto_class: str, folder: Path, **options: Any) -> Any:
     safely, kind = {"trust_remote_code": False}, getattr(transformers, auto_class)
     try:
         if hasattr(kind, "from_config"):
-            refuse_sizes(folder, kind, **safely)
+            _refuse_sizes(folder, kind, **safely)
         return kind.from_pretrained(folder, **options, local_files_only=True, **safely)
     except Exception as error:  # for damaged and for foreign folders transformers raises errors of every kind
         reason = " ".join(str(error).split())
         raise ValueError(f"transformers cannot read {folder}: {reason[:300] or type(error).__name__}") from error
+
+
+def _refuse_sizes(folder: Path, auto_class: Any, **safely: Any) -> None:
+    """Refuse sizes in config.json that the weights do not have, before anything of these sizes is made."""
+    shapes = dict(_shapes(folder))
+    if not shapes:
+        return
+    options = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    largest = max(_COMMON, *(size for shape in shapes.values() for size in shape))
+    for name, value in options.items():
+        if type(value) is int and value > (_DEEPEST if name in _DEPTHS else largest):
+            raise ValueError(f"config.json says {name} {value}, which the weights beside it do not have")
+    with torch.device("meta"):
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, **safely)
+        model = auto_class.from_config(config, **safely)
+    held = sum(torch.Size(shape).numel() for shape in shapes.values())
+    asked = sum(parameter.numel() for parameter in model.parameters())
+    if asked > _SLACK * held:
+        raise ValueError(f"config.json asks for {asked:,} numbers, and the weights beside it are {held:,}")
+
+
+def _shapes(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for file in sorted(folder.glob("*.safetensors")):
+        from safetensors import safe_open
+
+        with safe_open(file, "pt") as weights:
+            yield from ((name, tuple(weights.get_slice(name).get_shape())) for name in weights.keys())  # noqa: SIM118
+    for file in sorted(folder.glob("pytorch_model*.bin")):
+        state = torch.load(file, map_location="meta", weights_only=True)
+        yield from ((name, tuple(weight.shape)) for name, weight in state.items())
 
 
 __all__ = ["AUTO_CLASSES", "MaelmConfig", *(model.__name__ for model in AUTO_CLASSES.values()), "open_pretrained"]

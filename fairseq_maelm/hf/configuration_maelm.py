@@ -54,11 +54,10 @@ class MaelmConfig(MPNetConfig):
 
 
 def relative_bucket(function: str, distance: int, num_buckets: int, max_distance: int) -> int:
-    """The bucket of a relative position: key's minus query's.
+    """Return the bucket of a relative position: key's minus query's.
 
     Args:
         function: "t5" (Raffel et al., 2020), or "reference", symmetric and rounding up.
-        distance: in either direction.
         num_buckets: a multiple of 4; half of them serve each direction, and half of those single distances.
         max_distance: from here on all distances share a bucket.
     """

@@ -95,7 +95,7 @@ class MaelmEncoder(nn.Module):
             raise ValueError(f"{length} tokens are more than the model's {self.positions} positions: truncate")
 
     def position_bias(self, positions: Tensor) -> Optional[Tensor]:
-        """<float>[B or 1, H, S, S] of tokens at positions <int64>[B or 1, S]; None without relative positions."""
+        """Return <float>[B or 1, H, S, S] for positions <int64>[B or 1, S]; None without relative positions."""
         if self.relative_attention_bias is None:
             return None
         of_distance = self.relative_attention_bias(torch.tensor(self.bucket_of_distance, device=positions.device))
@@ -103,7 +103,7 @@ class MaelmEncoder(nn.Module):
         return of_distance.t().index_select(1, index.flatten()).unflatten(1, index.shape).transpose(0, 1)
 
     def forward(self, states: Tensor, bias: Optional[Tensor], output_attentions: bool) -> tuple[list, list]:
-        """The L + 1 states <float>[B, S, D] before, between and after the layers, and L attention weights or None."""
+        """Return L + 1 states <float>[B, S, D] before, between and after layers, and L attention weights or None."""
         all_states, all_weights = [states], []
         for layer in self.layer:
             states, weights = layer(states, bias, output_attentions)
@@ -130,10 +130,7 @@ class MaelmDecoder(nn.Module):
         self.layer = nn.ModuleList(MaelmLayer(shape) for _ in range(config.decoder_layers))
 
     def forward(self, full: Tensor, position_ids: Tensor, shared: nn.Embedding, attention_mask: Tensor) -> Tensor:
-        """Reassembled states <float>[B, T, D] to <float>[B, T, width of the decoder].
-
-        ``shared`` is the encoder's table of positions, read where the decoder has none.
-        """
+        """Decode <float>[B, T, D] to <float>[B, T, decoder's width]; ``shared`` is the encoder's table of positions."""
         if self.projection is not None:
             full = self.projection(full)
         table = shared if self.position_embeddings is None else self.position_embeddings

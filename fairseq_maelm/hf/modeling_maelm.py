@@ -47,7 +47,7 @@ class MaelmModel(MaelmPreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
-        """The table of token embeddings."""
+        """Return the table of token embeddings."""
         return self.embeddings.word_embeddings
 
     def set_input_embeddings(self, value: nn.Module) -> None:
@@ -65,13 +65,11 @@ class MaelmModel(MaelmPreTrainedModel):
         return_dict: Optional[bool] = None,
         head_mask: None = None,
     ) -> Union[tuple, BaseModelOutputWithPooling]:
-        """Encode.
+        """Encode tokens <int64>[B, S], or their embeddings <float>[B, S, D].
 
         Args:
-            input_ids: <int64>[B, S].
             attention_mask: <int64>[B, S], 1 at tokens, 0 at padding; looked up in ``input_ids`` if not given.
             position_ids: <int64>[B, S] original positions plus 2, where they are not simply those in the sequence.
-            inputs_embeds: <float>[B, S, D] instead of ``input_ids``.
             head_mask: older versions of transformers pass None.
         """
         if (input_ids is None) == (inputs_embeds is None):
@@ -87,12 +85,11 @@ class MaelmModel(MaelmPreTrainedModel):
         if attention_mask is not None:
             bias = hide(bias, attention_mask, states.dtype)
         weights_wanted = self.config.output_attentions if output_attentions is None else output_attentions
+        states_wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         all_states, all_weights = self.encoder(states, bias, weights_wanted)
         output = BaseModelOutputWithPooling(
             last_hidden_state=all_states[-1],
-            hidden_states=tuple(all_states)
-            if (self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
-            else None,
+            hidden_states=tuple(all_states) if states_wanted else None,
             attentions=tuple(all_weights) if weights_wanted else None,
         )
         if self.config.return_dict if return_dict is None else return_dict:
@@ -113,7 +110,7 @@ class MaelmForMaskedLM(MaelmPreTrainedModel):
         self.post_init()
 
     def get_output_embeddings(self) -> None:
-        """None: the head reads the table of token embeddings itself, and there is nothing to tie."""
+        """Return None: the head reads the table of token embeddings itself, and there is nothing to tie."""
         return None
 
     def resize_token_embeddings(
@@ -121,12 +118,10 @@ class MaelmForMaskedLM(MaelmPreTrainedModel):
     ) -> nn.Embedding:
         """Give the table of token embeddings, and the head's bias with it, another number of symbols.
 
-        Args:
-            new_num_tokens: number of symbols; new ones have a bias of 0.
-            arguments, options: of transformers' own method.
+        New ones have a bias of 0. Other arguments are those of transformers' own method.
 
         Raises:
-            ValueError: if the mask symbol would be left out.
+            ValueError: the mask symbol would be left out.
         """
         mask = self.config.mask_token_id
         if None not in (new_num_tokens, mask) and new_num_tokens <= mask:
@@ -139,10 +134,9 @@ class MaelmForMaskedLM(MaelmPreTrainedModel):
         return embeddings
 
     def encode(self, input_ids: Tensor, inside: Tensor, **options: Any) -> tuple[Tensor, Tensor, Any]:
-        """Encode what the encoder is to see, and put its states back to their places.
+        """Encode what the encoder is to see of tokens <int64>[B, T], and put its states back to their places.
 
         Args:
-            input_ids: <int64>[B, T].
             inside: <bool>[B, T] True at tokens, False at padding.
             options: for the encoder.
 
@@ -177,15 +171,12 @@ class MaelmForMaskedLM(MaelmPreTrainedModel):
         output_hidden_states: Optional[bool] = None,
         return_dict: Optional[bool] = None,
     ) -> Union[tuple, MaskedLMOutput]:
-        """Score the vocabulary at every position: logits <float>[B, T, V].
+        """Score the vocabulary at every position of tokens <int64>[B, T] with masks: logits <float>[B, T, V].
 
         Args:
-            input_ids: <int64>[B, T] with masks.
             attention_mask: <int64>[B, T], 1 at tokens, 0 at padding; looked up in ``input_ids`` if not given.
-            labels: <int64>[B, T] what stood there, -100 where no loss is wanted.
-            output_attentions: give the encoder's attention weights, over the tokens that it saw.
-            output_hidden_states: give the encoder's states, of the tokens that it saw.
-            return_dict: whether to return named values.
+            labels: <int64>[B, T] the original tokens, -100 where no loss is wanted.
+            output_attentions, output_hidden_states: of the encoder, over the tokens that it saw.
         """
         self.mpnet.encoder.check_length(input_ids.shape[1])
         inside = input_ids.ne(self.config.pad_token_id) if attention_mask is None else attention_mask.bool()

@@ -38,11 +38,7 @@ def fit_state_dict(model: Any, state_dict: Dict[str, Tensor]) -> None:
 
 
 def classification_heads(state_dict: Dict[str, Tensor]) -> Dict[str, List[int]]:
-    """Name the heads of a checkpoint.
-
-    Returns:
-        name -> [number of classes, inner width].
-    """
+    """Return the heads of a checkpoint: name -> [number of classes, inner width]."""
     suffix = ".out_proj.weight"
     return {
         key[len(_HEADS) : -len(suffix)]: list(weight.shape)

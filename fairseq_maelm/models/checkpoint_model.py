@@ -8,15 +8,9 @@ from fairseq_maelm.models.maelm import MaelmModel
 
 
 def build_model(checkpoint: Checkpoint, dictionary: Dictionary, encoder_alone: bool = False) -> MaelmModel:
-    """Build the model with its weights: on the CPU, in single precision, in evaluation.
+    """Build the model with its weights: on the CPU, in single precision, in evaluation mode.
 
-    Args:
-        checkpoint: whose model it is.
-        dictionary: that it was trained with.
-        encoder_alone: leave out decoder and heads.
-
-    Raises:
-        ValueError: the dictionary is another.
+    ``encoder_alone`` leaves out decoder and heads. Another dictionary than that of the training is a ValueError.
     """
     config, weights = checkpoint.config.model, dict(checkpoint.weights)
     model = MaelmModel(config, dictionary, checkpoint.predicts_masked_tokens and not encoder_alone)

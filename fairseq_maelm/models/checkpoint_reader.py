@@ -230,9 +230,6 @@ def check_sizes(path: Path, options: Any, weights: Dict[str, Tensor], sizes: Dic
         options: with the sizes as attributes.
         weights: by name.
         sizes: option -> name of a weight, and which of its dimensions.
-
-    Raises:
-        CheckpointError: names the option, or the weight that is missing.
     """
     for option, (name, dimension) in sizes.items():
         weight = weights.get(name)
@@ -245,18 +242,14 @@ def check_sizes(path: Path, options: Any, weights: Dict[str, Tensor], sizes: Dic
 
 
 def check_depth(path: Path, option: str, layers: int, weights: Dict[str, Tensor], prefix: str) -> None:
-    """Refuse a number of layers that the weights do not have.
-
-    Raises:
-        CheckpointError: names the option.
-    """
+    """Refuse a number of layers that the weights do not have."""
     found = sorted(numbered(weights, prefix))
     if found != list(range(min(layers, len(found) + 1))):
         raise CheckpointError(f"{path} says {option} {layers}, but holds weights of {len(found)} layers")
 
 
 def _check_task(task: Any, model: Any, weights: Dict[str, Tensor], path: Path) -> None:
-    """Refuse a sentence_prediction task whose numbers are not the weights': it makes a head and positions by them."""
+    """Refuse a sentence_prediction task whose numbers are not the weights', by which it makes a head and positions."""
     heads = classification_heads(weights)
     if any("." in name for name in heads):
         raise CheckpointError(f"{path} holds a head with a dot in its name")

@@ -13,15 +13,17 @@ from fairseq_maelm.models.encoder import dictionary_fingerprint, encoder_identit
 from fairseq_maelm.models.sizes import DEFAULT_SIZE, SIZES
 from fairseq_maelm.tasks.maelm import MaelmTaskConfig
 
+_OF_BOTH_STACKS = ("embed_dim", "ffn_embed_dim", "attention_heads")
+
 
 def fairseq_options(source: Source) -> list[str]:
     """Return the options of fairseq-train that build this model: --arch, and what differs from it."""
     model = source.options
     sizes = (name for name, size in SIZES.items() if _agrees(size, model))
     arch = next(sizes, DEFAULT_SIZE)
-    defaults = {name: field.default for name, field in MaelmModelConfig.__dataclass_fields__.items()} | SIZES[arch]
-    for part in ("embed_dim", "ffn_embed_dim", "attention_heads"):
-        defaults[f"decoder_{part}"] = model[f"encoder_{part}"]
+    size = MaelmModelConfig(_name=arch)
+    complete_config(size)
+    defaults = vars(size) | {f"decoder_{name}": model[f"encoder_{name}"] for name in _OF_BOTH_STACKS}
     words = ["--arch", arch]
     for name, value in model.items():
         if defaults[name] != value:

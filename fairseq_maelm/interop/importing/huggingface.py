@@ -21,7 +21,7 @@ from fairseq_maelm.interop.importing.huggingface_config import (
 from fairseq_maelm.interop.importing.huggingface_vocabulary import read_vocabulary
 from fairseq_maelm.interop.importing.source import Source, refuse
 from fairseq_maelm.interop.weights import FAMILIES, take_weights
-from fairseq_maelm.modules.cross_attention_layer import DECODER_ATTENTION
+from fairseq_maelm.models.config import DECODER_ATTENTION
 
 logger = logging.getLogger(__name__)
 

@@ -151,6 +151,8 @@ def test_base_shape_has_equal_states(data: Path, tmp_path: Path) -> None:
         assert agreement.difference <= 1e-5
         tokenizer, model = opened(done)
         assert tokenizer.model_max_length == 512
+        written = json.loads((done.folder / "tokenizer_config.json").read_text())
+        assert written["tokenizer_class"] == "PreTrainedTokenizerFast", "the one that all versions know"
         batch = tokenizer(texts, return_tensors="pt", padding=True)
         assert torch.equal(batch.input_ids, hub.encode_batch(texts))
         with torch.no_grad():

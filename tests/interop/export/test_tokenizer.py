@@ -10,12 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairseq_maelm.interop.agreement import differences
-from fairseq_maelm.interop.export.tokenizer import (
-    build_tokenizer,
-    check_strings,
-    has_ties,
-    tokenizer_files,
-)
+from fairseq_maelm.interop.export.tokenizer import build_tokenizer, check_strings, has_ties
 from fairseq_maelm.interop.hard_strings import HARD_STRINGS, MAY_DIFFER
 from fairseq_maelm.text.cleaning import clean_text
 from fairseq_maelm.text.dictionary import load_dictionary
@@ -97,29 +92,20 @@ def test_text_of_many_languages_has_the_ids_of_the_prepared_corpus(readers, kind
 LETTERS = st.characters(exclude_categories=("M", "C", "Z"), max_codepoint=0x1FFFF).filter(
     lambda character: character != "\u2581" and " " not in unicodedata.normalize("NFKC", character)
 )
-TEXTS = st.lists(
-    st.one_of(st.text(LETTERS, max_size=8), st.sampled_from([" ", "  ", "\n", "\u00a0", "<mask>", " <mask> ", "."])),
-    max_size=12,
-).map("".join)
+KNOWN = st.text("abehou .,'<>/\u2581", max_size=40).filter(lambda text: not any(each in text for each in SPECIAL))
+SPECIAL = ("<s>", "<unk>", "<pad>", "</s>")
+BETWEEN = st.sampled_from([" ", "  ", "\n", "\u00a0", "<mask>", " <mask> ", "."])
+TEXTS = st.one_of(KNOWN, st.lists(st.one_of(st.text(LETTERS, max_size=8), BETWEEN), max_size=12).map("".join))
 
 
 @pytest.mark.parametrize("kind", ["uncased", "cased with bytes", "shuffled"])
 # The same texts in every run: what is compared with is another project's, which has differences of its own to find.
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=90, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=TEXTS)
 def test_any_text_has_the_same_ids(readers, kind: str, text: str) -> None:
     both = readers(kind)
     text = unicodedata.normalize("NFC", text)
     assert both.exported(text) == both.ours(text)
-
-
-# The same texts in every run: what is compared with is another project's, which has differences of its own to find.
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(text=st.text("abehou .,'<>/\u2581", max_size=40))
-def test_text_that_the_vocabulary_knows_well_has_the_same_ids(readers, text: str) -> None:
-    both = readers("uncased")
-    if not any(symbol in text for symbol in ("<s>", "<unk>", "<pad>", "</s>")):
-        assert both.exported(text) == both.ours(text)
 
 
 def test_what_is_attached_to_a_changed_letter_stays(readers) -> None:
@@ -162,18 +148,10 @@ def test_two_texts_are_joined_as_fairseq_does(readers) -> None:
     assert both.tokenizer.encode("the old house", "a river").ids == [0, *one, 2, 2, *two, 2]
 
 
-def test_text_comes_back(readers) -> None:
-    for kind in ("uncased", "cased with bytes", "unigram"):
-        both = readers(kind)
-        text = "the old house has three windows."
-        assert both.tokenizer.decode(both.exported(text)) == text
-
-
-def test_the_class_of_the_tokenizer_is_one_that_all_versions_know(readers) -> None:
-    files = tokenizer_files(readers("uncased").tokenizer, 128)
-    assert set(files) == {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}
-    assert '"tokenizer_class": "PreTrainedTokenizerFast"' in files["tokenizer_config.json"]
-    assert '"model_max_length": 128' in files["tokenizer_config.json"]
+@pytest.mark.parametrize("kind", ["uncased", "cased with bytes", "unigram"])
+def test_text_comes_back(readers, kind: str) -> None:
+    both, text = readers(kind), "the old house has three windows."
+    assert both.tokenizer.decode(both.exported(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -208,5 +186,3 @@ def test_the_check_sees_a_wrong_tokenizer(readers) -> None:
         return [{300: 301, 301: 300}.get(token, token) for token in both.exported(text)]
 
     assert len(differences(both.ours, swapped, check_strings(both.dictionary), ties=False)) >= 2
-    reversed_order = [Both.exported(both, text)[::-1] for text in HARD_STRINGS]
-    assert reversed_order != [both.ours(text) for text in HARD_STRINGS]
