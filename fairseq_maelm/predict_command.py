@@ -31,8 +31,9 @@ _PREDICT: dict[str, Callable[[argparse.Namespace], Predicted]] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm predict``."""
     parser.description = (
-        "Writes what a fine-tuned checkpoint predicts, or with --prompt a pretrained one. Tables of texts (.tsv, .csv, .jsonl): a label and its "
-        "probability, or a value, for each row. CoNLL files: the file with its labels replaced; .txt: word/LABEL. "
+        "Writes what a fine-tuned checkpoint predicts, or with --prompt a pretrained one. Tables of texts (.tsv, .csv, "
+        ".jsonl): a label and its probability, or a value, for each row. CoNLL files: the file with its labels "
+        "replaced; .txt: word/LABEL. "
         "SQuAD's JSON: id -> answer. Where the input has labels, metrics follow in one line of JSON."
     )
     parser.add_argument(

@@ -29,7 +29,7 @@ COMMANDS = [name for name in cli.SUB_COMMANDS if device_argument(parser_of(name)
 
 def test_the_commands_that_run_a_model_have_it() -> None:
     expected = {"analyze", "answer", "embed", "fill", "predict", "predict-squad"}
-    assert expected | {"prompt", "search", "tag"} == set(COMMANDS)
+    assert expected | {"search", "tag"} == set(COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

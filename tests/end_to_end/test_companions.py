@@ -57,8 +57,8 @@ def test_pretrained(pretrained: Path, toy_data: Path, tmp_path: Path, capsys: py
     (tmp_path / "table.tsv").write_text(rows, encoding="utf-8")
     (tmp_path / "topics.yaml").write_text(test_prompting.PROMPT, encoding="utf-8")
     prompt = ["--prompt", tmp_path / "topics.yaml", "--several-pieces"]
-    maelm("prompt", checkpoint, "--examples", tmp_path / "table.tsv", *prompt)
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["examples"] == 4
+    maelm("predict", tmp_path / "table.tsv", "--checkpoint", checkpoint, *prompt)
+    assert "accuracy" in json.loads(capsys.readouterr().out.splitlines()[-1])
     pytest.importorskip("transformers")
     maelm("export", "--checkpoint", checkpoint, "--format", "maelm", "--output", tmp_path / "exported")
     assert (tmp_path / "exported" / "tokenizer.json").exists()
@@ -170,5 +170,5 @@ def test_prompts(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     run(test_prompting.training(moved, task, moved / LAST, saved, *own))
     shutil.rmtree(moved)
     assert companions(saved) == VOCABULARY
-    maelm("prompt", saved / LAST, "--examples", task / "valid.tsv")
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["examples"] == 4
+    maelm("predict", task / "valid.tsv", "--checkpoint", saved / LAST)
+    assert "accuracy" in json.loads(capsys.readouterr().out.splitlines()[-1])

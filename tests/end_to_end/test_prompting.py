@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support import usage_error
 
 from end_to_end.small import differences, results
 from end_to_end.test_distributed import run_ranks
@@ -112,7 +113,11 @@ def test_fine_tuning_trains_encoder_decoder_and_head(fine_tuned: tuple[Path, str
 
 
 def test_the_hub_and_the_command_give_the_metrics_of_validation(
-    fine_tuned: tuple[Path, str], task: Path, toy_data: Path, tmp_path: Path
+    fine_tuned: tuple[Path, str],
+    task: Path,
+    toy_data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder, output = fine_tuned
     last = losses(output, "valid", "accuracy")[-1], losses(output, "valid", "mcc")[-1]
@@ -123,17 +128,30 @@ def test_the_hub_and_the_command_give_the_metrics_of_validation(
     )
     for options in ({}, {"batch_size": 5}, {"prompt": TEMPLATE, "label_words": WORDS, "several_pieces": True}):
         assert accuracy(hub, rows_of(task), **options) == pytest.approx(last[0], abs=5e-3)
-    command = ["maelm", "prompt", folder / "checkpoint_last.pt", toy_data, "--examples", task / "valid.tsv"]
-    command += ["--device", "cpu", "--output", tmp_path / "predictions.tsv"]
-    metrics = json.loads(run(command).splitlines()[-1])
-    assert metrics["examples"] == 42
+    words = ["predict", task / "valid.tsv", "--checkpoint", folder / "checkpoint_last.pt", "--device", "cpu"]
+    words = [str(word) for word in [*words, "--output", tmp_path / "predictions.tsv"]]
+    cli.main(words)
+    metrics = json.loads(capsys.readouterr().out)
     assert (metrics["accuracy"], metrics["mcc"]) == pytest.approx(last, abs=6e-3)
     header, *lines = [line.split("\t") for line in (tmp_path / "predictions.tsv").read_text().splitlines()]
-    assert header == ["prediction", "p(sea)", "p(kitchen)", "p(court)", "p(garden)"]
+    assert header == ["label", "probability"] and all(0.25 <= float(line[1]) <= 1 for line in lines)
     right = sum(line[0] == row[1] for line, row in zip(lines, rows_of(task)))
     assert len(lines) == 42 and 100 * right / 42 == pytest.approx(last[0], abs=6e-3)
     with pytest.raises(SystemExit, match="exists already"):
-        cli.main([str(word) for word in command[1:]])
+        cli.main(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "this checkpoint was not fine-tuned with a prompt: give --prompt"),
+        (["--prompt", "GLUE"], "--prompt: there is no prompt 'GLUE'"),
+    ],
+)
+def test_a_pretrained_checkpoint_needs_a_prompt(
+    words: list[str], message: str, task: Path, pretrained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in usage_error(capsys, ["predict", task / "valid.tsv", "--checkpoint", pretrained, *words])
 
 
 def test_a_run_in_two_parts_is_the_same_run(

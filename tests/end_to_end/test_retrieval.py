@@ -207,8 +207,8 @@ def test_an_interrupted_embedding_resumes_to_the_same_file(prepared, trained, em
         maelm(*words, tmp_path / "parts")
     assert stopped.value.code == 130
     assert not (tmp_path / "parts" / "embeddings.npy").exists()
-    with pytest.raises(SystemExit, match="parts was not written by `maelm embed`: there is no"):
-        maelm("search", embedded / "queries", tmp_path / "parts", "--output", tmp_path / "run")
+    with pytest.raises(SystemExit, match="retrieval was not written by `maelm embed`: there is no"):
+        maelm("search", embedded / "queries", prepared.parent, "--output", tmp_path / "run")
     monkeypatch.setattr(embed_command, "write_json", write_json)
     with pytest.raises(SystemExit, match="made from something else: --pooling was 'mean' and is now 'first'"):
         maelm(*words, tmp_path / "parts", "--pooling", "first")

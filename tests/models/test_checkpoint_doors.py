@@ -58,7 +58,6 @@ class Place:
             "embed": [text, "--checkpoint", checkpoint, "--vocabulary", data, "--output", new],
             "tag": [text, "--checkpoint", checkpoint, "--task", data, "--text"],
             "answer": [checkpoint, text, "What is old?", "--data", data],
-            "prompt": [checkpoint, data, "--examples", self.folder / "table.tsv", "--prompt", "SST-2"],
             "predict": [text, "--checkpoint", checkpoint, "--vocabulary", data],
             "finetune": [self.folder / "glue", "--checkpoint", checkpoint, "--output", new, "--recipe", "sentences"],
             "predict-squad": [checkpoint, "--data", data, "--output", new],
@@ -69,7 +68,7 @@ class Place:
 
 
 COMMANDS = (
-    *("embed", "tag", "answer", "prompt", "finetune", "predict-squad", "import", "analyze"),
+    *("embed", "tag", "answer", "finetune", "predict-squad", "import", "analyze"),
     "export",
 )
 FUNCTIONS: dict[str, Callable[[Path, Path], Any]] = {

@@ -32,8 +32,8 @@ def tokenize_label_words(prompt: Prompt, tokenizer: Tokenizer, several_pieces: b
         found.append(tokens)
     if several and not several_pieces:
         raise ValueError(
-            f"label words must be single pieces of the vocabulary: {', '.join(several)}. Choose other words, or ask for "
-            "scoring by the mean log-probability of the pieces (--several-pieces)"
+            f"label words must be single pieces of the vocabulary: {', '.join(several)}. Choose other words, or ask "
+            "for scoring by the mean log-probability of the pieces (--several-pieces)"
         )
     if len(set(found)) < len(found):
         words = ", ".join(f"{label}: {word}" for label, word in prompt.label_words.items())

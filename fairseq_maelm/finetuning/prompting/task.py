@@ -23,7 +23,7 @@ from fairseq_maelm.finetuning.prompting import criterion as prompt_criterion
 from fairseq_maelm.finetuning.prompting.prompter import Prompter
 from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, find_prompt
 from fairseq_maelm.finetuning.prompting.scoring import prompt_input
-from fairseq_maelm.finetuning.prompting.tables import read_table
+from fairseq_maelm.finetuning.sentence_table import read_table
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import MASK, SENTENCEPIECE_MODEL, load_dictionary
@@ -211,11 +211,11 @@ class PromptTask(EncoderTask):
         if self.cfg.examples is None:
             raise ValueError(f"--examples is missing: the folder with {split}.tsv")
         path, prompt = Path(self.cfg.examples) / f"{split}.tsv", self.prompter.prompt
-        rows = read_table(path, prompt.sentences)
-        targets = [prompt.target(row.label, f"{path}:{number}") for number, row in enumerate(rows, 1)]
+        rows = list(read_table(path, texts=prompt.sentences, allow_empty=True))
+        targets = [prompt.target(row.label, row.place) for row in rows]
         progress = tqdm(rows, desc=split, unit=" examples", mininterval=1, disable=len(rows) < 1000)
         self.datasets[split] = PromptDataset(
-            [self.prompter.encode(row.sentences) for row in progress],
+            [self.prompter.encode(row.texts) for row in progress],
             np.array(targets, dtype=np.float32),
             Symbols(self.dictionary.pad(), self.dictionary.index(MASK)),
             self.encoder_view,

@@ -14,8 +14,8 @@ from fairseq_maelm.files import CorpusError
 from fairseq_maelm.finetuning.glue_layout import HIGHEST_SCORE, TASKS, Table, submission_name
 from fairseq_maelm.finetuning.glue_reading import DEV_IDS_FILES, GlueExample, TableReader
 from fairseq_maelm.finetuning.sentence_data import label_dictionary
+from fairseq_maelm.finetuning.sentence_table import Example
 from fairseq_maelm.finetuning.sentences.prepare import SHORTEST, finish_folder, write_split
-from fairseq_maelm.finetuning.sentences.table import Example
 from fairseq_maelm.prepared_folder import made_from, prepare_folder
 from fairseq_maelm.text.imported import TextEncoder, open_encoder, vocabulary_files
 

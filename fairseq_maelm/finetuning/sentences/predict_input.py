@@ -15,8 +15,8 @@ from fairseq_maelm.files import read_json
 from fairseq_maelm.finetuning.predicted import Predicted, hub_of
 from fairseq_maelm.finetuning.sentence_data import HEAD
 from fairseq_maelm.finetuning.sentence_metrics import compute_metrics, metric_names, positive_class
+from fairseq_maelm.finetuning.sentence_table import Columns, Example, read_table
 from fairseq_maelm.finetuning.sentences.glue import INDEX_FOLDER
-from fairseq_maelm.finetuning.sentences.table import Columns, Example, read_table
 from fairseq_maelm.models.classification import classify, most_likely
 from fairseq_maelm.models.hub import MaelmHubInterface
 from fairseq_maelm.models.predicting import predict

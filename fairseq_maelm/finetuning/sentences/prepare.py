@@ -16,7 +16,7 @@ from fairseq_maelm.arguments import check_limits, existing_path, option
 from fairseq_maelm.corpus.header import header_reason
 from fairseq_maelm.files import CorpusError
 from fairseq_maelm.finetuning.sentence_data import SplitWriter, copy_vocabulary, encoded, label_dictionary
-from fairseq_maelm.finetuning.sentences.table import Columns, Example, read_table
+from fairseq_maelm.finetuning.sentence_table import Columns, Example, read_table
 from fairseq_maelm.prepared_folder import made_from, prepare_folder
 from fairseq_maelm.text.imported import TextEncoder, open_encoder, vocabulary_files
 from fairseq_maelm.text.truncation import truncate

@@ -9,8 +9,8 @@ from support import batch_of, model_of, random_sequences
 
 from fairseq_maelm.data.dataset import Symbols
 from fairseq_maelm.data.encoder_view import EncoderView
-from fairseq_maelm.finetuning.prompting.dataset import PromptDataset
 from fairseq_maelm.finetuning.prompting.scoring import label_scores, predictions, prompt_input, prompt_loss
+from fairseq_maelm.finetuning.prompting.task import PromptDataset
 
 VOCABULARY = 40
 MASK = VOCABULARY - 1

@@ -130,7 +130,7 @@ def test_the_template_and_the_masks_are_never_cut(task, sentences, length):
     whole = prompter_of(prompt, several_pieces=True, max_length=1000)
     given_sentences, nothing = sentences[: prompt.sentences], [""] * prompt.sentences
     for masks, cut, uncut, bare in zip(
-        prompter.words.mask_counts,
+        prompter.mask_counts,
         prompter.encode(given_sentences),
         whole.encode(given_sentences),
         prompter.encode(nothing),

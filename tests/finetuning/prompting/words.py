@@ -5,7 +5,7 @@ from typing import Any
 
 from fairseq.data import Dictionary
 
-from fairseq_maelm.finetuning.prompting.features import Prompter
+from fairseq_maelm.finetuning.prompting.prompter import Prompter
 from fairseq_maelm.finetuning.prompting.prompts import Prompt
 
 # Words that this vocabulary has in pieces.

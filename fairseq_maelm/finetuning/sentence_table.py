@@ -1,6 +1,7 @@
 """Tables of texts and labels: tabs or commas between columns, or JSON lines."""
 
 import csv
+import itertools
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -53,7 +54,9 @@ class Example(NamedTuple):
     label: Optional[str]
 
 
-def read_table(path: Path, columns: Columns = Columns(), texts: Optional[int] = None) -> Iterator[Example]:
+def read_table(
+    path: Path, columns: Columns = Columns(), texts: Optional[int] = None, allow_empty: bool = False
+) -> Iterator[Example]:
     """Yield the rows of a table.
 
     Args:
@@ -61,6 +64,7 @@ def read_table(path: Path, columns: Columns = Columns(), texts: Optional[int] = 
         columns: of texts and labels.
         texts: number of texts of a row, where it is known: a table with as many columns has no labels. Without it a
             table whose columns are not given has labels.
+        allow_empty: let one text of a pair be empty.
 
     Raises:
         CorpusError: names file and line of anything that is not an example.
@@ -74,9 +78,12 @@ def read_table(path: Path, columns: Columns = Columns(), texts: Optional[int] = 
         raise CorpusError(f"{path} holds JSON: name its fields, as in --text {next(iter(cells), 'text')} --label ...")
     chosen = _chosen(columns, cells, texts, first[0])
     if isinstance(cells, dict) or not columns.named:
-        yield _example(*first, chosen, columns)
+        rows = itertools.chain([first], rows)
     for place, row in rows:
-        yield _example(place, row, chosen, columns)
+        example = _example(place, row, chosen)
+        if not (any(example.texts) if allow_empty else all(example.texts)):
+            raise CorpusError(f"{place} has an empty sentence")
+        yield example
 
 
 class _Chosen(NamedTuple):
@@ -121,12 +128,10 @@ def _number_of(column: Optional[str], names: dict[str, int], place: str, optiona
     return found
 
 
-def _example(place: str, row: Any, chosen: _Chosen, columns: Columns) -> Example:
+def _example(place: str, row: Any, chosen: _Chosen) -> Example:
     if chosen.width is not None and len(row) != chosen.width:
         raise CorpusError(f"{place} has {len(row)} columns, and the first line {chosen.width}")
     texts = tuple(clean_text(_cell(row, key, place)) for key in chosen.texts)
-    if not all(texts):
-        raise CorpusError(f"{place} has an empty sentence")
     if chosen.label is None:
         return Example(place, texts, None)
     label = _cell(row, chosen.label, place, label=True).strip()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fairseq_maelm.files import CorpusError
-from fairseq_maelm.finetuning.sentences.table import Columns, read_table
+from fairseq_maelm.finetuning.sentence_table import Columns, read_table
 
 PAIRS = [("one, two", "three", "good"), ('say "so"', "four", "bad")]
 
@@ -57,6 +57,13 @@ def test_labels_may_be_absent(tmp_path: Path) -> None:
     assert rows(write(tmp_path / "t.csv", "id,s\n1,a\n"), "s", None, "label") == [("a", None)]
     assert rows(write(tmp_path / "t.jsonl", '{"s": "a"}\n'), "s", None, "label") == [("a", None)]
     assert rows(write(tmp_path / "j.jsonl", '{"s": "a", "label": 3.5}\n'), "s", None, "label") == [("a", "3.5")]
+
+
+def test_a_text_of_a_pair_may_be_empty_where_that_is_allowed(tmp_path: Path) -> None:
+    table = write(tmp_path / "t.tsv", "\tb\t0\n")
+    assert [example.texts for example in read_table(table, texts=2, allow_empty=True)] == [("", "b")]
+    with pytest.raises(CorpusError, match="t.tsv:1 has an empty sentence"):
+        list(read_table(write(tmp_path / "t.tsv", " \t\t0\n"), texts=2, allow_empty=True))
 
 
 @pytest.mark.parametrize(
