@@ -25,9 +25,9 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "turn tables of texts and labels into a task folder",
         ),
         "prepare glue": ("fairseq_maelm.finetuning.sentences.glue_command", "turn GLUE's files into task folders"),
-        "prepare squad": ("fairseq_maelm.finetuning.squad.prepare_command", "turn SQuAD's files into a task folder"),
+        "prepare squad": ("fairseq_maelm.finetuning.squad.prepare", "turn SQuAD's files into a task folder"),
         "prepare tagging": (
-            "fairseq_maelm.finetuning.tagging.prepare_command",
+            "fairseq_maelm.finetuning.tagging.prepare",
             "turn files of labeled words into a task folder",
         ),
         "prepare retrieval": (
@@ -45,12 +45,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Prediction": {
         "fill": ("fairseq_maelm.models.fill_command", "propose tokens for the masks of a text"),
         "predict": ("fairseq_maelm.predict_command", "predict labels, numbers, tags or answers with a checkpoint"),
-        "predict-squad": (
-            "fairseq_maelm.finetuning.squad.predict_command",
-            "answer the questions of a prepared SQuAD split",
-        ),
         "answer": ("fairseq_maelm.finetuning.squad.answer_command", "answer questions about a text file"),
-        "tag": ("fairseq_maelm.finetuning.tagging.tag_command", "label the words of a file"),
         "embed": ("fairseq_maelm.finetuning.retrieval.embed_command", "embed texts with a checkpoint's encoder"),
         "search": ("fairseq_maelm.finetuning.retrieval.search_command", "search exactly over embeddings"),
         "evaluate squad": (

@@ -49,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_batch_size(parser)
     add_device(parser)
     sentences.add_input_arguments(parser)
+    squad.add_input_arguments(parser)
+    tagging.add_input_arguments(parser)
     prompting.add_input_arguments(parser)
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import importlib
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ import torch
 
 from fairseq_maelm import cli
 from fairseq_maelm.devices import add_device_argument, check_device
-from fairseq_maelm.finetuning.tagging import predict, tag_command
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
@@ -28,8 +26,7 @@ COMMANDS = [name for name in cli.SUB_COMMANDS if device_argument(parser_of(name)
 
 
 def test_the_commands_that_run_a_model_have_it() -> None:
-    expected = {"analyze", "answer", "embed", "fill", "predict", "predict-squad"}
-    assert expected | {"search", "tag"} == set(COMMANDS)
+    assert set(COMMANDS) == {"analyze", "answer", "embed", "fill", "predict", "search"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -45,8 +42,8 @@ def test_every_command_refuses_what_is_not_there_before_all_else(name: str, devi
 
 
 def test_the_command_line_says_it_in_one_line() -> None:
-    words = ["tag", "text", "--checkpoint", "none", "--task", "none", "--device", "cuda:99"]
-    with pytest.raises(SystemExit, match=r"^maelm tag: error: --device cuda:99 is not there; of GPUs torch finds "):
+    words = ["embed", "text", "--checkpoint", "none", "--output", "none", "--device", "cuda:99"]
+    with pytest.raises(SystemExit, match=r"^maelm embed: error: --device cuda:99 is not there; of GPUs torch finds "):
         cli.main(words)
 
 
@@ -67,20 +64,3 @@ def test_gpus_are_counted(name: str, gpus: int, message: str | None, monkeypatch
         return
     with pytest.raises(ValueError, match=f"--device {name} is not there; of GPUs torch finds {message}"):
         check_device(name)
-
-
-def test_tag_runs_the_model_where_it_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    moved: list[str] = []
-    weights = {f"{predict.HEAD}.out_proj.weight": torch.zeros(2, 3)}
-    task = object.__new__(predict.TaggingTask)
-    task.settings = SimpleNamespace(labels=["A", "B"])
-    heads = SimpleNamespace(state_dict=lambda: weights)
-    hub = SimpleNamespace(task=task, model=SimpleNamespace(classification_heads=heads), to=moved.append)
-    monkeypatch.setattr(predict, "load", lambda *_: hub)
-    monkeypatch.setattr(predict, "open_encoder", lambda _: None)
-    monkeypatch.setattr(tag_command, "tag_text", lambda tagger, lines: lines)
-    monkeypatch.setattr(tag_command, "check_device", lambda name: None)
-    (tmp_path / "text").write_text("A line.\n")
-    args = ["tag", str(tmp_path / "text"), "--checkpoint", "c.pt", "--task", "t", "--text", "--device", "cuda:1"]
-    cli.main(args)
-    assert moved == ["cuda:1"]

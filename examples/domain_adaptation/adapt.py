@@ -5,6 +5,7 @@ What has succeeded is not done again: the same command goes on after an interrup
 """
 
 import argparse
+import json
 import shutil
 import sys
 from collections.abc import Iterator
@@ -172,9 +173,7 @@ class Adaptation:
     def _task(self, name: str) -> Job:
         tables, folder, kind = self.output / "tables" / name, self.output / "tasks" / name, self.tasks[name]
         suffix = "tsv" if kind == "jsonl" else "conll"
-        words = ["maelm", "prepare", "tagging", "--data"]
-        if kind == "jsonl":
-            words = ["maelm", "prepare", "sentences", "--vocabulary"]
+        words = ["maelm", "prepare", "sentences" if kind == "jsonl" else "tagging", "--vocabulary"]
         files = ["--train", tables / f"train.{suffix}", "--valid", tables / f"dev.{suffix}"]
         process = _program([*words, self.args.data, *files, "--output", folder])
         return Job(f"task {name}", self.marker(f"prepare_{name}"), process, clears=[folder])
@@ -209,12 +208,14 @@ class Adaptation:
         best, tables = save_dir / "checkpoint_best.pt", self.output / "tables" / name
         scoring: list[Any] = ["python", Path(__file__).with_name("score_sentences.py"), best, task]
         scoring += [tables / "test.tsv", metrics]
-        if self.tasks[name] == "conll":
-            scoring = ["maelm", "tag", tables / "test.conll", "--checkpoint", best, "--task", task]
-            scoring += ["--output", tagged, "--score", metrics]
+        has_words = self.tasks[name] == "conll"
+        if has_words:
+            scoring = ["maelm", "predict", tables / "test.conll", "--checkpoint", best, "--output", tagged]
         score = Job(
             f"{title}, test", self.output / "scores" / f"{file}.json", _program(scoring),
-            lambda log: read_json(metrics) or {}, ended=lambda: self._tidy(name, model, seed), clears=[tagged],
+            # `maelm predict` ends with its metrics.
+            lambda log: json.loads(log.read_text().splitlines()[-1]) if has_words else read_json(metrics) or {},
+            ended=lambda: self._tidy(name, model, seed), clears=[tagged],
         )  # fmt: skip
         return Job(title, self.marker(file), training, resumes=not self.args.remove_runs, followers=[score])
 

@@ -46,11 +46,11 @@ if [[ -n $SQUAD ]] && missing squad; then
     }
     choose_questions train ${SQUAD_QUESTIONS:+--first "$SQUAD_QUESTIONS"}
     choose_questions dev
-    maelm prepare squad --data "$DATA" --train "$SCRATCH/train.json" --valid "$SCRATCH/dev.json" \
+    maelm prepare squad --vocabulary "$DATA" --train "$SCRATCH/train.json" --valid "$SCRATCH/dev.json" \
         --output "$OUTPUT/squad"
 fi
 if [[ -n $UD_EWT ]] && missing ud_ewt; then
-    maelm prepare tagging --data "$DATA" --train "$UD_EWT/en_ewt-ud-train.conllu" \
+    maelm prepare tagging --vocabulary "$DATA" --train "$UD_EWT/en_ewt-ud-train.conllu" \
         --valid "$UD_EWT/en_ewt-ud-dev.conllu" --output "$OUTPUT/ud_ewt"
 fi
 if [[ -n $SCIFACT ]] && missing scifact; then

@@ -112,13 +112,13 @@ def test_words(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
         test_tagging.write_entities(tmp_path / split, sentences, seed=1)
     task, saved = tmp_path / "task", tmp_path / "saved"
     files = ["--train", tmp_path / "train", "--valid", tmp_path / "valid", "--output", task]
-    maelm("prepare", "tagging", "--data", pretrained, *files)
+    maelm("prepare", "tagging", "--vocabulary", pretrained, *files)
     test_tagging.finetune(task, pretrained / LAST, saved, "--max-update", 1)
     shutil.rmtree(task)
     assert companions(saved) == sorted([*VOCABULARY, "manifest.json"])
     (tmp_path / "text.txt").write_text(f"{TEXT}\n", encoding="utf-8")
     capsys.readouterr()
-    maelm("tag", tmp_path / "text.txt", "--checkpoint", saved / LAST, "--text")
+    maelm("predict", tmp_path / "text.txt", "--checkpoint", saved / LAST)
     assert [word.rpartition("/")[0] for word in capsys.readouterr().out.split()] == TEXT[:-1].split() + ["."]
     pytest.importorskip("transformers")
     maelm("export", "--checkpoint", saved / LAST, "--format", "mpnet", "--output", tmp_path / "exported")
@@ -130,13 +130,13 @@ def test_answers(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     test_squad.write_questions(tmp_path / "train.json", 12, seed=1)
     task, saved = tmp_path / "task", tmp_path / "saved"
     files = ["--train", tmp_path / "train.json", "--valid", tmp_path / "train.json", "--output", task]
-    maelm("prepare", "squad", "--data", pretrained, *files)
+    maelm("prepare", "squad", "--vocabulary", pretrained, *files)
     test_squad.finetune(task, pretrained / LAST, saved, "--max-update", 1)
     shutil.rmtree(task)
     assert companions(saved) == VOCABULARY
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
     capsys.readouterr()
-    maelm("answer", saved / LAST, tmp_path / "text.txt", "Who is it?", "--json")
+    maelm("answer", tmp_path / "text.txt", "Who is it?", "--checkpoint", saved, "--json")
     assert json.loads(capsys.readouterr().out)["question"] == "Who is it?"
 
 

@@ -1,6 +1,5 @@
 """SQuAD through the real commands: prepare, fine-tune, resume, several ranks, predict, score and answer."""
 
-import importlib
 import json
 import random
 import re
@@ -11,17 +10,19 @@ from typing import Any
 
 import pytest
 import torch
+from support import usage_error
 
 from end_to_end.test_distributed import run_ranks
 from end_to_end.toy import TINY_TRAINING, TOPICS, run, train_log
 from fairseq_maelm import MaelmModel
-from fairseq_maelm.cli import SUB_COMMANDS, make_parser
+from fairseq_maelm.cli import main
 from fairseq_maelm.finetuning.squad.hub import answer
 
 # Short sequences, so that most contexts have several windows.
 FORMAT = ["--max-length", 32, "--doc-stride", 8, "--max-question-length", 12]
 QUESTIONS = {"Who is it?": 0, "Where is it?": 3, "When is it?": 4}
 FILLERS = ("The old table is near the door.", "In the night the net and the rope and the knife.", "Until morning.")
+ODDS = "null_odds.json"
 # An update in the middle of an epoch.
 MIDDLE = 50
 METRICS = ["exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1"]
@@ -70,7 +71,7 @@ def task(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for split, contexts, seed in (("train", 100, 1), ("dev", 20, 2)):
         write_questions(folder / f"{split}.json", contexts, seed)
     run(
-        ["maelm", "prepare", "squad", "--data", toy_data, "--train", folder / "train.json"]
+        ["maelm", "prepare", "squad", "--vocabulary", toy_data, "--train", folder / "train.json"]
         + ["--valid", folder / "dev.json", "--output", folder / "task"]
     )
     return folder / "task"
@@ -78,11 +79,7 @@ def task(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def call(*words: Any) -> None:
     """Run a sub-command in this process, which spares the seconds that a process needs to start."""
-    parser, parsers = make_parser()
-    name = next(name for name in (f"{words[0]} {words[1]}", words[0]) if name in parsers)
-    module = importlib.import_module(SUB_COMMANDS[name][0])
-    module.add_arguments(parsers[name])
-    module.run(parser.parse_args([str(word) for word in words]))
+    main([str(word) for word in words])
 
 
 def finetune(task: Path, checkpoint: Path, save_dir: Path, *options: Any) -> str:
@@ -108,10 +105,14 @@ def finetuned(task: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="module")
-def predicted(task: Path, finetuned: tuple[Path, str]) -> tuple[Path, str]:
-    output = finetuned[0] / "predictions"
-    words = ["maelm", "predict-squad", finetuned[0] / "checkpoint_best.pt", "--data", task, "--output", output]
-    return output, run([*words, "--device", "cpu"])
+def predicted(task: Path, finetuned: tuple[Path, str]) -> dict[str, Any]:
+    """All that `maelm predict` writes: decided predictions, texts for all questions, odds and metrics."""
+    folder = finetuned[0] / "predictions"
+    folder.mkdir()
+    words = ["maelm", "predict", task.parent / "dev.json", "--checkpoint", finetuned[0], "--device", "cpu", "--output"]
+    metrics = run([*words, folder / "predictions.json"]).splitlines()[-1]
+    call(*words[1:], folder / "best_texts.json", "--threshold", "inf", "--null-odds", folder / ODDS)
+    return {"metrics": json.loads(metrics)} | {path.name: json.loads(path.read_text()) for path in folder.iterdir()}
 
 
 def best(finetuned: tuple[Path, str]) -> dict[str, float]:
@@ -119,17 +120,11 @@ def best(finetuned: tuple[Path, str]) -> dict[str, float]:
     return max(reversed(validations(finetuned[1])), key=lambda metrics: metrics["best_f1"])
 
 
-def objects(folder: Path) -> dict[str, Any]:
-    """All JSON files of a folder."""
-    return {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
-
-
 @pytest.mark.slow
 def test_it_learns_and_the_metrics_are_those_of_the_official_rules(
     task: Path,
     finetuned: tuple[Path, str],
-    predicted: tuple[Path, str],
-    tmp_path: Path,
+    predicted: dict[str, Any],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert "dropping decoder, lm_head of the checkpoint" in finetuned[1]
@@ -138,38 +133,29 @@ def test_it_learns_and_the_metrics_are_those_of_the_official_rules(
     metrics = best(finetuned)
     assert metrics["best_f1"] > 60, "a constant 'no answer' has 25"
     assert metrics["HasAns_f1"] > 30
-    written = objects(predicted[0])
-    assert metrics == {name: pytest.approx(written["metrics"][name], abs=5e-3) for name in METRICS}
+    assert metrics == {name: pytest.approx(predicted["metrics"][name], abs=5e-3) for name in METRICS}
 
-    dev, folder = task.parent / "dev.json", predicted[0]
-    odds = ["--na-prob-file", folder / "null_odds.json", "--out-file", tmp_path / "scores.json"]
-    run(["maelm", "evaluate", "squad", dev, folder / "best_spans.json", *odds])
-    scored = json.loads((tmp_path / "scores.json").read_text())
-    assert scored == written["metrics"]
-    call("evaluate", "squad", dev, folder / "predictions.json")
+    dev, folder = task.parent / "dev.json", finetuned[0] / "predictions"
+    capsys.readouterr()
+    call("evaluate", "squad", dev, folder / "best_texts.json", "--null-odds", folder / ODDS, "--json")
+    scored = json.loads(capsys.readouterr().out)
+    assert scored == predicted["metrics"]
+    call("evaluate", "squad", dev, folder / "predictions.json", "--json")
     submitted = json.loads(capsys.readouterr().out)
     assert submitted == {name: value for name, value in scored.items() if not name.startswith("best")}
 
 
 @pytest.mark.slow
-def test_predictions_are_substrings_and_lists_agree(task: Path, predicted: tuple[Path, str]) -> None:
-    written = objects(predicted[0])
+def test_predictions_are_substrings_of_their_contexts(task: Path, predicted: dict[str, Any]) -> None:
+    given, best_texts, null_odds = (predicted[name] for name in ("predictions.json", "best_texts.json", ODDS))
     paragraphs = json.loads((task.parent / "dev.json").read_text())["data"][0]["paragraphs"]
     contexts = {each["id"]: paragraph["context"] for paragraph in paragraphs for each in paragraph["qas"]}
-    assert all(set(written[name]) == set(contexts) for name in ("predictions", "best_spans", "null_odds", "nbest"))
-    assert any(text for text in written["predictions"].values())
+    assert list(given) == list(best_texts) == list(null_odds) == list(contexts)
+    assert any(given.values()) and not all(given.values())
     for identity, context in contexts.items():
-        best_text, odds = written["best_spans"][identity], written["null_odds"][identity]
-        assert best_text and written["predictions"][identity] == ("" if odds > 0 else best_text)
-        answers = written["nbest"][identity]
-        assert len({answer["text"] for answer in answers}) == len(answers) <= 20
-        assert sum(answer["probability"] for answer in answers) == pytest.approx(1)
-        assert [answer["score"] for answer in answers] == sorted((a["score"] for a in answers), reverse=True)
-        (null,) = [answer for answer in answers if not answer["text"]]
-        first = next(answer for answer in answers if answer["text"])
-        assert first["text"] == best_text
-        assert null["score"] - first["score"] == pytest.approx(odds, abs=1e-4)
-        assert all(context[a["begin"] : a["end"]] == a["text"] for a in answers if a["text"])
+        best_text = best_texts[identity]
+        assert best_text and best_text in context
+        assert given[identity] == ("" if null_odds[identity] > 0 else best_text)
 
 
 @pytest.mark.slow
@@ -208,12 +194,19 @@ def test_answers_for_people(toy_data: Path, finetuned: tuple[Path, str], tmp_pat
         + "The old table is near the door. " * 20
     )
     (tmp_path / "text.txt").write_bytes(text.encode())
-    command = ["maelm", "answer", finetuned[0] / "checkpoint_best.pt", tmp_path / "text.txt", *QUESTIONS]
-    command += ["--data", toy_data, "--device", "cpu", "--threshold", "inf"]
+    command = ["maelm", "answer", tmp_path / "text.txt", *QUESTIONS, "--checkpoint", finetuned[0]]
+    command += ["--vocabulary", toy_data, "--device", "cpu", "--threshold", "inf"]
     lines = [json.loads(line) for line in run([*command, "--json"]).splitlines() if line.startswith("{")]
     assert [line["question"] for line in lines] == list(QUESTIONS)
     assert all(line["text"] and text[line["begin"] : line["end"]] == line["text"] for line in lines)
     assert "Friday" in lines[2]["text"]
+    for line in lines:
+        answers = line["answers"]
+        assert len({each["text"] for each in answers}) == len(answers) <= 21
+        assert sum(not each["text"] for each in answers) == 1
+        assert sum(each["probability"] for each in answers) == pytest.approx(1)
+        assert [each["score"] for each in answers] == sorted((each["score"] for each in answers), reverse=True)
+        assert all(text[each["begin"] : each["end"]] == each["text"] for each in answers if each["text"])
 
     hub = MaelmModel.from_pretrained(str(finetuned[0]), "checkpoint_best.pt", str(toy_data))
     for line in lines:
@@ -230,48 +223,58 @@ def test_answers_for_people(toy_data: Path, finetuned: tuple[Path, str], tmp_pat
 def test_version_1_always_answers(
     toy_data: Path, pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    dev, task, out = tmp_path / "dev.json", tmp_path / "task", tmp_path / "out"
+    dev, task, out = tmp_path / "dev.json", tmp_path / "task", tmp_path / "predictions.json"
     write_questions(dev, 4, 3, "1.1")
-    call("prepare", "squad", "--data", toy_data, "--train", dev, "--valid", dev, "--output", task)
+    call("prepare", "squad", "--vocabulary", toy_data, "--train", dev, "--valid", dev, "--output", task)
     output = finetune(task, pretrained, tmp_path / "run", "--max-update", 1)
     (entry,) = [entry for entry in train_log(output) if entry["split"] == "valid"]
     assert {"valid_exact", "valid_f1"} <= entry.keys() and not {"valid_NoAns_f1", "valid_best_f1"} & entry.keys()
 
-    call("predict-squad", tmp_path / "run" / "checkpoint_last.pt", "--data", task, "--output", out, "--device", "cpu")
-    written = objects(out)
-    assert set(written) == {"predictions", "nbest", "metrics"}
-    assert all(written["predictions"].values())
-    assert written["metrics"]["f1"] == pytest.approx(entry["valid_f1"], abs=5e-3)
+    # A prepared folder gives the predictions that the file gives.
+    predict = ["predict", task, "--checkpoint", tmp_path / "run", "--device", "cpu"]
     capsys.readouterr()
-    call("evaluate", "squad", dev, out / "predictions.json")
-    assert json.loads(capsys.readouterr().out) == written["metrics"]
-    with pytest.raises(FileExistsError, match="predictions.json exists already: name another file"):
-        call("predict-squad", tmp_path / "run" / "checkpoint_last.pt", "--data", task, "--output", out)
+    call(*predict, "--output", out)
+    metrics = json.loads(capsys.readouterr().out)
+    assert all(json.loads(out.read_text()).values())
+    assert metrics["f1"] == pytest.approx(entry["valid_f1"], abs=5e-3)
+    call("evaluate", "squad", dev, out, "--json")
+    assert json.loads(capsys.readouterr().out) == metrics
+    call("predict", dev, *predict[2:])
+    assert json.loads(capsys.readouterr().out.partition("}")[0] + "}") == json.loads(out.read_text())
+    with pytest.raises(SystemExit, match="predictions.json exists already: name another file"):
+        call(*predict, "--output", out)
+    with pytest.raises(SystemExit, match="2"):
+        call(*predict, "--threshold", 0)
+    assert "leave out --threshold and --null-odds" in capsys.readouterr().err
 
 
-def test_bad_input_is_said(toy_data: Path, task: Path, pretrained: Path, tmp_path: Path) -> None:
+def test_bad_input_is_said(
+    toy_data: Path, task: Path, pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text, bad = tmp_path / "text.txt", tmp_path / "bad.json"
     text.write_text("The cook bakes.")
     bad.write_text('{"q": 3}')
-    dev, new = task.parent / "dev.json", tmp_path / "new"
-    prepare = ("prepare", "squad", "--data", toy_data, "--output")
-    answer = ("--data", toy_data, "--device", "cpu")
+    new, absent = tmp_path / "new", tmp_path / "absent"
+    prepare = ("prepare", "squad", "--vocabulary", toy_data, "--output")
+    model = ("--vocabulary", toy_data, "--device", "cpu", "--checkpoint")
     for words, message in (
-        (("answer", pretrained, text, "Who?", *answer), "this checkpoint was not fine-tuned to answer questions"),
-        (("answer", pretrained, tmp_path / "no.txt", "Who?", *answer), "No such file"),
-        (("answer", tmp_path / "no.pt", text, "Who?", *answer), "there is no checkpoint"),
-        ((*prepare, new, "--valid", bad), "has no list 'data'"),
+        (("answer", absent, "Who?", *model, pretrained), "there is no "),
+        (("answer", text, "Who?", *model, absent), "there is no checkpoint"),
         ((*prepare, new), "give --train, --valid or --test"),
-        ((*prepare, task, "--valid", dev), "was made from something else: train was 1 files and is now 0"),
-        (("evaluate", "squad", dev, bad), "has no text for 'q' but 3"),
-        (("evaluate", "squad", dev, text), "is not JSON"),
-        (("evaluate", "squad", bad, bad), "has no list 'data'"),
+        ((*prepare, new, "--valid", absent), "there is no "),
     ):
-        with pytest.raises((ValueError, OSError), match=message):
+        assert message in usage_error(capsys, words)
+    for words, message in (
+        (("answer", text, "Who?", *model, pretrained), "this checkpoint was not fine-tuned to answer questions"),
+        ((*prepare, new, "--valid", bad), "has no list 'data'"),
+        (
+            (*prepare, task, "--valid", task.parent / "dev.json"),
+            "made from something else: train was 1 files and is now",
+        ),
+    ):
+        with pytest.raises(SystemExit, match=message):
             call(*words)
     assert not new.exists()
     text.write_bytes(b"\xff")
-    with pytest.raises(ValueError, match="is not UTF-8"):
-        call("answer", pretrained, text, "Who?", *answer)
-    output = run(["maelm", "evaluate", "squad", dev, bad], check=False)
-    assert "maelm evaluate squad: error:" in output and "Traceback" not in output
+    with pytest.raises(SystemExit, match="is not UTF-8"):
+        call("answer", text, "Who?", *model, pretrained)

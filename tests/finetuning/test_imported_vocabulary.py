@@ -28,27 +28,23 @@ def test_squad(imported: Path, tmp_path: Path) -> None:
     write_questions(tmp_path / "dev.json", 4, 2)
     task, saved, checkpoint = tmp_path / "task", tmp_path / "saved", imported / "checkpoint_best.pt"
     files = ["--train", tmp_path / "train.json", "--valid", tmp_path / "dev.json"]
-    run(["maelm", "prepare", "squad", "--data", imported, *files, "--output", task])
+    run(["maelm", "prepare", "squad", "--vocabulary", imported, *files, "--output", task])
     assert (task / TOKENIZER_FILE).read_bytes() == (imported / TOKENIZER_FILE).read_bytes()
     finetune = ["maelm", "finetune", task, "--checkpoint", checkpoint, "--output", saved, *SETTINGS, *SQUAD]
     assert len(losses(run(finetune), "valid", "best_f1")) == 1
 
-    best = saved / "checkpoint_last.pt"
-    predictions = tmp_path / "predictions"
-    run(["maelm", "predict-squad", best, "--data", task, "--output", predictions, "--device", "cpu"])
-    for given in (tmp_path / "dev.json", task):
-        own = tmp_path / f"{given.name}.predicted"
-        run(["maelm", "predict", given, "--checkpoint", best, "--vocabulary", task, "--output", own, "--device", "cpu"])
-        assert json.loads(own.read_text()) == json.loads((predictions / "predictions.json").read_text())
+    model = ["--checkpoint", saved / "checkpoint_last.pt", "--vocabulary", imported, "--device", "cpu"]
+    predictions = tmp_path / "predictions.json"
+    run(["maelm", "predict", tmp_path / "dev.json", *model, "--output", predictions, "--threshold", "inf"])
     paragraphs = json.loads((tmp_path / "dev.json").read_text())["data"][0]["paragraphs"]
     contexts = {each["id"]: paragraph["context"] for paragraph in paragraphs for each in paragraph["qas"]}
-    texts = json.loads((predictions / "best_spans.json").read_text())
+    texts = json.loads(predictions.read_text())
     assert set(texts) == set(contexts) and all(texts[each] and texts[each] in contexts[each] for each in contexts)
 
     text = "Der B\u00e4cker  backt\u2026\r\n" + "The old table is near the door. " * 20
     (tmp_path / "text.txt").write_bytes(text.encode())
-    words = ["maelm", "answer", best, tmp_path / "text.txt", "Who is it?", "Wo?", "--data", imported, "--json"]
-    output = run([*words, "--device", "cpu", "--threshold", "inf"])
+    words = ["maelm", "answer", tmp_path / "text.txt", "Who is it?", "Wo?", *model, "--json", "--threshold", "inf"]
+    output = run(words)
     lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     assert len(lines) == 2
     assert all(line["text"] and text[line["begin"] : line["end"]] == line["text"] for line in lines)
@@ -60,11 +56,11 @@ def test_tagging(imported: Path, tmp_path: Path) -> None:
         write_entities(tmp_path / split, sentences, seed)
     task, saved, checkpoint = tmp_path / "task", tmp_path / "saved", imported / "checkpoint_best.pt"
     files = ["--train", tmp_path / "train", "--valid", tmp_path / "valid"]
-    run(["maelm", "prepare", "tagging", "--data", imported, *files, "--output", task])
+    run(["maelm", "prepare", "tagging", "--vocabulary", imported, *files, "--output", task])
     finetune = ["maelm", "finetune", task, "--checkpoint", checkpoint, "--output", saved, *SETTINGS]
     (f1,) = losses(run(finetune), "valid", "f1")
-    tag = ["maelm", "tag", tmp_path / "valid", "--checkpoint", saved / "checkpoint_last.pt", "--task", task]
-    run([*tag, "--output", tmp_path / "tagged", "--score", tmp_path / "score.json", "--device", "cpu"])
-    assert json.loads((tmp_path / "score.json").read_text())["f1"] == pytest.approx(f1, abs=0.01)
+    predict = ["maelm", "predict", tmp_path / "valid", "--checkpoint", saved / "checkpoint_last.pt", "--device", "cpu"]
+    output = run([*predict, "--output", tmp_path / "tagged"])
+    assert json.loads(output.splitlines()[-1])["f1"] == pytest.approx(f1, abs=0.01)
     lines, others = ((tmp_path / name).read_text().split("\n") for name in ("valid", "tagged"))
     assert [line.split(" ")[0] for line in lines] == [line.split(" ")[0] for line in others]

@@ -56,11 +56,9 @@ class Place:
         new, data, text = self.folder / "new", self.data, self.folder / "text.txt"
         return {
             "embed": [text, "--checkpoint", checkpoint, "--vocabulary", data, "--output", new],
-            "tag": [text, "--checkpoint", checkpoint, "--task", data, "--text"],
-            "answer": [checkpoint, text, "What is old?", "--data", data],
+            "answer": [text, "What is old?", "--checkpoint", checkpoint, "--vocabulary", data],
             "predict": [text, "--checkpoint", checkpoint, "--vocabulary", data],
             "finetune": [self.folder / "glue", "--checkpoint", checkpoint, "--output", new, "--recipe", "sentences"],
-            "predict-squad": [checkpoint, "--data", data, "--output", new],
             "import": [checkpoint, "--vocabulary", data, "--output", new],
             "analyze": ["--model", f"a={checkpoint}", "--data", data, "--text", text, "--output", new],
             "export": ["--checkpoint", checkpoint, "--vocabulary", data, "--output", new, "--format", "maelm"],
@@ -68,7 +66,7 @@ class Place:
 
 
 COMMANDS = (
-    *("embed", "tag", "answer", "finetune", "predict-squad", "import", "analyze"),
+    *("embed", "answer", "predict", "finetune", "import", "analyze"),
     "export",
 )
 FUNCTIONS: dict[str, Callable[[Path, Path], Any]] = {

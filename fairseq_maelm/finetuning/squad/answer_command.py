@@ -3,66 +3,51 @@
 import argparse
 import json
 import sys
-from pathlib import Path
 
-from fairseq_maelm.devices import add_device_argument, check_device
-from fairseq_maelm.finetuning.squad.predict import SpanAnswer, answer_questions, check_answers, choose
+from fairseq_maelm.arguments import add_checkpoint, add_device, add_json, add_vocabulary, existing_path
+from fairseq_maelm.finetuning.squad.hub import SpanAnswer, answer_questions, choose
+from fairseq_maelm.finetuning.squad.predict_input import add_threshold
 from fairseq_maelm.models.hub import load
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments of ``maelm answer``."""
+    """Declare the arguments of ``maelm answer``."""
     parser.description = (
-        "Answers questions about a text file of any length. For each question it writes the answer as it stands in the "
-        "text, its first character and the one after its last (counted from 0, in characters and not in bytes), and "
-        "how probable it is among the best answers and no answer."
+        "Answers questions about a text of any length. For each question it writes the answer as it is in the text, "
+        "its first character and the one after its last (counted from 0, in characters and not in bytes), and how "
+        "probable it is among the best answers and no answer."
     )
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="of the task maelm_squad")
-    parser.add_argument("text", type=Path, metavar="FILE", help="UTF-8 text")
-    parser.add_argument("questions", nargs="+", metavar="QUESTION", help="one or more")
-    parser.add_argument(
-        "--data",
-        type=Path,
-        metavar="DATA",
-        help="folder with the vocabulary: of the task, or pretraining (the folder of the checkpoint)",
-    )
-    parser.add_argument(
-        "--threshold",
-        type=float,
-        metavar="T",
-        help="no answer where it scores higher than the best text by more than this, in logits; inf always answers "
-        "(the checkpoint's --null-threshold, usually 0)",
-    )
-    parser.add_argument("--json", action="store_true", help="write an object a line, with all answers that were found")
-    add_device_argument(parser)
+    parser.add_argument("text", type=existing_path, metavar="TEXT", help="file of UTF-8 text")
+    parser.add_argument("questions", nargs="+", metavar="QUESTION", help="question about the text")
+    add_checkpoint(parser, "checkpoint fine-tuned on SQuAD")
+    add_vocabulary(parser)
+    add_threshold(parser)
+    add_json(parser)
+    add_device(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Answers and writes the answers to standard output."""
-    check_device(args.device)
+    """Write the answers to standard output; as JSON a line for each question, with all answers that were found."""
     try:
         # Line ends stay as they are: offsets count every character of the file.
         text = args.text.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{args.text} is not UTF-8 ({error.reason} at byte {error.start})") from error
-    data = (args.data or args.checkpoint.parent).absolute()
-    hub = load(str(args.checkpoint.parent), args.checkpoint.name, str(data)).to(args.device)
-    check_answers(hub)
-    threshold = hub.task.cfg.null_threshold if args.threshold is None else args.threshold
-    # A bar would only stand in the way of a short text's answers.
+    vocabulary = (args.vocabulary or args.checkpoint.parent).absolute()
+    hub = load(str(args.checkpoint.parent), args.checkpoint.name, str(vocabulary)).to(args.device)
+    # A progress bar would only hide the answers about a short text.
     lists = answer_questions(hub, text, args.questions, progress=len(text) > 100_000)
     for question, answers in zip(args.questions, lists):
-        chosen = choose(answers, threshold)
-        sys.stdout.write(_line(question, chosen, answers) if args.json else _words(question, chosen))
+        chosen = choose(hub, answers, args.threshold)
+        if args.json:
+            content = {"question": question, **chosen._asdict(), "answers": [each._asdict() for each in answers]}
+            sys.stdout.write(json.dumps(content) + "\n")
+        else:
+            sys.stdout.write(f"{question}\n    {_described(chosen)}\n")
 
 
-def _words(question: str, chosen: SpanAnswer) -> str:
+def _described(chosen: SpanAnswer) -> str:
     if chosen.begin < 0:
-        return f"{question}\n    no answer  (probability {chosen.probability:.3f})\n"
+        return f"no answer  (probability {chosen.probability:.3f})"
     place = f"characters {chosen.begin} to {chosen.end}, probability {chosen.probability:.3f}"
-    return f"{question}\n    {' '.join(chosen.text.split())}  ({place})\n"
-
-
-def _line(question: str, chosen: SpanAnswer, answers: list[SpanAnswer]) -> str:
-    content = {"question": question, **chosen._asdict(), "answers": [answer._asdict() for answer in answers]}
-    return json.dumps(content) + "\n"
+    return f"{' '.join(chosen.text.split())}  ({place})"

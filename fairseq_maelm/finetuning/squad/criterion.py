@@ -12,7 +12,7 @@ from fairseq.logging import metrics
 from torch import Tensor
 
 from fairseq_maelm.finetuning.squad.dataset import NO_TARGET
-from fairseq_maelm.finetuning.squad.spans import best_spans, window_rows
+from fairseq_maelm.finetuning.squad.spans import window_rows
 
 SPAN_HEAD = "span_head"
 
@@ -54,10 +54,8 @@ class SquadCriterion(FairseqCriterion):
             "ncorrect": int((scores.argmax(dim=1) == target).all(dim=1).sum()),
         }
         if not model.training:
-            masks, cfg = (sample["context_mask"], sample["start_mask"]), self.task.cfg
-            spans = best_spans(logits, *masks, cfg.n_best, cfg.max_answer_length, kept=1)
             logging_output["split"] = sample["split"]
-            logging_output["windows"] = window_rows(spans, sample["id"], sample["shift"])
+            logging_output["windows"] = window_rows(logits, sample, self.task.cfg, kept=1)[:, 0]
         return loss, sample_size, logging_output
 
     @classmethod
@@ -73,5 +71,5 @@ class SquadCriterion(FairseqCriterion):
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """False: in validation they hold the answers of windows."""
+        """Return False: in validation they hold the answers of windows."""
         return False

@@ -1,20 +1,78 @@
-"""Windows of questions and contexts as batches."""
+"""Windows of questions and contexts as batches.
+
+A sequence is ``<s> question </s> </s> window </s>``. Windows of a context begin a stride apart; the last is the first
+that reaches the context's end.
+"""
 
 import logging
-from typing import Any, Dict
+from typing import Any, Dict, NamedTuple
 
 import numpy as np
 import torch
 from fairseq.data import Dictionary
+from numpy.typing import NDArray
 
+from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.finetuning.squad.prepared import NOT_LOCATED, PreparedSplit
-from fairseq_maelm.finetuning.squad.windows import SPECIAL_TOKENS, best_context, cut_windows, windows_with
 
 logger = logging.getLogger(__name__)
 
+# <s> and </s> around the question, and </s> before and after the window.
+SPECIAL_TOKENS = 4
 # The target of a window whose question has an answer that its context does not hold: no part of the loss.
 NO_TARGET = -100
+
+
+class Windows(NamedTuple):
+    """W windows of Q questions, those of a question together and in order."""
+
+    question: NDArray[np.int64]  # [W] number of the question
+    begin: NDArray[np.int64]  # [W] first piece of the context in the window
+    end: NDArray[np.int64]  # [W] the piece after the last
+    first: NDArray[np.int64]  # [Q + 1] first window of each question
+
+
+def cut_windows(
+    question_lengths: NDArray[np.int64], context_lengths: NDArray[np.int64], max_length: int, stride: int
+) -> Windows:
+    """Cut each question's context into windows.
+
+    Args:
+        question_lengths: [Q] tokens of each question, already cut to what may be used of it.
+        context_lengths: [Q] pieces of each question's context, at least 1.
+        max_length: of a sequence, special tokens included; more than a question and its special tokens have.
+        stride: pieces from the beginning of one window to that of the next; a smaller window is its own stride, so that
+            no piece is left out.
+    """
+    room = max_length - SPECIAL_TOKENS - question_lengths
+    step = np.minimum(stride, room)
+    count = 1 + np.maximum(0, -(-(context_lengths - room) // step))
+    first = np.concatenate([[0], np.cumsum(count)])
+    question = np.repeat(np.arange(len(count)), count)
+    begin = (np.arange(first[-1]) - first[question]) * step[question]
+    end = np.minimum(begin + room[question], context_lengths[question])
+    return Windows(question, begin, end, first)
+
+
+def best_context(begin: NDArray[np.int64], end: NDArray[np.int64], number: int) -> NDArray[np.bool_]:
+    """Mark the pieces of a window that no other window of the question shows with more context around them.
+
+    A piece's context in a window is the smaller of the numbers of pieces to its left and to its right, plus a hundredth
+    of the window's length, as in BERT's fine-tuning; of equal windows the first has it. Every piece of a context is
+    marked in exactly one window. ``begin`` and ``end`` [K] are those of all windows of the question, ascending.
+    """
+    near = np.arange(np.searchsorted(end, begin[number], side="right"), np.searchsorted(begin, end[number]))
+    pieces = np.arange(begin[number], end[number])
+    context = np.minimum(pieces - begin[near, None], end[near, None] - 1 - pieces)
+    scores = np.where(context < 0, -1.0, context + 0.01 * (end - begin)[near, None])
+    return near[scores.argmax(axis=0)] == number
+
+
+def windows_with(windows: Windows, answers: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Mark the windows [W] that hold the whole answer of their question; ``answers`` [Q, 2] are pieces."""
+    own = answers[windows.question]
+    return (own[:, 0] >= 0) & (own[:, 0] >= windows.begin) & (own[:, 1] < windows.end)
 
 
 class SquadDataset(BatchDataset):
@@ -32,11 +90,7 @@ class SquadDataset(BatchDataset):
     remedy = "a smaller --max-length"
 
     def __init__(self, split: PreparedSplit, cfg: Any, dictionary: Dictionary, name: str, training: bool) -> None:
-        self.split = split
-        self.cfg = cfg
-        self.dictionary = dictionary
-        self.name = name
-        self.training = training
+        self.split, self.cfg, self.dictionary, self.name, self.training = split, cfg, dictionary, name, training
         self.question_lengths = np.minimum(split.question_lengths, cfg.max_question_length)
         self.windows = cut_windows(self.question_lengths, split.context_lengths, cfg.max_length, cfg.doc_stride)
         self._holds_answer = windows_with(self.windows, split.answers)
@@ -47,33 +101,23 @@ class SquadDataset(BatchDataset):
         self._report()
 
     def _report(self) -> None:
-        split, windows = self.split, self.windows
-        held = np.zeros(len(split), dtype=bool)
-        held[windows.question[self._holds_answer]] = True
+        split, first = self.split, self.split.answers[:, 0]
+        held = np.isin(np.arange(len(split)), self.windows.question[self._holds_answer])
         logger.info(
             "%s: %s questions in %s windows of up to %d tokens; %s windows hold an answer",
-            *(self.name, f"{len(split):,}", f"{len(windows.question):,}", self.cfg.max_length),
-            f"{int(self._holds_answer.sum()):,}",
+            *(self.name, f"{len(split):,}", f"{len(self):,}", self.cfg.max_length, f"{self._holds_answer.sum():,}"),
         )
+        unheld = "have an answer that no window holds whole: all their windows say 'no answer'"
         for concerned, what in (
             (split.question_lengths > self.cfg.max_question_length, "are longer than may be and are cut"),
-            (
-                (split.answers[:, 0] >= 0) & ~held,
-                "have an answer that no window holds whole: all their windows say 'no answer'",
-            ),
-            (
-                split.answers[:, 0] == NOT_LOCATED,
-                "have an answer that is not in their context: no part of the loss",
-            ),
+            ((first >= 0) & ~held, unheld),
+            (first == NOT_LOCATED, "have an answer that is not in their context: no part of the loss"),
         ):
             if concerned.any():
-                logger.warning("%s: %s questions %s", self.name, f"{int(concerned.sum()):,}", what)
+                logger.warning("%s: %s questions %s", self.name, f"{concerned.sum():,}", what)
 
     def collate(self, indices: np.ndarray) -> Dict[str, Any]:
-        """Make a batch of B windows.
-
-        Args:
-            indices: <int64>[B] numbers of windows.
+        """Make a batch of B windows by their numbers.
 
         Returns:
             ``ntokens``; ``net_input`` with ``src_tokens`` <int64>[B, S] and ``src_lengths`` <int64>[B]; ``target``
@@ -83,45 +127,42 @@ class SquadDataset(BatchDataset):
             ``shift`` <int64>[B], which added to a position gives the number of the piece in the context, and ``split``.
         """
         lengths = self.sizes[indices]
-        tokens = np.full((len(indices), lengths.max()), self.dictionary.pad(), dtype=np.int64)
-        context_mask, start_mask = np.zeros(tokens.shape, dtype=bool), np.zeros(tokens.shape, dtype=bool)
-        for row, (index, length) in enumerate(zip(indices.tolist(), lengths.tolist())):
-            tokens[row, :length], own = self._sequence(index)
-            place = slice(length - 1 - len(own), length - 1)
-            context_mask[row, place] = own
-            if not self.training:
-                start_mask[row, place] = own & self._best(index)
+        # The position of the context's first piece, which may lie before the window.
+        windows = self.windows
+        shift = self.question_lengths[windows.question[indices]] + SPECIAL_TOKENS - 1 - windows.begin[indices]
+        answers = self.split.answers[windows.question[indices]].astype(np.int64)
+        absent = np.where(answers == NOT_LOCATED, NO_TARGET, 0)
+        target = np.where(self._holds_answer[indices, None], answers + shift[:, None], absent)
+        tokens, own, best = zip(*map(self._sequence, indices.tolist()))
         batch: Dict[str, Any] = {
             "ntokens": int(lengths.sum()),
-            "net_input": {"src_tokens": torch.from_numpy(tokens), "src_lengths": torch.from_numpy(lengths)},
-            "target": torch.from_numpy(self._targets(indices)),
-            "context_mask": torch.from_numpy(context_mask),
+            "net_input": {
+                "src_tokens": torch.from_numpy(pad_rows(tokens, lengths, self.dictionary.pad())),
+                "src_lengths": torch.from_numpy(lengths),
+            },
+            "target": torch.from_numpy(target),
+            "context_mask": torch.from_numpy(pad_rows(own, lengths, 0)).bool(),
         }
         if not self.training:
-            batch["start_mask"] = torch.from_numpy(start_mask)
-            batch["shift"] = torch.from_numpy(-self._shift(indices))
+            batch["start_mask"] = torch.from_numpy(pad_rows(best, lengths, 0)).bool()
+            batch["shift"] = torch.from_numpy(-shift)
             batch["split"] = self.name
         return batch
 
-    def _sequence(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens <int64>[n] of a window, and which pieces <bool>[pieces] stand for characters of their own."""
+    def _sequence(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the tokens of a window, which of them can be answers, and which of these have their best context here.
+
+        Tokens without characters of their own can be no answers. Both masks end with the window.
+        """
         question, begin, end = (int(each[index]) for each in self.windows[:3])
         context = self.split.question_context[question]
         pieces, first, last = (self.split.context(context, name)[begin:end] for name in ("tokens", "begin", "end"))
         bos, eos = self.dictionary.bos(), self.dictionary.eos()
         asked = self.split.question(question)[: self.question_lengths[question]]
-        return np.concatenate([[bos], asked, [eos, eos], pieces, [eos]]), first < last
-
-    def _best(self, index: int) -> np.ndarray:
-        first, last = self.windows.first[self.windows.question[index] :][:2]
-        return best_context(self.windows.begin[first:last], self.windows.end[first:last], int(index - first))
-
-    def _shift(self, indices: np.ndarray) -> np.ndarray:
-        """<int64>[B], the position of the context's first piece, which may lie before the window."""
-        return self.question_lengths[self.windows.question[indices]] + SPECIAL_TOKENS - 1 - self.windows.begin[indices]
-
-    def _targets(self, indices: np.ndarray) -> np.ndarray:
-        answers = self.split.answers[self.windows.question[indices]].astype(np.int64)
-        held = self._holds_answer[indices, None]
-        absent = np.where(answers == NOT_LOCATED, NO_TARGET, 0)
-        return np.where(held, answers + self._shift(indices)[:, None], absent)
+        own = best = first < last
+        if not self.training:
+            start, stop = self.windows.first[question : question + 2]
+            best = own & best_context(self.windows.begin[start:stop], self.windows.end[start:stop], index - start)
+        before = np.zeros(len(asked) + SPECIAL_TOKENS - 1, dtype=bool)
+        tokens = np.concatenate([[bos], asked, [eos, eos], pieces, [eos]])
+        return tokens, np.append(before, own), np.append(before, best)

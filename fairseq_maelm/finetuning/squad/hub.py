@@ -1,11 +1,31 @@
 """Answers to questions about a text, by a checkpoint behind the hub interface."""
 
-from typing import Optional
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
 
-from fairseq_maelm.finetuning.squad.predict import SpanAnswer, answer_questions, choose
+import numpy as np
+from numpy.typing import NDArray
+
+from fairseq_maelm.finetuning.squad.criterion import SPAN_HEAD
+from fairseq_maelm.finetuning.squad.dataset import SquadDataset
+from fairseq_maelm.finetuning.squad.prepare import build_split
+from fairseq_maelm.finetuning.squad.reading import Question, SquadFile
+from fairseq_maelm.finetuning.squad.spans import window_rows
 from fairseq_maelm.models.hub import MaelmHubInterface
+from fairseq_maelm.models.predicting import predict
 
-__all__ = ["answer"]
+__all__ = ["SpanAnswer", "answer", "answer_questions", "choose", "score_windows"]
+
+
+class SpanAnswer(NamedTuple):
+    """An answer that a model proposes: a substring of the context, or "" for no answer."""
+
+    text: str
+    begin: int  # its first character in the context; -1 for no answer
+    end: int  # the character after its last; -1 for no answer
+    score: float  # sum of the logits of its first and its last token
+    probability: float  # among the answers of its list, in [0, 1]
 
 
 def answer(hub: MaelmHubInterface, question: str, context: str, threshold: Optional[float] = None) -> SpanAnswer:
@@ -22,7 +42,68 @@ def answer(hub: MaelmHubInterface, question: str, context: str, threshold: Optio
         the answer with its characters in ``context``; ``text`` is "" where there is none.
 
     Raises:
-        ValueError: if the checkpoint cannot answer, or the question or the context is empty.
+        ValueError: the checkpoint cannot answer, or the question or the context is empty.
     """
-    answers = answer_questions(hub, context, [question])[0]
-    return choose(answers, hub.task.cfg.null_threshold if threshold is None else threshold)
+    return choose(hub, answer_questions(hub, context, [question])[0], threshold)
+
+
+def choose(hub: MaelmHubInterface, answers: Sequence[SpanAnswer], threshold: Optional[float]) -> SpanAnswer:
+    """Choose the answer to give from a list of ``answer_questions``; ``threshold`` as in ``answer``."""
+    threshold = hub.task.cfg.null_threshold if threshold is None else threshold
+    null = next(each for each in answers if each.begin < 0)
+    best = next(each for each in answers if each.begin >= 0)
+    return null if null.score - best.score > threshold else best
+
+
+def answer_questions(
+    hub: MaelmHubInterface, context: str, questions: Sequence[str], progress: bool = False
+) -> list[list[SpanAnswer]]:
+    """Return the best answers to each question about a text of any length, the best first, one of them no answer.
+
+    Raises:
+        ValueError: the checkpoint cannot answer, or a question or the context is empty.
+    """
+    if SPAN_HEAD not in hub.model.classification_heads:
+        raise ValueError(
+            "this checkpoint was not fine-tuned to answer questions: give one of the task maelm_squad (see "
+            "examples/squad)"
+        )
+    if any(not question.strip() for question in questions):
+        raise ValueError("a question is empty")
+    asked = [Question(str(number), question, 0, [], None, True) for number, question in enumerate(questions)]
+    split, _ = build_split(hub.tokenizer.encoder, SquadFile("2.0", [context], asked, False, {}))
+    dataset = hub.task.dataset_of(split, "questions")
+    candidates = score_windows(hub, dataset, hub.task.cfg.n_best, progress=progress)
+    return [_best_answers(dataset, candidates, question) for question in range(len(questions))]
+
+
+def score_windows(
+    hub: MaelmHubInterface, dataset: SquadDataset, kept: int, batch_size: int = 32, progress: bool = False
+) -> NDArray[np.void]:
+    """Find the K = ``kept`` best answers <WINDOW_DTYPE>[W, K] of all windows of a data set, not one of training."""
+
+    def forward(batch: dict[str, Any]) -> NDArray[np.void]:
+        logits, _ = hub.model(**batch["net_input"], classification_head_name=SPAN_HEAD)
+        return window_rows(logits, batch, hub.task.cfg, kept)
+
+    def collate(places: NDArray[np.int64]) -> dict[str, Any]:
+        return dataset.collater(places.tolist())
+
+    bar = "windows" if progress else None
+    return np.stack(predict(hub.model, dataset.sizes, collate, forward, batch_size=batch_size, progress=bar))
+
+
+def _best_answers(dataset: SquadDataset, candidates: NDArray[np.void], question: int) -> list[SpanAnswer]:
+    """Return as many different texts as the task's ``--n-best`` says, and no answer, the best first."""
+    windows = slice(*dataset.windows.first[question : question + 2])
+    rows = candidates[windows].ravel()
+    found = {"": (-1, -1, float(rows["null"].min()))}
+    for row in rows[np.argsort(-rows["score"], kind="stable")]:
+        if len(found) > dataset.cfg.n_best or not np.isfinite(row["score"]):
+            break
+        pieces = (question, int(row["first"]), int(row["last"]))
+        found.setdefault(dataset.split.answer_text(*pieces), (*dataset.split.characters(*pieces), float(row["score"])))
+    highest = max(score for _, _, score in found.values())
+    total = sum(math.exp(score - highest) for _, _, score in found.values())
+    answers = [SpanAnswer(text, *rest, math.exp(rest[2] - highest) / total) for text, rest in found.items()]
+    return sorted(answers, key=lambda each: -each.score)

@@ -2,24 +2,63 @@
 
 import argparse
 import json
+from pathlib import Path
+from typing import Any
 
+from fairseq_maelm.arguments import UsageError, number
+from fairseq_maelm.files import refuse_existing, write_json
 from fairseq_maelm.finetuning.predicted import Predicted, hub_of
-from fairseq_maelm.finetuning.squad.predict import score_windows
-from fairseq_maelm.finetuning.squad.predict_command import METRICS, PREDICTIONS, contents_of
+from fairseq_maelm.finetuning.squad.hub import score_windows
 from fairseq_maelm.finetuning.squad.prepare import build_split
 from fairseq_maelm.finetuning.squad.prepared import load_split
 from fairseq_maelm.finetuning.squad.reading import read_squad
-from fairseq_maelm.text.imported import open_encoder
+from fairseq_maelm.finetuning.squad.spans import best_of_questions, null_odds
+
+
+def add_input_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what is predicted for questions without an answer."""
+    group = parser.add_argument_group("questions", "of SQuAD 2.0, which may have no answer")
+    add_threshold(group)
+    group.add_argument(
+        "--null-odds", type=Path, metavar="FILE",
+        help="new file for how much higher no answer scores than the best text: id -> logits",
+    )  # fmt: skip
+
+
+def add_threshold(parser: Any) -> None:
+    """Declare ``--threshold``."""
+    parser.add_argument(
+        "--threshold", type=number(float), metavar="X",
+        help="highest score of no answer, in logits above the best text's, at which the text is given; inf always "
+        "gives the text (default: the checkpoint's --null-threshold, usually 0)",
+    )  # fmt: skip
 
 
 def predict_input(args: argparse.Namespace) -> Predicted:
-    """Answer the questions of a SQuAD file or of a prepared split."""
+    """Answer the questions of a SQuAD file or of a prepared split.
+
+    Raises:
+        UsageError: an option about no answer is given for SQuAD 1.1.
+    """
+    if args.null_odds is not None:
+        refuse_existing(args.null_odds)
     hub = hub_of(args)
     if args.input.is_dir():
         split = load_split(args.input, args.split)
     else:
-        split, _ = build_split(open_encoder(args.vocabulary), read_squad(args.input), "questions")
+        split, _ = build_split(hub.tokenizer.encoder, read_squad(args.input), "questions")
+    may_have_none = hub.task.version_of(split) == "2.0"
+    if not may_have_none and (args.null_odds or args.threshold) is not None:
+        raise UsageError("all questions of SQuAD 1.1 are answered: leave out --threshold and --null-odds")
     dataset = hub.task.dataset_of(split, "questions")
-    candidates = score_windows(hub, dataset, hub.task.cfg.n_best, progress=True)
-    contents = contents_of(hub.task, dataset, candidates, hub.task.cfg.null_threshold)
-    return Predicted(json.dumps(contents[PREDICTIONS], indent=1) + "\n", contents.get(METRICS))
+    windows = score_windows(hub, dataset, 1, args.batch_size, progress=True)[:, 0]
+    best = best_of_questions(windows, dataset.windows.first)
+    answers = dict(zip(split.texts.identities, split.answer_texts(best["first"], best["last"])))
+    threshold = hub.task.cfg.null_threshold if args.threshold is None else args.threshold
+    if may_have_none:
+        odds = dict(zip(answers, null_odds(best).tolist()))
+        answers = {identity: "" if odds[identity] > threshold else text for identity, text in answers.items()}
+        if args.null_odds is not None:
+            write_json(args.null_odds, odds)
+    metrics = None if split.texts.answers is None else hub.task.metrics(dataset, best, threshold)
+    return Predicted(json.dumps(answers, indent=1) + "\n", metrics)

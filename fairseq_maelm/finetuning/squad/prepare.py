@@ -1,7 +1,9 @@
-"""Preparing SQuAD: files in, a folder for the task ``maelm_squad`` out."""
+"""The sub-command ``maelm prepare squad``: files in, a folder for the task ``maelm_squad`` out."""
 
+import argparse
 import logging
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from fairseq_maelm.arguments import UsageError, add_output, add_vocabulary, existing_path
 from fairseq_maelm.files import write_json
 from fairseq_maelm.finetuning.squad.prepared import NO_ANSWER, NOT_LOCATED, PreparedSplit, Texts
 from fairseq_maelm.finetuning.squad.reading import SquadFile, read_squad
@@ -20,29 +23,56 @@ from fairseq_maelm.text.vocabulary import TextEncoder
 
 logger = logging.getLogger(__name__)
 
+AFTER_INTERRUPT = "nothing was written"
 PROBLEMS = "problems.json"
 INSIDE_PIECES = "answers that begin or end inside a piece, whose whole piece belongs to the predicted text"
 
 _SHOWN = 3
 
 
-def prepare_squad(files: Mapping[str, Path], data: Path, output: Path) -> dict[str, Any]:
-    """Prepare splits of SQuAD with the vocabulary of a data folder.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``maelm prepare squad``."""
+    parser.description = (
+        "Reads SQuAD 1.1 or 2.0 (the official JSON, or your own questions in its layout), checks that every answer is "
+        "where the file says, and writes the folder that the task maelm_squad trains on. What is wrong with single "
+        f"questions is counted in the log and listed in {PROBLEMS}; nothing is dropped."
+    )
+    for split, use in (
+        ("train", "questions to train on"),
+        ("valid", "questions to validate on: SQuAD's dev file"),
+        ("test", "questions to predict; they need no answers"),
+    ):
+        parser.add_argument(f"--{split}", type=existing_path, metavar="JSON", help=use)
+    add_vocabulary(parser, required=True)
+    add_output(parser, "new folder of the task")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Prepare the folder and write its name to standard output."""
+    files = {split: getattr(args, split) for split in ("train", "valid", "test") if getattr(args, split)}
+    if not files:
+        raise UsageError("give --train, --valid or --test")
+    prepare_squad(files, args.vocabulary, args.output)
+    sys.stdout.write(f"{args.output}\n")
+
+
+def prepare_squad(files: Mapping[str, Path], vocabulary: Path, output: Path) -> dict[str, Any]:
+    """Prepare splits of SQuAD.
 
     Args:
         files: split ("train", "valid", "test") -> JSON file.
-        data: folder of `maelm prepare corpus` or `maelm import`.
+        vocabulary: folder with dict.txt and what encodes text.
         output: the new folder, which gets its name when it is complete.
 
     Returns:
         the manifest, as it is written.
 
     Raises:
-        OSError: if a file is missing.
-        ValueError: if a file is not in the layout of SQuAD, a split that needs answers has none, the vocabulary does
-            not fit together, or ``output`` is something else.
+        OSError: a file is missing.
+        ValueError: a file is not in the layout of SQuAD, a split that needs answers has none, the vocabulary does not
+            fit together, or ``output`` is something else.
     """
-    encoder = open_encoder(data)
+    encoder = open_encoder(vocabulary)
     origin = made_from({}, {**{split: [path] for split, path in files.items()}, "vocabulary": encoder.files})
     return prepare_folder(output, "squad", origin, lambda folder: _write(files, encoder, folder))
 
@@ -59,8 +89,7 @@ def _write(files: Mapping[str, Path], encoder: TextEncoder, folder: Path) -> dic
         prepared, inside = build_split(encoder, source, split)
         prepared.save(folder, split)
         problems[split] = source.problems | ({INSIDE_PIECES: inside} if inside else {})
-        facts[split] = _facts(source, prepared, problems[split])
-        _report(split, facts[split], problems[split])
+        facts[split] = _facts(split, source, prepared, problems[split])
     write_json(folder / PROBLEMS, problems)
     return {"splits": facts}
 
@@ -68,13 +97,9 @@ def _write(files: Mapping[str, Path], encoder: TextEncoder, folder: Path) -> dic
 def build_split(encoder: TextEncoder, source: SquadFile, name: str | None = None) -> tuple[PreparedSplit, list[str]]:
     """Turn a file's texts into tokens.
 
-    Args:
-        encoder: of the vocabulary.
-        source: the file.
-        name: of the split, for the progress bar; None shows none.
-
     Returns:
-        the split, and the ids of questions whose answer begins or ends inside a piece.
+        the split, and the ids of questions whose answer begins or ends inside a piece. With a name of the split a
+        progress bar is shown.
     """
     progress = tqdm(source.contexts, f"{name}: contexts", disable=name is None)
     contexts = [_aligned(encoder, context) for context in progress]
@@ -98,19 +123,10 @@ def build_split(encoder: TextEncoder, source: SquadFile, name: str | None = None
 
 
 def token_span(begin: NDArray[np.int32], end: NDArray[np.int32], first: int, last: int) -> tuple[int, int] | None:
-    """The tokens that hold any of the characters ``first`` to ``last`` (exclusive) of a text.
+    """Find the first and the last token (inclusive) that hold any of the characters ``first`` to ``last`` (exclusive).
 
     A boundary inside a piece takes the whole piece: the answer that comes back is never shorter than the one that went
-    in.
-
-    Args:
-        begin: <int32>[T] of the text's ``AlignedTokens``.
-        end: <int32>[T] likewise.
-        first: the first character.
-        last: the character after the last.
-
-    Returns:
-        the first and the last token (inclusive), or None if no token holds such a character.
+    in. ``begin`` and ``end`` [T] are those of ``AlignedTokens``; None if no token holds such a character.
     """
     first_token = int(np.searchsorted(end, first, side="right"))
     last_token = int(np.searchsorted(begin, last, side="left")) - 1
@@ -118,7 +134,7 @@ def token_span(begin: NDArray[np.int32], end: NDArray[np.int32], first: int, las
 
 
 def _answer_pieces(source: SquadFile, contexts: Sequence[AlignedTokens]) -> tuple[NDArray[np.int32], list[str]]:
-    """First and last piece <int32>[Q, 2] of each question's answer, and the ids of those that reach into a piece."""
+    """Find each answer's first and last piece [Q, 2], and the ids of those that reach into a piece."""
     answers = np.full((len(source.questions), 2), NO_ANSWER, dtype=np.int32)
     inside = []
     for number, question in enumerate(source.questions):
@@ -139,24 +155,20 @@ def _aligned(encoder: TextEncoder, context: str) -> AlignedTokens:
     return aligned
 
 
-def _facts(source: SquadFile, prepared: PreparedSplit, problems: Mapping[str, list[str]]) -> dict[str, Any]:
-    return {
-        "version": source.version,
-        "has_answers": source.has_answers,
+def _facts(split: str, source: SquadFile, prepared: PreparedSplit, problems: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Log counts and problems of a split, and return them for the manifest."""
+    counts = {
         "contexts": len(source.contexts),
         "context_tokens": int(prepared.context_start[-1]),
         "questions": len(source.questions),
         "impossible": sum(question.impossible for question in source.questions),
         "not_located": int((prepared.answers[:, 0] == NOT_LOCATED).sum()),
-        "problems": {problem: len(identities) for problem, identities in problems.items()},
     }
-
-
-def _report(split: str, facts: Mapping[str, Any], problems: Mapping[str, list[str]]) -> None:
-    names = ("contexts", "context_tokens", "questions", "impossible", "not_located")
-    counts = ", ".join(f"{facts[name]:,} {name.replace('_', ' ')}" for name in names)
-    logger.info("%s: version %s, %s", split, facts["version"], counts)
+    described = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
+    logger.info("%s: version %s, %s", split, source.version, described)
     for problem, identities in problems.items():
         log = logger.info if problem == INSIDE_PIECES else logger.warning
         shown = ", ".join(identities[:_SHOWN]) + (", ..." if len(identities) > _SHOWN else "")
         log("%s: %s %s (%s)", split, f"{len(identities):,}", problem, shown)
+    found = {problem: len(identities) for problem, identities in problems.items()}
+    return {"version": source.version, "has_answers": source.has_answers, **counts, "problems": found}

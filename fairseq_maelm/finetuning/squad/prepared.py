@@ -1,8 +1,8 @@
 """The prepared folder: contexts and questions as tokens, with the offsets that lead back to the text.
 
 Nothing in it depends on the length of sequences or on the stride: windows are cut when the data are loaded, which takes
-a moment. Beside the vocabulary each split has two files: ``SPLIT.npz`` with all that training needs, and ``SPLIT.json``
-with the texts, which only scoring and predicting read.
+a moment. Besides the vocabulary each split has two files: ``SPLIT.npz`` with all that training needs, and
+``SPLIT.json`` with the texts, which only scoring and predicting read.
 """
 
 import json
@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_maelm.files import atomic_file, write_json
-from fairseq_maelm.finetuning.squad.scoring import Gold, gold_of
 from fairseq_maelm.prepared_folder import read_manifest
 
 # In place of an answer's first and last piece.
@@ -23,19 +22,12 @@ NOT_LOCATED = -2
 
 
 class Texts(NamedTuple):
-    """The texts of a split of Q questions about C contexts.
+    """The texts of a split."""
 
-    Attributes:
-        version: "1.1" or "2.0".
-        contexts: C texts.
-        identities: Q ids.
-        answers: the right answers of each of Q questions, or None where they are unknown.
-    """
-
-    version: str
+    version: str  # "1.1" or "2.0"
     contexts: list[str]
-    identities: list[str]
-    answers: list[list[str]] | None
+    identities: list[str]  # of the questions
+    answers: list[list[str]] | None  # the right answers of each question, or None where they are unknown
 
 
 class PreparedSplit:
@@ -56,53 +48,38 @@ class PreparedSplit:
         self.question_start = arrays["question_start"]
         self.question_context = arrays["question_context"]
         self.answers = arrays["answers"]
+        self.question_lengths = np.diff(self.question_start)
+        # Pieces of each question's context.
+        self.context_lengths = np.diff(self.context_start)[self.question_context]
         self._texts = texts
-        self._golds: dict[str, list[Gold]] = {}
 
     @cached_property
     def texts(self) -> Texts:
         """The texts, read when they are first asked for."""
         return Texts(**json.loads(self._texts.read_bytes())) if isinstance(self._texts, Path) else self._texts
 
-    def golds_of(self, version: str) -> list[Gold]:
-        """What each question expects by the rules of a version; nothing where answers are unknown."""
-        if version not in self._golds:
-            self._golds[version] = [gold_of(answers, version) for answers in self.texts.answers or []]
-        return self._golds[version]
-
     def __len__(self) -> int:
         return len(self.question_context)
 
     def question(self, number: int) -> NDArray[Any]:
-        """Tokens <int>[n] of a question."""
+        """Return the tokens [n] of a question."""
         return self.arrays["question_tokens"][self.question_start[number] : self.question_start[number + 1]]
 
     def context(self, number: int, name: str) -> NDArray[Any]:
-        """``tokens``, ``begin`` or ``end`` <int>[pieces] of a context."""
+        """Return ``tokens``, ``begin`` or ``end`` [pieces] of a context."""
         return self.arrays[f"context_{name}"][self.context_start[number] : self.context_start[number + 1]]
 
-    @cached_property
-    def question_lengths(self) -> NDArray[np.int64]:
-        """<int64>[Q] tokens of each question."""
-        return np.diff(self.question_start)
-
-    @cached_property
-    def context_lengths(self) -> NDArray[np.int64]:
-        """<int64>[Q] pieces of each question's context."""
-        return np.diff(self.context_start)[self.question_context]
-
     def characters(self, question: int, first: int, last: int) -> tuple[int, int]:
-        """The characters of its context, from and to, for which pieces ``first`` to ``last`` (inclusive) stand."""
+        """Return the characters of its context, from and to, for which pieces ``first`` to ``last`` (inclusive) are."""
         start = self.context_start[self.question_context[question]]
         return int(self.arrays["context_begin"][start + first]), int(self.arrays["context_end"][start + last])
 
     def answer_text(self, question: int, first: int, last: int) -> str:
-        """The substring of its context for which pieces ``first`` to ``last`` (inclusive) stand."""
-        begin, end = self.characters(question, first, last)
-        return self.texts.contexts[self.question_context[question]][begin:end]
+        """Return the substring of its context for which pieces ``first`` to ``last`` (inclusive) are."""
+        return self.texts.contexts[self.question_context[question]][slice(*self.characters(question, first, last))]
 
     def answer_texts(self, first: NDArray[np.int64], last: NDArray[np.int64]) -> list[str]:
-        """The same for every question; ``first`` and ``last`` <int64>[Q]."""
+        """Return the same for every question; ``first`` and ``last`` [Q]."""
         return [self.answer_text(*pieces) for pieces in zip(range(len(self)), first.tolist(), last.tolist())]
 
     def save(self, folder: Path, split: str) -> None:
@@ -116,8 +93,8 @@ def load_split(folder: Path | str, split: str) -> PreparedSplit:
     """Open a split of a prepared folder.
 
     Raises:
-        FileNotFoundError: if the folder has no such split, or was not prepared.
-        ValueError: if another version prepared it.
+        FileNotFoundError: the folder has no such split, or was not prepared.
+        ValueError: another version prepared it.
     """
     manifest = read_manifest(Path(folder), "squad")
     if split not in manifest["splits"]:

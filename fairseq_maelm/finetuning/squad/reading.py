@@ -17,42 +17,24 @@ CONTRADICTION = (
 
 
 class Question(NamedTuple):
-    """A question with what is expected.
+    """A question with what is expected."""
 
-    Attributes:
-        identity: its id, unique in the file.
-        text: the question.
-        context: number of its context.
-        answers: the right ones as given; none where there is no answer.
-        span: of the first answer that the context holds, its first character and the one after its last, white space
-            around it left out; None if it holds none.
-        impossible: whether training shall predict no answer.
-    """
-
-    identity: str
+    identity: str  # unique in the file
     text: str
-    context: int
-    answers: list[str]
-    span: tuple[int, int] | None
-    impossible: bool
+    context: int  # number of its context
+    answers: list[str]  # the right ones as given; none where there is no answer
+    span: tuple[int, int] | None  # characters of the first answer that the context holds, without white space around it
+    impossible: bool  # whether training shall predict no answer
 
 
 class SquadFile(NamedTuple):
-    """A file of questions.
+    """A file of questions."""
 
-    Attributes:
-        version: "1.1" if every question has an answer and none says whether it is possible, otherwise "2.0".
-        contexts: the paragraphs.
-        questions: in the order of the file.
-        has_answers: whether the questions come with right answers; those of a test set do not.
-        problems: kind -> the ids of the questions that have it.
-    """
-
-    version: str
+    version: str  # "1.1" if every question has an answer and none says whether it is possible, otherwise "2.0"
     contexts: list[str]
-    questions: list[Question]
-    has_answers: bool
-    problems: dict[str, list[str]]
+    questions: list[Question]  # in the order of the file
+    has_answers: bool  # whether the questions come with right answers; those of a test set do not
+    problems: dict[str, list[str]]  # kind -> the ids of the questions that have it
 
 
 def read_squad(path: Path | str) -> SquadFile:
@@ -111,7 +93,7 @@ def find_answer(context: str, text: str, start: int) -> tuple[tuple[int, int] | 
 
 
 def load_json(path: Path) -> Any:
-    """The content of a JSON file."""
+    """Read a JSON file of the user."""
     try:
         return json.loads(path.read_bytes())
     except ValueError as error:

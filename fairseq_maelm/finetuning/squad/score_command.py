@@ -8,96 +8,104 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.files import write_bytes
+from fairseq_maelm.arguments import UsageError, add_json, add_output, existing_path, number
+from fairseq_maelm.files import refuse_existing, write_bytes
 from fairseq_maelm.finetuning.squad.reading import load_json, read_squad
-from fairseq_maelm.finetuning.squad.scoring import (
-    BEST_SPANS,
-    LOGIT_THRESHOLD,
-    NULL_ODDS,
-    OFFICIAL_THRESHOLD,
-    score_predictions,
-)
+from fairseq_maelm.finetuning.squad.scoring import LOGIT_THRESHOLD, OFFICIAL_THRESHOLD, score_predictions
 
 logger = logging.getLogger(__name__)
 
+# A file of this name holds logits even if they could all be probabilities.
+_NULL_ODDS = "null_odds.json"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments of ``maelm evaluate squad``, with the official script's names where it has the same."""
+    """Declare the arguments of ``maelm evaluate squad``."""
     parser.description = (
-        "Scores predictions as the official evaluation of SQuAD 1.1 and 2.0 does, and writes the metrics as JSON (in "
-        "percent). With the odds of no answer it also looks for the threshold that is best."
+        "Scores predictions as the official evaluation of SQuAD 1.1 and 2.0 does, in percent. With the odds of no "
+        "answer it also finds the best threshold."
     )
-    parser.add_argument("data", type=Path, metavar="DATA_JSON", help="the questions with their answers")
-    parser.add_argument("predictions", type=Path, metavar="PREDICTIONS_JSON", help="an object: id -> text")
+    parser.add_argument("data", type=existing_path, metavar="DATA_JSON", help="questions with their answers")
     parser.add_argument(
-        "--na-prob-file",
-        type=Path,
-        metavar="JSON",
-        help="an object: id -> probability or log-odds of no answer; with null_odds.json of `maelm predict-squad` give "
-        "best_spans.json",
+        "predictions", type=existing_path, metavar="PREDICTIONS_JSON", help="predictions: an object of id -> text"
     )
     parser.add_argument(
-        "--na-prob-thresh",
-        type=float,
-        metavar="T",
-        help="odds above this mean no answer (1.0 for probabilities, as in the official script; 0 for log-odds, as in "
-        "`maelm predict-squad`)",
-    )
-    parser.add_argument("--out-file", type=Path, metavar="JSON", help="write the metrics here instead")
+        "--null-odds", type=existing_path, metavar="FILE",
+        help="odds of no answer, an object of id -> probability or logits, as `maelm predict --null-odds` writes; "
+        "logits need predictions of `--threshold inf`",
+    )  # fmt: skip
     parser.add_argument(
-        "--version", choices=("auto", "1.1", "2.0"), default="auto", help="by whose rules (that of the data)"
-    )
+        "--threshold", type=number(float), metavar="X",
+        help="highest odds of no answer at which the text is scored (default: 1 for probabilities, as in the official "
+        "script; 0 for logits, as in `maelm predict`)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--squad-version", choices=("auto", "1.1", "2.0"), default="auto", help="version whose rules hold; auto is "
+        "that of the data",
+    )  # fmt: skip
+    add_output(parser, "new file for the metrics", metavar="FILE", required=False)
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Scores, and writes the metrics to standard output or a file."""
+    """Score, and write the metrics.
+
+    Raises:
+        UsageError: the options contradict each other or the data.
+    """
+    if args.output is not None:
+        refuse_existing(args.output)
+    if args.threshold is not None and args.null_odds is None:
+        raise UsageError("--threshold is one of the odds of no answer: give --null-odds")
     source = read_squad(args.data)
     if not source.has_answers:
         raise ValueError(f"{args.data} has no answers to score with")
-    version = source.version if args.version == "auto" else args.version
-    answers = {each.identity: each.answers for each in source.questions}
-    odds = None if args.na_prob_file is None else _read_object(args.na_prob_file, (int, float), "numbers")
+    version = source.version if args.squad_version == "auto" else args.squad_version
+    odds = None if args.null_odds is None else _read_object(args.null_odds, (int, float), "numbers")
     if odds is not None and version == "1.1":
-        raise ValueError("version 1.1 knows no questions without answer: leave --na-prob-file out")
+        raise UsageError("version 1.1 knows no questions without answer: leave --null-odds out")
     predictions = _read_object(args.predictions, str, "texts")
     threshold = OFFICIAL_THRESHOLD if odds is None else _threshold(args, odds, predictions)
+    answers = {each.identity: each.answers for each in source.questions}
     metrics = score_predictions(answers, version, predictions, odds, threshold, logger.warning)
-    content = json.dumps(metrics, indent=2) + "\n"
-    if args.out_file is None:
-        sys.stdout.write(content)
+    text = json.dumps(metrics, indent=2) + "\n"
+    if not args.json:
+        width = max(map(len, metrics))
+        text = "".join(f"{name:{width}}  {round(value, 2)}\n" for name, value in metrics.items())
+    if args.output is None:
+        sys.stdout.write(text)
     else:
-        write_bytes(args.out_file, content.encode("ascii"))
+        write_bytes(args.output, text.encode("ascii"))
 
 
 def _threshold(args: argparse.Namespace, odds: Mapping[str, float], predictions: Mapping[str, str]) -> float:
-    """The threshold of the odds of no answer, after a check that all files belong together.
+    """Return the threshold of the odds of no answer, after a check that all files belong together.
 
-    Log-odds are told from probabilities by a value outside of 0 to 1, or by the name that ``maelm predict-squad`` gives
-    them: few and small ones could pass for probabilities.
+    Logits are told from probabilities by a value outside of 0 to 1, or by their file's name: few and small ones could
+    pass for probabilities.
     """
-    file, given = args.na_prob_file, args.na_prob_thresh
-    if file.name != NULL_ODDS and all(0.0 <= value <= 1.0 for value in odds.values()):
+    file, given = args.null_odds, args.threshold
+    if file.name != _NULL_ODDS and all(0.0 <= value <= 1.0 for value in odds.values()):
         if given is not None and not 0.0 <= given <= 1.0:
-            raise ValueError(
-                f"--na-prob-thresh {given:g} is in logits, and {file} holds probabilities: give one from 0 to 1"
+            raise UsageError(
+                f"--threshold {given:g} is in logits, and {file} holds probabilities: give one from 0 to 1"
             )
         return OFFICIAL_THRESHOLD if given is None else float(given)
     empty = sum(not text for text in predictions.values())
     if empty and given is None:
         raise ValueError(
-            f"{args.predictions} has {empty} empty texts, so no answer is decided in it: score it without "
-            f"--na-prob-file, or give the log-odds of {file} with predictions that are never empty ({BEST_SPANS} of "
-            "predict-squad)"
+            f"{args.predictions} has {empty} empty texts, so no answer is decided in it: score it without --null-odds, "
+            f"or give the logits of {file} with predictions of `maelm predict --threshold inf`"
         )
     if empty:
         logger.warning("%s has %d empty texts: best_exact and best_f1 cannot fill them", args.predictions, empty)
     threshold = LOGIT_THRESHOLD if given is None else float(given)
-    logger.info("%s holds log-odds: no answer where they exceed %g", file, threshold)
+    logger.info("%s holds logits: no answer where they exceed %g", file, threshold)
     return threshold
 
 
 def _read_object(path: Path, kind: Any, what: str) -> dict[str, Any]:
-    """Read a JSON object whose values are all of one kind, or raise a ValueError."""
+    """Read a JSON object whose values are all of one kind."""
     content = load_json(path)
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds no object of ids and {what}")

@@ -12,7 +12,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +20,9 @@ from numpy.typing import NDArray
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
-# Of the odds of no answer, where none are given and where no threshold is: both from the official script.
-NO_ODDS = 0.0
+# Of the odds of no answer where no threshold is given: of probabilities as in the official script, and of logits.
 OFFICIAL_THRESHOLD = 1.0
-# Where the odds are no probabilities but logarithms of them, and no threshold is given.
 LOGIT_THRESHOLD = 0.0
-
-# Files that hold the best texts, none of them empty, and by how many logits no answer scores higher.
-BEST_SPANS, NULL_ODDS = "best_spans.json", "null_odds.json"
 
 
 def normalize_answer(text: str) -> str:
@@ -36,13 +31,7 @@ def normalize_answer(text: str) -> str:
 
 
 def f1_score(gold: str, predicted: str, empty_matches_empty: bool = True) -> float:
-    """F1 of the words of two normalized texts, in [0, 1].
-
-    Args:
-        gold: a right answer.
-        predicted: the text to score.
-        empty_matches_empty: whether two texts without words score 1.0, as in version 2.0, or 0.0 as in 1.1.
-    """
+    """Return the F1 of the words of two normalized texts, in [0, 1]; two texts without words match in version 2.0."""
     gold_words, predicted_words = gold.split(), predicted.split()
     if not gold_words or not predicted_words:
         return float(empty_matches_empty and gold_words == predicted_words)
@@ -53,62 +42,44 @@ def f1_score(gold: str, predicted: str, empty_matches_empty: bool = True) -> flo
     return (2 * precision * recall) / (precision + recall)
 
 
-class Gold(NamedTuple):
-    """What a question expects.
+def right_texts(answers: Sequence[str], version: str) -> tuple[str, ...]:
+    """Normalize a question's answers.
 
-    Attributes:
-        texts: normalized right answers; in version 2.0 those that normalize to nothing are left out, and one empty
-            text stands for no answer.
-        has_answer: whether the file gives any answer, before anything is left out.
+    In version 2.0 those that normalize to nothing are left out, and one empty text stands for no answer.
     """
-
-    texts: tuple[str, ...]
-    has_answer: bool
-
-
-def gold_of(answers: Sequence[str], version: str) -> Gold:
-    """Normalize a question's answers for version "1.1" or "2.0"."""
     texts = tuple(map(normalize_answer, answers))
-    if version == "2.0":
-        texts = tuple(filter(None, texts)) or ("",)
-    return Gold(texts, bool(answers))
+    return tuple(filter(None, texts)) or ("",) if version == "2.0" else texts
 
 
 class RawScores(NamedTuple):
-    """Scores of Q questions before any threshold, in the order of the data.
+    """Scores [Q] of questions before any threshold, in the order of the data."""
 
-    Attributes:
-        exact: <float64>[Q] in {0, 1}.
-        f1: <float64>[Q] in [0, 1].
-        has_answer: <bool>[Q] whether the question has one.
-        answered: <bool>[Q] whether the prediction is a text that is not empty.
-    """
-
-    exact: NDArray[np.float64]
-    f1: NDArray[np.float64]
+    exact: NDArray[np.float64]  # in {0, 1}
+    f1: NDArray[np.float64]  # in [0, 1]
     has_answer: NDArray[np.bool_]
-    answered: NDArray[np.bool_]
+    answered: NDArray[np.bool_]  # whether the prediction is a text that is not empty
 
 
-def raw_scores(golds: Sequence[Gold], predictions: Sequence[str], version: str) -> RawScores:
-    """Score each of Q predictions against its question's answers."""
-    exact, f1 = np.zeros(len(golds)), np.zeros(len(golds))
-    for number, (gold, prediction) in enumerate(zip(golds, predictions)):
-        predicted = normalize_answer(prediction)
-        exact[number] = float(predicted in gold.texts)
-        f1[number] = max((f1_score(text, predicted, version == "2.0") for text in gold.texts), default=0.0)
+def raw_scores(answers: Sequence[Sequence[str]], predictions: Sequence[Optional[str]], version: str) -> RawScores:
+    """Score each of Q predictions against its question's answers; one that is None is always wrong."""
+    exact, f1 = np.zeros(len(answers)), np.zeros(len(answers))
+    for number, (own, prediction) in enumerate(zip(answers, predictions, strict=True)):
+        if prediction is not None:
+            right, predicted = right_texts(own, version), normalize_answer(prediction)
+            exact[number] = float(predicted in right)
+            f1[number] = max((f1_score(text, predicted, version == "2.0") for text in right), default=0.0)
     return RawScores(
         exact,
         f1,
-        np.array([gold.has_answer for gold in golds], dtype=bool),
-        np.array([prediction != "" for prediction in predictions], dtype=bool),
+        np.array([len(own) > 0 for own in answers], dtype=bool),
+        np.array([bool(prediction) for prediction in predictions], dtype=bool),
     )
 
 
 def best_threshold(
     scores: NDArray[np.float64], raw: RawScores, odds: NDArray[np.float64], order: NDArray[np.int64]
 ) -> tuple[float, float]:
-    """The highest mean score that any threshold of the odds gives, and that threshold.
+    """Find the highest mean score in percent that any threshold of the odds gives, and that threshold.
 
     Starting from no answer everywhere, questions are answered one after the other with growing odds. An answered
     question that has an answer adds its score; one that has none takes its point away, unless its prediction is empty.
@@ -116,13 +87,10 @@ def best_threshold(
     order in which they stand, although no threshold can tell them apart; and before the first the threshold is 0.
 
     Args:
-        scores: <float64>[Q] of ``raw``, exact or F1.
+        scores: exact or F1 of ``raw``.
         raw: the scores they come from.
-        odds: <float64>[Q] of no answer.
-        order: <int64>[Q] the questions in the order of the file with the odds.
-
-    Returns:
-        the mean score in percent, and the threshold.
+        odds: [Q] of no answer.
+        order: [Q] the questions in the order of the file with the odds.
     """
     walk = order[np.argsort(odds[order], kind="stable")]
     gains = np.where(raw.has_answer, scores, -raw.answered.astype(np.float64))[walk]
@@ -132,33 +100,33 @@ def best_threshold(
     return 100.0 * float(totals[best]) / len(scores), float(odds[walk[best - 1]]) if best else 0.0
 
 
-def squad1_metrics(raw: RawScores) -> dict[str, float]:
-    """The metrics of version 1.1 in percent: ``exact``, ``f1``, and the number of questions ``total``."""
-    return {"exact": _mean(raw.exact), "f1": _mean(raw.f1), "total": len(raw.exact)}
-
-
-def squad2_metrics(
+def squad_metrics(
     raw: RawScores,
+    version: str,
     odds: NDArray[np.float64] | None = None,
     threshold: float = OFFICIAL_THRESHOLD,
     order: NDArray[np.int64] | None = None,
 ) -> dict[str, float]:
-    """The metrics of version 2.0 in percent, under the official names and in their order.
+    """Return the metrics in percent, under the official names and in their order.
 
     Args:
         raw: scores of Q questions.
-        odds: <float64>[Q] of no answer; without them every prediction is taken as it is, and no best threshold sought.
+        version: "1.1" has no more than ``exact``, ``f1`` and the number of questions, ``total``.
+        odds: [Q] of no answer; without them every prediction is taken as it is, and no best threshold sought.
         threshold: of the odds; a question whose odds exceed it gets no answer.
-        order: <int64>[Q] the order of the questions in the file with the odds, for ties; by default the data's.
+        order: [Q] the order of the questions in the file with the odds, for ties; by default the data's.
 
     Returns:
         ``exact``, ``f1``, ``total``; for questions with an answer ``HasAns_exact``, ``HasAns_f1``, ``HasAns_total`` and
         for those without one ``NoAns_...``, where there are any; with odds also ``best_exact``,
         ``best_exact_thresh``, ``best_f1`` and ``best_f1_thresh``.
     """
-    given = np.full(len(raw.exact), NO_ODDS) if odds is None else odds
-    exact, f1 = (np.where(given > threshold, ~raw.has_answer, scores) for scores in (raw.exact, raw.f1))
+    exact, f1 = raw.exact, raw.f1
+    if odds is not None:
+        exact, f1 = (np.where(odds > threshold, ~raw.has_answer, scores) for scores in (exact, f1))
     metrics: dict[str, float] = {"exact": _mean(exact), "f1": _mean(f1), "total": len(exact)}
+    if version == "1.1":
+        return metrics
     for name, chosen in (("HasAns", raw.has_answer), ("NoAns", ~raw.has_answer)):
         if chosen.any():
             metrics |= {f"{name}_exact": _mean(exact[chosen]), f"{name}_f1": _mean(f1[chosen])}
@@ -170,11 +138,10 @@ def squad2_metrics(
     return metrics
 
 
-def metric_names(version: str, has_answer: NDArray[np.bool_]) -> list[str]:
-    """The names of the metrics in percent, and of the thresholds, that a validation set of this kind has."""
-    nothing = np.zeros(len(has_answer))
-    raw = RawScores(nothing, nothing, has_answer, has_answer)
-    metrics = squad1_metrics(raw) if version == "1.1" else squad2_metrics(raw, nothing)
+def metric_names(version: str, has_answer: Sequence[bool]) -> list[str]:
+    """Return the names of the metrics in percent, and of the thresholds, that a validation set of this kind has."""
+    nothing, flags = np.zeros(len(has_answer)), np.array(has_answer, dtype=bool)
+    metrics = squad_metrics(RawScores(nothing, nothing, flags, flags), version, nothing if version == "2.0" else None)
     return [name for name in metrics if not name.endswith("total")]
 
 
@@ -186,7 +153,7 @@ def score_predictions(
     threshold: float = OFFICIAL_THRESHOLD,
     report: Callable[[str], None] = lambda text: None,
 ) -> dict[str, float]:
-    """Score a predictions file as the official script does.
+    """Score a predictions file as the official script does; see ``squad_metrics``.
 
     Args:
         answers: texts of the right answers of each question's id, in the order of the data.
@@ -195,9 +162,6 @@ def score_predictions(
         odds: of no answer for each id (version 2.0).
         threshold: of the odds.
         report: told what is left aside, or scored 0.
-
-    Returns:
-        the metrics of ``squad1_metrics`` or ``squad2_metrics``.
     """
     missing = [identity for identity in answers if identity not in predictions]
     if missing and version == "2.0":
@@ -207,19 +171,15 @@ def score_predictions(
     surplus = [identity for identity in predictions if identity not in answers]
     if surplus:
         report(f"{len(surplus)} predictions belong to no question and are left aside (the first: {surplus[0]})")
-    golds = [gold_of(texts, version) for texts in answers.values()]
-    if version == "1.1":
-        # A question that is not predicted must not win by an answer that normalizes to nothing.
-        known = [gold if key in predictions else Gold((), True) for key, gold in zip(answers, golds)]
-        return squad1_metrics(raw_scores(known, [predictions.get(key, "") for key in answers], version))
-    raw = raw_scores(golds, [predictions[key] for key in answers], version)
+    raw = raw_scores(list(answers.values()), [predictions.get(key) for key in answers], version)
     if odds is None:
-        return squad2_metrics(raw, None, threshold)
+        return squad_metrics(raw, version)
     if missing := [identity for identity in answers if identity not in odds]:
         raise ValueError(f"{len(missing)} of {len(answers)} questions have no odds (the first: {missing[0]})")
     number = {identity: index for index, identity in enumerate(answers)}
     order = np.array([number[identity] for identity in odds if identity in number], dtype=np.int64)
-    return squad2_metrics(raw, np.array([odds[key] for key in answers], dtype=np.float64), threshold, order)
+    given = np.array([odds[key] for key in answers], dtype=np.float64)
+    return squad_metrics(raw, version, given, threshold, order)
 
 
 def _mean(scores: NDArray[np.float64]) -> float:

@@ -1,6 +1,7 @@
 """The best answers of windows, from the scores of their tokens."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -10,22 +11,15 @@ from torch import Tensor
 
 
 class WindowSpans(NamedTuple):
-    """The K best answers of B windows, the best first.
+    """The K best answers of B windows, the best first."""
 
-    Attributes:
-        first: <int64>[B, K] position of the first token.
-        last: <int64>[B, K] position of the last token, not before the first.
-        score: <float32>[B, K] sum of the start's and the end's logit; -inf where a window has fewer answers.
-        null: <float32>[B] the same sum at position 0, which stands for no answer.
-    """
-
-    first: Tensor
-    last: Tensor
-    score: Tensor
-    null: Tensor
+    first: Tensor  # <int64>[B, K] position of the first token
+    last: Tensor  # <int64>[B, K] position of the last token, not before the first
+    score: Tensor  # <float32>[B, K] sum of the start's and the end's logit; -inf where a window has fewer answers
+    null: Tensor  # <float32>[B] the same sum at position 0, which stands for no answer
 
 
-# What a window says about its question, for the choice of one answer: the best one's pieces and scores.
+# An answer that a window proposes: its pieces and its score, and the score of no answer.
 WINDOW_DTYPE = np.dtype(
     [("window", "<i4"), ("first", "<i4"), ("last", "<i4"), ("score", "<f4"), ("null", "<f4")],
 )
@@ -45,7 +39,7 @@ def best_spans(
         context_mask: <bool>[B, S] True at tokens that may be an end.
         start_mask: <bool>[B, S] True at tokens that may be a start, a part of the former.
         n_best: number of starts that are looked at in a window.
-        max_answer_length: tokens of an answer at most.
+        max_answer_length: in tokens.
         kept: K.
     """
     logits = logits.float()
@@ -63,16 +57,19 @@ def best_spans(
     return WindowSpans(first, last, score, logits[:, 0].sum(dim=1))
 
 
-def window_rows(spans: WindowSpans, window: Tensor, shift: Tensor) -> NDArray[np.void]:
-    """The best answer of each window in few bytes: <WINDOW_DTYPE>[B], tokens as pieces of the context.
+def window_rows(logits: Tensor, batch: Mapping[str, Any], cfg: Any, kept: int) -> NDArray[np.void]:
+    """Return the K best answers of each window in few bytes, <WINDOW_DTYPE>[B, K], tokens as pieces of the context.
 
     Args:
-        spans: of B windows.
-        window: <int64>[B] their numbers.
-        shift: <int64>[B] from positions to pieces.
+        logits: <float>[B, S, 2] scores of every token as start and as end.
+        batch: of ``SquadDataset``, not of training.
+        cfg: ``SquadTaskConfig``.
+        kept: K.
     """
-    rows = np.empty(len(window), dtype=WINDOW_DTYPE)
-    columns = (window, spans.first[:, 0] + shift, spans.last[:, 0] + shift, spans.score[:, 0], spans.null)
+    spans = best_spans(logits, batch["context_mask"], batch["start_mask"], cfg.n_best, cfg.max_answer_length, kept)
+    shift = batch["shift"][:, None]
+    columns = (batch["id"][:, None], spans.first + shift, spans.last + shift, spans.score, spans.null[:, None])
+    rows = np.empty(spans.score.shape, dtype=WINDOW_DTYPE)
     for name, column in zip(WINDOW_DTYPE.names or (), columns):
         rows[name] = column.cpu().numpy()
     return rows
@@ -101,5 +98,5 @@ def best_of_questions(rows: NDArray[np.void], first_window: NDArray[np.int64]) -
 
 
 def null_odds(best: NDArray[np.void]) -> NDArray[np.float64]:
-    """<float64>[Q], how much higher no answer scores than the best answer, in logits; ``best`` of best_of_questions."""
+    """Return how much higher no answer scores than the best one [Q], in logits, from what best_of_questions returns."""
     return best["null"].astype(np.float64) - best["score"]

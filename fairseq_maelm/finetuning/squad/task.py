@@ -13,17 +13,10 @@ from omegaconf import II, MISSING
 
 from fairseq_maelm.finetuning.collected import log_collected
 from fairseq_maelm.finetuning.squad.criterion import SPAN_HEAD, SquadCriterion
-from fairseq_maelm.finetuning.squad.dataset import SquadDataset
+from fairseq_maelm.finetuning.squad.dataset import SPECIAL_TOKENS, SquadDataset
 from fairseq_maelm.finetuning.squad.prepared import PreparedSplit, load_split
-from fairseq_maelm.finetuning.squad.scoring import (
-    LOGIT_THRESHOLD,
-    metric_names,
-    raw_scores,
-    squad1_metrics,
-    squad2_metrics,
-)
+from fairseq_maelm.finetuning.squad.scoring import LOGIT_THRESHOLD, metric_names, raw_scores, squad_metrics
 from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE, best_of_questions, null_odds
-from fairseq_maelm.finetuning.squad.windows import SPECIAL_TOKENS
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import load_dictionary
 
@@ -31,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 __all__ = ["SquadCriterion", "SquadTask", "SquadTaskConfig"]
 
-# A window of fewer pieces than this beside the longest question would see next to nothing of its context.
+# A window of fewer pieces than this behind the longest question would see next to nothing of its context.
 _SMALLEST_WINDOW = 8
 
 
@@ -59,33 +52,23 @@ class SquadTaskConfig(FairseqDataclass):
     seed: int = II("common.seed")
 
 
-def check_config(cfg: Any) -> None:
-    """Refuse options that cannot make windows or answers."""
-    needed = cfg.max_question_length + SPECIAL_TOKENS + _SMALLEST_WINDOW
-    if cfg.max_length < needed:
-        raise ValueError(
-            f"--max-length {cfg.max_length} leaves no room for a context beside questions of up to "
-            f"{cfg.max_question_length} pieces: give at least {needed}, or a lower --max-question-length"
-        )
-    for name in ("doc_stride", "max_question_length", "max_answer_length", "n_best"):
-        if getattr(cfg, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1 and is {getattr(cfg, name)}")
-
-
 @register_task("maelm_squad", dataclass=SquadTaskConfig)
 class SquadTask(EncoderTask):
-    """Find the answer to a question in a context.
-
-    Args:
-        cfg: ``SquadTaskConfig``.
-        dictionary: fairseq's, with ``<mask>``.
-    """
+    """Find the answer to a question in a context; ``cfg`` is a ``SquadTaskConfig``."""
 
     name = "maelm_squad"
 
     def __init__(self, cfg: Any, dictionary: Dictionary) -> None:
         super().__init__(cfg, dictionary, cfg.max_length)
-        check_config(cfg)
+        needed = cfg.max_question_length + SPECIAL_TOKENS + _SMALLEST_WINDOW
+        if cfg.max_length < needed:
+            raise ValueError(
+                f"--max-length {cfg.max_length} leaves no room for a context with questions of up to "
+                f"{cfg.max_question_length} pieces: give at least {needed}, or a lower --max-question-length"
+            )
+        for name in ("doc_stride", "max_question_length", "max_answer_length", "n_best"):
+            if getattr(cfg, name) < 1:
+                raise ValueError(f"--{name.replace('_', '-')} must be at least 1 and is {getattr(cfg, name)}")
 
     @classmethod
     def setup_task(cls, cfg: Any, **unused: Any) -> "SquadTask":
@@ -115,11 +98,11 @@ class SquadTask(EncoderTask):
         self.datasets[split] = self.dataset_of(prepared, split, training)
 
     def dataset_of(self, prepared: PreparedSplit, name: str, training: bool = False) -> SquadDataset:
-        """The windows of any questions in this task's format."""
+        """Cut the contexts of any questions into windows as the options say."""
         return SquadDataset(prepared, self.cfg, self.dictionary, name, training)
 
     def version_of(self, prepared: PreparedSplit) -> str:
-        """By which rules a split is scored: "1.1" or "2.0"."""
+        """Return by which rules a split is scored: "1.1" or "2.0"."""
         chosen = str(self.cfg.squad_version)
         return prepared.texts.version if chosen == "auto" else chosen
 
@@ -127,14 +110,15 @@ class SquadTask(EncoderTask):
         """Log the criterion's metrics and, in validation, those of the answers; see the README of examples/squad."""
         super().reduce_metrics(logging_outputs, criterion)
         batches = [output for output in logging_outputs if "windows" in output]
-        if not batches or self.datasets[batches[0]["split"]].split.texts.answers is None:
+        if not batches:
             return
         dataset = self.datasets[batches[0]["split"]]
-        version = self.version_of(dataset.split)
+        answers = dataset.split.texts.answers
+        if answers is None:
+            return
         # Many batches are handed over as few bytes; a row is found again by its window.
         rows = [(int(row["window"]), row) for batch in batches for row in batch["windows"]]
-        has_answer = np.array([gold.has_answer for gold in dataset.split.golds_of(version)])
-        names = metric_names(version, has_answer)
+        names = metric_names(self.version_of(dataset.split), list(map(bool, answers)))
 
         def metrics(collected: Mapping[int, Any]) -> Mapping[str, float]:
             # fairseq also asks after every batch for the metrics of the batch, and looks at none of them.
@@ -146,18 +130,13 @@ class SquadTask(EncoderTask):
         log_collected(rows, metrics, names)
 
     def metrics(self, dataset: SquadDataset, best: np.ndarray, threshold: Optional[float] = None) -> Dict[str, float]:
-        """Score the best answers of all questions of a split.
+        """Return the official metrics of the best answers of a split, <WINDOW_DTYPE>[Q] of ``best_of_questions``.
 
-        Args:
-            dataset: the windows, all of which were scored.
-            best: <WINDOW_DTYPE>[Q] their answers, see ``best_of_questions``.
-            threshold: of the odds of no answer; by default the option's.
-
-        Returns:
-            the official metrics: see ``fairseq_maelm.finetuning.squad.scoring``.
+        The threshold of the odds of no answer is by default that of ``--null-threshold``.
         """
         split, version = dataset.split, self.version_of(dataset.split)
-        raw = raw_scores(split.golds_of(version), split.answer_texts(best["first"], best["last"]), version)
+        raw = raw_scores(split.texts.answers or [], split.answer_texts(best["first"], best["last"]), version)
         if version == "1.1":
-            return squad1_metrics(raw)
-        return squad2_metrics(raw, null_odds(best), self.cfg.null_threshold if threshold is None else threshold)
+            return squad_metrics(raw, version)
+        threshold = self.cfg.null_threshold if threshold is None else threshold
+        return squad_metrics(raw, version, null_odds(best), threshold)

@@ -19,17 +19,17 @@ PREDICTIONS = "predictions"
 
 @dataclass
 class TaggingCriterionConfig(FairseqDataclass):
-    """No options."""
+    """No options. Without this class fairseq would store the whole command line in checkpoints in its place."""
 
 
-def window_rows(logging_outputs: List[Dict[str, Any]]) -> List[Tuple[int, Tuple[int, np.ndarray, np.ndarray]]]:
-    """Take the predictions out of the logging outputs of all batches and ranks.
+def window_rows(logging_outputs: List[Dict[str, Any]]) -> List[Tuple[int, Any]]:
+    """Take the predictions of all batches and ranks out of logging outputs, by window.
 
     Returns:
         for every window its number, and with it the number of its sentence and, <uint8 or int32>[words] each, the
         labels and the predictions of the words that are labeled in it.
     """
-    rows: List[Tuple[int, Tuple[int, np.ndarray, np.ndarray]]] = []
+    rows: List[Tuple[int, Any]] = []
     for output in logging_outputs:
         if PREDICTIONS in output:
             windows, sentences, words, labels, predicted = output[PREDICTIONS]
@@ -91,5 +91,5 @@ class TaggingCriterion(FairseqCriterion):
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """Predictions are collected by window."""
+        """Return False: in validation they hold the predictions of windows."""
         return False

@@ -1,7 +1,10 @@
-"""Windows of labeled sentences, collated into batches."""
+"""Windows of labeled sentences, collated into batches: sentences may be longer than the model's positions."""
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import accumulate, groupby
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -10,11 +13,60 @@ from numpy.typing import NDArray
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.batches import BatchDataset
-from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, sentence_slices
-from fairseq_maelm.finetuning.tagging.windows import Window, cut_windows
+from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit
 
 # <s> and </s> around every window.
 _AROUND = 2
+
+
+class Window(NamedTuple):
+    """Words [start, stop) of a sentence that the model sees at once, and those [first, last) that it labels in it."""
+
+    start: int
+    stop: int
+    first: int
+    last: int
+
+
+def cut_windows(pieces: Sequence[int], limit: int, overlap: int) -> list[Window]:
+    """Cut a sentence into windows of whole words, so that every word is labeled in exactly one of them.
+
+    That one is, of the windows that hold the word, the one where it has most context: where the smaller of the numbers
+    of pieces before and after it is largest (Devlin et al., 2019, choose windows of a text for an answer in this way);
+    the earlier one of equals.
+
+    Args:
+        pieces: pieces of each word, each from 1 to ``limit``.
+        limit: the most pieces of a window.
+        overlap: pieces that neighboring windows share at least, in [0, limit); less where whole words leave no room.
+    """
+    ends = [0, *accumulate(pieces)]
+
+    def stop_of(start: int) -> int:
+        return bisect_right(ends, ends[start] + limit) - 1
+
+    starts = [0]
+    while (stop := stop_of(starts[-1])) < len(pieces):
+        start = max(bisect_right(ends, ends[stop] - overlap) - 1, starts[-1] + 1)
+        # Every window ends behind the one before it, or there would be no end.
+        while stop_of(start) <= stop:
+            start += 1
+        starts.append(start)
+    stops = [stop_of(start) for start in starts]
+
+    def context(window: int, word: int) -> int:
+        if not starts[window] <= word < stops[window]:
+            return -1
+        return min(ends[word] - ends[starts[window]], ends[stops[window]] - ends[word + 1])
+
+    owners, window = [], 0
+    for word in range(len(pieces)):
+        # A later window has less before the word and more behind it, so context rises and then falls.
+        while window + 1 < len(starts) and context(window + 1, word) > context(window, word):
+            window += 1
+        owners.append(window)
+    runs = [(number, list(words)) for number, words in groupby(range(len(owners)), owners.__getitem__)]
+    return [Window(starts[number], stops[number], words[0], words[-1] + 1) for number, words in runs]
 
 
 class TaggingDataset(BatchDataset):
@@ -23,42 +75,39 @@ class TaggingDataset(BatchDataset):
     Args:
         split: the sentences.
         dictionary: fairseq's.
-        limit: the most tokens of a window, ``<s>`` and ``</s>`` included.
-        overlap: pieces that neighboring windows of a sentence share at least.
+        cfg: ``TaggingTaskConfig``: how windows are cut, and the seed of their order.
         shuffle: take windows in a new random order in each epoch, and not by length.
-        seed: of that order.
 
     Attributes:
         windows: the sentence and the window of every item, those of a sentence one after the other.
         cut_words: number of words of more pieces than a window holds, of which the model sees the first ones.
     """
 
-    def __init__(
-        self, split: TaggedSplit, dictionary: Dictionary, limit: int, overlap: int, shuffle: bool, seed: int
-    ) -> None:
+    def __init__(self, split: TaggedSplit, dictionary: Dictionary, cfg: Any, shuffle: bool) -> None:
         self.dictionary = dictionary
+        limit = cfg.tokens_per_sample - _AROUND
+        self.cut_words = int((split.piece_counts > limit).sum())
+        split = _shortened(split, limit)
         self.windows: list[tuple[int, Window]] = []
-        self.cut_words = int((split.piece_counts > limit - _AROUND).sum())
         self._words: list[tuple[NDArray[np.unsignedinteger], NDArray[np.int64], NDArray[np.int32]]] = []
-        split = _shortened(split, limit - _AROUND)
-        for number, (words, pieces) in enumerate(sentence_slices(split)):
-            counts = split.piece_counts[words]
-            starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-            self._words.append((split.pieces[pieces], starts, split.labels[words]))
-            self.windows += [(number, window) for window in cut_windows(counts.tolist(), limit - _AROUND, overlap)]
-        sizes = [self._words[number][1][[window.start, window.stop]] for number, window in self.windows]
-        lengths = np.array([stop - start for start, stop in sizes], dtype=np.int64) + _AROUND
-        super().__init__(lengths, "shuffled" if shuffle else "shortest", seed)
+        word_ends = np.cumsum(split.word_counts, dtype=np.int64)
+        piece_ends = np.concatenate([[0], np.cumsum(split.piece_counts, dtype=np.int64)])
+        for number, (first, last) in enumerate(zip((word_ends - split.word_counts).tolist(), word_ends.tolist())):
+            starts = piece_ends[first : last + 1] - piece_ends[first]
+            own = split.pieces[piece_ends[first] : piece_ends[last]]
+            self._words.append((own, starts, split.labels[first:last]))
+            counts = split.piece_counts[first:last].tolist()
+            self.windows += [(number, window) for window in cut_windows(counts, limit, cfg.window_overlap)]
+        ends = [self._words[number][1][[window.start, window.stop]] for number, window in self.windows]
+        lengths = np.array([stop - start for start, stop in ends], dtype=np.int64) + _AROUND
+        super().__init__(lengths, "shuffled" if shuffle else "shortest", cfg.seed)
 
     def collate(self, indices: NDArray[np.int64]) -> dict[str, Any]:
-        """Collate windows.
-
-        Args:
-            indices: <int64>[B] of the items.
+        """Collate B windows by their numbers.
 
         Returns:
             ``sentence`` <int64>[B], the number of the sentence of each window; ``words`` <int64>[B], how many words are
-            labeled in each; ``rows`` <int64>[W], where the first pieces of these words stand in the flattened [B, S];
+            labeled in each; ``rows`` <int64>[W], where the first pieces of these words are in the flattened [B, S];
             ``target`` <int64>[W], their labels; ``ntokens``; and ``net_input`` with ``src_tokens`` <int64>[B, S] and
             ``src_lengths`` <int64>[B].
         """

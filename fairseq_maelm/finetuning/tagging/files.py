@@ -4,11 +4,14 @@ A file is kept as its lines, and a sentence knows the line of each of its words.
 that is no label as it was: comments, blank lines, multi-word ranges, empty nodes, columns.
 """
 
+import argparse
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple, Optional
 
+from fairseq_maelm.arguments import UsageError, number
 from fairseq_maelm.lines import numbered_lines
 
 CONLLU_COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
@@ -21,19 +24,12 @@ _CONLLU_ID = re.compile(r"(\d+)([-.]\d+)?\Z")
 
 @dataclass(frozen=True)
 class Layout:
-    """Where words and labels stand in a file.
+    """Where words and labels are in a file."""
 
-    Attributes:
-        form: "conllu" or "conll".
-        column: of the label: in CoNLL-U one of ``CONLLU_COLUMNS``, otherwise a number from 0, negative from the end.
-        word_column: of the word, for "conll".
-        comment_prefix: for "conll", lines that start so are comments; empty for none.
-    """
-
-    form: str
-    column: str
-    word_column: int = 0
-    comment_prefix: str = ""
+    form: str  # "conllu" or "conll"
+    column: str  # of the label: in CoNLL-U one of ``CONLLU_COLUMNS``, otherwise a number from 0, negative from the end
+    word_column: int = 0  # of the word, for "conll"
+    comment_prefix: str = ""  # for "conll", lines that start so are comments; empty for none
 
     def __post_init__(self) -> None:
         if self.form not in ("conllu", "conll"):
@@ -51,8 +47,37 @@ class Layout:
         return CONLLU_COLUMNS.index(self.column) if self.form == "conllu" else int(self.column)
 
 
-@dataclass(frozen=True)
-class Sentence:
+def add_layout_arguments(parser: Any) -> None:
+    """Declare where words and labels are in a file."""
+    parser.add_argument(
+        "--format", choices=("conllu", "conll"),
+        help="CoNLL-U, or columns with tabs or spaces between them (default: CoNLL-U for a name that ends in .conllu)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--column", metavar="C",
+        help="column of the labels: a name in CoNLL-U (default: UPOS), or a number from 0 (default: -1, the last)",
+    )  # fmt: skip
+    parser.add_argument("--word-column", type=number(int, 0), metavar="N", help="column of the words (default: 0)")
+    parser.add_argument("--comment-prefix", metavar="TEXT", help="start of comment lines (default: there are none)")
+
+
+def layout_of(args: argparse.Namespace, path: Path, default: Optional[Layout] = None) -> Layout:
+    """Return the layout of a file by its name and the arguments, or the default one where they say nothing.
+
+    Raises:
+        UsageError: there is no such layout.
+    """
+    if default is not None and args.format is args.column is args.word_column is args.comment_prefix is None:
+        return default
+    form = args.format or ("conllu" if path.suffix == ".conllu" else "conll")
+    column = args.column or ("UPOS" if form == "conllu" else "-1")
+    try:
+        return Layout(form, column, args.word_column or 0, args.comment_prefix or "")
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+class Sentence(NamedTuple):
     """Words with their labels, and the number of the line of each, from 1."""
 
     words: tuple[str, ...]
@@ -60,29 +85,18 @@ class Sentence:
     lines: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class LabeledFile:
+class LabeledFile(NamedTuple):
     """The lines of a file without their ends, the sentences in them, and what ends the lines."""
 
     path: Path
     layout: Layout
-    lines: list[str] = field(repr=False)
-    sentences: list[Sentence] = field(repr=False)
-    newline: str = "\n"
-
-    def place(self, line: int) -> str:
-        """File and line, for messages."""
-        return f"{self.path}:{line}"
+    lines: list[str]
+    sentences: list[Sentence]
+    newline: str
 
 
 def read(path: Path, layout: Layout, labeled: bool = True) -> LabeledFile:
-    """Read a file.
-
-    Args:
-        path: of the file, UTF-8.
-        layout: where words and labels stand.
-        labeled: whether labels must be there; without it they are read where there are any, otherwise they are empty.
-    """
+    """Read a file; if labels need not be there, they are empty where there are none."""
     lines = [line for _, line in numbered_lines(path)]
     sentences = list(_sentences(path, lines, layout, labeled))
     if not sentences:
@@ -95,7 +109,7 @@ def read(path: Path, layout: Layout, labeled: bool = True) -> LabeledFile:
 def _sentences(path: Path, lines: Sequence[str], layout: Layout, labeled: bool) -> Iterator[Sentence]:
     words: list[tuple[str, str, int]] = []
     columns = 0
-    for number, line in enumerate([*lines, ""], 1):
+    for place, line in enumerate([*lines, ""], 1):
         if not line.strip() or line.split()[0] == DOCUMENT_START:
             if words:
                 yield Sentence(*(tuple(part) for part in zip(*words)))
@@ -109,13 +123,13 @@ def _sentences(path: Path, lines: Sequence[str], layout: Layout, labeled: bool) 
             if columns and len(cells) != columns:
                 raise ValueError(f"has {len(cells)} columns, and the lines before it have {columns}")
             columns = len(cells)
-            words.append((*_word_and_label(cells, layout, labeled), number))
+            words.append((*_word_and_label(cells, layout, labeled), place))
         except ValueError as error:
-            raise ValueError(f"{path}:{number} {error}") from error
+            raise ValueError(f"{path}:{place} {error}") from error
 
 
 def word_cells(line: str, layout: Layout) -> list[str] | None:
-    """The cells of a line that holds a word, or None for a comment, a multi-word range or an empty node.
+    """Cut a line that holds a word into cells; None for a comment, a multi-word range or an empty node.
 
     Messages of errors have no subject: it is the line, which the caller knows.
     """
@@ -154,20 +168,15 @@ def _word_and_label(cells: list[str], layout: Layout, labeled: bool) -> tuple[st
 
 
 def relabeled(file: LabeledFile, labels: Sequence[Sequence[str]], add: bool) -> list[str]:
-    """The lines of a file with other labels.
+    """Return the lines of a file with other labels of its words, all else as it was.
 
-    Args:
-        file: as it was read.
-        labels: of every word of every sentence.
-        add: leave the column of labels and add the new ones: as a last column, or in CoNLL-U as ``Predicted=`` in MISC.
-
-    Returns:
-        the lines without their ends; all that is not replaced or added is as it was.
+    With ``add`` the column of labels is left and the new ones become a last column, or in CoNLL-U ``Predicted=`` in
+    MISC.
     """
     lines = list(file.lines)
     for sentence, own in zip(file.sentences, labels, strict=True):
-        for number, label in zip(sentence.lines, own, strict=True):
-            lines[number - 1] = _relabeled_line(lines[number - 1], file.layout, label, add)
+        for place, label in zip(sentence.lines, own, strict=True):
+            lines[place - 1] = _relabeled_line(lines[place - 1], file.layout, label, add)
     return lines
 
 

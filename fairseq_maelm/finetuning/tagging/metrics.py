@@ -11,11 +11,6 @@ ENTITY_METRICS = ("accuracy", "precision", "recall", "f1")
 def score(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], has_entities: bool) -> dict[str, float]:
     """Score the labels of all sentences of a set.
 
-    Args:
-        gold: the right labels of every sentence.
-        predicted: a model's, as many.
-        has_entities: whether labels are parts of entities, in IOB1, IOB2 or IOBES.
-
     Returns:
         percentages in [0, 100]: ``accuracy`` of words, and of entities also ``precision``, ``recall`` and ``f1`` over
         all types together (micro average), an entity being right if its type and both ends are. As in CoNLL's

@@ -1,25 +1,132 @@
 """Labels of words for ``maelm predict``."""
 
 import argparse
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from fairseq_maelm.finetuning.predicted import Predicted
-from fairseq_maelm.finetuning.tagging.files import read, relabeled
-from fairseq_maelm.finetuning.tagging.predict import Tagger
-from fairseq_maelm.finetuning.tagging.tag_command import metrics_of, tag_text
+from fairseq_maelm.arguments import UsageError
+from fairseq_maelm.finetuning.predicted import Predicted, hub_of
+from fairseq_maelm.finetuning.tagging.criterion import HEAD
+from fairseq_maelm.finetuning.tagging.files import LabeledFile, add_layout_arguments, layout_of, read, relabeled
+from fairseq_maelm.finetuning.tagging.metrics import score
+from fairseq_maelm.finetuning.tagging.prepare import check_scheme
+from fairseq_maelm.finetuning.tagging.prepared import TaggingSettings, encode_words
+from fairseq_maelm.finetuning.tagging.schemes import convert
 from fairseq_maelm.lines import numbered_lines
+from fairseq_maelm.models.hub import MaelmHubInterface
+from fairseq_maelm.models.predicting import predict
+
+logger = logging.getLogger(__name__)
+
+# At the ends of a word between spaces, punctuation is a word of its own; within it ("don't", "3.5") it is not.
+_AT_THE_ENDS = re.compile(r"^([^\w\s]*)(.*?)([^\w\s]*)$", re.DOTALL)
+
+
+def add_input_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare where a file has its words and labels, and where predictions go."""
+    group = parser.add_argument_group("labeled words", "in a layout other than that of the training files")
+    add_layout_arguments(group)
+    group.add_argument(
+        "--keep-labels", action="store_true",
+        help="keep the labels of the file and add a last column, or in CoNLL-U Predicted= in MISC",
+    )  # fmt: skip
 
 
 def predict_input(args: argparse.Namespace) -> Predicted:
-    """Label the words of a file in the layout of training, or of plain text."""
+    """Label the words of a file in the layout of training, or in another one, or of plain text.
+
+    Raises:
+        UsageError: the input is a folder, or an option needs columns that plain text does not have.
+    """
     if args.input.is_dir():
-        raise ValueError("labels are written into a file as it was: give the file, not the folder made from it")
-    tagger = Tagger(args.checkpoint, args.vocabulary, args.batch_size, args.device)
-    if args.input.suffix == ".txt":
-        lines = tag_text(tagger, [line for _, line in numbered_lines(args.input)])
-        return Predicted("".join(f"{line}\n" for line in lines), None)
-    file = read(args.input, tagger.settings.layout, labeled=False)
-    labels = tagger.label_as_in_files([sentence.words for sentence in file.sentences])
+        raise UsageError("labels are written into a file as it was: give the file, not the folder made from it")
+    hub = hub_of(args)
+    settings: TaggingSettings = hub.task.settings
+    outputs = len(hub.model.classification_heads.state_dict()[f"{HEAD}.out_proj.weight"])
+    if outputs != len(settings.labels):
+        raise ValueError(
+            f"{args.checkpoint} knows {outputs} labels and {args.vocabulary} has {len(settings.labels)}: give the "
+            "folder that it was trained on"
+        )
+    layout = layout_of(args, args.input, settings.layout)
+    if args.input.suffix == ".txt" and layout is settings.layout and not _is_labeled(args, settings):
+        if args.keep_labels:
+            raise UsageError("plain text has no labels: leave out --keep-labels, or name the --format of the file")
+        return Predicted(_tagged_text(hub, args), None)
+    file = read(args.input, layout, labeled=False)
+    labels = _labels_as_in_files(hub, [sentence.words for sentence in file.sentences], args.batch_size)
+    has_no_column = any("" in sentence.labels for sentence in file.sentences)
+    lines = relabeled(file, labels, add=args.keep_labels or has_no_column)
+    return Predicted("".join(line + file.newline for line in lines), _metrics(file, labels, settings))
+
+
+def label_words(hub: MaelmHubInterface, sentences: Sequence[Sequence[str]], batch_size: int = 32) -> list[list[str]]:
+    """Label the words of sentences of any length, in the scheme that the model of ``maelm_tagging`` learned."""
+    split, _ = encode_words(hub.tokenizer.encoder, sentences)
+    dataset = hub.task.dataset_of(split, shuffle=False)
+
+    def best(batch: dict[str, Any]) -> Iterator[list[int]]:
+        logits, _ = hub.model(**batch["net_input"], classification_head_name=HEAD)
+        numbers = iter(logits.flatten(0, 1).index_select(0, batch["rows"]).argmax(dim=1).tolist())
+        return ([next(numbers) for _ in range(words)] for words in batch["words"].tolist())
+
+    windows = predict(
+        hub.model, dataset.sizes, dataset.collater, best, batch_size=batch_size, progress="windows of words"
+    )
+    labels: list[list[str]] = [[] for _ in sentences]
+    for (sentence, _), numbers in zip(dataset.windows, windows):
+        labels[sentence] += [hub.task.settings.labels[number] for number in numbers]
+    return labels
+
+
+def _labels_as_in_files(hub: Any, sentences: Sequence[Sequence[str]], batch_size: int) -> list[list[str]]:
+    scheme = hub.task.settings.file_scheme
+    return [convert(labels, scheme) for labels in label_words(hub, sentences, batch_size)]
+
+
+def _is_labeled(args: argparse.Namespace, settings: TaggingSettings) -> bool:
+    """Tell whether a .txt file is one of labeled words all the same, by labels that the checkpoint knows."""
+    try:
+        file = read(args.input, settings.layout)
+        found = {label for sentence in file.sentences for label in convert(sentence.labels, settings.scheme)}
+    except ValueError:
+        return False
+    return found <= set(settings.labels)
+
+
+def _tagged_text(hub: MaelmHubInterface, args: argparse.Namespace) -> str:
+    """Turn lines of text into lines of word/LABEL; empty lines stay."""
+    sentences = [words_of(line) for _, line in numbered_lines(args.input)]
+    filled = [words for words in sentences if words]
+    if not filled:
+        raise ValueError(f"{args.input} has no words")
+    labels = iter(_labels_as_in_files(hub, filled, args.batch_size))
+    pairs = [zip(words, next(labels)) if words else () for words in sentences]
+    return "".join(" ".join(f"{word}/{label}" for word, label in line) + "\n" for line in pairs)
+
+
+def words_of(text: str) -> list[str]:
+    """Cut plain text into words at white space, and punctuation off their ends, one sign a word."""
+    words: list[str] = []
+    for part in text.split():
+        found = _AT_THE_ENDS.match(part)
+        before, word, after = found.groups() if found else ("", part, "")
+        words += [*before, *([word] if word else []), *after]
+    return words
+
+
+def _metrics(file: LabeledFile, labels: list[list[str]], settings: TaggingSettings) -> dict[str, float] | None:
+    """Score predictions, in the scheme of files, where the file has labels in that scheme."""
     own = {label for sentence in file.sentences for label in sentence.labels}
-    lines = relabeled(file, labels, add="" in own)
-    metrics = None if own & {"", "_"} else metrics_of(file, labels, tagger.settings)
-    return Predicted("".join(line + file.newline for line in lines), metrics)
+    if "" in own or own == {"_"} or "_" in own - set(settings.labels):
+        return None
+    try:
+        check_scheme(file, settings.file_scheme)
+    except ValueError as error:
+        logger.warning("no metrics: %s", error)
+        return None
+    both = [sentence.labels for sentence in file.sentences], labels
+    gold, predicted = ([convert(labels, settings.scheme) for labels in each] for each in both)
+    return score(gold, predicted, settings.has_entities)

@@ -1,22 +1,24 @@
-"""From labeled files to the folder of a tagging task."""
+"""The sub-command ``maelm prepare tagging``: from labeled files to the folder of a tagging task."""
 
+import argparse
 import logging
 import re
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from fairseq_maelm.arguments import add_output, add_vocabulary, existing_path
 from fairseq_maelm.corpus.header import header_reason
-from fairseq_maelm.finetuning.tagging.files import LabeledFile, Layout, read
-from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, pieces_of_words, read_settings
+from fairseq_maelm.finetuning.tagging.files import LabeledFile, Layout, add_layout_arguments, layout_of, read
+from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, encode_words, read_settings
 from fairseq_maelm.finetuning.tagging.schemes import (
     OUTSIDE,
     PLAIN,
+    PREFIXES,
     SchemeError,
     all_labels,
     check,
@@ -30,13 +32,42 @@ from fairseq_maelm.text.vocabulary import TextEncoder
 
 logger = logging.getLogger(__name__)
 
+AFTER_INTERRUPT = "nothing was written"
+
 _ENTITY_LIKE = re.compile("[BIES]-.")
 # Labels that the training file lacks are named up to this number: a treebank's features have hundreds.
 _SHOWN = 10
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``maelm prepare tagging``."""
+    parser.description = (
+        "Turns files of labeled words into the folder that the task maelm_tagging reads: words become pieces of the "
+        "encoder's vocabulary, entities are checked and written in the scheme that the model is to learn."
+    )
+    parser.add_argument("--train", type=existing_path, required=True, metavar="FILE", help="file to train on")
+    parser.add_argument("--valid", type=existing_path, required=True, metavar="FILE", help="file to validate on")
+    parser.add_argument("--test", type=existing_path, metavar="FILE", help="file for metrics at the end")
+    add_vocabulary(parser, required=True)
+    add_output(parser, "new folder of the task")
+    add_layout_arguments(parser)
+    parser.add_argument(
+        "--file-scheme", choices=("auto", *PREFIXES, PLAIN), default="auto",
+        help="scheme of the entities in the files; plain for labels that are no entities",
+    )  # fmt: skip
+    parser.add_argument("--scheme", choices=tuple(PREFIXES), default="iob2", help="scheme that the model learns")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Prepare the task and write the name of its folder to standard output."""
+    files = {split: getattr(args, split) for split in ("train", "valid", "test") if getattr(args, split)}
+    layout = layout_of(args, args.train)
+    prepare_tagging(args.vocabulary, files, args.output, layout, args.file_scheme, args.scheme)
+    sys.stdout.write(f"{args.output}\n")
+
+
 def prepare_tagging(
-    data: Path,
+    vocabulary: Path,
     files: Mapping[str, Path],
     output: Path,
     layout: Layout,
@@ -46,7 +77,7 @@ def prepare_tagging(
     """Write a task's folder; it gets its name only when it is complete.
 
     Args:
-        data: folder whose vocabulary the encoder was trained with, of `maelm prepare corpus` or `maelm import`.
+        vocabulary: folder with dict.txt and what encodes text.
         files: split -> file; "train" must be there, and gives the labels.
         output: the new folder.
         layout: of the files.
@@ -59,7 +90,7 @@ def prepare_tagging(
         ValueError: a file is not as it must be; the message names the line and says what to do. Or the output was made
             from something else.
     """
-    encoder = open_encoder(data)
+    encoder = open_encoder(vocabulary)
 
     def write(folder: Path) -> dict[str, Any]:
         read_files = {split: read(path, layout) for split, path in files.items()}
@@ -100,7 +131,7 @@ def check_scheme(file: LabeledFile, scheme: str) -> None:
             check(sentence.labels, scheme)
         except SchemeError as error:
             raise ValueError(
-                f"{file.place(sentence.lines[error.word])}: {error}. If the file is written in another scheme, name it "
+                f"{file.path}:{sentence.lines[error.word]}: {error}. If the file is written in another scheme, name it "
                 "by --file-scheme; plain if labels are no parts of entities"
             ) from error
 
@@ -120,13 +151,14 @@ def _refuse_doubtful(train: LabeledFile, detected: str) -> None:
 def _refuse_header(file: LabeledFile, train: LabeledFile) -> None:
     """Names of columns in the first line must not become a word and its label; CoNLL-U has none."""
     counts, known = (Counter(label for each in one.sentences for label in each.labels) for one in (file, train))
-    word, label, line = (part[0] for part in vars(file.sentences[0]).values())
+    words, labels, lines = file.sentences[0]
+    label = labels[0]
     if file.layout.form == "conllu" or (file is not train and label in known):
         return
-    if reason := header_reason([word], label, counts):
+    if reason := header_reason([words[0]], label, counts):
         raise ValueError(
-            f"{file.place(line)} looks like a header: {reason}. Remove the line; if it is a word of a sentence, put "
-            "another sentence first"
+            f"{file.path}:{lines[0]} looks like a header: {reason}. Remove the line; if it is a word of a sentence, "
+            "put another sentence first"
         )
 
 
@@ -155,20 +187,18 @@ def numbered(file: LabeledFile, settings: TaggingSettings, encoder: TextEncoder,
             labels.append(numbers.get(label, len(numbers)))
     if unknown:
         _report_unknown(file, train, unknown, labels.count(len(numbers)), len(labels), settings.scheme)
-    words = [sentence.words for sentence in file.sentences]
-    pieces, piece_counts, nothing = pieces_of_words(encoder, words)
+    split, nothing = encode_words(encoder, [sentence.words for sentence in file.sentences], labels)
     if len(nothing):
         lines = [line for sentence in file.sentences for line in sentence.lines]
         logger.warning(
-            "%d words of which the vocabulary leaves nothing became <unk>; the first: %s",
-            *(len(nothing), file.place(lines[nothing[0]])),
+            "%d words of which the vocabulary leaves nothing became <unk>; the first: %s:%d",
+            *(len(nothing), file.path, lines[nothing[0]]),
         )
     logger.info(
         "%s: %s sentences, %s words, %.2f pieces a word",
-        *(file.path, f"{len(words):,}", f"{len(piece_counts):,}", piece_counts.mean()),
+        *(file.path, f"{len(file.sentences):,}", f"{len(labels):,}", split.piece_counts.mean()),
     )
-    word_counts = np.array([len(sentence) for sentence in words], dtype=np.int32)
-    return TaggedSplit(pieces, piece_counts, word_counts, np.array(labels, dtype=np.int32))
+    return split
 
 
 def _report_unknown(

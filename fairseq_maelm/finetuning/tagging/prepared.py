@@ -1,6 +1,6 @@
 """The folder of a tagging task: words as pieces, labels as numbers, and how the files looked that they came from."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,20 +17,14 @@ from fairseq_maelm.text.vocabulary import UNKNOWN, TextEncoder
 
 @dataclass(frozen=True)
 class TaggingSettings:
-    """What a task's folder says of its labels.
+    """What a task's folder says of its labels."""
 
-    Attributes:
-        labels: what the model chooses from; a label's place is its number. Labels that the training file lacks have the
-            number after the last.
-        scheme: of these labels: "iob1", "iob2", "iobes", or "plain" for labels that are no entities.
-        file_scheme: of the files, in which predictions are written.
-        layout: of the files.
-    """
-
+    # What the model chooses from; a label's place is its number. Labels that the training file lacks have the number
+    # after the last.
     labels: tuple[str, ...]
-    scheme: str
-    file_scheme: str
-    layout: Layout
+    scheme: str  # of these labels: "iob1", "iob2", "iobes", or "plain" for labels that are no entities
+    file_scheme: str  # of the files, in which predictions are written
+    layout: Layout  # of the files
 
     @property
     def has_entities(self) -> bool:
@@ -52,19 +46,12 @@ def read_settings(folder: Path) -> TaggingSettings:
 
 @dataclass(frozen=True)
 class TaggedSplit:
-    """A split in numbers.
+    """A split in numbers, W words of P pieces; numbers are those of fairseq's dictionary and of the labels."""
 
-    Attributes:
-        pieces: <uint16 or uint32>[P] the pieces of all words, in fairseq's dictionary.
-        piece_counts: <int32>[W] pieces of each word, at least 1.
-        word_counts: <int32>[sentences] words of each sentence, at least 1.
-        labels: <int32>[W] numbers of the words' labels.
-    """
-
-    pieces: NDArray[np.unsignedinteger]
-    piece_counts: NDArray[np.int32]
-    word_counts: NDArray[np.int32]
-    labels: NDArray[np.int32]
+    pieces: NDArray[np.unsignedinteger]  # <uint16 or uint32>[P] of all words
+    piece_counts: NDArray[np.int32]  # [W] pieces of each word, at least 1
+    word_counts: NDArray[np.int32]  # [sentences] words of each sentence, at least 1
+    labels: NDArray[np.int32]  # [W]
 
     def save(self, path: Path) -> None:
         """Write the split; the file gets its name when it is whole."""
@@ -82,15 +69,14 @@ class TaggedSplit:
             return cls(**arrays)
 
 
-def pieces_of_words(
-    encoder: TextEncoder, sentences: Sequence[Sequence[str]]
-) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int32], NDArray[np.int64]]:
+def encode_words(
+    encoder: TextEncoder, sentences: Sequence[Sequence[str]], labels: Sequence[int] | None = None
+) -> tuple[TaggedSplit, NDArray[np.int64]]:
     """Encode every word by itself, as a word that begins after a space.
 
     Returns:
-        the pieces <uint16 or uint32>[P] of all words, their number <int32>[W] for each word, and the places <int64> in
-        W of the words of which the vocabulary leaves nothing (control characters alone): these are ``<unk>``, so that
-        they too have a label.
+        the split, with labels of 0 where none are given; and the places of the words of which the vocabulary leaves
+        nothing (control characters alone): these are ``<unk>``, so that they too have a label.
     """
     words = [clean_text(word) for words in sentences for word in words]
     pieces, lengths = encoder.encode_flat([encoder.word_prefix + word if word else "" for word in words])
@@ -99,12 +85,6 @@ def pieces_of_words(
     kept[ends[counts > 0]] = False
     # Of an empty word there is the end symbol alone.
     pieces[ends[counts == 0]] = UNKNOWN
-    return pieces[kept], np.maximum(counts, 1), np.flatnonzero(counts == 0)
-
-
-def sentence_slices(split: TaggedSplit) -> Iterator[tuple[slice, slice]]:
-    """For every sentence, where its words and where its pieces are."""
-    word_ends = np.cumsum(split.word_counts, dtype=np.int64)
-    piece_ends = np.concatenate([[0], np.cumsum(split.piece_counts, dtype=np.int64)])
-    for start, stop in zip((word_ends - split.word_counts).tolist(), word_ends.tolist()):
-        yield slice(start, stop), slice(int(piece_ends[start]), int(piece_ends[stop]))
+    word_counts = np.array([len(sentence) for sentence in sentences], dtype=np.int32)
+    numbers = np.zeros(len(words), dtype=np.int32) if labels is None else np.array(labels, dtype=np.int32)
+    return TaggedSplit(pieces[kept], np.maximum(counts, 1), word_counts, numbers), np.flatnonzero(counts == 0)

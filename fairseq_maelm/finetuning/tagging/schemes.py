@@ -62,13 +62,7 @@ def entities(labels: Sequence[str]) -> list[Entity]:
 
 
 def written(spans: Iterable[Entity], length: int, scheme: str) -> list[str]:
-    """Write entities that do not overlap as the labels of a sentence.
-
-    Args:
-        spans: in any order.
-        length: words of the sentence.
-        scheme: "iob1", "iob2" or "iobes".
-    """
+    """Write entities that do not overlap, in any order, as the labels of a sentence of ``length`` words."""
     labels = [OUTSIDE] * length
     last: Entity | None = None
     for span in sorted(spans, key=lambda entity: entity.start):
@@ -108,9 +102,8 @@ def convert(labels: Sequence[str], scheme: str) -> list[str]:
 def detect(sentences: Sequence[Sequence[str]]) -> str:
     """Tell the scheme of a file by its labels.
 
-    Returns:
-        "plain" if some label is neither O nor of the form B-TYPE, with one of the letters B, I, E and S, or if all are
-        O; "iobes" if E or S occur; "iob2" if all sentences are valid in it; otherwise "iob1".
+    It is "plain" if some label is neither O nor of the form B-TYPE, with one of the letters B, I, E and S, or if all
+    are O; "iobes" if E or S occur; "iob2" if all sentences are valid in it; otherwise "iob1".
     """
     seen = {label for labels in sentences for label in labels}
     try:
@@ -130,5 +123,5 @@ def detect(sentences: Sequence[Sequence[str]]) -> str:
 
 
 def all_labels(kinds: Iterable[str], scheme: str) -> list[str]:
-    """O and every label that entities of the given types can have in a scheme, sorted but for O, which is first."""
+    """Return O, and sorted every label that entities of the given types can have in a scheme."""
     return [OUTSIDE, *sorted(f"{prefix}-{kind}" for kind in set(kinds) for prefix in PREFIXES[scheme])]

@@ -1,6 +1,7 @@
 """The task of token labeling: a label for every word of a sentence."""
 
 import logging
+from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List
@@ -41,13 +42,7 @@ class TaggingTaskConfig(FairseqDataclass):
 
 @register_task("maelm_tagging", dataclass=TaggingTaskConfig)
 class TaggingTask(EncoderTask):
-    """Label words by the encoder's state at the first piece of each.
-
-    Args:
-        cfg: ``TaggingTaskConfig``.
-        dictionary: fairseq's, with ``<mask>``.
-        settings: of the task's folder.
-    """
+    """Label words by the encoder's state at the first piece of each; ``settings`` are those of the task's folder."""
 
     name = "maelm_tagging"
     setup_files = (*EncoderTask.setup_files, MANIFEST_FILE)
@@ -91,8 +86,7 @@ class TaggingTask(EncoderTask):
 
     def dataset_of(self, content: TaggedSplit, shuffle: bool) -> TaggingDataset:
         """Cut sentences into windows, as the options say."""
-        cfg = self.cfg
-        return TaggingDataset(content, self.dictionary, cfg.tokens_per_sample, cfg.window_overlap, shuffle, cfg.seed)
+        return TaggingDataset(content, self.dictionary, self.cfg, shuffle)
 
     def reduce_metrics(self, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
         """Log the metrics of batches, and in validation those of the whole set."""
@@ -102,17 +96,13 @@ class TaggingTask(EncoderTask):
             log_collected(rows, self.metrics, names)
 
     def metrics(self, rows: Dict[int, Any]) -> Dict[str, float]:
-        """Put the windows of all sentences together and score them.
-
-        Args:
-            rows: window -> its sentence, labels and predictions, see ``window_rows``.
-        """
-        gold: Dict[int, List[str]] = {}
-        predicted: Dict[int, List[str]] = {}
+        """Put the windows of ``window_rows`` together to sentences and score them."""
+        gold: Dict[int, List[str]] = defaultdict(list)
+        predicted: Dict[int, List[str]] = defaultdict(list)
         # No prediction is equal to the last: it stands for the labels that the training file lacks.
         names = np.array([*self.settings.labels, ""], dtype=object)
         for window in sorted(rows):
             sentence, own, other = rows[window]
-            gold.setdefault(sentence, []).extend(names[own])
-            predicted.setdefault(sentence, []).extend(names[other])
+            gold[sentence] += names[own].tolist()
+            predicted[sentence] += names[other].tolist()
         return score(list(gold.values()), list(predicted.values()), self.settings.has_entities)

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import usage_error
 
 from fairseq_maelm import cli
 
-# id: right answer, best text, log-odds, probability. The second question's log-odds lie between both defaults, 0 and 1.
+# id: right answer, best text, logits, probability. The second question's logits lie between both defaults, 0 and 1.
 QUESTIONS: dict[str, tuple[str, str, float, float]] = {
     "a": ("cow", "cow", -3.0, 0.05),
     "b": ("", "sheep", 0.5, 0.6),
@@ -29,60 +30,104 @@ def files(tmp_path: Path) -> Path:
         }
         for name, (right, *_) in QUESTIONS.items()
     ]
-    dev = {"version": "v2.0", "data": [{"title": "t", "paragraphs": [{"context": context, "qas": qas}]}]}
     written: dict[str, Any] = {
-        "dev": dev,
-        "best_spans": {name: best for name, (_, best, _, _) in QUESTIONS.items()},
+        "dev": {"version": "v2.0", "data": [{"title": "t", "paragraphs": [{"context": context, "qas": qas}]}]},
+        "best_texts": {name: best for name, (_, best, _, _) in QUESTIONS.items()},
         "predictions": {name: "" if odds > 0 else best for name, (_, best, odds, _) in QUESTIONS.items()},
         "null_odds": {name: odds for name, (_, _, odds, _) in QUESTIONS.items()},
         "renamed": {name: odds for name, (_, _, odds, _) in QUESTIONS.items()},
         "probabilities": {name: probability for name, (_, _, _, probability) in QUESTIONS.items()},
+        "numbers": dict.fromkeys(QUESTIONS, 3),
+        "list": [],
     }
     for name, content in written.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    (tmp_path / "broken.json").write_text("{")
     return tmp_path
 
 
-def score(files: Path, predictions: str, odds: str = "", *options: str) -> dict[str, float]:
-    words = [str(files / "dev.json"), str(files / f"{predictions}.json"), "--out-file", str(files / "scores.json")]
-    words += ["--na-prob-file", str(files / f"{odds}.json")] if odds else []
-    cli.main(["evaluate", "squad", *words, *options])
-    scored: dict[str, float] = json.loads((files / "scores.json").read_text())
+def words(files: Path, predictions: str, odds: str = "", *options: object) -> list[str]:
+    given = ["--null-odds", files / f"{odds}.json"] if odds else []
+    named = [files / "dev.json", files / f"{predictions}.json"]
+    return [str(word) for word in ("evaluate", "squad", *named, *given, *options)]
+
+
+@pytest.fixture
+def score(files: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Score by the command, and return the metrics."""
+
+    def scored(predictions: str, odds: str = "", *options: str) -> dict[str, float]:
+        cli.main(words(files, predictions, odds, *options, "--json"))
+        found: dict[str, float] = json.loads(capsys.readouterr().out)
+        return found
+
     return scored
 
 
 @pytest.mark.parametrize("odds", ["null_odds", "renamed"])
-def test_log_odds_have_the_threshold_of_predict_squad(files: Path, odds: str) -> None:
-    metrics = score(files, "best_spans", odds)
+def test_logits_have_the_threshold_of_predict(score: Any, odds: str) -> None:
+    metrics = score("best_texts", odds)
     assert metrics["exact"] == metrics["best_exact"] == 100.0
     assert metrics["best_exact_thresh"] == -0.5
-    submitted = score(files, "predictions")
-    assert submitted == {name: value for name, value in metrics.items() if not name.startswith("best")}
-    assert score(files, "best_spans", odds, "--na-prob-thresh", "1")["exact"] == 75.0
+    assert score("predictions") == {name: value for name, value in metrics.items() if not name.startswith("best")}
+    assert score("best_texts", odds, "--threshold", "1")["exact"] == 75.0
 
 
-def test_small_log_odds_are_known_by_their_name(files: Path) -> None:
+def test_small_logits_are_known_by_their_name(files: Path, score: Any) -> None:
     (files / "null_odds.json").write_text(json.dumps({"a": 0.0, "b": 0.5, "c": 0.0, "d": 0.9}))
-    assert score(files, "best_spans", "null_odds")["exact"] == 100.0
+    assert score("best_texts", "null_odds")["exact"] == 100.0
 
 
-def test_probabilities_have_the_official_threshold(files: Path) -> None:
-    metrics = score(files, "best_spans", "probabilities")
+def test_probabilities_have_the_official_threshold(score: Any) -> None:
+    metrics = score("best_texts", "probabilities")
     assert metrics["exact"] == 50.0 and metrics["best_exact"] == 100.0
     assert metrics["best_exact_thresh"] == 0.4
-    assert score(files, "best_spans", "probabilities", "--na-prob-thresh", "0.5")["exact"] == 100.0
+    assert score("best_texts", "probabilities", "--threshold", "0.5")["exact"] == 100.0
     # As a leaderboard is given it: the probability decides nothing that the prediction has not decided.
-    assert score(files, "predictions", "probabilities")["exact"] == 100.0
-
-
-def test_what_does_not_belong_together_is_refused(files: Path) -> None:
-    with pytest.raises(SystemExit, match="--na-prob-thresh -0.5 is in logits, and .*probabilities.json holds probab"):
-        score(files, "best_spans", "probabilities", "--na-prob-thresh", "-0.5")
-    with pytest.raises(SystemExit, match="predictions.json has 2 empty texts, so no answer is decided in it: score it"):
-        score(files, "predictions", "null_odds")
+    assert score("predictions", "probabilities")["exact"] == 100.0
 
 
 def test_a_threshold_that_is_given_is_taken_with_a_warning(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As the official script would score it."""
-    assert score(files, "predictions", "null_odds", "--na-prob-thresh", "0")["exact"] == 100.0
-    assert "predictions.json has 2 empty texts: best_exact and best_f1 cannot fill them" in capsys.readouterr().err
+    cli.main(words(files, "predictions", "null_odds", "--threshold", "0"))
+    output = capsys.readouterr()
+    assert output.out.split()[:2] == ["exact", "100.0"]
+    assert "predictions.json has 2 empty texts: best_exact and best_f1 cannot fill them" in output.err
+
+
+def test_metrics_are_lines_in_a_new_file(files: Path) -> None:
+    arguments = words(files, "predictions", "", "--output", files / "metrics.txt")
+    cli.main(arguments)
+    assert (files / "metrics.txt").read_text().startswith("exact         100.0\nf1            100.0\ntotal         4\n")
+    with pytest.raises(SystemExit, match="metrics.txt exists already"):
+        cli.main(arguments)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (
+            ("best_texts", "probabilities", "--threshold", "-0.5"),
+            "probabilities.json holds probabilities: give one from 0 to 1",
+        ),
+        (("best_texts", "", "--threshold", "0"), "--threshold is one of the odds of no answer: give --null-odds"),
+        (("best_texts", "null_odds", "--squad-version", "1.1"), "version 1.1 knows no questions without answer"),
+        (("absent",), "there is no "),
+    ],
+)
+def test_wrong_options(names: tuple[str, ...], message: str, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in usage_error(capsys, words(files, *names))
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("predictions", "null_odds"), "predictions.json has 2 empty texts, so no answer is decided in it: score it"),
+        (("numbers",), "numbers.json has no text for 'a' but 3"),
+        (("list",), "list.json holds no object of ids and texts"),
+        (("broken",), "broken.json is not JSON"),
+    ],
+)
+def test_wrong_files(names: tuple[str, ...], message: str, files: Path) -> None:
+    with pytest.raises(SystemExit, match=message):
+        cli.main(words(files, *names))

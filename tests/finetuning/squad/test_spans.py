@@ -1,5 +1,7 @@
 """Choosing answers, against all pairs looked at one by one."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -105,7 +107,7 @@ def test_missing_windows_are_said():
 def test_rows_are_small_and_in_pieces():
     logits = logits_of([1.0, 0.0, 0.0, 2.0], [1.0, 0.0, 0.0, 2.0])
     context = masks(4, [2, 3])
-    spans = best_spans(logits, context, context, 20, 30, kept=1)
-    rows = window_rows(spans, torch.tensor([41]), torch.tensor([-2 + 100]))
-    assert rows.tolist() == [(41, 101, 101, 4.0, 2.0)]
-    assert rows.nbytes == 20
+    batch = {"context_mask": context, "start_mask": context, "id": torch.tensor([41]), "shift": torch.tensor([98])}
+    rows = window_rows(logits, batch, SimpleNamespace(n_best=20, max_answer_length=30), kept=2)
+    assert rows.tolist() == [[(41, 101, 101, 4.0, 2.0), (41, 100, 101, 2.0, 2.0)]]
+    assert rows[:, 0].nbytes == 20

@@ -25,7 +25,7 @@ def task_of(**changes: Any) -> SquadTask:
     [
         (
             {"max_length": 75},
-            "--max-length 75 leaves no room for a context beside questions of up to 64 pieces",
+            "--max-length 75 leaves no room for a context with questions of up to 64 pieces",
         ),
         ({"doc_stride": 0}, "--doc-stride must be at least 1 and is 0"),
         ({"n_best": 0}, "--n-best must be at least 1"),

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_maelm.finetuning.squad.windows import best_context, cut_windows, windows_with
+from fairseq_maelm.finetuning.squad.dataset import best_context, cut_windows, windows_with
 
 
 def windows_of(question: int, context: int, max_length: int, stride: int) -> list[tuple[int, int]]:

@@ -17,7 +17,7 @@ from fairseq_maelm.finetuning.tagging.criterion import TaggingCriterion, window_
 from fairseq_maelm.finetuning.tagging.files import Layout
 from fairseq_maelm.finetuning.tagging.metrics import score
 from fairseq_maelm.finetuning.tagging.prepare import prepare_tagging
-from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, pieces_of_words, read_settings
+from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, encode_words, read_settings
 from fairseq_maelm.finetuning.tagging.task import TaggingTask
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import open_encoder
@@ -197,7 +197,8 @@ def test_every_word_has_its_first_piece_in_every_kind_of_vocabulary(kind: str, t
     """A word has the pieces that it has in a sentence, where it is not the first."""
     encoder = open_encoder(KINDS[kind](tmp_path))
     sentences = [["The", "cats", "ran", ","], ["\x07", "New York", "\u6f22", "<mask>"]]
-    pieces, counts, nothing = pieces_of_words(encoder, sentences)
+    split, nothing = encode_words(encoder, sentences)
+    pieces, counts = split.pieces, split.piece_counts
     words = [word for sentence in sentences for word in sentence]
     assert len(counts) == len(words) and counts.sum() == len(pieces) and counts.min() >= 1
     assert nothing.tolist() == [4] and pieces[counts[:4].sum()] == 3

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_maelm.finetuning.tagging.windows import Window, cut_windows
+from fairseq_maelm.finetuning.tagging.dataset import Window, cut_windows
 
 
 def test_a_sentence_that_fits_is_one_window() -> None:
