@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from fairseq_maelm.arguments import UsageError, add_output
 from fairseq_maelm.train_command import (
     USER_DIR,
     Machine,
@@ -15,11 +16,13 @@ from fairseq_maelm.train_command import (
     mapping_of,
     names_in,
     number_if_it_is_one,
+    recipe_type,
     run_or_show,
     words_of,
 )
 
 PASSES_OPTIONS_ON = True
+AFTER_INTERRUPT = "the same command resumes"
 
 RECIPES = Path(__file__).with_name("pretraining_recipes")
 _SIZES = ("batch-sequences", "sequence-length", "sequences-per-gpu")
@@ -28,64 +31,58 @@ _FP16 = {"fp16-scale-window": 256}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments of ``maelm pretrain``."""
-    parser.usage = "maelm pretrain DATA --output DIR --recipe NAME [options] [-- FAIRSEQ OPTIONS]"
+    """Declare the arguments of ``maelm pretrain``."""
+    parser.usage = "maelm pretrain DATA --output FOLDER --recipe NAME [options] [-- FAIRSEQ OPTIONS]"
     parser.description = (
         "Pretrains through fairseq-train with the numbers of a recipe. The batch stays the recipe's on any number of "
-        "GPUs. The same command resumes. What stands behind -- goes to fairseq-train and wins. By default all GPUs "
-        "of the machine are used; under torchrun or SLURM --gpus counts those of all machines."
+        "GPUs. The same command resumes. What follows -- goes to fairseq-train and wins. By default all GPUs of the "
+        "machine are used; under torchrun or SLURM --gpus counts those of all machines."
     )
     parser.add_argument(
         "data", metavar="DATA", help="folder of `maelm prepare corpus`; shards with a colon between them"
     )
-    parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="for checkpoints")
-    parser.add_argument("--arch", metavar="NAME", help="architecture (the recipe's)")
+    add_output(parser, "folder for the checkpoints")
+    parser.add_argument("--arch", metavar="NAME", help="architecture (default: the recipe's)")
     parser.add_argument(
-        "--recipe", type=Path, help=f"a YAML file, or one of {', '.join(names_in(RECIPES))} (that of --arch)"
-    )
+        "--recipe", type=recipe_type(RECIPES), metavar="NAME",
+        help=f"a YAML file, or one of {', '.join(names_in(RECIPES))} (default: that of --arch)",
+    )  # fmt: skip
     parser.add_argument(
         "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
-        help=f"in the recipe: {', '.join(_SIZES)}, or any option in it, such as lr=1e-3",
+        help=f"changes of the recipe: {', '.join(_SIZES)}, or any option in it, such as lr=1e-3",
     )  # fmt: skip
     add_machine_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Pretrains, or writes the command.
+    """Pretrain, or write the command.
 
     Raises:
-        FileNotFoundError: there are no data, or no such recipe.
+        FileNotFoundError: there are no data, or there is no such recipe.
         ValueError: the numbers do not fit.
     """
     first = Path(args.data.split(":")[0])
     if not (first / "dict.txt").is_file():
         raise FileNotFoundError(f"there is no dict.txt in {first}: DATA must be the folder of `maelm prepare corpus`")
     if args.recipe is None and args.arch is None:
-        raise ValueError(f"give --recipe, one of {', '.join(names_in(RECIPES))}, or --arch")
+        raise UsageError(f"give --recipe, one of {', '.join(names_in(RECIPES))}, or --arch")
     recipe = load_yaml(args.recipe or Path(args.arch.removeprefix("maelm_")), RECIPES)
     for text in args.set:
-        _change(recipe, text)
+        name, equals, value = text.partition("=")
+        place = recipe if name in _SIZES else recipe["options"]
+        if not equals or name not in place:
+            raise UsageError(f"--set {text}: it must be NAME=VALUE, and NAME one of {', '.join([*_SIZES, *place])}")
+        place[name] = number_if_it_is_one(value)
     if args.arch is not None:
         recipe["options"]["arch"] = args.arch
-    options = train_options(recipe, machine_of(args, torch.cuda.device_count()))
+    gpus = torch.cuda.device_count() if args.gpus is None else args.gpus
+    options = train_options(recipe, machine_of(gpus, args.precision))
     words = ["fairseq-train", args.data, "--user-dir", str(USER_DIR), "--save-dir", str(args.output)]
     run_or_show([*words, *words_of(options), *args.fairseq_options], args.dry_run)
 
 
-def _change(recipe: dict[str, Any], text: str) -> None:
-    name, equals, value = text.partition("=")
-    place = recipe if name in _SIZES else recipe["options"]
-    if not equals or name not in place:
-        raise ValueError(f"--set {text}: it must be NAME=VALUE, and NAME one of {', '.join([*_SIZES, *place])}")
-    place[name] = number_if_it_is_one(value)
-
-
 def train_options(recipe: dict[str, Any], machine: Machine) -> dict[str, Any]:
-    """Return the options of a run.
-
-    Args:
-        recipe: content of a file.
-        machine: all GPUs together.
+    """Return the options of a run on all GPUs of a machine together.
 
     Raises:
         ValueError: something is missing in the recipe, or its batch cannot be divided among the GPUs.
@@ -100,7 +97,7 @@ def train_options(recipe: dict[str, Any], machine: Machine) -> dict[str, Any]:
     if batch % step:
         raise ValueError(
             f"{max(1, machine.gpus)} GPUs with {share} sequences each take {step} sequences at a time, and a batch of "
-            f"{batch} is no multiple of that: change --gpus, or --set sequences-per-gpu=..."
+            f"{batch} is not a multiple of that: change --gpus, or --set sequences-per-gpu=..."
         )
     own = {
         "tokens-per-sample": length,

@@ -1,16 +1,18 @@
-"""What all commands that train have in common: recipes in YAML, options as words, the machine, and the start."""
+"""What all commands that train share: recipes in YAML, options as words, the machine, and the start."""
 
 import argparse
 import logging
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import yaml
 from omegaconf import OmegaConf
+
+from fairseq_maelm.arguments import UsageError, number
 
 USER_DIR = Path(__file__).resolve().parent
 
@@ -22,31 +24,55 @@ PRECISIONS: dict[str, dict[str, Any]] = {
 
 
 class Machine(NamedTuple):
-    """Where a run is computed.
-
-    Attributes:
-        gpus: how many; 0 is the CPU.
-        precision: a name of PRECISIONS.
-        threads: of a run.
-    """
+    """Where a run is computed: on a number of GPUs, 0 for the CPU, in a precision of PRECISIONS, on CPU threads."""
 
     gpus: int
     precision: str
     threads: int = 1
 
     def options(self) -> dict[str, Any]:
-        """For fairseq-train."""
+        """Return the options of fairseq-train."""
         device = {"num-workers": 2} if self.gpus else {"cpu": True, "num-workers": 0}
         return {"distributed-world-size": max(1, self.gpus), **device, **PRECISIONS[self.precision]}
 
 
+def add_machine_arguments(parser: Any) -> None:
+    """Declare where a training is computed, and whether it is."""
+    parser.add_argument("--gpus", type=number(int, 0), metavar="N", help="number of GPUs; 0 is the CPU")
+    add_precision(parser)
+    add_dry_run(parser, "write the command")
+
+
+def add_precision(parser: Any) -> None:
+    """Declare ``--precision``."""
+    parser.add_argument(
+        "--precision", choices=PRECISIONS, help="precision of the computation (default: fp16 on GPUs, fp32 without)"
+    )
+
+
+def add_dry_run(parser: Any, shown: str) -> None:
+    """Declare ``--dry-run``."""
+    parser.add_argument("--dry-run", action="store_true", help=f"check everything and {shown}, without training")
+
+
+def machine_of(gpus: int, precision: Optional[str], threads: int = 1) -> Machine:
+    """Return a machine; without a precision, the fastest that it has.
+
+    Raises:
+        UsageError: the machine has no such precision.
+    """
+    if precision == "fp16" and not gpus:
+        raise UsageError("--precision fp16 needs a GPU: give --gpus, or take bf16 or fp32")
+    return Machine(gpus, precision or ("fp16" if gpus else "fp32"), threads)
+
+
 def spelled(value: Any) -> str:
-    """A value as it stands in command lines, in paths and in tables."""
+    """Spell a value for command lines, paths and tables."""
     return repr(value) if isinstance(value, float) else str(value)
 
 
 def words_of(options: Mapping[str, Any]) -> list[str]:
-    """Options as words; True is a flag, and what is False or None is left out."""
+    """Return options as words; True is a flag, and what is False or None is left out."""
     words = []
     for name, value in options.items():
         if value is None or value is False:
@@ -56,7 +82,7 @@ def words_of(options: Mapping[str, Any]) -> list[str]:
 
 
 def number_if_it_is_one(value: Any) -> Any:
-    """A number for text that spells one: YAML takes 2e-5 for text, and 2.0e-5 for a number."""
+    """Return a number for text that spells one: YAML takes 2e-5 for text, and 2.0e-5 for a number."""
     if not isinstance(value, str):
         return value
     for kind in (int, float):
@@ -65,6 +91,26 @@ def number_if_it_is_one(value: Any) -> Any:
         except ValueError:
             continue
     return value
+
+
+def recipe_type(own: Path) -> Callable[[str], Path]:
+    """Return a converter of option values to recipes: a file, or the name of one in the folder ``own``."""
+
+    def convert(text: str) -> Path:
+        try:
+            _recipe_file(Path(text), own)
+        except FileNotFoundError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        return Path(text)
+
+    return convert
+
+
+def _recipe_file(path: Path, own: Path) -> Path:
+    file = path if path.is_file() else own / f"{path}.yaml"
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no recipe {path}: give a file, or one of {', '.join(names_in(own))}")
+    return file
 
 
 def load_yaml(path: Path, own: Path) -> dict[str, Any]:
@@ -76,11 +122,9 @@ def load_yaml(path: Path, own: Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is no table of names and values.
+        ValueError: it is not a table of names and values.
     """
-    file = path if path.is_file() else own / f"{path}.yaml"
-    if not file.is_file():
-        raise FileNotFoundError(f"there is no recipe {path}: give a file, or one of {', '.join(names_in(own))}")
+    file = _recipe_file(path, own)
     try:
         content = dict(mapping_of(yaml.safe_load(file.read_text(encoding="utf-8")), "its content"))
         names = content.pop("defaults", [])
@@ -97,7 +141,7 @@ def load_yaml(path: Path, own: Path) -> dict[str, Any]:
 
 
 def names_in(folder: Path) -> list[str]:
-    """Return the names of the recipes in a folder; what begins with an underscore is only built upon."""
+    """Return the names of the recipes in a folder; those that begin with an underscore are only built upon."""
     return sorted(path.stem for path in folder.glob("[!_]*.yaml"))
 
 
@@ -105,33 +149,11 @@ def mapping_of(value: Any, what: str) -> Mapping[str, Any]:
     """Return a value that must be a table with names.
 
     Raises:
-        ValueError: it is none; the message says ``what`` it is.
+        ValueError: it is not; the message begins with ``what``.
     """
     if not (isinstance(value, dict) and all(isinstance(key, str) for key in value)):
         raise ValueError(f"{what} must be a table of names and values")
     return value
-
-
-def add_machine_arguments(parser: Any) -> None:
-    """Declare where a training is computed, and whether it is."""
-    parser.add_argument("--gpus", type=int, metavar="N", help="0 is the CPU")
-    parser.add_argument("--precision", choices=PRECISIONS, help="fp16 on GPUs, fp32 without")
-    parser.add_argument("--dry-run", action="store_true", help="check everything, write the command, train nothing")
-
-
-def machine_of(args: argparse.Namespace, gpus_by_default: int) -> Machine:
-    """Return the machine that the arguments describe.
-
-    Raises:
-        ValueError: there is none like it.
-    """
-    gpus = gpus_by_default if args.gpus is None else args.gpus
-    if gpus < 0:
-        raise ValueError(f"--gpus must be 0 or more, not {gpus}")
-    precision = args.precision or ("fp16" if gpus else "fp32")
-    if precision == "fp16" and not gpus:
-        raise ValueError("--precision fp16 needs a GPU: take bf16 or fp32")
-    return Machine(gpus, precision)
 
 
 def run_or_show(words: list[str], show: bool) -> None:

@@ -1,9 +1,8 @@
 """Runs of fairseq's commands and ours without importing torch and fairseq for each of them.
 
-Six seconds of a core go by before ``fairseq-train`` begins to work; many a fine-tuning on a small task takes less.
-The standard library's fork server imports the libraries once; a run is forked from it in 0.05 s and is a process of its
-own, with its own arguments, environment, working folder, log and group. Only imports are shared, never anything that
-was computed.
+Imports take six seconds of a core, longer than many a fine-tuning on a small task. The standard library's fork server
+imports the libraries once; a run is forked from it in 0.05 s and is a process of its own, with its own arguments,
+environment, working folder, log and group. Only imports are shared, never anything that was computed.
 
 A program that starts runs must not do its work while it is imported: put that behind ``if __name__ == "__main__"``.
 """
@@ -25,8 +24,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-__all__ = ["COMMANDS", "send_signal", "start"]
-
 _PR_SET_PDEATHSIG = 1
 # command -> the module and its function that it calls.
 COMMANDS = {
@@ -42,7 +39,7 @@ def start(words: Sequence[str], environment: Mapping[str, str], log: Path, folde
     Args:
         words: one of COMMANDS, a Python file after "python", or any other program, which is started as usual.
         environment: all of its variables.
-        log: where its output is appended; as long as it runs, the file is locked.
+        log: gets its output appended; the file is locked as long as it runs.
         folder: to run in, the current one by default.
     """
     context = multiprocessing.get_context("forkserver")
@@ -63,7 +60,7 @@ def start(words: Sequence[str], environment: Mapping[str, str], log: Path, folde
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Let the server say nothing here: what libraries write while they are imported is no program's output."""
+    """Drop what libraries write while the server imports them."""
     sys.stdout.flush()
     kept = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
     with open(os.devnull, "wb") as nowhere:
@@ -124,8 +121,8 @@ def _run(words: list[str], environment: dict[str, str], log: str, folder: str) -
 
 
 def _end_with_parent() -> None:
-    """Have the run killed when the program that started it is gone: by a thread of its own, and, should the run become
-    another program, by the system when the server goes, which stays no longer than those that it knows."""
+    """Have the run killed when the program that started it is gone: by a thread of its own, and, if the run becomes
+    another program, by the system when the server ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     parent = multiprocessing.parent_process()
@@ -139,7 +136,7 @@ def _end_with_parent() -> None:
 
 
 def _be_new() -> None:
-    """Drop what only an interpreter that has just been started does not have."""
+    """Drop what an interpreter that has just been started does not have."""
     import numpy
     import torch
 

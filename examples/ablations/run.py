@@ -16,10 +16,11 @@ from outcomes import fine_tuning_marker, last_loss, pretraining_marker
 from rows import ROWS, chosen, row_options, same_rows
 from stages import METRICS, fine_tuning, is_squad, logged_name, metrics_of, model_size, pretraining
 
+from fairseq_maelm.arguments import number
 from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.sweep.jobs import Job
 from fairseq_maelm.sweep.log import best_validation
-from fairseq_maelm.sweep.runner import Runner, add_runner_arguments, at_least_1, runner_of, sitting
+from fairseq_maelm.sweep.runner import Runner, add_runner_arguments, runner_of, sitting
 from fairseq_maelm.sweep.store import data_fingerprint, study_folder
 
 # Of one machine, for pretraining.
@@ -65,7 +66,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--metrics", nargs="*", type=_named, default=[], metavar="NAME=METRIC",
         help=f"{', '.join(METRICS)}; otherwise accuracy, spearman where labels are numbers, exact of answers",
     )  # fmt: skip
-    parser.add_argument("--seeds", type=at_least_1, default=5, help="of fine-tuning, for each task")
+    parser.add_argument("--seeds", type=number(int, 1), default=5, help="of fine-tuning, for each task")
     add_runner_arguments(parser)
     _add_training(parser)
     return parser
@@ -74,11 +75,11 @@ def make_parser() -> argparse.ArgumentParser:
 def _add_training(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("pretraining, equal for all rows")
     group.add_argument("--arch", choices=SIZES, default="maelm_base", help="size")
-    group.add_argument("--updates", type=at_least_1, default=125000)
-    group.add_argument("--tokens-per-sample", type=at_least_1, default=512, help="also the number of positions")
+    group.add_argument("--updates", type=number(int, 1), default=125000)
+    group.add_argument("--tokens-per-sample", type=number(int, 1), default=512, help="also the number of positions")
     group.add_argument("--sample-break-mode", default="complete_doc", help="as in fairseq-train")
-    group.add_argument("--max-tokens", type=at_least_1, default=16384, help="per GPU and pass")
-    group.add_argument("--update-freq", type=at_least_1, default=64, help="passes per update, over all its GPUs")
+    group.add_argument("--max-tokens", type=number(int, 1), default=16384, help="per GPU and pass")
+    group.add_argument("--update-freq", type=number(int, 1), default=64, help="passes per update, over all its GPUs")
     group.add_argument("--lr", type=float, default=5e-4)
     group.add_argument("--warm-up-updates", type=int, help="default: 8 %% of --updates, as in the paper")
     group.add_argument("--clip-norm", type=float, default=2.0)
@@ -93,8 +94,8 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group = parser.add_argument_group("fine-tuning, by `maelm finetune`")
     group.add_argument("--fine-tuning-lr", type=float, default=3e-5)
-    group.add_argument("--fine-tuning-epochs", type=at_least_1, default=3)
-    group.add_argument("--fine-tuning-batch-size", type=at_least_1, default=32)
+    group.add_argument("--fine-tuning-epochs", type=number(int, 1), default=3)
+    group.add_argument("--fine-tuning-batch-size", type=number(int, 1), default=32)
     group.add_argument("--fine-tuning-warm-up", type=float, default=0.06, help="fraction of the updates")
     group.add_argument("--fine-tuning-options", type=shlex.split, default=[], metavar="OPTIONS", help="as above")
 

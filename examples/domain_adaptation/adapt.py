@@ -19,10 +19,11 @@ sys.path[:0] = [str(ROOT / "examples"), str(ROOT)]
 from checkpoint_options import masking_options, model_options  # noqa: E402
 from tables import SPLITS, tasks_in, write_columns, write_results, write_table  # noqa: E402
 
+from fairseq_maelm.arguments import number  # noqa: E402
 from fairseq_maelm.files import sha256_of  # noqa: E402
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint  # noqa: E402
 from fairseq_maelm.sweep.jobs import Job, Process, read_json, visible  # noqa: E402
-from fairseq_maelm.sweep.runner import Runner, add_runner_arguments, at_least_1, runner_of, sitting  # noqa: E402
+from fairseq_maelm.sweep.runner import Runner, add_runner_arguments, runner_of, sitting  # noqa: E402
 from fairseq_maelm.sweep.store import data_fingerprint, study_folder  # noqa: E402
 
 # Arguments that decide what comes out, besides files, tasks and seeds.
@@ -40,7 +41,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("data", type=Path, help="folder that it was trained on")
     parser.add_argument("output", type=Path)
     parser.add_argument("--tasks", nargs="+", help="some of the tasks (all)")
-    parser.add_argument("--seeds", type=at_least_1, default=5)
+    parser.add_argument("--seeds", type=number(int, 1), default=5)
     parser.add_argument("--updates", type=int, default=2000, help="the most updates of pretraining (2000)")
     parser.add_argument("--interval", type=int, default=100, help="updates between validations (100)")
     parser.add_argument("--patience", type=int, default=5, help="validations without a lower domain loss (5)")

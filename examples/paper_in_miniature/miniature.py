@@ -34,10 +34,11 @@ from results import FIGURE_3_SEEDS, FIGURE_3_TASKS, FIGURE_5_TASK
 from scales import SCALES, Scale
 from stages import METRICS
 
+from fairseq_maelm.arguments import number
 from fairseq_maelm.files import write_json
 from fairseq_maelm.sweep.jobs import Job, Process, read_json
 from fairseq_maelm.sweep.log import best_validation
-from fairseq_maelm.sweep.runner import Runner, add_runner_arguments, at_least_1, runner_of, sitting
+from fairseq_maelm.sweep.runner import Runner, add_runner_arguments, runner_of, sitting
 from fairseq_maelm.sweep.store import study_folder
 
 
@@ -54,7 +55,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--output", type=Path, default=Path("runs/paper_in_miniature"), help="(runs/paper_in_miniature)"
     )
-    parser.add_argument("--seeds", type=at_least_1, default=5, help="of fine-tuning (5)")
+    parser.add_argument("--seeds", type=number(int, 1), default=5, help="of fine-tuning (5)")
     parser.add_argument(
         "--budget", type=float, default=1.0, metavar="F", help="a fraction of updates and examples, to try it out (1)"
     )
@@ -141,9 +142,9 @@ class Miniature:
         jobs = []
         for model in MODELS:
             following: list[Job] = []
-            for number in reversed(range(len(self.scale.stages))):
-                train = partial(pretrain, model, self.scale, number, self.data, self.model_folder(model), self.gpu)
-                stage = f"stage_{number + 1}"
+            for place in reversed(range(len(self.scale.stages))):
+                train = partial(pretrain, model, self.scale, place, self.data, self.model_folder(model), self.gpu)
+                stage = f"stage_{place + 1}"
                 job = self._job(f"{model}, {stage}", [model, stage], train, result=last_loss, resumes=True)
                 job.followers, following = following, [job]
             jobs += following

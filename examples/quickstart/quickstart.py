@@ -14,10 +14,11 @@ import texts
 from summary import STARTS, mask_lines, test_curve, write_summary
 
 import fairseq_maelm
+from fairseq_maelm.arguments import number
 from fairseq_maelm.files import write_json
 from fairseq_maelm.sweep.jobs import Job, Process, read_json
 from fairseq_maelm.sweep.log import log_records
-from fairseq_maelm.sweep.runner import Runner, at_least_1, sitting
+from fairseq_maelm.sweep.runner import Runner, sitting
 from fairseq_maelm.sweep.store import study_folder
 
 USER_DIR = str(Path(fairseq_maelm.__file__).parent)
@@ -265,9 +266,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "more give a task, which file a text is from; without any, the docstrings of this Python installation",
     )  # fmt: skip
     parser.add_argument("--output", type=Path, default=Path("runs/quickstart"), metavar="DIR", help="(runs/quickstart)")
-    parser.add_argument("--updates", type=at_least_1, default=2000, metavar="N", help="of pretraining (2000)")
-    parser.add_argument("--fine-tuning-updates", type=at_least_1, default=300, metavar="N", help="of each (300)")
-    parser.add_argument("--seeds", type=at_least_1, default=2, metavar="N", help="fine-tunings from each start (2)")
+    parser.add_argument("--updates", type=number(int, 1), default=2000, metavar="N", help="of pretraining (2000)")
+    parser.add_argument("--fine-tuning-updates", type=number(int, 1), default=300, metavar="N", help="of each (300)")
+    parser.add_argument("--seeds", type=number(int, 1), default=2, metavar="N", help="fine-tunings from each start (2)")
     return parser.parse_args(arguments)
 
 

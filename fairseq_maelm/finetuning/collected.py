@@ -1,4 +1,4 @@
-"""Metrics of a whole validation set, which are no mean of metrics of its batches: F1, correlations, exact match.
+"""Metrics of a whole validation set that are not a mean over its batches: F1, correlations, exact match.
 
 A criterion puts the predictions of a batch into its logging output, fairseq brings the logging outputs of all ranks
 together, and ``reduce_metrics`` hands them to ``log_collected``. They are kept by example, so that batches which are
@@ -17,14 +17,12 @@ from torch import Tensor
 
 from fairseq_maelm.finetuning.sentence_metrics import compute_metrics
 
-__all__ = ["Collected", "example_rows", "log_collected", "log_predictions"]
-
 # fairseq does not print what begins with an underscore.
 _KEY = "_collected"
 
 
 class Collected(MetersDict._DerivedMeter):
-    """Predictions of a validation set by example, and what has been computed from all of them.
+    """Predictions of a validation set by example, and the metrics of all of them.
 
     fairseq writes all meters into checkpoints but for derived ones, and can restore only its own kinds: as a plain
     meter, this one would make every checkpoint larger and no run could be resumed.
@@ -41,19 +39,19 @@ class Collected(MetersDict._DerivedMeter):
         self._metrics = None
 
     def update(self, rows: Iterable[tuple[Any, Any]]) -> None:
-        """Add pairs of an example's key, unique in the set, and what is known of it."""
+        """Add pairs of an example's key, unique in the set, and its values."""
         self.rows.update(rows)
         self._metrics = None
 
     def metrics(self, compute: Callable[[dict[Any, Any]], Mapping[str, float]]) -> Mapping[str, float]:
-        """The metrics of all rows; computed once, however many of them are asked for."""
+        """Return the metrics of all rows; computed once, however many of them are asked for."""
         if self._metrics is None:
             self._metrics = compute(self.rows)
         return self._metrics
 
     @property
     def smoothed_value(self) -> int:
-        """How many examples there are: the one metric that any such set has."""
+        """The number of examples, the one metric that any such set has."""
         return len(self.rows)
 
 
@@ -67,10 +65,10 @@ def log_collected(
     Call it in ``reduce_metrics``, for validation alone: in training the rows of an epoch would pile up.
 
     Args:
-        rows: pairs of an example's key and what is known of it, from all ranks; any order, repetitions count once.
-        compute: all rows, key -> what is known -> name -> metric. Called for all rows when validation
-            ends, and by fairseq's own logging for those of each batch.
-        names: of the metrics to log; ``compute`` gives at least these.
+        rows: pairs of an example's key and its values, from all ranks, in any order; repetitions count once.
+        compute: returns metrics by name for rows by key. Called for all rows when validation ends, and by fairseq's own
+            logging for those of each batch.
+        names: of the metrics to log; ``compute`` returns at least these.
     """
     # fairseq hands them to one meter after the other: an iterator would be empty for the second.
     metrics.log_custom(Collected, _KEY, list(rows))
@@ -83,7 +81,7 @@ def log_collected(
 
 
 def example_rows(sample: Mapping[str, Any], gold: Tensor, predicted: Tensor) -> dict[str, NDArray[Any]]:
-    """What a criterion puts into its logging output for ``log_predictions``: B examples, classes or numbers.
+    """Return what a criterion puts into its logging output for ``log_predictions``: B examples, classes or numbers.
 
     fairseq limits how much a batch may send to the other ranks, so numbers go in 4 bytes each.
     """

@@ -1,4 +1,4 @@
-"""What a checkpoint decides about fine-tuning, and how long a fine-tuning is."""
+"""The encoder of a checkpoint as options of fairseq-train."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -6,9 +6,7 @@ from typing import Any, NamedTuple
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.sizes import DEFAULT_SIZE, SIZES
 
-__all__ = ["Encoder", "read_encoder", "schedule"]
-
-# How its random weights were drawn before pretraining.
+# Options that say how random weights were drawn before pretraining.
 _DRAWN = ("init_std", "embedding_init_std")
 
 
@@ -16,9 +14,9 @@ class Encoder(NamedTuple):
     """An encoder as options of fairseq-train.
 
     Attributes:
-        options: name without dashes -> value: all that its weights need to be loaded.
-        drawn: name -> value: what draws weights as its own were drawn before pretraining.
-        vocabulary: a number that is another for any other vocabulary.
+        options: name without dashes -> value, of all that its weights need to be loaded.
+        drawn: name -> value, of what draws weights as its own were drawn before pretraining.
+        vocabulary: a number that differs between vocabularies.
     """
 
     options: dict[str, Any]
@@ -27,15 +25,10 @@ class Encoder(NamedTuple):
 
 
 def read_encoder(checkpoint: Path) -> Encoder:
-    """Read what a checkpoint holds.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is no checkpoint of our model.
-    """
+    """Read the encoder's options from a checkpoint of our model."""
     content = read_checkpoint(checkpoint)
     options = {name.replace("_", "-"): _plain(value) for name, value in content.encoder_options.items()}
-    # One that took its sizes from another has no name of them; any name will do, as all numbers are given.
+    # A model that took its sizes from another has no named size; any name will do, as all numbers are given.
     options["arch"] = options["arch"] if options["arch"] in SIZES else DEFAULT_SIZE
     drawn = {field.replace("_", "-"): getattr(content.config.model, field) for field in _DRAWN}
     return Encoder(options, drawn, content.vocabulary)
@@ -43,20 +36,3 @@ def read_encoder(checkpoint: Path) -> Encoder:
 
 def _plain(value: Any) -> Any:
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
-
-
-def schedule(epochs: int, updates_per_epoch: int, warm_up: float) -> dict[str, int]:
-    """Options for the length of training and its warm-up.
-
-    Args:
-        epochs: passes over the training data.
-        updates_per_epoch: batches of the training data.
-        warm_up: fraction of all updates in which the learning rate rises.
-    """
-    updates = epochs * updates_per_epoch
-    return {
-        "max-epoch": epochs,
-        "max-update": updates,
-        "total-num-update": updates,
-        "warmup-updates": round(warm_up * updates),
-    }

@@ -1,7 +1,7 @@
-"""Recipes: YAML files that say how a task is fine-tuned, what is searched, and what the paper reports for it.
+"""Recipes: YAML files that say how a task is fine-tuned, which settings are searched, and the paper's scores.
 
-A recipe is given by its path, or by the name of one of the package's own. Its list ``defaults`` names recipes, beside
-it or of the package, whose content it takes over and adds to.
+A recipe is given by its path, or by the name of one of the package's own. Its list ``defaults`` names recipes, in the
+same folder or of the package, whose content it takes over and adds to.
 """
 
 import re
@@ -10,21 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.train_command import load_yaml, mapping_of, names_in, number_if_it_is_one
-
-__all__ = [
-    "Recipe",
-    "Search",
-    "check_name",
-    "read_recipe",
-    "read_recipes",
-    "recipe_names",
-]
+from fairseq_maelm.train_command import load_yaml, mapping_of, number_if_it_is_one
 
 # Values to try, by the name of what they are values of.
 Search = dict[str, tuple[Any, ...]]
 
-_OWN = Path(__file__).with_name("recipes")
+RECIPES = Path(__file__).with_name("recipes")
 _REQUIRED = ("task", "data", "metric", "options", "search")
 _OPTIONAL = ("metrics", "setting", "search_large", "paper")
 # What the length of a run is computed from; every other name in a search is an option of fairseq-train.
@@ -72,23 +63,14 @@ class Recipe:
 
 
 def check_name(name: Any, what: str) -> str:
-    """A name that can stand in tables and in paths.
-
-    Raises:
-        ValueError: it cannot.
-    """
+    """Return a name that tables and paths can hold; raise a ValueError for another."""
     if not (isinstance(name, str) and re.fullmatch(r"\w[\w.+ -]*", name)):
         raise ValueError(f"{what} {name!r} must be a name of letters, digits, spaces, '.', '+', '-' and '_'")
     return name
 
 
 def read_recipes(paths: Iterable[Path]) -> list[Recipe]:
-    """Read recipes of different tasks.
-
-    Raises:
-        FileNotFoundError: a file is not there.
-        ValueError: a recipe is not as it must be, or two are of the same task.
-    """
+    """Read recipes; raise a ValueError for two of the same task."""
     recipes: dict[str, Recipe] = {}
     for path in paths:
         recipe = read_recipe(path)
@@ -99,25 +81,17 @@ def read_recipes(paths: Iterable[Path]) -> list[Recipe]:
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Read a recipe.
-
-    Args:
-        path: of the file, or the name of a recipe of the package.
+    """Read a recipe: a file, or one of the package by its name.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: it is not as it must be; the message says what.
     """
-    content = load_yaml(path, _OWN)
+    content = load_yaml(path, RECIPES)
     try:
         return _recipe_of(path, content)
     except ValueError as error:
         raise ValueError(f"the recipe {path}: {error}") from error
-
-
-def recipe_names() -> list[str]:
-    """Return the names of the package's recipes."""
-    return names_in(_OWN)
 
 
 def _recipe_of(path: Path, content: Mapping[str, Any]) -> Recipe:
@@ -178,7 +152,7 @@ def _search(search: Mapping[str, Any], what: str) -> Search:
 
 
 def _setting(setting: Mapping[str, Any], search: Search) -> dict[str, Any]:
-    """One value of everything that is searched: the recipe's where it is among the searched ones, or the first."""
+    """Return one value of everything that is searched: the recipe's if it is searched, or else the first."""
     chosen = {name: number_if_it_is_one(value) for name, value in setting.items()}
     for name, value in chosen.items():
         _check_value(name, value, "setting")
@@ -208,7 +182,7 @@ def _paper(paper: Mapping[str, Any]) -> dict[str, dict[str, tuple[float, ...]]]:
 
 
 def _published(value: Any) -> tuple[float, ...]:
-    """Scores as the paper prints them: 61.2, 87.2/87.1, or nothing where it has a dash."""
+    """Read scores as the paper prints them: 61.2, 87.2/87.1, or none where it has a dash."""
     parts = value if isinstance(value, list) else str("-" if value is None else value).split("/")
     numbers = [number_if_it_is_one(part.strip() if isinstance(part, str) else part) for part in parts]
     if numbers[0] == "-":
@@ -216,5 +190,5 @@ def _published(value: Any) -> tuple[float, ...]:
     # "84.5/-" has the first of two sets only; an average of both cannot be made of it.
     numbers = [float("nan") if number == "-" else number for number in numbers]
     if not all(isinstance(number, (int, float)) for number in numbers):
-        raise ValueError(f"the published score {value!r} is no number, and no two with a / between them")
+        raise ValueError(f"the published score {value!r} is neither a number nor two with a / between them")
     return tuple(float(number) for number in numbers)

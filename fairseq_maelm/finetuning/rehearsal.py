@@ -1,4 +1,4 @@
-"""A rehearsal of a task before its first run: what cannot work is found in seconds, and the updates are counted.
+"""A rehearsal of a task before its first run, which finds mistakes in seconds and counts the updates.
 
 fairseq's own parser reads the options, and a very small model takes one batch of training and one of validation.
 """
@@ -23,8 +23,6 @@ from fairseq.logging import metrics
 from fairseq_maelm.finetuning.training import words_of
 from fairseq_maelm.registration import register
 
-__all__ = ["Rehearsal", "rehearse"]
-
 # As small as a model can be; the number of positions stays, because examples are measured against it.
 _SMALL = {
     "encoder-layers": 1,
@@ -38,13 +36,7 @@ _BATCH = 2
 
 
 class Rehearsal(NamedTuple):
-    """What a task turned out to be.
-
-    Attributes:
-        examples: that training uses.
-        updates_per_epoch: batch size -> updates in a pass over them.
-        vocabulary: of the task's data, as ``Encoder.vocabulary``.
-    """
+    """Examples that training uses; batch size -> updates in a pass over them; ``Encoder.vocabulary`` of the data."""
 
     examples: int
     updates_per_epoch: dict[int, int]
@@ -52,13 +44,13 @@ class Rehearsal(NamedTuple):
 
 
 def rehearse(words: Sequence[str], batch_sizes: Sequence[int], metric: str, reported: Sequence[str]) -> Rehearsal:
-    """Try a task.
+    """Try a task with each of some batch sizes.
 
     Args:
         words: fairseq-train, the task's folder, and all options of a run.
-        batch_sizes: that are searched.
-        metric: that must be logged for every validation set.
-        reported: that must be logged for the first.
+        batch_sizes: to count the updates of.
+        metric: must be logged for every validation set.
+        reported: must be logged for the first one.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -91,7 +83,7 @@ def rehearse(words: Sequence[str], batch_sizes: Sequence[int], metric: str, repo
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep back what fairseq and Hydra say about every dictionary, file and option; errors come as exceptions."""
+    """Silence what fairseq and Hydra say about every dictionary, file and option; errors come as exceptions."""
     logger = logging.getLogger("fairseq")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -121,7 +113,7 @@ def _first_examples(dataset: Any) -> dict[str, Any]:
 
 
 def _validate_a_little(config: Any, task: Any, model: Any, criterion: Any) -> dict[str, set[str]]:
-    """Names of the metrics that are logged, for every validation set."""
+    """Return the names of the metrics that are logged, for every validation set."""
     data_utils.raise_if_valid_subsets_unintentionally_ignored(config)
     logged = {}
     for subset in config.dataset.valid_subset.split(","):
@@ -134,7 +126,7 @@ def _validate_a_little(config: Any, task: Any, model: Any, criterion: Any) -> di
 
 
 def _count(config: Any, task: Any, model: Any, batch_sizes: Sequence[int]) -> tuple[int, dict[int, int]]:
-    """Examples of training, and updates of an epoch by batch size, as fairseq will form them."""
+    """Return the examples of training, and the updates of an epoch by batch size, as fairseq will form them."""
     task.load_dataset("train", combine=True, epoch=1)
     dataset, updates, examples = task.dataset("train"), {}, 0
     longest = utils.resolve_max_positions(task.max_positions(), model.max_positions(), config.dataset.max_tokens)

@@ -1,14 +1,12 @@
-"""The one writer of fine-tuning commands: what a recipe, a checkpoint and a task's folder make of fairseq-train."""
+"""The one writer of fine-tuning commands: fairseq-train by a recipe, a checkpoint and a task's folder."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.finetuning.encoder import Encoder, schedule
+from fairseq_maelm.finetuning.encoder import Encoder
 from fairseq_maelm.finetuning.recipe import Recipe
 from fairseq_maelm.train_command import USER_DIR, Machine, words_of
-
-__all__ = ["FROM_CHECKPOINT", "run_options", "train_words"]
 
 # The paper's Table 4, and what is written to the log; a recipe may change them.
 _FINE_TUNING: dict[str, Any] = {
@@ -48,6 +46,7 @@ def run_options(
     """
     rest = dict(setting)
     epochs, warm_up = int(rest.pop("epochs")), rest.pop("warm-up")
+    updates = epochs * updates_per_epoch
     options = {
         **_FINE_TUNING,
         "best-checkpoint-metric": recipe.metric,
@@ -55,7 +54,10 @@ def run_options(
         **recipe.options,
         **sizes,
         **rest,
-        **schedule(epochs, updates_per_epoch, warm_up),
+        "max-epoch": epochs,
+        "max-update": updates,
+        "total-num-update": updates,
+        "warmup-updates": round(warm_up * updates),
     }
     positions = encoder.options["max-positions"]
     if any(options.get(name, 0) > positions for name in _LENGTHS):
@@ -65,7 +67,7 @@ def run_options(
 
 
 def train_words(options: Mapping[str, Any], folder: Path, save_dir: Path, machine: Machine) -> list[str]:
-    """Return the command of a run. Given again, it goes on from the last epoch that it finished.
+    """Return the command of a run; given again, it goes on from the last epoch that it finished.
 
     Args:
         options: of ``run_options``, and where it starts.

@@ -1,4 +1,4 @@
-"""What a SLURM job does. Standard library only, for the file is sent to the jobs as it is."""
+"""The work of a SLURM job. Standard library only, for the file is sent to the jobs as it is."""
 
 import ctypes
 import fcntl
@@ -11,22 +11,19 @@ from collections.abc import Mapping, Sequence
 _PR_SET_PDEATHSIG = 1
 
 
-def execute(words: Sequence[str], environment: Mapping[str, str], log: str, anew: bool, heading: str) -> int:
-    """Run a program into its log, alone: one that still writes there is waited for.
+def execute(words: Sequence[str], environment: Mapping[str, str], log: str, resumes: bool, heading: str) -> int:
+    """Run a program into its log, after any other that still writes there, and return its exit status.
 
     Args:
         words: of the program, which ends with this process on Linux; elsewhere it may outlive it.
         environment: variables to add.
         log: the file for its output.
-        anew: whether an earlier log is overwritten.
+        resumes: whether an earlier log is kept.
         heading: the first line of its output.
-
-    Returns:
-        the exit status.
     """
     with open(log, "ab") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        if anew:
+        if not resumes:
             stream.truncate(0)
         stream.write(f"{heading}\n".encode())
         stream.flush()

@@ -4,41 +4,41 @@ import argparse
 import shlex
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.finetuning.recipe import read_recipes
-from fairseq_maelm.sweep.checkpoints import KEEP
+from fairseq_maelm.arguments import add_output, existing_path, number
+from fairseq_maelm.finetuning.recipe import RECIPES, read_recipes
 from fairseq_maelm.sweep.grid import parse_choice
 from fairseq_maelm.sweep.log import is_divergence
 from fairseq_maelm.sweep.report import write_report
-from fairseq_maelm.sweep.runner import Runner, add_runner_arguments, at_least_1, refuse, runner_of, without_result
-from fairseq_maelm.sweep.store import SweepFolder
+from fairseq_maelm.sweep.runner import Runner, add_runner_arguments, refuse, runner_of, without_result
+from fairseq_maelm.sweep.store import KEEP, SweepFolder
 from fairseq_maelm.sweep.sweep import Plan, make_plan, read_models, run_plan
-from fairseq_maelm.train_command import PRECISIONS, Machine
+from fairseq_maelm.train_command import add_precision, machine_of, recipe_type
+
+AFTER_INTERRUPT = "the same command goes on from here"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments of ``maelm sweep``."""
+    """Declare the arguments of ``maelm sweep``."""
     parser.description = (
         "Fine-tunes checkpoints on the grid of each recipe, several runs side by side. The same command goes on after "
         "an interruption, and more recipes, checkpoints, seeds and values can be added to a folder later."
     )
     parser.add_argument(
-        "recipes",
-        nargs="+",
-        type=Path,
-        metavar="RECIPE",
+        "recipes", nargs="+", type=recipe_type(RECIPES), metavar="RECIPE",
         help="YAML files, or names of the package's recipes, one for each task",
+    )  # fmt: skip
+    parser.add_argument(
+        "--data", required=True, type=existing_path, metavar="FOLDER", help="folder with the folders of the tasks"
     )
-    parser.add_argument("--data", required=True, type=Path, metavar="FOLDER", help="with the folders of the tasks")
     parser.add_argument(
         "--checkpoint", required=True, action="append", type=_named, metavar="NAME=PATH",
-        help="of pretraining, once for each model; NAME=random for random weights of the size of the first, "
-        "NAME=random:OTHER of the size of another",
+        help="pretrained checkpoint, a file or the folder of a run, once for each model; NAME=random for random "
+        "weights of the size of the first, NAME=random:OTHER of the size of another",
     )  # fmt: skip
-    parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder of the sweep")
-    parser.add_argument("--seeds", type=at_least_1, default=5, metavar="N", help="runs of each setting (5)")
+    add_output(parser, "folder of the sweep")
+    parser.add_argument("--seeds", type=number(int, 1), default=5, metavar="N", help="runs of each setting")
     parser.add_argument(
         "--only", nargs="+", type=_choice, action="extend", default=[], metavar="NAME=VALUE",
         help="a part of the grid, such as: lr=2e-5 epochs=3,5",
@@ -46,14 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--large", action="store_true", help="take search_large of the recipes")
     parser.add_argument(
         "--options", type=shlex.split, default=[], metavar="OPTIONS",
-        help="more of fairseq-train's for all runs, in one word: --options='--pooler-dropout 0.1'",
+        help="more options of fairseq-train for all runs, in one word: --options='--pooler-dropout 0.1'",
     )  # fmt: skip
     parser.add_argument(
         "--keep-checkpoints", choices=KEEP, default="none",
-        help="of finished runs: none, the best of each task and model, or all (none)",
+        help="checkpoints of finished runs to keep: none, the best of each task and model, or all",
     )  # fmt: skip
-    parser.add_argument("--precision", choices=PRECISIONS, help="fp16 on GPUs, fp32 without")
-    parser.add_argument("--threads", type=at_least_1, default=1, metavar="N", help="of each run (1)")
+    add_precision(parser)
+    parser.add_argument("--threads", type=number(int, 1), default=1, metavar="N", help="CPU threads of each run")
     add_runner_arguments(parser)
 
 
@@ -72,7 +72,7 @@ def _choice(text: str) -> tuple[str, tuple[object, ...]]:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Runs the sweep and writes its table, as far as it is, to standard output.
+    """Run the sweep and write its table, as far as it is, to standard output.
 
     Raises:
         ValueError: something must be put right first, or runs failed; those that diverged are a result.
@@ -100,9 +100,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _plan(args: argparse.Namespace, runner: Runner) -> Plan:
     # A run has one GPU at most.
-    machine = Machine(min(1, runner.gpus), args.precision or ("fp16" if runner.gpus else "fp32"), args.threads)
-    if machine.precision == "fp16" and not machine.gpus:
-        raise ValueError("--precision fp16 needs GPUs: give --gpus, or --slurm gpus_per_node=1")
+    machine = machine_of(min(1, runner.gpus), args.precision, args.threads)
     choices: dict[str, tuple[Any, ...]] = {}
     for name, values in args.only:
         choices[name] = (*choices.get(name, ()), *values)

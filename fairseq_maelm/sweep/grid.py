@@ -10,16 +10,10 @@ from typing import Any
 from fairseq_maelm.finetuning.recipe import Recipe, Search
 from fairseq_maelm.train_command import number_if_it_is_one, spelled
 
-__all__ = ["Run", "Setting", "choose", "expand", "parse_choice"]
-
 
 @dataclass(frozen=True)
 class Setting:
-    """A point of the grid.
-
-    Attributes:
-        values: names of what is searched with one value each, in the recipe's order.
-    """
+    """A point of the grid: one value for each name that is searched, in the recipe's order."""
 
     values: tuple[tuple[str, Any], ...]
 
@@ -37,14 +31,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Run:
-    """A fine-tuning.
-
-    Attributes:
-        task: of the recipe.
-        model: the checkpoint's name.
-        setting: of the grid.
-        seed: of data order, new weights and dropout, 1, 2, ...
-    """
+    """A fine-tuning: the recipe's task, the checkpoint's name, a setting, and a seed from 1 on."""
 
     task: str
     model: str
@@ -60,19 +47,18 @@ class Run:
         return f"{self.task}, {self.model}, {self.setting}, seed {self.seed}"
 
     def as_json(self) -> dict[str, Any]:
-        """The run as JSON types."""
+        """Return the run as JSON types."""
         return {"task": self.task, "model": self.model, "setting": dict(self.setting.values), "seed": self.seed}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Run":
-        """The run that ``as_json`` wrote."""
+        """Return the run that ``as_json`` wrote."""
         setting = Setting(tuple(content["setting"].items()))
         return cls(content["task"], content["model"], setting, content["seed"])
 
 
 def expand(task: str, models: Sequence[str], search: Search, seeds: int) -> Iterator[Run]:
-    """Yield the runs of a task: all combinations, setting by setting, so that models and seeds of one can be compared
-    before the next setting begins."""
+    """Yield the runs of a task, setting by setting, so that models and seeds of one can be compared before the next."""
     for values in itertools.product(*search.values()):
         setting = Setting(tuple(zip(search, values)))
         for seed in range(1, seeds + 1):
@@ -81,11 +67,7 @@ def expand(task: str, models: Sequence[str], search: Search, seeds: int) -> Iter
 
 
 def parse_choice(text: str) -> tuple[str, tuple[Any, ...]]:
-    """Read a part of the grid: "lr=2e-5", or several values as in "epochs=2,3".
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Read a part of the grid, "lr=2e-5" or "epochs=2,3"; raise a ValueError for anything else."""
     name, equals, values = text.partition("=")
     if not (name and equals and values):
         raise ValueError(f"{text!r} is not NAME=VALUE[,VALUE...]")
@@ -93,7 +75,7 @@ def parse_choice(text: str) -> tuple[str, tuple[Any, ...]]:
 
 
 def choose(recipes: Sequence[Recipe], large: bool, choices: Mapping[str, tuple[Any, ...]]) -> dict[str, Search]:
-    """What is searched for each task.
+    """Return the searched values of each task.
 
     Args:
         recipes: of the tasks.

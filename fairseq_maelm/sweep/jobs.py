@@ -1,6 +1,6 @@
 """Running programs side by side: progress, failures that stop nothing else, interruption, going on later.
 
-What is done is known from small files, one for each program, so that any number of sittings add up.
+A small file for each program says that it is done, so that any number of sittings add up.
 """
 
 import fcntl
@@ -23,20 +23,13 @@ from fairseq_maelm import warm_start
 from fairseq_maelm.files import write_json
 from fairseq_maelm.sweep.log import last_line, log_records
 
-__all__ = ["Job", "Launcher", "LocalLauncher", "Process", "is_finished", "read_json", "run", "unfinished", "visible"]
-
 _POLL_SECONDS, _STOP_SECONDS = 0.2, 20
 # A bar that is written into a file gets a line each time.
 _SHOW_SECONDS = 1.0 if sys.stderr.isatty() else 60.0
 
 
 class Process(NamedTuple):
-    """A program to run.
-
-    Attributes:
-        words: the command line.
-        environment: variables to add.
-    """
+    """A program to run: its command line, and variables to add to the environment."""
 
     words: list[str]
     environment: dict[str, str]
@@ -46,12 +39,12 @@ class Process(NamedTuple):
         return " ".join([*variables, shlex.join(self.words)])
 
     def on(self, slot: str) -> "Process":
-        """The same with the GPUs of a slot."""
+        """Return the same program with the GPUs of a slot."""
         return Process(self.words, {**self.environment, **visible(slot)})
 
 
 def visible(slot: str) -> dict[str, str]:
-    """The variable that gives a program the GPUs of its slot, if there are any to give."""
+    """Return the variable that gives a program the GPUs of its slot, if there are any to give."""
     return {"CUDA_VISIBLE_DEVICES": slot} if slot else {}
 
 
@@ -60,13 +53,13 @@ class Job:
     """A program whose result is worth keeping.
 
     Attributes:
-        name: for people.
+        name: in messages.
         marker: gets the result, or the reason of a failure.
         process: makes the command for a slot (a list of GPUs, "" for the CPU).
         result: reads the result from the log; raises ValueError if the run went wrong though it ended well.
         resumes: whether the program goes on from what it saved; its log is then continued too.
-        followers: what can be done after it has succeeded.
-        cost: how long it takes, in any unit; for the progress bar.
+        followers: jobs that can start after it has succeeded.
+        cost: its duration in any unit, for the progress bar.
         ended: called once its marker is written.
         clears: files and folders that an earlier attempt may have left half done, removed before it starts.
     """
@@ -93,7 +86,7 @@ class Job:
 
     @property
     def all(self) -> "list[Job]":
-        """It and everything that follows it."""
+        """The job and everything that follows it."""
         return [self, *(each for follower in self.followers for each in follower.all)]
 
 
@@ -106,13 +99,13 @@ def read_json(path: Path) -> Optional[dict[str, Any]]:
 
 
 def is_finished(marker: Path) -> bool:
-    """Whether a run has succeeded."""
+    """Return whether a run has succeeded."""
     result = read_json(marker)
     return result is not None and "failed" not in result
 
 
 def unfinished(jobs: Sequence[Job], retry_failed: bool = True) -> list[Job]:
-    """What can be started: jobs without a result, and those that follow jobs with one."""
+    """Return the jobs that can start: those without a result, and those that follow jobs with one."""
     found = []
     for job in jobs:
         result = read_json(job.marker)
@@ -124,13 +117,13 @@ def unfinished(jobs: Sequence[Job], retry_failed: bool = True) -> list[Job]:
 
 
 class Running(Protocol):
-    """A program that was started, here or elsewhere; see ``LocalProcess``."""
+    """A started program; see ``LocalProcess``."""
 
     def poll(self) -> Optional[str]: ...
 
 
 class Launcher(Protocol):
-    """What starts programs; see ``LocalLauncher``."""
+    """Starts programs; see ``LocalLauncher``."""
 
     def start(self, job: Job, slot: str) -> Optional[Running]: ...
     def leave(self, running: Sequence[Any]) -> None: ...
@@ -142,7 +135,7 @@ class LocalProcess(NamedTuple):
     process: BaseProcess
 
     def poll(self) -> Optional[str]:
-        """None while it runs, "" once it has ended well, otherwise what happened to it."""
+        """Return None while it runs, "" once it has ended well, otherwise the reason of its end."""
         status = self.process.exitcode
         if status is None or status == 0:
             return None if status is None else ""
@@ -150,11 +143,7 @@ class LocalProcess(NamedTuple):
 
 
 class LocalLauncher:
-    """Starts programs on this machine, and stops them when it must end.
-
-    Args:
-        side_by_side: how many run at a time; the cores are divided among them.
-    """
+    """Starts programs on this machine, of which so many run side by side and share the cores, and stops them."""
 
     def __init__(self, side_by_side: int) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -194,9 +183,9 @@ def run(
     A job that fails leaves its reason in its marker and keeps back its followers only.
 
     Args:
-        jobs: what to do.
+        jobs: to run.
         slots: for each job that runs at the same time its GPUs, as in CUDA_VISIBLE_DEVICES, "" for the CPU.
-        launcher: on this machine, if it is not given.
+        launcher: this machine's by default.
         retry_failed: whether jobs that failed earlier are tried again.
     """
     queue = _Queue(jobs, slots, launcher or LocalLauncher(len(slots)), retry_failed)
@@ -206,20 +195,16 @@ def run(
         queue.close()
 
 
-def _all(jobs: Sequence[Job]) -> list[Job]:
-    return [each for job in jobs for each in job.all]
-
-
 class _Queue:
-    """What waits, what runs, and the bar that shows it."""
+    """Waiting and running jobs, and the bar that shows them."""
 
     def __init__(self, jobs: Sequence[Job], slots: Sequence[str], launcher: Launcher, retry_failed: bool) -> None:
         self.waiting, self.free, self.launcher = unfinished(jobs, retry_failed), list(slots), launcher
         self.running: list[tuple[Job, str, Running]] = []
         self.retry_failed = retry_failed
-        to_do = _all(self.waiting)
+        to_do = [each for job in self.waiting for each in job.all]
         self.total, self.done, self.failed = len(to_do), 0, 0
-        skipped = len(_all(jobs)) - self.total
+        skipped = sum(len(job.all) for job in jobs) - self.total
         self.bar = tqdm(
             total=sum(job.cost for job in to_do), desc=f"{skipped} done earlier" if skipped else "runs", mininterval=0,
             bar_format="{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}",

@@ -1,4 +1,4 @@
-"""What fairseq-train wrote into its log with ``--log-format json``."""
+"""Reading what fairseq-train writes into its log with ``--log-format json``."""
 
 import contextlib
 import json
@@ -8,15 +8,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["best_validation", "is_divergence", "last_line", "log_records"]
-
 _RECORD = re.compile(r"\| INFO \| (\S+) \| (\{.*\})\s*$")
 _EXCEPTION = re.compile(r"^[\w.]*(Error|Exception|Interrupt)\b")
 _TAIL_BYTES = 65536
 
 
 def log_records(log: Path, kinds: Sequence[str], tail: bool = False) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield kind and metrics of the records in a log, of the metrics those that are numbers.
+    """Yield kind and numbers of the records in a log.
 
     Args:
         log: may be missing, or still be written.
@@ -25,13 +23,17 @@ def log_records(log: Path, kinds: Sequence[str], tail: bool = False) -> Iterator
     """
     if not log.exists():
         return
+    for line in _text(log, tail).splitlines():
+        found = _RECORD.search(line)
+        if found and found[1] in kinds:
+            with contextlib.suppress(json.JSONDecodeError):
+                yield found[1], _numbers(json.loads(found[2]))
+
+
+def _text(log: Path, tail: bool) -> str:
     with open(log, "rb") as stream:
         stream.seek(max(0, log.stat().st_size - _TAIL_BYTES) if tail else 0)
-        for line in stream.read().decode("utf-8", errors="replace").splitlines():
-            found = _RECORD.search(line)
-            if found and found[1] in kinds:
-                with contextlib.suppress(json.JSONDecodeError):
-                    yield found[1], _numbers(json.loads(found[2]))
+        return stream.read().decode("utf-8", errors="replace")
 
 
 def _numbers(record: dict[str, Any]) -> dict[str, float]:
@@ -43,32 +45,27 @@ def _numbers(record: dict[str, Any]) -> dict[str, float]:
 
 
 def last_line(log: Path) -> str:
-    """The line of a log that says best why its program stopped: the last one that names an exception, or the last."""
-    lines = [line.strip() for line in _tail(log).splitlines() if line.strip()]
+    """Return the line of a log that explains its end best: the last one that names an exception, or the last one."""
+    text = _text(log, tail=True)
+    # An earlier attempt's exception says nothing about the last.
+    text = text[max(0, text.rfind("\n$ ")) :]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     raised = [line for line in lines if _EXCEPTION.match(line)]
     # fairseq looks for the cause of a divergence, and may come upon another error on the way.
     diverged = [line for line in raised if line.startswith("FloatingPointError")]
     return ([*lines, *raised, *diverged] or ["no output"])[-1][:300]
 
 
-def _tail(log: Path) -> str:
-    with open(log, "rb") as stream:
-        stream.seek(max(0, log.stat().st_size - _TAIL_BYTES))
-        text = stream.read().decode("utf-8", errors="replace")
-    # An earlier attempt's exception says nothing about the last.
-    return text[max(0, text.rfind("\n$ ")) :]
-
-
 def is_divergence(reason: str) -> bool:
-    """Whether a run without a result diverged: its loss left the numbers, or fairseq stopped it because of that."""
+    """Return whether a run without a result diverged: its loss was not finite, or fairseq stopped it for that."""
     return reason.startswith("diverged") or "FloatingPointError" in reason
 
 
 def best_validation(log: Path, metric: str, metrics: Sequence[str], subsets: Sequence[str]) -> dict[str, Any]:
-    """The result of a fine-tuning: its best validation, which is also what checkpoint_best.pt holds.
+    """Return the best validation of a fine-tuning that ended well, which is also that of checkpoint_best.pt.
 
     Args:
-        log: of a run that ended well.
+        log: of the run.
         metric: to compare by, on the first validation set; larger is better, the later of equals counts.
         metrics: names to take.
         subsets: the validation sets.
@@ -84,7 +81,9 @@ def best_validation(log: Path, metric: str, metrics: Sequence[str], subsets: Seq
     rounds: dict[float, dict[str, float]] = {}
     seconds = 0.0
     for kind, record in log_records(log, ["train_inner", "train", *subsets]):
-        _check_loss(kind, record)
+        loss = record.get("loss", record.get(f"{kind}_loss", 0.0))
+        if not math.isfinite(loss):
+            raise ValueError(f"diverged: the loss was {loss} ({kind}, epoch {record.get('epoch', 0):.0f})")
         if kind == "train":
             seconds = record.get("train_wall", seconds)
         elif kind in subsets:
@@ -96,29 +95,19 @@ def best_validation(log: Path, metric: str, metrics: Sequence[str], subsets: Seq
         raise ValueError(f"no {key} in the log")
     finite = {updates: record for updates, record in known.items() if math.isfinite(record[key])}
     if not finite:
-        raise ValueError(f"diverged: {key} was no number in any validation")
+        raise ValueError(f"diverged: {key} was not finite in any validation")
     updates, best = max(finite.items(), key=lambda item: (item[1][key], item[0]))
+    figures = {
+        f"{'' if subset == subsets[0] else f'{subset}_'}{name}": best[f"{subset}_{name}"]
+        for subset in subsets
+        for name in metrics
+        if f"{subset}_{name}" in best
+    }
     return {
         "score": best[key],
         "scores": [best[f"{subset}_{metric}"] for subset in subsets if f"{subset}_{metric}" in best],
-        "figures": _chosen(best, metrics, subsets),
+        "figures": figures,
         "epoch": int(best.get("epoch", 0)),
         "updates": int(updates),
         "seconds": seconds,
     }
-
-
-def _check_loss(kind: str, record: dict[str, float]) -> None:
-    loss = record.get("loss", record.get(f"{kind}_loss", 0.0))
-    if not math.isfinite(loss):
-        raise ValueError(f"diverged: the loss was {loss} ({kind}, epoch {record.get('epoch', 0):.0f})")
-
-
-def _chosen(record: dict[str, float], metrics: Sequence[str], subsets: Sequence[str]) -> dict[str, float]:
-    found = {}
-    for subset in subsets:
-        prefix = "" if subset == subsets[0] else f"{subset}_"
-        found.update(
-            {f"{prefix}{name}": record[f"{subset}_{name}"] for name in metrics if f"{subset}_{name}" in record}
-        )
-    return found

@@ -1,4 +1,8 @@
-"""The report of a sweep: a table in Markdown, all runs in a CSV, and a figure of the spread."""
+"""The report of a sweep: a table in Markdown, all runs in a CSV, and a figure of the spread.
+
+The figure shows every run of the grid, and the seeds of the best setting, beside the paper's scores; all can be told
+apart without color, by marker, filling and line.
+"""
 
 import csv
 import io
@@ -9,6 +13,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from fairseq_maelm.files import write_bytes
+from fairseq_maelm.libraries import import_pyplot
 from fairseq_maelm.sweep.results import (
     DIVERGED,
     FAILED,
@@ -21,32 +26,29 @@ from fairseq_maelm.sweep.results import (
     collect,
     published_rows,
 )
-from fairseq_maelm.sweep.spread import draw_spread
 from fairseq_maelm.sweep.store import SweepFolder
 from fairseq_maelm.sweep.tables import difference_of_medians, markdown_table
 from fairseq_maelm.train_command import spelled
 
-__all__ = ["as_csv", "as_markdown", "write_report"]
-
 logger = logging.getLogger(__name__)
 
 _NOTHING = "–"
+_COLUMNS = 4
+_LINES = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 4)))
+_GRID_COLOR, _BEST_COLOR, _PAPER_COLOR = "#8A8A8A", "#000000", "#0072B2"
 
 
 def write_report(folder: Path, draws: bool = True, groups: Optional[Sequence[str]] = None) -> str:
-    """Write report.md, runs.csv, and spread.png and .svg into a sweep's folder.
+    """Write report.md, runs.csv, and spread.png and .svg into a sweep's folder, and return the Markdown.
 
     Args:
         folder: of a sweep, finished or not.
         draws: whether to draw the figure; it is left out, with a warning, where matplotlib is missing.
         groups: of the paper's rows; all by default.
 
-    Returns:
-        the Markdown.
-
     Raises:
-        FileNotFoundError: it is no sweep.
-        ValueError: no recipe has such a group.
+        FileNotFoundError: it is not a sweep.
+        UsageError: no recipe has such a group.
     """
     sweep = collect(SweepFolder(folder))
     text = as_markdown(sweep, groups)
@@ -54,18 +56,14 @@ def write_report(folder: Path, draws: bool = True, groups: Optional[Sequence[str
     write_bytes(folder / "runs.csv", as_csv(sweep).encode("utf-8"))
     if draws:
         try:
-            draw_spread(sweep, folder, groups)
+            _draw_spread(sweep, folder, groups)
         except ValueError as error:
             logger.warning("%s", error)
     return text
 
 
 def as_markdown(sweep: Sweep, groups: Optional[Sequence[str]] = None) -> str:
-    """The tables: scores of all models beside the paper's, and the best settings with the number of runs behind them.
-
-    Raises:
-        ValueError: no recipe has such a group of published rows.
-    """
+    """Return the tables: scores of all models and the paper's, and the best settings with their numbers of runs."""
     published = published_rows(sweep, groups)
     tasks = averaged_tasks(sweep)
     head = ["", *(f"{task} ({sweep.about['tasks'][task]['metric']})" for task in sweep.tasks), "AVG"]
@@ -119,7 +117,7 @@ def _settings(sweep: Sweep) -> list[list[str]]:
 
 
 def _problems(sweep: Sweep) -> list[str]:
-    """What is not as it should be, run by run for those that failed."""
+    """Return what is not as it should be, run by run for those that failed."""
     failed = [each for each in sweep.outcomes if each.state == FAILED]
     diverged = [each for each in sweep.outcomes if each.state == DIVERGED]
     missing = sum(each.state == MISSING for each in sweep.outcomes)
@@ -134,7 +132,7 @@ def _problems(sweep: Sweep) -> list[str]:
 
 
 def _differences(sweep: Sweep) -> list[str]:
-    """The first model against each other one, where all seeds of both have a score."""
+    """Compare the first model with each other one, where all seeds of both have a score."""
     first, *others = sweep.models
     lines = [["", *(f"{first} - {other}" for other in others)]]
     for task in sweep.tasks:
@@ -152,7 +150,7 @@ def _table(lines: Sequence[Sequence[str]]) -> str:
 
 
 def as_csv(sweep: Sweep) -> str:
-    """All runs, one a line, with everything that was noted; an empty field where there is nothing."""
+    """Return all runs, one a line, with everything that was noted; an empty field where there is nothing."""
     searched = dict.fromkeys(name for each in sweep.outcomes for name, _ in each.run.setting.values)
     metrics = dict.fromkeys(name for each in sweep.outcomes for name in each.result.get("figures", {}))
     stream = io.StringIO()
@@ -170,3 +168,63 @@ def as_csv(sweep: Sweep) -> str:
         chosen = sweep.cells[run.task, run.model].setting == run.setting
         writer.writerow([*line, "yes" if chosen else "no", result.get("failed", ""), f"runs/{run.folder}/run.log"])
     return stream.getvalue()
+
+
+def _draw_spread(sweep: Sweep, folder: Path, groups: Optional[Sequence[str]] = None) -> None:
+    """Draw ``folder``/spread.png and .svg, a panel for each task; raise a ValueError where nothing can be drawn."""
+    tasks = [task for task in sweep.tasks if any(sweep.cells[task, model].finished for model in sweep.models)]
+    if not tasks:
+        raise ValueError("no figure: no run has finished")
+    pyplot = import_pyplot()
+    lines, columns = math.ceil(len(tasks) / _COLUMNS), min(len(tasks), _COLUMNS)
+    with pyplot.rc_context({"svg.hashsalt": "spread", "font.size": 9}):
+        width = max(2.8, 0.9 * len(sweep.models) + 1.2)
+        figure, axes = pyplot.subplots(lines, columns, figsize=(width * columns + 1.6, 3.4 * lines), squeeze=False)
+        for axis, task in zip(axes.flat, tasks):
+            _panel(axis, sweep, task, published_rows(sweep, groups))
+        for axis in axes.flat[len(tasks) :]:
+            axis.set_axis_off()
+        figure.tight_layout()
+        handles = {label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels())}
+        figure.legend(handles.values(), handles.keys(), loc="upper left", bbox_to_anchor=(1.0, 0.97), fontsize=8)
+        for ending, options in (("png", {"dpi": 160}), ("svg", {"metadata": {"Date": None}})):
+            stream = io.BytesIO()
+            figure.savefig(stream, format=ending, bbox_inches="tight", **options)
+            write_bytes(folder / f"spread.{ending}", stream.getvalue())
+        pyplot.close(figure)
+
+
+def _panel(axis: Any, sweep: Sweep, task: str, rows: dict[tuple[str, str], dict[str, list[float]]]) -> None:
+    for place, model in enumerate(sweep.models):
+        cell = sweep.cells[task, model]
+        of_model = [each for each in sweep.outcomes if (each.run.task, each.run.model) == (task, model)]
+        others = [each.scores[0] for each in of_model if each.state == FINISHED and each.run.setting != cell.setting]
+        _points(axis, place - 0.18, others, {"marker": "o", "s": 14, "linewidths": 0.6, "color": _GRID_COLOR},
+                "other settings, each seed", hollow=True)  # fmt: skip
+        best = [scores[0] for scores in cell.finished]
+        _points(axis, place + 0.18, best, {"marker": "D", "s": 20, "color": _BEST_COLOR}, "best setting, each seed")
+        if cell.scores and math.isfinite(cell.scores[0]):
+            ends = (place + 0.02, place + 0.34)
+            axis.hlines(cell.scores[0], *ends, color=_BEST_COLOR, linewidth=1.8, label="its median")
+    # The order of all rows gives each the same line in every panel.
+    for number, ((group, name), scores) in enumerate(rows.items()):
+        score = (scores.get(task) or [math.nan])[0]
+        if math.isfinite(score):
+            style = _LINES[number % len(_LINES)]
+            label = f"paper, {group}: {name}"
+            axis.axhline(score, color=_PAPER_COLOR, linewidth=1.0, linestyle=style, label=label)
+    axis.set_xticks(range(len(sweep.models)), sweep.models, rotation=20, ha="right")
+    axis.set(title=task, ylabel=f"{sweep.about['tasks'][task]['metric']} (%)", xlim=(-0.6, len(sweep.models) - 0.4))
+    axis.grid(axis="y", alpha=0.3)
+
+
+def _points(
+    axis: Any, center: float, values: Sequence[float], look: dict[str, Any], label: str, hollow: bool = False
+) -> None:
+    """Draw values, equal ones side by side, always in the same places."""
+    if not values:
+        return
+    ordered = sorted(values)
+    shifts = [0.035 * ((number % 5) - 2) for number in range(len(ordered))]
+    filling = {"facecolors": "none", "edgecolors": look.pop("color")} if hollow else {}
+    axis.scatter([center + shift for shift in shifts], ordered, **look, **filling, label=label, zorder=3)

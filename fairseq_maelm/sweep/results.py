@@ -1,4 +1,4 @@
-"""What the runs of a sweep reached, and which setting of each task and model is the best."""
+"""The scores of a sweep's runs, and the best setting of each task and model."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,15 +6,11 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any, NamedTuple, Optional
 
+from fairseq_maelm.arguments import UsageError
 from fairseq_maelm.sweep.grid import Run, Setting
 from fairseq_maelm.sweep.jobs import read_json
 from fairseq_maelm.sweep.log import is_divergence
 from fairseq_maelm.sweep.store import SweepFolder
-
-__all__ = [
-    "GLUE", "Cell", "Outcome", "Sweep", "average", "averaged_tasks", "best_of", "collect", "median_with_losses",
-    "published_rows",
-]  # fmt: skip
 
 FINISHED, DIVERGED, FAILED, MISSING = "finished", "diverged", "failed", "not run"
 # The tasks that the paper's average is made of.
@@ -22,14 +18,8 @@ GLUE = ("MNLI", "QQP", "QNLI", "SST-2", "CoLA", "RTE", "MRPC", "STS-B")
 
 
 class Outcome(NamedTuple):
-    """What became of a run.
-
-    Attributes:
-        run: what was asked for.
-        state: "finished", "diverged", "failed" or "not run".
-        scores: the metric on each validation set, of a finished run.
-        result: all that was noted.
-    """
+    """A run with its state ("finished", "diverged", "failed", "not run"), the metric on each validation set, and the
+    content of its marker."""
 
     run: Run
     state: str
@@ -55,12 +45,12 @@ class Cell:
 
     @property
     def complete(self) -> bool:
-        """Whether no run is missing, so that the choice is final, and there is a score."""
+        """Whether the choice is final, for no run is missing, and there is a score."""
         return not self.states.get(MISSING) and bool(self.scores)
 
     @property
     def lost(self) -> int:
-        """How many seeds diverged or failed."""
+        """The number of seeds that diverged or failed."""
         return _lost(self.outcomes)
 
     @property
@@ -94,11 +84,7 @@ class Sweep(NamedTuple):
 
 
 def collect(folder: SweepFolder) -> Sweep:
-    """Read the folder of a sweep, finished or not.
-
-    Raises:
-        FileNotFoundError: it holds none.
-    """
+    """Read the folder of a sweep, finished or not; raise a FileNotFoundError where there is none."""
     outcomes = [_outcome(folder, run) for run in folder.runs()]
     about = folder.read()["about"]
     cells = {
@@ -119,7 +105,7 @@ def _outcome(folder: SweepFolder, run: Run) -> Outcome:
 
 
 def median_with_losses(scores: Sequence[float], lost: int) -> float:
-    """The median where runs without a score count as worse than any score; minus infinity if it falls on one."""
+    """Return the median, runs without a score counted as worse than any; minus infinity if it falls on one of them."""
     values = [*scores, *[-math.inf] * lost]
     return median(values) if values else -math.inf
 
@@ -155,7 +141,7 @@ def _lost(outcomes: Sequence[Outcome]) -> int:
 
 
 def averaged_tasks(sweep: Sweep) -> list[str]:
-    """The tasks that an average is made of: those where every model has its final score.
+    """Return the tasks that an average is made of: those where every model has its final score.
 
     With tasks of GLUE in the sweep it is made of those alone, as in the paper.
     """
@@ -164,27 +150,22 @@ def averaged_tasks(sweep: Sweep) -> list[str]:
 
 
 def average(scores: Mapping[str, Sequence[float]], tasks: Sequence[str]) -> Optional[float]:
-    """The mean over tasks, several validation sets of one averaged first; None unless every task has all its scores.
-
-    Args:
-        scores: task -> score on each validation set.
-        tasks: to average over.
-    """
+    """Return the mean over tasks, several validation sets of one averaged first; None unless all have all scores."""
     values = [mean(scores[task]) for task in tasks if scores.get(task)]
     return mean(values) if values and len(values) == len(tasks) and not any(map(math.isnan, values)) else None
 
 
 def published_rows(sweep: Sweep, groups: Optional[Sequence[str]]) -> dict[tuple[str, str], dict[str, list[float]]]:
-    """The paper's rows of these groups, by default of all: (group, model) -> task -> scores.
+    """Return the paper's rows of these groups, by default of all: (group, model) -> task -> scores.
 
     Raises:
-        ValueError: no recipe has such a group.
+        UsageError: no recipe has such a group.
     """
     rows: dict[tuple[str, str], dict[str, list[float]]] = {}
     known = dict.fromkeys(group for task in sweep.about["tasks"].values() for group in task["paper"])
     unknown = [group for group in groups or [] if group not in known]
     if unknown:
-        raise ValueError(f"no recipe has published rows named {', '.join(unknown)}, but {', '.join(known) or 'none'}")
+        raise UsageError(f"no recipe has published rows named {', '.join(unknown)}, but {', '.join(known) or 'none'}")
     for group in known if groups is None else groups:
         for task, about in sweep.about["tasks"].items():
             for model, scores in about["paper"].get(group, {}).items():

@@ -1,4 +1,4 @@
-"""Where the programs of a study are computed, and doing them: what all commands of many runs have in common."""
+"""Where the programs of a study run, and running them: what all commands of many runs share."""
 
 import argparse
 import contextlib
@@ -8,34 +8,27 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Optional
 
+from fairseq_maelm.arguments import UsageError, number
 from fairseq_maelm.sweep.jobs import Job, Launcher, is_finished, read_json, run
 from fairseq_maelm.sweep.slurm import SlurmLauncher, parse_parameters
-
-__all__ = ["Runner", "add_runner_arguments", "at_least_1", "runner_of", "refuse", "sitting", "without_result"]
+from fairseq_maelm.train_command import add_dry_run
 
 # Jobs that wait or run in SLURM's queue at the same time.
 _SUBMITTED = 100
 
 
-def at_least_1(text: str) -> int:
-    """A number of a command line."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return int(text)
-
-
 def _gpus(text: str) -> str:
-    if not all(number.isdecimal() for number in text.split(",")):
+    if not all(each.isdecimal() for each in text.split(",")):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers with commas between them")
     return text
 
 
 def add_runner_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare where programs are computed, and what becomes of those that failed."""
-    group = parser.add_argument_group("where the programs are computed")
+    """Declare where programs run, and whether those that failed run again."""
+    group = parser.add_argument_group("where the programs run")
     group.add_argument(
-        "--jobs", type=at_least_1, metavar="N",
-        help="programs side by side on the CPU (1), or with --slurm the number of jobs in the queue (100)",
+        "--jobs", type=number(int, 1), metavar="N",
+        help="programs side by side on the CPU (1 by default), or with --slurm the number of jobs in the queue (100)",
     )  # fmt: skip
     group.add_argument(
         "--gpus", nargs="+", type=_gpus, default=[], metavar="LIST",
@@ -47,11 +40,11 @@ def add_runner_arguments(parser: argparse.ArgumentParser) -> None:
         help="submit to SLURM, with submitit's parameters, such as: partition=gpu gpus_per_node=1 timeout_min=120",
     )  # fmt: skip
     group.add_argument("--retry-failed", action="store_true", help="try programs again that failed or diverged")
-    group.add_argument("--dry-run", action="store_true", help="check everything, write the commands, do nothing")
+    add_dry_run(group, "write the commands")
 
 
 class Runner(NamedTuple):
-    """Where programs are computed.
+    """Where programs run.
 
     Attributes:
         slots: for each that runs at the same time its GPUs with commas between them, or "".
@@ -95,17 +88,17 @@ def runner_of(args: argparse.Namespace, most_gpus: int = 1, jobs: int = 1) -> Ru
         ValueError: arguments contradict each other, or SLURM cannot be used.
     """
     if args.gpus and (args.jobs or args.slurm is not None):
-        raise ValueError("--gpus has a run on each of this machine's GPUs: give neither --jobs nor --slurm with it")
+        raise UsageError("--gpus has a run on each of this machine's GPUs: give neither --jobs nor --slurm with it")
     numbers = {len(slot.split(",")) for slot in args.gpus} or {0}
     if len(numbers) > 1:
-        raise ValueError("--gpus: every process needs the same number of GPUs, or rows would see data in another order")
+        raise UsageError("--gpus: every process needs the same number of GPUs, or rows would see data in another order")
     gpus, slots, launcher = numbers.pop(), args.gpus or [""] * (args.jobs or jobs), None
     if args.slurm is not None:
         parameters = parse_parameters(args.slurm)
         gpus, slots = int(parameters.get("gpus_per_node", 0)), [""] * (args.jobs or _SUBMITTED)
         launcher = SlurmLauncher(parameters)
     if gpus > most_gpus:
-        raise ValueError(
+        raise UsageError(
             f"a run has {most_gpus} GPU{'s' * (most_gpus > 1)} at most: write --gpus 0 1 for a run on each of two, and "
             f"--slurm gpus_per_node={most_gpus}"
         )
@@ -113,21 +106,13 @@ def runner_of(args: argparse.Namespace, most_gpus: int = 1, jobs: int = 1) -> Ru
 
 
 def without_result(jobs: Sequence[Job]) -> dict[str, str]:
-    """Name of each job without a result -> the reason."""
+    """Return the name of each job without a result -> the reason."""
     without = [job for job in jobs if not is_finished(job.marker)]
     return {job.name: str((read_json(job.marker) or {}).get("failed", "not run")) for job in without}
 
 
 def refuse(failed: dict[str, str], retries: bool) -> None:
-    """Say that jobs have no result.
-
-    Args:
-        failed: of ``without_result``.
-        retries: whether the same command tries them again by itself.
-
-    Raises:
-        ValueError: there are some.
-    """
+    """Raise a ValueError for jobs without a result; ``retries``: the same command tries them again by itself."""
     if failed:
         name, reason = next(iter(failed.items()))
         again = "the same command" if retries else "--retry-failed"
@@ -136,7 +121,7 @@ def refuse(failed: dict[str, str], retries: bool) -> None:
 
 @contextlib.contextmanager
 def sitting(program: str) -> Iterator[None]:
-    """A part of long work that the same command takes up again: stopped or refused, it says so in a line.
+    """Do a part of long work that the same command takes up again: stopped or refused, it says so in a line.
 
     Raises:
         SystemExit: 130 when interrupted, by Ctrl-C or SIGTERM; with the message of an OSError or a ValueError.

@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
+from fairseq_maelm.arguments import UsageError
 from fairseq_maelm.files import write_json
 from fairseq_maelm.sweep import child
 from fairseq_maelm.sweep.jobs import Job, read_json
 from fairseq_maelm.train_command import number_if_it_is_one
-
-__all__ = ["SlurmLauncher", "parse_parameters"]
 
 logger = logging.getLogger(__name__)
 
@@ -25,43 +24,26 @@ _CLUSTERS = ("slurm", "local")
 
 
 def parse_parameters(words: Sequence[str]) -> dict[str, Any]:
-    """Read NAME=VALUE as submitit's parameters.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """Read NAME=VALUE as submitit's parameters; raise a UsageError for anything else."""
     parameters: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not (name.isidentifier() and equals and value):
-            raise ValueError(f"--slurm {word}: it must be NAME=VALUE, such as partition=gpu or timeout_min=240")
+            raise UsageError(f"--slurm {word}: it must be NAME=VALUE, such as partition=gpu or timeout_min=240")
         parameters[name] = number_if_it_is_one(value)
     if parameters.get("cluster", "slurm") not in _CLUSTERS:
-        raise ValueError(f"--slurm cluster={parameters['cluster']}: there are {' and '.join(_CLUSTERS)}")
+        raise UsageError(f"--slurm cluster={parameters['cluster']}: there are {' and '.join(_CLUSTERS)}")
     return parameters
 
 
-def _import_submitit() -> Any:
-    try:
-        import submitit
-    except ImportError as error:
-        raise ValueError("--slurm needs submitit: pip install 'fairseq_maelm[slurm]'") from error
-    return submitit
-
-
 class SubmittedJob:
-    """A job in a queue.
-
-    Args:
-        job: submitit's.
-        record: the file with its number.
-    """
+    """A job in a queue: submitit's, and the file with its number."""
 
     def __init__(self, job: Any, record: Path) -> None:
         self.job, self.record = job, record
 
     def poll(self) -> Optional[str]:
-        """None while it waits or runs, "" once it has ended well, otherwise what happened to it."""
+        """Return None while it waits or runs, "" once it has ended well, otherwise the reason of its end."""
         if not self.job.done():
             return None
         try:
@@ -86,7 +68,11 @@ class SlurmLauncher:
     """
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
-        submitit = _import_submitit()
+        try:
+            import cloudpickle
+            import submitit
+        except ImportError as error:
+            raise ValueError("--slurm needs submitit: pip install 'fairseq_maelm[slurm]'") from error
         given = dict(parameters)
         self.cluster = str(given.pop("cluster", "slurm"))
         self._job_class = {"slurm": submitit.SlurmJob, "local": submitit.LocalJob}[self.cluster]
@@ -99,8 +85,6 @@ class SlurmLauncher:
             raise ValueError("--slurm: there is no SLURM on this machine (no srun); run it on a login node")
         self._executor(Path("."))
         # The jobs need nothing of the package then, and no second import of torch.
-        import cloudpickle
-
         cloudpickle.register_pickle_by_value(child)
 
     def _executor(self, folder: Path) -> Any:
@@ -123,15 +107,14 @@ class SlurmLauncher:
         shutil.rmtree(folder, ignore_errors=True)
         job.clear()
         process = job.process(slot)
-        executor = self._executor(folder)
-        submitted = executor.submit(
-            child.execute, process.words, process.environment, str(job.log), not job.resumes, f"$ {process}"
+        submitted = self._executor(folder).submit(
+            child.execute, process.words, process.environment, str(job.log), job.resumes, f"$ {process}"
         )
         write_json(record, {"cluster": self.cluster, "job": submitted.job_id})
         return SubmittedJob(submitted, record)
 
     def leave(self, running: Sequence[Any]) -> None:
-        """Jobs stay in their queue."""
+        """Leave jobs in their queue."""
         if running:
             numbers = " ".join(each.job.job_id for each in running)
             logger.info("%d jobs go on without this process; to stop them: scancel %s", len(running), numbers)

@@ -1,8 +1,9 @@
-"""The folders of sweeps and of other studies: who works in one, what it was made with, and what it is to hold."""
+"""The folders of sweeps and of other studies: their locks, settings and results, and the checkpoints they keep."""
 
 import contextlib
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Optional
@@ -10,11 +11,12 @@ from typing import Any, Optional
 from fairseq_maelm.files import FolderLock, write_json
 from fairseq_maelm.sweep.grid import Run
 from fairseq_maelm.sweep.jobs import read_json
-
-__all__ = ["SETTINGS", "SweepFolder", "data_fingerprint", "differences", "study_folder"]
+from fairseq_maelm.sweep.log import is_divergence
 
 SETTINGS = "settings.json"
 _SWEEP = "sweep.json"
+KEEP = ("none", "best", "all")
+_BEST = "checkpoint_best.pt"
 # Written beside data by programs that read it.
 _NO_DATA = (".log", ".partial", ".lock", ".md")
 # A later command may add to these of a study; what is there already must stay as it is.
@@ -32,13 +34,13 @@ def data_fingerprint(folder: Path) -> str:
 
 
 def differences(earlier: Any, now: Any, may_grow: Collection[str], name: str = "") -> list[str]:
-    """Where two nested settings say different things, a line for each.
+    """Return a line for each place where two nested settings differ.
 
     Args:
         earlier: tables of tables, and so on.
         now: the same.
         may_grow: names of tables whose entries are compared only if both have them; "" is the whole.
-        name: of what is compared, for the lines.
+        name: of the compared entry, for the lines.
     """
     if not (isinstance(earlier, dict) and isinstance(now, dict)):
         return [] if earlier == now else [f"{name}: {earlier} then, {now} now"]
@@ -54,16 +56,9 @@ def differences(earlier: Any, now: Any, may_grow: Collection[str], name: str = "
 def _working_in(
     folder: Path, file: str, what: str, grown: Callable[[Optional[dict[str, Any]]], dict[str, Any]]
 ) -> Iterator[None]:
-    """Work in a folder alone; it is made if it is not there.
-
-    Args:
-        folder: new, empty, or with ``file``.
-        file: its name.
-        what: the folder holds, for messages.
-        grown: makes the content of ``file`` from its earlier content.
-    """
+    """Work alone in a folder, new or with ``file``; ``grown`` makes the file's content from its earlier content."""
     if folder.exists() and not (folder.is_dir() and ((folder / file).exists() or not any(folder.iterdir()))):
-        raise ValueError(f"{folder} exists and is no {what}: give another folder")
+        raise ValueError(f"{folder} exists and is not a {what}: give another folder")
     with FolderLock(folder / ".lock", what, folder):
         write_json(folder / file, grown(read_json(folder / file)))
         yield
@@ -107,35 +102,28 @@ class SweepFolder:
     ``sweep.json`` holds under "identity" what decides the results - later commands in the folder must agree with it
     where they name the same tasks and models -, under "about" what may change, and under "runs" all that were ever
     asked for.
-
-    Args:
-        path: of the folder.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def marker(self, run: Run) -> Path:
-        """Where the result of a run stands once it is finished or has failed; its log is beside it."""
+        """Return the file that gets the result of a run, or the reason of its failure; the log has the same folder."""
         return self.path / "runs" / run.folder / "run.json"
 
     def checkpoints(self, run: Run) -> Path:
-        """Where a run saves its checkpoints."""
+        """Return the folder of a run's checkpoints."""
         return self.path / "runs" / run.folder / "checkpoints"
 
     def read(self) -> dict[str, Any]:
-        """What ``sweep.json`` holds.
-
-        Raises:
-            FileNotFoundError: there is no sweep.
-        """
+        """Return the content of ``sweep.json``; raise a FileNotFoundError where there is no sweep."""
         content = read_json(self.path / _SWEEP)
         if content is None:
-            raise FileNotFoundError(f"{self.path} holds no sweep: it has no {_SWEEP}")
+            raise FileNotFoundError(f"{self.path} has no sweep: there is no {_SWEEP}")
         return content
 
     def runs(self) -> list[Run]:
-        """All runs that were ever asked for."""
+        """Return all runs that were ever asked for."""
         return [Run.from_json(content) for content in self.read()["runs"]]
 
     def open(
@@ -166,3 +154,55 @@ class SweepFolder:
 
 def _merged(earlier: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     return {name: {**earlier.get(name, {}), **now.get(name, {})} for name in dict.fromkeys([*earlier, *now])}
+
+
+class CheckpointKeeper:
+    """Deletes checkpoints, which would fill the disk.
+
+    A run that failed keeps its last checkpoint, to go on from it; one that diverged has nothing worth keeping.
+
+    Args:
+        folder: of the sweep.
+        keep: of finished runs nothing ("none"), for each task and model checkpoint_best.pt of the run with the best
+            score ("best"), or everything ("all").
+    """
+
+    def __init__(self, folder: SweepFolder, keep: str) -> None:
+        self.folder, self.keep = folder, keep
+        self._best: dict[tuple[str, str], tuple[float, Run]] = {}
+
+    def tidy(self, runs: Iterable[Run]) -> None:
+        """Tidy up after all runs, as a sweep that was stopped may not have done."""
+        for run in runs:
+            self.ended(run)
+
+    def ended(self, run: Run) -> None:
+        """Tidy up after a run, if it has ended."""
+        result = read_json(self.folder.marker(run))
+        if result is None or not self.folder.checkpoints(run).exists():
+            return
+        if "failed" in result:
+            if is_divergence(result["failed"]):
+                self._delete(run)
+        elif self.keep == "none":
+            self._delete(run)
+        elif self.keep == "best":
+            self._keep_the_better(run, result["score"])
+
+    def _keep_the_better(self, run: Run, score: float) -> None:
+        folder = self.folder.checkpoints(run)
+        for path in folder.iterdir():
+            if path.name != _BEST:
+                path.unlink()
+        if not (folder / _BEST).exists():
+            return
+        best = self._best.get((run.task, run.model))
+        if best is not None and best[1] != run and best[0] >= score:
+            self._delete(run)
+            return
+        if best is not None and best[1] != run:
+            self._delete(best[1])
+        self._best[run.task, run.model] = (score, run)
+
+    def _delete(self, run: Run) -> None:
+        shutil.rmtree(self.folder.checkpoints(run), ignore_errors=True)

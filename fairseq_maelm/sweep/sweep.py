@@ -2,30 +2,37 @@
 
 import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from fairseq_maelm.arguments import UsageError, find_checkpoint
 from fairseq_maelm.files import sha256_of
-from fairseq_maelm.finetuning.encoder import read_encoder
+from fairseq_maelm.finetuning.encoder import Encoder, read_encoder
 from fairseq_maelm.finetuning.recipe import Recipe, check_name
 from fairseq_maelm.finetuning.rehearsal import Rehearsal, rehearse
-from fairseq_maelm.sweep.checkpoints import CheckpointKeeper
+from fairseq_maelm.finetuning.training import FROM_CHECKPOINT, run_options, train_words
 from fairseq_maelm.sweep.grid import Run, choose, expand
-from fairseq_maelm.sweep.jobs import Job, Process, read_json, run, unfinished
+from fairseq_maelm.sweep.jobs import Job, Process, read_json, run, unfinished, visible
 from fairseq_maelm.sweep.log import best_validation, is_divergence
 from fairseq_maelm.sweep.runner import Runner, without_result
-from fairseq_maelm.sweep.store import SweepFolder, data_fingerprint
-from fairseq_maelm.sweep.training import Model, fine_tuning, run_options
+from fairseq_maelm.sweep.store import CheckpointKeeper, SweepFolder, data_fingerprint
 from fairseq_maelm.train_command import Machine
-
-__all__ = ["Plan", "begin_diverged_runs_anew", "make_plan", "read_models", "run_plan"]
 
 logger = logging.getLogger(__name__)
 
 RANDOM = "random"
+
+
+class Model(NamedTuple):
+    """A checkpoint to fine-tune, under its name in tables; of a random one the sizes are taken and weights drawn."""
+
+    name: str
+    checkpoint: Path
+    random: bool
+    encoder: Encoder
 
 
 @dataclass(frozen=True)
@@ -37,10 +44,10 @@ class Plan:
         models: name -> model.
         data: the folder with the folders of all tasks.
         runs: in the order in which they are started.
-        rehearsals: (task, model) -> what the task turned out to be.
-        machine: where runs are computed.
+        rehearsals: (task, model) -> the rehearsal.
+        machine: of each run.
         options: of fairseq-train, which win over all others.
-        keep: which checkpoints are kept, one of ``checkpoints.KEEP``.
+        keep: the checkpoints to keep, one of ``store.KEEP``.
     """
 
     recipes: dict[str, Recipe]
@@ -53,19 +60,19 @@ class Plan:
     keep: str
 
     def process(self, run: Run, folder: SweepFolder, slot: str) -> Process:
-        """The program of a run in a slot (a GPU, or "")."""
+        """Return the program of a run in a slot (a GPU, or ""); it goes on from the last epoch that it finished."""
         recipe, model = self.recipes[run.task], self.models[run.model]
         updates = self.rehearsals[run.task, run.model].updates_per_epoch[run.setting["batch-size"]]
-        data, save_dir = self.data / recipe.data, folder.checkpoints(run)
-        options = run_options(recipe, model, run, updates, rehearsed=False)
-        return fine_tuning(options, data, save_dir, self.machine, self.options, slot)
+        words = _words(recipe, model, run, updates, model.random)
+        more = train_words(words, self.data / recipe.data, folder.checkpoints(run), self.machine)
+        return Process([*more, *self.options], {"OMP_NUM_THREADS": str(self.machine.threads), **visible(slot)})
 
     def examples(self, run: Run) -> int:
-        """Training examples that a run sees, each as often as it sees it."""
+        """Return the training examples that a run sees, each as often as it sees it."""
         return int(run.setting["epochs"]) * self.rehearsals[run.task, run.model].examples
 
     def jobs(self, folder: SweepFolder, ended: Callable[[Run], None] = lambda run: None) -> list[Job]:
-        """The runs for the job runner; ``ended`` is called after each."""
+        """Return the runs for the job runner; ``ended`` is called after each."""
         return [
             Job(
                 str(each),
@@ -80,7 +87,7 @@ class Plan:
         ]
 
     def identity(self) -> dict[str, Any]:
-        """What decides the results, for ``SweepFolder.open``."""
+        """Return what decides the results, for ``SweepFolder.open``."""
         sums = {model.checkpoint: sha256_of(model.checkpoint) for model in self.models.values()}
         tasks = {
             task: {
@@ -97,7 +104,7 @@ class Plan:
         return {"common": common, "tasks": tasks, "models": models}
 
     def about(self) -> dict[str, Any]:
-        """What reports want to know, for ``SweepFolder.open``."""
+        """Return what reports need, for ``SweepFolder.open``."""
         tasks = {
             task: {"metric": recipe.metric, "figures": recipe.metrics, "subsets": recipe.subsets, "paper": recipe.paper}
             for task, recipe in self.recipes.items()
@@ -106,6 +113,16 @@ class Plan:
             name: {"checkpoint": str(model.checkpoint), "random": model.random} for name, model in self.models.items()
         }
         return {"tasks": tasks, "models": models}
+
+
+def _words(recipe: Recipe, model: Model, run: Run, updates_per_epoch: int, names_sizes: bool) -> dict[str, Any]:
+    """Return the options of a run, apart from folders and machine; ``names_sizes``: the sizes are among them."""
+    sizes: Mapping[str, Any] = FROM_CHECKPOINT
+    if names_sizes:
+        sizes = {**model.encoder.options, **model.encoder.drawn}
+    options = run_options(recipe, model.encoder, dict(run.setting.values), updates_per_epoch, sizes)
+    start = {} if model.random else {"finetune-from-model": model.checkpoint}
+    return {**options, **start, "seed": run.seed}
 
 
 def _result(recipe: Recipe, log: Path) -> dict[str, Any]:
@@ -120,16 +137,21 @@ def read_models(named: Sequence[tuple[str, str]]) -> dict[str, Model]:
             "random" for those of the first one that has a path.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a name is given twice or cannot stand in paths, "random" refers to nothing, or a file is no
-            checkpoint of our model.
+        UsageError: there is no such checkpoint, a name is given twice, or "random" refers to nothing.
+        ValueError: a name cannot be part of a path, or a file is not a checkpoint of our model.
     """
-    paths = {name: Path(value).resolve() for name, value in named if value.partition(":")[0] != RANDOM}
     if len({name for name, _ in named}) < len(named):
-        raise ValueError(
+        raise UsageError(
             f"every --checkpoint needs a name of its own; given were {', '.join(name for name, _ in named)}"
         )
-    read = {name: Model(name, path, False, read_encoder(path)) for name, path in paths.items()}
+    read = {}
+    for name, value in named:
+        if value.partition(":")[0] != RANDOM:
+            try:
+                path = find_checkpoint(Path(value)).resolve()
+            except FileNotFoundError as error:
+                raise UsageError(f"--checkpoint {name}: {error}") from error
+            read[name] = Model(name, path, False, read_encoder(path))
     models = {}
     for name, value in named:
         check_name(name, "the name of a checkpoint")
@@ -138,7 +160,7 @@ def read_models(named: Sequence[tuple[str, str]]) -> dict[str, Model]:
             continue
         other = value.partition(":")[2] or next(iter(read), "")
         if other not in read:
-            raise ValueError(
+            raise UsageError(
                 f"--checkpoint {name}={value} needs the size of a checkpoint: give one by its path, NAME=PATH, and for "
                 "another than the first of these write random:NAME"
             )
@@ -173,30 +195,21 @@ def make_plan(
             size = str(model.encoder.options)
             if size not in tried:
                 logger.info("trying %s with the size of %s", recipe.task, name)
-                folder = data / recipe.data
-                trial = run_options(recipe, model, first, 1, rehearsed=True)
-                process = fine_tuning(trial, folder, Path("checkpoints"), machine, options, "")
-                tried[size] = _try(recipe, process, searches[recipe.task]["batch-size"])
-            _check_vocabulary(recipe, model, tried[size])
+                trial = _words(recipe, model, first, 1, names_sizes=True)
+                words = [*train_words(trial, data / recipe.data, Path("checkpoints"), machine), *options]
+                try:
+                    tried[size] = rehearse(words, searches[recipe.task]["batch-size"], recipe.metric, recipe.metrics)
+                except (FileNotFoundError, ValueError) as error:
+                    raise type(error)(f"{recipe.task} ({recipe.path}): {error}") from error
+            if tried[size].vocabulary != model.encoder.vocabulary:
+                raise ValueError(
+                    f"{recipe.task}: its data were prepared with another vocabulary than the checkpoint "
+                    f"{model.checkpoint} has: prepare them with the data folder that it was pretrained on"
+                )
             rehearsals[recipe.task, name] = tried[size]
     runs = [each for task, search in searches.items() for each in expand(task, list(models), search, seeds)]
     by_task = {recipe.task: recipe for recipe in recipes}
     return Plan(by_task, models, data, runs, rehearsals, machine, options, keep)
-
-
-def _try(recipe: Recipe, process: Process, batch_sizes: tuple[int, ...]) -> Rehearsal:
-    try:
-        return rehearse(process.words, batch_sizes, recipe.metric, recipe.metrics)
-    except (FileNotFoundError, ValueError) as error:
-        raise type(error)(f"{recipe.task} ({recipe.path}): {error}") from error
-
-
-def _check_vocabulary(recipe: Recipe, model: Model, rehearsal: Rehearsal) -> None:
-    if rehearsal.vocabulary != model.encoder.vocabulary:
-        raise ValueError(
-            f"{recipe.task}: its data were prepared with another vocabulary than the checkpoint {model.checkpoint} "
-            "has: prepare them with the data folder that it was pretrained on"
-        )
 
 
 def run_plan(plan: Plan, output: Path, runner: Runner) -> dict[str, str]:
@@ -219,15 +232,15 @@ def run_plan(plan: Plan, output: Path, runner: Runner) -> dict[str, str]:
         keeper.tidy(folder.runs())
         jobs = plan.jobs(folder, keeper.ended)
         if runner.retry_failed:
-            begin_diverged_runs_anew(folder, plan.runs)
+            forget_diverged_runs(folder, plan.runs)
         waiting = len(unfinished(jobs, runner.retry_failed))
         logger.info("%d runs, %d of them to do; logs in %s", len(jobs), waiting, output / "runs")
         run(jobs, runner.slots, runner.launcher, runner.retry_failed)
         return without_result(jobs)
 
 
-def begin_diverged_runs_anew(folder: SweepFolder, runs: Sequence[Run]) -> None:
-    """A checkpoint of weights that are no numbers is no place to go on from."""
+def forget_diverged_runs(folder: SweepFolder, runs: Sequence[Run]) -> None:
+    """Remove diverged runs, for nothing can go on from a checkpoint whose weights are not numbers."""
     for each in runs:
         result = read_json(folder.marker(each))
         if result is not None and is_divergence(str(result.get("failed", ""))):

@@ -7,17 +7,15 @@ import numpy as np
 from scipy.stats import bootstrap
 from tabulate import tabulate
 
-__all__ = ["Difference", "difference_of_medians", "markdown_table"]
-
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table that can be read as it is; a | in a cell, which would end it, becomes a /."""
+    """Return a table in Markdown that can be read as it is; a | in a cell, which would end it, becomes a /."""
     cells = [[" ".join(cell.replace("|", "/").split()) for cell in row] for row in (header, *rows)]
     return tabulate(cells[1:], cells[0], tablefmt="github", disable_numparse=True, stralign="left")
 
 
 class Difference(NamedTuple):
-    """How far the median of some scores is above that of others, and the ends of its 95 % interval."""
+    """The difference of two medians, and the ends of its 95 % interval."""
 
     median: float
     low: float

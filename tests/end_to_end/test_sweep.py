@@ -2,6 +2,7 @@
 
 import csv
 import random
+import re
 import shlex
 import shutil
 import subprocess
@@ -143,17 +144,24 @@ def kill_in_the_second_run(words: list[Any], output: Path) -> None:
         ({}, ["--only", "lr=7"], "topics has none of these values"),
         ({}, ["--large"], "has no search_large"),
         ({}, ["--gpus", "0", "--jobs", "2"], "give neither --jobs nor --slurm"),
-        ({}, ["--precision", "fp16"], "fp16 needs GPUs"),
+        ({}, ["--precision", "fp16"], "fp16 needs a GPU"),
         ({}, ["--checkpoint", "ours=random"], "needs a name of its own"),
         ({}, ["--checkpoint", "x=random:y"], "needs the size of a checkpoint"),
         ({}, ["--checkpoint", "x=/no/such.pt"], "there is no checkpoint /no/such.pt"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused_before_anything_is_written(
-    changes: dict[str, Any], more: list[str], message: str, tasks: Path, checkpoint: Path, tmp_path: Path
+    changes: dict[str, Any],
+    more: list[str],
+    message: str,
+    tasks: Path,
+    checkpoint: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with pytest.raises(SystemExit, match=f"maelm sweep: error: .*{message}"):
+    with pytest.raises(SystemExit) as caught:
         cli.main(list(map(str, command(tmp_path, tasks, checkpoint, *more, **changes)[1:])))
+    assert re.search(f"maelm sweep: error: .*{message}", str(caught.value.code) + capsys.readouterr().err)
     assert not (tmp_path / "sweep").exists()
 
 

@@ -324,7 +324,7 @@ def test_questions_are_fine_tuned_by_their_own_recipe(
         (["--tasks", "folder"], "not NAME=VALUE"),
         (["--tasks", "A=x", "A=y"], "same name"),
         (["--metrics", "A=mcc"], "names no task: A"),
-        (["--seeds", "0"], "not at least 1"),
+        (["--seeds", "0"], "must be at least 1, not 0"),
         (["--gpus", "0,1"], "must be a multiple of the 2 GPUs"),
     ],
 )

@@ -76,7 +76,7 @@ def changed(place: str, value: Any) -> dict[str, Any]:
         (changed("search.warm-up", [6]), "6 cannot be a value of warm-up"),
         ({"search": {"lr": [1e-5]}}, "search lacks batch-size, epochs, warm-up"),
         ({"search_large": {"lr": [1e-5]}}, "search_large lacks"),
-        ({"paper": {"base": {"MAE-LM": "good"}}}, "the published score 'good' is no number"),
+        ({"paper": {"base": {"MAE-LM": "good"}}}, "the published score 'good' is neither a number"),
     ],
 )
 def test_bad_recipes_are_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:

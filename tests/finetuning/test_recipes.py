@@ -9,15 +9,16 @@ import pytest
 from fairseq import options
 
 from fairseq_maelm.finetuning.glue_layout import TASKS
-from fairseq_maelm.finetuning.recipe import Recipe, read_recipe, recipe_names
+from fairseq_maelm.finetuning.recipe import RECIPES as FOLDER
+from fairseq_maelm.finetuning.recipe import Recipe, read_recipe
 from fairseq_maelm.finetuning.sentence_metrics import metric_names, positive_class
 from fairseq_maelm.finetuning.squad import scoring
 from fairseq_maelm.finetuning.squad.task import SquadTaskConfig
 from fairseq_maelm.finetuning.tagging.metrics import ENTITY_METRICS
 from fairseq_maelm.registration import register
-from fairseq_maelm.train_command import words_of
+from fairseq_maelm.train_command import names_in, words_of
 
-NAMES = recipe_names()
+NAMES = names_in(FOLDER)
 RECIPES: dict[str, Recipe] = {name: read_recipe(Path(name)) for name in NAMES}
 SMALL = {"CoLA", "RTE", "MRPC", "STS-B"}
 # The paper's Table 4, without the learning rates.

@@ -9,6 +9,7 @@ import pytest
 import torch
 from fairseq import tasks
 from omegaconf import OmegaConf
+from support import usage_error
 
 from fairseq_maelm.pretrain_command import RECIPES as FOLDER
 from fairseq_maelm.train_command import names_in
@@ -309,19 +310,30 @@ def test_the_recipe_of_an_architecture_has_its_name(data: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--gpus", 24], "24 GPUs with 32 sequences each take 768 sequences at a time, and a batch of 2048 is no mult"),
-        (["--gpus", -1], "--gpus must be 0 or more, not -1"),
+        (["--gpus", -1], "--gpus: must be at least 0, not -1"),
         (["--gpus", 0, "--precision", "fp16"], "--precision fp16 needs a GPU"),
-        (["--set", "sequences-per-gpu=0"], "the recipe lacks sequences-per-gpu"),
         (["--set", "lr"], "--set lr: it must be NAME=VALUE"),
         (["--set", "rate=3"], "--set rate=3: it must be NAME=VALUE, and NAME one of batch-sequences, "),
         (["--recipe", "huge"], "there is no recipe huge: give a file, or one of base, base_plus_plus"),
     ],
 )
-def test_wrong_settings_are_explained(arguments: list[Any], message: str, data: Path) -> None:
-    with pytest.raises(SystemExit) as caught:
+def test_wrong_options_are_explained(
+    arguments: list[Any], message: str, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["pretrain", data, "--output", data / "run", "--recipe", "base", "--dry-run", *arguments]
+    assert message in usage_error(capsys, words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--gpus", 24], "24 GPUs with 32 sequences each take 768 sequences at a time, and a batch of 2048 is not a"),
+        (["--set", "sequences-per-gpu=0"], "the recipe lacks sequences-per-gpu"),
+    ],
+)
+def test_recipes_that_do_not_fit_are_explained(arguments: list[Any], message: str, data: Path) -> None:
+    with pytest.raises(SystemExit, match=message):
         recipe_command("base", data, *arguments)
-    assert message in str(caught.value.code)
 
 
 def test_data_that_are_none_are_said(tmp_path: Path) -> None:

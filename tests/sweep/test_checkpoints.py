@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from fairseq_maelm.files import write_json
-from fairseq_maelm.sweep.checkpoints import CheckpointKeeper
 from fairseq_maelm.sweep.grid import Run, Setting
-from fairseq_maelm.sweep.store import SweepFolder
-from fairseq_maelm.sweep.sweep import begin_diverged_runs_anew
+from fairseq_maelm.sweep.store import CheckpointKeeper, SweepFolder
+from fairseq_maelm.sweep.sweep import forget_diverged_runs
 
 SETTING = Setting((("lr", 1e-5),))
 RUNS = [Run("RTE", model, SETTING, seed) for model in ("a", "b") for seed in (1, 2, 3)]
@@ -59,6 +58,6 @@ def test_what_failed_can_go_on_and_what_diverged_begins_anew(folder: SweepFolder
     CheckpointKeeper(folder, "none").tidy(RUNS)
     assert left(folder) == ["a1 best", "a1 last", "a2 best", "a2 last"]
     folder.marker(diverged).with_suffix(".log").write_text("nan")
-    begin_diverged_runs_anew(folder, RUNS)
+    forget_diverged_runs(folder, RUNS)
     assert folder.marker(failed).exists()
     assert not folder.marker(diverged).parent.exists()

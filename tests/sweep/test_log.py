@@ -59,7 +59,7 @@ def test_several_validation_sets_are_taken_from_one_round(tmp_path: Path) -> Non
     [
         ("", "no valid_mcc in the log"),
         (valid(1, 10, accuracy="3"), "no valid_mcc in the log"),
-        (valid(1, 10, mcc="nan"), "diverged: valid_mcc was no number"),
+        (valid(1, 10, mcc="nan"), "diverged: valid_mcc was not finite"),
         (line("train_inner", epoch=2, loss="nan") + valid(2, 10, mcc="3"), r"diverged: the loss was nan .*epoch 2"),
         (line("train", epoch=1, train_loss="inf") + valid(1, 10, mcc="3"), "diverged: the loss was inf"),
         (valid(1, 10, mcc="3", loss="nan"), "diverged: the loss was nan"),

@@ -253,5 +253,5 @@ def test_the_files_of_a_report(tmp_path: Path) -> None:
     first = (folder / "spread.svg").read_bytes()
     write_report(folder)
     assert (folder / "spread.svg").read_bytes() == first
-    with pytest.raises(FileNotFoundError, match="holds no sweep"):
+    with pytest.raises(FileNotFoundError, match="has no sweep"):
         write_report(tmp_path)

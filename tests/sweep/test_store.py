@@ -77,7 +77,7 @@ def test_other_settings_are_refused(
 @pytest.mark.parametrize("opened", [sweep_of, study_of])
 def test_a_foreign_folder_and_one_in_use_are_left_alone(opened: Any, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work", encoding="utf-8")
-    with pytest.raises(ValueError, match="exists and is no (sweep|study)"):
+    with pytest.raises(ValueError, match="exists and is not a (sweep|study)"):
         opened(tmp_path).__enter__()
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
     folder = tmp_path / "folder"
