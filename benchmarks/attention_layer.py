@@ -26,7 +26,8 @@ from fairseq.modules import TransformerEncoderLayer
 from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention.bias import AttentionBias, spread
-from fairseq_maelm.modules.transformer import LayerShape, TransformerLayer
+from fairseq_maelm.modules.attention.layers import LayerShape
+from fairseq_maelm.modules.transformer import TransformerLayer
 
 BARE = "matrix products alone"
 

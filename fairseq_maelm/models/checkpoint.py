@@ -5,9 +5,8 @@ from typing import Any, Dict, List
 
 from torch import Tensor
 
-from fairseq_maelm.models.decoder import DECODER_IDENTITY_FIELDS
+from fairseq_maelm.models.decoder import decoder_settings
 from fairseq_maelm.models.encoder import identity_settings
-from fairseq_maelm.modules.cross_attention_layer import DECODER_ATTENTION
 
 logger = logging.getLogger(__name__)
 
@@ -123,13 +122,12 @@ def _check_decoder(model: Any, state_dict: Dict[str, Tensor]) -> None:
     saved = state_dict.get("decoder.identity")
     if model.lm_head is None or model.decoder is None or saved is None:
         return
-    for name, theirs, ours in zip(DECODER_IDENTITY_FIELDS, saved.tolist(), model.decoder.identity.tolist()):
-        if theirs != ours:
-            if name == "decoder attention":
-                theirs, ours = DECODER_ATTENTION[theirs], DECODER_ATTENTION[ours]
+    own = decoder_settings(model.decoder.identity)
+    for name, theirs in decoder_settings(saved).items():
+        if theirs != own[name]:
             raise ValueError(
-                f"the checkpoint was trained with {name} {theirs} and not {ours}: pass the decoder's options as in "
-                "pretraining"
+                f"the checkpoint was trained with {name} {theirs} and not {own[name]}: pass the decoder's options as "
+                "in pretraining"
             )
 
 

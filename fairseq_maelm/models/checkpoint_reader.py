@@ -49,13 +49,13 @@ _OF_THE_MACHINE = {"attention": "auto", "precision": "fp32", "compile": False, "
 # Option -> a weight, and the dimension of it that the option is the size of.
 _ENCODER_SIZES = {
     "encoder_embed_dim": ("encoder.embed_tokens.weight", 1),
-    "max_positions": ("encoder.embed_positions.weight", 0),
-    "encoder_ffn_embed_dim": ("encoder.layers.0.fc1.weight", 0),
+    "encoder_ffn_embed_dim": ("encoder.layers.0.fc2.weight", 1),
 }
+_POSITIONS = {"max_positions": ("encoder.embed_positions.weight", 0)}
 _BUCKETS = {"relative_num_buckets": ("encoder.relative_attention_bias.weight", 0)}
 _DECODER_SIZES = {
     "decoder_embed_dim": ("decoder.layernorm_embedding.weight", 0),
-    "decoder_ffn_embed_dim": ("decoder.layers.0.fc1.weight", 0),
+    "decoder_ffn_embed_dim": ("decoder.layers.0.fc2.weight", 1),
 }
 
 
@@ -214,6 +214,8 @@ def _check_model(model: Any, weights: Dict[str, Tensor], path: Path) -> None:
         raise CheckpointError(f"{path} holds options that make no model: {error}") from None
     check_sizes(path, model, weights, _ENCODER_SIZES)
     check_depth(path, "encoder_layers", model.encoder_layers, weights, "encoder.layers.")
+    if model.positions != "rotary":
+        check_sizes(path, model, weights, _POSITIONS)
     if str(model.relative_buckets) != "none":
         check_sizes(path, model, weights, _BUCKETS)
     if any(name.startswith("lm_head.") for name in weights):

@@ -8,16 +8,19 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq.tasks.masked_lm import MaskedLMTask
 from omegaconf.errors import OmegaConfBaseException
 
+from fairseq_maelm.models.sizes import POSITIONS
 from fairseq_maelm.modules.attention import triton
 from fairseq_maelm.modules.attention.choice import ATTENTION_BACKENDS
 from fairseq_maelm.modules.attention.relative_position import BUCKET_FUNCTIONS, check_buckets
-from fairseq_maelm.modules.cross_attention_layer import DECODER_ATTENTION
 from fairseq_maelm.modules.precision import PRECISIONS
+from fairseq_maelm.modules.transformer import DECODER_ATTENTION, LAYERS
 
 logger = logging.getLogger(__name__)
 
 # Of LayerNorm's epsilon. Nobody uses others, and within them the checkpoint can tell one from another.
 SMALLEST_EPS, LARGEST_EPS = 1e-14, 1e-2
+# Of rotary bases: a checkpoint holds each in 31 bits.
+SMALLEST_BASE, LARGEST_BASE = 2, 2**31 - 1
 
 
 def check_config(config: Any) -> None:
@@ -28,6 +31,7 @@ def check_config(config: Any) -> None:
     """
     _check_sizes(config)
     _check_decoder(config)
+    _check_positions(config)
     check_backend(str(config.attention))
     refuse_stock_bf16(config)
     if str(config.precision) not in PRECISIONS:
@@ -43,10 +47,6 @@ def check_config(config: Any) -> None:
     for name in ("dropout", "attention_dropout", "pooler_dropout"):
         if not 0.0 <= getattr(config, name) < 1.0:
             raise ValueError(f"--{name.replace('_', '-')} must lie in [0, 1) and is {getattr(config, name)}")
-    if config.relative_buckets != "none":
-        if config.relative_buckets not in BUCKET_FUNCTIONS:
-            raise ValueError(f"unknown --relative-buckets {config.relative_buckets}")
-        check_buckets(config.relative_num_buckets, config.relative_max_distance)
 
 
 def check_task(task: Any, positions: int) -> None:
@@ -122,6 +122,37 @@ def _check_decoder(config: Any) -> None:
             f"--share-decoder-positions needs a decoder as wide as the encoder ({config.encoder_embed_dim}), and "
             f"--decoder-embed-dim is {config.decoder_embed_dim}"
         )
+
+
+def _check_positions(config: Any) -> None:
+    for option, choices in (("layer", LAYERS), ("positions", POSITIONS), ("decoder_positions", POSITIONS)):
+        if getattr(config, option) not in choices:
+            raise ValueError(f"unknown --{option.replace('_', '-')} {getattr(config, option)}")
+    if config.relative_buckets != "none":
+        if config.positions == "rotary":
+            raise ValueError(
+                "--positions rotary goes without a relative bias, and --relative-buckets is "
+                f"{config.relative_buckets}: leave it out"
+            )
+        if config.relative_buckets not in BUCKET_FUNCTIONS:
+            raise ValueError(f"unknown --relative-buckets {config.relative_buckets}")
+        check_buckets(config.relative_num_buckets, config.relative_max_distance)
+    if config.share_decoder_positions and "rotary" in (config.positions, config.decoder_positions):
+        raise ValueError("--share-decoder-positions shares a table of positions, and rotary positions have none")
+    _check_rotary(config)
+
+
+def _check_rotary(config: Any) -> None:
+    for part, option in (("encoder", "positions"), ("decoder", "decoder_positions")):
+        width = getattr(config, f"{part}_embed_dim") // getattr(config, f"{part}_attention_heads")
+        if getattr(config, option) == "rotary" and width % 2:
+            raise ValueError(f"rotary positions need attention heads of even width: those of the {part} have {width}")
+    for option in ("rotary_base", "local_rotary_base"):
+        if not SMALLEST_BASE <= getattr(config, option) <= LARGEST_BASE:
+            raise ValueError(
+                f"--{option.replace('_', '-')} must lie in [{SMALLEST_BASE}, {LARGEST_BASE}] and is "
+                f"{getattr(config, option)}"
+            )
 
 
 def check_backend(path: str) -> None:

@@ -7,10 +7,10 @@ from typing import Any, Optional
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import II, OmegaConf, open_dict
 
-from fairseq_maelm.models.sizes import fill_from_size
+from fairseq_maelm.models.sizes import POSITIONS, fill_from_size
 from fairseq_maelm.modules.attention.choice import ATTENTION_BACKENDS
-from fairseq_maelm.modules.cross_attention_layer import DECODER_ATTENTION
 from fairseq_maelm.modules.precision import LAYER_NORM_EPS, PRECISIONS
+from fairseq_maelm.modules.transformer import DECODER_ATTENTION, LAYERS
 
 _OF_SIZE = "default: the architecture's"
 _OF_ENCODER = "default: the encoder's"
@@ -21,6 +21,10 @@ ENCODER_OPTIONS = (
     "encoder_embed_dim",
     "encoder_ffn_embed_dim",
     "encoder_attention_heads",
+    "layer",
+    "positions",
+    "rotary_base",
+    "local_rotary_base",
     "relative_buckets",
     "relative_num_buckets",
     "relative_max_distance",
@@ -56,8 +60,40 @@ class MaelmModelConfig(FairseqDataclass):
     decoder_attention_heads: Optional[int] = field(
         default=None, metadata={"help": f"attention heads in the decoder ({_OF_ENCODER})"}
     )
-    dropout: float = field(default=0.1, metadata={"help": "dropout in the encoder; the decoder has none"})
-    attention_dropout: float = field(default=0.1, metadata={"help": "dropout of attention weights in the encoder"})
+    layer: Optional[ChoiceEnum(list(LAYERS))] = field(  # type: ignore[valid-type]
+        default=None,
+        metadata={
+            "help": "layer of both stacks: the paper's, with LayerNorm behind each residual sum, or ModernBERT's, with "
+            f"LayerNorm before each sub-layer, a gated feed-forward network and no biases ({_OF_SIZE})"
+        },
+    )
+    positions: Optional[ChoiceEnum(list(POSITIONS))] = field(  # type: ignore[valid-type]
+        default=None,
+        metadata={
+            "help": "positions of tokens in the encoder: a table of embeddings and --relative-buckets, or rotary "
+            f"positions in place of both ({_OF_SIZE})"
+        },
+    )
+    decoder_positions: Optional[ChoiceEnum(list(POSITIONS))] = field(  # type: ignore[valid-type]
+        default=None, metadata={"help": f"the same in the decoder, which has no relative bias ({_OF_ENCODER})"}
+    )
+    rotary_base: Optional[int] = field(
+        default=None,
+        metadata={"help": f"rotary positions have wavelengths from 2 pi to 2 pi times this base ({_OF_SIZE})"},
+    )
+    local_rotary_base: Optional[int] = field(
+        default=None,
+        metadata={
+            "help": "base of the encoder's layers but the first of every three, as imported ModernBERTs have it, whose "
+            "local attention reads sequences within its window as global attention does (default: --rotary-base)"
+        },
+    )
+    dropout: Optional[float] = field(
+        default=None, metadata={"help": f"dropout in the encoder; the decoder has none ({_OF_SIZE})"}
+    )
+    attention_dropout: Optional[float] = field(
+        default=None, metadata={"help": f"dropout of attention weights in the encoder ({_OF_SIZE})"}
+    )
     pooler_dropout: float = field(default=0.0, metadata={"help": "dropout in classification heads"})
     attention: ChoiceEnum(list(ATTENTION_BACKENDS)) = field(  # type: ignore[valid-type]
         default="auto",
@@ -66,9 +102,12 @@ class MaelmModelConfig(FairseqDataclass):
             "own ('sdpa'), by this package's for CPUs ('cpu') or for CUDA ('triton'). All give the same"
         },
     )
-    relative_buckets: ChoiceEnum(["t5", "reference", "none"]) = field(  # type: ignore[valid-type]
-        default="t5",
-        metadata={"help": "relative positions: T5's buckets, those of the authors' code, or no relative bias"},
+    relative_buckets: Optional[ChoiceEnum(["t5", "reference", "none"])] = field(  # type: ignore[valid-type]
+        default=None,
+        metadata={
+            "help": "relative bias: T5's buckets, those of the authors' code, or none (default: t5; none with rotary "
+            "positions)"
+        },
     )
     relative_num_buckets: Optional[int] = field(default=None, metadata={"help": f"relative buckets ({_OF_SIZE})"})
     relative_max_distance: Optional[int] = field(
@@ -131,3 +170,8 @@ def complete_config(cfg: Any) -> None:
         for option in ("embed_dim", "ffn_embed_dim", "attention_heads"):
             if getattr(cfg, f"decoder_{option}") is None:
                 setattr(cfg, f"decoder_{option}", getattr(cfg, f"encoder_{option}"))
+        buckets = "none" if cfg.positions == "rotary" else "t5"
+        last = {"decoder_positions": cfg.positions, "local_rotary_base": cfg.rotary_base, "relative_buckets": buckets}
+        for option, value in last.items():
+            if getattr(cfg, option) is None:
+                setattr(cfg, option, value)

@@ -3,7 +3,7 @@
 Each form says for itself what it starts from, what else it reads, and which of the encoder's states it needs.
 """
 
-from typing import Any, NamedTuple, Optional
+from typing import Any, Dict, NamedTuple, Optional
 
 import torch
 from torch import Tensor, nn
@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from fairseq_maelm.batch import Layout, padding_mask
 from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.cross_attention_layer import DECODER_ATTENTION, DecoderLayer
+from fairseq_maelm.modules.attention.layers import LayerShape
+from fairseq_maelm.modules.attention.rotary import rotations
 from fairseq_maelm.modules.reassemble import reassemble
-from fairseq_maelm.modules.transformer import LayerShape, TransformerLayer, run_layers
+from fairseq_maelm.modules.transformer import DECODER_ATTENTION, TransformerLayer, run_layers
 from fairseq_maelm.modules.wanted import WantedPositions
 
-# What ``MaelmDecoder.identity`` holds: settings that the parameters' shapes do not show.
-DECODER_IDENTITY_FIELDS = ("decoder attention heads", "decoder attention")
+# In ``MaelmDecoder.identity``, what the rotary base is counted in above the kind of attention.
+_ABOVE_ATTENTION = 2**16
 
 
 class Memory(NamedTuple):
@@ -25,11 +26,13 @@ class Memory(NamedTuple):
 
     Attributes:
         states: <float>[B, S, D] of the encoder's last layer.
+        positions: <int64>[B or 1, S] of the tokens.
         hidden: <bool>[B, S] True where nothing may be read: padding, and masked positions whose states the decoder
             must not get; None where nothing is hidden.
     """
 
     states: Tensor
+    positions: Tensor
     hidden: Optional[Tensor]
 
 
@@ -45,11 +48,13 @@ def encoder_memory(encoded: EncoderOutput, encoder: MaelmEncoder, layout: Option
     """
     states, tokens = encoded.states, encoded.tokens
     if layout is None:
-        return Memory(states, tokens.eq(encoder.padding_idx))
+        positions = torch.arange(tokens.shape[1], device=states.device)[None]
+        return Memory(states, positions, tokens.eq(encoder.padding_idx))
     if len(layout["visible_rows"]) == tokens.numel():
-        return Memory(states, None)
+        return Memory(states, layout["positions"], None)
     hidden = torch.ones(tokens.numel(), dtype=torch.bool, device=states.device)
-    return Memory(states, hidden.index_fill(0, layout["visible_rows"], False).view(tokens.shape))
+    hidden = hidden.index_fill(0, layout["visible_rows"], False).view(tokens.shape)
+    return Memory(states, layout["positions"], hidden)
 
 
 def full_sequences(encoded: EncoderOutput, encoder: MaelmEncoder, layout: Optional[Layout]) -> Tensor:
@@ -102,7 +107,8 @@ class MaelmDecoder(nn.Module):
     Args:
         layers: number of layers, at least 1.
         shape: of each layer.
-        max_positions: size of the own position table, or None to use the encoder's.
+        max_positions: size of the own position table, or None to use the encoder's or, if the shape says so, rotary
+            positions.
         attention: "self" (MAE-LM), or with cross-attention to the encoder's output "self_cross", "causal_cross" (from
             left to right) or "cross" (no self-attention).
         input_dim: width of the encoder; where the decoder's differs, a linear projection stands between them.
@@ -112,15 +118,14 @@ class MaelmDecoder(nn.Module):
         self, layers: int, shape: LayerShape, max_positions: Optional[int], attention: str, input_dim: int
     ) -> None:
         super().__init__()
-        self.attention = attention
+        self.attention, self.shape = attention, shape
         self.input_projection = None if input_dim == shape.embed_dim else nn.Linear(input_dim, shape.embed_dim)
         self.embed_positions = None if max_positions is None else nn.Embedding(max_positions, shape.embed_dim)
         self.layernorm_embedding = shape.layer_norm()
-        self.layers = nn.ModuleList(
-            TransformerLayer(shape) if attention == "self" else DecoderLayer(shape, attention != "cross")
-            for _ in range(layers)
-        )
-        identity = [shape.attention_heads, DECODER_ATTENTION.index(attention)]
+        self.layers = nn.ModuleList(TransformerLayer(shape, number, attention) for number in range(layers))
+        self.final_layer_norm = shape.layer_norm() if shape.modern else None
+        base = shape.rotary_bases[0] if shape.rotary_bases else 0
+        identity = [shape.attention_heads, DECODER_ATTENTION.index(attention) + base * _ABOVE_ATTENTION]
         self.register_buffer("identity", torch.tensor(identity, dtype=torch.int64))
 
     @property
@@ -173,38 +178,54 @@ class MaelmDecoder(nn.Module):
             <float>[B, T, width of the decoder], or [M, width of the decoder] of what is wanted.
         """
         states = self._embed(full, encoder)
+        # Padding stands on the right, where no token of a decoder from left to right looks.
+        hidden = None if self.autoregressive else full_padding(encoded, encoder, layout)
+        bias = self._bias(torch.arange(full.shape[1], device=full.device)[None], hidden, states)
         if not self.reads_encoder:
-            bias = AttentionBias(hidden=full_padding(encoded, encoder, layout))
-            return run_layers(self.layers, states, bias, wanted, bias)[-1]
-        memory = encoder_memory(encoded, encoder, layout)
-        if not self.autoregressive:
-            bias = AttentionBias(hidden=full_padding(encoded, encoder, layout))
-            return self._run_with_memory(states, bias, memory, wanted)
-        # Padding stands on the right, where no token looks.
-        decoded = self._run_with_memory(states, AttentionBias(causal=True), memory, None)
-        return decoded if wanted is None else wanted.take(decoded)
+            decoded = run_layers(self.layers, states, bias, wanted, bias)[-1]
+        else:
+            decoded = self._run_with_memory(states, bias, encoder_memory(encoded, encoder, layout), wanted)
+        if self.final_layer_norm is not None:
+            decoded = self.final_layer_norm(decoded)
+        return wanted.take(decoded) if wanted is not None and self.autoregressive else decoded
+
+    def _bias(self, positions: Tensor, hidden: Optional[Tensor], states: Tensor) -> AttentionBias:
+        """Return what attention to tokens at these positions depends on besides their states."""
+        turns = rotations(positions, self.shape.rotary_bases, self.shape.head_dim, states)
+        return AttentionBias(hidden=hidden, causal=self.autoregressive, rotations=turns)
 
     def _embed(self, full: Tensor, encoder: MaelmEncoder) -> Tensor:
         """Bring the input to the decoder's width and add positions: what enters the first layer."""
         if self.input_projection is not None:
             full = self.input_projection(full)
-        table = encoder.embed_positions if self.embed_positions is None else self.embed_positions
-        return self.layernorm_embedding(full + table.weight[: full.shape[1]])
+        if not self.shape.rotary_bases:
+            table = self.embed_positions or encoder.embed_positions
+            assert table is not None
+            full = full + table.weight[: full.shape[1]]
+        return self.layernorm_embedding(full)
 
     def _run_with_memory(
-        self, states: Tensor, bias: Optional[AttentionBias], memory: Memory, wanted: Optional[WantedPositions]
+        self, states: Tensor, bias: AttentionBias, memory: Memory, wanted: Optional[WantedPositions]
     ) -> Tensor:
         encoded = memory.states if self.input_projection is None else self.input_projection(memory.states)
-        memory_bias = AttentionBias(hidden=memory.hidden)
-        everywhere = wanted
-        if self.attention != "cross":
-            # Self-attention reads all positions, so that only the last layer can leave some out.
-            everywhere = None
-        elif wanted is not None:
-            states = wanted.take(states)
+        turns = rotations(memory.positions, self.shape.rotary_bases, self.shape.head_dim, states)
+        memory_bias = AttentionBias(hidden=memory.hidden, rotations=turns)
+        last = None if self.autoregressive else wanted
+        # Self-attention reads all positions, so that only the last layer can leave some out.
+        everywhere = last if self.attention == "cross" else None
+        if everywhere is not None:
+            states = everywhere.take(states)
         for layer in self.layers[:-1]:
-            states = layer(states, bias, encoded, memory_bias, everywhere)
-        return self.layers[-1](states, bias, encoded, memory_bias, wanted)
+            states = layer(states, bias, everywhere, encoded, memory_bias)
+        return self.layers[-1](states, bias, last, encoded, memory_bias)
+
+
+def decoder_settings(identity: Tensor) -> Dict[str, Any]:
+    """Name what the decoder's identity holds: settings that the parameters' shapes do not show."""
+    heads, attention = identity.tolist()
+    base, attention = divmod(attention, _ABOVE_ATTENTION)
+    kind = DECODER_ATTENTION[attention] if attention < len(DECODER_ATTENTION) else attention
+    return {"decoder attention heads": heads, "decoder attention": kind, "rotary base of the decoder": base or "none"}
 
 
 def build_decoder(config: Any) -> Optional[MaelmDecoder]:
@@ -212,8 +233,10 @@ def build_decoder(config: Any) -> Optional[MaelmDecoder]:
     if not config.decoder_layers:
         return None
     sizes = (config.decoder_embed_dim, config.decoder_ffn_embed_dim, config.decoder_attention_heads)
-    shape = LayerShape(*sizes, 0.0, 0.0, str(config.attention), config.layer_norm_eps)
-    positions = None if config.share_decoder_positions else config.max_positions
+    bases = (config.rotary_base,) if config.decoder_positions == "rotary" else ()
+    modern = config.layer == "modern"
+    shape = LayerShape(*sizes, 0.0, 0.0, str(config.attention), config.layer_norm_eps, modern, bases)
+    positions = None if config.share_decoder_positions or bases else config.max_positions
     return MaelmDecoder(
         config.decoder_layers, shape, positions, str(config.decoder_attention), config.encoder_embed_dim
     )

@@ -1,7 +1,7 @@
 """Encoder and decoder: embeddings and positions around one layer stack."""
 
 import hashlib
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import torch
 from fairseq.data import Dictionary
@@ -9,14 +9,18 @@ from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.layers import LayerShape
 from fairseq_maelm.modules.attention.relative_position import BUCKET_FUNCTIONS, RelativePositionBias
+from fairseq_maelm.modules.attention.rotary import rotations
 from fairseq_maelm.modules.dropout import dropout
 from fairseq_maelm.modules.precision import LAYER_NORM_EPS
-from fairseq_maelm.modules.transformer import LayerShape, TransformerLayer, run_layers
+from fairseq_maelm.modules.transformer import TransformerLayer, run_layers
 from fairseq_maelm.modules.wanted import WantedPositions
 
-# The bucket function is held as its place here.
-BUCKET_FUNCTION_NAMES = ("none", *BUCKET_FUNCTIONS)
+# Relative positions are held as their place here.
+BUCKET_FUNCTION_NAMES = ("none", *BUCKET_FUNCTIONS, "rotary")
+# What the local rotary base is counted in above the other one.
+_ABOVE_BASE = 2**31
 # In ``MaelmEncoder.identity``, what LayerNorm's epsilon is counted in above the number of attention heads.
 _ABOVE_HEADS = 2**16
 
@@ -44,11 +48,13 @@ def dictionary_fingerprint(dictionary: Dictionary) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def encoder_identity(vocabulary: int, heads: int, eps: float, bucket_function: str, max_distance: int) -> Tensor:
+def encoder_identity(
+    vocabulary: int, heads: int, eps: float, bucket_function: str, max_distance: int, rotary_bases: Sequence[int] = ()
+) -> Tensor:
     """What shapes do not show, although weights are worthless under other settings: <int64>[4].
 
     LayerNorm's epsilon shares the field of the heads, where its usual number leaves no trace: checkpoints that are
-    older than the option hold what they would hold today.
+    older than the option hold what they would hold today. Rotary bases share that of the largest distance.
 
     Args:
         vocabulary: see ``dictionary_fingerprint``.
@@ -56,23 +62,28 @@ def encoder_identity(vocabulary: int, heads: int, eps: float, bucket_function: s
         eps: of LayerNorm.
         bucket_function: one of ``BUCKET_FUNCTION_NAMES``.
         max_distance: of relative positions.
+        rotary_bases: of rotary positions, which have no bucket function: of every third layer, and of the others.
     """
-    function = BUCKET_FUNCTION_NAMES.index(bucket_function)
+    function = BUCKET_FUNCTION_NAMES.index("rotary" if rotary_bases else bucket_function)
     norm = (round(1 / eps) - round(1 / LAYER_NORM_EPS)) * _ABOVE_HEADS
-    return torch.tensor([vocabulary, heads + norm, function, max_distance if function else 0], dtype=torch.int64)
+    distance = rotary_bases[0] + rotary_bases[-1] * _ABOVE_BASE if rotary_bases else max_distance
+    return torch.tensor([vocabulary, heads + norm, function, distance if function else 0], dtype=torch.int64)
 
 
 def identity_settings(identity: Tensor) -> Dict[str, Any]:
     """Name what ``encoder_identity`` has put together, in the order in which differences are reported."""
     vocabulary, heads, function, distance = identity.tolist()
     norm, heads = divmod(heads, _ABOVE_HEADS)
-    return {
+    name = dict(enumerate(BUCKET_FUNCTION_NAMES)).get(function, function)
+    known = {
         "vocabulary": vocabulary,
         "attention heads": heads,
         "LayerNorm's epsilon": 1 / max(1, norm + round(1 / LAYER_NORM_EPS)),
-        "bucket function": dict(enumerate(BUCKET_FUNCTION_NAMES)).get(function, function),
-        "relative max distance": distance,
+        "bucket function": name,
     }
+    if name != "rotary":
+        return {**known, "relative max distance": distance}
+    return {**known, "rotary base": distance % _ABOVE_BASE, "local rotary base": distance // _ABOVE_BASE}
 
 
 class MaelmEncoder(FairseqEncoder):
@@ -81,7 +92,7 @@ class MaelmEncoder(FairseqEncoder):
     Args:
         dictionary: fairseq's, with ``<mask>``.
         layers: L.
-        shape: of each layer.
+        shape: of each layer. Rotary positions stand in for the table of positions.
         max_positions: positions lie in [0, max_positions).
         relative_buckets: "t5", "reference" or "none".
         num_buckets: rows of the table of relative biases.
@@ -99,19 +110,21 @@ class MaelmEncoder(FairseqEncoder):
         max_distance: int,
     ) -> None:
         super().__init__(dictionary)
-        self.dropout = shape.dropout
+        self.shape, self.longest = shape, max_positions
         self.padding_idx, self.mask_index = dictionary.pad(), dictionary.index("<mask>")
         self.embed_tokens = nn.Embedding(len(dictionary), shape.embed_dim, self.padding_idx)
-        self.embed_positions = nn.Embedding(max_positions, shape.embed_dim)
+        self.embed_positions = None if shape.rotary_bases else nn.Embedding(max_positions, shape.embed_dim)
         self.layernorm_embedding = shape.layer_norm()
         self.relative_attention_bias: Optional[RelativePositionBias] = None
         if relative_buckets != "none":
             self.relative_attention_bias = RelativePositionBias(
                 relative_buckets, num_buckets, max_distance, shape.attention_heads, max_positions
             )
-        self.layers = nn.ModuleList(TransformerLayer(shape) for _ in range(layers))
+        self.layers = nn.ModuleList(TransformerLayer(shape, number) for number in range(layers))
+        self.final_layer_norm = shape.layer_norm() if shape.modern else None
         known = dictionary_fingerprint(dictionary), shape.attention_heads, shape.layer_norm_eps
-        self.register_buffer("identity", encoder_identity(*known, relative_buckets, max_distance))
+        identity = encoder_identity(*known, relative_buckets, max_distance, shape.rotary_bases)
+        self.register_buffer("identity", identity)
 
     def forward(
         self,
@@ -130,15 +143,20 @@ class MaelmEncoder(FairseqEncoder):
         """
         if positions is None:
             positions = torch.arange(src_tokens.shape[1], device=src_tokens.device)[None, :]
-        bias = self._bias(positions, self._lengths(src_tokens, padded))
+        states = self._embed(src_tokens, positions)
+        bias = self._bias(positions, self._lengths(src_tokens, padded), states)
         wanted_bias = _read_from(bias, wanted, len(src_tokens))
-        all_states = run_layers(self.layers, self._embed(src_tokens, positions), bias, wanted, wanted_bias)
+        all_states = run_layers(self.layers, states, bias, wanted, wanted_bias)
+        if self.final_layer_norm is not None:
+            all_states[-1] = self.final_layer_norm(all_states[-1])
         return EncoderOutput(all_states[-1], all_states, src_tokens, wanted)
 
     def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """What enters the first layer: <float>[B, S, D]."""
-        states = self.layernorm_embedding(self.embed_tokens(tokens) + self.embed_positions(positions))
-        return dropout(states, self.dropout, self.training)
+        states = self.embed_tokens(tokens)
+        if self.embed_positions is not None:
+            states = states + self.embed_positions(positions)
+        return dropout(self.layernorm_embedding(states), self.shape.dropout, self.training)
 
     def _lengths(self, tokens: Tensor, padded: Optional[bool]) -> Optional[Tensor]:
         """<int64>[B] tokens of each sequence, or None where there is no padding to hide."""
@@ -147,15 +165,18 @@ class MaelmEncoder(FairseqEncoder):
         padding = tokens.eq(self.padding_idx)
         return (~padding).sum(dim=1) if padded or bool(padding.any()) else None
 
-    def _bias(self, positions: Tensor, lengths: Optional[Tensor]) -> Optional[AttentionBias]:
-        """What all layers add to their attention logits."""
+    def _bias(self, positions: Tensor, lengths: Optional[Tensor], states: Tensor) -> Optional[AttentionBias]:
+        """Return what attention of all layers depends on besides its states, which give the type of rotations."""
         if self.relative_attention_bias is not None:
             return self.relative_attention_bias.between(positions, lengths)
+        if self.shape.rotary_bases:
+            turns = rotations(positions, self.shape.rotary_bases, self.shape.head_dim, states)
+            return AttentionBias(lengths=lengths, rotations=turns)
         return None if lengths is None else AttentionBias(lengths=lengths)
 
     def max_positions(self) -> int:
         """The longest sequence that has positions, <s> and </s> included."""
-        return self.embed_positions.num_embeddings
+        return self.longest
 
 
 def _read_from(
@@ -177,6 +198,8 @@ def build_encoder(config: Any, dictionary: Dictionary) -> MaelmEncoder:
         config.attention_dropout,
         str(config.attention),
         config.layer_norm_eps,
+        config.layer == "modern",
+        (config.rotary_base, config.local_rotary_base) if config.positions == "rotary" else (),
     )
     buckets = config.relative_buckets, config.relative_num_buckets, config.relative_max_distance
     return MaelmEncoder(dictionary, config.encoder_layers, shape, config.max_positions, *buckets)

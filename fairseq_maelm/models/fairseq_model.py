@@ -10,7 +10,12 @@ from torch import Tensor, nn
 
 from fairseq_maelm.models.checkpoint import fit_state_dict
 from fairseq_maelm.models.encoder import MaelmEncoder
-from fairseq_maelm.modules.heads import ClassificationHead, TokenHead
+from fairseq_maelm.modules.heads import (
+    ClassificationHead,
+    ModernClassificationHead,
+    ModernTokenHead,
+    TokenHead,
+)
 from fairseq_maelm.modules.initialization import initialize
 
 logger = logging.getLogger(__name__)
@@ -45,11 +50,17 @@ class FairseqTextModel(FairseqEncoderModel):
             unused: other fairseq models take more; accepted so that stock tasks can call this one too.
         """
         width = self.config.encoder_embed_dim
-        self._add_head(name, ClassificationHead(width, inner_dim or width, num_classes, self.config.pooler_dropout))
+        numbers = width, inner_dim or width, num_classes, self.config.pooler_dropout
+        if self.config.layer == "modern":
+            self._add_head(name, ModernClassificationHead(*numbers, self.config.layer_norm_eps))
+        else:
+            self._add_head(name, ClassificationHead(*numbers))
 
     def register_token_head(self, name: str, num_outputs: int, dropout: float = 0.0) -> None:
         """Add a head that scores every token, as ``TokenHead`` does, to the heads that score sentences."""
-        self._add_head(name, TokenHead(self.config.encoder_embed_dim, num_outputs, dropout))
+        numbers = self.config.encoder_embed_dim, num_outputs, dropout
+        modern = self.config.layer == "modern"
+        self._add_head(name, ModernTokenHead(*numbers, self.config.layer_norm_eps) if modern else TokenHead(*numbers))
 
     def _add_head(self, name: str, head: Union[ClassificationHead, TokenHead]) -> None:
         if name in self.classification_heads:

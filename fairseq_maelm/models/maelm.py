@@ -15,6 +15,7 @@ from fairseq_maelm.models.encoder import EncoderOutput, build_encoder
 from fairseq_maelm.models.fairseq_model import FairseqTextModel
 from fairseq_maelm.modules.execution import execute
 from fairseq_maelm.modules.heads import ClassificationHead, MaskedTokenHead
+from fairseq_maelm.modules.initialization import scale_outputs
 from fairseq_maelm.modules.precision import in_its_precision
 from fairseq_maelm.modules.wanted import WantedPositions, first_positions, masked_positions
 from fairseq_maelm.optim.hidden_matrices import mark_parameters
@@ -42,9 +43,13 @@ class MaelmModel(FairseqTextModel):
         if predicts_masked_tokens:
             self.decoder = build_decoder(config)
             width = config.decoder_embed_dim if self.decoder else config.encoder_embed_dim
-            self.lm_head = MaskedTokenHead(width, config.encoder_embed_dim, len(dictionary), config.layer_norm_eps)
+            sizes = width, config.encoder_embed_dim, len(dictionary)
+            self.lm_head = MaskedTokenHead(*sizes, config.layer_norm_eps, config.layer == "modern")
         self.initialize(self)
         mark_parameters(self)
+        for stack in (self.encoder, self.decoder):
+            if stack is not None:
+                scale_outputs(stack.layers)
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "MaelmModel":

@@ -2,10 +2,13 @@
 
 from typing import Any, Dict
 
+# Of tokens in a sequence: a table of embeddings and, in the encoder, a learned relative bias; or rotary positions.
+POSITIONS = ("absolute", "rotary")
+
 # width, feed-forward width and heads are the encoder's and the decoder's; the last two columns are the buckets of the
 # relative position bias and the distance from which all share one (paper, Table 3). A decoder has 1/6 to 1/3 of the
-# encoder's layers (section 3), and at least one: with more it learns to predict without a good encoder. The sizes below
-# base are ours.
+# encoder's layers (section 3), and at least one: with more it learns to predict without a good encoder. The paper's
+# sizes below base are ours; the modern ones are those of Ettin (Weller et al., 2025), the first one for tests.
 _COLUMNS = (
     "encoder_layers",
     "encoder_embed_dim",
@@ -15,14 +18,25 @@ _COLUMNS = (
     "relative_num_buckets",
     "relative_max_distance",
 )
-SIZES: Dict[str, Dict[str, int]] = {
-    name: dict(zip(_COLUMNS, numbers))
+# 10,000 is the rotary base with which ModernBERT and Ettin were trained on sequences of up to 1,024 tokens, before both
+# went on to 8,192.
+_COMMON = {"rotary_base": 10_000}
+_POST_NORM = {"layer": "post_norm", "positions": "absolute", "dropout": 0.1, "attention_dropout": 0.1, **_COMMON}
+_MODERN = {"layer": "modern", "positions": "rotary", "dropout": 0.0, "attention_dropout": 0.0, **_COMMON}
+SIZES: Dict[str, Dict[str, Any]] = {
+    name: {**dict(zip(_COLUMNS, numbers)), **(_MODERN if "modern" in name else _POST_NORM)}
     for name, numbers in {
         "maelm_tiny": (2, 128, 512, 2, 1, 32, 128),
         "maelm_small": (6, 384, 1536, 6, 2, 32, 128),
         "maelm_base": (12, 768, 3072, 12, 4, 32, 128),
         "maelm_base_plus_plus": (12, 768, 3072, 12, 4, 64, 128),
         "maelm_large_plus_plus": (24, 1024, 4096, 16, 4, 128, 256),
+        "maelm_modern_tiny": (2, 128, 192, 2, 1, 32, 128),
+        "maelm_modern_17m": (7, 256, 384, 4, 1, 32, 128),
+        "maelm_modern_32m": (10, 384, 576, 6, 1, 32, 128),
+        "maelm_modern_68m": (19, 512, 768, 8, 4, 32, 128),
+        "maelm_modern_150m": (22, 768, 1152, 12, 4, 32, 128),
+        "maelm_modern_400m": (28, 1024, 2624, 16, 4, 32, 128),
     }.items()
 }
 DEFAULT_SIZE = "maelm_base"

@@ -16,14 +16,20 @@ class MaskedTokenHead(nn.Module):
         embed_dim: D, width of the token embeddings; a linear projection leads there from another width.
         vocabulary_size: V.
         layer_norm_eps: what LayerNorm adds to the variance.
+        modern: leave out the biases of dense and LayerNorm, as ModernBERT does.
     """
 
     def __init__(
-        self, input_dim: int, embed_dim: int, vocabulary_size: int, layer_norm_eps: float = LAYER_NORM_EPS
+        self,
+        input_dim: int,
+        embed_dim: int,
+        vocabulary_size: int,
+        layer_norm_eps: float = LAYER_NORM_EPS,
+        modern: bool = False,
     ) -> None:
         super().__init__()
-        self.dense = nn.Linear(input_dim, input_dim)
-        self.layer_norm = LayerNorm(input_dim, eps=layer_norm_eps)
+        self.dense = nn.Linear(input_dim, input_dim, bias=not modern)
+        self.layer_norm = LayerNorm(input_dim, eps=layer_norm_eps, bias=not modern)
         self.output_projection = None if input_dim == embed_dim else nn.Linear(input_dim, embed_dim, bias=False)
         self.bias = nn.Parameter(torch.zeros(vocabulary_size))
 
@@ -76,6 +82,19 @@ class ClassificationHead(nn.Module):
         return self.out_proj(self.dropout(pooled))
 
 
+class ModernClassificationHead(ClassificationHead):
+    """Sentence-level head as in ModernBERT: dense without bias, GELU, LayerNorm, dropout, projection."""
+
+    def __init__(self, embed_dim: int, inner_dim: int, num_classes: int, dropout: float, layer_norm_eps: float) -> None:
+        super().__init__(embed_dim, inner_dim, num_classes, dropout)
+        self.dense = nn.Linear(embed_dim, inner_dim, bias=False)
+        self.layer_norm = LayerNorm(inner_dim, eps=layer_norm_eps, bias=False)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """<float>[B, S, D] to logits <float>[B, num_classes]."""
+        return self.out_proj(self.dropout(self.layer_norm(F.gelu(self.dense(states[:, 0])))))
+
+
 class TokenHead(nn.Module):
     """Scores of every token: dropout and one projection.
 
@@ -93,3 +112,21 @@ class TokenHead(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """<float>[B, S, D] to logits <float>[B, S, num_outputs]."""
         return self.out_proj(self.dropout(states))
+
+
+class ModernTokenHead(TokenHead):
+    """Scores of every token as in ModernBERT: dense without bias, GELU, LayerNorm, dropout, projection."""
+
+    def __init__(self, embed_dim: int, num_outputs: int, dropout: float, layer_norm_eps: float) -> None:
+        super().__init__(embed_dim, num_outputs, dropout)
+        # Its name tells a checkpoint's head on tokens from one on sentences, whose dense layer is "dense".
+        self.transform = nn.ModuleDict(
+            {
+                "dense": nn.Linear(embed_dim, embed_dim, bias=False),
+                "layer_norm": LayerNorm(embed_dim, eps=layer_norm_eps, bias=False),
+            }
+        )
+
+    def forward(self, states: Tensor) -> Tensor:
+        """<float>[B, S, D] to logits <float>[B, S, num_outputs]."""
+        return super().forward(self.transform["layer_norm"](F.gelu(self.transform["dense"](states))))

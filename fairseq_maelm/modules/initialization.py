@@ -3,6 +3,7 @@
 from torch import nn
 
 from fairseq_maelm.modules.attention.relative_position import RelativePositionBias
+from fairseq_maelm.modules.transformer import TransformerLayer
 
 # Of the table of relative biases, which are added to logits and have nothing to do with the width.
 _RELATIVE_STD = 0.02
@@ -22,3 +23,15 @@ def initialize(module: nn.Module, std: float, embedding_std: float) -> None:
         module.weight.data.normal_(mean=0.0, std=_RELATIVE_STD if relative else embedding_std)
         if module.padding_idx is not None:
             module.weight.data[module.padding_idx].zero_()
+
+
+def scale_outputs(layers: nn.ModuleList) -> None:
+    """Scale what modern layers add to the residual stream by 1 / sqrt(2 L), so that it does not grow with depth.
+
+    As in ModernBERT (Radford et al., 2019). Layers with LayerNorm behind each sum need none of it.
+    """
+    for layer in layers:
+        if isinstance(layer, TransformerLayer) and layer.modern:
+            parts = [attention.out_proj for attention in (layer.self_attn, layer.cross_attn) if attention is not None]
+            for linear in (*parts, layer.fc2):
+                linear.weight.data.mul_((2 * len(layers)) ** -0.5)

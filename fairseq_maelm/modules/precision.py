@@ -72,6 +72,7 @@ class LayerNorm(nn.LayerNorm):
         if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
             return super().forward(states)
         with torch.autocast(device, enabled=False):
-            weight, bias = self.weight.to(states.dtype), self.bias.to(states.dtype)
+            bias = None if self.bias is None else self.bias.to(states.dtype)
+            weight = self.weight.to(states.dtype)
             normalized = F.layer_norm(states, self.normalized_shape, weight, bias, self.eps)
             return normalized.to(torch.get_autocast_dtype(device))

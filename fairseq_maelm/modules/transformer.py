@@ -1,74 +1,93 @@
 """Transformer layers, and running a stack of them."""
 
-from typing import List, NamedTuple, Optional, Tuple
+from typing import Any, List, Optional
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.layers import SelfAttention
+from fairseq_maelm.modules.attention.cross import CrossAttention
+from fairseq_maelm.modules.attention.layers import LayerShape, SelfAttention
 from fairseq_maelm.modules.dropout import add_dropped
 from fairseq_maelm.modules.execution import Layer
-from fairseq_maelm.modules.precision import LAYER_NORM_EPS, LayerNorm
+from fairseq_maelm.modules.precision import LayerNorm
 from fairseq_maelm.modules.wanted import WantedPositions
 
-
-class LayerShape(NamedTuple):
-    """The numbers that define a layer.
-
-    Attributes:
-        embed_dim: D.
-        ffn_embed_dim: width of the feed-forward network.
-        attention_heads: H, divides D.
-        dropout: on the outputs of both sub-layers, in [0, 1).
-        attention_dropout: on the attention weights, in [0, 1).
-        attention_backend: how attention is computed, one of ``ATTENTION_BACKENDS``.
-        layer_norm_eps: what LayerNorm adds to the variance.
-    """
-
-    embed_dim: int
-    ffn_embed_dim: int
-    attention_heads: int
-    dropout: float
-    attention_dropout: float
-    attention_backend: str = "auto"
-    layer_norm_eps: float = LAYER_NORM_EPS
-
-    @property
-    def attention(self) -> Tuple[int, int, float, str]:
-        """The arguments of an attention module."""
-        return self.embed_dim, self.attention_heads, self.attention_dropout, self.attention_backend
-
-    def layer_norm(self) -> LayerNorm:
-        """A new LayerNorm over the layer's states."""
-        return LayerNorm(self.embed_dim, eps=self.layer_norm_eps)
+# The paper's layer (Vaswani et al., 2017: LayerNorm after each residual sum) and ModernBERT's (Warner et al., 2024:
+# LayerNorm before each sub-layer, gated feed-forward network, no bias anywhere).
+LAYERS = ("post_norm", "modern")
+# What a decoder may attend to; checkpoints hold an attention as its place here.
+DECODER_ATTENTION = ("self", "self_cross", "causal_cross", "cross")
 
 
 class TransformerLayer(Layer):
-    """Post-norm Transformer layer (Vaswani et al., 2017): each sub-layer, dropout, residual, LayerNorm."""
+    """Self-attention, cross-attention or both, and a feed-forward network, each with a residual and a LayerNorm.
 
-    def __init__(self, shape: LayerShape) -> None:
+    Args:
+        shape: of the layer.
+        number: its place in the stack. In a modern stack the first sub-layer of all has no LayerNorm, because the
+            embeddings have one.
+        attention: one of ``DECODER_ATTENTION``; whether it is causal is the bias's to say.
+    """
+
+    def __init__(self, shape: LayerShape, number: int = 0, attention: str = "self") -> None:
         super().__init__()
-        self.dropout = shape.dropout
-        self.self_attn = SelfAttention(*shape.attention)
-        self.self_attn_layer_norm = shape.layer_norm()
-        self.fc1 = nn.Linear(shape.embed_dim, shape.ffn_embed_dim)
-        self.fc2 = nn.Linear(shape.ffn_embed_dim, shape.embed_dim)
+        self.modern, self.dropout = shape.modern, shape.dropout
+        self.self_attn: Any = None
+        self.cross_attn: Any = None
+        normalized = shape.modern and number == 0  # what enters the layer
+        if attention != "cross":
+            self.self_attn = SelfAttention(shape, number)
+            self.self_attn_layer_norm: Any = None if normalized else shape.layer_norm()
+        if attention != "self":
+            self.cross_attn = CrossAttention(shape, number)
+            self.cross_attn_layer_norm = None if normalized and attention == "cross" else shape.layer_norm()
+        width, inner = shape.embed_dim, shape.ffn_embed_dim
+        self.fc1 = nn.Linear(width, 2 * inner if shape.modern else inner, not shape.modern)
+        self.fc2 = nn.Linear(inner, width, not shape.modern)
         self.final_layer_norm = shape.layer_norm()
 
     def forward(
-        self, states: Tensor, bias: Optional[AttentionBias], wanted: Optional[WantedPositions] = None
+        self,
+        states: Tensor,
+        bias: Optional[AttentionBias],
+        wanted: Optional[WantedPositions] = None,
+        memory: Optional[Tensor] = None,
+        memory_bias: Optional[AttentionBias] = None,
     ) -> Tensor:
-        """<float>[B, S, D] to <float>[B, S, D]; ``bias`` is added to the attention logits.
+        """<float>[B, S, D] to <float>[B, S, D].
 
-        With ``wanted`` the result is what the full layer gives there, <float>[M, D], and ``bias`` is for them.
+        Args:
+            states: <float>[B, S, D].
+            bias: of self-attention.
+            wanted: the result is wanted for these alone, <float>[M, D], and the bias of distances is for them. A layer
+                without self-attention reads no other states either and takes <float>[M, D].
+            memory: <float>[B, S, D] the encoder's output, for cross-attention.
+            memory_bias: of cross-attention.
         """
-        attended = self.self_attn(states, bias, wanted)
-        if wanted is not None:
-            states = wanted.take(states)
-        states = self.self_attn_layer_norm(add_dropped(states, attended, self.dropout, self.training))
-        transformed = self.fc2(F.gelu(self.fc1(states)))
-        return self.final_layer_norm(add_dropped(states, transformed, self.dropout, self.training))
+        if self.self_attn is not None:
+            attended = self.self_attn(self._before(states, self.self_attn_layer_norm), bias, wanted)
+            residual = states if wanted is None else wanted.take(states)
+            states = self._add(residual, attended, self.self_attn_layer_norm)
+        if self.cross_attn is not None:
+            queries = self._before(states, self.cross_attn_layer_norm)
+            attended = self.cross_attn(queries, memory, bias, memory_bias, wanted)
+            states = self._add(states, attended, self.cross_attn_layer_norm)
+        transformed = self.fc2(self._activate(self.fc1(self._before(states, self.final_layer_norm))))
+        return self._add(states, transformed, self.final_layer_norm)
+
+    def _before(self, states: Tensor, norm: Optional[LayerNorm]) -> Tensor:
+        return norm(states) if self.modern and norm is not None else states
+
+    def _add(self, residual: Tensor, states: Tensor, norm: Optional[LayerNorm]) -> Tensor:
+        total = add_dropped(residual, states, self.dropout, self.training)
+        return total if self.modern or norm is None else norm(total)
+
+    def _activate(self, states: Tensor) -> Tensor:
+        if not self.modern:
+            return F.gelu(states)
+        states, gate = states.chunk(2, dim=-1)
+        return F.gelu(states) * gate
 
 
 def run_layers(
@@ -78,22 +97,12 @@ def run_layers(
     wanted: Optional[WantedPositions] = None,
     wanted_bias: Optional[AttentionBias] = None,
 ) -> List[Tensor]:
-    """Apply layers one after another.
+    """Apply layers of self-attention to <float>[B, S, D]; return these and the states after each, L + 1 tensors.
 
-    Args:
-        layers: L of them.
-        states: <float>[B, S, D].
-        bias: added to the attention logits.
-        wanted: the result of the last layer is wanted for these alone, <float>[M, D].
-        wanted_bias: added to their attention logits.
-
-    Returns:
-        the states before the first layer and after each, L + 1 times <float>[B, S, D].
+    With ``wanted`` the last are <float>[M, D], and ``wanted_bias`` is that of their attention.
     """
     all_states = [states]
     for number, layer in enumerate(layers, 1):
-        if wanted is not None and number == len(layers):
-            all_states.append(layer(all_states[-1], wanted_bias, wanted))
-        else:
-            all_states.append(layer(all_states[-1], bias))
+        last = wanted is not None and number == len(layers)
+        all_states.append(layer(all_states[-1], *((wanted_bias, wanted) if last else (bias,))))
     return all_states

@@ -11,7 +11,7 @@ from dataclasses import fields
 from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Iterator
+from typing import Any, Iterator, get_args
 
 import pytest
 import torch
@@ -69,6 +69,8 @@ def option_names(dataclass: type) -> list[str]:
 def type_name(annotation: Any) -> str:
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return "one of " + ", ".join(member.value for member in annotation)
+    if choices := [each for each in get_args(annotation) if isinstance(each, type) and issubclass(each, Enum)]:
+        return f"Optional[{type_name(choices[0])}]"
     return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
 
 
@@ -160,18 +162,20 @@ def test_parameter_names_shapes_and_types_are_the_recorded_ones(architecture):
     compare(tree, GOLDEN / f"parameters_{architecture}.json", f"The parameters of {architecture}")
 
 
-def test_parameters_of_fine_tuning_are_the_recorded_ones():
-    model = model_of("maelm_tiny", pretraining=False)
+@pytest.mark.parametrize("architecture", ["maelm_tiny", "maelm_modern_tiny"])
+def test_parameters_of_fine_tuning_are_the_recorded_ones(architecture):
+    model = model_of(architecture, pretraining=False)
     model.register_classification_head(HEAD, num_classes=3)
-    compare(tree_of(model), GOLDEN / "parameters_maelm_tiny_finetuning.json", "The parameters of fine-tuning")
+    model.register_token_head("tagging_head", 5)
+    compare(tree_of(model), GOLDEN / f"parameters_{architecture}_finetuning.json", "The parameters of fine-tuning")
 
 
 def test_there_is_one_recorded_tree_for_each_architecture():
-    expected = {f"parameters_{name}.json" for name in [*SIZES, "maelm_tiny_finetuning"]}
+    expected = {f"parameters_{name}.json" for name in [*SIZES, "maelm_tiny_finetuning", "maelm_modern_tiny_finetuning"]}
     assert {path.name for path in GOLDEN.glob("parameters_*.json")} == expected
 
 
-@pytest.mark.parametrize("architecture", SIZES)
+@pytest.mark.parametrize("architecture", [name for name in SIZES if SIZES[name]["layer"] == "post_norm"])
 def test_number_of_parameters_is_that_of_the_sizes(architecture):
     size = SIZES[architecture]
     width, inner, positions = size["encoder_embed_dim"], size["encoder_ffn_embed_dim"], 512
@@ -181,6 +185,20 @@ def test_number_of_parameters_is_that_of_the_sizes(architecture):
     decoder = positions * width + 2 * width + size["decoder_layers"] * layer
     # The projection to the vocabulary is tied to the embedding and adds its bias alone.
     head = width * width + width + 2 * width + VOCABULARY
-    model = model_of(architecture, pretraining=True)
-    assert sum(parameter.numel() for parameter in model.parameters()) == encoder + decoder + head
-    assert sum(parameter.numel() for parameter in model_of(architecture, pretraining=False).parameters()) == encoder
+    check_numbers(architecture, encoder, decoder + head)
+
+
+@pytest.mark.parametrize("architecture", [name for name in SIZES if SIZES[name]["layer"] == "modern"])
+def test_number_of_parameters_of_modern_models_is_that_of_the_sizes(architecture):
+    """No biases, no positions; the first LayerNorm of a stack is that of its embeddings, and the last follows it."""
+    size = SIZES[architecture]
+    width, inner = size["encoder_embed_dim"], size["encoder_ffn_embed_dim"]
+    layer = 4 * width * width + 3 * width * inner + 2 * width
+    stacks = [size[f"{stack}_layers"] * layer + width for stack in ("encoder", "decoder")]
+    head = width * width + width + VOCABULARY
+    check_numbers(architecture, VOCABULARY * width + stacks[0], stacks[1] + head)
+
+
+def check_numbers(architecture: str, encoder: int, pretraining_alone: int) -> None:
+    for pretraining, expected in ((True, encoder + pretraining_alone), (False, encoder)):
+        assert sum(each.numel() for each in model_of(architecture, pretraining).parameters()) == expected

@@ -9,7 +9,7 @@ from torch import nn
 
 from fairseq_maelm.models.checks import check_config
 from fairseq_maelm.models.encoder import encoder_identity, identity_settings
-from fairseq_maelm.modules.cross_attention_layer import DECODER_ATTENTION
+from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 
 OTHER = 1e-12
 

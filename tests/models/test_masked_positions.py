@@ -14,7 +14,7 @@ from fairseq_maelm.criterions.maelm import MaelmCriterion
 from fairseq_maelm.data.encoder_view import EncoderView, encoder_input, show, wanted_rows
 from fairseq_maelm.data.masking import MaskDraw
 from fairseq_maelm.models.maelm import MaelmModel
-from fairseq_maelm.modules.cross_attention_layer import DECODER_ATTENTION
+from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 from fairseq_maelm.modules.wanted import WantedPositions
 
 PADDED = ([13, 30, 7, 2], [[0, 3, 4, 12], [1, 2, 28], [6], [1]])

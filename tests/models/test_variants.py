@@ -8,7 +8,7 @@ from support import batch_of, model_of, random_sequences
 
 from fairseq_maelm.data.encoder_view import MASKED_INPUTS, EncoderView, encoder_input, show
 from fairseq_maelm.data.masking import MaskDraw
-from fairseq_maelm.modules.cross_attention_layer import DECODER_ATTENTION
+from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 
 LENGTH, MASKED = 10, [3, 4, 8]
 MASK = 39

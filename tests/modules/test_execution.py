@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.modules import execution
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.cross_attention_layer import DecoderLayer
+from fairseq_maelm.modules.attention.layers import LayerShape
+from fairseq_maelm.modules.attention.rotary import rotations
 from fairseq_maelm.modules.execution import Layer, execute, layers_of
-from fairseq_maelm.modules.transformer import LayerShape, TransformerLayer
+from fairseq_maelm.modules.transformer import TransformerLayer
 
 DROPOUT = {"dropout": 0.1, "attention_dropout": 0.1}
 
@@ -108,26 +109,28 @@ def test_nothing_is_compiled_on_a_cpu_or_outside_training(monkeypatch: pytest.Mo
     assert compiled == list(layers_of(model)) and len(compiled) == 4
 
 
-def layer_of(kind: type) -> Layer:
-    """A small layer."""
-    shape = LayerShape(embed_dim=16, ffn_embed_dim=32, attention_heads=2, dropout=0.0, attention_dropout=0.0)
+def layer_of(attention: str = "self", modern: bool = False) -> Layer:
+    """A small layer, if it is modern with rotary positions."""
+    shape = LayerShape(16, 32, 2, 0.0, 0.0, modern=modern, rotary_bases=(100,) if modern else ())
     torch.manual_seed(0)
-    return TransformerLayer(shape) if kind is TransformerLayer else DecoderLayer(shape, True)
+    return TransformerLayer(shape, number=1, attention=attention)
 
 
-def arguments_of(kind: type, batch: int, length: int) -> tuple[list[Any], list[Tensor]]:
+def arguments_of(attention: str, batch: int, length: int) -> tuple[list[Any], list[Tensor]]:
     """Arguments for a layer, and the tensors among and in them that need gradients: the bias' table is one."""
     torch.manual_seed(1)
     states, memory = (torch.randn(batch, length + extra, 16, requires_grad=True) for extra in (0, 2))
     of_distance = torch.randn(2, 2 * length - 1, requires_grad=True)
-    bias = AttentionBias(of_distance, torch.arange(length)[None])
-    if kind is TransformerLayer:
+    positions = torch.arange(length + 2)[None]
+    turns, memory_turns = (rotations(positions[:, :end], [100], 8, states) for end in (length, length + 2))
+    bias = AttentionBias(of_distance, positions[:, :length], rotations=turns)
+    if attention == "self":
         return [states, bias], [states, of_distance]
-    return [states, bias, memory, None], [states, of_distance, memory]
+    return [states, bias, None, memory, AttentionBias(rotations=memory_turns)], [states, of_distance, memory]
 
 
-def output_and_gradients(layer: Layer) -> list[Tensor]:
-    arguments, tensors = arguments_of(type(layer), 2, 5)
+def output_and_gradients(layer: Layer, attention: str) -> list[Tensor]:
+    arguments, tensors = arguments_of(attention, 2, 5)
     layer.zero_grad()
     output = layer.train()(*arguments)
     (output * torch.arange(output.numel()).view_as(output).sin()).sum().backward()
@@ -136,27 +139,32 @@ def output_and_gradients(layer: Layer) -> list[Tensor]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
-@pytest.mark.parametrize(("kind", "recomputes"), [(TransformerLayer, False), (DecoderLayer, True)])
-def test_compiled_layer_is_the_plain_one(kind: type, recomputes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("attention", "modern", "recomputes"), [("self", False, False), ("self_cross", False, True), ("self", True, True)]
+)
+def test_compiled_layer_is_the_plain_one(
+    attention: str, modern: bool, recomputes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(execution, "worth_compiling", lambda states: True)
     torch._dynamo.reset()
-    layer = layer_of(kind)
+    layer = layer_of(attention, modern)
     names = list(layer.state_dict())
-    expected = output_and_gradients(layer)
+    expected = output_and_gradients(layer, attention)
     layer.compiles, layer.recomputes = True, recomputes
-    results = output_and_gradients(layer)
+    results = output_and_gradients(layer, attention)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1
-    assert len(results) == len(expected) > 12
+    assert len(results) == len(expected) > (8 if modern else 12)
     for result, plain in zip(results, expected):
         torch.testing.assert_close(result, plain, rtol=1e-5, atol=1e-5)
     assert list(layer.state_dict()) == names
     # What copies models (an average of weights, for one) does not trip over compiled code.
-    torch.testing.assert_close(output_and_gradients(copy.deepcopy(layer))[0], expected[0])
+    torch.testing.assert_close(output_and_gradients(copy.deepcopy(layer), attention)[0], expected[0])
 
 
+@pytest.mark.parametrize("modern", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_layers_of_a_kind_share_their_graphs_whatever_the_lengths(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, modern: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What stands before attention and what follows it, each for the first shape and once more for all others.
 
@@ -167,11 +175,11 @@ def test_layers_of_a_kind_share_their_graphs_whatever_the_lengths(
     monkeypatch.setattr(Layer, "compile", lambda layer: nn.Module.compile(layer, backend="eager"))
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    layers = [layer_of(TransformerLayer).train() for _ in range(3)]
+    layers = [layer_of(modern=modern).train() for _ in range(3)]
     graphs = []
     for batch, length in ((2, 5), (3, 7), (4, 9), (5, 6)):
-        (states, bias), _ = arguments_of(TransformerLayer, batch, length)
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            (states, bias), _ = arguments_of("self", batch, length)
             states = states.to(dtype)
             for layer in layers:
                 layer.compiles = True

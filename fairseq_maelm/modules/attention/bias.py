@@ -1,4 +1,4 @@
-"""What is added to attention logits: a learned bias of the distance, and -inf where a key is hidden.
+"""What attention depends on besides states: a learned bias of the distance, rotary positions, and hidden keys.
 
 A step makes one ``AttentionBias`` and all layers of a stack read it. It holds what defines the bias, which is small; a
 way of computing attention that needs the dense tensor asks for it, and gets the same one in every layer.
@@ -11,23 +11,16 @@ from torch import Tensor
 
 from fairseq_maelm.batch import padding_mask
 from fairseq_maelm.modules.attention.bias_gradient import Attach
+from fairseq_maelm.modules.attention.rotary import Rotation
 
 
 def spread(of_distance: Tensor, index: Tensor) -> Tensor:
-    """Look the bias of every pair up.
-
-    Args:
-        of_distance: <float>[H, 2P - 1].
-        index: <int64>[B, S, S] column of each pair.
-
-    Returns:
-        <float>[B, H, S, S]; in memory the heads come first.
-    """
+    """Look up, in <float>[H, 2P - 1], columns <int64>[B, S, S]: <float>[B, H, S, S], in memory the heads first."""
     return of_distance.index_select(1, index.view(-1)).view(-1, *index.shape).transpose(0, 1)
 
 
 class AttentionBias:
-    """What all layers of a stack add to their attention logits.
+    """What all layers of a stack add to their attention logits, and how they turn queries and keys.
 
     Every argument is optional. A query that may read no key at all gets zeros as its result.
 
@@ -40,6 +33,7 @@ class AttentionBias:
         hidden: <bool>[B, S] True at keys that no query may read.
         causal: whether each query reads only the keys up to its own column.
         query_positions: <int64>[B, Q] positions of the queries, where they are not those of the keys.
+        rotations: of the tokens' positions, by base.
 
     Attributes:
         kept: what a backend makes of the bias in one layer and needs in all.
@@ -53,6 +47,7 @@ class AttentionBias:
         hidden: Optional[Tensor] = None,
         causal: bool = False,
         query_positions: Optional[Tensor] = None,
+        rotations: Optional[Dict[int, Rotation]] = None,
     ) -> None:
         if (of_distance is None) != (positions is None):
             raise ValueError("a bias of distances needs positions, and positions mean nothing without it")
@@ -62,6 +57,7 @@ class AttentionBias:
         self.hidden = hidden
         self.causal = causal
         self.query_positions = query_positions
+        self.rotations = rotations or {}
         self._dense: Dict[Tuple[torch.dtype, bool], Optional[Tensor]] = {}
         self.kept: Dict[Any, Any] = {}
         self._blind: Optional[Tensor] = None
@@ -74,7 +70,7 @@ class AttentionBias:
     def read_from(self, query_positions: Tensor) -> "AttentionBias":
         """The same for queries <int64>[B, Q] at some positions alone."""
         own = self.of_distance, self.positions, self.lengths, self.hidden, self.causal
-        return AttentionBias(*own, query_positions)
+        return AttentionBias(*own, query_positions, self.rotations)
 
     def blind(self, length: int) -> Optional[Tensor]:
         """Mark sequences in which all ``length`` keys are hidden: <bool>[B, 1, 1, 1], or None where that cannot be."""
@@ -87,15 +83,10 @@ class AttentionBias:
         return None if self._blind.device.type == "cpu" and not self._blind.any() else self._blind
 
     def dense(self, key: Tensor) -> Optional[Tensor]:
-        """The dense bias as autograd follows it; made at the first call.
+        """Return the dense bias for keys <float>[B, H, S, d_h], in their type, as autograd follows it.
 
+        It is <float>[B or 1, H or 1, Q or 1, S], or None when there is nothing to add, and is made at the first call.
         Sequences without any visible key get no -inf, so that everything stays finite: see ``blind``.
-
-        Args:
-            key: <float>[B, H, S, d_h] gives the number of keys, and type and device of the result.
-
-        Returns:
-            <float>[B or 1, H or 1, Q or 1, S], or None when there is nothing to add.
         """
         kind = (key.dtype, self.needs_gradient)
         if kind not in self._dense:

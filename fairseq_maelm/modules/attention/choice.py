@@ -12,12 +12,7 @@ from fairseq_maelm.modules.attention.qkv import Attend, attend_parts
 
 
 class Backend(NamedTuple):
-    """A way of computing attention, in the two forms in which layers ask for it.
-
-    Attributes:
-        attend: query, key, value, bias and dropout to the result, as ``plain.attend``.
-        attend_qkv: the same for one tensor of queries, keys and values, as ``qkv.attend_parts``.
-    """
+    """A way of computing ``plain.attend``, and the same for one tensor of queries, keys and values."""
 
     attend: Attend
     attend_qkv: Callable[[Tensor, Optional[AttentionBias], float], Tensor]
@@ -60,9 +55,6 @@ BACKENDS_OF_A_MACHINE = ("cpu", "triton")
 
 @cache
 def outside_of_graphs(backend: Backend) -> Backend:
-    """The same, not traced by torch.compile; one for all layers, so that these share their compiled code.
-
-    Asked for when something is to be compiled and not by a decorator, which would import torch's compiler: that takes
-    seconds, for every command.
-    """
+    """Return the same, not traced by torch.compile; one for all layers, so that these share their compiled code."""
+    # A decorator would import torch's compiler, which takes seconds, for every command.
     return Backend(*map(torch.compiler.disable, backend))

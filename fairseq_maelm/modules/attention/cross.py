@@ -5,40 +5,32 @@ from typing import Optional
 from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.layers import MultiHeadAttention
+from fairseq_maelm.modules.attention.layers import LayerShape, MultiHeadAttention
 from fairseq_maelm.modules.wanted import WantedPositions
 
 
 class CrossAttention(MultiHeadAttention):
-    """Multi-head attention of one sequence to another of the same width.
+    """Multi-head attention of one sequence to another of the same width."""
 
-    Args:
-        embed_dim: D, a multiple of ``num_heads``.
-        num_heads: H.
-        dropout: of the attention weights, while training.
-        backend: how it is computed, one of ``ATTENTION_BACKENDS``.
-    """
-
-    def __init__(self, embed_dim: int, num_heads: int, dropout: float, backend: str = "auto") -> None:
-        super().__init__(num_heads, dropout, backend)
-        self.q_proj = nn.Linear(embed_dim, embed_dim)
+    def __init__(self, shape: LayerShape, number: int = 0) -> None:
+        super().__init__(shape, number)
+        self.q_proj = nn.Linear(shape.embed_dim, shape.embed_dim, not shape.modern)
         # Keys and values come from one matrix product; rows in this order.
-        self.kv_proj = nn.Linear(embed_dim, 2 * embed_dim)
-        self.out_proj = nn.Linear(embed_dim, embed_dim)
+        self.kv_proj = nn.Linear(shape.embed_dim, 2 * shape.embed_dim, not shape.modern)
+        self.out_proj = nn.Linear(shape.embed_dim, shape.embed_dim, not shape.modern)
 
     def forward(
-        self, states: Tensor, memory: Tensor, bias: Optional[AttentionBias], queries: Optional[WantedPositions] = None
+        self,
+        states: Tensor,
+        memory: Tensor,
+        bias: Optional[AttentionBias],
+        memory_bias: Optional[AttentionBias],
+        wanted: Optional[WantedPositions] = None,
     ) -> Tensor:
-        """<float>[B, T, D], reading ``memory`` <float>[B, S, D], to <float>[B, T, D]; ``bias`` as in ``plain.attend``.
+        """<float>[B, T, D], reading ``memory`` <float>[B, S, D], to <float>[B, T, D].
 
-        With ``queries`` states and result are their rows alone, <float>[M, D].
+        ``bias`` gives the positions of the queries, and ``memory_bias``, added to the logits, those of the keys. With
+        ``wanted`` states and result are their rows alone, <float>[M, D].
         """
-        batch, length, width = memory.shape
-        head_dim = width // self.num_heads
-        query = self.q_proj(states)
-        if queries is not None:
-            query = queries.pad(query, batch)
-        query = query.unflatten(2, (self.num_heads, head_dim)).transpose(1, 2)
-        kv = self.kv_proj(memory).view(batch, length, 2, self.num_heads, head_dim)
-        key, value = kv.permute(2, 0, 3, 1, 4)
-        return self.attend_and_join(query, key, value, bias, queries)
+        turns = self.rotation(bias, wanted, len(memory)), self.rotation(memory_bias)
+        return self.out_proj(self.attend(self.q_proj(states), self.kv_proj(memory), memory_bias, wanted, *turns))

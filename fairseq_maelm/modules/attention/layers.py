@@ -1,78 +1,132 @@
-"""Multi-head attention with an additive bias: the layers around a backend."""
+"""Multi-head attention with an additive bias or rotary positions: the layers around a backend."""
 
-from typing import Optional
+from typing import NamedTuple, Optional, Tuple
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.choice import BACKENDS, outside_of_graphs
+from fairseq_maelm.modules.attention.rotary import Rotation, rotate, split_rotated
+from fairseq_maelm.modules.precision import LAYER_NORM_EPS, LayerNorm
 from fairseq_maelm.modules.wanted import WantedPositions
 
 
+class LayerShape(NamedTuple):
+    """The numbers that define a layer.
+
+    Attributes:
+        embed_dim: D.
+        ffn_embed_dim: width of the feed-forward network.
+        attention_heads: H, divides D.
+        dropout: on the outputs of all sub-layers, in [0, 1).
+        attention_dropout: on the attention weights, in [0, 1).
+        attention_backend: how attention is computed, one of ``ATTENTION_BACKENDS``.
+        layer_norm_eps: what LayerNorm adds to the variance.
+        modern: whether it is ModernBERT's layer.
+        rotary_bases: of rotary positions: none, one for all layers, or that of every third layer and of the others.
+    """
+
+    embed_dim: int
+    ffn_embed_dim: int
+    attention_heads: int
+    dropout: float
+    attention_dropout: float
+    attention_backend: str = "auto"
+    layer_norm_eps: float = LAYER_NORM_EPS
+    modern: bool = False
+    rotary_bases: Tuple[int, ...] = ()
+
+    @property
+    def head_dim(self) -> int:
+        """Return d_h, the width of a head."""
+        return self.embed_dim // self.attention_heads
+
+    def rotary_base(self, number: int) -> Optional[int]:
+        """Return the base of the layer of a number in its stack: with two the first is every third layer's."""
+        return self.rotary_bases[0 if number % 3 == 0 else -1] if self.rotary_bases else None
+
+    def layer_norm(self) -> LayerNorm:
+        """Return a new LayerNorm over the layer's states."""
+        return LayerNorm(self.embed_dim, eps=self.layer_norm_eps, bias=not self.modern)
+
+
 class MultiHeadAttention(nn.Module):
-    """What follows once there are queries, keys and values; the subclass makes them, and ``out_proj``."""
+    """What self-attention and cross-attention share; subclasses make queries, keys and values."""
 
-    out_proj: nn.Linear
-
-    def __init__(self, num_heads: int, dropout: float, backend: str) -> None:
+    def __init__(self, shape: LayerShape, number: int) -> None:
         super().__init__()
-        self.num_heads = num_heads
-        self.dropout = dropout
-        self.backend_name = backend
-        self.backend = BACKENDS[backend]
+        self.num_heads, self.dropout = shape.attention_heads, shape.attention_dropout
+        self.rotary_base = shape.rotary_base(number)
+        self.backend_name = shape.attention_backend
+        self.backend = BACKENDS[shape.attention_backend]
 
     def leave_graphs(self) -> None:
         """Make torch.compile leave attention out of its graphs: backends have kernels of their own."""
         self.backend = outside_of_graphs(self.backend)
 
-    def attend_and_join(
+    def rotation(
+        self, bias: Optional[AttentionBias], wanted: Optional[WantedPositions] = None, batch: int = 1
+    ) -> Optional[Rotation]:
+        """Return how this layer turns queries or keys at the positions of a bias, or at those of them wanted."""
+        if self.rotary_base is None:
+            return None
+        assert bias is not None, "rotary attention needs positions"
+        rotation = bias.rotations[self.rotary_base]
+        return rotation if wanted is None else rotation.take(wanted, batch)
+
+    def attend(
         self,
         query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        key_value: Tensor,
         bias: Optional[AttentionBias],
-        wanted: Optional[WantedPositions] = None,
+        wanted: Optional[WantedPositions],
+        turn_queries: Optional[Rotation],
+        turn_keys: Optional[Rotation],
     ) -> Tensor:
-        """Attend as ``plain.attend`` does and join the heads: <float>[B, Q, D], or [M, D] for ``wanted``."""
+        """Attend from <float>[B, Q, D], or the wanted rows <float>[M, D], to <float>[B, S, 2 * D], and join the heads.
+
+        The rotations turn queries and keys; the rest is as in ``plain.attend``.
+        """
+        heads = (self.num_heads, query.shape[-1] // self.num_heads)
+        query = rotate(query.unflatten(-1, heads), turn_queries)
+        query = query if wanted is None else wanted.pad(query, len(key_value))
+        key, value = key_value.unflatten(-1, (2, *heads)).unbind(2)
+        query, key, value = (each.transpose(1, 2) for each in (query, rotate(key, turn_keys), value))
         attended = self.backend.attend(query, key, value, bias, self.dropout if self.training else 0.0)
         joined = attended.transpose(1, 2).flatten(2)
-        return self.out_proj(joined if wanted is None else wanted.unpad(joined))
+        return joined if wanted is None else wanted.unpad(joined)
 
 
 class SelfAttention(MultiHeadAttention):
-    """Multi-head self-attention over the sequences of a batch.
+    """Multi-head self-attention over the sequences of a batch."""
 
-    Args:
-        embed_dim: D, a multiple of ``num_heads``.
-        num_heads: H.
-        dropout: of the attention weights, while training.
-        backend: how it is computed, one of ``ATTENTION_BACKENDS``.
-    """
-
-    def __init__(self, embed_dim: int, num_heads: int, dropout: float, backend: str = "auto") -> None:
-        super().__init__(num_heads, dropout, backend)
+    def __init__(self, shape: LayerShape, number: int = 0) -> None:
+        super().__init__(shape, number)
         # Queries, keys and values come from one matrix product; rows in this order.
-        self.qkv_proj = nn.Linear(embed_dim, 3 * embed_dim)
-        self.out_proj = nn.Linear(embed_dim, embed_dim)
+        self.qkv_proj = nn.Linear(shape.embed_dim, 3 * shape.embed_dim, not shape.modern)
+        self.out_proj = nn.Linear(shape.embed_dim, shape.embed_dim, not shape.modern)
 
     def forward(
         self, states: Tensor, bias: Optional[AttentionBias], wanted: Optional[WantedPositions] = None
     ) -> Tensor:
         """<float>[B, S, D] to <float>[B, S, D], or to [M, D] for ``wanted``; ``bias`` as in ``plain.attend``."""
         if wanted is not None:
-            return self._attend_from(states, bias, wanted)
-        batch, length, width = states.shape
-        qkv = self.qkv_proj(states).view(batch, length, 3, self.num_heads, width // self.num_heads)
-        attended = self.backend.attend_qkv(qkv, bias, self.dropout if self.training else 0.0)
+            return self.out_proj(self._attend_from(states, bias, wanted))
+        dropout = self.dropout if self.training else 0.0
+        qkv = self.qkv_proj(states).unflatten(-1, (3, self.num_heads, -1))
+        rotation = self.rotation(bias)
+        if rotation is None:
+            attended = self.backend.attend_qkv(qkv, bias, dropout)
+        else:
+            attended = self.backend.attend(*split_rotated(qkv, rotation), bias, dropout).transpose(1, 2)
         return self.out_proj(attended.flatten(2))
 
     def _attend_from(self, states: Tensor, bias: Optional[AttentionBias], wanted: WantedPositions) -> Tensor:
-        """The rows of ``forward`` at the wanted positions; keys and values come from all of <float>[B, S, D]."""
-        batch, length, width = states.shape
-        query_weight, kv_weight = self.qkv_proj.weight.split([width, 2 * width])
-        query_bias, kv_bias = self.qkv_proj.bias.split([width, 2 * width])
+        """Return ``forward`` at the wanted positions, before the last projection; all states are keys and values."""
+        sizes = [states.shape[2], 2 * states.shape[2]]
+        query_weight, kv_weight = self.qkv_proj.weight.split(sizes)
+        query_bias, kv_bias = (None, None) if self.qkv_proj.bias is None else self.qkv_proj.bias.split(sizes)
         rows, kv = F.linear(wanted.take(states), query_weight, query_bias), F.linear(states, kv_weight, kv_bias)
-        query = wanted.pad(rows, batch).unflatten(2, (self.num_heads, width // self.num_heads)).transpose(1, 2)
-        key, value = kv.view(batch, length, 2, self.num_heads, width // self.num_heads).permute(2, 0, 3, 1, 4)
-        return self.attend_and_join(query, key, value, bias, wanted)
+        turns = self.rotation(bias, wanted, len(states)), self.rotation(bias)
+        return self.attend(rows, kv, bias, wanted, *turns)
