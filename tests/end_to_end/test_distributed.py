@@ -103,10 +103,12 @@ def test_two_ranks_equal_one_rank_with_the_double_batch(four_sequences, one_batc
     assert_equal_runs(one_batch, (tmp_path, output), 4)
 
 
-def test_two_ranks_equal_update_freq_with_an_odd_number_of_batches(toy_data, tmp_path):
+@pytest.mark.parametrize("optimizer", ["fused_adamw", "muon"])
+def test_two_ranks_equal_update_freq_with_an_odd_number_of_batches(toy_data, tmp_path, optimizer):
     """5 batches an epoch: in the third update the second rank has none, and its dummy batch must not count."""
     data = cut(toy_data, tmp_path / "data", lines=36)
     options = [*NO_DROPOUT, "--batch-size", 8, "--max-epoch", 2, "--ddp-backend", "legacy_ddp"]
+    options += ["--optimizer", optimizer]
     ranks = run_ranks(training(data, tmp_path / "ranks", *options), 2, tmp_path)
     single = run(training(data, tmp_path / "single", *options, "--update-freq", 2))
     assert_equal_runs((tmp_path / "single", single), (tmp_path / "ranks", ranks), 6)

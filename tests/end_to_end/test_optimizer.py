@@ -1,4 +1,4 @@
-"""A run may change between fairseq's ``adam`` and ``fused_adamw``: same updates, same checkpoints, nothing reset."""
+"""Optimizers in the real command: ``adam`` and ``fused_adamw`` continue each other, and ``muon`` continues itself."""
 
 import shutil
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from end_to_end.small import cut, results, training
+from end_to_end.small import cut, differences, results, training
 from end_to_end.toy import losses, run
 
 HALF, WHOLE = 6, 12
@@ -60,3 +60,35 @@ def test_optimizer_is_started_anew_on_request(data, tmp_path):
     again, _ = train(data, tmp_path, "fused_adamw", 2, "--reset-optimizer", "--reset-lr-scheduler")
     assert {state["step"] for state in again["optimizer"]["state"].values()} == {2}
     assert torch.isfinite(again["model"]["lm_head.bias"]).all()
+
+
+MUON: list[Any] = ["--weight-decay", 0.1, "--update-freq", 2, "--store-ema", "--ema-decay", 0.9]
+
+
+@pytest.mark.parametrize("precision", [["--precision", "bf16"], ["--fp16", "--memory-efficient-fp16"]], ids=" ".join)
+def test_muon_stopped_and_continued_equals_never_stopped(data, tmp_path, precision):
+    whole, curve = train(data, tmp_path / "whole", "muon", WHOLE, *MUON, *precision)
+    assert curve[0] - curve[-1] > 0.3
+    train(data, tmp_path / "parts", "muon", HALF, *MUON, *precision)
+    parts, rest = train(data, tmp_path / "parts", "muon", WHOLE, *MUON, *precision)
+    assert rest == curve[HALF:]
+    assert differences(whole, parts) == []
+    averages = [torch.load(tmp_path / name / LAST)["extra_state"]["ema"] for name in ("whole", "parts")]
+    assert differences(*averages) == []
+    hidden = [state for state in whole["optimizer"]["state"].values() if "momentum_buffer" in state]
+    assert len(hidden) > 10 and {state["momentum_buffer"].dtype for state in hidden} == {torch.float32}
+
+
+def test_muon_fine_tunes(toy_data, data, tmp_path):
+    """The matrices of the encoder's two layers are Muon's, those of the new head AdamW's."""
+    train(data, tmp_path / "pretrained", "fused_adamw", 1)
+    checkpoint = tmp_path / "pretrained" / LAST
+    words = ["maelm", "prepare", "sentences", "--vocabulary", toy_data, "--output", tmp_path / "task"]
+    rows = "the cook bakes\tkitchen\nthe judge objects\tcourt\n"
+    (tmp_path / "table.tsv").write_text(rows * 8)
+    run([*words, "--train", tmp_path / "table.tsv", "--valid", tmp_path / "table.tsv"])
+    words = ["maelm", "finetune", tmp_path / "task", "--checkpoint", checkpoint, "--output", tmp_path / "tuned"]
+    options = ["--gpus", 0, "--epochs", 2, "--batch-size", 8, "--lr", 1e-3, "--", "--optimizer", "muon"]
+    assert len(losses(run([*words, *options]), "valid", "accuracy")) == 2
+    state = results(tmp_path / "tuned" / LAST)["optimizer"]["state"].values()
+    assert sum("momentum_buffer" in each for each in state) == 2 * 4
