@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,6 @@ import torch
 from end_to_end.small import differences, results
 from end_to_end.test_distributed import run_ranks
 from end_to_end.toy import TINY_TRAINING, TOPICS, losses, run, sentence
-from fairseq_maelm.finetuning.tagging.files import Layout
-from fairseq_maelm.finetuning.tagging.prepare import prepare_tagging
 
 KINDS = ("WHO", "TOOL", None, "PLACE", None)
 ENTITY = {word: KINDS[role] for words in TOPICS.values() for role in range(5) for word in words[role]}
@@ -66,11 +63,6 @@ def test_tagging(toy_data: Path, tmp_path: Path) -> None:
     ranks = run_ranks([*validation, *options, "--log-format", "json"], 2, tmp_path)
     assert losses(ranks, "valid", "f1") == [max(f1)]
     label(task, best, tmp_path, max(f1))
-
-    words = {split: tmp_path / split for split in ("train", "valid")}
-    prepare_tagging(toy_data, words, tmp_path / "other", Layout("conll", "-1"), "plain")
-    predict = ["maelm", "predict", tmp_path / "valid", "--checkpoint", best, "--vocabulary", tmp_path / "other"]
-    assert re.search("knows 7 labels and .*other has 4", run(predict, check=False))
 
 
 def label(task: Path, checkpoint: Path, folder: Path, f1: float) -> None:

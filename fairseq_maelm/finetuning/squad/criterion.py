@@ -36,7 +36,7 @@ class SquadCriterion(FairseqCriterion):
 
         Returns:
             the loss in nats, summed over windows that have a target; their number, by which fairseq divides the
-            gradient; and what to log. In validation that holds for every window its best answer (``WINDOW_DTYPE``).
+            gradient; and what to log, in validation with the best answer <WINDOW_DTYPE>[B] of every window.
         """
         logits, _ = model(**sample["net_input"], classification_head_name=SPAN_HEAD)
         allowed = sample["context_mask"].clone()

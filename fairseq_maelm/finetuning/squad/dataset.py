@@ -36,14 +36,9 @@ class Windows(NamedTuple):
 def cut_windows(
     question_lengths: NDArray[np.int64], context_lengths: NDArray[np.int64], max_length: int, stride: int
 ) -> Windows:
-    """Cut each question's context into windows.
+    """Cut each question's context, of at least one piece, into windows for sequences of up to ``max_length`` tokens.
 
-    Args:
-        question_lengths: [Q] tokens of each question, already cut to what may be used of it.
-        context_lengths: [Q] pieces of each question's context, at least 1.
-        max_length: of a sequence, special tokens included; more than a question and its special tokens have.
-        stride: pieces from the beginning of one window to that of the next; a smaller window is its own stride, so that
-            no piece is left out.
+    A window that is smaller than the stride is its own stride, so that no piece is left out.
     """
     room = max_length - SPECIAL_TOKENS - question_lengths
     step = np.minimum(stride, room)
@@ -69,22 +64,11 @@ def best_context(begin: NDArray[np.int64], end: NDArray[np.int64], number: int) 
     return near[scores.argmax(axis=0)] == number
 
 
-def windows_with(windows: Windows, answers: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Mark the windows [W] that hold the whole answer of their question; ``answers`` [Q, 2] are pieces."""
-    own = answers[windows.question]
-    return (own[:, 0] >= 0) & (own[:, 0] >= windows.begin) & (own[:, 1] < windows.end)
-
-
 class SquadDataset(BatchDataset):
     """All windows of a split.
 
-    Args:
-        split: the questions and their contexts.
-        cfg: ``SquadTaskConfig``; how sequences are made, and the seed of their order.
-        dictionary: fairseq's.
-        name: of the split, for messages and for the samples.
-        training: whether windows are shuffled, and questions without a located answer left out. Otherwise samples say
-            which pieces have their best context in the window, which is what decoding needs.
+    In training, windows are shuffled and questions without a located answer left out. Otherwise samples say which
+    pieces have their best context in the window, which is what decoding needs. ``cfg`` is a ``SquadTaskConfig``.
     """
 
     remedy = "a smaller --max-length"
@@ -93,8 +77,9 @@ class SquadDataset(BatchDataset):
         self.split, self.cfg, self.dictionary, self.name, self.training = split, cfg, dictionary, name, training
         self.question_lengths = np.minimum(split.question_lengths, cfg.max_question_length)
         self.windows = cut_windows(self.question_lengths, split.context_lengths, cfg.max_length, cfg.doc_stride)
-        self._holds_answer = windows_with(self.windows, split.answers)
-        lost = split.answers[self.windows.question, 0] == NOT_LOCATED
+        first, last = split.answers[self.windows.question].T
+        self._holds_answer = (first >= self.windows.begin) & (last < self.windows.end)
+        lost = first == NOT_LOCATED
         sizes = SPECIAL_TOKENS + self.question_lengths[self.windows.question] + self.windows.end - self.windows.begin
         used = np.flatnonzero(~lost) if training else None
         super().__init__(sizes, "buckets", cfg.seed, fixed_epoch=None if training else 0, used=used)

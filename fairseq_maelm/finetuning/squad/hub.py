@@ -38,9 +38,6 @@ def answer(hub: MaelmHubInterface, question: str, context: str, threshold: Optio
         threshold: no answer is given where it scores higher than the best text by more than this, in logits;
             infinity always gives a text. By default the task's ``--null-threshold``.
 
-    Returns:
-        the answer with its characters in ``context``; ``text`` is "" where there is none.
-
     Raises:
         ValueError: the checkpoint cannot answer, or the question or the context is empty.
     """

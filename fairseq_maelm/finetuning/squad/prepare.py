@@ -57,20 +57,12 @@ def run(args: argparse.Namespace) -> None:
 
 
 def prepare_squad(files: Mapping[str, Path], vocabulary: Path, output: Path) -> dict[str, Any]:
-    """Prepare splits of SQuAD.
-
-    Args:
-        files: split ("train", "valid", "test") -> JSON file.
-        vocabulary: folder with dict.txt and what encodes text.
-        output: the new folder, which gets its name when it is complete.
-
-    Returns:
-        the manifest, as it is written.
+    """Prepare splits ("train", "valid", "test") of SQuAD, and return the manifest of the new folder.
 
     Raises:
         OSError: a file is missing.
         ValueError: a file is not in the layout of SQuAD, a split that needs answers has none, the vocabulary does not
-            fit together, or ``output`` is something else.
+            fit together, or ``output`` was made from something else.
     """
     encoder = open_encoder(vocabulary)
     origin = made_from({}, {**{split: [path] for split, path in files.items()}, "vocabulary": encoder.files})
@@ -95,14 +87,15 @@ def _write(files: Mapping[str, Path], encoder: TextEncoder, folder: Path) -> dic
 
 
 def build_split(encoder: TextEncoder, source: SquadFile, name: str | None = None) -> tuple[PreparedSplit, list[str]]:
-    """Turn a file's texts into tokens.
+    """Turn a file's texts into tokens; return also the ids of questions whose answer begins or ends inside a piece.
 
-    Returns:
-        the split, and the ids of questions whose answer begins or ends inside a piece. With a name of the split a
-        progress bar is shown.
+    With a name of the split a progress bar is shown.
     """
     progress = tqdm(source.contexts, f"{name}: contexts", disable=name is None)
-    contexts = [_aligned(encoder, context) for context in progress]
+    contexts = list(map(encoder.encode_with_offsets, progress))
+    for text, context in zip(source.contexts, contexts):
+        if not (context.begin < context.end).any():
+            raise ValueError(f"the context {text[:60]!r} has no character that could be an answer: remove it")
     # Without the end symbols.
     questions = [ids[:-1] for ids in encoder.encode([encodable(question.text) for question in source.questions])]
     answers, inside = _answer_pieces(source, contexts)
@@ -146,13 +139,6 @@ def _answer_pieces(source: SquadFile, contexts: Sequence[AlignedTokens]) -> tupl
         if found is not None and (aligned.begin[found[0]], aligned.end[found[1]]) != question.span:
             inside.append(question.identity)
     return answers, inside
-
-
-def _aligned(encoder: TextEncoder, context: str) -> AlignedTokens:
-    aligned = encoder.encode_with_offsets(context)
-    if not (aligned.begin < aligned.end).any():
-        raise ValueError(f"the context {context[:60]!r} has no character that could be an answer: remove it")
-    return aligned
 
 
 def _facts(split: str, source: SquadFile, prepared: PreparedSplit, problems: Mapping[str, list[str]]) -> dict[str, Any]:

@@ -85,12 +85,7 @@ def best_threshold(
     question that has an answer adds its score; one that has none takes its point away, unless its prediction is empty.
     The first best place counts. As in the official script, questions of equal odds are answered one at a time, in the
     order in which they stand, although no threshold can tell them apart; and before the first the threshold is 0.
-
-    Args:
-        scores: exact or F1 of ``raw``.
-        raw: the scores they come from.
-        odds: [Q] of no answer.
-        order: [Q] the questions in the order of the file with the odds.
+    ``scores`` are exact or F1 of ``raw``, and ``order`` [Q] the questions in the order of the file with the odds.
     """
     walk = order[np.argsort(odds[order], kind="stable")]
     gains = np.where(raw.has_answer, scores, -raw.answered.astype(np.float64))[walk]
@@ -109,17 +104,10 @@ def squad_metrics(
 ) -> dict[str, float]:
     """Return the metrics in percent, under the official names and in their order.
 
-    Args:
-        raw: scores of Q questions.
-        version: "1.1" has no more than ``exact``, ``f1`` and the number of questions, ``total``.
-        odds: [Q] of no answer; without them every prediction is taken as it is, and no best threshold sought.
-        threshold: of the odds; a question whose odds exceed it gets no answer.
-        order: [Q] the order of the questions in the file with the odds, for ties; by default the data's.
-
-    Returns:
-        ``exact``, ``f1``, ``total``; for questions with an answer ``HasAns_exact``, ``HasAns_f1``, ``HasAns_total`` and
-        for those without one ``NoAns_...``, where there are any; with odds also ``best_exact``,
-        ``best_exact_thresh``, ``best_f1`` and ``best_f1_thresh``.
+    These are ``exact``, ``f1`` and ``total``; in version 2.0 the same as ``HasAns_...`` for questions with an answer
+    and as ``NoAns_...`` for those without one, where there are any; with odds also ``best_exact``, ``best_f1`` and
+    ``best_..._thresh``. A question whose odds [Q] exceed the threshold gets no answer; without odds every prediction
+    is taken as it is. ``order`` [Q] of the questions in the file with the odds decides ties.
     """
     exact, f1 = raw.exact, raw.f1
     if odds is not None:
@@ -155,13 +143,8 @@ def score_predictions(
 ) -> dict[str, float]:
     """Score a predictions file as the official script does; see ``squad_metrics``.
 
-    Args:
-        answers: texts of the right answers of each question's id, in the order of the data.
-        version: "1.1" or "2.0".
-        predictions: text for each id; ids that are no questions' are left aside.
-        odds: of no answer for each id (version 2.0).
-        threshold: of the odds.
-        report: told what is left aside, or scored 0.
+    All are by the ids of the questions: the right answers in the order of the data, the texts that are predicted, and
+    for version 2.0 the odds of no answer. ``report`` is told what is left aside, or scored 0.
     """
     missing = [identity for identity in answers if identity not in predictions]
     if missing and version == "2.0":

@@ -58,13 +58,9 @@ def best_spans(
 
 
 def window_rows(logits: Tensor, batch: Mapping[str, Any], cfg: Any, kept: int) -> NDArray[np.void]:
-    """Return the K best answers of each window in few bytes, <WINDOW_DTYPE>[B, K], tokens as pieces of the context.
+    """Return the K = ``kept`` best answers of each window of a batch, <WINDOW_DTYPE>[B, K], as pieces of the context.
 
-    Args:
-        logits: <float>[B, S, 2] scores of every token as start and as end.
-        batch: of ``SquadDataset``, not of training.
-        cfg: ``SquadTaskConfig``.
-        kept: K.
+    ``logits`` <float>[B, S, 2] are for a batch of ``SquadDataset`` that is not of training.
     """
     spans = best_spans(logits, batch["context_mask"], batch["start_mask"], cfg.n_best, cfg.max_answer_length, kept)
     shift = batch["shift"][:, None]
@@ -76,15 +72,9 @@ def window_rows(logits: Tensor, batch: Mapping[str, Any], cfg: Any, kept: int) -
 
 
 def best_of_questions(rows: NDArray[np.void], first_window: NDArray[np.int64]) -> NDArray[np.void]:
-    """Choose among the windows of each question.
+    """Choose the window with the best answer of each question from <WINDOW_DTYPE>[W] of all windows, in order.
 
-    Args:
-        rows: <WINDOW_DTYPE>[W] of all windows, in order.
-        first_window: <int64>[Q + 1] the first window of each question.
-
-    Returns:
-        <WINDOW_DTYPE>[Q] each question's window with the best answer, in it as no answer's score the lowest that any of
-        the question's windows gives.
+    ``first_window`` [Q + 1] is the first of each question. No answer scores the lowest that any of its windows gives.
     """
     if len(rows) != first_window[-1] or (rows["window"] != np.arange(len(rows))).any():
         raise ValueError(f"{len(rows)} windows were scored and there are {first_window[-1]}")

@@ -23,12 +23,7 @@ class TaggingCriterionConfig(FairseqDataclass):
 
 
 def window_rows(logging_outputs: List[Dict[str, Any]]) -> List[Tuple[int, Any]]:
-    """Take the predictions of all batches and ranks out of logging outputs, by window.
-
-    Returns:
-        for every window its number, and with it the number of its sentence and, <uint8 or int32>[words] each, the
-        labels and the predictions of the words that are labeled in it.
-    """
+    """Return for every window its number, and with it its sentence and the labels and predictions [words] in it."""
     rows: List[Tuple[int, Any]] = []
     for output in logging_outputs:
         if PREDICTIONS in output:

@@ -35,10 +35,8 @@ def cut_windows(pieces: Sequence[int], limit: int, overlap: int) -> list[Window]
     of pieces before and after it is largest (Devlin et al., 2019, choose windows of a text for an answer in this way);
     the earlier one of equals.
 
-    Args:
-        pieces: pieces of each word, each from 1 to ``limit``.
-        limit: the most pieces of a window.
-        overlap: pieces that neighboring windows share at least, in [0, limit); less where whole words leave no room.
+    ``pieces`` of each word are from 1 to ``limit``, the most of a window; neighboring windows share at least
+    ``overlap`` of them, less where whole words leave no room.
     """
     ends = [0, *accumulate(pieces)]
 
@@ -70,13 +68,7 @@ def cut_windows(pieces: Sequence[int], limit: int, overlap: int) -> list[Window]
 
 
 class TaggingDataset(BatchDataset):
-    """A split; its items are windows, and every word is labeled in one of them.
-
-    Args:
-        split: the sentences.
-        dictionary: fairseq's.
-        cfg: ``TaggingTaskConfig``: how windows are cut, and the seed of their order.
-        shuffle: take windows in a new random order in each epoch, and not by length.
+    """A split; its items are windows, shuffled or by length, and every word is labeled in one of them.
 
     Attributes:
         windows: the sentence and the window of every item, those of a sentence one after the other.

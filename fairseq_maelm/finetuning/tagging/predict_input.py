@@ -11,7 +11,7 @@ from fairseq_maelm.finetuning.predicted import Predicted, hub_of
 from fairseq_maelm.finetuning.tagging.criterion import HEAD
 from fairseq_maelm.finetuning.tagging.files import LabeledFile, add_layout_arguments, layout_of, read, relabeled
 from fairseq_maelm.finetuning.tagging.metrics import score
-from fairseq_maelm.finetuning.tagging.prepare import check_scheme
+from fairseq_maelm.finetuning.tagging.prepare import scheme_mistake
 from fairseq_maelm.finetuning.tagging.prepared import TaggingSettings, encode_words
 from fairseq_maelm.finetuning.tagging.schemes import convert
 from fairseq_maelm.lines import numbered_lines
@@ -122,10 +122,8 @@ def _metrics(file: LabeledFile, labels: list[list[str]], settings: TaggingSettin
     own = {label for sentence in file.sentences for label in sentence.labels}
     if "" in own or own == {"_"} or "_" in own - set(settings.labels):
         return None
-    try:
-        check_scheme(file, settings.file_scheme)
-    except ValueError as error:
-        logger.warning("no metrics: %s", error)
+    if mistake := scheme_mistake(file, settings.file_scheme):
+        logger.warning("no metrics: %s", mistake)
         return None
     both = [sentence.labels for sentence in file.sentences], labels
     gold, predicted = ([convert(labels, settings.scheme) for labels in each] for each in both)

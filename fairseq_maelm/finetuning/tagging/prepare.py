@@ -81,9 +81,8 @@ def prepare_tagging(
         files: split -> file; "train" must be there, and gives the labels.
         output: the new folder.
         layout: of the files.
-        file_scheme: how the files write entities: "iob1", "iob2", "iobes"; "plain" if labels are no parts of entities;
-            "auto" to tell it from the training file.
-        scheme: how entities are written for the model; plain labels stay as they are.
+        file_scheme: of the entities in the files, or "plain", or "auto" to tell it from the training file.
+        scheme: that the model learns; plain labels stay as they are.
 
     Raises:
         OSError: a file is missing.
@@ -96,12 +95,13 @@ def prepare_tagging(
         read_files = {split: read(path, layout) for split, path in files.items()}
         settings = _settings_of(read_files, layout, file_scheme, scheme)
         for split, file in read_files.items():
-            numbered(file, settings, encoder, files["train"]).save(folder / f"{split}.npz")
+            _numbered(file, settings, encoder, files["train"]).save(folder / f"{split}.npz")
         for path in encoder.files:
             shutil.copyfile(path, folder / path.name)
         return {"tagging": asdict(settings)}
 
     options = {**asdict(layout), "file_scheme": file_scheme, "scheme": scheme}
+    options["format"] = options.pop("form")
     roles = {**{split: [path] for split, path in files.items()}, "vocabulary": encoder.files}
     prepare_folder(output, "tagging", made_from(options, roles), write)
     return read_settings(output)
@@ -116,24 +116,29 @@ def _settings_of(files: Mapping[str, LabeledFile], layout: Layout, file_scheme: 
         logger.info("%s: the labels are %s", train.path, "plain" if file_scheme == PLAIN else file_scheme.upper())
     scheme = PLAIN if file_scheme == PLAIN else scheme
     for file in files.values():
-        check_scheme(file, file_scheme)
+        if mistake := scheme_mistake(file, file_scheme):
+            raise ValueError(
+                f"{mistake}. If the file is written in another scheme, name it by --file-scheme; plain if labels are "
+                "no parts of entities"
+            )
         if file_scheme == PLAIN:
             _refuse_header(file, train)
-    return TaggingSettings(tuple(labels_of(train, scheme)), scheme, file_scheme, layout)
+    seen = {label for sentence in train.sentences for label in sentence.labels}
+    kinds = [] if scheme == PLAIN else [split_label(label)[1] for label in seen - {OUTSIDE}]
+    labels = sorted(seen) if scheme == PLAIN else all_labels(kinds, scheme)
+    if len(labels) < 2:
+        raise ValueError(f"{train.path} has {len(labels)} different labels; two at least are needed")
+    return TaggingSettings(tuple(labels), scheme, file_scheme, layout)
 
 
-def check_scheme(file: LabeledFile, scheme: str) -> None:
-    """Refuse a file whose labels are not written in the scheme; plain labels may be anything."""
-    if scheme == PLAIN:
-        return
-    for sentence in file.sentences:
+def scheme_mistake(file: LabeledFile, scheme: str) -> str:
+    """Return where a label is not written in the scheme, and why; plain labels may be anything."""
+    for sentence in file.sentences if scheme != PLAIN else ():
         try:
             check(sentence.labels, scheme)
         except SchemeError as error:
-            raise ValueError(
-                f"{file.path}:{sentence.lines[error.word]}: {error}. If the file is written in another scheme, name it "
-                "by --file-scheme; plain if labels are no parts of entities"
-            ) from error
+            return f"{file.path}:{sentence.lines[error.word]}: {error}"
+    return ""
 
 
 def _refuse_doubtful(train: LabeledFile, detected: str) -> None:
@@ -162,19 +167,7 @@ def _refuse_header(file: LabeledFile, train: LabeledFile) -> None:
         )
 
 
-def labels_of(train: LabeledFile, scheme: str) -> list[str]:
-    """The labels that a model learns from a training file."""
-    seen = {label for sentence in train.sentences for label in sentence.labels}
-    if scheme == PLAIN:
-        labels = sorted(seen)
-    else:
-        labels = all_labels((split_label(label)[1] for label in seen if label != OUTSIDE), scheme)
-    if len(labels) < 2:
-        raise ValueError(f"{train.path} has {len(labels)} different labels; two at least are needed")
-    return labels
-
-
-def numbered(file: LabeledFile, settings: TaggingSettings, encoder: TextEncoder, train: Path) -> TaggedSplit:
+def _numbered(file: LabeledFile, settings: TaggingSettings, encoder: TextEncoder, train: Path) -> TaggedSplit:
     """Turn a file into numbers; plain labels that the training file lacks share the number after the last."""
     numbers = {label: number for number, label in enumerate(settings.labels)}
     unknown: dict[str, int] = {}

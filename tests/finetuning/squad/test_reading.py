@@ -113,14 +113,8 @@ ASKED = '{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "q", "questio
         ('{"data": [{"paragraphs": [{"context": " ", "qas": []}]}]}', "empty context"),
         ('{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": 5}]}]}]}', "question 1 has no text 'id'"),
         ('{"data": []}', "has no question"),
-        (
-            '{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "q", "question": "?", "answers": {}}]}]}]}',
-            "'answers'",
-        ),
-        (
-            '{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "q", "question": "?", "answers": [3]}]}]}]}',
-            "'text'",
-        ),
+        (ASKED % "{}", "'answers'"),
+        (ASKED % "[3]", "'text'"),
     ],
 )
 def test_other_layouts_are_refused(tmp_path, content, message):

@@ -51,21 +51,10 @@ def test_f1(gold, predicted, expected):
     assert f1_score(gold, predicted) == pytest.approx(expected, abs=1e-15)
 
 
-def test_two_empty_texts_are_nothing_in_common_in_version_1():
-    assert f1_score("", "", empty_matches_empty=False) == 0.0
-    metrics = score_predictions({"q": ["the"]}, "1.1", {"q": "a"})
-    assert metrics == {"exact": 100.0, "f1": 0.0, "total": 1}
-
-
 def test_answers_that_normalize_to_nothing_expect_no_answer_but_count_as_answered():
     assert right_texts(["the", "A!"], "2.0") == right_texts([], "2.0") == ("",)
     assert right_texts(["the", "cat"], "2.0") == ("cat",)
     assert raw_scores([["the"], []], ["", ""], "2.0").has_answer.tolist() == [True, False]
-
-
-def test_the_best_of_several_answers_counts():
-    metrics = score_predictions({"q": ["the red fox", "a fox"]}, "1.1", {"q": "Fox."})
-    assert metrics == {"exact": 100.0, "f1": 100.0, "total": 1}
 
 
 # Four questions: two right ones, one that has no answer, one wrong.
@@ -101,28 +90,29 @@ def test_walk_of_the_threshold():
     assert (metrics["best_f1"], metrics["best_f1_thresh"]) == (pytest.approx(100 * (8 / 3) / 4), 3.0)
 
 
-def test_no_answer_at_all_may_be_best_and_its_threshold_is_zero():
-    metrics = score_predictions({"q": []}, "2.0", {"q": "cow"}, {"q": -3.0})
-    assert (metrics["best_f1"], metrics["best_f1_thresh"]) == (100.0, 0.0)
-
-
-def test_empty_prediction_of_a_question_without_answer_loses_nothing_on_the_walk():
-    metrics = score_predictions({"p": [], "q": ["cow"]}, "2.0", {"p": "", "q": "cow"}, {"p": 0.0, "q": 1.0})
-    assert (metrics["best_exact"], metrics["best_exact_thresh"]) == (100.0, 1.0)
-
-
-@pytest.mark.parametrize(("order", "best"), [(["right", "none"], 100.0), (["none", "right"], 50.0)])
-def test_equal_odds_are_walked_in_the_order_of_their_file(order, best):
-    metrics = score_predictions(
-        {"right": ["cow"], "none": []}, "2.0", {"right": "cow", "none": "cow"}, dict.fromkeys(order, 0.5)
-    )
-    assert metrics["best_exact"] == best
-
-
-def test_threshold_is_exceeded_not_reached():
-    at = score_predictions({"q": ["cow"]}, "2.0", {"q": "cow"}, {"q": 1.0}, threshold=1.0)
-    above = score_predictions({"q": ["cow"]}, "2.0", {"q": "cow"}, {"q": 1.001}, threshold=1.0)
-    assert (at["exact"], above["exact"]) == (100.0, 0.0)
+@pytest.mark.parametrize(
+    ("answers", "predictions", "odds", "expected"),
+    [
+        # Version 1.1: the best of several answers counts; two texts without words have nothing in common.
+        ({"q": ["the red fox", "a fox"]}, {"q": "Fox."}, None, {"exact": 100.0, "f1": 100.0, "total": 1}),
+        ({"q": ["the"]}, {"q": "a"}, None, {"exact": 100.0, "f1": 0.0, "total": 1}),
+        # No answer at all may be best, and its threshold is 0.
+        ({"q": []}, {"q": "cow"}, {"q": -3.0}, {"best_f1": 100.0, "best_f1_thresh": 0.0}),
+        # The empty prediction of a question without an answer loses nothing on the walk.
+        ({"p": [], "q": ["cow"]}, {"p": "", "q": "cow"}, {"p": 0.0, "q": 1.0},
+         {"best_exact": 100.0, "best_exact_thresh": 1.0}),
+        # Equal odds are walked in the order of their file.
+        ({"p": ["cow"], "q": []}, {"p": "cow", "q": "cow"}, {"p": 0.5, "q": 0.5}, {"best_exact": 100.0}),
+        ({"p": ["cow"], "q": []}, {"p": "cow", "q": "cow"}, {"q": 0.5, "p": 0.5}, {"best_exact": 50.0}),
+        # The threshold, 1, must be exceeded.
+        ({"q": ["cow"]}, {"q": "cow"}, {"q": 1.0}, {"exact": 100.0}),
+        ({"q": ["cow"]}, {"q": "cow"}, {"q": 1.001}, {"exact": 0.0}),
+    ],
+)  # fmt: skip
+def test_metrics_by_hand(answers, predictions, odds, expected):
+    metrics = score_predictions(answers, "1.1" if odds is None else "2.0", predictions, odds)
+    assert {name: metrics[name] for name in expected} == expected
+    assert odds is not None or metrics == expected
 
 
 def test_parts_without_questions_are_left_out():

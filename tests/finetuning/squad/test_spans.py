@@ -21,26 +21,6 @@ def masks(length: int, allowed: list[int]) -> torch.Tensor:
     return mask
 
 
-def test_best_spans_by_hand():
-    """Position 0 is no answer, 1 the question; position 5 ends before position 4 begins nothing."""
-    logits = logits_of([9.0, 9.0, 1.0, 3.0, 2.0, 0.0], [8.0, 9.0, 5.0, 1.0, 0.0, 2.0])
-    context = masks(6, [2, 3, 4, 5])
-    spans = best_spans(logits, context, context, 20, 30, kept=4)
-    found = list(zip(spans.first[0].tolist(), spans.last[0].tolist(), spans.score[0].tolist()))
-    assert found[:2] == [(2, 2, 6.0), (3, 5, 5.0)]
-    assert sorted(found[2:]) == [(3, 3, 4.0), (4, 5, 4.0)]
-    assert spans.null.tolist() == [17.0]
-
-
-def test_long_answers_and_starts_with_better_context_elsewhere_are_left_out():
-    logits = logits_of([0.0, 0.0, 5.0, 3.0, 1.0], [0.0, 0.0, 0.0, 0.0, 9.0])
-    context = masks(5, [2, 3, 4])
-    short = best_spans(logits, context, context, 20, 2, kept=1)
-    assert (short.first.item(), short.last.item(), short.score.item()) == (3, 4, 12.0)
-    elsewhere = best_spans(logits, context, masks(5, [4]), 20, 30, kept=1)
-    assert (elsewhere.first.item(), elsewhere.last.item()) == (4, 4)
-
-
 def test_few_best_starts_still_give_an_answer():
     """The only start that is looked at has no high end behind it."""
     logits = logits_of([0.0, 0.0, 1.0, 5.0], [0.0, 0.0, 9.0, -9.0])
@@ -86,17 +66,15 @@ def rows_of(*rows: tuple[int, int, int, float, float]) -> np.ndarray:
 
 
 def test_best_of_questions_by_hand():
-    """Question 0 has three windows: the best answer is in the second, no answer scores lowest in the third."""
-    rows = rows_of((0, 1, 1, 2.0, 6.0), (1, 5, 7, 3.0, 4.0), (2, 9, 9, -1.0, 1.5), (3, 0, 2, 0.5, -1.0))
-    spans = best_of_questions(rows, np.array([0, 3, 4]))
+    """Question 0 has four windows: the best answers are in the second and third, no answer scores lowest in the last.
+
+    Of equal windows the first counts.
+    """
+    rows = [(0, 1, 1, -np.inf, 6.0), (1, 5, 7, 3.0, 4.0), (2, 8, 8, 3.0, 4.0), (3, 9, 9, -1.0, 1.5)]
+    spans = best_of_questions(rows_of(*rows, (4, 0, 2, 0.5, -1.0)), np.array([0, 4, 5]))
     assert spans["first"].tolist() == [5, 0] and spans["last"].tolist() == [7, 2]
     assert spans["null"].tolist() == [1.5, -1.0]
     assert null_odds(spans).tolist() == [-1.5, -1.5]
-
-
-def test_of_equal_windows_the_first_counts_and_empty_ones_never():
-    rows = rows_of((0, 0, 0, -np.inf, 0.0), (1, 5, 5, 1.0, 0.0), (2, 6, 6, 1.0, 0.0))
-    assert best_of_questions(rows, np.array([0, 3]))["first"].tolist() == [5]
 
 
 def test_missing_windows_are_said():

@@ -70,16 +70,6 @@ def test_tabs_comments_and_windows_line_ends(tmp_path: Path) -> None:
     assert relabeled(file, [["O", "O"], ["B-X"]], False)[1:] == ["New York\tO", "# id\tO", "", "x\tB-X"]
 
 
-def test_words_without_labels(tmp_path: Path) -> None:
-    path = tmp_path / "file.txt"
-    path.write_text("a\nb\n\nc\n", encoding="utf-8")
-    file = read(path, layout("conll", "-1"), labeled=False)
-    assert [sentence.labels for sentence in file.sentences] == [("", ""), ("",)]
-    assert relabeled(file, [["X", "Y"], ["Z"]], True) == ["a X", "b Y", "", "c Z"]
-    with pytest.raises(ValueError, match="file.txt:1 has 1 columns, so there is no column -1 of labels"):
-        read(path, layout("conll", "-1"))
-
-
 @pytest.mark.parametrize(
     ("form", "column", "text", "message"),
     [
@@ -89,6 +79,7 @@ def test_words_without_labels(tmp_path: Path) -> None:
         ("conllu", "UPOS", "1\t" + "\t_" * 8 + "\n", ":1 has an empty word"),
         ("conll", "-1", "a O\nb c O\n", ":2 has 3 columns, and the lines before it have 2"),
         ("conll", "3", "a O\n", ":1 has 2 columns, so there is no column 3 of labels"),
+        ("conll", "-1", "a\n", ":1 has 1 columns, so there is no column -1 of labels"),
         ("conll", "-1", "\n\n-DOCSTART- O\n", "has no sentence"),
         ("conll", "-1", "a O\nb\udcff O\n", "file:2: not valid UTF-8"),
         ("conll", "-1", "a\t \n", ":1 has no label in the column -1"),

@@ -1,0 +1,79 @@
+"""What `maelm predict` writes for files of words, with or without labels, in any layout, and for plain text."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_maelm.arguments import CommandParser, UsageError
+from fairseq_maelm.finetuning.predicted import Predicted
+from fairseq_maelm.finetuning.tagging import predict_input
+from fairseq_maelm.finetuning.tagging.files import Layout
+from fairseq_maelm.finetuning.tagging.prepared import TaggingSettings
+
+SETTINGS = TaggingSettings(("O", "B-X", "I-X"), "iob2", "iob1", Layout("conll", "-1"))
+WORD = "1\ta" + "\t_" * 8
+
+
+@pytest.fixture
+def predict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Predict a file with a model that says B-X of every word."""
+
+    def predicted(name: str, text: str, *options: str, outputs: int = 3) -> Predicted:
+        parser = CommandParser()
+        predict_input.add_input_arguments(parser)
+        args = parser.parse_args(options)
+        args.input, args.batch_size = tmp_path / name, 2
+        args.checkpoint = args.vocabulary = tmp_path
+        if text:
+            args.input.write_text(text)
+        heads = SimpleNamespace(state_dict=lambda: {"tagging_head.out_proj.weight": torch.zeros(outputs, 1)})
+        model, task = SimpleNamespace(classification_heads=heads), SimpleNamespace(settings=SETTINGS)
+        monkeypatch.setattr(predict_input, "hub_of", lambda args: SimpleNamespace(model=model, task=task))
+        monkeypatch.setattr(
+            predict_input, "label_words", lambda _, texts, size: [["B-X"] * len(each) for each in texts]
+        )
+        return predict_input.predict_input(args)
+
+    return predicted
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "expected", "f1"),
+    [
+        ("f.conll", "a O\nb I-X\n\n", "", "a I-X\nb B-X\n\n", 200 / 3),
+        ("f.conll", "a O\nb I-X\n", "--keep-labels", "a O I-X\nb I-X B-X\n", 200 / 3),
+        ("f.conll", "a\nb\n", "", "a I-X\nb B-X\n", None),
+        # Labels of another scheme than that of training's files.
+        ("f.conll", "a O\nb X\n", "", "a I-X\nb B-X\n", None),
+        ("f.tsv", "I-X\ta\n", "--column 0 --word-column 1", "I-X\ta\n", 100),
+        ("f.tsv", "# a\na\tO\n", "--comment-prefix #", "# a\na\tI-X\n", 0),
+        ("f", WORD + "\n", "--format conllu --column XPOS", "1\ta\t_\t_\tI-X" + "\t_" * 5 + "\n", None),
+        ("f.txt", "Ab, don't.\n\n", "", "Ab/I-X ,/B-X don't/B-X ./B-X\n\n", None),
+        # Named as plain text, and labeled as the checkpoint labels; or not.
+        ("f.txt", "a O\nb I-X\n", "", "a I-X\nb B-X\n", 200 / 3),
+        ("f.txt", "a O\nb Z\n", "", "a/I-X O/B-X\nb/I-X Z/B-X\n", None),
+        ("f.txt", "a O\nb Z\n", "--format conll", "a I-X\nb B-X\n", None),
+    ],
+)  # fmt: skip
+def test_files(predict: Any, name: str, text: str, options: str, expected: str, f1: float | None) -> None:
+    predicted = predict(name, text, *options.split())
+    assert predicted.text == expected
+    assert (None if predicted.metrics is None else predicted.metrics["f1"]) == (f1 and pytest.approx(f1))
+
+
+def test_wrong_input(predict: Any) -> None:
+    for name, text, options, message in (
+        (".", "", (), "give the file, not the folder made from it"),
+        ("f.txt", "Some text.\n", ("--keep-labels",), "plain text has no labels: leave out --keep-labels"),
+        ("f.conll", "a O\n", ("--column", "UPOS"), "the column of labels must be a number"),
+        ("f.conllu", "a O\n", ("--format", "conllu", "--column", "POS"), "CoNLL-U has no column 'POS'"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            predict(name, text, *options)
+    with pytest.raises(ValueError, match="has no words"):
+        predict("f.txt", "\n\n")
+    with pytest.raises(ValueError, match="knows 4 labels and .* has 3: give the folder that it was trained on"):
+        predict("f.conll", "a O\n", outputs=4)
