@@ -69,6 +69,8 @@ def run(args: argparse.Namespace) -> None:
             f"{args.checkpoint} is of the task {task}: predictions need a checkpoint of {', '.join(_PREDICT)}"
         )
     predict = _PREDICT[task]
+    if args.prompt is None and task == "maelm":
+        raise UsageError(f"{args.checkpoint} is a pretrained checkpoint: give --prompt, or fine-tune it first")
     if args.prompt is not None and predict is not prompting.predict_input:
         raise UsageError(f"--prompt needs a checkpoint of pretraining or of maelm_prompt, and this one is of {task}")
     args.checkpoint = args.checkpoint.absolute()

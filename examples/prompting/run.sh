@@ -2,7 +2,7 @@
 # Table 7 for a checkpoint: zero-shot, prompt-based few-shot and head-based few-shot on GLUE tasks.
 #
 #     python examples/prompting/few_shot_splits.py GLUE --output SPLITS
-#     bash examples/prompting/run.sh CHECKPOINT --data DATA --splits SPLITS --output RUNS [OPTIONS]
+#     bash examples/prompting/run.sh --checkpoint CHECKPOINT --splits SPLITS --output RUNS [OPTIONS]
 #
 # The same command resumes an interrupted run. `--help` lists the options; README.md says what it costs.
 

@@ -144,7 +144,7 @@ def test_the_hub_and_the_command_give_the_metrics_of_validation(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "this checkpoint was not fine-tuned with a prompt: give --prompt"),
+        ([], "is a pretrained checkpoint: give --prompt, or fine-tune it first"),
         (["--prompt", "GLUE"], "--prompt: there is no prompt 'GLUE'"),
     ],
 )
@@ -278,7 +278,7 @@ def write_glue(folder: Path) -> Path:
 def test_the_recipe_of_the_paper_s_table(pretrained: Path, toy_data: Path, tmp_path: Path) -> None:
     script = ROOT / "examples" / "prompting" / "few_shot_splits.py"
     run([sys.executable, script, write_glue(tmp_path / "glue"), "--output", tmp_path / "splits"])
-    command = ["bash", ROOT / "examples" / "prompting" / "run.sh", pretrained, "--data", toy_data]
+    command = ["bash", ROOT / "examples" / "prompting" / "run.sh", "--checkpoint", pretrained]
     command += ["--splits", tmp_path / "splits", "--output", tmp_path / "runs", "--tasks", "SST-2", "--seeds", 100]
     command += ["--batch-sizes", 8, "--learning-rates", "1e-3", "1e-4", "--updates", 4, "--validate-every", 2]
     command += ["--several-pieces", "--jobs", 2]

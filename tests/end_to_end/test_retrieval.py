@@ -207,7 +207,7 @@ def test_an_interrupted_embedding_resumes_to_the_same_file(prepared, trained, em
         maelm(*words, tmp_path / "parts")
     assert stopped.value.code == 130
     assert not (tmp_path / "parts" / "embeddings.npy").exists()
-    with pytest.raises(SystemExit, match="retrieval was not written by `maelm embed`: there is no"):
+    with pytest.raises(SystemExit, match="retrieval.* was not written by `maelm embed`: there is no"):
         maelm("search", embedded / "queries", prepared.parent, "--output", tmp_path / "run")
     monkeypatch.setattr(embed_command, "write_json", write_json)
     with pytest.raises(SystemExit, match="made from something else: --pooling was 'mean' and is now 'first'"):
@@ -261,13 +261,18 @@ def test_what_cannot_be_embedded_or_compared(words, message, prepared, trained, 
     ("words", "message"),
     [
         (["--max-length", "2"], "argument --max-length: must be at least 3, not 2"),
-        (["--max-length", "65"], "64, the positions of the model, not 65"),
         (["--device", "nowhere"], "argument --device: nowhere cannot be used"),
     ],
 )
 def test_wrong_options_of_embed(words, message, prepared, trained, beir, tmp_path, capsys):
     options = ["--checkpoint", trained[0], "--vocabulary", prepared, "--output", tmp_path / "new", *words]
     assert message in usage_error(capsys, ["embed", beir / "queries.jsonl", *options])
+
+
+def test_texts_cannot_be_longer_than_the_model_has_positions(trained, beir, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        maelm("embed", beir / "queries.jsonl", "--checkpoint", trained[0], "--output", tmp_path, "--max-length", 65)
+    assert stopped.value.code == 2 and "64, the positions of the model, not 65" in capsys.readouterr().err
 
 
 def test_recipe_takes_over_the_encoder(prepared, trained, tmp_path):

@@ -16,7 +16,6 @@ sys.path[:0] = map(str, FOLDERS)
 
 import few_shot  # noqa: E402
 import paper  # noqa: E402
-import trials  # noqa: E402
 
 for folder in FOLDERS:
     sys.path.remove(str(folder))
@@ -28,30 +27,28 @@ POINTS = [(2, "1e-5"), (8, "1e-5")]
 @pytest.fixture
 def args(tmp_path: Path) -> Any:
     """The command line of a study of two tasks, two splits and two settings, whose files are there."""
-    checkpoint, data, splits = tmp_path / "checkpoint.pt", tmp_path / "data", tmp_path / "splits"
-    for path in (checkpoint, data / "dict.txt", splits / "manifest.json"):
-        path.parent.mkdir(exist_ok=True)
-        path.touch()
+    checkpoint, splits = tmp_path / "checkpoint.pt", tmp_path / "splits"
+    checkpoint.touch()
     for task in ("MNLI", "CoLA"):
         for seed in (13, 21):
             (splits / "tables" / task / f"16-{seed}").mkdir(parents=True)
-    words = [checkpoint, "--data", data, "--splits", splits, "--output", tmp_path / "runs", "--tasks", "MNLI", "CoLA"]
+    words = ["--checkpoint", checkpoint, "--splits", splits, "--output", tmp_path / "runs", "--tasks", "MNLI", "CoLA"]
     words += ["--ways", "zero-shot", "prompt", "--seeds", 13, 21, "--batch-sizes", 2, 8, "--learning-rates", "1e-5"]
-    return few_shot.make_parser().parse_args(list(map(str, words)))
+    return few_shot.parse(list(map(str, words)))
 
 
-def write_runs(args: Any, setup: Any) -> None:
+def write_runs(args: Any) -> None:
     """Finished runs: of each split the second setting is the better one on the development set."""
     for task, metric in (("MNLI", "accuracy"), ("CoLA", "mcc")):
-        tables = [path.stem for path in few_shot.test_tables(setup, task)]
+        tables = [path.stem for path in few_shot.test_tables(args, task)]
         for number, name in enumerate(tables):
-            write(setup.output / "zero-shot" / task / f"{name}.json", {metric: 50.0 + number})
+            write(args.output / "zero-shot" / task / f"{name}.json", {metric: 50.0 + number})
         for seed, score in ((13, 60.0), (21, 64.0)):
-            runs = [trials.Trial("prompt", task, seed, *point) for point in POINTS]
+            runs = [few_shot.Trial("prompt", task, seed, *point) for point in POINTS]
             for run, dev in zip(runs, (70.0, 80.0)):
-                write(run.marker(setup), {"dev": dev})
+                write(run.marker(args), {"dev": dev})
             for number, name in enumerate(tables):
-                write(runs[1].folder(setup) / f"{name}.json", {metric: score + number, "other": 0.0})
+                write(runs[1].folder(args) / f"{name}.json", {metric: score + number, "other": 0.0})
 
 
 def write(path: Path, content: dict[str, float]) -> None:
@@ -60,9 +57,8 @@ def write(path: Path, content: dict[str, float]) -> None:
 
 
 def test_the_table_of_finished_runs(args: Any) -> None:
-    setup = few_shot.setup_of(args, gpu=False)
-    write_runs(args, setup)
-    table = few_shot.table_of(few_shot.measure(args, setup, RUNNER), args.tasks)
+    write_runs(args)
+    table = few_shot.table_of(few_shot.measure(args, RUNNER), args.tasks)
     lines = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in table.splitlines()]
     assert lines[0] == ["", "", "MNLI (accuracy)", "CoLA (mcc)"]
     assert lines[3:5] == [
@@ -83,13 +79,12 @@ def test_the_papers_table_is_whole() -> None:
 def test_a_dry_run_writes_commands_and_nothing_else(
     args: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(trials, "model_options", lambda checkpoint: ["--arch", "maelm_tiny", "--max-positions", "64"])
-    setup = few_shot.setup_of(args, gpu=False)
-    assert few_shot.measure(args, setup, RUNNER._replace(dry_run=True, slots=["1"])) == {}
+    monkeypatch.setattr(few_shot, "model_options", lambda checkpoint: ["--arch", "maelm_tiny", "--max-positions", "64"])
+    assert few_shot.measure(args, RUNNER._replace(dry_run=True, slots=["1"])) == {}
     lines = capsys.readouterr().out.splitlines()
     commands = [line for line in lines if not line.startswith("#")]
     assert len(commands) == 2 * 2 * 2 and all(
         each.startswith("CUDA_VISIBLE_DEVICES=1 fairseq-train") for each in commands
     )
     assert "# prompt MNLI, split 13, batch size 2, lr 1e-5" in lines and "scored" in lines[-1]
-    assert not setup.output.exists()
+    assert not args.output.exists()

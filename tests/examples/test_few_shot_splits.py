@@ -92,7 +92,7 @@ def test_known_sums_are_whole():
     sums = [value for values in script.SUMS.values() for value in values]
     assert len(set(sums)) == len(sums) == 8 * 5 * 2 + 9
     assert all(re.fullmatch(r"[0-9a-f]{32}", value) for value in sums)
-    for task in script.GLUE_COLUMNS:
+    for task in script.TASKS:
         names = [name for known, name in script.SUMS if known == task]
         assert names[:5] == list(map(str, SEEDS)) and all(name.startswith("test") for name in names[5:])
     assert script.known_sums("CoLA", 13, 16)[0].startswith("8b3b16bd")
@@ -105,34 +105,18 @@ def test_md5_of_a_file_of_lines():
 
 
 @pytest.mark.parametrize(
-    ("task", "line", "expected"),
+    ("task", "content", "expected"),
     [
-        ("CoLA", "gj04\t1\t\tHe ran.\n", script.Example(("He ran.",), "1")),
-        ("SST-2", "a charming trip . \t1\n", script.Example(("a charming trip . ",), "1")),
-        ("MRPC", "1\t7\t8\tHe ran.\tHe runs.\n", script.Example(("He ran.", "He runs."), "1")),
-        ("QQP", "1\t7\t8\tWhy?\tHow?\t0\n", script.Example(("Why?", "How?"), "0")),
-        ("STS-B", "0\tg\tf\ty\to\ts\ts\tHe ran.\tHe runs.\t3.800\n", script.Example(("He ran.", "He runs."), "3.800")),
-        (
-            "MNLI",
-            "0\t1\t2\tb\tb\tp\tp\tp\tHe ran.\tHe runs.\tl\tneutral\n",
-            script.Example(("He ran.", "He runs."), "neutral"),
-        ),
-        ("QNLI", "0\tWho?\tHe did.\tentailment\n", script.Example(("Who?", "He did."), "entailment")),
-        ("RTE", "0\tHe ran.\tHe runs.\tnot_entailment\n", script.Example(("He ran.", "He runs."), "not_entailment")),
+        ("CoLA", "gj04\t1\t\tHe  ran.\n", "He ran.\t1\n"),
+        ("RTE", "index\tsentence1\tsentence2\tlabel\n0\ta \tb\tentailment\n", "a\tb\tentailment\n"),
+        ("QQP", "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n1\t2\t3\ta\t\t0\n4\ta\n", ""),
     ],
 )
-def test_the_columns_of_glue(task, line, expected):
-    assert list(script.glue_examples(task, [line], "dev.tsv")) == [expected]
-
-
-def test_lines_of_glue_that_lack_columns():
-    with pytest.raises(ValueError, match="dev.tsv, line 2 has 2 columns, and RTE has 3 at least"):
-        list(script.glue_examples("RTE", ["0\ta\n"], "dev.tsv"))
-    assert list(script.glue_examples("QQP", ["0\ta\n"], "dev.tsv")) == []
-
-
-def test_a_line_of_a_table_has_its_columns_only():
-    assert script.table_line(script.Example(("a  b ", "c"), "x")) == "a b\tc\tx\n"
+def test_tables_of_glue(task, content, expected, tmp_path, caplog):
+    (tmp_path / "dev.tsv").write_text(content)
+    script.write_table(task, "valid", tmp_path / "dev.tsv", tmp_path / "tables" / "test.tsv")
+    assert (tmp_path / "tables" / "test.tsv").read_text() == expected
+    assert ("left out 1 pieces of rows and 1 rows with an empty sentence" in caplog.text) == (task == "QQP")
 
 
 def write_glue(folder: Path) -> Path:

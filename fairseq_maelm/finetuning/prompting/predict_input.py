@@ -40,8 +40,6 @@ def predict_input(args: argparse.Namespace) -> Predicted:
     except ValueError as error:
         raise UsageError(f"--prompt: {error}") from error
     hub = hub_of(args)
-    if prompt is None and not hasattr(hub.task, "prompter"):
-        raise UsageError("this checkpoint was not fine-tuned with a prompt: give --prompt")
     prompter = find_prompter(hub, prompt, several_pieces=args.several_pieces)
     prompt = prompter.prompt
     examples = list(read_table(args.input, settings_of(Columns, args), prompt.sentences, allow_empty=True))
