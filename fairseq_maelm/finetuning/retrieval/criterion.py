@@ -57,7 +57,7 @@ class RetrievalCriterion(FairseqCriterion):
         # negatives of the other ranks. It may be one of the last validation.
         ignored = bool(sample.get("ignored"))
         if "split" in sample and not ignored:
-            self.task.collect(sample, queries, self.temperature)
+            self.task.collect(sample, queries)
             return queries.new_zeros(()), sample["nsentences"], {**counts, "texts": sample["nsentences"]}
         if ignored:
             documents, ids = queries[:0], sample["id"][:0]

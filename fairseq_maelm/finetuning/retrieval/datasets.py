@@ -9,7 +9,6 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset, data_file_path
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.finetuning.retrieval.pooling import cut
-from fairseq_maelm.finetuning.retrieval.prepared import Pairs
 
 _NO_NEGATIVES = np.empty(0, dtype=np.int64)
 
@@ -64,7 +63,7 @@ class RetrievalPairDataset(BatchDataset):
     Args:
         queries: all queries.
         documents: the whole corpus.
-        pairs: the split.
+        relevant: row of each query of the split -> <int64>[P] rows of its relevant documents.
         negatives: row of a query -> <int64>[n] rows of its hard negatives; it may have none.
         drawn: hard negatives drawn for a pair in each epoch, or all of them where there are fewer.
         seed: of the draws and of the order, which is random: documents of equal length side by side would be negatives
@@ -77,17 +76,16 @@ class RetrievalPairDataset(BatchDataset):
         self,
         queries: Texts,
         documents: Texts,
-        pairs: Pairs,
+        relevant: Mapping[int, np.ndarray],
         negatives: Mapping[int, np.ndarray],
         drawn: int,
         seed: int,
     ) -> None:
         self.queries, self.documents = queries, documents
-        self.negatives, self.drawn = negatives, drawn
-        self.relevant = {int(query): rows for query, rows in zip(*pairs)}
+        self.relevant, self.negatives, self.drawn = relevant, negatives, drawn
         # <int64>[pairs], the rows of the pairs' queries and documents.
-        self.query_rows = np.repeat(pairs.queries, [len(rows) for rows in pairs.relevant])
-        self.document_rows = np.concatenate([*pairs.relevant, _NO_NEGATIVES])
+        self.query_rows = np.repeat(np.array(list(relevant), np.int64), [len(rows) for rows in relevant.values()])
+        self.document_rows = np.concatenate([*relevant.values(), _NO_NEGATIVES])
         of_queries, of_documents = queries.lengths[self.query_rows], documents.lengths[self.document_rows]
         token_counts = of_queries + of_documents + drawn * int(np.ceil(documents.lengths.mean()))
         super().__init__(np.maximum(of_queries, of_documents), "shuffled", seed, token_counts)

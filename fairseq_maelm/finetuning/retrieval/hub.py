@@ -20,7 +20,7 @@ class EmbeddingSettings(NamedTuple):
     """How a text becomes an embedding.
 
     Attributes:
-        pooling: one of ``POOLINGS``; see ``pool``.
+        pooling: one of ``POOLINGS``; see ``embed_states``.
         similarity: one of ``SIMILARITIES``; embeddings that are compared by their cosine have length 1.
         max_length: longer texts are cut to so many tokens, <s> and </s> counted.
     """

@@ -1,6 +1,6 @@
 """The contrastive loss of queries against the documents of all ranks; relevant ones are never taken for negatives."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -35,28 +35,6 @@ def gather_rows(rows: Tensor, group: Any) -> Tensor:
     return torch.cat([part[: int(size)] for part, size in zip(all_gather(padded.contiguous(), group), sizes)])
 
 
-class ContrastiveLoss(NamedTuple):
-    """Sums over queries.
-
-    Attributes:
-        loss: <float32>[] in nats.
-        correct: <int64>[] queries whose document scores highest.
-        negatives: <int64>[] documents that queries were compared with, their own not counted.
-    """
-
-    loss: Tensor
-    correct: Tensor
-    negatives: Tensor
-
-
-def first_of_each(document_ids: Tensor) -> Tensor:
-    """Mark by <bool>[C] the first occurrence of each document in <int64>[C]."""
-    places = torch.arange(len(document_ids), device=document_ids.device)
-    _, group = document_ids.unique(return_inverse=True)
-    first = torch.full_like(places, len(places)).scatter_reduce(0, group, places, "amin")
-    return first[group] == places
-
-
 def candidate_mask(document_ids: Tensor, targets: Tensor, positives: Tensor) -> tuple[Tensor, Tensor]:
     """Find the documents that each query chooses among; arguments as in ``contrastive_loss``.
 
@@ -66,7 +44,9 @@ def candidate_mask(document_ids: Tensor, targets: Tensor, positives: Tensor) -> 
     Returns:
         <bool>[Q, C], True at candidates, and <int64>[Q] the column of each target.
     """
-    first = first_of_each(document_ids)[None, :]
+    places = torch.arange(len(document_ids), device=document_ids.device)
+    _, group = document_ids.unique(return_inverse=True)
+    first = (torch.full_like(places, len(places)).scatter_reduce(0, group, places, "amin")[group] == places)[None, :]
     is_target = (document_ids[None, :] == targets[:, None]) & first
     relevant = (document_ids[None, :, None] == positives[:, None, :]).any(dim=2)
     return (first & ~relevant) | is_target, is_target.int().argmax(dim=1)
@@ -79,7 +59,7 @@ def contrastive_loss(
     targets: Tensor,
     positives: Tensor,
     temperature: float,
-) -> ContrastiveLoss:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the cross-entropy of each query's document among the candidates (van den Oord et al., 2018, equation 4).
 
     Args:
@@ -89,11 +69,12 @@ def contrastive_loss(
         targets: <int64>[Q] the relevant document of each query, one of ``document_ids``.
         positives: <int64>[Q, P] all documents known to be relevant to each, filled up with -1.
         temperature: similarities are divided by it; positive.
+
+    Returns:
+        the loss <float32>[] in nats, summed over queries; how many queries' documents score highest; and how many
+        documents queries were compared with, their own not counted.
     """
     candidates, columns = candidate_mask(document_ids, targets, positives)
     scores = (queries.float() @ documents.float().T / temperature).masked_fill(~candidates, float("-inf"))
-    return ContrastiveLoss(
-        F.cross_entropy(scores, columns, reduction="sum"),
-        (scores.argmax(dim=1) == columns).sum(),
-        candidates.sum() - len(targets),
-    )
+    loss = F.cross_entropy(scores, columns, reduction="sum")
+    return loss, (scores.argmax(dim=1) == columns).sum(), candidates.sum() - len(targets)

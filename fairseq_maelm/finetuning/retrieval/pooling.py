@@ -10,7 +10,7 @@ POOLINGS = ("mean", "first")
 SIMILARITIES = ("cosine", "dot")
 
 
-def pool(states: Tensor, padding: Tensor, pooling: str) -> Tensor:
+def embed_states(states: Tensor, padding: Tensor, pooling: str, similarity: str) -> Tensor:
     """Make one vector of each sequence.
 
     Args:
@@ -18,19 +18,16 @@ def pool(states: Tensor, padding: Tensor, pooling: str) -> Tensor:
         padding: <bool>[B, S] True at padding, which never counts.
         pooling: "mean" of the states of all tokens, <s> and </s> among them, as in Sentence-BERT (Reimers and
             Gurevych, 2019, section 3); or "first", the state of <s>.
+        similarity: "cosine" gives vectors length 1; "dot" does not.
 
     Returns:
         <float32>[B, D].
     """
     if pooling == "first":
-        return states[:, 0].float()
-    kept = states.float().masked_fill(padding[:, :, None], 0.0)
-    return kept.sum(dim=1) / (~padding).sum(dim=1, keepdim=True)
-
-
-def embed_states(states: Tensor, padding: Tensor, pooling: str, similarity: str) -> Tensor:
-    """Pool as ``pool`` does, to length 1 if embeddings are compared by their cosine: <float32>[B, D]."""
-    pooled = pool(states, padding, pooling)
+        pooled = states[:, 0].float()
+    else:
+        kept = states.float().masked_fill(padding[:, :, None], 0.0)
+        pooled = kept.sum(dim=1) / (~padding).sum(dim=1, keepdim=True)
     return F.normalize(pooled, dim=-1) if similarity == "cosine" else pooled
 
 

@@ -14,7 +14,16 @@ import numpy as np
 import torch
 from fairseq.data import indexed_dataset
 
-from fairseq_maelm.arguments import UsageError, add_settings, check_limits, existing_path, option, settings_of
+from fairseq_maelm.arguments import (
+    UsageError,
+    add_output,
+    add_settings,
+    add_vocabulary,
+    check_limits,
+    existing_path,
+    option,
+    settings_of,
+)
 from fairseq_maelm.finetuning.retrieval.prepared import (
     NEGATIVES,
     group_pairs,
@@ -46,11 +55,6 @@ class RetrievalSettings:
     beir: Path = option(
         help="folder with corpus.jsonl, queries.jsonl and qrels/", positional=True, type=existing_path, metavar="BEIR"
     )
-    vocabulary: Path = option(
-        help="folder with the encoder's dict.txt and tokenizer: prepared data, or a training run",
-        type=existing_path, metavar="FOLDER",
-    )  # fmt: skip
-    output: Path = option(help="new folder for the task", metavar="FOLDER")
     valid_fraction: float | None = option(
         None, minimum=0.001, maximum=0.999,
         help="share of the training queries to hold out for validation, where there is no qrels/dev.tsv",
@@ -73,12 +77,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Checks a retrieval task in BEIR layout (corpus.jsonl, queries.jsonl, qrels/train.tsv, dev.tsv, test.tsv) and "
         "binarizes it with an encoder's vocabulary, for `maelm finetune`."
     )
+    add_vocabulary(parser, required=True)
+    add_output(parser, "new folder for the task")
     add_settings(parser, RetrievalSettings)
 
 
 def run(args: argparse.Namespace) -> None:
     """Prepare the task and write the folder's name to standard output."""
-    facts = prepare_retrieval(settings_of(RetrievalSettings, args))
+    facts = prepare_retrieval(settings_of(RetrievalSettings, args), args.vocabulary, args.output)
     for texts in _SOURCES:
         counts = facts[texts]
         length, share = counts["tokens"] / counts["texts"], 100 * counts["unknown_tokens"] / counts["tokens"]
@@ -94,7 +100,7 @@ def run(args: argparse.Namespace) -> None:
     sys.stdout.write(f"{args.output}\n")
 
 
-def prepare_retrieval(settings: RetrievalSettings) -> dict[str, Any]:
+def prepare_retrieval(settings: RetrievalSettings, vocabulary: Path, output: Path) -> dict[str, Any]:
     """Check and binarize a retrieval task; nothing is done when it is there already, made from the same files.
 
     Returns:
@@ -106,11 +112,13 @@ def prepare_retrieval(settings: RetrievalSettings) -> dict[str, Any]:
         **{texts: [_source(settings, texts)] for texts in _SOURCES},
         **{split: [path] for split, path in judgments.items()},
         "hard_negatives": [settings.hard_negatives] if settings.hard_negatives else [],
-        "vocabulary": vocabulary_files(settings.vocabulary),
+        "vocabulary": vocabulary_files(vocabulary),
     }
     names = ("valid_fraction", "seed", "negatives_per_query", "allow_empty")
     origin = made_from({name: getattr(settings, name) for name in names}, files)
-    return prepare_folder(settings.output, "retrieval", origin, lambda folder: _write_task(settings, judgments, folder))
+    return prepare_folder(
+        output, "retrieval", origin, lambda folder: _write_task(settings, vocabulary, judgments, folder)
+    )
 
 
 def _qrels_of(settings: RetrievalSettings) -> dict[str, Path]:
@@ -144,8 +152,10 @@ def _source(settings: RetrievalSettings, texts: str) -> Path:
     return found
 
 
-def _write_task(settings: RetrievalSettings, judgments: Mapping[str, Path], folder: Path) -> dict[str, Any]:
-    encoder = open_encoder(settings.vocabulary)
+def _write_task(
+    settings: RetrievalSettings, vocabulary: Path, judgments: Mapping[str, Path], folder: Path
+) -> dict[str, Any]:
+    encoder = open_encoder(vocabulary)
     facts: dict[str, Any] = {}
     rows: dict[str, dict[str, int]] = {}
     for texts in _SOURCES:
@@ -154,13 +164,13 @@ def _write_task(settings: RetrievalSettings, judgments: Mapping[str, Path], fold
     (folder / "qrels").mkdir()
     facts["splits"] = {split: _write_split(tables[split], split, rows, folder) for split in _SPLITS if split in tables}
     if settings.hard_negatives is not None:
-        relevant = dict(zip(*group_relevant(tables["train"])))
+        relevant = group_relevant(tables["train"])
         negatives, counts = read_negatives(settings.hard_negatives, rows, relevant, settings.negatives_per_query)
         if not len(negatives):
             raise ValueError(f"{settings.hard_negatives} holds no hard negative of any training query")
         np.save(folder / NEGATIVES, negatives)
         facts["negatives"] = {**counts, "queries": len(group_pairs(negatives))}
-    for path in vocabulary_files(settings.vocabulary):
+    for path in vocabulary_files(vocabulary):
         shutil.copy(path, folder / path.name)
     return facts
 
@@ -227,7 +237,7 @@ def _write_split(table: np.ndarray, split: str, rows: Rows, folder: Path) -> dic
     lines += [f"{queries[query]}\t{documents[document]}\t{score}" for query, document, score in table.tolist()]
     path = folder / "qrels" / f"{split}.tsv"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
-    counts = [len(each) for each in group_relevant(table).relevant]
+    counts = [len(each) for each in group_relevant(table).values()]
     if 0 in counts:
         logger.warning("%s: %d queries have no relevant document", split, counts.count(0))
     return {

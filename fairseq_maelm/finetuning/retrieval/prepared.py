@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -29,23 +28,15 @@ def write_identifiers(path: Path, identifiers: Iterable[str]) -> None:
     path.write_text("".join(f"{identifier}\n" for identifier in identifiers), encoding="utf-8", newline="\n")
 
 
-class Pairs(NamedTuple):
-    """The judged queries of a split, and which documents are relevant to them.
+def group_relevant(judgments: np.ndarray) -> dict[int, np.ndarray]:
+    """Group judgments <int64>[n, 3]: row of each judged query -> <int64>[P] rows of its relevant documents.
 
-    Attributes:
-        queries: <int64>[Q] rows of the judged queries, ascending.
-        relevant: for each of them <int64>[P] rows of its relevant documents, ascending; may be empty.
+    Both ascend; scores above zero are relevant, and a query may have none.
     """
-
-    queries: np.ndarray
-    relevant: list[np.ndarray]
-
-
-def group_relevant(judgments: np.ndarray) -> Pairs:
-    """Group judgments <int64>[n, 3] by query; scores above zero are relevant."""
     ordered = judgments[np.lexsort((judgments[:, 1], judgments[:, 0]))]
     queries, starts = np.unique(ordered[:, 0], return_index=True)
-    return Pairs(queries, [group[group[:, 2] > 0, 1] for group in np.split(ordered, starts[1:])[: len(queries)]])
+    groups = np.split(ordered, starts[1:])
+    return {int(query): group[group[:, 2] > 0, 1] for query, group in zip(queries, groups)}
 
 
 def group_pairs(pairs: np.ndarray) -> dict[int, np.ndarray]:

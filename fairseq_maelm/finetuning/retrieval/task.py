@@ -5,7 +5,7 @@ import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from fairseq_maelm.finetuning.retrieval.prepared import (
     judgments_file,
     read_identifiers,
 )
-from fairseq_maelm.finetuning.retrieval.validation import METRICS, EmbeddingStore, validation_metrics
+from fairseq_maelm.finetuning.retrieval.validation import METRICS, validation_metrics
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import MASK, load_dictionary
 
@@ -85,9 +85,8 @@ class RetrievalTask(EncoderTask):
         self._forget()
 
     def _forget(self) -> None:
-        self._store = EmbeddingStore()
+        self._batches: List[Tuple[Tensor, Tensor]] = []
         self._split: Optional[str] = None
-        self._temperature = 1.0
         self._device = torch.device("cpu")
         self._metrics: Optional[Dict[str, float]] = None
 
@@ -123,11 +122,11 @@ class RetrievalTask(EncoderTask):
                 + (", perhaps with --valid-fraction" if split == "valid" else "")
             )
         judgments = np.load(path)
-        pairs = group_relevant(judgments)
+        relevant = group_relevant(judgments)
         queries, documents = self._open("queries"), self._open("documents")
         if split == "train":
             self.datasets[split] = RetrievalPairDataset(
-                queries, documents, pairs, self._negatives(folder), self.cfg.hard_negatives, self.cfg.seed
+                queries, documents, relevant, self._negatives(folder), self.cfg.hard_negatives, self.cfg.seed
             )
         else:
             load_library()  # Missing, it would be missed after the first epoch.
@@ -137,8 +136,8 @@ class RetrievalTask(EncoderTask):
             graded: Dict[str, Dict[str, int]] = {}
             for query, document, score in judgments.tolist():
                 graded.setdefault(names[query], {})[document_ids[document]] = score
-            target = Target(pairs.relevant, graded, [names[query] for query in pairs.queries], document_ids)
-            self.datasets[split] = RetrievalTextDataset(split, queries, documents, pairs.queries, target)
+            target = Target(list(relevant.values()), graded, [names[query] for query in relevant], document_ids)
+            self.datasets[split] = RetrievalTextDataset(split, queries, documents, np.array(list(relevant)), target)
         logger.info("%s: %s items", split, f"{len(self.datasets[split]):,}")
 
     def _open(self, name: str) -> Texts:
@@ -183,13 +182,13 @@ class RetrievalTask(EncoderTask):
         """Forget an earlier validation; called by fairseq."""
         self._forget()
 
-    def collect(self, sample: Dict[str, Any], embeddings: Tensor, temperature: float) -> None:
-        """Keep the embeddings <float32>[B, D] of a batch of validation, and the temperature of the loss."""
+    def collect(self, sample: Dict[str, Any], embeddings: Tensor) -> None:
+        """Keep the embeddings <float32>[B, D] of a batch of validation."""
         if self._split != sample["split"]:
             self._forget()
             self._split = sample["split"]
-        self._temperature, self._device = temperature, embeddings.device
-        self._store.add(sample["id"], embeddings)
+        self._device = embeddings.device
+        self._batches.append((sample["id"].cpu(), embeddings.float().cpu()))
 
     def reduce_metrics(self, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
         """Log the metrics of training, or those of a validation split once all its texts are embedded."""
@@ -198,9 +197,9 @@ class RetrievalTask(EncoderTask):
             return
         metrics.log_scalar_sum(_TEXTS, sum(output.get("texts", 0) for output in logging_outputs))
         for name in METRICS:
-            metrics.log_derived(name, self._metric(name))
+            metrics.log_derived(name, self._metric(name, criterion.temperature))
 
-    def _metric(self, name: str) -> Any:
+    def _metric(self, name: str, temperature: float) -> Any:
         def value(meters: Any) -> float:
             dataset: Any = self.datasets[self._split]
             # The ranks know by this sum, which is the same on all of them, that the last batch is through.
@@ -208,8 +207,8 @@ class RetrievalTask(EncoderTask):
                 return math.nan
             if self._metrics is None:
                 group = distributed_utils.get_data_parallel_group()
-                items = self._store.take()
-                self._metrics = validation_metrics(*items, dataset.target, self._temperature, self._device, group)
+                self._metrics = validation_metrics(self._batches, dataset.target, temperature, self._device, group)
+                self._batches = []
             return self._metrics[name]
 
         return value

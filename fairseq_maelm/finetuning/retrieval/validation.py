@@ -23,26 +23,8 @@ _BLOCK = 65_536
 METRICS = ("loss", "accuracy", *VALIDATION_MEASURES)
 
 
-class EmbeddingStore:
-    """Embeddings that this rank has computed, by item; items below Q are queries, the others documents."""
-
-    def __init__(self) -> None:
-        self._indices: list[Tensor] = []
-        self._rows: list[Tensor] = []
-
-    def add(self, indices: Tensor, embeddings: Tensor) -> None:
-        """Keep <float32>[B, D] of items <int64>[B]; repetitions count once."""
-        self._indices.append(indices.cpu())
-        self._rows.append(embeddings.float().cpu())
-
-    def take(self) -> tuple[Tensor, Tensor]:
-        """Hand over all items <int64>[n], ascending and each once, with their embeddings <float32>[n, D]."""
-        indices, rows = torch.cat(self._indices), torch.cat(self._rows)
-        self._indices, self._rows = [], []
-        return _distinct(indices, rows)
-
-
 def _distinct(indices: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Sort items <int64>[n] with their embeddings <float32>[n, D], each once."""
     unique, places = np.unique(indices.numpy(), return_index=True)
     return torch.from_numpy(unique), rows[torch.from_numpy(places)]
 
@@ -106,19 +88,19 @@ def _pair_loss(
     for own, target in zip(owners.split(PAIRS_OF_A_LOSS), targets.split(PAIRS_OF_A_LOSS)):
         ids = target.unique()
         candidates = documents[torch.searchsorted(rows, ids)]
-        result = contrastive_loss(queries[own], candidates, ids, target, positives[own], temperature)
-        loss, correct = loss + float(result.loss), correct + int(result.correct)
+        its_loss, its_correct, _ = contrastive_loss(queries[own], candidates, ids, target, positives[own], temperature)
+        loss, correct = loss + float(its_loss), correct + int(its_correct)
     return loss / len(targets) / math.log(2), 100.0 * correct / len(targets)
 
 
 def validation_metrics(
-    indices: Tensor, rows: Tensor, target: Target, temperature: float, device: torch.device, group: Any
+    batches: Sequence[tuple[Tensor, Tensor]], target: Target, temperature: float, device: torch.device, group: Any
 ) -> dict[str, float]:
     """Measure a split. All ranks must call it, each with the items that it embedded.
 
     Args:
-        indices: <int64>[n] this rank's items, ascending; those below Q are queries.
-        rows: <float32>[n, D] their embeddings, on the CPU.
+        batches: this rank's items <int64>[B], of which those below Q are queries, and their embeddings <float32>[B, D]
+            on the CPU; repetitions count once.
         target: what is to be found.
         temperature: of the loss.
         device: that the group's backend works on.
@@ -127,6 +109,7 @@ def validation_metrics(
     Returns:
         ``METRICS`` by name: the loss in bits, the others in percent; the same on every rank.
     """
+    indices, rows = _distinct(*(torch.cat(each) for each in zip(*batches)))
     count = len(target.query_ids)
     are_queries = indices < count
     _, queries = _gather_items(indices[are_queries], rows[are_queries], device, group)

@@ -7,7 +7,7 @@ import torch
 from support import dictionary_of, model_of, random_sequences
 
 from fairseq_maelm.finetuning.retrieval.hub import embed, embedding_settings
-from fairseq_maelm.finetuning.retrieval.pooling import cut, embed_states, pool
+from fairseq_maelm.finetuning.retrieval.pooling import cut, embed_states
 
 # Two texts of two tokens and of one, D = 2; what stands at padding must not matter.
 STATES = torch.tensor([[[1.0, 2.0], [3.0, 6.0]], [[5.0, -1.0], [1e6, float("nan")]]])
@@ -25,7 +25,7 @@ def hub_of(positions: int = 64, model=None, encode=None, **task):
 
 
 def test_pooling_by_hand():
-    assert pool(STATES, PADDING, "first").tolist() == [[1.0, 2.0], [5.0, -1.0]]
+    assert embed_states(STATES, PADDING, "first", "dot").tolist() == [[1.0, 2.0], [5.0, -1.0]]
     assert embed_states(STATES, PADDING, "mean", "dot").tolist() == [[2.0, 4.0], [5.0, -1.0]]
     cosine = embed_states(torch.tensor([[[3.0, 4.0]]]), torch.tensor([[False]]), "mean", "cosine")
     torch.testing.assert_close(cosine, torch.tensor([[0.6, 0.8]]))
@@ -33,7 +33,7 @@ def test_pooling_by_hand():
 
 def test_half_precision_states_are_pooled_in_single_precision():
     states = torch.full((1, 2049, 1), 1.0, dtype=torch.bfloat16)
-    pooled = pool(states, torch.zeros(1, 2049, dtype=torch.bool), "mean")
+    pooled = embed_states(states, torch.zeros(1, 2049, dtype=torch.bool), "mean", "dot")
     assert pooled.dtype == torch.float32 and pooled.item() == 1.0
 
 

@@ -1,7 +1,6 @@
 """Preparing a task: splits, what is held out, and folders that are whole or absent."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -47,35 +46,44 @@ def write_qrels(folder: Path, split: str, lines: list[tuple[int, int, int]]) -> 
     (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + text, encoding="utf-8")
 
 
+def write_negatives(folder: Path, pairs: list[tuple[int, int]]) -> Path:
+    text = "".join(f"q{query}\td{document}\n" for query, document in pairs)
+    (folder / "negatives.tsv").write_text(text, encoding="utf-8")
+    return folder / "negatives.tsv"
+
+
 def texts_of(folder: Path, name: str, max_length: int = 64) -> Texts:
     return Texts(str(folder / name), 0, 2, 1, max_length)
 
 
-def test_folder(beir, data, tmp_path):
-    (beir / "negatives.tsv").write_text("q0\td7\nq0\td3\nq0\td4\nq1\td2\nq6\td1\n", encoding="utf-8")
-    facts = prepare_retrieval(
-        RetrievalSettings(beir, data, tmp_path / "out", hard_negatives=beir / "negatives.tsv", negatives_per_query=1)
-    )
-    assert facts["splits"]["train"] == {
-        "queries": 6,
-        "judgments": 8,
-        "relevant_pairs": 7,
-        "queries_without_relevant_document": 0,
-    }
+@pytest.fixture
+def prepare_task(beir, data, tmp_path):
+    """A function that prepares the folder ``out`` with settings, and gives its path and its manifest."""
+
+    def prepare_it(name: str = "out", **settings):
+        facts = prepare_retrieval(RetrievalSettings(beir, **settings), data, tmp_path / name)
+        return tmp_path / name, facts
+
+    return prepare_it
+
+
+def test_folder(beir, prepare_task):
+    negatives = write_negatives(beir, [(0, 7), (0, 3), (0, 4), (1, 2), (6, 1)])
+    folder, facts = prepare_task(hard_negatives=negatives, negatives_per_query=1)
+    counts = {"queries": 6, "judgments": 8, "relevant_pairs": 7, "queries_without_relevant_document": 0}
+    assert facts["splits"]["train"] == counts
     assert facts["negatives"] == {"taken": 2, "relevant": 1, "of_other_queries": 1, "queries": 2}
-    assert np.load(tmp_path / "out" / "train.negatives.npy").tolist() == [[0, 3], [1, 2]]
-    assert (tmp_path / "out" / "documents.ids").read_text(encoding="utf-8").split() == [f"d{row}" for row in range(8)]
-    qrels = (tmp_path / "out" / "qrels" / "train.tsv").read_text(encoding="utf-8").splitlines()
+    assert np.load(folder / "train.negatives.npy").tolist() == [[0, 3], [1, 2]]
+    assert (folder / "documents.ids").read_text(encoding="utf-8").split() == [f"d{row}" for row in range(8)]
+    qrels = (folder / "qrels" / "train.tsv").read_text(encoding="utf-8").splitlines()
     assert qrels[:4] == ["query-id\tcorpus-id\tscore", "q0\td0\t1", "q0\td1\t0", "q0\td7\t2"]
-    assert not (tmp_path / "out" / "valid.judgments.npy").exists()
-    assert json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8")) == facts
+    assert not (folder / "valid.judgments.npy").exists()
+    assert json.loads((folder / "manifest.json").read_text(encoding="utf-8")) == facts
 
 
-def test_held_out_queries_take_their_judgments_along(beir, data, tmp_path):
-    tables = []
-    for name in ("one", "two"):
-        prepare_retrieval(RetrievalSettings(beir, data, tmp_path / name, valid_fraction=0.34))
-        tables.append([np.load(tmp_path / name / f"{split}.judgments.npy") for split in ("train", "valid")])
+def test_held_out_queries_take_their_judgments_along(prepare_task):
+    folders = [prepare_task(name, valid_fraction=0.34)[0] for name in ("one", "two")]
+    tables = [[np.load(folder / f"{split}.judgments.npy") for split in ("train", "valid")] for folder in folders]
     train, valid = tables[0]
     assert all(np.array_equal(one, two) for one, two in zip(*tables))
     assert len(np.unique(valid[:, 0])) == 2 and len(train) + len(valid) == 8
@@ -89,19 +97,14 @@ def test_what_is_held_out_depends_on_ids_and_seed_alone(identifiers, fraction, s
     assert 1 <= len(chosen) < len(identifiers) and chosen < identifiers
 
 
-def test_training_batches(beir, data, tmp_path):
-    (beir / "negatives.tsv").write_text("".join(f"q0\td{row}\n" for row in (2, 3, 4, 5, 6)), encoding="utf-8")
-    prepare_retrieval(RetrievalSettings(beir, data, tmp_path / "out", hard_negatives=beir / "negatives.tsv"))
-    folder = tmp_path / "out"
-    pairs = group_relevant(np.load(folder / "train.judgments.npy"))
+def test_training_batches(beir, prepare_task):
+    folder, _ = prepare_task(hard_negatives=write_negatives(beir, [(0, row) for row in (2, 3, 4, 5, 6)]))
+    relevant = group_relevant(np.load(folder / "train.judgments.npy"))
     negatives = group_pairs(np.load(folder / "train.negatives.npy"))
     queries, documents = texts_of(folder, "queries"), texts_of(folder, "documents")
-    dataset = RetrievalPairDataset(queries, documents, pairs, negatives, drawn=2, seed=1)
-    assert list(zip(dataset.query_rows, dataset.document_rows)) == [
-        (0, 0),
-        (0, 7),
-        *((row, row) for row in range(1, 6)),
-    ]
+    dataset = RetrievalPairDataset(queries, documents, relevant, negatives, drawn=2, seed=1)
+    pairs = [(0, 0), (0, 7), *((row, row) for row in range(1, 6))]
+    assert list(zip(dataset.query_rows, dataset.document_rows)) == pairs
     batch = dataset.collater([1, 2])
     drawn = dataset.draw_negatives(1)
     assert len(set(drawn.tolist())) == 2 and set(drawn.tolist()) <= {2, 3, 4, 5, 6}
@@ -115,20 +118,17 @@ def test_training_batches(beir, data, tmp_path):
         draws.append((tuple(dataset.draw_negatives(1)), tuple(dataset.ordered_indices())))
         assert draws[-1][1] == tuple(np.random.default_rng([1, epoch]).permutation(7))
     assert len(set(draws)) > 15
-    batches = dataset.batch_by_size(dataset.ordered_indices(), max_sentences=3, required_batch_size_multiple=8)
-    assert sorted(np.concatenate(batches).tolist()) == list(range(7))
     with pytest.raises(ValueError, match="give at least --max-tokens"):
         dataset.batch_by_size(dataset.ordered_indices(), max_tokens=5)
-    assert dataset.collater([]) == {}
 
 
-def test_validation_items_are_the_queries_and_all_documents(beir, data, tmp_path):
-    prepare_retrieval(RetrievalSettings(beir, data, tmp_path / "out"))
-    queries, documents = texts_of(tmp_path / "out", "queries"), texts_of(tmp_path / "out", "documents", max_length=3)
+def test_validation_items_are_the_queries_and_all_documents(prepare_task):
+    folder, _ = prepare_task()
+    queries, documents = texts_of(folder, "queries"), texts_of(folder, "documents", max_length=3)
     assert documents.lengths.max() == 3 and documents.cut == int((queries.lengths > 3).sum())
-    pairs = group_relevant(np.load(tmp_path / "out" / "test.judgments.npy"))
-    target = Target(pairs.relevant, {}, ["q6", "q7"], [f"d{row}" for row in range(8)])
-    dataset = RetrievalTextDataset("test", queries, documents, pairs.queries, target)
+    relevant = group_relevant(np.load(folder / "test.judgments.npy"))
+    target = Target(list(relevant.values()), {}, ["q6", "q7"], [f"d{row}" for row in range(8)])
+    dataset = RetrievalTextDataset("test", queries, documents, np.array(list(relevant)), target)
     assert len(dataset) == 2 + 8
     assert dataset.ordered_indices().tolist() == np.argsort(-dataset.sizes, kind="stable").tolist()
     batch = dataset.collater([1, 2])
@@ -137,21 +137,32 @@ def test_validation_items_are_the_queries_and_all_documents(beir, data, tmp_path
     assert batch["net_input"]["src_tokens"][1, :3].tolist() == documents.tokens(0).tolist()
 
 
-def test_files_of_another_layout_are_refused(beir, data, tmp_path):
-    def message(**changes) -> str:
-        with pytest.raises((ValueError, FileNotFoundError)) as error:
-            prepare_retrieval(RetrievalSettings(beir, data, tmp_path / "out", **changes))
-        assert not (tmp_path / "out").exists()
-        return str(error.value)
+@pytest.mark.parametrize(
+    ("settings", "dev", "message"),
+    [
+        ({"valid_fraction": 1.5}, None, "--valid-fraction must be between 0.001 and 0.999, not 1.5"),
+        ({"negatives_per_query": 0}, None, "--negatives-per-query must be at least 1, not 0"),
+        ({"valid_fraction": 0.5}, (6, 6, 1), "leave --valid-fraction away"),
+        ({}, (6, 6, 0), "dev.tsv holds no relevant document"),
+        ({}, (6, 9, 1), "dev.tsv:2: the id 'd9' is none of the documents"),
+    ],
+)
+def test_what_does_not_fit_is_refused(settings, dev, message, beir, prepare_task):
+    if dev is not None:
+        write_qrels(beir, "dev", [dev])
+    with pytest.raises(ValueError, match=message):
+        prepare_task(**settings)
+    assert not (beir.parent / "out").exists()
 
-    assert "--valid-fraction must be between 0.001 and 0.999, not 1.5" in message(valid_fraction=1.5)
-    assert "--negatives-per-query must be at least 1, not 0" in message(negatives_per_query=0)
-    write_qrels(beir, "dev", [(6, 6, 0)])
-    assert "leave --valid-fraction away" in message(valid_fraction=0.5)
-    assert "dev.tsv holds no relevant document" in message()
-    write_qrels(beir, "dev", [(6, 9, 1)])
-    assert re.search(r"dev\.tsv:2: the id 'd9' is none of the documents", message())
+
+def test_files_of_another_layout_are_refused(beir, prepare_task):
     (beir / "queries.jsonl").write_text("\n", encoding="utf-8")
-    assert "queries.jsonl holds no texts" in message()
+    with pytest.raises(ValueError, match="queries.jsonl holds no texts"):
+        prepare_task()
+    (beir / "qrels" / "train.tsv").unlink()
+    for settings in ({"valid_fraction": 0.5}, {"hard_negatives": beir / "queries.jsonl"}):
+        with pytest.raises(ValueError, match="there is no .*train.tsv"):
+            prepare_task(**settings)
     shutil.rmtree(beir / "qrels")
-    assert "there is none of" in message()
+    with pytest.raises(FileNotFoundError, match="there is none of"):
+        prepare_task()

@@ -9,7 +9,7 @@ import torch
 from fairseq_maelm.finetuning.retrieval import validation
 from fairseq_maelm.finetuning.retrieval.datasets import Target
 from fairseq_maelm.finetuning.retrieval.measures import VALIDATION_MEASURES, measure
-from fairseq_maelm.finetuning.retrieval.validation import EmbeddingStore, validation_metrics
+from fairseq_maelm.finetuning.retrieval.validation import validation_metrics
 
 pytest.importorskip("ir_measures")
 
@@ -67,7 +67,7 @@ def test_validation_by_hand():
     queries = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     documents = torch.tensor([[1.0, -1.0], [0.5, 0.0], [0.0, 1.0]])
     target = target_of([[1], [0, 2]], 3)
-    result = validation_metrics(torch.arange(5), torch.cat([queries, documents]), target, 0.5, CPU, None)
+    result = validation_metrics([(torch.arange(5), torch.cat([queries, documents]))], target, 0.5, CPU, None)
     ideal = 1 + 1 / math.log2(3)
     assert result["mrr10"] == pytest.approx(100 * (1 / 2 + 1) / 2)
     assert result["recall100"] == pytest.approx(100)
@@ -85,11 +85,10 @@ def test_many_texts_in_any_order_and_repeated(monkeypatch):
     generator = np.random.default_rng(0)
     rows = torch.from_numpy(generator.normal(size=(20 + 150, 8)).astype(np.float32))
     relevant = [sorted(generator.choice(150, generator.integers(1, 4), replace=False).tolist()) for _ in range(20)]
-    store, order = EmbeddingStore(), generator.permutation(170)
-    for batch in [*np.array_split(order, 9), order[:30]]:
-        store.add(torch.from_numpy(batch), rows[torch.from_numpy(batch)])
+    order = torch.from_numpy(generator.permutation(170))
+    batches = [(batch, rows[batch]) for batch in [*order.split(20), order[:30]]]
     target = target_of(relevant, 150)
-    result = validation_metrics(*store.take(), target, 0.5, CPU, None)
+    result = validation_metrics(batches, target, 0.5, CPU, None)
     scores = (rows[:20] @ rows[20:].T).tolist()
     run = {f"q{query}": {f"d{row}": score for row, score in enumerate(line)} for query, line in enumerate(scores)}
     expected = measure(target.judgments, run, VALIDATION_MEASURES.values())
