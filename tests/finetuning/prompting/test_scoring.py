@@ -74,18 +74,6 @@ def test_scores_are_those_of_the_words_in_the_whole_vocabulary(kept):
     torch.testing.assert_close(scores, torch.tensor(expected), rtol=1e-4, atol=1e-4)
 
 
-def test_single_words_of_a_plain_masked_language_model():
-    """The whole model without any layout: logits at every position, the mask's taken, the words' taken."""
-    model = model_of(VOCABULARY, decoder_layers=0)
-    examples = examples_of(lengths=(9, 9))
-    sequences = torch.from_numpy(np.stack([example[0] for example in examples]))
-    with torch.no_grad():
-        everywhere, _ = model(sequences)
-        logits, _ = model(**prompt_input(examples, SYMBOLS, EncoderView("kept")))
-    expected = everywhere[sequences == MASK][:, [7, 8]]
-    torch.testing.assert_close(label_scores(logits, [(7,), (8,)]), expected, rtol=1e-4, atol=1e-4)
-
-
 def test_single_and_several_pieces_agree():
     """Words of one piece have the same probabilities however they are scored."""
     logits = torch.randn(4, VOCABULARY, generator=torch.Generator().manual_seed(1))
@@ -113,24 +101,13 @@ def test_predictions():
     assert predictions(scores, (0.0, 5.0)).tolist() == pytest.approx([3.75, 0.5])
 
 
-# The data set
-
-
-def test_every_epoch_has_its_order_and_a_resumed_one_the_same():
-    dataset = PromptDataset(examples_of(lengths=range(3, 23)), np.zeros(20, np.float32), SYMBOLS, EncoderView(), seed=1)
-    orders = {}
-    for epoch in (1, 2, 1):
-        dataset.set_epoch(epoch)
-        order = dataset.ordered_indices().tolist()
-        assert orders.setdefault(epoch, order) == order == np.random.default_rng([1, epoch]).permutation(20).tolist()
-    assert orders[1] != orders[2]
-
-
-def test_no_example_is_left_out_of_the_batches():
-    dataset = PromptDataset(examples_of(lengths=range(3, 16)), np.arange(13, dtype=np.float32), SYMBOLS, EncoderView())
-    assert dataset.ordered_indices().tolist() == np.argsort(dataset.sizes, kind="stable").tolist()
-    batches = dataset.batch_by_size(dataset.ordered_indices(), max_sentences=4, required_batch_size_multiple=8)
-    assert sorted(int(index) for batch in batches for index in batch) == list(range(13))
-    sample = dataset.collater(batches[0])
-    assert sample["target"].tolist() == sample["id"].float().tolist()
-    assert dataset.collater([]) == {}
+def test_the_data_set_is_shuffled_in_training_and_ordered_in_validation():
+    examples, targets = examples_of(lengths=range(3, 16)), np.arange(13, dtype=np.float32)
+    training = PromptDataset(examples, targets, SYMBOLS, EncoderView(), seed=1)
+    training.set_epoch(2)
+    assert training.ordered_indices().tolist() == np.random.default_rng([1, 2]).permutation(13).tolist()
+    validation = PromptDataset(examples, targets, SYMBOLS, EncoderView())
+    assert validation.ordered_indices().tolist() == np.argsort(validation.sizes, kind="stable").tolist()
+    sample = validation.collater([3, 7])
+    assert sample["target"].tolist() == sample["id"].tolist() == [3, 7]
+    assert sample["ntokens"] == sum(len(examples[place][0]) for place in (3, 7))

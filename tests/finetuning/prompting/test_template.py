@@ -15,23 +15,18 @@ SPACE = "\u2581"
 SINGLE = ("It is fine.",)
 PAIR = ("A dog ran.", "Dogs run.")
 
+FIRST_LIMITED = Prompt("own", "*cls**sent_0**mask*,*+sent_1**sep*", {"0": "no", "1": "yes"}, first_sentence_limit=1)
+SAME = (PAIR, "<s> _A _dog _ran . <mask> , _dogs _run . </s>", "<s>A dog ran. <mask>, dogs run.</s>")
+FOLLOWS = (PAIR, "<s> _A _dog _ran ? <mask> , _dogs _run . </s>", "<s>A dog ran? <mask>, dogs run.</s>")
 RENDERED = {
     "CoLA": (SINGLE, "<s> _It _is _fine . _This _is <mask> . </s>", "<s>It is fine. This is <mask>.</s>"),
     "SST-2": (SINGLE, "<s> _It _is _fine . _It _was <mask> . </s>", "<s>It is fine. It was <mask>.</s>"),
-    "MRPC": (PAIR, "<s> _A _dog _ran . <mask> , _dogs _run . </s>", "<s>A dog ran. <mask>, dogs run.</s>"),
-    "QQP": (PAIR, "<s> _A _dog _ran . <mask> , _dogs _run . </s>", "<s>A dog ran. <mask>, dogs run.</s>"),
-    "STS-B": (PAIR, "<s> _A _dog _ran . <mask> , _dogs _run . </s>", "<s>A dog ran. <mask>, dogs run.</s>"),
-    "MNLI": (PAIR, "<s> _A _dog _ran ? <mask> , _dogs _run . </s>", "<s>A dog ran? <mask>, dogs run.</s>"),
-    "QNLI": (PAIR, "<s> _A _dog _ran ? <mask> , _dogs _run . </s>", "<s>A dog ran? <mask>, dogs run.</s>"),
-    "RTE": (PAIR, "<s> _A _dog _ran ? <mask> , _dogs _run . </s>", "<s>A dog ran? <mask>, dogs run.</s>"),
+    **dict.fromkeys(("MRPC", "QQP", "STS-B"), SAME),
+    **dict.fromkeys(("MNLI", "QNLI", "RTE"), FOLLOWS),
 }
 
 
-def test_all_eight_tasks_are_worked_out():
-    assert RENDERED.keys() == BUILT_IN.keys()
-
-
-@pytest.mark.parametrize("task", RENDERED)
+@pytest.mark.parametrize("task", BUILT_IN)
 def test_the_templates_of_glue(task):
     sentences, pieces, text = RENDERED[task]
     prompt = BUILT_IN[task]
@@ -93,24 +88,17 @@ def test_another_number_of_sentences_is_refused():
         render(BUILT_IN["MRPC"].parts, SINGLE)
 
 
-# Cutting
-
-
-def test_a_single_sentence_loses_its_end():
-    prompter = prompter_of(BUILT_IN["CoLA"], max_length=8)
-    assert shown(prompter, "one two three four five") == "<s> _one _two _This _is <mask> . </s>".replace("_", SPACE)
-
-
-def test_the_longest_sentence_is_cut_first():
-    # Five tokens of the template, so five are left: 4 + 3 becomes 3 + 2.
-    prompter = prompter_of(BUILT_IN["MRPC"], max_length=9)
-    expected = "<s> _a _b _c <mask> , _e _f </s>".replace("_", SPACE)
-    assert shown(prompter, "a b c d", "e f g") == expected
-
-
-def test_the_first_sentence_has_a_limit_of_its_own():
-    prompt = Prompt("own", "*cls**sent_0**mask*,*+sent_1**sep*", {"0": "no", "1": "yes"}, first_sentence_limit=1)
-    assert shown(prompter_of(prompt), "a b c d", "e f g") == "<s> _a <mask> , _e _f _g </s>".replace("_", SPACE)
+@pytest.mark.parametrize(
+    ("prompt", "max_length", "sentences", "expected"),
+    [
+        # The longest sentence is cut first: five of nine tokens are the template's, and 4 + 3 become 3 + 2.
+        (BUILT_IN["MRPC"], 9, ("a b c d", "e f g"), "<s> _a _b _c <mask> , _e _f </s>"),
+        (BUILT_IN["CoLA"], 8, ("one two three four five",), "<s> _one _two _This _is <mask> . </s>"),
+        (FIRST_LIMITED, None, ("a b c d", "e f g"), "<s> _a <mask> , _e _f _g </s>"),
+    ],
+)
+def test_sentences_lose_their_ends(prompt, max_length, sentences, expected):
+    assert shown(prompter_of(prompt, max_length=max_length), *sentences) == expected.replace("_", SPACE)
 
 
 def test_a_template_that_fills_everything_is_refused():
