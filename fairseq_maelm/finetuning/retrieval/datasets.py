@@ -4,7 +4,8 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 
 import numpy as np
 import torch
-from fairseq.data.indexed_dataset import MMapIndexedDataset, data_file_path
+from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.batches import BatchDataset
@@ -18,15 +19,12 @@ class Texts:
 
     Args:
         prefix: path of the .bin and .idx files without suffix.
-        begin: the symbol <s>.
-        end: the symbol </s>.
-        pad: the padding symbol.
+        dictionary: fairseq's.
         max_length: longest sequence in tokens, <s> and </s> counted.
     """
 
-    def __init__(self, prefix: str, begin: int, end: int, pad: int, max_length: int) -> None:
-        self._items, self._prefix = MMapIndexedDataset(prefix), prefix
-        self._begin, self._end, self._pad, self._max_length = begin, end, pad, max_length
+    def __init__(self, prefix: str, dictionary: Dictionary, max_length: int) -> None:
+        self._items, self._dictionary, self._max_length = MMapIndexedDataset(prefix), dictionary, max_length
         # The files hold </s> and not <s>.
         sizes = self._items.sizes.astype(np.int64) + 1
         self.lengths = np.minimum(sizes, max_length)
@@ -37,7 +35,7 @@ class Texts:
 
     def tokens(self, row: int) -> np.ndarray:
         """Return <int64>[n] of one text."""
-        return cut(self._items[int(row)].numpy()[:-1], self._begin, self._end, self._max_length)
+        return cut(self._items[int(row)].numpy()[:-1], self._dictionary, self._max_length)
 
     def batch(self, rows: np.ndarray) -> Dict[str, torch.Tensor]:
         """Collate the texts of some rows <int64>[B]."""
@@ -47,14 +45,9 @@ class Texts:
         """Make the model's input: ``src_tokens`` <int64>[B, S] and ``src_lengths`` <int64>[B]."""
         lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
         return {
-            "src_tokens": torch.from_numpy(pad_rows(sequences, lengths, self._pad)),
+            "src_tokens": torch.from_numpy(pad_rows(sequences, lengths, self._dictionary.pad())),
             "src_lengths": torch.from_numpy(lengths),
         }
-
-    def largest_token(self, block: int = 1 << 24) -> int:
-        """Return the highest symbol of the file, which tells whether it fits a dictionary."""
-        tokens = np.memmap(data_file_path(self._prefix), dtype=self._items._index.dtype, mode="r")
-        return max(int(tokens[first : first + block].max()) for first in range(0, len(tokens), block))
 
 
 class RetrievalPairDataset(BatchDataset):

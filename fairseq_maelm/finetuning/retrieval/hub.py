@@ -88,5 +88,4 @@ def embed(hub: MaelmHubInterface, texts: Sequence[str], batch_tokens: int = 16_3
 
 def encode_text(hub: MaelmHubInterface, text: str, max_length: int) -> np.ndarray:
     """Clean a text and turn it into <int64>[n], cut to ``max_length`` with <s> and </s>."""
-    tokens = hub.tokenizer.encode(clean_text(text))
-    return cut(tokens, hub.dictionary.bos(), hub.dictionary.eos(), max_length)
+    return cut(hub.tokenizer.encode(clean_text(text)), hub.dictionary, max_length)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch.nn.functional as F
+from fairseq.data import Dictionary
 from torch import Tensor
 
 POOLINGS = ("mean", "first")
@@ -31,6 +32,6 @@ def embed_states(states: Tensor, padding: Tensor, pooling: str, similarity: str)
     return F.normalize(pooled, dim=-1) if similarity == "cosine" else pooled
 
 
-def cut(tokens: Sequence[int], begin: int, end: int, max_length: int) -> np.ndarray:
+def cut(tokens: Sequence[int], dictionary: Dictionary, max_length: int) -> np.ndarray:
     """Put a text between the symbols <s> and </s>, cut at its end to <int64>[n] with n at most ``max_length``."""
-    return np.array([begin, *tokens[: max_length - 2], end], dtype=np.int64)
+    return np.array([dictionary.bos(), *tokens[: max_length - 2], dictionary.eos()], dtype=np.int64)

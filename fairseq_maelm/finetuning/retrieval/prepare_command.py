@@ -104,8 +104,7 @@ def prepare_retrieval(settings: RetrievalSettings, vocabulary: Path, output: Pat
     """Check and binarize a retrieval task; nothing is done when it is there already, made from the same files.
 
     Returns:
-        the folder's manifest with texts, tokens, unknown tokens, and for each split its queries, judgments and relevant
-        pairs.
+        the folder's manifest, with counts.
     """
     judgments = _qrels_of(settings)
     files = {

@@ -8,15 +8,7 @@ from torch import Tensor
 
 
 def best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Find the k highest of each row; among equal scores the first columns.
-
-    Args:
-        scores: <float>[Q, n], finite.
-        k: more than n gives n.
-
-    Returns:
-        scores <float>[Q, k] falling and their columns <int64>[Q, k].
-    """
+    """Find the k highest of each row <float>[Q, n], falling, and their columns <int64>[Q, k]; equal ones by column."""
     k = min(k, scores.shape[1])
     values, columns = scores.topk(k, dim=1)
     # topk chooses freely among scores that equal the lowest one taken: such rows are sorted as a whole.
@@ -36,12 +28,9 @@ def _ordered(values: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def merge(values: Tensor, rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Find the k highest of candidates in any order, each document once; equal scores by row.
+    """Find the k highest scores <float>[Q, n] of documents, given by their rows <int64>[Q, n], each document once.
 
-    Args:
-        values: <float>[Q, n] scores.
-        rows: <int64>[Q, n] the documents' rows; one may occur several times.
-        k: more than there are documents gives -inf at the end.
+    Equal scores are ordered by row; fewer documents than k leave -inf at the end.
     """
     rows, by_row = rows.sort(dim=1)
     values = values.gather(1, by_row)

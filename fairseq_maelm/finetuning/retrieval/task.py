@@ -31,7 +31,7 @@ from fairseq_maelm.finetuning.retrieval.prepared import (
 )
 from fairseq_maelm.finetuning.retrieval.validation import METRICS, validation_metrics
 from fairseq_maelm.tasks.encoder_task import EncoderTask
-from fairseq_maelm.text.dictionary import MASK, load_dictionary
+from fairseq_maelm.text.dictionary import load_dictionary
 
 logger = logging.getLogger(__name__)
 
@@ -98,15 +98,7 @@ class RetrievalTask(EncoderTask):
         return cls(cfg, dictionary)
 
     def embed(self, model: Any, net_input: Dict[str, Tensor]) -> Tensor:
-        """Embed a batch of texts.
-
-        Args:
-            model: through whose forward it goes, which is what wrappers for several GPUs watch.
-            net_input: ``src_tokens`` <int64>[B, S], padded on the right.
-
-        Returns:
-            <float32>[B, D].
-        """
+        """Embed a batch, ``src_tokens`` <int64>[B, S], to <float32>[B, D] by the model's forward, which DDP watches."""
         states, _ = model(**net_input, features_only=True)
         padding = net_input["src_tokens"].eq(self.dictionary.pad())
         return embed_states(states, padding, str(self.cfg.pooling), str(self.cfg.similarity))
@@ -142,14 +134,7 @@ class RetrievalTask(EncoderTask):
 
     def _open(self, name: str) -> Texts:
         if name not in self._texts:
-            special = (self.dictionary.bos(), self.dictionary.eos(), self.dictionary.pad())
-            texts = Texts(os.path.join(self.cfg.data, name), *special, self.cfg.tokens_per_sample)
-            symbols = self.dictionary.index(MASK)
-            if (largest := texts.largest_token()) >= symbols:
-                raise ValueError(
-                    f"{self.cfg.data}/{name}.bin holds token {largest}, but dict.txt has only {symbols} symbols: the "
-                    "texts were binarized with another dictionary"
-                )
+            texts = Texts(os.path.join(self.cfg.data, name), self.dictionary, self.cfg.tokens_per_sample)
             share, limit = 100 * texts.cut / len(texts), self.cfg.tokens_per_sample
             logger.info("%s: %s texts, %.1f %% of them cut to %d tokens", name, f"{len(texts):,}", share, limit)
             self._texts[name] = texts

@@ -42,18 +42,15 @@ def _side_by_side(own: Tensor, device: torch.device, group: Any) -> Tensor:
 def _retrieve(
     indices: Tensor, rows: Tensor, queries: Tensor, device: torch.device, group: Any
 ) -> tuple[Tensor, Tensor]:
-    """Search the documents of all ranks.
+    """Search the documents of all ranks; the same on every rank.
 
     Args:
         indices: <int64>[n] rows of this rank's documents among all, ascending.
         rows: <float32>[n, D] their embeddings, on the CPU.
         queries: <float32>[Q, D] of all ranks.
-        device: that the group's backend works on.
-        group: torch's process group, or None.
 
     Returns:
-        scores <float32>[Q, k], falling, and rows <int64>[Q, k] of the documents; k is ``DEPTH`` or the number of
-        documents. The same on every rank.
+        scores <float32>[Q, k], falling, and rows <int64>[Q, k] of the documents.
     """
     scores, columns = search(queries, blocks_of(rows.numpy(), _BLOCK), DEPTH)
     # A rank may have fewer documents than are looked for.
@@ -68,17 +65,9 @@ def _retrieve(
 def _pair_loss(
     queries: Tensor, documents: Tensor, rows: Tensor, relevant: Sequence[np.ndarray], temperature: float
 ) -> tuple[float, float]:
-    """Compute loss and accuracy of the split's pairs, in groups of ``PAIRS_OF_A_LOSS`` in their order.
+    """Compute loss, in bits a pair, and accuracy of the split's pairs, in groups of ``PAIRS_OF_A_LOSS`` in their order.
 
-    Args:
-        queries: <float32>[Q, D].
-        documents: <float32>[n, D] of those that are relevant to any query.
-        rows: <int64>[n] which they are, ascending.
-        relevant: for each query <int64>[P] the rows of its relevant documents.
-        temperature: similarities are divided by it.
-
-    Returns:
-        loss in bits a pair, and accuracy in percent.
+    ``documents`` <float32>[n, D] are those that are relevant to any query, and ``rows`` <int64>[n] which they are.
     """
     counts = np.array([len(each) for each in relevant])
     owners = torch.from_numpy(np.repeat(np.arange(len(relevant)), counts))

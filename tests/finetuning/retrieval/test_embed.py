@@ -53,7 +53,7 @@ def test_a_text_has_the_same_embedding_in_every_batch(pooling, batch_tokens):
     ("tokens", "expected"), [([10, 11, 12, 13], [0, 10, 11, 12, 2]), ([10, 11], [0, 10, 11, 2]), ([], [0, 2])]
 )
 def test_long_texts_are_cut_at_their_end(tokens, expected):
-    assert cut(tokens, 0, 2, 5).tolist() == expected
+    assert cut(tokens, dictionary_of(40), 5).tolist() == expected
 
 
 def test_settings_come_from_the_checkpoint_and_have_defaults():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fairseq.data import Dictionary
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,7 +54,7 @@ def write_negatives(folder: Path, pairs: list[tuple[int, int]]) -> Path:
 
 
 def texts_of(folder: Path, name: str, max_length: int = 64) -> Texts:
-    return Texts(str(folder / name), 0, 2, 1, max_length)
+    return Texts(str(folder / name), Dictionary(), max_length)
 
 
 @pytest.fixture
