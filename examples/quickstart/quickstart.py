@@ -7,41 +7,46 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
-import library_task
 import texts
-from summary import STARTS, mask_lines, test_curve, write_summary
 
 import fairseq_maelm
-from fairseq_maelm.arguments import number
+from fairseq_maelm.arguments import CommandParser, number
 from fairseq_maelm.files import write_json
+from fairseq_maelm.libraries import import_pyplot
 from fairseq_maelm.sweep.jobs import Job, Process, read_json
 from fairseq_maelm.sweep.log import log_records
 from fairseq_maelm.sweep.runner import Runner, sitting
 from fairseq_maelm.sweep.store import study_folder
+from fairseq_maelm.sweep.tables import markdown_table
+from fairseq_maelm.train_command import USER_DIR, Machine, words_of
 
-USER_DIR = str(Path(fairseq_maelm.__file__).parent)
 # The same command on every machine, so that the numbers can be compared: one process, no GPU.
-_MACHINE = ["--cpu", "--distributed-world-size", "1", "--num-workers", "0", "--log-format", "json"]
+_MACHINE = {**Machine(0, "fp32").options(), "log-format": "json", "seed": 1}
+_OPTIMIZER = {"optimizer": "fused_adamw", "adam-betas": "(0.9,0.98)", "adam-eps": "1e-6", "weight-decay": 0.01}
 # The usual scale of random weights, 0.02, is meant for a width of 768 and more; this model's is 128.
-_MODEL = ["--arch", "maelm_tiny", "--encoder-attention-heads", "4", "--init-std", "0.05", "--max-positions", "64"]
-_OPTIMIZER = [
-    "--optimizer",
-    "fused_adamw",
-    "--adam-betas",
-    "(0.9,0.98)",
-    "--adam-eps",
-    "1e-6",
-    "--weight-decay",
-    "0.01",
-]
+MODEL = {"arch": "maelm_tiny", "encoder-attention-heads": 4, "init-std": 0.05, "max-positions": 64}
+PRETRAINING = {
+    "task": "maelm", "criterion": "maelm", "decoder-layers": 1, "dropout": 0, "attention-dropout": 0,
+    "initial-output-bias": "frequencies", "protect-special-tokens": True, "sample-break-mode": "none",
+    "max-tokens": 4096, "max-tokens-valid": 8192, "no-epoch-checkpoints": True,
+}  # fmt: skip
+PACE = {"lr": 1.5e-3, "clip-norm": 2.0, "keep-interval-updates": 1, "log-interval": 20}
+FINE_TUNING = {
+    "task": "sentence_prediction", "criterion": "sentence_prediction", "init-token": 0,
+    "dropout": 0.1, "attention-dropout": 0.1, "pooler-dropout": 0.1, "batch-size": 32, "lr": 1e-3,
+    "lr-scheduler": "polynomial_decay", "clip-norm": 1.0, "valid-subset": "valid,test", "batch-size-valid": 64,
+    "log-interval": 10, "validate-interval": 1_000_000,
+}  # fmt: skip
 # Training on short sequences first lets the model find out soon that neighbors tell about a masked token; from there it
 # learns longer ones quickly. With most of a long sequence masked, neighbors no longer suffice, and the encoder has to
 # learn what a text is about. Stage -> tokens of a sequence, share of masks, part of the updates.
-STAGES = {"short": (16, "0.4", 0.3), "pretraining": (64, "0.75", 0.7)}
-_SCORED_MASK_PROB = "0.15"
+STAGES = {"short": (16, 0.4, 0.3), "pretraining": (64, 0.75, 0.7)}
+_SCORED_MASK_PROB = 0.15
 _FINE_TUNING_VALIDATIONS = 6
+STARTS = {"pretrained": "the pretrained encoder", "random": "random weights"}
 # What documentation says, with a gap; candidates can be judged by eye.
 SENTENCES = (
     "Return a copy of the array with all elements <mask> in ascending order.",
@@ -49,57 +54,30 @@ SENTENCES = (
     "The default value is <mask>.",
     "Raise a <mask> if the file does not exist.",
 )
+# Two colors that color-blind readers can tell apart, the same meaning in all panels.
+_BLUE, _ORANGE, _GRAY = "#0072b2", "#d55e00", "#666666"
+
+Curve = list[tuple[int, float]]
 
 
-def pretraining(data: Path, output: Path, length: int, mask_prob: str, updates: int) -> list[str]:
-    """A stage of pretraining, or one that goes on from its last checkpoint."""
-    return [
-        "fairseq-train", str(data), "--user-dir", USER_DIR, "--task", "maelm", "--criterion", "maelm", *_MODEL,
-        "--decoder-layers", "1", "--dropout", "0", "--attention-dropout", "0", "--initial-output-bias", "frequencies",
-        "--mask-prob", mask_prob, "--protect-special-tokens", "--sample-break-mode", "none",
-        "--tokens-per-sample", str(length), "--max-tokens", "4096", "--max-tokens-valid", "8192",
-        "--max-update", str(updates), *_OPTIMIZER, "--seed", "1", "--save-dir", str(output), "--no-epoch-checkpoints",
-        *_MACHINE,
-    ]  # fmt: skip
-
-
-def paced(updates: int) -> list[str]:
-    """How a stage of pretraining learns, and how often it is validated and saved."""
-    interval = str(max(1, updates // 4))
-    return [
-        "--lr", "1.5e-3", "--warmup-updates", str(max(1, updates // 10)), "--clip-norm", "2.0",
-        "--validate-interval-updates", interval, "--save-interval-updates", interval,
-        "--keep-interval-updates", "1", "--log-interval", "20",
-    ]  # fmt: skip
+def _train(data: Path, options: dict[str, Any]) -> list[str]:
+    return ["fairseq-train", str(data), "--user-dir", str(USER_DIR), *words_of(options)]
 
 
 def fine_tuning(task: Path, classes: int, checkpoint: Path | None, updates: int, seed: int) -> list[str]:
-    """fairseq's own ``sentence_prediction``, from a checkpoint or from random weights."""
-    start = ["--restore-file", str(checkpoint), "--reset-optimizer", "--reset-dataloader", "--reset-meters"]
-    return [
-        "fairseq-train", str(task), "--user-dir", USER_DIR, "--task", "sentence_prediction",
-        "--criterion", "sentence_prediction", "--num-classes", str(classes), "--init-token", "0", *_MODEL,
-        "--dropout", "0.1", "--attention-dropout", "0.1", "--pooler-dropout", "0.1",
-        *([] if checkpoint is None else [*start, "--reset-lr-scheduler"]), "--batch-size", "32",
-        "--max-update", str(updates), *_OPTIMIZER, "--lr", "1e-3", "--lr-scheduler", "polynomial_decay",
-        "--total-num-update", str(updates), "--warmup-updates", str(max(1, updates // 10)), "--clip-norm", "1.0",
-        "--seed", str(seed), "--valid-subset", "valid,test", "--batch-size-valid", "64", "--log-interval", "10",
-        # Nothing is saved; fairseq would still make its default folder, and start from a checkpoint that lies there.
-        "--no-save", "--save-dir", str(task), "--validate-interval", "1000000",
-        "--validate-interval-updates", str(max(1, updates // _FINE_TUNING_VALIDATIONS)), *_MACHINE,
-    ]  # fmt: skip
+    """Return the command of fairseq's own ``sentence_prediction``, from a checkpoint or from random weights."""
+    # Nothing is saved; fairseq would still make its default folder, and start from a checkpoint that is there.
+    own: dict[str, Any] = {"num-classes": classes, "no-save": True, "save-dir": task}
+    own |= {"max-update": updates, "total-num-update": updates, "warmup-updates": max(1, updates // 10)}
+    own["validate-interval-updates"] = max(1, updates // _FINE_TUNING_VALIDATIONS)
+    if checkpoint is not None:
+        own["restore-file"] = checkpoint
+        own |= dict.fromkeys(("reset-optimizer", "reset-dataloader", "reset-meters", "reset-lr-scheduler"), True)
+    return _train(task, {**MODEL, **FINE_TUNING, **_OPTIMIZER, **_MACHINE, **own, "seed": seed})
 
 
 class Quickstart:
-    """The steps of one run.
-
-    Args:
-        folder: for everything that is written.
-        files: the user's texts; none means docstrings.
-        updates: of pretraining.
-        fine_tuning_updates: of each fine-tuning.
-        seeds: number of fine-tunings from each start.
-    """
+    """The steps of one run, on the user's files or on docstrings, with everything that is written in one folder."""
 
     def __init__(self, folder: Path, files: Sequence[Path], updates: int, fine_tuning_updates: int, seeds: int) -> None:
         self.folder, self.files, self.fine_tuning_updates, self.seeds = folder, files, fine_tuning_updates, seeds
@@ -110,10 +88,8 @@ class Quickstart:
 
     def step(self, name: str, title: str, work: Callable[[], dict[str, Any]]) -> None:
         """Do a step unless it is finished, and show its ``lines``; its results get the ``seconds`` that it took."""
-        path, (minutes, seconds) = (
-            self.folder / "steps" / f"{name}.json",
-            divmod(int(time.monotonic() - self.begin), 60),
-        )
+        path = self.folder / "steps" / f"{name}.json"
+        minutes, seconds = divmod(int(time.monotonic() - self.begin), 60)
         number = f"[{len(self.results) + 1}/8]"
         print(f"\n=== {minutes}:{seconds:02d}  {number} {title}{': done earlier' * path.exists()}", flush=True)
         if not path.exists():
@@ -126,15 +102,11 @@ class Quickstart:
             print(f"    {line}")
 
     def log(self, name: str) -> Path:
-        """The output of a program."""
+        """Return the log of a program."""
         return self.folder / "logs" / f"{name}.log"
 
     def run(self, programs: dict[str, list[str]], side_by_side: int = 1) -> None:
-        """Run what is not finished; the same command resumes.
-
-        Raises:
-            ValueError: a program failed.
-        """
+        """Run what is not finished; raise a ValueError if a program failed."""
         jobs = [
             Job(name, self.log(name).with_suffix(".json"), lambda slot, words=words: Process(words, {}), resumes=True)
             for name, words in programs.items()
@@ -145,35 +117,35 @@ class Quickstart:
         """Do all steps that are not finished yet."""
         self.step("text", "Collect the text", self.collect)
         self.step("data", "Divide it, train a vocabulary, encode", self.prepare)
-        length, _, _ = STAGES["pretraining"]
-        still = pretraining(self.data, self.folder / "pretraining", length, _SCORED_MASK_PROB, updates=1)
         # One update at learning rate 0 leaves the weights as the seed draws them; fairseq then validates them.
-        still += ["--lr", "0", "--lr-scheduler", "fixed", "--no-save"]
-        self.step("start", "Score the random weights", lambda: self.scored("start", still))
+        still = {"mask-prob": _SCORED_MASK_PROB, "tokens-per-sample": 64, "max-update": 1, "lr": 0, "no-save": True}
+        words = self._pretraining("pretraining", {**still, "lr-scheduler": "fixed"})
+        self.step("start", "Score the random weights", lambda: self.scored("start", words))
         for stage, (length, mask_prob, _) in STAGES.items():
-            updates = self.updates[stage]
-            words = [*pretraining(self.data, self.folder / stage, length, mask_prob, updates), *paced(updates)]
-            if stage == "short":
-                words += ["--lr-scheduler", "fixed"]
-            else:
-                words += ["--finetune-from-model", str(self.folder / "short" / "checkpoint_last.pt")]
-                words += ["--lr-scheduler", "polynomial_decay", "--total-num-update", str(updates)]
-            title = f"Pretrain on sequences of {length} tokens for {updates:,} updates"
+            words = self._pretraining(stage, self._paced(stage, length, mask_prob))
+            title = f"Pretrain on sequences of {length} tokens for {self.updates[stage]:,} updates"
             self.step(stage, title, lambda stage=stage, words=words: self.scored(stage, words))
-        score = [
-            "fairseq-validate",
-            str(self.data),
-            "--user-dir",
-            USER_DIR,
-            "--task",
-            "maelm",
-            "--path",
-            str(self.last),
-        ]
-        score += ["--mask-prob", _SCORED_MASK_PROB, "--max-tokens", "8192", *_MACHINE]
-        self.step("score", "Score the pretrained model", lambda: self.scored("score", score))
+        score = {"user-dir": USER_DIR, "task": "maelm", "path": self.last, "mask-prob": _SCORED_MASK_PROB}
+        options = {**_MACHINE, **score, "max-tokens": 8192, "seed": None}
+        validate = ["fairseq-validate", str(self.data), *words_of(options)]
+        self.step("score", "Score the pretrained model", lambda: self.scored("score", validate))
         self.step("fine_tuning", "Fine-tune from the pretrained encoder and from random weights", self.fine_tune)
         self.step("masks", "Fill masks", self.fill_masks)
+
+    def _pretraining(self, stage: str, own: dict[str, Any]) -> list[str]:
+        return _train(
+            self.data, {**MODEL, **PRETRAINING, **_OPTIMIZER, **_MACHINE, "save-dir": self.folder / stage, **own}
+        )
+
+    def _paced(self, stage: str, length: int, mask_prob: float) -> dict[str, Any]:
+        updates = self.updates[stage]
+        own = {**PACE, "tokens-per-sample": length, "mask-prob": mask_prob, "max-update": updates}
+        own |= {"warmup-updates": max(1, updates // 10)}
+        own |= dict.fromkeys(("validate-interval-updates", "save-interval-updates"), max(1, updates // 4))
+        if stage == "short":
+            return {**own, "lr-scheduler": "fixed"}
+        start = self.folder / "short" / "checkpoint_last.pt"
+        return {**own, "finetune-from-model": start, "lr-scheduler": "polynomial_decay", "total-num-update": updates}
 
     def collect(self) -> dict[str, Any]:
         """Read the docstrings, or the user's files, into documents."""
@@ -187,29 +159,30 @@ class Quickstart:
         return {"characters": characters, "documents": len(documents), "sources": sources, "lines": [line]}
 
     def prepare(self) -> dict[str, Any]:
-        """Divide the documents, prepare the text for pretraining and binarize the task."""
+        """Divide the documents, prepare the text for pretraining and the task."""
         documents = texts.read_stored_documents(self.folder / "documents.jsonl")
-        task, text = library_task.make_task(documents, hide_names=not self.files), self.folder / "text"
-        classes = task.classes if task else ()
+        task, text = texts.make_task(documents, hide_names=not self.files), self.folder / "text"
+        classes = list(task.classes) if task else []
         text.mkdir(exist_ok=True)
-        library_task.write_pretraining_text(documents, classes, text / "train.txt", text / "valid.txt")
+        texts.write_pretraining_text(documents, classes, text / "train.txt", text / "valid.txt")
         # Pieces that the text can give and that five minutes of training see often enough to learn.
         pieces = 2000 if (text / "train.txt").stat().st_size >= 200_000 else 500
         words = ["maelm", "prepare", "corpus", str(text / "train.txt"), "--valid", str(text / "valid.txt")]
         self.run({"prepare": [*words, "--output", str(self.data), "--vocabulary-size", str(pieces)]})
         counts = json.loads((self.data / "manifest.json").read_text(encoding="utf-8"))["counts"]
-        tokens = {split: numbers["tokens"] for split, numbers in counts.items()}
+        tokens = {split: each["tokens"] for split, each in counts.items()}
         lines = [
             f"{split}: {each['documents']:,} documents, {each['tokens']:,} tokens" for split, each in counts.items()
         ]
         if task is None:
             lines.append("no task to fine-tune on: it takes two files or more, each with enough text to hold some out")
             return {"tokens": tokens, "classes": [], "lines": lines}
-        library_task.binarize_task(task, self.data, self.task)
+        tables = {**texts.write_tables(task, text), "vocabulary": self.data, "output": self.task}
+        self.run({"prepare_task": ["maelm", "prepare", "sentences", *words_of({**tables, "max-length": 64})]})
         examples = {split: len(drawn) for split, drawn in task.examples.items()}
         lines.append(f"task: which of {len(classes)} sources is a text from? ({', '.join(classes)})")
         lines.append("labeled texts: " + ", ".join(f"{split} {number:,}" for split, number in examples.items()))
-        return {"tokens": tokens, "classes": list(classes), "examples": examples, "lines": lines}
+        return {"tokens": tokens, "classes": classes, "examples": examples, "lines": lines}
 
     def scored(self, name: str, words: list[str]) -> dict[str, Any]:
         """Run a program that ends with a validation."""
@@ -226,10 +199,9 @@ class Quickstart:
         if not classes:
             return {"accuracy": {}, "lines": ["skipped: there is no task (see above)"]}
         names = {start: [f"fine_tuning_{start}_{seed}" for seed in range(1, self.seeds + 1)] for start in STARTS}
+        checkpoints = {"pretrained": self.last, "random": None}
         programs = {
-            name: fine_tuning(
-                self.task, classes, self.last if start == "pretrained" else None, self.fine_tuning_updates, seed
-            )
+            name: fine_tuning(self.task, classes, checkpoints[start], self.fine_tuning_updates, seed)
             for start, own in names.items()
             for seed, name in enumerate(own, 1)
         }
@@ -243,21 +215,117 @@ class Quickstart:
 
     def fill_masks(self) -> dict[str, Any]:
         """Fill the masks of a few sentences through the hub interface."""
-        interface = fairseq_maelm.MaelmModel.from_pretrained(str(self.last.parent), self.last.name, str(self.data))
-        held_out = texts.held_out_sentences(self.folder / "text" / "valid.txt")
+        hub = fairseq_maelm.MaelmModel.from_pretrained(str(self.last.parent), self.last.name, str(self.data))
+        held_out = texts.held_out_sentences(self.folder / "text" / "valid.txt") if self.files else SENTENCES
         filled = [
-            {
-                "text": text,
-                "candidates": [[best.token, best.probability] for best in interface.fill_mask(text, topk=4)[0]],
-            }
-            for text in (held_out if self.files else SENTENCES)
+            {"text": text, "candidates": [[best.token, best.probability] for best in hub.fill_mask(text, topk=4)[0]]}
+            for text in held_out
         ]
         return {"filled": filled, "lines": [line for each in filled for line in mask_lines(each)]}
 
 
+# The summary
+
+
+def curve(log: Path, kind: str, metric: str) -> Curve:
+    """Return update and value of the records of a kind, "train_inner", "valid" or "test"; of repeated ones the last."""
+    prefix = "" if kind == "train_inner" else f"{kind}_"
+    records = [each for _, each in log_records(log, [kind]) if prefix + metric in each]
+    return sorted({int(each[f"{prefix}num_updates"]): each[prefix + metric] for each in records}.items())
+
+
+def test_curve(log: Path) -> Curve:
+    """Return the test accuracy in percent over the updates of a fine-tuning."""
+    return curve(log, "test", "accuracy")
+
+
+def smooth(points: Curve, span: int) -> Curve:
+    """Average every value with its neighbors, up to ``span`` points in all, fewer at the ends."""
+    half = span // 2
+    return [
+        (update, mean(value for _, value in points[max(0, place - half) : place + half + 1]))
+        for place, (update, _) in enumerate(points)
+    ]
+
+
+def mask_lines(filled: dict[str, Any]) -> list[str]:
+    """Show a sentence and the candidates for its mask with their probabilities."""
+    candidates = ", ".join(f"{token} {100 * probability:.0f} %" for token, probability in filled["candidates"])
+    return [filled["text"], f"    {candidates}"]
+
+
+def summary_rows(results: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the results of all steps as rows of a name and a value."""
+    text, data, start, trained, tuning = (results[name] for name in ("text", "data", "start", "score", "fine_tuning"))
+    held_out = "masked-token accuracy on held-out text (15 % masked)"
+    rows = [
+        ("text", f"{text['characters'] / 1e6:.1f} million characters, {text['documents']:,} documents"),
+        ("tokens to train on / held out", f"{data['tokens']['train']:,} / {data['tokens']['valid']:,}"),
+        (f"{held_out}, before", f"{start['accuracy']:.1f} %"),
+        (f"{held_out}, after", f"{trained['accuracy']:.1f} %"),
+        ("perplexity on held-out text, before", f"{start['perplexity']:,.0f}"),
+        ("perplexity on held-out text, after", f"{trained['perplexity']:,.1f}"),
+    ]
+    for name, accuracy in tuning["accuracy"].items():
+        spread = f" ({min(accuracy):.1f} to {max(accuracy):.1f}, {len(accuracy)} seeds)" if accuracy[1:] else ""
+        rows.append((f"test accuracy from {STARTS[name]}", f"{mean(accuracy):.1f} %{spread}"))
+    if tuning["accuracy"]:
+        rows.append(("test accuracy by guessing", f"{tuning['chance']:.1f} %"))
+    else:
+        rows.append(("fine-tuning task", "none: the text has no two sources that are large enough"))
+    minutes = {name: step["seconds"] / 60 for name, step in results.items()}
+    pretrained = minutes["short"] + minutes["pretraining"]
+    return [*rows, ("time", f"{sum(minutes.values()):.1f} minutes, {pretrained:.1f} of pretraining")]
+
+
+def write_summary(folder: Path, results: dict[str, Any]) -> str:
+    """Write summary.md, summary.json and curves.png from the results of all steps and their logs; return the table."""
+    draw_curves(folder / "logs", results, folder / "curves.png")
+    write_json(folder / "summary.json", results)
+    overview = markdown_table(["", ""], summary_rows(results))
+    masks = "\n\n".join("\n".join(f"    {line}" for line in mask_lines(each)) for each in results["masks"]["filled"])
+    (folder / "summary.md").write_text(f"{overview}\n\n{masks}\n", encoding="utf-8")
+    return f"{overview}\n\nthis table: {folder / 'summary.md'}\nthe curves: {folder / 'curves.png'}"
+
+
+def draw_curves(logs: Path, results: dict[str, Any], path: Path) -> None:
+    """Draw loss and accuracy of pretraining, and the test accuracy of fine-tuning if there was any."""
+    pyplot, tuning = import_pyplot(), results["fine_tuning"]
+    panels = 3 if tuning["accuracy"] else 2
+    figure, axes = pyplot.subplots(1, panels, figsize=(4.7 * panels, 4.2), layout="constrained")
+    labels = {"loss": "loss (bits per masked token)", "accuracy": "masked-token accuracy (%)"}
+    for axis, (name, label) in zip(axes, labels.items()):
+        before = 0
+        for stage, kind, marker in (("short", "short sequences", "o"), ("pretraining", "long, more masks", "s")):
+            train, held_out = (curve(logs / f"{stage}.log", kind_, name) for kind_ in ("train_inner", "valid"))
+            shifted = [(before + update, value) for update, value in smooth(train, 9)]
+            axis.plot(*zip(*shifted), color=_GRAY, linewidth=1.2, label="training text (smoothed)" if before else None)
+            shifted = [(before + update, value) for update, value in held_out]
+            axis.plot(*zip(*shifted), color=_BLUE, marker=marker, markersize=4, label=f"held-out text, {kind}")
+            before += held_out[-1][0]
+        axis.set(title="Pretraining", xlabel="updates", ylabel=label)
+    for (start, accuracy), color in zip(tuning["accuracy"].items(), (_BLUE, _ORANGE)):
+        curves = [test_curve(logs / f"fine_tuning_{start}_{seed}.log") for seed in range(1, len(accuracy) + 1)]
+        for each in curves:
+            axes[2].plot(*zip(*each), color=color, alpha=0.3, linewidth=1)
+        averages = [(points[0][0], mean(value for _, value in points)) for points in zip(*curves)]
+        axes[2].plot(*zip(*averages), color=color, marker="o", markersize=4, label=f"from {STARTS[start]}")
+    if tuning["accuracy"]:
+        axes[2].axhline(tuning["chance"], color=_GRAY, linestyle="--", linewidth=1, label="guessing")
+        axes[2].set(title=f"Fine-tuning, {len(results['data']['classes'])} classes", xlabel="updates")
+        axes[2].set(ylabel="test accuracy (%)", ylim=(0, 100))
+    for axis in axes:
+        axis.legend(frameon=False)
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.set_xlim(left=0)
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="run.sh", description="Pretrains a small MAE-LM, fine-tunes it and shows what it learned."
     )
     parser.add_argument(
@@ -265,10 +333,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="files with a paragraph a line and a blank line between documents (.txt, .jsonl, also .gz, .xz); two or "
         "more give a task, which file a text is from; without any, the docstrings of this Python installation",
     )  # fmt: skip
-    parser.add_argument("--output", type=Path, default=Path("runs/quickstart"), metavar="DIR", help="(runs/quickstart)")
-    parser.add_argument("--updates", type=number(int, 1), default=2000, metavar="N", help="of pretraining (2000)")
-    parser.add_argument("--fine-tuning-updates", type=number(int, 1), default=300, metavar="N", help="of each (300)")
-    parser.add_argument("--seeds", type=number(int, 1), default=2, metavar="N", help="fine-tunings from each start (2)")
+    parser.add_argument(
+        "--output", type=Path, default=Path("runs/quickstart"), metavar="DIR", help="folder for everything"
+    )
+    parser.add_argument("--updates", type=number(int, 1), default=2000, metavar="N", help="updates of pretraining")
+    parser.add_argument("--fine-tuning-updates", type=number(int, 1), default=300, metavar="N", help="updates of each")
+    parser.add_argument("--seeds", type=number(int, 1), default=2, metavar="N", help="fine-tunings from each start")
     return parser.parse_args(arguments)
 
 

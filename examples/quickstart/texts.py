@@ -1,16 +1,19 @@
-"""The quickstart's text: the docstrings of every Python installation, or the user's files.
+"""The quickstart's text, docstrings or the user's files, and its task: which library, or which file, is a text from?
 
-Docstrings of the standard library and installed packages are read with ``ast``; nothing is imported or run.
+Docstrings of the standard library and installed packages are read with ``ast``; nothing is imported or run. Whole
+documents are divided: validation and test texts of pretraining and of the task are nowhere trained on.
 """
 
 import ast
+import hashlib
 import json
 import multiprocessing
 import os
 import re
 import sysconfig
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -22,7 +25,6 @@ from fairseq_maelm.files import write_bytes
 STANDARD_LIBRARY, _OWN_PACKAGE = "stdlib", "fairseq_maelm"
 # Tests say little in English, and what a package vendors is another package's text.
 _SKIPPED_FOLDERS = {"test", "tests", "_vendor", "vendor", "__pycache__", "site-packages", "dist-packages"}
-
 _PROSE_DIRECTIVES = {"note", "warning", "tip", "hint", "important", "caution", "attention"}
 _DIRECTIVE = re.compile(r"\.\. ?([\w:-]+?)::")
 _UNDERLINE = re.compile(r"([-=~^\"'*#+_])\1{2,}$")
@@ -32,11 +34,19 @@ _ROLE = re.compile(r"(?::[A-Za-z][\w:+.-]*:)?`[~!]?([^`<]+?)(?:\s*<[^`>]*>)?`_{0
 _FOOTNOTE = re.compile(r"\s?\[[#\w]{1,12}\]_")
 _STRONG = re.compile(r"\*\*(\w[^*]*\w|\w)\*\*|(?<![\w*])\*(\w[^*]*\w|\w)\*(?![\w*])")
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-_STATEMENT_BLOCKS = ("body", "handlers", "orelse", "finalbody")
 _NEITHER_LETTER_NOR_SPACE = re.compile(r"[^\w ]|[\d_]")
-
 # User's text: what makes a document of a long text, and an example of its short paragraphs.
 _PARAGRAPHS_OF_DOCUMENT, _WORDS_OF_PASSAGE = 50, 50
+# Shares of the documents. Documents outside of the task's classes are never held out for the task.
+PRETRAINING_VALID, TASK_VALID, TASK_TEST = 0.02, 0.07, 0.13
+MOST_CLASSES, FEWEST_CLASSES, FEWEST_WORDS = 8, 2, 10
+MOST_EXAMPLES = {"train": 300, "valid": 60, "test": 150}
+FEWEST_EXAMPLES = {"train": 30, "valid": 5, "test": 15}
+# How libraries are called apart from the name they are imported by.
+_ALIASES = {
+    "matplotlib": ("mpl", "plt", "pyplot"), "networkx": ("nx",), "numpy": ("np",), "scipy": ("sp",),
+    "sklearn": ("scikit-learn", "scikit"), "torch": ("pytorch", "aten"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,7 @@ class Document:
     """The text of a module or of a part of the user's file.
 
     Attributes:
-        source: where it comes from, and the class in the fine-tuning task: a library, or one of the user's files.
+        source: the library or the file, which is the class in the task.
         name: of the module, or of the place in the user's file; unique.
         passages: the docstrings of the module, each as its paragraphs.
     """
@@ -70,17 +80,13 @@ def read_stored_documents(path: Path) -> list[Document]:
 
 
 def is_prose(paragraph: str) -> bool:
-    """Whether a paragraph is mostly words: at least five of them, and four fifths letters and spaces."""
+    """Return whether a paragraph is mostly words: at least five of them, and four fifths letters and spaces."""
     letters = len(paragraph) - len(_NEITHER_LETTER_NOR_SPACE.findall(paragraph))
     return len(paragraph.split()) >= 5 and letters >= 0.8 * len(paragraph)
 
 
 def paragraphs_of(docstring: str) -> list[str]:
-    """Turn a docstring, dedented as ``ast.get_docstring`` does it, into re-flowed paragraphs of English.
-
-    Examples, code, formulas, tables, headings and titles of sections ("Args:") are left out, and reStructuredText's
-    inline marks: roles, links, literals, emphasis, footnotes.
-    """
+    """Turn a docstring into paragraphs of English, without examples, code, formulas, tables, headings and markup."""
     paragraphs = []
     for block in "\n".join(_prose_lines(docstring)).split("\n\n"):
         text = _FOOTNOTE.sub("", _ROLE.sub(r"\1", " ".join(block.split()).replace("``", "`")))
@@ -120,7 +126,7 @@ def _prose_lines(docstring: str) -> Iterator[str]:
 
 
 def docstrings_of(source_code: str) -> list[str]:
-    """Collect the docstrings of a module, its classes and functions in their order; none of what does not parse."""
+    """Return the docstrings of a module, its classes and functions in their order; none of what does not parse."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -133,9 +139,9 @@ def docstrings_of(source_code: str) -> list[str]:
         node = pending.pop()
         if isinstance(node, _DOCUMENTED) and (text := ast.get_docstring(node)):
             found.append(text)
-        # Definitions stand in statements only; expressions, most of the tree, need no visit.
-        inside = [child for block in _STATEMENT_BLOCKS for child in getattr(node, block, ())]
-        pending.extend(reversed(inside))
+        # Only statements hold definitions; expressions, most of the tree, need no visit.
+        blocks = (getattr(node, name, ()) for name in ("body", "handlers", "orelse", "finalbody"))
+        pending.extend(reversed([child for block in blocks for child in block]))
     return found
 
 
@@ -169,11 +175,7 @@ def read_module(module: tuple[str, str, Path]) -> Document:
 
 
 def without_repetitions(documents: Iterable[Document]) -> Iterator[Document]:
-    """Drop every paragraph that came before, in the same or another document, and what is then empty.
-
-    Libraries copy docstrings among their functions and from one another. Dropping copies before text is divided keeps
-    training text from coming back word for word in what is held out.
-    """
+    """Drop every paragraph that came before, for libraries copy docstrings, which would leak into held-out text."""
     seen: set[str] = set()
     for document in documents:
         passages = []
@@ -197,10 +199,7 @@ def installed_docstrings() -> Iterator[Document]:
 
 
 def documents_of_files(paths: Sequence[Path]) -> Iterator[Document]:
-    """Yield the documents of the user's files (plain text, .gz, .xz, .jsonl); the source is the file's name.
-
-    Long documents are cut, so that some text of a file without blank lines can be held out.
-    """
+    """Yield the documents of the user's files, long ones cut so that some text of every file can be held out."""
     names = [path.name.split(".")[0] or path.name for path in paths]
     for path, name in zip(paths, names):
         number = 0
@@ -223,7 +222,7 @@ def _passages(paragraphs: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def held_out_sentences(text: Path, count: int = 4) -> list[str]:
-    """Take the beginnings of at most so many paragraphs, one a line, and mask the longest word of each."""
+    """Return the beginnings of at most so many paragraphs, one a line, with the longest word of each masked."""
     sentences = []
     for line in text.read_text(encoding="utf-8").splitlines():
         words = line.split()[:25]
@@ -232,3 +231,105 @@ def held_out_sentences(text: Path, count: int = 4) -> list[str]:
             words[words.index(max(plain, key=len))] = "<mask>"
             sentences.append(" ".join(words))
     return sentences[:: max(1, len(sentences) // count)][:count]
+
+
+# The task
+
+
+@dataclass(frozen=True)
+class Task:
+    """A balanced classification task: the sources, sorted, and by split pairs of text and class in random order."""
+
+    classes: tuple[str, ...]
+    examples: dict[str, list[tuple[str, str]]]
+
+
+def share_of(name: str) -> float:
+    """Return a number in [0, 1) that depends on the name alone, uniform over names."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") / 2**64
+
+
+def place_of(document: Document, classes: Sequence[str]) -> str:
+    """Return the use of a document: "pretraining_valid", "valid", "test" (of the task) or "train" (of both)."""
+    share, in_task = share_of(f"{document.source}/{document.name}"), document.source in classes
+    if share < PRETRAINING_VALID:
+        return "pretraining_valid"
+    if in_task and share < PRETRAINING_VALID + TASK_VALID:
+        return "valid"
+    return "test" if in_task and share < PRETRAINING_VALID + TASK_VALID + TASK_TEST else "train"
+
+
+def name_filter(sources: Iterable[str]) -> Callable[[str], bool]:
+    """Make a function that tells whether a paragraph names one of the libraries, which would give the answer away."""
+    libraries = [source for source in sources if source != STANDARD_LIBRARY]
+    names = {name for source in libraries for name in (source.lower(), *_ALIASES.get(source, ()))}
+    if not names:
+        return lambda paragraph: False
+    pattern = re.compile(rf"(?<![a-z])(?:{'|'.join(map(re.escape, sorted(names)))})(?![a-z])")
+    return lambda paragraph: pattern.search(paragraph.lower()) is not None
+
+
+def examples_of(document: Document, gives_away: Callable[[str], bool]) -> list[str]:
+    """Return the texts of a document to classify: one a passage, without the paragraphs that name a class."""
+    found = (" ".join(text for text in passage if not gives_away(text)) for passage in document.passages)
+    return [text for text in found if len(text.split()) >= FEWEST_WORDS]
+
+
+def make_task(documents: Sequence[Document], hide_names: bool) -> Task | None:
+    """Choose classes and draw equally many examples of each; None if there are too few classes or examples."""
+    passages: Counter[str] = Counter()
+    for document in documents:
+        passages[document.source] += len(document.passages)
+    classes = [source for source, _ in passages.most_common(MOST_CLASSES)]
+    while len(classes) >= FEWEST_CLASSES:
+        gives_away = name_filter(classes if hide_names else [])
+        pools: dict[str, dict[str, list[str]]] = {split: defaultdict(list) for split in MOST_EXAMPLES}
+        for document in documents:
+            place = place_of(document, classes)
+            if document.source in classes and place in pools:
+                pools[place][document.source].extend(examples_of(document, gives_away))
+        rich = [
+            source
+            for source in classes
+            if all(len(pools[split][source]) >= fewest for split, fewest in FEWEST_EXAMPLES.items())
+        ]
+        if rich == classes:
+            return Task(tuple(sorted(classes)), _balanced(pools, sorted(classes)))
+        classes = rich
+    return None
+
+
+def _balanced(pools: dict[str, dict[str, list[str]]], classes: list[str]) -> dict[str, list[tuple[str, str]]]:
+    examples = {}
+    for split, most in MOST_EXAMPLES.items():
+        count = min(most, *(len(pools[split][source]) for source in classes))
+        # The order of hashes is a random draw that needs no generator and no seed.
+        drawn = [(text, source) for source in classes for text in sorted(pools[split][source], key=share_of)[:count]]
+        examples[split] = sorted(drawn, key=lambda example: share_of(example[0]))
+    return examples
+
+
+def write_pretraining_text(documents: Iterable[Document], classes: Sequence[str], train: Path, valid: Path) -> None:
+    """Write the text for ``maelm prepare corpus``: a paragraph a line, a blank line after each document."""
+    found: dict[str, list[str]] = {"train": [], "pretraining_valid": []}
+    for document in documents:
+        place = place_of(document, classes)
+        if place in found:
+            found[place].append("\n".join([*(text for passage in document.passages for text in passage), "", ""]))
+    if not all(found.values()):
+        raise ValueError(
+            f"the text holds {sum(map(len, found.values()))} documents, too few to hold some out for validation: give "
+            "more text, with a blank line between documents"
+        )
+    for place, path in (("train", train), ("pretraining_valid", valid)):
+        path.write_text("".join(found[place]), encoding="utf-8")
+
+
+def write_tables(task: Task, folder: Path) -> dict[str, Path]:
+    """Write the task's tables for ``maelm prepare sentences`` and return them by split."""
+    paths = {split: folder / f"{split}.tsv" for split in task.examples}
+    for split, path in paths.items():
+        # fairseq's dictionaries separate symbols by spaces.
+        lines = (f"{' '.join(text.split())}\t{name.replace(' ', '_')}\n" for text, name in task.examples[split])
+        path.write_text("".join(lines), encoding="utf-8")
+    return paths

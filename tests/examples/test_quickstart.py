@@ -14,7 +14,6 @@ QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart"
 sys.path.insert(0, str(QUICKSTART))
 
 import quickstart  # noqa: E402
-import summary  # noqa: E402
 import texts  # noqa: E402
 
 
@@ -62,15 +61,15 @@ RESULTS: dict[str, Any] = {
 def test_a_resumed_runs_last_values_count(tmp_path: Path) -> None:
     write_training_logs(tmp_path / "logs")
     log = tmp_path / "logs" / "pretraining.log"
-    assert summary.curve(log, "train_inner", "accuracy") == [(10, 5.0), (20, 11.0), (30, 16.0), (40, 21.0)]
-    assert summary.curve(log, "valid", "loss") == [(40, 9.1)]
-    assert summary.test_curve(tmp_path / "no such log") == []
+    assert quickstart.curve(log, "train_inner", "accuracy") == [(10, 5.0), (20, 11.0), (30, 16.0), (40, 21.0)]
+    assert quickstart.curve(log, "valid", "loss") == [(40, 9.1)]
+    assert quickstart.test_curve(tmp_path / "no such log") == []
 
 
 def test_summary_holds_what_was_measured(tmp_path: Path) -> None:
     write_training_logs(tmp_path / "logs")
-    shown = summary.write_summary(tmp_path, RESULTS)
-    rows = dict(summary.summary_rows(RESULTS))
+    shown = quickstart.write_summary(tmp_path, RESULTS)
+    rows = dict(quickstart.summary_rows(RESULTS))
     assert rows["masked-token accuracy on held-out text (15 % masked), before"] == "0.5 %"
     assert rows["masked-token accuracy on held-out text (15 % masked), after"] == "20.5 %"
     assert rows["perplexity on held-out text, before"] == "8,123"
@@ -88,14 +87,14 @@ def test_summary_holds_what_was_measured(tmp_path: Path) -> None:
 def test_summary_without_fine_tuning(tmp_path: Path) -> None:
     write_training_logs(tmp_path / "logs")
     results = {**RESULTS, "fine_tuning": {"accuracy": {}, "seconds": 0.0}}
-    assert "none: the text has no two sources" in summary.write_summary(tmp_path, results)
+    assert "none: the text has no two sources" in quickstart.write_summary(tmp_path, results)
     assert (tmp_path / "curves.png").exists()
 
 
 def test_smoothing_averages_neighbors() -> None:
     points = [(1, 0.0), (2, 3.0), (3, 6.0), (4, 0.0)]
-    assert summary.smooth(points, 3) == [(1, 1.5), (2, 3.0), (3, 3.0), (4, 3.0)]
-    assert summary.smooth(points, 1) == points
+    assert quickstart.smooth(points, 3) == [(1, 1.5), (2, 3.0), (3, 3.0), (4, 3.0)]
+    assert quickstart.smooth(points, 1) == points
 
 
 def test_finished_steps_are_skipped_and_what_fails_is_not_finished(tmp_path: Path, capsys: Any) -> None:

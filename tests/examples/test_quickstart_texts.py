@@ -6,15 +6,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from fairseq.data import Dictionary, data_utils
-
-from fairseq_maelm.corpus import load_sentencepiece, train_sentencepiece, write_dictionary
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart"
 # The example's modules lie beside its script and are in no package.
 sys.path.insert(0, str(QUICKSTART))
 
-import library_task  # noqa: E402
 import texts  # noqa: E402
 from texts import Document  # noqa: E402
 
@@ -165,24 +161,24 @@ def documents_of(sources: dict[str, int], passages: int = 8) -> list[Document]:
 
 def test_task_is_balanced() -> None:
     documents = documents_of({"alpha": 300, "beta": 500, "gamma": 400, "tiny": 2})
-    task = library_task.make_task(documents, hide_names=True)
+    task = texts.make_task(documents, hide_names=True)
     assert task is not None and task.classes == ("alpha", "beta", "gamma")
     assert set(task.examples) == {"train", "valid", "test"}
     for split, examples in task.examples.items():
         counts = Counter(label for _, label in examples)
         assert set(counts) == set(task.classes)
         assert len(set(counts.values())) == 1
-        assert library_task.FEWEST_EXAMPLES[split] <= counts["alpha"] <= library_task.MOST_EXAMPLES[split]
+        assert texts.FEWEST_EXAMPLES[split] <= counts["alpha"] <= texts.MOST_EXAMPLES[split]
         assert len({text for text, _ in examples}) == len(examples)
         assert [label for _, label in examples] != sorted(label for _, label in examples), "classes come one by one"
 
 
 def test_what_is_held_out_is_nowhere_trained_on(tmp_path: Path) -> None:
     documents = documents_of({"alpha": 300, "beta": 500, "other": 3})
-    task = library_task.make_task(documents, hide_names=True)
+    task = texts.make_task(documents, hide_names=True)
     assert task is not None
     train, valid = tmp_path / "train.txt", tmp_path / "valid.txt"
-    library_task.write_pretraining_text(documents, task.classes, train, valid)
+    texts.write_pretraining_text(documents, task.classes, train, valid)
     pretraining = {path.stem: set(path.read_text(encoding="utf-8").splitlines()) - {""} for path in (train, valid)}
     labeled = {split: {text for text, _ in examples} for split, examples in task.examples.items()}
     assert labeled["train"] <= pretraining["train"]
@@ -200,12 +196,12 @@ def test_what_is_held_out_is_nowhere_trained_on(tmp_path: Path) -> None:
 
 def test_place_of_a_document_does_not_depend_on_the_others() -> None:
     few, many = documents_of({"alpha": 50}), documents_of({"alpha": 100, "beta": 100})
-    places = {document.name: library_task.place_of(document, ("alpha",)) for document in many}
-    assert all(library_task.place_of(document, ("alpha",)) == places[document.name] for document in few)
+    places = {document.name: texts.place_of(document, ("alpha",)) for document in many}
+    assert all(texts.place_of(document, ("alpha",)) == places[document.name] for document in few)
 
 
 def test_documents_outside_the_classes_are_not_held_out_for_the_task() -> None:
-    places = {library_task.place_of(document, ("other",)) for document in documents_of({"alpha": 300})}
+    places = {texts.place_of(document, ("other",)) for document in documents_of({"alpha": 300})}
     assert places == {"pretraining_valid", "train"}
 
 
@@ -222,24 +218,24 @@ def test_documents_outside_the_classes_are_not_held_out_for_the_task() -> None:
     ],
 )
 def test_paragraphs_that_name_a_class_are_recognized(text: str, named: bool) -> None:
-    assert library_task.name_filter(["torch", "numpy", "stdlib"])(text) is named
+    assert texts.name_filter(["torch", "numpy", "stdlib"])(text) is named
 
 
 def test_examples_are_long_enough_and_name_no_class() -> None:
-    gives_away = library_task.name_filter(["torch"])
+    gives_away = texts.name_filter(["torch"])
     passages = (("Names torch here.", "This paragraph has more than ten words in all of it."), ("Too short.",))
-    examples = library_task.examples_of(Document("torch", "torch.nn", passages), gives_away)
+    examples = texts.examples_of(Document("torch", "torch.nn", passages), gives_away)
     assert examples == ["This paragraph has more than ten words in all of it."]
 
 
 @pytest.mark.parametrize("sources", [{"alpha": 300}, {"alpha": 300, "beta": 3}])
 def test_no_task_from_too_little(sources: dict[str, int]) -> None:
-    assert library_task.make_task(documents_of(sources), hide_names=False) is None
+    assert texts.make_task(documents_of(sources), hide_names=False) is None
 
 
 def test_text_without_held_out_documents_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="too few to hold some out.*blank line"):
-        library_task.write_pretraining_text(documents_of({"a": 1}), (), tmp_path / "train", tmp_path / "valid")
+        texts.write_pretraining_text(documents_of({"a": 1}), (), tmp_path / "train", tmp_path / "valid")
 
 
 def test_users_files_become_documents_and_passages(tmp_path: Path) -> None:
@@ -262,28 +258,8 @@ def test_files_with_one_name_stay_apart(tmp_path: Path) -> None:
     assert [document.source for document in texts.documents_of_files(paths)] == list(map(str, paths))
 
 
-def test_task_is_binarized_as_sentence_prediction_reads_it(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    texts = [f"the words {number} of this small text are {word}" for number in range(60) for word in ("red", "blue")]
-    (data / "sentencepiece.bpe.model").write_bytes(train_sentencepiece(iter(texts), 60, "nmt_nfkc_cf", 1.0))
-    processor = load_sentencepiece(data / "sentencepiece.bpe.model")
-    write_dictionary(processor, data / "dict.txt")
-    examples = [("the words are red", "b"), ("red " * 200, "a")]
-    task = library_task.Task(("a", "b"), {"train": examples, "valid": examples, "test": examples[:1]})
-    library_task.binarize_task(task, data, tmp_path / "task")
-
-    assert (tmp_path / "task" / "input0" / "dict.txt").read_bytes() == (data / "dict.txt").read_bytes()
-    dictionary = Dictionary.load(str(data / "dict.txt"))
-    inputs = data_utils.load_indexed_dataset(str(tmp_path / "task" / "input0" / "train"), dictionary)
-    assert inputs is not None and len(inputs) == 2
-    pieces = processor.encode("the words are red", out_type=str)
-    assert [dictionary[token] for token in inputs[0].tolist()] == [*pieces, "</s>"]
-    # <s> comes in front when fairseq reads it.
-    assert len(inputs[1]) == library_task.MOST_TOKENS - 1
-    assert inputs[1][-1] == dictionary.eos()
-
-    labels = Dictionary.load(str(tmp_path / "task" / "label" / "dict.txt"))
-    stored = data_utils.load_indexed_dataset(str(tmp_path / "task" / "label" / "train"), labels)
-    assert stored is not None
-    assert [[labels[number] for number in stored[item].tolist()] for item in range(2)] == [["b", "</s>"], ["a", "</s>"]]
+def test_tables_hold_an_example_a_line(tmp_path: Path) -> None:
+    examples = [("the words\tare red", "b"), ("all\nothers", "a library")]
+    paths = texts.write_tables(texts.Task(("a library", "b"), {"train": examples, "test": examples[:1]}), tmp_path)
+    assert list(paths) == ["train", "test"]
+    assert paths["train"].read_text(encoding="utf-8") == "the words are red\tb\nall others\ta_library\n"
