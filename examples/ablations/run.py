@@ -8,23 +8,37 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import table
-from outcomes import fine_tuning_marker, last_loss, pretraining_marker
-from rows import ROWS, chosen, row_options, same_rows
-from stages import METRICS, fine_tuning, is_squad, logged_name, metrics_of, model_size, pretraining
+# What the studies share.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fairseq_maelm.arguments import number
+import study
+import table
+from rows import ROWS, ModelSize, Row, chosen, row_options, same_rows
+from study import METRICS, is_squad, last_loss, logged_name, metrics_of
+from table import fine_tuning_marker, pretraining_marker
+
+from fairseq_maelm.arguments import CommandParser, number
 from fairseq_maelm.models.sizes import SIZES
-from fairseq_maelm.sweep.jobs import Job
+from fairseq_maelm.sweep.jobs import Job, Process, visible
 from fairseq_maelm.sweep.log import best_validation
 from fairseq_maelm.sweep.runner import Runner, add_runner_arguments, runner_of, sitting
 from fairseq_maelm.sweep.store import data_fingerprint, study_folder
+from fairseq_maelm.train_command import Machine, add_precision, machine_of
 
 # Of one machine, for pretraining.
 _MOST_GPUS = 16
+# How often a pretraining is validated and saved.
+_STOPS = 10
+# Arguments that are options of fairseq-train, and of `maelm finetune`.
+_OPTIONS = (
+    "arch", "sample-break-mode", "tokens-per-sample", "max-tokens", "lr", "clip-norm", "seed", "mask-prob",
+    "leave-unmasked-prob", "random-token-prob",
+)  # fmt: skip
+_SETTING = ("lr", "epochs", "batch-size", "warm-up")
 # What decides the results, apart from data, rows and tasks.
 _PRETRAINING = (
     "arch", "updates", "tokens_per_sample", "sample_break_mode", "max_tokens", "update_freq", "lr", "warm_up_updates",
@@ -42,16 +56,9 @@ def _named(text: str) -> tuple[str, str]:
     return name, value
 
 
-class _HelpWithDefaults(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows defaults where there are any."""
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        return action.help if action.default in (None, False, []) else super()._get_help_string(action)
-
-
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], formatter_class=_HelpWithDefaults)
+    """Make the parser of the command line."""
+    parser = CommandParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("data", help="folder of `maelm prepare corpus`; several shards with a colon between them")
     parser.add_argument("output", type=Path, help="folder of the study")
     parser.add_argument(
@@ -87,7 +94,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--mask-prob", type=float, default=0.15)
     group.add_argument("--leave-unmasked-prob", type=float, default=0.0, help="BERT: 0.1")
     group.add_argument("--random-token-prob", type=float, default=0.0, help="BERT: 0.1")
-    group.add_argument("--precision", choices=("bf16", "fp16", "fp32"), help="default: fp16 on GPUs, fp32 without")
+    add_precision(group)
     group.add_argument(
         "--pretraining-options", type=shlex.split, default=[], metavar="OPTIONS",
         help="more of fairseq-train's, in one word: --pretraining-options='--init-std 0.05 --dropout 0'",
@@ -114,9 +121,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     args.metrics = {name: metrics_of(Path(folder))[0] for name, folder in args.tasks.items()} | dict(args.metrics)
     try:
         args.runner = runner_of(args, _MOST_GPUS)
+        args.precision = machine_of(args.runner.gpus, args.precision).precision
     except ValueError as error:
         parser.error(str(error))
-    args.precision = args.precision or ("fp16" if args.runner.gpus else "fp32")
     if args.warm_up_updates is None:
         args.warm_up_updates = round(0.08 * args.updates)
     mistake = _mistake(args)
@@ -146,7 +153,7 @@ def _mistake(args: argparse.Namespace) -> str:
 
 
 def settings_of(args: argparse.Namespace) -> dict[str, Any]:
-    """What decides the results, to compare with an earlier command's."""
+    """Return what decides the results, to compare with an earlier command's."""
     size = model_size(args.arch, args.pretraining_options)
     tasks = {
         name: {"folder": folder, "fingerprint": data_fingerprint(Path(folder)), "metric": args.metrics[name]}
@@ -164,32 +171,63 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def model_size(arch: str, options: list[str]) -> ModelSize:
+    """Return the size that rows start from: the architecture's, unless an option changes it."""
+    encoder = ("encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads", "encoder_layers")
+    fields = (*encoder, "decoder_layers")
+    sizes = dict(SIZES[arch])
+    for word, value in zip(options, options[1:]):
+        field = word[2:].replace("-", "_")
+        if word.startswith("--") and field in fields:
+            sizes[field] = int(value)
+    return ModelSize(*(sizes[field] for field in fields))
+
+
+def pretraining(args: argparse.Namespace, row: Row, save_dir: Path, slot: str) -> Process:
+    """Return the command that pretrains a row, whose own options and folder alone differ from those of other rows."""
+    gpus = args.runner.gpus
+    shared = {name: getattr(args, name.replace("-", "_")) for name in _OPTIONS}
+    options = {
+        **shared,
+        **Machine(gpus, args.precision).options(),
+        **({"fp16-scale-window": 256} if args.precision == "fp16" else {}),
+        "max-positions": args.tokens_per_sample,
+        "update-freq": args.update_freq // max(1, gpus),
+        "max-update": args.updates,
+        "total-num-update": args.updates,
+        "warmup-updates": args.warm_up_updates,
+        "lr-scheduler": "polynomial_decay",
+        "save-interval-updates": max(1, args.updates // _STOPS),
+        "keep-interval-updates": 1,
+        "log-interval": max(1, min(100, args.updates // 100)),
+    }
+    own = row_options(row, model_size(args.arch, args.pretraining_options))
+    return Process([*study.pretraining(args.data, save_dir, options), *args.pretraining_options, *own], visible(slot))
+
+
+def fine_tuning(args: argparse.Namespace, task: str, seed: int, checkpoint: Path, save_dir: Path, slot: str) -> Process:
+    """Return the command that fine-tunes an encoder, by the recipe for its kind of task, on one GPU at most."""
+    own = {name: getattr(args, f"fine_tuning_{name.replace('-', '_')}") for name in _SETTING}
+    own |= {"seed": seed, "gpus": min(1, args.runner.gpus), "precision": args.precision}
+    words = study.fine_tuning(args.tasks[task], checkpoint, save_dir, own, ["--no-save", *args.fine_tuning_options])
+    return Process(words, visible(slot.split(",")[0]))
+
+
 def jobs_of(args: argparse.Namespace) -> list[Job]:
-    """A pretraining for each row, followed by its fine-tunings."""
+    """Return a pretraining for each row, followed by its fine-tunings: rows x tasks x seeds."""
     jobs = []
     for row in chosen(args.rows):
         marker = pretraining_marker(args.output, row.name)
         save_dir = marker.parent / "checkpoints"
-        job = Job(
-            f"{row.name} pretraining",
-            marker,
-            lambda slot, row=row, save_dir=save_dir: pretraining(args, row, save_dir, slot),
-            last_loss,
-            resumes=True,
-        )
+        train = partial(pretraining, args, row, save_dir)
+        job = Job(f"{row.name} pretraining", marker, train, last_loss, resumes=True)
         for task in args.tasks:
             logged = logged_name(args.metrics[task], Path(args.tasks[task]))
+            result = partial(best_validation, metric=logged, metrics=[logged], subsets=["valid"])
             for seed in range(1, args.seeds + 1):
                 own = fine_tuning_marker(args.output, row.name, task, seed)
-                start = (args, task, seed, save_dir / "checkpoint_last.pt", own.parent)
-                job.followers.append(
-                    Job(
-                        f"{row.name} {task} seed {seed}",
-                        own,
-                        lambda slot, start=start: fine_tuning(*start, slot),
-                        lambda log, logged=logged: best_validation(log, logged, [logged], ["valid"]),
-                    )
-                )
+                tune = partial(fine_tuning, args, task, seed, save_dir / "checkpoint_last.pt", own.parent)
+                job.followers.append(Job(f"{row.name} {task} seed {seed}", own, tune, result))
         jobs.append(job)
     return jobs
 

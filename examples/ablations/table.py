@@ -12,9 +12,11 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple, Optional
 
-from outcomes import fine_tuning_marker, pretraining_marker
+# What the studies share.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from rows import ROWS, SAME, Row, chosen
-from stages import SQUAD_METRICS
+from study import SQUAD_METRICS
 
 from fairseq_maelm.libraries import import_pyplot
 from fairseq_maelm.sweep.jobs import read_json
@@ -22,6 +24,16 @@ from fairseq_maelm.sweep.store import SETTINGS
 from fairseq_maelm.sweep.tables import markdown_table
 
 MISSING = "–"
+
+
+def pretraining_marker(folder: Path, row: str) -> Path:
+    """Return the file that gets the result of a pretraining, or the reason of its failure."""
+    return folder / "runs" / row / "pretraining.json"
+
+
+def fine_tuning_marker(folder: Path, row: str, task: str, seed: int) -> Path:
+    """Return the file that gets the result of a fine-tuning, or the reason of its failure."""
+    return folder / "runs" / row / task / f"seed_{seed}.json"
 
 
 class Task(NamedTuple):

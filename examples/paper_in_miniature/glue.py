@@ -1,69 +1,39 @@
-"""GLUE's files as tables of sentences and labels, which examples/finetuning reads."""
+"""GLUE's files as tables of sentences and labels for `maelm prepare sentences`."""
 
-import csv
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from fairseq_maelm.corpus import CorpusError, clean_text
+from fairseq_maelm.finetuning import glue_layout
+from fairseq_maelm.finetuning.glue_reading import GlueExample, TableReader
 
 
 class GlueTask(NamedTuple):
-    """How GLUE distributes a task, and how it is scored.
+    """A metric as in the paper's Table 1, and the scores of its "RoBERTa (Ours)" and MAE-LM of base size."""
 
-    Attributes:
-        columns: of train.tsv and dev.tsv, in all.
-        sentences: the columns of its one or two sentences.
-        label: the column of its label.
-        header: whether the first line names the columns.
-        metric: as in the paper's Table 1, by its name in examples/ablations.
-        mlm: the paper's "RoBERTa (Ours)" of base size, median of five seeds.
-        maelm: its MAE-LM.
-    """
-
-    columns: int
-    sentences: tuple[int, ...]
-    label: int
-    header: bool
     metric: str
     mlm: float
     maelm: float
 
 
 TASKS = {
-    "CoLA": GlueTask(4, (3,), 1, False, "mcc", 64.3, 63.1),
-    "SST-2": GlueTask(2, (0,), 1, True, "accuracy", 93.7, 93.8),
-    "RTE": GlueTask(4, (1, 2), 3, True, "accuracy", 75.5, 79.1),
-    "STS-B": GlueTask(10, (7, 8), 9, True, "spearman", 89.5, 90.9),
+    "CoLA": GlueTask("mcc", 64.3, 63.1),
+    "SST-2": GlueTask("accuracy", 93.7, 93.8),
+    "RTE": GlueTask("accuracy", 75.5, 79.1),
+    "STS-B": GlueTask("spearman", 89.5, 90.9),
 }
 
 
-def read_examples(path: Path, task: GlueTask) -> Iterator[tuple[str, ...]]:
-    """Yield the sentences and the label of every example.
-
-    Raises:
-        CorpusError: a line has not the columns that GLUE's file has, or a cell is empty.
-        FileNotFoundError: there is no such file.
-    """
-    with open(path, encoding="utf-8", newline="") as stream:
-        # Quotation marks in GLUE belong to the sentences.
-        reader = csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
-        for number, cells in enumerate(reader, 1):
-            if number == 1 and task.header:
-                continue
-            if len(cells) != task.columns:
-                raise CorpusError(
-                    f"{path}, line {number} has {len(cells)} columns and not {task.columns}: give the files of GLUE as "
-                    "they are distributed"
-                )
-            example = (*(clean_text(cells[column]) for column in task.sentences), cells[task.label].strip())
-            if not all(example):
-                raise CorpusError(f"{path}, line {number} has an empty sentence or label")
-            yield example
+def read_examples(path: Path, name: str) -> list[GlueExample]:
+    """Read train.tsv or dev.tsv of a task as GLUE distributes it."""
+    split = "train" if path.name == "train.tsv" else "valid"
+    examples = list(TableReader(path, glue_layout.TASKS[name].tables[split][0], glue_layout.TASKS[name]).examples())
+    if not examples:
+        raise ValueError(f"{path} is empty")
+    return examples
 
 
 def write_tables(folder: Path, name: str, output: Path, most_examples: Optional[int]) -> dict[str, int]:
-    """Write ``train.tsv`` and ``valid.tsv`` for `maelm prepare sentences` and ``valid.txt``, one document an example.
+    """Write ``train.tsv`` and ``valid.tsv``, and ``valid.txt`` with one document an example.
 
     Args:
         folder: GLUE's, with one folder for each task.
@@ -75,29 +45,22 @@ def write_tables(folder: Path, name: str, output: Path, most_examples: Optional[
     Returns:
         examples by split.
     """
-    task = TASKS[name]
     output.mkdir(parents=True, exist_ok=True)
     counts = {}
     for split, source in (("train", "train.tsv"), ("valid", "dev.tsv")):
-        examples = list(read_examples(folder / name / source, task))
+        examples = read_examples(folder / name / source, name)
         if split == "train" and most_examples is not None and most_examples < len(examples):
             examples = [examples[number * len(examples) // most_examples] for number in range(most_examples)]
-        if not examples:
-            raise CorpusError(f"{folder / name / source} is empty")
-        lines = ["\t".join(example) for example in examples]
+        lines = ["\t".join([*example.sentences, str(example.label)]) for example in examples]
         (output / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
         counts[split] = len(examples)
-        documents = ["\n".join(example[:-1]) for example in examples]
+        documents = ["\n".join(example.sentences) for example in examples]
     (output / "valid.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
     return counts
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder that lacks a file, before hours are spent.
-
-    Raises:
-        FileNotFoundError: names all that is missing.
-    """
+    """Refuse a folder that lacks a file, before hours are spent."""
     missing = [
         f"{name}/{file}" for name in TASKS for file in ("train.tsv", "dev.tsv") if not (folder / name / file).exists()
     ]

@@ -29,10 +29,9 @@ from commands import (
     stage_folder,
 )
 from glue import TASKS, check_folder, write_tables
-from outcomes import last_loss
 from results import FIGURE_3_SEEDS, FIGURE_3_TASKS, FIGURE_5_TASK
 from scales import SCALES, Scale
-from stages import METRICS
+from study import METRICS, last_loss
 
 from fairseq_maelm.arguments import number
 from fairseq_maelm.files import write_json
@@ -100,7 +99,7 @@ class Miniature:
         self.gpu = self.runner.gpus > 0
 
     def settings(self) -> dict[str, Any]:
-        """What decides the results; another command in the same folder must agree."""
+        """Return what decides the results; another command in the same folder must agree."""
         texts = {str(path): path.stat().st_size for path in self.args.texts}
         tasks = {name: str(self.args.tasks / name) for name in TASKS}
         scale = json.loads(json.dumps(asdict(self.scale)))
@@ -108,19 +107,19 @@ class Miniature:
         return {**shared, "rows": dict.fromkeys(MODELS, ""), "tasks": tasks, "seeds": self.args.seeds}
 
     def marker(self, *names: str) -> Path:
-        """Where the result of a program stands."""
+        """Return the file that gets the result of a program."""
         return self.output.joinpath("runs", *names).with_suffix(".json")
 
     def model_folder(self, model: str) -> Path:
-        """Where a model's checkpoints stand, a folder for each stage."""
+        """Return the folder of a model's checkpoints, with a folder for each stage."""
         return self.output / "models" / model
 
     def last_stage(self, model: str) -> Path:
-        """Where the last stage of pretraining leaves its checkpoints."""
+        """Return the folder of the last stage's checkpoints."""
         return stage_folder(self.model_folder(model), len(self.scale.stages) - 1)
 
     def task_folder(self, name: str) -> Path:
-        """Where a prepared task stands."""
+        """Return the folder of a prepared task."""
         return self.output / "tasks" / name
 
     def _job(self, name: str, marker: Sequence[str], process: Callable[[], Process], **more: Any) -> Job:
@@ -151,11 +150,7 @@ class Miniature:
         return [*jobs, self._job(RANDOM, [RANDOM, "weights"], draw)]
 
     def checkpoints(self, model: str) -> dict[str, Path]:
-        """The checkpoints of a model that are fine-tuned: its last, and those before it by updates of the last stage.
-
-        Raises:
-            ValueError: one is not there.
-        """
+        """Return the checkpoints of a model to fine-tune: its last, and those before by updates of the last stage."""
         last, updates = self.last_stage(model), half(self.scale)
         found = {"final": last / "checkpoint_last.pt"}
         if model != RANDOM:
@@ -183,7 +178,7 @@ class Miniature:
         keep = model in MODELS and (stage, name, seed) == ("final", FIGURE_5_TASK, 1)
         marker = [model, stage, name, f"seed_{seed}"]
         save_dir = self.fine_tuned(model) if keep else self.marker(*marker).parent
-        tune = partial(fine_tune, name, self.scale, self.task_folder(name), checkpoint, seed, save_dir, self.gpu, keep)
+        tune = partial(fine_tune, self.scale, self.task_folder(name), checkpoint, seed, save_dir, self.gpu, keep)
         result = partial(best_validation, metric=logged, metrics=[logged], subsets=["valid"])
         return self._job(f"{model} {stage} {name} seed {seed}", marker, tune, result=result, resumes=keep)
 
@@ -215,14 +210,7 @@ class Miniature:
             write_json(self.output / "seconds.json", {**seconds, name: spent})
 
     def do(self) -> Path:
-        """Everything that is not done yet.
-
-        Returns:
-            the page.
-
-        Raises:
-            ValueError: a program failed, or the folder holds another run.
-        """
+        """Do everything that is not done yet and return the page."""
         with study_folder(self.output, self.settings()):
             for name in TASKS:
                 write_tables(self.args.tasks, name, self.output / "tables" / name, self.scale.most_examples)
@@ -256,11 +244,7 @@ class Miniature:
         }
 
     def write_page(self) -> Path:
-        """Write results.json, results.md, Figure 3 and the page.
-
-        Returns:
-            the page.
-        """
+        """Write results.json, results.md, Figure 3 and the page, which is returned."""
         measured = self.measured()
         write_json(self.output / "results.json", measured)
         page.draw_figure_3(measured, self.output / "figures")
@@ -271,11 +255,7 @@ class Miniature:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Do it.
-
-    Raises:
-        SystemExit: 1 if something must be put right first, 130 when interrupted.
-    """
+    """Do it; stopped or refused, say so in a line."""
     args = parse(arguments)
     miniature = Miniature(args)
     with sitting("run.sh"):

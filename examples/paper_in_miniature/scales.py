@@ -1,6 +1,7 @@
 """How large the miniature is."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Scale:
     """
 
     vocabulary_size: int
-    model: tuple[str, ...]
+    model: dict[str, Any]
     decoder_layers: int
     stages: tuple[Stage, ...]
     learning_rate: float
@@ -72,10 +73,10 @@ SCALES = {
     "cpu": Scale(
         vocabulary_size=4000,
         # The usual scale of the random weights, 0.02, is meant for a width of 768 and more.
-        model=(
-            "--arch", "maelm_tiny", "--encoder-layers", "4", "--encoder-attention-heads", "4",
-            "--init-std", "0.05", "--embedding-init-std", "0.08", "--dropout", "0", "--attention-dropout", "0",
-        ),
+        model={
+            "arch": "maelm_tiny", "encoder-layers": 4, "encoder-attention-heads": 4,
+            "init-std": 0.05, "embedding-init-std": 0.08, "dropout": 0, "attention-dropout": 0,
+        },
         decoder_layers=1,
         stages=(Stage(8, 2048, 800, 0.4), Stage(32, 4096, 400, 0.4), Stage(64, 4096, 3000, 0.4)),
         learning_rate=1e-3,
@@ -86,11 +87,10 @@ SCALES = {
     ),
     "gpu": Scale(
         vocabulary_size=8000,
-        model=(
-            "--arch", "maelm_small", "--encoder-layers", "12", "--encoder-embed-dim", "512",
-            "--encoder-ffn-embed-dim", "2048", "--encoder-attention-heads", "8",
-            "--init-std", "0.025", "--embedding-init-std", "0.04",
-        ),
+        model={
+            "arch": "maelm_small", "encoder-layers": 12, "encoder-embed-dim": 512, "encoder-ffn-embed-dim": 2048,
+            "encoder-attention-heads": 8, "init-std": 0.025, "embedding-init-std": 0.04,
+        },
         decoder_layers=4,
         stages=(Stage(16, 16_384, 1000, 0.4), Stage(32, 32_768, 500, 0.4), Stage(128, 65_536, 3000, 0.15)),
         learning_rate=5e-4,

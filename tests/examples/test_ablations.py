@@ -29,10 +29,9 @@ NAMES = [path.stem for path in ABLATIONS.glob("*.py")]
 OTHERS = {name: sys.modules.pop(name) for name in NAMES if name in sys.modules}
 sys.path.insert(0, str(ABLATIONS))
 
-import outcomes  # noqa: E402
 import rows  # noqa: E402
 import run as ablations  # noqa: E402
-import stages  # noqa: E402
+import study  # noqa: E402
 import table  # noqa: E402
 
 sys.path.remove(str(ABLATIONS))
@@ -54,7 +53,7 @@ def arguments(data: Path, output: Path, *more: Any) -> argparse.Namespace:
 
 def train_as(data: Path, name: str, folder: Path) -> tuple[Any, Any, dict[str, Any]]:
     """What fairseq-train builds from a row's command line: task, model, and the first batch."""
-    words = stages.pretraining(arguments(data, folder), rows.ROWS[name], folder, "").words[1:]
+    words = ablations.pretraining(arguments(data, folder), rows.ROWS[name], folder, "").words[1:]
     place = words.index("--user-dir")
     del words[place : place + 2]
     config = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), words))
@@ -91,7 +90,7 @@ def test_rows_differ_in_effect(built: dict[str, Any]) -> None:
         identity = None if model.decoder is None else model.decoder.identity
         found.setdefault(content([content(batch["net_input"]), shapes, content(identity)]), []).append(name)
     twins = {name: names[0] for names in found.values() for name in names[1:]}
-    assert twins == rows.same_rows(stages.model_size("maelm_tiny", []))
+    assert twins == rows.same_rows(ablations.model_size("maelm_tiny", []))
 
 
 def test_rows_get_equal_data_order_and_masks(built: dict[str, Any]) -> None:
@@ -108,13 +107,13 @@ def test_rows_get_equal_data_order_and_masks(built: dict[str, Any]) -> None:
 def test_rows_change_nothing_else(toy_data: Path, tmp_path: Path) -> None:
     """Without a row's own options its command line is that of MAE-LM."""
     args = arguments(toy_data, tmp_path / "study", "--mask-prob", 0.4, "--random-token-prob", 0.1)
-    size = stages.model_size(args.arch, [])
-    plain = stages.pretraining(args, rows.ROWS["maelm"], tmp_path, "").words
+    size = ablations.model_size(args.arch, [])
+    plain = ablations.pretraining(args, rows.ROWS["maelm"], tmp_path, "").words
     assert plain[plain.index("--mask-prob") + 1] == "0.4" and plain[plain.index("--random-token-prob") + 1] == "0.1"
     for row in rows.ROWS.values():
         own = rows.row_options(row, size)
         assert bool(own) == ("maelm" not in (row.name, rows.same_rows(size).get(row.name)))
-        assert stages.pretraining(args, row, tmp_path, "").words == [*plain, *own]
+        assert ablations.pretraining(args, row, tmp_path, "").words == [*plain, *own]
 
 
 def test_rows_that_are_run_unless_others_are_named(toy_data: Path, tmp_path: Path) -> None:
@@ -124,7 +123,7 @@ def test_rows_that_are_run_unless_others_are_named(toy_data: Path, tmp_path: Pat
     for arch, same in (("maelm_base", "decoder_4_layers"), ("maelm_large_plus_plus", "decoder_2_layers")):
         paper = arguments(toy_data, tmp_path / "study", "--arch", arch)
         assert set(rows.ROWS) - set(paper.rows) == {"delta_1", same}
-    assert rows.same_rows(stages.model_size("maelm_small", []))["decoder_1_layer"] == "decoder_2_layers"
+    assert rows.same_rows(ablations.model_size("maelm_small", []))["decoder_1_layer"] == "decoder_2_layers"
     chosen = arguments(toy_data, tmp_path / "study", "--rows", "mlm", "maelm")
     assert [job.name for job in ablations.jobs_of(chosen)] == ["maelm pretraining", "mlm pretraining"]
 
@@ -161,7 +160,7 @@ def test_paper_numbers() -> None:
     ],
 )
 def test_decoder_widths_of_any_size(arch: str, more: list[str], narrow: tuple[int, ...], wide: tuple[int, ...]) -> None:
-    encoder = stages.model_size(arch, more)
+    encoder = ablations.model_size(arch, more)
     for fraction, expected in ((Fraction(2, 3), narrow), (Fraction(4, 3), wide)):
         words = rows.decoder_width_options(fraction, encoder)
         assert tuple(int(number) for number in words[1::2]) == expected
@@ -181,7 +180,7 @@ def test_decoder_widths_of_any_size(arch: str, more: list[str], narrow: tuple[in
 )
 def test_decoder_depths_of_any_size(arch: str, more: list[str], layers: list[int | None]) -> None:
     """Of the encoder's depth the same part as in the paper; no option where that is the size's own."""
-    size = stages.model_size(arch, more)
+    size = ablations.model_size(arch, more)
     scaled = [rows.row_options(row, size) for name, row in rows.ROWS.items() if name.endswith(("_layer", "_layers"))]
     assert scaled == [[] if number is None else ["--decoder-layers", str(number)] for number in layers]
 
@@ -205,12 +204,12 @@ def write_study(folder: Path) -> None:
         ("delta_0.5", [75.0, 76.0, 77.0], [55.0]),
     ):
         loss = {"loss": 9.25, "updates_per_second": 1.5}
-        write_json(outcomes.pretraining_marker(folder, name), loss)
+        write_json(table.pretraining_marker(folder, name), loss)
         for task, scores in (("A", a), ("B", b)):
             for seed, score in enumerate(scores, 1):
                 result = {"failed": "exit status 1"} if score is None else {"score": score}
-                write_json(outcomes.fine_tuning_marker(folder, name, task, seed), result)
-    write_json(outcomes.pretraining_marker(folder, "mlm"), {"failed": "diverged | nan"})
+                write_json(table.fine_tuning_marker(folder, name, task, seed), result)
+    write_json(table.pretraining_marker(folder, "mlm"), {"failed": "diverged | nan"})
 
 
 def cells(line: str) -> list[str]:
@@ -259,9 +258,9 @@ def test_answers_have_columns_of_their_own_beside_the_average(tmp_path: Path) ->
     tasks_ = {"A": {"metric": "accuracy"}, "SQuAD": {"metric": "exact"}}
     write_json(tmp_path / store.SETTINGS, {"rows": {"maelm": [], "delta_0.5": []}, "tasks": tasks_, "seeds": 1})
     for name, a, answers in (("maelm", 80.0, 40.0), ("delta_0.5", 70.0, 30.0)):
-        write_json(outcomes.pretraining_marker(tmp_path, name), {"loss": 9.25})
+        write_json(table.pretraining_marker(tmp_path, name), {"loss": 9.25})
         for task, score in (("A", a), ("SQuAD", answers)):
-            write_json(outcomes.fine_tuning_marker(tmp_path, name, task, 1), {"score": score})
+            write_json(table.fine_tuning_marker(tmp_path, name, task, 1), {"score": score})
     text = table.write(tmp_path)
     assert cells(text.split("\n\n")[0].splitlines()[3])[5:9] == ["70.0", "30.0", "70.0", "-10.0"]
     with open(tmp_path / "figure_4.csv", encoding="utf-8") as stream:
@@ -279,10 +278,10 @@ def test_results_are_read_from_logs(tmp_path: Path) -> None:
     lines = [log_line("train_inner", ups=speed) for speed in ("1.0", "3.0", "2.0", "0")]
     lines += [log_line("valid", valid_loss=loss, valid_accuracy=score) for loss, score in (("9", "50"), ("8.5", "40"))]
     log.write_text("".join([*lines, "no record\n", '| INFO | valid | {"cut off']), encoding="utf-8")
-    assert outcomes.last_loss(log) == {"loss": 8.5, "updates_per_second": 2.0}
+    assert study.last_loss(log) == {"loss": 8.5, "updates_per_second": 2.0}
     log.write_text(log_line("valid", valid_loss="8") + log_line("valid", valid_loss="nan"), encoding="utf-8")
     with pytest.raises(ValueError, match="diverged"):
-        outcomes.last_loss(log)
+        study.last_loss(log)
 
 
 # Commands
@@ -290,7 +289,7 @@ def test_results_are_read_from_logs(tmp_path: Path) -> None:
 
 def test_commands_for_gpus(toy_data: Path, tmp_path: Path) -> None:
     args = arguments(toy_data, tmp_path / "study", "--gpus", "0,1", "2,3", "--update-freq", 4)
-    process = stages.pretraining(args, rows.ROWS["maelm"], tmp_path, "2,3")
+    process = ablations.pretraining(args, rows.ROWS["maelm"], tmp_path, "2,3")
     assert process.environment == {"CUDA_VISIBLE_DEVICES": "2,3"}
     for name, value in (("--distributed-world-size", "2"), ("--update-freq", "2")):
         assert process.words[process.words.index(name) + 1] == value
@@ -307,8 +306,8 @@ def test_questions_are_fine_tuned_by_their_own_recipe(
     (tmp_path / "valid.json").write_text(json.dumps({"version": version}))
     args = arguments(toy_data, tmp_path / "study", "--tasks", f"SQuAD={tmp_path}")
     assert args.metrics == {"SQuAD": "exact"}
-    assert [stages.logged_name(name, tmp_path) for name in stages.SQUAD_METRICS] == [f"{prefix}exact", f"{prefix}f1"]
-    process = stages.fine_tuning(args, "SQuAD", 2, tmp_path / "checkpoint", tmp_path / "save", "")
+    assert [study.logged_name(name, tmp_path) for name in study.SQUAD_METRICS] == [f"{prefix}exact", f"{prefix}f1"]
+    process = ablations.fine_tuning(args, "SQuAD", 2, tmp_path / "checkpoint", tmp_path / "save", "")
     assert process.words[:3] == ["maelm", "finetune", str(tmp_path)]
     for name, value in (("--seed", "2"), ("--epochs", "3"), ("--gpus", "0")):
         assert process.words[process.words.index(name) + 1] == value
@@ -373,7 +372,7 @@ def test_a_small_study_with_an_interruption(toy_data: Path, tmp_path: Path) -> N
     # As if it had been stopped after the first update; the rest of the study is asked for only now.
     (row / "pretraining.json").unlink()
     shutil.rmtree(row / "checkpoints")
-    words = stages.pretraining(
+    words = ablations.pretraining(
         ablations.parse([str(word) for word in common]), rows.ROWS["maelm"], row / "checkpoints", ""
     ).words
     program = Path(sys.executable).with_name(words[0])

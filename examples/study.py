@@ -1,0 +1,75 @@
+"""What the studies share: pretraining and fine-tuning as commands, and what their logs say."""
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+# The package is found beside the examples when it is not installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from fairseq_maelm.sweep.log import log_records
+from fairseq_maelm.train_command import USER_DIR, words_of
+
+# The paper's optimizer; saved and validated by updates alone, for an epoch of a small text is over in seconds.
+PRETRAINING: dict[str, Any] = {
+    "task": "maelm", "criterion": "maelm", "optimizer": "fused_adamw", "adam-betas": "(0.9, 0.98)", "adam-eps": "1e-6",
+    "weight-decay": 0.01, "clip-norm": 2.0, "seed": 1, "no-epoch-checkpoints": True, "save-interval": 1_000_000_000,
+    "validate-interval": 1_000_000_000, "log-format": "json",
+}  # fmt: skip
+# How a task is scored -> the name in the log.
+METRICS = {
+    **{name: name for name in ("accuracy", "mcc", "f1", "spearman", "pearson", "exact")},
+    "answer_f1": "f1",
+}
+SQUAD_METRICS = ("exact", "answer_f1")
+
+
+def pretraining(data: str | Path, save_dir: Path, own: Mapping[str, Any]) -> list[str]:
+    """Return the command that pretrains; the same again goes on from its last checkpoint."""
+    words = ["fairseq-train", str(data), "--user-dir", str(USER_DIR), "--save-dir", str(save_dir)]
+    return [*words, *words_of({**PRETRAINING, **own})]
+
+
+def fine_tuning(
+    task: str | Path, checkpoint: Path, save_dir: Path, own: Mapping[str, Any], more: list[str] | None = None
+) -> list[str]:
+    """Return the command that fine-tunes by the task's recipe; ``more`` are options of fairseq-train."""
+    words = ["maelm", "finetune", str(task), "--checkpoint", str(checkpoint), "--output", str(save_dir)]
+    return [*words, *words_of(own), *(["--", *more] if more else [])]
+
+
+def last_loss(log: Path) -> dict[str, Any]:
+    """Return the result of a pretraining: loss on held-out text in bits per predicted token, and speed.
+
+    Raises:
+        ValueError: it was never validated, or has diverged.
+    """
+    records = [record for _, record in log_records(log, ["valid"])]
+    if not records:
+        raise ValueError("no validation in the log")
+    loss = records[-1].get("valid_loss", math.nan)
+    if not math.isfinite(loss):
+        raise ValueError(f"diverged: the loss on held-out text is {loss}")
+    speeds = sorted(record["ups"] for _, record in log_records(log, ["train_inner"]) if record.get("ups", 0.0) > 0.0)
+    return {"loss": loss, "updates_per_second": speeds[len(speeds) // 2] if speeds else None}
+
+
+def is_squad(task: Path) -> bool:
+    """Return whether a folder is one of `maelm prepare squad`."""
+    return (task / "train.npz").exists()
+
+
+def metrics_of(task: Path) -> tuple[str, ...]:
+    """Return the metrics of a task, the usual one first: it has answers, labels that are names, or numbers."""
+    if is_squad(task):
+        return SQUAD_METRICS
+    return ("accuracy", "mcc", "f1") if (task / "label" / "dict.txt").exists() else ("spearman", "pearson")
+
+
+def logged_name(metric: str, task: Path) -> str:
+    """Return the name of a metric in the log; in SQuAD 2.0 that of the best threshold, as papers report it."""
+    version = json.loads((task / "valid.json").read_bytes())["version"] if is_squad(task) else ""
+    return ("best_" if version == "2.0" else "") + METRICS[metric]
