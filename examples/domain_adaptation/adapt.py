@@ -12,52 +12,54 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-# What programs of the examples share; the package is found beside them when it is not installed.
-sys.path[:0] = [str(ROOT / "examples"), str(ROOT)]
+# What programs of the examples share.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from checkpoint_options import masking_options, model_options  # noqa: E402
-from tables import SPLITS, tasks_in, write_columns, write_results, write_table  # noqa: E402
+import study
+from checkpoint_options import masking_options, model_options
+from tables import SPLITS, score_of_table, tasks_in, write_columns, write_results, write_table
 
-from fairseq_maelm.arguments import number  # noqa: E402
-from fairseq_maelm.files import sha256_of  # noqa: E402
-from fairseq_maelm.models.checkpoint_reader import read_checkpoint  # noqa: E402
-from fairseq_maelm.sweep.jobs import Job, Process, read_json, visible  # noqa: E402
-from fairseq_maelm.sweep.runner import Runner, add_runner_arguments, runner_of, sitting  # noqa: E402
-from fairseq_maelm.sweep.store import data_fingerprint, study_folder  # noqa: E402
+from fairseq_maelm.arguments import CommandParser, number
+from fairseq_maelm.files import sha256_of
+from fairseq_maelm.models.checkpoint_reader import read_checkpoint
+from fairseq_maelm.sweep.jobs import Job, Process, read_json, visible
+from fairseq_maelm.sweep.runner import Runner, add_runner_arguments, runner_of, sitting
+from fairseq_maelm.sweep.store import data_fingerprint, study_folder
 
-# Arguments that decide what comes out, besides files, tasks and seeds.
-OWN_SETTINGS = ("updates", "interval", "patience", "batch_size", "learning_rate", "general_ratio", "general_loss_bound",
-                "epochs", "finetuning_learning_rate", "train_examples", "test_examples", "train_options")  # fmt: skip
+# What decides the results besides files and tasks: option -> type, default, help.
+SETTINGS: dict[str, tuple[Any, Any, str]] = {
+    "seeds": (number(int, 1), 5, "fine-tunings of each task and encoder"),
+    "updates": (number(int, 1), 2000, "the most updates of pretraining"),
+    "interval": (number(int, 1), 100, "updates between validations"),
+    "patience": (number(int, 0), 5, "validations without a lower domain loss"),
+    "batch-size": (number(int, 1), 128, "sequences of pretraining"),
+    "learning-rate": (str, "5e-4", "peak rate of pretraining"),
+    "general-ratio": (str, "0.25", "share of general text in pretraining"),
+    "general-loss-bound": (str, "0.1", "bits that the general loss may rise"),
+    "epochs": (number(int, 1), 5, "epochs of fine-tuning"),
+    "finetuning-learning-rate": (str, "5e-5", "peak rate of fine-tuning; small encoders need 5e-4"),
+    "train-examples": (number(int, 1), None, "the first examples of each task to train on (default: all)"),
+    "test-examples": (number(int, 1), None, "the first examples to validate and to test on (default: all)"),
+    "train-options": (str, "", "more options of fairseq-train for pretraining"),
+}
 # The kind of a task's files -> the score in its metrics, and its name in tables.
 METRICS = {"jsonl": ("macro F1", "macro F1"), "conll": ("f1", "entity F1")}
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser = CommandParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("folder", type=Path, help="domain text and tasks")
-    parser.add_argument("checkpoint", type=Path, help="of pretraining")
+    parser.add_argument("checkpoint", type=Path, help="pretrained checkpoint")
     parser.add_argument("data", type=Path, help="folder that it was trained on")
-    parser.add_argument("output", type=Path)
-    parser.add_argument("--tasks", nargs="+", help="some of the tasks (all)")
-    parser.add_argument("--seeds", type=number(int, 1), default=5)
-    parser.add_argument("--updates", type=int, default=2000, help="the most updates of pretraining (2000)")
-    parser.add_argument("--interval", type=int, default=100, help="updates between validations (100)")
-    parser.add_argument("--patience", type=int, default=5, help="validations without a lower domain loss (5)")
-    parser.add_argument("--batch-size", type=int, default=128, help="sequences of pretraining (128)")
-    parser.add_argument("--learning-rate", default="5e-4", help="of pretraining (5e-4)")
-    parser.add_argument("--general-ratio", default="0.25", help="share of general text in pretraining (0.25)")
-    parser.add_argument("--general-loss-bound", default="0.1", help="bits that the general loss may rise (0.1)")
+    parser.add_argument("output", type=Path, help="folder of the study")
+    parser.add_argument("--tasks", nargs="+", help="some of the tasks (default: all)")
     parser.add_argument(
         "--control", action="store_true",
         help="also go on for as many updates with general text alone, and fine-tune that",
     )  # fmt: skip
-    parser.add_argument("--epochs", type=int, default=5, help="of fine-tuning (5)")
-    parser.add_argument("--finetuning-learning-rate", default="5e-5", help="(5e-5; small encoders need 5e-4)")
-    parser.add_argument("--train-examples", type=int, metavar="N", help="the first N examples of each task (all)")
-    parser.add_argument("--test-examples", type=int, metavar="N", help="the first N to validate and to test (all)")
-    parser.add_argument("--train-options", default="", help="more options of fairseq-train for pretraining")
+    for name, (kind, default, text) in SETTINGS.items():
+        parser.add_argument(f"--{name}", type=kind, default=default, help=text)
     parser.add_argument("--remove-runs", action="store_true", help="keep scores and no checkpoints of fine-tuning")
     add_runner_arguments(parser)
     return parser
@@ -92,8 +94,7 @@ def settings_of(args: argparse.Namespace, tasks: dict[str, str]) -> dict[str, An
             name: {split: sha256_of(args.folder / name / f"{split}.{kind}") for split in SPLITS}
             for name, kind in tasks.items()
         },
-        "seeds": args.seeds,
-        **{name: getattr(args, name) for name in OWN_SETTINGS},
+        **{name: getattr(args, name) for name in (option.replace("-", "_") for option in SETTINGS)},
     }
 
 
@@ -113,7 +114,7 @@ class Adaptation:
             self.checkpoints["control"] = self.output / "control" / "checkpoint_last.pt"
 
     def marker(self, name: str) -> Path:
-        """Where the result of a program stands; its log is beside it."""
+        """Return the file that gets the result of a program; its log has the same folder."""
         # Not with_suffix: a task's name may have a dot.
         return self.output / "runs" / f"{name}.json"
 
@@ -146,19 +147,16 @@ class Adaptation:
 
     def _pretraining(self, task: str, text: Path, name: str, updates: int, more: list[Any], slot: str) -> Process:
         args = self.args
-        words = [
-            *["fairseq-train", text, "--user-dir", ROOT / "fairseq_maelm", "--task", task, "--criterion", "maelm"],
-            *["--save-dir", self.output / name, "--finetune-from-model", args.checkpoint],
-            *[*model_options(args.checkpoint), *masking_options(args.checkpoint)],
-            *["--validate-interval-updates", args.interval, "--save-interval-updates", args.interval],
-            *["--keep-interval-updates", 1, "--no-epoch-checkpoints", "--max-update", updates],
-            *["--total-num-update", args.updates, "--warmup-updates", args.updates // 10, "--lr", args.learning_rate],
-            *["--lr-scheduler", "polynomial_decay", "--optimizer", "fused_adamw", "--adam-betas", "(0.9, 0.98)"],
-            *["--adam-eps", "1e-6", "--weight-decay", 0.01, "--clip-norm", 2.0, "--batch-size", args.batch_size],
-            *["--log-format", "json", "--log-interval", 20, "--num-workers", 0, *([] if self.gpus else ["--cpu"])],
-            *[*args.train_options.split(), *more],
-        ]
-        return Process(list(map(str, words)), visible(slot))
+        own = {
+            "task": task, "finetune-from-model": args.checkpoint, "validate-interval-updates": args.interval,
+            "save-interval-updates": args.interval, "keep-interval-updates": 1, "max-update": updates,
+            "total-num-update": args.updates, "warmup-updates": args.updates // 10, "lr": args.learning_rate,
+            "lr-scheduler": "polynomial_decay", "batch-size": args.batch_size, "log-interval": 20, "num-workers": 0,
+            "cpu": not self.gpus, "save-interval": None, "validate-interval": None,
+        }  # fmt: skip
+        words = [*study.pretraining(text, self.output / name, own), *model_options(args.checkpoint)]
+        words += [*masking_options(args.checkpoint), *args.train_options.split(), *map(str, more)]
+        return Process(words, visible(slot))
 
     def _adapted(self, log: Path) -> dict[str, Any]:
         if not self.checkpoints["after"].exists():
@@ -197,26 +195,30 @@ class Adaptation:
                     yield name, model, seed
 
     def fine_tuning(self, name: str, model: str, seed: int) -> Job:
-        """A fine-tuning, followed by its score on test data."""
+        """Return a fine-tuning, followed by its score on test data."""
         title, file = f"{name}, {model}, seed {seed}", f"{name}_{model}_{seed}"
-        save_dir, task = self.output / "runs" / file, self.output / "tasks" / name
-        metrics, tagged = save_dir / "metrics.json", self.output / "scores" / f"{file}.conll"
-        words = ["maelm", "finetune", task, "--checkpoint", self.checkpoints[model], "--output", save_dir]
-        words += ["--lr", self.args.finetuning_learning_rate, "--epochs", self.args.epochs, "--batch-size", 16]
-        words += ["--seed", seed, "--gpus", self.gpus]
-        # Without last checkpoints an interrupted fine-tuning begins anew.
-        training = _program([*words, *(["--", "--no-last-checkpoints"] if self.args.remove_runs else [])])
-        best, tables = save_dir / "checkpoint_best.pt", self.output / "tables" / name
-        scoring: list[Any] = ["python", Path(__file__).with_name("score_sentences.py"), best, task]
-        scoring += [tables / "test.tsv", metrics]
-        has_words = self.tasks[name] == "conll"
-        if has_words:
-            scoring = ["maelm", "predict", tables / "test.conll", "--checkpoint", best, "--output", tagged]
+        save_dir, task, tables = (self.output / place for place in (f"runs/{file}", f"tasks/{name}", f"tables/{name}"))
+        own = {"lr": self.args.finetuning_learning_rate, "epochs": self.args.epochs, "batch-size": 16}
+        own |= {"seed": seed, "gpus": self.gpus}
+        # Without last checkpoints an interrupted fine-tuning begins again.
+        more = ["--no-last-checkpoints"] if self.args.remove_runs else None
+        training = _program(study.fine_tuning(task, self.checkpoints[model], save_dir, own, more))
+        suffix = "conll" if self.tasks[name] == "conll" else "tsv"
+        test, predicted = tables / f"test.{suffix}", self.output / "scores" / f"{file}.{suffix}"
+        scoring = ["maelm", "predict", test, "--checkpoint", save_dir / "checkpoint_best.pt", "--output", predicted]
+
+        def result(log: Path) -> dict[str, Any]:
+            # `maelm predict` ends with the metrics of labeled words.
+            return (
+                dict(json.loads(log.read_text().splitlines()[-1]))
+                if suffix == "conll"
+                else score_of_table(test, predicted)
+            )
+
         score = Job(
-            f"{title}, test", self.output / "scores" / f"{file}.json", _program(scoring),
-            # `maelm predict` ends with its metrics.
-            lambda log: json.loads(log.read_text().splitlines()[-1]) if has_words else read_json(metrics) or {},
-            ended=lambda: self._tidy(name, model, seed), clears=[tagged],
+            f"{title}, test", self.output / "scores" / f"{file}.json",
+            _program(scoring if suffix == "conll" else [*scoring, "--text", "0"]), result,
+            ended=lambda: self._tidy(name, model, seed), clears=[predicted],
         )  # fmt: skip
         return Job(title, self.marker(file), training, resumes=not self.args.remove_runs, followers=[score])
 
@@ -225,12 +227,12 @@ class Adaptation:
             shutil.rmtree(self.output / "runs" / f"{name}_{model}_{seed}", ignore_errors=True)
 
     def score(self, name: str, model: str, seed: int) -> float | None:
-        """Percent, macro F1 of sentences or F1 of entities; None where there is no score yet."""
+        """Return macro F1 of sentences or F1 of entities, in percent; None where there is no score yet."""
         found = read_json(self.output / "scores" / f"{name}_{model}_{seed}.json") or {}
         return found.get(METRICS[self.tasks[name]][0])
 
     def table(self) -> str:
-        """Write results.csv and table.md; returns the table."""
+        """Write results.csv and table.md, and return the table."""
         scores = {run: self.score(*run) or 0.0 for run in self.runs()}
         return write_results(scores, {name: METRICS[kind][1] for name, kind in self.tasks.items()}, self.output)
 
@@ -245,15 +247,15 @@ def main() -> None:
     with sitting("adapt.py"):
         runner: Runner = runner_of(args)
         tasks = check(args)
-        study = Adaptation(args, tasks, runner.gpus)
+        adaptation = Adaptation(args, tasks, runner.gpus)
         if runner.dry_run:
-            runner.do([*study.preparation(), *(study.fine_tuning(*run) for run in study.runs())])
+            runner.do([*adaptation.preparation(), *(adaptation.fine_tuning(*run) for run in adaptation.runs())])
             return
         with study_folder(args.output, settings_of(args, tasks)):
-            study.write_tables()
-            runner.do(study.preparation())
-            runner.do([study.fine_tuning(*run) for run in study.runs()])
-            print(study.table(), end="")
+            adaptation.write_tables()
+            runner.do(adaptation.preparation())
+            runner.do([adaptation.fine_tuning(*run) for run in adaptation.runs()])
+            print(adaptation.table(), end="")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from sklearn.metrics import accuracy_score, f1_score
+
 from fairseq_maelm.sweep.tables import markdown_table
 
 SPLITS = ("train", "dev", "test")
@@ -63,6 +65,16 @@ def write_columns(source: Path, target: Path, number: int | None) -> None:
     text = source.read_text(encoding="utf-8")
     sentences = text.split("\n\n")
     target.write_text(text if number is None else "\n\n".join(sentences[:number]) + "\n", encoding="utf-8")
+
+
+def score_of_table(table: Path, predicted: Path) -> dict[str, float]:
+    """Score the labels that `maelm predict` wrote for a table: macro F1 and accuracy in percent."""
+    gold = [line.split("\t")[1] for line in table.read_text(encoding="utf-8").splitlines()]
+    labels = [line.split("\t")[0] for line in predicted.read_text(encoding="utf-8").splitlines()[1:]]
+    return {
+        "macro F1": 100 * float(f1_score(gold, labels, average="macro", zero_division=0)),
+        "accuracy": 100 * float(accuracy_score(gold, labels)),
+    }
 
 
 def write_results(scores: dict[tuple[str, str, int], float], metrics: dict[str, str], output: Path) -> str:
