@@ -75,12 +75,7 @@ def parse_choice(text: str) -> tuple[str, tuple[Any, ...]]:
 
 
 def choose(recipes: Sequence[Recipe], large: bool, choices: Mapping[str, tuple[Any, ...]]) -> dict[str, Search]:
-    """Return the searched values of each task.
-
-    Args:
-        recipes: of the tasks.
-        large: take ``search_large``.
-        choices: values to which a name is restricted.
+    """Return the searched values of each task, large: of ``search_large``, restricted to the chosen values.
 
     Raises:
         ValueError: a recipe has no search for large models, does not search what is chosen, or has no such value.

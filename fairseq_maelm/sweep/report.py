@@ -41,14 +41,8 @@ _GRID_COLOR, _BEST_COLOR, _PAPER_COLOR = "#8A8A8A", "#000000", "#0072B2"
 def write_report(folder: Path, draws: bool = True, groups: Optional[Sequence[str]] = None) -> str:
     """Write report.md, runs.csv, and spread.png and .svg into a sweep's folder, and return the Markdown.
 
-    Args:
-        folder: of a sweep, finished or not.
-        draws: whether to draw the figure; it is left out, with a warning, where matplotlib is missing.
-        groups: of the paper's rows; all by default.
-
-    Raises:
-        FileNotFoundError: it is not a sweep.
-        UsageError: no recipe has such a group.
+    ``groups`` are those of the paper's rows, all by default. The figure is left out, with a warning, where matplotlib
+    is missing.
     """
     sweep = collect(SweepFolder(folder))
     text = as_markdown(sweep, groups)

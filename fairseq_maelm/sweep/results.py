@@ -60,13 +60,7 @@ class Cell:
 
 
 class Sweep(NamedTuple):
-    """All that a folder holds.
-
-    Attributes:
-        about: of ``sweep.json``: the tasks with metric, metrics, subsets and published scores, and the models.
-        outcomes: of all runs that were ever asked for.
-        cells: (task, model) -> the best setting.
-    """
+    """The content of a folder: "about" of ``sweep.json``, all runs, and the best setting by task and model."""
 
     about: dict[str, Any]
     outcomes: list[Outcome]

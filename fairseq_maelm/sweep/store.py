@@ -36,11 +36,7 @@ def data_fingerprint(folder: Path) -> str:
 def differences(earlier: Any, now: Any, may_grow: Collection[str], name: str = "") -> list[str]:
     """Return a line for each place where two nested settings differ.
 
-    Args:
-        earlier: tables of tables, and so on.
-        now: the same.
-        may_grow: names of tables whose entries are compared only if both have them; "" is the whole.
-        name: of the compared entry, for the lines.
+    Entries of tables whose names are in ``may_grow``, "" for the whole, are compared only if both have them.
     """
     if not (isinstance(earlier, dict) and isinstance(now, dict)):
         return [] if earlier == now else [f"{name}: {earlier} then, {now} now"]
@@ -74,15 +70,11 @@ def _check_same(folder: Path, what: str, earlier: Any, now: Any, may_grow: Colle
 
 
 def study_folder(folder: Path, settings: dict[str, Any]) -> contextlib.AbstractContextManager[None]:
-    """Work in the folder of a study alone, for the time of a ``with``.
+    """Work alone in the folder of a study, for the time of a ``with``.
 
-    Args:
-        folder: made if it is not there.
-        settings: what decides the results; JSON types only. "rows" and "tasks" may gain entries from one command to
-            the next, and the largest number of "seeds" counts; all else must be as before.
-
-    Raises:
-        ValueError: the folder is in use, holds something else, or a study with other settings. Nothing is changed then.
+    The settings, JSON types only, decide the results: "rows" and "tasks" may gain entries from one command to the next,
+    and the largest number of "seeds" counts; all else must be as before. A folder that is in use, holds something else,
+    or a study with other settings is refused by a ValueError.
     """
 
     def grown(earlier: Optional[dict[str, Any]]) -> dict[str, Any]:
@@ -129,15 +121,12 @@ class SweepFolder:
     def open(
         self, identity: dict[str, Any], about: dict[str, Any], runs: Iterable[Run]
     ) -> contextlib.AbstractContextManager[None]:
-        """Work in the folder, which is made if it is not there, for the time of a ``with``.
+        """Work alone in the folder, for the time of a ``with``; another sweep's is refused by a ValueError.
 
         Args:
-            identity: "common" settings of all runs, and for each of the "tasks" and "models" what it is.
-            about: for the "tasks" and "models" what reports want to know.
+            identity: "common" settings of all runs, and those of each of the "tasks" and "models".
+            about: for the "tasks" and "models" what reports need.
             runs: that are asked for.
-
-        Raises:
-            ValueError: it is in use, holds something else, or a sweep with other settings. Nothing is changed then.
         """
         identity = json.loads(json.dumps(identity))  # tuples become lists, as they did when they were written
 

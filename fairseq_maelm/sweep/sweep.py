@@ -40,11 +40,11 @@ class Plan:
     """Everything that is to be done, checked.
 
     Attributes:
-        recipes: task -> recipe.
-        models: name -> model.
+        recipes: by task.
+        models: by name.
         data: the folder with the folders of all tasks.
         runs: in the order in which they are started.
-        rehearsals: (task, model) -> the rehearsal.
+        rehearsals: by task and model.
         machine: of each run.
         options: of fairseq-train, which win over all others.
         keep: the checkpoints to keep, one of ``store.KEEP``.
@@ -130,15 +130,10 @@ def _result(recipe: Recipe, log: Path) -> dict[str, Any]:
 
 
 def read_models(named: Sequence[tuple[str, str]]) -> dict[str, Model]:
-    """Read checkpoints.
+    """Read checkpoints under their names.
 
-    Args:
-        named: names with a path each, or with "random:NAME" for random weights of the size of another, or with
-            "random" for those of the first one that has a path.
-
-    Raises:
-        UsageError: there is no such checkpoint, a name is given twice, or "random" refers to nothing.
-        ValueError: a name cannot be part of a path, or a file is not a checkpoint of our model.
+    In place of a path, "random:NAME" stands for random weights of the size of another, and "random" for those of the
+    first one that has a path.
     """
     if len({name for name, _ in named}) < len(named):
         raise UsageError(
@@ -213,19 +208,7 @@ def make_plan(
 
 
 def run_plan(plan: Plan, output: Path, runner: Runner) -> dict[str, str]:
-    """Do what is not done yet.
-
-    Args:
-        plan: of ``make_plan``.
-        output: the sweep's folder.
-        runner: where the runs go on, and whether those that failed or diverged earlier are tried again.
-
-    Returns:
-        name of each run without a result -> reason.
-
-    Raises:
-        ValueError: the folder is in use, holds something else, or a sweep with other settings.
-    """
+    """Do what is not done yet in the sweep's folder; return the name of each run without a result -> reason."""
     folder = SweepFolder(output)
     with folder.open(plan.identity(), plan.about(), plan.runs):
         keeper = CheckpointKeeper(folder, plan.keep)

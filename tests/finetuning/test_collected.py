@@ -1,5 +1,6 @@
 """Metrics of a whole validation set, collected over batches and ranks."""
 
+import pytest
 from fairseq.logging import metrics
 
 from fairseq_maelm.finetuning.collected import log_collected
@@ -11,33 +12,23 @@ def share_of_ones(rows):
     return {"share": share, "square": share**2}
 
 
-def test_metrics_are_those_of_all_rows():
+@pytest.mark.parametrize(
+    "batches", [[[(0, 1), (1, 0)], [(2, 1), (3, 1)]], [[(0, 1), (1, 0)], [(1, 0), (2, 1), (3, 1)]]]
+)
+def test_metrics_are_those_of_all_rows_each_counted_once(batches):
     with metrics.aggregate(new_root=True) as validation:
-        log_collected([(0, 1), (1, 0)], share_of_ones, ["share", "square"])
-        log_collected([(2, 1), (3, 1)], share_of_ones, ["share", "square"])
+        for rows in batches:
+            log_collected(rows, share_of_ones, ["share", "square"])
     assert validation.get_smoothed_values() == {"share": 0.75, "square": 0.5625}
 
 
-def test_an_example_that_comes_twice_counts_once():
-    with metrics.aggregate(new_root=True) as validation:
-        log_collected([(0, 1), (1, 0)], share_of_ones, ["share"])
-        log_collected([(1, 0)], share_of_ones, ["share"])
-    assert validation.get_smoothed_values() == {"share": 0.5}
-
-
-def test_rows_that_come_after_a_metric_was_read_count():
-    with metrics.aggregate(new_root=True) as validation:
-        log_collected([(0, 1)], share_of_ones, ["share"])
-        assert validation.get_smoothed_values() == {"share": 1.0}
-        log_collected([(1, 0)], share_of_ones, ["share"])
-    assert validation.get_smoothed_values() == {"share": 0.5}
-
-
-def test_two_validations_do_not_mix():
-    for rows, expected in (([(0, 1)], 1.0), ([(1, 0)], 0.0)):
+def test_rows_that_come_after_a_metric_was_read_count_and_the_next_validation_begins_empty():
+    for _ in range(2):
         with metrics.aggregate(new_root=True) as validation:
-            log_collected(rows, share_of_ones, ["share"])
-        assert validation.get_smoothed_values() == {"share": expected}
+            log_collected([(0, 1)], share_of_ones, ["share"])
+            assert validation.get_smoothed_values() == {"share": 1.0}
+            log_collected([(1, 0)], share_of_ones, ["share"])
+        assert validation.get_smoothed_values() == {"share": 0.5}
 
 
 def test_the_whole_set_is_computed_once_however_many_metrics_are_read():

@@ -26,6 +26,7 @@ from fairseq_maelm.sweep.results import (
     median_with_losses,
 )
 from fairseq_maelm.sweep.store import SweepFolder
+from fairseq_maelm.sweep.tables import difference_of_medians, markdown_table
 
 # A seed's result: its scores on the validation sets, or what happened instead.
 Result = Any
@@ -49,31 +50,29 @@ def outcomes(results: dict[float, Sequence[Result]], task: str = "T", model: str
     return found
 
 
-def chosen(results: dict[float, Sequence[Result]]) -> tuple[Optional[float], tuple[float, ...]]:
+@pytest.mark.parametrize(
+    ("results", "expected"),
+    [
+        # Medians 61 and 62; the first has the higher mean (64.4 > 61.8) and the best seed.
+        ({1e-5: [60, 61, 80, 60.5, 61], 2e-5: [62, 61, 63, 62, 61]}, (2e-5, (62.0,))),
+        ({1e-5: [70, 60, 62, 90]}, (1e-5, (66.0,))),
+        # Of five seeds the third best: 90, 80, 70 | lost, lost.
+        ({1e-5: [80, DIVERGED, 90, FAILED, 70]}, (1e-5, (70.0,))),
+        # Three lost: there is no median, and one good seed cannot win.
+        ({1e-5: [99, DIVERGED, DIVERGED, 98, FAILED], 2e-5: [50] * 5}, (2e-5, (50.0,))),
+        ({1e-5: [DIVERGED, DIVERGED, 98]}, (None, ())),
+        # Equal medians are decided by the mean, and then by the order.
+        ({1e-5: [60, 61, 62], 2e-5: [60.5, 61, 62]}, (2e-5, (61.0,))),
+        ({1e-5: [60, 61, 62], 2e-5: [62, 61, 60]}, (1e-5, (61.0,))),
+        # The first validation set chooses, and each has its median.
+        ({1e-5: [(80.0, 70.0), (81.0, 90.0), (82.0, 80.0)], 2e-5: [(79.0, 99.0)] * 3}, (1e-5, (81.0, 80.0))),
+    ],
+)
+def test_the_median_chooses_and_lost_seeds_count_as_worse_than_any(
+    results: dict[float, Sequence[Result]], expected: tuple[Optional[float], tuple[float, ...]]
+) -> None:
     cell = best_of(outcomes(results))
-    return cell.setting["lr"] if cell.setting else None, cell.scores
-
-
-def test_the_median_chooses_and_not_the_mean_or_the_best_seed() -> None:
-    # Medians 61 and 62; the first has the higher mean (64.4 > 61.8) and the best seed.
-    assert chosen({1e-5: [60, 61, 80, 60.5, 60.5 + 0.5], 2e-5: [62, 61, 63, 62, 61]}) == (2e-5, (62.0,))
-
-
-def test_an_even_number_of_seeds_has_the_mean_of_the_middle_two() -> None:
-    assert chosen({1e-5: [70, 60, 62, 90]}) == (1e-5, (66.0,))
-
-
-def test_seeds_that_diverged_or_failed_count_as_worse_than_any() -> None:
-    # Of five seeds the third best: 90, 80, 70 | lost, lost.
-    assert chosen({1e-5: [80, DIVERGED, 90, FAILED, 70]}) == (1e-5, (70.0,))
-    # Three lost: there is no median, and one good seed cannot win.
-    assert chosen({1e-5: [99, DIVERGED, DIVERGED, 98, FAILED], 2e-5: [50] * 5}) == (2e-5, (50.0,))
-    assert chosen({1e-5: [DIVERGED, DIVERGED, 98]}) == (None, ())
-
-
-def test_equal_medians_are_decided_by_the_mean_and_then_by_the_order() -> None:
-    assert chosen({1e-5: [60, 61, 62], 2e-5: [60.5, 61, 62]})[0] == 2e-5
-    assert chosen({1e-5: [60, 61, 62], 2e-5: [62, 61, 60]})[0] == 1e-5
+    assert (cell.setting["lr"] if cell.setting else None, cell.scores) == expected
 
 
 def test_a_setting_with_missing_seeds_waits_for_them() -> None:
@@ -84,13 +83,6 @@ def test_a_setting_with_missing_seeds_waits_for_them() -> None:
     assert best_of(outcomes({2e-5: [60, 70, 80]})).complete
     nothing = best_of(outcomes({2e-5: [MISSING]}))
     assert (nothing.setting, nothing.scores, nothing.complete) == (None, (), False)
-
-
-def test_the_first_validation_set_chooses_and_each_has_its_median() -> None:
-    results = {1e-5: [(80.0, 70.0), (81.0, 90.0), (82.0, 80.0)], 2e-5: [(79.0, 99.0)] * 3}
-    cell = best_of(outcomes(results))
-    assert cell.setting is not None and cell.setting["lr"] == 1e-5
-    assert cell.scores == (81.0, 80.0)
 
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=9), st.integers(0, 9))
@@ -255,3 +247,20 @@ def test_the_files_of_a_report(tmp_path: Path) -> None:
     assert (folder / "spread.svg").read_bytes() == first
     with pytest.raises(FileNotFoundError, match="has no sweep"):
         write_report(tmp_path)
+
+
+def test_a_table_can_be_read_as_it_is() -> None:
+    table = markdown_table(["", "b"], [["a | x", "10"], ["1.50", "–"]])
+    assert table.splitlines() == ["|       | b   |", "|-------|-----|", "| a / x | 10  |", "| 1.50  | –   |"]
+
+
+def test_the_interval_of_a_difference_of_medians() -> None:
+    """Of three values each, 27 draws: the median is the least or the greatest in 7 of them, more than 2.5 %."""
+    found = difference_of_medians([70.0, 71.0, 72.0], [60.0, 61.0, 62.0])
+    assert found is not None and str(found) == "+10.0 (+8.0 to +12.0)"
+    same = difference_of_medians([60.0, 61.0, 65.0, 62.0, 61.5], [60.0, 61.0, 65.0, 62.0, 61.5])
+    assert same is not None and same.median == 0.0 and same.low < 0.0 < same.high
+    assert same == difference_of_medians([60.0, 61.0, 65.0, 62.0, 61.5], [60.0, 61.0, 65.0, 62.0, 61.5])
+    equal = difference_of_medians([60.0] * 3, [59.0] * 3)
+    assert equal == pytest.approx((1.0, 1.0, 1.0))
+    assert difference_of_medians([60.0, 61.0], [60.0, 61.0, 62.0]) is None

@@ -35,7 +35,7 @@ class SentenceSettings(Columns):
         None, help="table to choose a checkpoint by (default: a part of --train)", type=existing_path, metavar="TABLE"
     )
     test: Optional[Path] = option(
-        None, help="table for the end, with or without labels", type=existing_path, metavar="TABLE"
+        None, help="table to test on, with or without labels", type=existing_path, metavar="TABLE"
     )
     regression: bool = option(False, help="labels are numbers")
     valid_fraction: float = option(
