@@ -22,10 +22,10 @@ PREPARE_OPTIONS = {
     "--sentencepiece-model",
     "--seed",
     "--shards",
-    "--tokenizer",
     "--valid",
     "--valid-documents",
     "--valid-fraction",
+    "--vocabulary",
     "--vocabulary-size",
     "--workers",
 }
@@ -125,11 +125,11 @@ def test_prepare_writes_the_data_argument_and_nothing_else_to_standard_output(
 
 
 def test_errors_are_one_message_and_exit_code_1(tmp_path: Path) -> None:
+    (tmp_path / "blank.txt").write_text("\n \n")
     with pytest.raises(SystemExit) as caught:
-        cli.main(["prepare", "corpus", str(tmp_path / "missing.txt"), "--output", str(tmp_path / "data")])
+        cli.main(["prepare", "corpus", str(tmp_path / "blank.txt"), "--output", str(tmp_path / "data")])
     assert caught.value.code == (
-        f"maelm prepare corpus: error: the input {tmp_path / 'missing.txt'} does not exist or is neither a file nor a "
-        "folder"
+        "maelm prepare corpus: error: the inputs hold no documents: after cleaning, no text is left"
     )
 
 

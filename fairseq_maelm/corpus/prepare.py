@@ -92,9 +92,9 @@ def _origin(settings: PrepareSettings, sources: dict[str, list[Source]]) -> dict
     if settings.sentencepiece_model is not None:
         dictionary_symbols(load_sentencepiece(settings.sentencepiece_model))
         files["sentencepiece_model"] = fingerprints([settings.sentencepiece_model])
-    if settings.tokenizer is not None:
-        open_encoder(settings.tokenizer)
-        files["tokenizer"] = fingerprints(vocabulary_files(settings.tokenizer))
+    if settings.vocabulary is not None:
+        open_encoder(settings.vocabulary)
+        files["vocabulary"] = fingerprints(vocabulary_files(settings.vocabulary))
     return {"settings": settings.resolved(), "files": files}
 
 

@@ -1,113 +1,120 @@
 """The settings of one corpus preparation: their checks, and what makes two runs the same."""
 
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.corpus.workers import available_cores
+from fairseq_maelm.arguments import check_limits, existing_path, option
 from fairseq_maelm.files import CorpusError
 from fairseq_maelm.text.vocabulary import PRESETS
 
-DEFAULT_VALID_FRACTION = 0.01
-DEFAULT_PRESET = "uncased"
+_VALID = "validation split (one of)"
+_VOCABULARY = "vocabulary"
+_DEFAULT_FRACTION = 0.01
+_DEFAULT_TRAINING = {"preset": "uncased", "character_coverage": 0.9995, "sample_megabytes": 100.0}
+_SIZES = ", ".join(f"{name} {preset.size:,}" for name, preset in PRESETS.items())
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use, on a shared machine perhaps fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
 class PrepareSettings:
-    """What to prepare, and how: the options of ``maelm prepare corpus``, which explains them.
+    """What to prepare, and how: the options of ``maelm prepare corpus``.
 
-    Attributes:
-        inputs: files and folders of text.
-        tokenizer: a data folder whose dictionary and tokenizer to use instead of training a vocabulary.
-        workers: processes; it does not change the result.
+    Raises:
+        CorpusError: an option contradicts another.
+        ValueError: a number lies outside its limits.
     """
 
-    inputs: tuple[Path, ...]
-    output: Path
-    valid: tuple[Path, ...] = ()
-    valid_fraction: float | None = None
-    valid_documents: int | None = None
-    json_field: str = "text"
-    deduplicate: bool = False
-    preset: str | None = None
-    vocabulary_size: int | None = None
-    character_coverage: float | None = None
-    sample_megabytes: float | None = None
-    sentencepiece_model: Path | None = None
-    tokenizer: Path | None = None
-    shards: int = 1
-    seed: int = 1
-    workers: int = field(default_factory=available_cores)
+    inputs: tuple[Path, ...] = option(
+        help="text files or folders: plain text (a paragraph a line, a blank line between documents) or .jsonl "
+        "(a record a document), each also as .gz or .xz",
+        positional=True, metavar="INPUT", type=existing_path,
+    )  # fmt: skip
+    output: Path = option(help="new data folder", metavar="FOLDER")
+    json_field: str = option("text", help="field with the text in .jsonl", metavar="NAME")
+    deduplicate: bool = option(
+        False, help="drop paragraphs whose exact text came before; takes about 100 bytes of memory a distinct paragraph"
+    )
+    seed: int = option(1, help="random seed of the split, the shards and the vocabulary's sample", minimum=0)
+    workers: int = option(available_cores(), help="processes (default: all cores)", minimum=1)
+    shards: int = option(1, help="parts of the training split", minimum=1, maximum=100)
+    valid_fraction: float | None = option(
+        None, help=f"share of the documents held out (default: {_DEFAULT_FRACTION})", group=_VALID
+    )
+    valid_documents: int | None = option(None, help="number of the documents held out", minimum=1, group=_VALID)
+    valid: tuple[Path, ...] = option(
+        (), help="own files or folders, taken whole", metavar="INPUT", type=existing_path, group=_VALID
+    )
+    preset: str | None = option(
+        None,
+        help=f"normalization and pieces: {_SIZES}; fairseq's total with <mask> is 2 more (default: uncased)",
+        choices=tuple(PRESETS),
+        group=_VOCABULARY,
+    )
+    vocabulary_size: int | None = option(None, help="pieces, instead of the preset's", minimum=4, group=_VOCABULARY)
+    character_coverage: float | None = option(
+        None,
+        help="share of characters the pieces must spell (default: 0.9995)",
+        minimum=0.98,  # sentencepiece's limits
+        maximum=1.0,
+        group=_VOCABULARY,
+    )
+    sample_megabytes: float | None = option(
+        None, help="text that the vocabulary is trained on (default: 100)", minimum=0.001, group=_VOCABULARY
+    )
+    sentencepiece_model: Path | None = option(
+        None, help="model to use instead of training one", metavar="FILE", type=existing_path, group=_VOCABULARY
+    )
+    vocabulary: Path | None = option(
+        None,
+        help="folder whose dictionary and tokenizer to use instead of training one: prepared data, a training run, or "
+        "one of `maelm import`",
+        metavar="FOLDER",
+        type=existing_path,
+        group=_VOCABULARY,
+    )
 
     def __post_init__(self) -> None:
         if not self.inputs:
             raise CorpusError("name at least one input file or folder")
-        if self.workers < 1:
-            raise CorpusError(f"--workers must be at least 1, not {self.workers}")
-        if not 1 <= self.shards <= 100:
-            raise CorpusError(f"--shards must lie in 1 ... 100, not {self.shards}")
-        self._check_split()
-        self._check_vocabulary()
-
-    def _check_split(self) -> None:
+        check_limits(self)
+        held_out = {"valid_fraction": self.valid_fraction, "valid_documents": self.valid_documents}
         given = [
-            name
-            for name, value in (
-                ("--valid", self.valid or None),
-                ("--valid-fraction", self.valid_fraction),
-                ("--valid-documents", self.valid_documents),
-            )
-            if value is not None
+            _option(name) for name, value in {**held_out, "valid": self.valid or None}.items() if value is not None
         ]
         if len(given) > 1:
             raise CorpusError(f"{' and '.join(given)} exclude each other: give one of them")
         if self.valid_fraction is not None and not 0 < self.valid_fraction < 1:
             raise CorpusError(f"--valid-fraction must lie between 0 and 1, both excluded, not {self.valid_fraction}")
-        if self.valid_documents is not None and self.valid_documents < 1:
-            raise CorpusError(f"--valid-documents must be at least 1, not {self.valid_documents}")
-
-    def _check_vocabulary(self) -> None:
-        given = [name for name in ("tokenizer", "sentencepiece_model") if getattr(self, name) is not None]
-        if given:
-            names = ("preset", "vocabulary_size", "character_coverage", "sample_megabytes", *given[1:])
-            for name in names:
-                if getattr(self, name) is not None:
-                    raise CorpusError(f"{_option(given[0])} brings a vocabulary, so {_option(name)} has no use")
+        brought = [name for name in ("vocabulary", "sentencepiece_model") if getattr(self, name) is not None]
+        for name in (*_DEFAULT_TRAINING, "vocabulary_size", *brought[1:]) if brought else ():
+            if getattr(self, name) is not None:
+                raise CorpusError(f"{_option(brought[0])} brings a vocabulary, so {_option(name)} has no use")
         if self.preset is not None and self.preset not in PRESETS:
             raise CorpusError(f"--preset must be one of {', '.join(PRESETS)}, not {self.preset!r}")
-        if self.vocabulary_size is not None and self.vocabulary_size < 4:
-            raise CorpusError(f"--vocabulary-size must be at least 4, not {self.vocabulary_size}")
-        if self.character_coverage is not None and not 0.98 <= self.character_coverage <= 1:
-            raise CorpusError(
-                f"--character-coverage must lie in 0.98 ... 1, sentencepiece's limits, not {self.character_coverage}"
-            )
-        if self.sample_megabytes is not None and self.sample_megabytes <= 0:
-            raise CorpusError(f"--sample-megabytes must be positive, not {self.sample_megabytes}")
 
     def resolved(self) -> dict[str, Any]:
-        """Everything that decides the result, as JSON values, with the defaults filled in; inputs apart."""
+        """Return all that decides the result, as JSON values with the defaults filled in; inputs apart."""
         fraction = self.valid_fraction
         if fraction is None and self.valid_documents is None and not self.valid:
-            fraction = DEFAULT_VALID_FRACTION
+            fraction = _DEFAULT_FRACTION
         resolved: dict[str, Any] = {
             "sentencepiece_model": None if self.sentencepiece_model is None else self.sentencepiece_model.name,
             "valid_fraction": fraction,
-            "valid_documents": self.valid_documents,
-            "json_field": self.json_field,
-            "deduplicate": self.deduplicate,
-            "shards": self.shards,
-            "seed": self.seed,
+            **{
+                name: getattr(self, name) for name in ("valid_documents", "json_field", "deduplicate", "shards", "seed")
+            },
         }
-        if self.tokenizer is not None:
-            resolved["tokenizer"] = self.tokenizer.name
-        elif self.sentencepiece_model is None:
-            preset = PRESETS[self.preset or DEFAULT_PRESET]
-            resolved |= {
-                "preset": self.preset or DEFAULT_PRESET,
-                "vocabulary_size": self.vocabulary_size or preset.size,
-                "character_coverage": self.character_coverage or 0.9995,
-                "sample_megabytes": self.sample_megabytes or 100.0,
-            }
+        if self.vocabulary is not None:
+            return {**resolved, "vocabulary": self.vocabulary.name}
+        if self.sentencepiece_model is None:
+            resolved |= {name: getattr(self, name) or default for name, default in _DEFAULT_TRAINING.items()}
+            resolved["vocabulary_size"] = self.vocabulary_size or PRESETS[resolved["preset"]].size
         return resolved
 
 

@@ -73,13 +73,13 @@ class Work:
 
     def encoder(self) -> TextEncoder:
         """What encodes text, once there is a vocabulary."""
-        if self.settings.tokenizer is not None:
+        if self.settings.vocabulary is not None:
             return open_encoder(self.folder)
         return FairseqEncoder(load_sentencepiece(self.model))
 
     def vocabulary(self) -> dict[str, bytes]:
         """The files of the vocabulary that belong into every data folder: name -> content."""
-        if self.settings.tokenizer is not None:
+        if self.settings.vocabulary is not None:
             return {path.name: path.read_bytes() for path in vocabulary_files(self.folder)}
         dictionary = dictionary_text(load_sentencepiece(self.model))
         return {MODEL_FILE: self.model.read_bytes(), DICTIONARY_FILE: dictionary.encode("utf-8")}
@@ -135,8 +135,8 @@ def _grouped(readers: Iterable[SourceReader], bar: Any) -> Iterator[list[Segment
 
 def make_vocabulary(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
     """Trains the sentencepiece model on a random sample of the training split, or takes one that is there."""
-    if work.settings.tokenizer is not None:
-        for path in vocabulary_files(work.settings.tokenizer):
+    if work.settings.vocabulary is not None:
+        for path in vocabulary_files(work.settings.vocabulary):
             write_bytes(work.folder / path.name, path.read_bytes())
     elif work.settings.sentencepiece_model is not None:
         write_bytes(work.model, work.settings.sentencepiece_model.read_bytes())

@@ -17,16 +17,10 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
-def available_cores() -> int:
-    """The cores that this process may use, which on a shared machine can be fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def ordered_map(function: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Iterator[Result]:
-    """Yields ``function(task)`` for every task, in order, computed by ``workers`` processes.
+    """Yield ``function(task)`` for every task, in order, computed by ``workers`` processes; one is this process itself.
 
-    Tasks are taken from their iterable only as workers become free, so that memory holds a few tasks for each worker
-    however many there are. One worker means this process itself.
+    Tasks are taken from their iterable only as workers become free: memory holds a few for each worker.
     """
     if workers == 1:
         yield from map(function, tasks)
@@ -70,7 +64,7 @@ def _start_worker(parent: int, function: Callable[[Any], Any]) -> None:
 
 
 def _leave_with_parent(parent: int) -> None:
-    """Ends a worker whose parent was killed: it would otherwise wait for ever on a queue that nobody fills."""
+    """End a worker whose parent was killed: it would otherwise wait for ever on a queue that nobody fills."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)

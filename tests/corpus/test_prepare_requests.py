@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import usage_error
 
 from fairseq_maelm.corpus import CorpusError, prepare, steps
 from fairseq_maelm.files import FolderLock
@@ -139,7 +140,7 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
         {"valid_fraction": 0.1, "valid_documents": 3},
         "--valid-fraction and --valid-documents exclude each other",
     ),
-    "shards": ({"shards": 0}, "--shards must lie in 1 ... 100"),
+    "shards": ({"shards": 0}, "--shards must be between 1 and 100, not 0"),
     "more shards than documents": ({"shards": 100}, "120 documents are too few for 100 shards"),
     "workers": ({"workers": 0}, "--workers must be at least 1"),
     "preset": ({"preset": "titlecase"}, "--preset must be one of uncased, cased"),
@@ -148,8 +149,8 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
         {"vocabulary_size": 50_000},
         r"50000 pieces is too large for this text, which gives \d+ at most",
     ),
-    "coverage": ({"character_coverage": 0.5}, "--character-coverage must lie in 0.98 ... 1"),
-    "sample": ({"sample_megabytes": 0}, "--sample-megabytes must be positive"),
+    "coverage": ({"character_coverage": 0.5}, "--character-coverage must be between 0.98 and 1.0"),
+    "sample": ({"sample_megabytes": 0}, "--sample-megabytes must be at least 0.001"),
     "model and size": (
         {"sentencepiece_model": Path("m"), "vocabulary_size": 9},
         "--sentencepiece-model brings a vocabulary, so --vocabulary-size has no use",
@@ -160,9 +161,26 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", BAD_REQUESTS)
 def test_bad_requests_are_refused(folder: Path, name: str) -> None:
     changes, message = BAD_REQUESTS[name]
-    with pytest.raises(CorpusError, match=message):
+    with pytest.raises(ValueError, match=message):
         prepare(settings_for(folder, **changes))
     assert not (folder / "data" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["text.txt", "--shards", 101], "argument --shards: must be between 1 and 100"),
+        (["text.txt", "--valid-fraction", 1], "--valid-fraction must lie between 0 and 1, both excluded"),
+        (["text.txt", "--vocabulary", "nowhere"], "argument --vocabulary: there is no nowhere"),
+        (["text.txt", "--valid", "nowhere"], "argument --valid: there is no nowhere"),
+        (["nowhere"], "argument INPUT: there is no nowhere"),
+    ],
+)
+def test_wrong_options_are_one_line(
+    folder: Path, words: list[Any], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    assert message in usage_error(capsys, ["prepare", "corpus", *words, "--output", "data"])
 
 
 def test_texts_without_documents_are_refused(folder: Path) -> None:

@@ -40,11 +40,11 @@ def test_pretraining_goes_on_over_byte_pairs(tmp_path: Path) -> None:
     write_corpus(tmp_path / "text.txt", documents=30)
     run(
         ["maelm", "prepare", "corpus", tmp_path / "text.txt", "--output", tmp_path / "data"]
-        + ["--tokenizer", tmp_path / "imported", "--valid-fraction", 0.1, "--workers", 1]
+        + ["--vocabulary", tmp_path / "imported", "--valid-fraction", 0.1, "--workers", 1]
     )
     assert (tmp_path / "data" / TOKENIZER_FILE).exists() and not (tmp_path / "data" / MODEL_FILE).exists()
     facts = json.loads((tmp_path / "data" / "manifest.json").read_text())
-    assert facts["counts"]["train"]["unknown_tokens"] == 0 and facts["settings"]["tokenizer"] == "imported"
+    assert facts["counts"]["train"]["unknown_tokens"] == 0 and facts["settings"]["vocabulary"] == "imported"
     checkpoint = tmp_path / "imported" / "checkpoint_best.pt"
     run(
         ["fairseq-train", tmp_path / "data", "--criterion", "maelm", *STILL, *printed[0], *printed[1]]
