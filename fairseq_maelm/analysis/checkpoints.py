@@ -10,42 +10,36 @@ from torch import Tensor
 from fairseq_maelm.analysis.encoders import Vocabulary
 from fairseq_maelm.analysis.theorem import AttentionWeights, attention_weights
 from fairseq_maelm.models.checkpoint_model import build_model
-from fairseq_maelm.models.checkpoint_reader import Checkpoint, read_checkpoint
+from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.vocabulary_folder import find_dictionary, find_tokenizer
 from fairseq_maelm.text.dictionary import MASK, load_dictionary, special_tokens
 from fairseq_maelm.text.tokenizer import TextTokenizer, open_tokenizer
 
 # What the task's options, as the checkpoint holds them, say about the encoder's input in pretraining.
 _TASK_OPTIONS = (
-    *("masked_input", "encoder_mask_fraction", "encoder_positions"),
-    *("mask_prob", "leave_unmasked_prob", "random_token_prob", "mask_whole_words", "protect_special_tokens"),
+    *("masked_input", "encoder_mask_fraction", "encoder_positions", "mask_prob", "mask_prob_end"),
+    *("leave_unmasked_prob", "random_token_prob", "mask_whole_words", "protect_special_tokens"),
 )
 
 
 class CheckpointEncoder:
     """The encoder of a fairseq checkpoint; see ``fairseq_maelm.analysis.encoders``.
 
-    Its dictionary is the one beside it, which may differ from those of other models, or else that of the data folder.
-
     Args:
         path: of the checkpoint.
-        data: prepared data folder, or None.
+        vocabulary: folder of its dictionary and tokenizer, where they are not in the checkpoint's own.
 
     Raises:
-        FileNotFoundError: if there is no dictionary.
-        ValueError: if the checkpoint is not of the model maelm, or belongs to another dictionary.
+        FileNotFoundError: there is no dictionary.
+        ValueError: the checkpoint is not of the model maelm, or belongs to another dictionary.
     """
 
-    def __init__(self, path: Path, data: Optional[Path]) -> None:
-        self._folder = str(find_dictionary([path.parent, *([] if data is None else [data])]))
-        self._dictionary = load_dictionary(self._folder)
+    def __init__(self, path: Path, vocabulary: Optional[Path]) -> None:
+        self._folder = str(find_dictionary([path.parent, *([] if vocabulary is None else [vocabulary])]))
+        self._dictionary = dictionary = load_dictionary(self._folder)
         checkpoint = read_checkpoint(path)
-        self._model = build_model(checkpoint, self._dictionary, encoder_alone=True)
-        self._describe(checkpoint)
-
-    def _describe(self, checkpoint: Checkpoint) -> None:
+        self._model = build_model(checkpoint, dictionary, encoder_alone=True)
         task, size, view = checkpoint.config.task, checkpoint.config.model, checkpoint.view
-        dictionary = self._dictionary
         self.vocabulary = Vocabulary(
             size=len(dictionary),
             pad=dictionary.pad(),
@@ -83,7 +77,7 @@ class CheckpointEncoder:
         return open_tokenizer(find_tokenizer(self._folder, self._folder), self._dictionary)
 
     def encode_line(self, line: str) -> list[int]:
-        """Tokens of a line of text; <mask> in it is ordinary text."""
+        """Return the tokens of a line of text; <mask> in it is ordinary text."""
         return [token for token in self._tokenizer.encode(line) if token != self.vocabulary.mask]
 
     def check_data(self, folder: Path) -> None:
@@ -95,7 +89,7 @@ class CheckpointEncoder:
             )
 
     def attention_weights(self) -> Iterator[AttentionWeights]:
-        """The weights of each layer's attention in turn."""
+        """Yield the weights of each layer's attention."""
         for layer in self._model.encoder.layers:
             attention = layer.self_attn
             heads, width = attention.num_heads, self.width

@@ -18,55 +18,49 @@ from tqdm import tqdm
 from fairseq_maelm.analysis.encoders import Encoder, Vocabulary
 from fairseq_maelm.analysis.sequences import Blocks, batches, choose_blocks, padded_batch
 from fairseq_maelm.analysis.spectrum import GramAccumulator
+from fairseq_maelm.arguments import option
 from fairseq_maelm.data.encoder_view import Shown, encoder_input
 from fairseq_maelm.data.masking import MaskDraw, MaskingScheme, draw_masks
 
 logger = logging.getLogger(__name__)
 
 CONDITIONS = ("whole", "masked", "dropped")
+_MEASURED, _RUN = "what is measured", "how it is run"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CollectSettings:
-    """What is run.
+    """What is run; the options explain themselves."""
 
-    Attributes:
-        conditions: of ``CONDITIONS``; none of them for those that suit the model.
-        layers: which of 0 to L; None for all.
-        mask_prob, leave_unmasked_prob, random_token_prob: as in pretraining.
-        tokens: analyzed tokens at most, up to one block more.
-        seed: of the choice of blocks and of the masks.
-        batch_tokens: tokens of a batch, padding included.
-        skip_special: leave special symbols, such as <s>, out of the representations; the model sees them.
-        double: Gram products in double precision.
-    """
-
-    conditions: Sequence[str]
-    layers: Optional[tuple[int, ...]]
-    mask_prob: float = 0.15
-    leave_unmasked_prob: float = 0.0
-    random_token_prob: float = 0.0
-    tokens: int = 5_000_000
-    seed: int = 1
-    batch_tokens: int = 16_384
-    skip_special: bool = False
-    double: bool = False
+    conditions: tuple[str, ...] = option(
+        (),
+        help="inputs: whole; masked, with <mask> in place; dropped, without the masked tokens (default: whole and "
+        "masked, and for checkpoints pretrained so also dropped)",
+        choices=CONDITIONS,
+        group=_MEASURED,
+    )
+    layers: Optional[tuple[int, ...]] = option(
+        None, help="layers, such as 0 6 12; 0 is the embeddings (default: all)", group=_MEASURED
+    )
+    mask_prob: float = option(0.15, help="fraction of tokens to mask", group=_MEASURED)
+    leave_unmasked_prob: float = option(0.0, help="fraction of those left in place (BERT: 0.1)", group=_MEASURED)
+    random_token_prob: float = option(0.0, help="fraction of those replaced (BERT: 0.1)", group=_MEASURED)
+    skip_special_tokens: bool = option(
+        False, help="leave <s>, </s> and the like out of the representations; the model sees them", group=_MEASURED
+    )
+    tokens: int = option(5_000_000, help="number of tokens to analyze, up to one block more", minimum=1, group=_RUN)
+    batch_tokens: int = option(16_384, help="number of tokens in a batch, padding included", minimum=1, group=_RUN)
+    seed: int = option(1, help="random seed of the masks and of the choice of text", minimum=0, group=_RUN)
+    double: bool = option(False, help="take products in double precision, for singular values below 1e-3", group=_RUN)
 
 
 class ModelInput(NamedTuple):
-    """One batch under one condition, on the model's device.
+    """One batch under one condition, on the model's device."""
 
-    Attributes:
-        tokens: <int64>[B, S] what the encoder sees.
-        positions: <int64>[B, S] original positions, or None for 0, 1, 2, ...
-        real: <int64>[n] rows of the flattened batch that are real tokens; None if all are.
-        mask: <int64>[m] rows that are <mask>; None if there is none.
-    """
-
-    tokens: Tensor
-    positions: Optional[Tensor]
-    real: Optional[Tensor]
-    mask: Optional[Tensor]
+    tokens: Tensor  # <int64>[B, S] what the encoder sees
+    positions: Optional[Tensor]  # <int64>[B, S] original positions, or None for 0, 1, 2, ...
+    real: Optional[Tensor]  # <int64>[n] rows of the flattened batch that are real tokens; None if all are
+    mask: Optional[Tensor]  # <int64>[m] rows that are <mask>; None if there is none
 
 
 class LayerGrams:
@@ -86,33 +80,15 @@ class LayerGrams:
                 self.mask[place].add(rows.index_select(0, batch.mask))
 
     def sets(self, place: int) -> dict[str, GramAccumulator]:
-        """The sets of tokens that there are: "real", and with masks also "mask" and "all"."""
+        """Return the sets of tokens that there are: "real", and with masks also "mask" and "all"."""
         real, mask = self.real[place], self.mask[place]
         return {"real": real, "mask": mask, "all": real.merged(mask)} if mask.rows else {"real": real}
-
-
-def masking_scheme(settings: CollectSettings, vocabulary: Vocabulary) -> MaskingScheme:
-    """The scheme of pretraining over a model's vocabulary."""
-    return MaskingScheme(
-        mask_prob=settings.mask_prob,
-        real_tokens=np.flatnonzero(~vocabulary.special),
-        leave_unmasked_prob=settings.leave_unmasked_prob,
-        random_token_prob=settings.random_token_prob,
-        protected=None if vocabulary.masks_special else vocabulary.special,
-    )
 
 
 def condition_input(
     condition: str, tokens: np.ndarray, lengths: np.ndarray, draw: MaskDraw, vocabulary: Vocabulary
 ) -> tuple[np.ndarray, Optional[np.ndarray]]:
-    """What the encoder sees.
-
-    Args:
-        condition: of ``CONDITIONS``.
-        tokens: <int64>[B, T] full sequences, padded on the right.
-        lengths: <int64>[B].
-        draw: of the masks.
-        vocabulary: of the model.
+    """Return what the encoder sees of full sequences <int64>[B, T] of <int64>[B] tokens.
 
     Returns:
         tokens <int64>[B, S], padded on the right, and original positions <int64>[B, S] where they are not 0, 1, 2, ...
@@ -127,7 +103,7 @@ def condition_input(
     return seen["src_tokens"].numpy(), positions
 
 
-def model_input(
+def _model_input(
     tokens: np.ndarray, positions: Optional[np.ndarray], vocabulary: Vocabulary, skip_special: bool, device: str
 ) -> ModelInput:
     """Say which tokens count as what, and move a batch to the device."""
@@ -136,15 +112,12 @@ def model_input(
     if skip_special:
         left_out = left_out | vocabulary.special[tokens]
     real = ~left_out & ~mask
-
-    def rows(chosen: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.flatnonzero(chosen)).to(device)
-
+    real_rows, mask_rows = (torch.from_numpy(np.flatnonzero(chosen)).to(device) for chosen in (real, mask))
     return ModelInput(
         torch.from_numpy(tokens).to(device),
         None if positions is None else torch.from_numpy(positions).to(device),
-        None if real.all() else rows(real),
-        rows(mask) if mask.any() else None,
+        None if real.all() else real_rows,
+        mask_rows if mask.any() else None,
     )
 
 
@@ -153,7 +126,13 @@ def model_inputs(
 ) -> Iterator[tuple[int, dict[str, ModelInput]]]:
     """Make all batches: the number of original tokens, and the input under each condition."""
     vocabulary = encoder.vocabulary
-    scheme = masking_scheme(settings, vocabulary)
+    scheme = MaskingScheme(
+        mask_prob=settings.mask_prob,
+        real_tokens=np.flatnonzero(~vocabulary.special),
+        leave_unmasked_prob=settings.leave_unmasked_prob,
+        random_token_prob=settings.random_token_prob,
+        protected=None if vocabulary.masks_special else vocabulary.special,
+    )
     chosen = choose_blocks(blocks.sizes, settings.tokens, settings.seed)
     for indices in batches(chosen, blocks.sizes, settings.batch_tokens):
         tokens, lengths = padded_batch(blocks, indices, vocabulary.pad)
@@ -161,7 +140,7 @@ def model_inputs(
         inputs = {}
         for condition in settings.conditions:
             seen, positions = condition_input(condition, tokens, lengths, draw, vocabulary)
-            inputs[condition] = model_input(seen, positions, vocabulary, settings.skip_special, device)
+            inputs[condition] = _model_input(seen, positions, vocabulary, settings.skip_special_tokens, device)
         yield int(lengths.sum()), inputs
 
 
@@ -169,21 +148,11 @@ def model_inputs(
 def collect(
     encoder: Encoder, blocks: Blocks, settings: CollectSettings, device: str = "cpu", name: str = "model"
 ) -> dict[str, LayerGrams]:
-    """Add up the Gram matrices of a model's representations.
+    """Add up the Gram matrices of a model's representations under each condition.
 
     Memory does not grow with the text: one batch, and two matrices <float64>[D, D] for each layer and condition.
-
-    Args:
-        encoder: the model, on the device.
-        blocks: the text.
-        settings: what to run.
-        device: where to run it.
-        name: for the progress bar.
-
-    Returns:
-        for each condition its matrices.
     """
-    layers = tuple(range(encoder.num_layers + 1)) if settings.layers is None else settings.layers
+    layers = range(encoder.num_layers + 1) if settings.layers is None else sorted(set(settings.layers))
     grams = {condition: LayerGrams(layers, encoder.width, device, settings.double) for condition in settings.conditions}
     total = int(blocks.sizes[choose_blocks(blocks.sizes, settings.tokens, settings.seed)].sum())
     if total < settings.tokens:

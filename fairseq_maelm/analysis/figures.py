@@ -26,13 +26,7 @@ Line = tuple[str, str, str, str]
 
 
 class Figure(NamedTuple):
-    """A figure.
-
-    Attributes:
-        draw: makes it of the results.
-        caption: for the page.
-        possible: whether the results can fill it.
-    """
+    """A figure: what draws it of the results, its caption, and whether the results can fill it."""
 
     draw: Callable[[list[Result]], Any]
     caption: str
@@ -40,24 +34,22 @@ class Figure(NamedTuple):
 
 
 def figures_of(results: list[Result]) -> dict[str, Figure]:
-    """The figures that these results can fill, by file name without its ending."""
+    """Return the figures that these results can fill, by file name without its ending."""
     settings = results[0]["settings"]
     has_masks = any(result["subspace"] for result in results)
     fine_tuned = [result["kind"] == "fine-tuned" for result in results]
     replaces = settings["leave_unmasked_prob"] or settings["random_token_prob"]
-    by_input = partial(_rank_figure, title="All tokens of the input", lines=_by_input)
-    whole = Figure(
-        by_input,
-        "The same with BERT's masking: some predicted tokens are left or replaced at random (the paper's Figure 6)."
-        if replaces
-        else "Effective rank of all token representations, with [MASK] in the input and without (the paper's Figure "
-        "1a). The gap is what inputs without [MASK] leave unused.",
-        True,
-    )
     figures = {
-        "figure_6_rank_bert_masking" if replaces else "figure_1a_rank": whole,
+        "figure_6_rank_bert_masking" if replaces else "figure_1a_rank": Figure(
+            partial(_rank_figure, title="All tokens of the input", lines=_by_input),
+            "The same with BERT's masking: some predicted tokens are left or replaced at random (the paper's Figure 6)."
+            if replaces
+            else "Effective rank of all token representations, with [MASK] in the input and without (the paper's "
+            "Figure 1a). The gap is what inputs without [MASK] leave unused.",
+            True,
+        ),
         "figure_1b_rank_of_mask": Figure(
-            partial(_rank_figure, title="[MASK] tokens", lines=_of_mask),
+            partial(_rank_figure, title="[MASK] tokens", lines=lambda result: [(_SOLID, "", "masked", "mask")]),
             "Effective rank of the [MASK] representations alone (Figure 1b).",
             has_masks,
         ),
@@ -118,12 +110,8 @@ def _by_input(result: Result) -> list[Line]:
     return [(_SOLID, ", input w. [MASK]", "masked", "all"), (_DASHED, ", input w/o [MASK]", "whole", "real")]
 
 
-def _of_mask(result: Result) -> list[Line]:
-    return [(_SOLID, "", "masked", "mask")]
-
-
 def _pretrained(result: Result) -> list[Line]:
-    """Models that saw [MASK] in pretraining with and without it, the others without it alone."""
+    """Show models that saw [MASK] in pretraining with and without it, the others without it alone."""
     if result["kind"] == "mlm":
         return [(_SOLID, " w. [MASK]", "masked", "all"), (_DASHED, " w/o [MASK]", "whole", "real")]
     return [] if result["kind"] == "fine-tuned" else [(_DASHED, "", "whole", "real")]
@@ -133,12 +121,15 @@ def _fine_tuned(result: Result) -> list[Line]:
     return [(_DASHED, "", "whole", "real")] if result["kind"] == "fine-tuned" else []
 
 
+def _ranks(result: Result, condition: str, tokens: str) -> list[dict[str, Any]]:
+    return [row for row in result["ranks"] if (row["condition"], row["token_set"]) == (condition, tokens)]
+
+
 def _rank_figure(results: list[Result], title: str, lines: Callable[[Result], list[Line]]) -> Any:
     figure, axis = import_pyplot().subplots(figsize=(6, 4))
     for number, result in enumerate(results):
         for style, text, condition, tokens in lines(result):
-            rows = [row for row in result["ranks"] if (row["condition"], row["token_set"]) == (condition, tokens)]
-            if rows:
+            if rows := _ranks(result, condition, tokens):
                 layers, ranks = [row["layer"] for row in rows], [row["effective_rank"] for row in rows]
                 axis.plot(layers, ranks, label=result["name"] + text, **_look(number, style))
     settings = results[0]["settings"]
@@ -150,20 +141,22 @@ def _rank_figure(results: list[Result], title: str, lines: Callable[[Result], li
 
 
 def spectrum(results: list[Result]) -> Any:
-    """Energy that the leading directions of the last layer hold, and what is left of it."""
+    """Draw the energy that the leading directions of the last layer hold, and what is left of it."""
     figure, axes = import_pyplot().subplots(1, 2, figsize=(10, 4))
     for number, result in enumerate(results):
         last = max(row["layer"] for row in result["ranks"])
-        for style, condition, tokens, text in (
-            (_SOLID, "masked", "all", "all, w. [MASK]"),
-            (_DASHED, "whole", "real", "w/o [MASK]"),
-            (_DOTTED, "masked", "mask", "[MASK] only"),
+        for style, text, condition, tokens in (
+            (_SOLID, "all, w. [MASK]", "masked", "all"),
+            (_DASHED, "w/o [MASK]", "whole", "real"),
+            (_DOTTED, "[MASK] only", "masked", "mask"),
         ):
-            for row in result["ranks"]:
-                if (row["condition"], row["token_set"], row["layer"]) == (condition, tokens, last):
-                    label = f"{result['name']}, {text}"
+            for row in _ranks(result, condition, tokens):
+                if row["layer"] == last:
                     values = np.array(row["singular_values"])
-                    _spectrum_lines(axes, values, {**_look(number, style, len(values) // 8 or 1), "label": label})
+                    numbers, energy = np.arange(1, len(values) + 1), np.cumsum(values**2)
+                    look = {**_look(number, style, len(values) // 8 or 1), "label": f"{result['name']}, {text}"}
+                    axes[0].plot(numbers, energy / energy[-1], **look)
+                    axes[1].plot(numbers, values / values[0], **look)
     tau = results[0]["settings"]["tau"]
     axes[0].axhline(tau, color="gray", linewidth=0.8)
     axes[0].set(xlabel="directions", ylabel="share of the energy", xscale="log", title="Last layer: energy held")
@@ -172,15 +165,8 @@ def spectrum(results: list[Result]) -> Any:
     return _with_legend(figure, axes[1])
 
 
-def _spectrum_lines(axes: Any, values: np.ndarray, look: dict[str, Any]) -> None:
-    numbers = np.arange(1, len(values) + 1)
-    energy = np.cumsum(values**2)
-    axes[0].plot(numbers, energy / energy[-1], **look)
-    axes[1].plot(numbers, values / values[0], **look)
-
-
 def subspace(results: list[Result]) -> Any:
-    """Where [MASK] lives, against the real tokens of the same input (solid) and of the whole input (dashed)."""
+    """Draw where [MASK] lives, against the real tokens of the same input (solid) and of the whole input (dashed)."""
     figure, axes = import_pyplot().subplots(1, 3, figsize=(13, 4))
     panels: tuple[tuple[str, Callable[[Any], float]], ...] = (
         ("share of [MASK] energy outside", lambda row: row["mask_energy_outside"]),
@@ -206,7 +192,7 @@ def subspace(results: list[Result]) -> Any:
 
 
 def collapse(results: list[Result]) -> Any:
-    """The residual through attention alone, and through the whole encoder that does not collapse."""
+    """Draw the residual through attention alone, and through the whole encoder that does not collapse."""
     figure, axis = import_pyplot().subplots(figsize=(6, 4))
     for number, result in enumerate(results):
         for name, style, text in (

@@ -20,11 +20,8 @@ class HuggingFaceEncoder:
 
     Nothing is downloaded and no code of the folder is run.
 
-    Args:
-        path: folder with configuration, weights and tokenizer.
-
     Raises:
-        ValueError: if transformers is missing or cannot read the folder, or the model has no mask token.
+        ValueError: transformers is missing or cannot read the folder, or the model has no mask token.
     """
 
     def __init__(self, path: Path) -> None:
@@ -32,9 +29,8 @@ class HuggingFaceEncoder:
 
         tokenizer, model = open_pretrained("AutoTokenizer", path), open_pretrained("AutoModel", path)
         self._model: nn.Module = model.eval().float()
-        self._tokenizer = tokenizer
-        self.vocabulary = _vocabulary(tokenizer, model.config, path)
-        config = model.config
+        self._tokenizer, config = tokenizer, model.config
+        self.vocabulary = _vocabulary(tokenizer, config, path)
         self.num_layers = int(config.num_hidden_layers)
         self.num_heads = int(config.num_attention_heads)
         self.width = int(config.hidden_size)
@@ -57,7 +53,7 @@ class HuggingFaceEncoder:
         return output.hidden_states
 
     def encode_line(self, line: str) -> list[int]:
-        """Tokens of a line of text; special symbols that its characters spell are left out."""
+        """Return the tokens of a line of text; special symbols that its characters spell are left out."""
         tokens = self._tokenizer(line, add_special_tokens=False, verbose=False)["input_ids"]
         unknown = self._tokenizer.unk_token_id
         return [token for token in tokens if token == unknown or not self.vocabulary.special[token]]
@@ -70,7 +66,7 @@ class HuggingFaceEncoder:
         )
 
     def attention_weights(self) -> Optional[Iterator[AttentionWeights]]:
-        """The weights of every layer's attention, or None if its parts have names that are not known."""
+        """Return the weights of every layer's attention, or None if its parts have names that are not known."""
         layers = next((part for name, part in self._model.named_modules() if name in ("encoder.layer", "layers")), None)
         if not isinstance(layers, nn.ModuleList):
             return None
@@ -101,22 +97,17 @@ def _vocabulary(tokenizer: Any, config: Any, path: Path) -> Vocabulary:
     )
 
 
-def _projections(parts: dict[str, nn.Module]) -> Optional[list[Tensor]]:
-    """The weights [out, in] of query, key, value and output under the names of the known families."""
+def _projections(parts: dict[str, Any]) -> Optional[list[Tensor]]:
+    """Find the weights [out, in] of query, key, value and output under the names of the known families."""
     for names in (
         ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"),
         ("attention.attn.q", "attention.attn.k", "attention.attn.v", "attention.attn.o"),
     ):
         if all(name in parts for name in names):
-            return [_weight(parts[name]) for name in names]
+            return [parts[name].weight for name in names]
     if "attn.Wqkv" in parts and "attn.Wo" in parts:
-        return [*_weight(parts["attn.Wqkv"]).chunk(3), _weight(parts["attn.Wo"])]
+        return [*parts["attn.Wqkv"].weight.chunk(3), parts["attn.Wo"].weight]
     return None
-
-
-def _weight(module: nn.Module) -> Tensor:
-    assert isinstance(module.weight, Tensor)
-    return module.weight
 
 
 def _split(projections: list[Tensor], heads: int) -> AttentionWeights:

@@ -6,6 +6,8 @@ import io
 from pathlib import Path
 from typing import Any
 
+from tabulate import tabulate
+
 from fairseq_maelm.analysis.figures import Result, figures_of, save_figures
 from fairseq_maelm.files import write_bytes, write_json
 
@@ -31,7 +33,7 @@ def write_report(results: list[Result], folder: Path) -> None:
 
 
 def tables(results: list[Result]) -> dict[str, list[dict[str, Any]]]:
-    """The tables "ranks", "subspace" and "theorem" of all models as flat rows; spectra and angles are left to JSON."""
+    """Return the tables "ranks", "subspace" and "theorem" of all models, flat; spectra and angles are left to JSON."""
     lists: dict[str, list[dict[str, Any]]] = {"ranks": [], "subspace": [], "theorem": []}
     for result in results:
         model = {"model": result["name"], "kind": result["kind"]}
@@ -61,7 +63,7 @@ def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def page(results: list[Result], drawings: dict[str, str]) -> str:
-    """The HTML page: what was run, the figures in line, and the numbers under them."""
+    """Return the HTML page: what was run, the figures in line, and the numbers under them."""
     parts = ["<h1>Representations, layer by layer</h1>", _models(results), _settings(results[0]["settings"])]
     for name, figure in figures_of(results).items():
         # An XML declaration may not stand inside HTML.
@@ -72,6 +74,10 @@ def page(results: list[Result], drawings: dict[str, str]) -> str:
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>maelm analyze</title>'
         f"<style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
     )
+
+
+def _table(header: list[str], rows: list[list[Any]]) -> str:
+    return str(tabulate(rows, header, tablefmt="html", disable_numparse=True))
 
 
 def _models(results: list[Result]) -> str:
@@ -88,18 +94,16 @@ def _settings(settings: dict[str, Any]) -> str:
 
 
 def _rank_table(results: list[Result]) -> str:
-    """A row a layer, a column for each model, condition and set of tokens."""
-    columns = {
-        (result["name"], row["condition"], row["token_set"]): None for result in results for row in result["ranks"]
-    }
+    """Return the table of effective ranks: a row a layer, a column for each model, condition and set of tokens."""
     cells = {
-        (result["name"], row["condition"], row["token_set"], row["layer"]): row["effective_rank"]
+        ((result["name"], row["condition"], row["token_set"]), row["layer"]): row["effective_rank"]
         for result in results
         for row in result["ranks"]
     }
-    layers = sorted({key[3] for key in cells})
+    columns = list(dict.fromkeys(column for column, _ in cells))
     header = ["layer", *(f"{name}: {condition} input, {tokens} tokens" for name, condition, tokens in columns)]
-    return _table(header, [[layer, *(cells.get((*column, layer), "") for column in columns)] for layer in layers])
+    layers = sorted({layer for _, layer in cells})
+    return _table(header, [[layer, *(cells.get((column, layer), "") for column in columns)] for layer in layers])
 
 
 def _theorem_sentence(results: list[Result]) -> str:
@@ -111,9 +115,3 @@ def _theorem_sentence(results: list[Result]) -> str:
         f"<p>The inequality |R'| &le; 4&epsilon;|R|&sup3; was true in {held} of {len(rows)} attention layers checked; "
         f"in {sum(row['proved'] for row in rows)} of them the logits lie in the range in which it must be.</p>"
     )
-
-
-def _table(header: list[str], rows: list[list[Any]]) -> str:
-    head = "".join(f"<th>{html.escape(str(cell))}</th>" for cell in header)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"

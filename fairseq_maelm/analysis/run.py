@@ -2,18 +2,29 @@
 
 import hashlib
 import logging
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
+import torch
 
-from fairseq_maelm.analysis.collect import CONDITIONS, CollectSettings, collect
+from fairseq_maelm.analysis.collect import CONDITIONS, CollectSettings, LayerGrams, collect, model_inputs
 from fairseq_maelm.analysis.encoders import Encoder
-from fairseq_maelm.analysis.measure import rank_rows, subspace_rows, theorem_rows
-from fairseq_maelm.analysis.open import open_encoder
 from fairseq_maelm.analysis.report import write_report
-from fairseq_maelm.analysis.sequences import Blocks, TextBlocks, data_blocks
+from fairseq_maelm.analysis.sequences import Blocks, TextBlocks
+from fairseq_maelm.analysis.spectrum import compare_subspaces, effective_rank, singular_values
+from fairseq_maelm.analysis.theorem import (
+    AttentionWeights,
+    LayerCheck,
+    check_stack,
+    logarithm_of_recursive_bound,
+    random_weights,
+    relative_residual,
+)
+from fairseq_maelm.arguments import check_limits, existing_path, option
+from fairseq_maelm.data.blocks import TokenBlocks, split_files
 from fairseq_maelm.data.masking import MaskingScheme
 from fairseq_maelm.files import read_json, write_json
 from fairseq_maelm.libraries import import_pyplot
@@ -22,56 +33,63 @@ logger = logging.getLogger(__name__)
 
 _SETTINGS_FILE = "settings.json"
 _MODELS_FOLDER = "models"
+_TEXT = "what is analyzed"
+# The attention-only stack is followed for so many tokens of one batch; the pseudo-inverse takes their cube.
+_STACK_TOKENS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnalysisSettings(CollectSettings):
-    """What is measured, for all models alike.
+    """What is measured, for all models alike; the options explain themselves.
 
-    Attributes:
-        data: prepared data folder, or None.
-        split: of the data.
-        text: text file to analyze in place of the data's split, or None.
-        tau: of the effective rank.
-        centered: subtract the mean of each set of representations.
-        tokens_per_sample: longest sequence, cut to each model's.
-
-    The others as in ``CollectSettings``, whose conditions may be none: those that suit each model.
+    Raises:
+        ValueError: no text is given, or a number lies outside its limits.
     """
 
-    data: Optional[Path]
-    split: str
-    text: Optional[Path]
-    tau: float
-    centered: bool
-    tokens_per_sample: int
+    data: Optional[Path] = option(None, help="prepared data folder", metavar="FOLDER", type=existing_path, group=_TEXT)
+    split: str = option("valid", help="split of --data to analyze", group=_TEXT)
+    text: Optional[Path] = option(
+        None,
+        help="text to analyze in place of --data, a paragraph a line, a blank line between documents",
+        metavar="FILE",
+        type=existing_path,
+        group=_TEXT,
+    )
+    vocabulary: Optional[Path] = option(
+        None,
+        help="folder with dict.txt and the tokenizer of checkpoints that have none in their folder (default: --data)",
+        metavar="FOLDER",
+        type=existing_path,
+        group=_TEXT,
+    )
+    max_length: int = option(
+        512, help="number of tokens in the longest sequence, cut to each model's", minimum=8, group=_TEXT
+    )
+    tau: float = option(0.9, help="share of the energy that the rank must hold", group="what is measured")
+    centered: bool = option(
+        False, help="subtract the mean of each set of representations; the paper does not", group="what is measured"
+    )
 
     def __post_init__(self) -> None:
         if self.data is None and self.text is None:
             raise ValueError("give --data or --text: without text there is nothing to analyze")
-        for path in (self.data, self.text):
-            if path is not None and not path.exists():
-                raise FileNotFoundError(f"there is no {path}")
+        check_limits(self)
         if not 0.0 < self.tau <= 1.0:
             raise ValueError(f"--tau must lie in (0, 1] and is {self.tau}")
-        for option, least in (("tokens", 1), ("batch_tokens", 1), ("tokens_per_sample", 8)):
-            if getattr(self, option) < least:
-                name = option.replace("_", "-")
-                raise ValueError(f"--{name} must be at least {least} and is {getattr(self, option)}")
         # Refuses impossible probabilities before any model is loaded.
         no_tokens = np.empty(0, dtype=np.int64)
         MaskingScheme(self.mask_prob, no_tokens, self.leave_unmasked_prob, self.random_token_prob)
 
     def recorded(self) -> dict[str, Any]:
-        """The settings as they stand in the results: paths as given, tuples as lists."""
+        """Return the settings as they stand in the results: paths as given, tuples as lists."""
         values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
         return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
     def for_encoder(self, name: str, encoder: Encoder) -> CollectSettings:
-        """What to run with one model.
+        """Return what to run with one model.
 
         Raises:
-            ValueError: if the model lacks a layer, or its input cannot be made so.
+            ValueError: the model lacks a layer, or its input cannot be made so.
         """
         suits = CONDITIONS if encoder.kind == "maelm" else CONDITIONS[:2]
         conditions = tuple(each for each in CONDITIONS if each in (self.conditions or suits))
@@ -99,20 +117,16 @@ def analyze(models: dict[str, Path], settings: AnalysisSettings, output: Path, d
         ValueError, FileNotFoundError: say what is wrong with a setting, a model, a text or the folder.
     """
     import_pyplot()
-    for path in models.values():
-        if not path.exists():
-            raise FileNotFoundError(f"there is no model {path}")
     recorded = settings.recorded()
     _claim(output, recorded)
     for name, path in models.items():
-        file = output / _MODELS_FOLDER / f"{name}.json"
-        model_fingerprint = _model_fingerprint(path)
-        if file.exists():
-            if read_json(file)["fingerprint"] != model_fingerprint:
-                raise ValueError(f"{file} holds results of another model named {name!r}: choose another name or folder")
+        file, fingerprint = output / _MODELS_FOLDER / f"{name}.json", _fingerprint(path)
+        if not file.exists():
+            write_json(file, {**_analyze_one(name, path, settings, device), "fingerprint": fingerprint})
+        elif read_json(file)["fingerprint"] != fingerprint:
+            raise ValueError(f"{file} holds results of another model named {name!r}: choose another name or folder")
+        else:
             logger.info("%s: has results already", name)
-            continue
-        write_json(file, {**_analyze_one(name, path, settings, device), "fingerprint": model_fingerprint})
     results = [{**read_json(output / _MODELS_FOLDER / f"{name}.json"), "settings": recorded} for name in models]
     write_report(results, output)
     return output / "report.html"
@@ -123,8 +137,7 @@ def _claim(output: Path, recorded: dict[str, Any]) -> None:
     path = output / _SETTINGS_FILE
     if path.exists():
         earlier = read_json(path)
-        changed = [name for name in recorded if earlier.get(name) != recorded[name]]
-        if changed:
+        if changed := [name for name in recorded if earlier.get(name) != recorded[name]]:
             raise ValueError(
                 f"{output} holds results with other settings ({', '.join(changed)} differ): choose another --output"
             )
@@ -135,20 +148,20 @@ def _claim(output: Path, recorded: dict[str, Any]) -> None:
     write_json(path, recorded)
 
 
-def _model_fingerprint(path: Path) -> str:
-    """A model's checksum over sizes and times of its files; reading them whole would take as long as a small run."""
+def _fingerprint(path: Path) -> str:
+    """Checksum sizes and times of a model's files; reading them whole would take as long as a small run."""
     files = sorted(each for each in path.iterdir() if each.is_file()) if path.is_dir() else [path]
     facts = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return hashlib.sha256(repr((str(path.resolve()), facts)).encode()).hexdigest()
 
 
 def _analyze_one(name: str, path: Path, settings: AnalysisSettings, device: str) -> dict[str, Any]:
-    encoder = open_encoder(path, settings.data).to(device)
+    encoder = open_encoder(path, settings.vocabulary or settings.data).to(device)
     chosen = settings.for_encoder(name, encoder)
     blocks = _blocks(encoder, settings)
     grams = collect(encoder, blocks, chosen, device, name)
     logger.info("%s: spectra, subspaces and the check of the theorem", name)
-    whole = grams[chosen.conditions[0]].real[0].rows + grams[chosen.conditions[0]].mask[0].rows
+    first = grams[chosen.conditions[0]]
     return {
         "name": name,
         "path": str(path),
@@ -156,16 +169,111 @@ def _analyze_one(name: str, path: Path, settings: AnalysisSettings, device: str)
         "model_settings": encoder.settings,
         "num_layers": encoder.num_layers,
         "width": encoder.width,
-        "text_tokens": whole,
+        "text_tokens": first.real[0].rows + first.mask[0].rows,
         "ranks": rank_rows(grams, settings.tau, settings.centered),
         "subspace": subspace_rows(grams, settings.tau, settings.centered),
         "theorem": theorem_rows(encoder, blocks, chosen, device),
     }
 
 
+def open_encoder(path: Path, vocabulary: Optional[Path] = None) -> Encoder:
+    """Open a fairseq checkpoint of this package (a file) or a Hugging Face masked language model (a folder).
+
+    Raises:
+        FileNotFoundError: a checkpoint has no dictionary, neither in its folder nor in ``vocabulary``.
+        ValueError: it is neither, or transformers is needed and not installed.
+    """
+    # Each kind brings a large library along; only the one that is needed is imported.
+    if path.is_file():
+        from fairseq_maelm.analysis.checkpoints import CheckpointEncoder
+
+        return CheckpointEncoder(path, vocabulary)
+    from fairseq_maelm.analysis.huggingface import HuggingFaceEncoder
+
+    return HuggingFaceEncoder(path)
+
+
 def _blocks(encoder: Encoder, settings: AnalysisSettings) -> Blocks:
-    length = min(settings.tokens_per_sample, encoder.max_length)
+    length = min(settings.max_length, encoder.max_length)
     if settings.text is not None:
         return TextBlocks(settings.text, encoder, length, settings.tokens)
     assert settings.data is not None
-    return data_blocks(settings.data, settings.split, encoder, length)
+    encoder.check_data(settings.data)
+    paths = split_files(str(settings.data), settings.split, False)
+    return TokenBlocks(paths, "complete_doc", length, encoder.vocabulary.first)
+
+
+def rank_rows(grams: dict[str, LayerGrams], tau: float, centered: bool) -> list[dict[str, Any]]:
+    """Return effective rank and whole spectrum, falling, for each condition, set of tokens and layer."""
+    rows = []
+    for condition, each in grams.items():
+        for place, layer in enumerate(each.layers):
+            for tokens, accumulator in each.sets(place).items():
+                values = singular_values(accumulator.gram(centered))
+                rows.append(
+                    {
+                        "condition": condition,
+                        "token_set": tokens,
+                        "layer": layer,
+                        "rows": accumulator.rows,
+                        "effective_rank": effective_rank(values, tau),
+                        "singular_values": [float(f"{value:.8g}") for value in values.tolist()],
+                    }
+                )
+    return rows
+
+
+def subspace_rows(grams: dict[str, LayerGrams], tau: float, centered: bool) -> list[dict[str, Any]]:
+    """Compare [MASK] with the real tokens of the same input ("masked") and of the whole one ("whole") in each layer."""
+    masked = grams.get("masked")
+    if masked is None or not masked.mask[0].rows:
+        return []
+    references = {"masked": masked.real, **({"whole": grams["whole"].real} if "whole" in grams else {})}
+    rows = []
+    for name, accumulators in references.items():
+        for place, layer in enumerate(masked.layers):
+            sets = (accumulators[place], masked.mask[place], masked.sets(place)["all"])
+            real, mask, joint = (each.gram(centered) for each in sets)
+            comparison = compare_subspaces(real, mask, joint, tau)
+            rows.append({"reference": name, "layer": layer, **comparison._asdict()})
+    return rows
+
+
+@torch.inference_mode()
+def theorem_rows(
+    encoder: Encoder, blocks: Blocks, settings: CollectSettings, device: str
+) -> dict[str, list[dict[str, Any]]]:
+    """Follow one batch's embeddings through attention alone.
+
+    Returns:
+        for "trained" weights, if they are known, and for "random" ones of the same shape: a dictionary a layer; and for
+        the whole "encoder", residual connections, feed-forward networks and all: ``layer`` (0 for the embeddings) and
+        ``relative`` residual of the same tokens. Empty without any [MASK].
+    """
+    masked = (inputs["masked"] for _, inputs in model_inputs(encoder, blocks, settings, device) if "masked" in inputs)
+    batch = next((each for each in masked if each.mask is not None), None)
+    if batch is None or batch.mask is None:
+        return {}
+    all_states = [states.flatten(0, 1).double().cpu() for states in encoder.hidden_states(batch.tokens)]
+    rows = torch.arange(len(all_states[0])) if batch.real is None else batch.real.cpu()
+    rows = rows[:_STACK_TOKENS]
+    real, mask = all_states[0][rows], all_states[0][batch.mask.cpu()[: _STACK_TOKENS // 4]]
+    shape = (encoder.width, encoder.num_heads, torch.Generator().manual_seed(settings.seed))
+    stacks: dict[str, Optional[Iterable[AttentionWeights]]] = {
+        "trained": encoder.attention_weights(),
+        "random": (random_weights(*shape) for _ in range(encoder.num_layers)),
+    }
+    result = {name: _check_rows(check_stack(real, mask, layers)) for name, layers in stacks.items() if layers}
+    result["encoder"] = [
+        {"layer": layer, "relative": relative_residual(states[rows])} for layer, states in enumerate(all_states)
+    ]
+    return result
+
+
+def _check_rows(checks: list[LayerCheck]) -> list[dict[str, Any]]:
+    logarithms = logarithm_of_recursive_bound(checks)[1:]
+    return [
+        {"layer": layer, **check._asdict(), "proved": check.proved, "holds": check.holds}
+        | {"log10_bound_from_embeddings": logarithm}
+        for layer, (check, logarithm) in enumerate(zip(checks, logarithms), 1)
+    ]

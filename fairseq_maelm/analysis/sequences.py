@@ -10,7 +10,8 @@ from tqdm import tqdm
 
 from fairseq_maelm.analysis.encoders import Encoder
 from fairseq_maelm.batch import pad_rows
-from fairseq_maelm.data.blocks import TokenBlocks, split_files
+from fairseq_maelm.data.blocks import TokenBlocks
+from fairseq_maelm.lines import numbered_lines
 
 # The order in which blocks are taken is drawn by this key, with the seed of the analysis.
 _ORDER = 7
@@ -26,7 +27,7 @@ class TextBlocks:
         tokens: stop reading the file once it has given this many.
 
     Raises:
-        ValueError: if the file is no UTF-8 text or has no line with a token.
+        ValueError: the file is not UTF-8 text or has no line with a token.
     """
 
     def __init__(self, path: Path, encoder: Encoder, block_size: int, tokens: int) -> None:
@@ -34,7 +35,8 @@ class TextBlocks:
         last = [] if vocabulary.last is None else [vocabulary.last]
         line_end = [] if vocabulary.line_end is None else [vocabulary.line_end]
         lines: list[list[int]] = []
-        for line in _lines(path):
+        numbered = numbered_lines(path)
+        for _, line in tqdm(numbered, desc=f"reading {path.name}", unit=" lines", leave=False, mininterval=1.0):
             encoded = encoder.encode_line(line)
             lines.append([*encoded, *line_end] if encoded else [])
             tokens -= len(lines[-1])
@@ -54,12 +56,13 @@ class TextBlocks:
         return self._blocks[index]
 
 
-def pack(lines: Iterable[list[int]], room: int) -> Iterator[list[int]]:
-    """Fill blocks with whole lines of one document; a line that is longer than a block is cut.
+Blocks = Union[TokenBlocks, TextBlocks]
 
-    Args:
-        lines: tokens of each; an empty line ends a document.
-        room: the most tokens of a block.
+
+def pack(lines: Iterable[list[int]], room: int) -> Iterator[list[int]]:
+    """Fill blocks of at most ``room`` tokens with whole lines of one document, which an empty line ends.
+
+    A line that is longer than a block is cut.
     """
     block: list[int] = []
     for line in chain(lines, [[]]):
@@ -72,43 +75,15 @@ def pack(lines: Iterable[list[int]], room: int) -> Iterator[list[int]]:
             block = block[room:]
 
 
-def _lines(path: Path) -> Iterator[str]:
-    with open(path, encoding="utf-8") as file:
-        try:
-            yield from tqdm(file, desc=f"reading {path.name}", unit=" lines", leave=False, mininterval=1.0)
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path} is no UTF-8 text: {error}") from error
-
-
-Blocks = Union[TokenBlocks, TextBlocks]
-
-
-def data_blocks(folder: Path, split: str, encoder: Encoder, block_size: int) -> TokenBlocks:
-    """Blocks of a prepared data folder.
-
-    Raises:
-        FileNotFoundError: if the folder has no such split.
-        ValueError: if its tokens are not the model's.
-    """
-    encoder.check_data(folder)
-    return TokenBlocks(split_files(str(folder), split, False), "complete_doc", block_size, encoder.vocabulary.first)
-
-
 def choose_blocks(sizes: np.ndarray, tokens: int, seed: int) -> np.ndarray:
     """Take random blocks until they hold ``tokens`` tokens, or all there are.
-
-    Args:
-        sizes: <int64>[blocks].
-        tokens: at least 1.
-        seed: of the analysis.
 
     Returns:
         <int64>[chosen] by falling size: neighbors make batches with little padding, and the batch that needs most
         memory comes first.
     """
     order = np.random.default_rng([seed, _ORDER]).permutation(len(sizes))
-    enough = int(np.searchsorted(np.cumsum(sizes[order]), tokens)) + 1
-    chosen = order[:enough]
+    chosen = order[: int(np.searchsorted(np.cumsum(sizes[order]), tokens)) + 1]
     return chosen[np.argsort(-sizes[chosen], kind="stable")]
 
 
@@ -123,7 +98,7 @@ def batches(chosen: np.ndarray, sizes: np.ndarray, batch_tokens: int) -> list[np
 
 
 def padded_batch(blocks: Blocks, indices: np.ndarray, pad: int) -> tuple[np.ndarray, np.ndarray]:
-    """<int64>[B, T] padded on the right, and the lengths <int64>[B]."""
+    """Return <int64>[B, T] padded on the right, and the lengths <int64>[B]."""
     rows = [blocks[int(index)] for index in indices]
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     return pad_rows(rows, lengths, pad), lengths

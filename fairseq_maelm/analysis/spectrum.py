@@ -1,10 +1,17 @@
-"""Singular values and effective rank of millions of rows in constant memory.
+"""Singular values, effective rank and subspaces of millions of rows in constant memory.
 
 The singular values of X <float>[n, D] are the square roots of the eigenvalues of its Gram matrix X^T X <float>[D, D],
 which is a sum over rows: batches are added and forgotten.
+
+Theorem 2.2 says that in some layer the row space of the [MASK] representations H_M is not contained in that of the real
+tokens' representations H_R. With noise every row space is all of R^D, so row spaces are replaced by spans of leading
+directions: as many right singular vectors as the tau-effective rank.
 """
 
+from typing import NamedTuple
+
 import torch
+from scipy.linalg import subspace_angles
 from torch import Tensor
 
 # Sums of squares that are equal on paper differ by rounding; this much of the total decides no rank.
@@ -18,11 +25,6 @@ class GramAccumulator:
     default, as fast as the model's own products; its rounding, about 1e-7 of the largest eigenvalue, hides singular
     values below about 3e-4 of the largest. With ``double`` the products are exact to about 1e-16 and the limit is
     about 1e-8.
-
-    Args:
-        width: D.
-        device: where the rows will be.
-        double: take the products in double precision.
     """
 
     def __init__(self, width: int, device: torch.device | str = "cpu", double: bool = False) -> None:
@@ -39,7 +41,7 @@ class GramAccumulator:
         self.rows += len(rows)
 
     def merged(self, other: "GramAccumulator") -> "GramAccumulator":
-        """A new accumulator for the rows of both."""
+        """Return an accumulator of the rows of both."""
         result = GramAccumulator(len(self.sums), self.sums.device, self.product_type == torch.float64)
         result.rows = self.rows + other.rows
         result.squares = self.squares + other.squares
@@ -47,10 +49,10 @@ class GramAccumulator:
         return result
 
     def gram(self, centered: bool = False) -> Tensor:
-        """<float64>[D, D] on the CPU: X^T X, of the rows minus their mean if ``centered``.
+        """Return X^T X <float64>[D, D] on the CPU, of the rows minus their mean if ``centered``.
 
         Raises:
-            ValueError: if any row held a value that is not a number, or infinite.
+            ValueError: a row held a value that is infinite or not a number.
         """
         if not bool(torch.isfinite(self.squares).all()):
             raise ValueError("the representations hold values that are not finite: run the model in single precision")
@@ -61,30 +63,21 @@ class GramAccumulator:
 
 
 def singular_values(gram: Tensor) -> Tensor:
-    """Singular values of X from its Gram matrix.
+    """Return the singular values of X <float64>[D], falling, from its Gram matrix <float64>[D, D].
 
-    Args:
-        gram: <float64>[D, D] X^T X.
-
-    Returns:
-        <float64>[D], falling; rounding that made an eigenvalue negative is cut off at 0.
+    Rounding that made an eigenvalue negative is cut off at 0.
     """
     return torch.linalg.eigvalsh(gram).flip(0).clamp_min(0.0).sqrt()
 
 
 def effective_rank(values: Tensor, tau: float) -> int:
-    """The tau-effective rank (section 2.2, after Cai et al., 2021).
+    """Return the tau-effective rank (section 2.2, after Cai et al., 2021) of singular values <float64>[D], falling.
 
-    Args:
-        values: <float64>[D] singular values, falling.
-        tau: in (0, 1].
-
-    Returns:
-        the smallest k such that the k largest squared singular values sum to at least ``tau`` of the sum of all; 0 if
-        all are 0.
+    That is the smallest k such that the k largest squared singular values sum to at least ``tau``, in (0, 1], of the
+    sum of all; 0 if all are 0.
 
     Raises:
-        ValueError: if tau lies outside (0, 1].
+        ValueError: tau lies outside (0, 1].
     """
     if not 0.0 < tau <= 1.0:
         raise ValueError(f"tau must lie in (0, 1] and is {tau}")
@@ -93,3 +86,67 @@ def effective_rank(values: Tensor, tau: float) -> int:
     if total == 0.0:
         return 0
     return int((energy < (tau - _ROUNDING) * total).sum()) + 1
+
+
+class SubspaceComparison(NamedTuple):
+    """[MASK] against real tokens in one layer, for one tau.
+
+    P is the projection on the real tokens' leading directions, Q = I - P.
+    """
+
+    # k, the tau-effective rank of the real tokens, which is the dimension of P, and m, that of [MASK].
+    real_rank: int
+    mask_rank: int
+    # |H_M Q|^2 / |H_M|^2 in [0, 1], the share of [MASK]'s energy that P does not hold; to compare with, the same share
+    # of the real tokens themselves, at most 1 - tau.
+    mask_energy_outside: float
+    real_energy_outside: float
+    # min(k, m) angles in degrees, rising, between the two spans of leading directions. An angle of 90 degrees is a
+    # direction of one span that is orthogonal to the whole other one.
+    principal_angles: list[float]
+    # The least number of directions that must be added to the real tokens' k for the span to hold tau of [MASK]'s
+    # energy; 0 if the real tokens' directions hold it already.
+    mask_dimensions: int
+    # The tau-effective rank of H_M Q, the size of what P does not hold, however weak.
+    outside_rank: int
+    # The tau-effective rank of the joint representations minus k: what Figure 1(a) shows as a gap.
+    joint_gain: int
+
+
+def leading_directions(gram: Tensor, tau: float) -> Tensor:
+    """Return <float64>[D, k], orthonormal: the right singular vectors with the k = rank_tau largest singular values."""
+    _, vectors = torch.linalg.eigh(gram)
+    return vectors.flip(1)[:, : effective_rank(singular_values(gram), tau)]
+
+
+def principal_angles(first: Tensor, second: Tensor) -> Tensor:
+    """Return the angles <float64>[min(k, m)] in degrees, rising, between spans of orthonormal columns [D, k or m]."""
+    return torch.rad2deg(torch.from_numpy(subspace_angles(first.numpy(), second.numpy())).flip(0))
+
+
+def compare_subspaces(real: Tensor, mask: Tensor, joint: Tensor, tau: float) -> SubspaceComparison:
+    """Compare [MASK] with real tokens by their Gram matrices <float64>[D, D] and that of both in one input.
+
+    Raises:
+        ValueError: the real or the [MASK] tokens have no energy at all.
+    """
+    if float(real.trace()) <= 0.0 or float(mask.trace()) <= 0.0:
+        raise ValueError("both real and [MASK] tokens are needed to compare their subspaces")
+    inner = leading_directions(real, tau)
+    own = leading_directions(mask, tau)
+    outer = torch.eye(len(real), dtype=real.dtype) - inner @ inner.T
+    outside = singular_values(outer @ mask @ outer)
+    energy = outside.square()
+    total = float(mask.trace())
+    held = 1.0 - float(energy.sum()) / total
+    missing = tau - held - energy.cumsum(dim=0) / total
+    return SubspaceComparison(
+        real_rank=inner.shape[1],
+        mask_rank=own.shape[1],
+        mask_energy_outside=min(max(1.0 - held, 0.0), 1.0),
+        real_energy_outside=max(float((outer @ real).trace()) / float(real.trace()), 0.0),
+        principal_angles=principal_angles(inner, own).tolist(),
+        mask_dimensions=0 if held >= tau - 1e-12 else int((missing > 1e-12).sum()) + 1,
+        outside_rank=effective_rank(outside, tau),
+        joint_gain=effective_rank(singular_values(joint), tau) - inner.shape[1],
+    )

@@ -28,90 +28,61 @@ _ROUNDING = 1e-12
 
 
 class AttentionWeights(NamedTuple):
-    """One self-attention layer, without biases.
+    """One self-attention layer, without biases."""
 
-    Attributes:
-        query_key: <float64>[H, D, D] W^Q W^K^T / sqrt(d_h) of each head.
-        value_output: <float64>[H, D, D] W^V W^O of each head.
-    """
-
-    query_key: Tensor
-    value_output: Tensor
+    query_key: Tensor  # <float64>[H, D, D] W^Q W^K^T / sqrt(d_h) of each head
+    value_output: Tensor  # <float64>[H, D, D] W^V W^O of each head
 
 
 class LayerCheck(NamedTuple):
-    """The inequality for one layer.
+    """The inequality for one layer."""
 
-    Attributes:
-        before: |R| of the real tokens before the layer.
-        after: |R'| after it.
-        epsilon: as the paper defines it; for several heads see ``epsilon``.
-        bound: 4 epsilon |R|^3.
-        logit_range: the most that the logits R W^QK [R; UR]^T of one row differ.
-        combination_norm: |U|_inf, at least 1.
-        misfit: how much of H_M is no combination of H_R, 0 to 1, before it is replaced by U H_R.
-        relative: |R| / |H_R|, before the layer.
-        relative_after: the same after it.
-        rounding: how much of ``after`` may be rounding.
-    """
-
-    before: float
-    after: float
-    epsilon: float
-    bound: float
-    logit_range: float
-    combination_norm: float
-    misfit: float
-    relative: float
-    relative_after: float
-    rounding: float
+    before: float  # |R| of the real tokens before the layer
+    after: float  # |R'| after it
+    epsilon: float  # as the paper defines it; for several heads see ``epsilon``
+    bound: float  # 4 epsilon |R|^3
+    logit_range: float  # the most that the logits R W^QK [R; UR]^T of one row differ
+    combination_norm: float  # |U|_inf, at least 1
+    misfit: float  # how much of H_M is no combination of H_R, 0 to 1, before it is replaced by U H_R
+    relative: float  # |R| / |H_R|, before the layer
+    relative_after: float  # the same after it
+    rounding: float  # how much of ``after`` may be rounding
 
     @property
     def proved(self) -> bool:
-        """Whether the logits lie in the range in which the inequality must be true."""
+        """Tell whether the logits lie in the range in which the inequality must be true."""
         return self.logit_range <= math.log(2.0 * (1.0 + 1.0 / self.combination_norm))
 
     @property
     def holds(self) -> bool:
-        """Whether the paper's inequality is true here, up to rounding."""
+        """Tell whether the paper's inequality is true here, up to rounding."""
         return self.after <= self.bound + self.rounding
 
 
 def composite_norm(matrix: Tensor) -> float:
-    """sqrt(|X|_1 |X|_inf): the geometric mean of the largest column sum and the largest row sum of |X|."""
+    """Return sqrt(|X|_1 |X|_inf), the geometric mean of the largest column sum and the largest row sum of |X|."""
     absolute = matrix.abs()
     return math.sqrt(float(absolute.sum(dim=-2).max()) * float(absolute.sum(dim=-1).max()))
 
 
 def common_row(states: Tensor, *candidates: Tensor) -> Tensor:
-    """The h of R = H - 1 h^T.
+    """Return the h <float64>[D] of R = H - 1 h^T for states <float64>[n, D].
 
     The paper's argmin has no closed form for the composite norm, which is not convex. The column medians minimize the
     l1 norm exactly, the column means the Frobenius norm and both norms up to a factor of 2, the mid-ranges the
     largest entry; the best of them, and of the candidates given, is taken.
-
-    Args:
-        states: <float64>[n, D].
-        candidates: <float64>[D] each.
-
-    Returns:
-        <float64>[D].
     """
     rows = [states.mean(dim=0), states.quantile(0.5, dim=0), (states.amax(dim=0) + states.amin(dim=0)) / 2]
     return min([*rows, *candidates], key=lambda row: composite_norm(states - row))
 
 
 def relative_residual(states: Tensor) -> float:
-    """|R| / |H| of <float64>[n, D]: 0 if all rows are equal, about 1 if they have nothing in common."""
+    """Return |R| / |H| of <float64>[n, D]: 0 if all rows are equal, about 1 if they have nothing in common."""
     return composite_norm(states - common_row(states)) / composite_norm(states)
 
 
 def combination(real: Tensor, mask: Tensor) -> tuple[Tensor, float]:
-    """U with H_M = U H_R and U 1 = 1 (equation 3), of least Frobenius norm.
-
-    Args:
-        real: <float64>[n, D].
-        mask: <float64>[m, D].
+    """Find U with H_M = U H_R and U 1 = 1 (equation 3), of least Frobenius norm, for <float64>[n, D] and [m, D].
 
     Returns:
         <float64>[m, n] with rows that sum to 1 up to rounding, however near the rows of H_R are to each other; and
@@ -131,7 +102,7 @@ def combination(real: Tensor, mask: Tensor) -> tuple[Tensor, float]:
 
 
 def attend_only(real: Tensor, mask: Tensor, weights: AttentionWeights) -> tuple[Tensor, Tensor]:
-    """One layer of attention alone, H' = sum over heads of A H W^VO (equation 4): new real and [MASK] states."""
+    """Return real and [MASK] states after attention alone, H' = sum over heads of A H W^VO (equation 4)."""
     states = torch.cat([real, mask])
     logits = states @ weights.query_key @ states.T
     attended = (logits.softmax(dim=-1) @ states @ weights.value_output).sum(dim=0)
@@ -139,14 +110,10 @@ def attend_only(real: Tensor, mask: Tensor, weights: AttentionWeights) -> tuple[
 
 
 def epsilon(weights: AttentionWeights, combination_norm: float) -> float:
-    """|W^QK|_1 |W^VO|_{1,inf} |U|_inf (1 + |U|_inf) (appendix A, after equation 10).
+    """Return |W^QK|_1 |W^VO|_{1,inf} |U|_inf (1 + |U|_inf) (appendix A, after equation 10).
 
     The paper has one head. Over several, equations (9) and (10) add up head by head before the geometric mean is
     taken: sqrt(sum |W^QK|_1 |W^VO|_1 * sum |W^QK|_1 |W^VO|_inf) in place of the first two factors.
-
-    Args:
-        weights: of the layer.
-        combination_norm: |U|_inf, the largest row sum of |U|.
     """
     query_key = weights.query_key.abs().sum(dim=-2).amax(dim=-1)
     columns = weights.value_output.abs().sum(dim=-2).amax(dim=-1)
@@ -156,7 +123,7 @@ def epsilon(weights: AttentionWeights, combination_norm: float) -> float:
 
 
 def _proof_row(residual: Tensor, row: Tensor, weights: AttentionWeights, combined: Tensor) -> Tensor:
-    """The h' <float64>[D] that the proof names after equation (8)."""
+    """Return the h' <float64>[D] that the proof names after equation (8)."""
     logits = torch.cat([residual, combined @ residual]) @ weights.query_key.transpose(-1, -2) @ row  # [H, n + m]: g, g'
     shares = logits.softmax(dim=-1)
     real = len(residual)
@@ -167,11 +134,7 @@ def _proof_row(residual: Tensor, row: Tensor, weights: AttentionWeights, combine
 def check_layer(real: Tensor, combined: Tensor, weights: AttentionWeights, misfit: float = 0.0) -> LayerCheck:
     """Compare both sides of |R'| <= 4 epsilon |R|^3 for one layer whose [MASK] states are ``combined @ real``.
 
-    Args:
-        real: <float64>[n, D].
-        combined: <float64>[m, n] U, with rows that sum to 1.
-        weights: of the layer.
-        misfit: kept in the result.
+    ``combined`` is U <float64>[m, n], whose rows sum to 1; the misfit is kept in the result.
     """
     row = common_row(real)
     residual = real - row
@@ -202,11 +165,6 @@ def check_stack(real: Tensor, mask: Tensor, layers: Iterable[AttentionWeights]) 
     Before every layer the [MASK] states are replaced by the nearest combination of the real tokens' (they are that
     already if the real tokens span the space), as the proof by contradiction supposes. The stack ends early once the
     rows are equal up to rounding: that is the collapse.
-
-    Args:
-        real: <float64>[n, D] states of real tokens, n > 1.
-        mask: <float64>[m, D] states of [MASK] tokens, m > 0.
-        layers: from the first on.
     """
     checks = []
     for weights in layers:
@@ -220,7 +178,7 @@ def check_stack(real: Tensor, mask: Tensor, layers: Iterable[AttentionWeights]) 
 
 
 def logarithm_of_recursive_bound(checks: Sequence[LayerCheck]) -> list[float]:
-    """log10 of the bound on |R^l| from |R^0| alone, l = 0 to the number of checks.
+    """Return log10 of the bound on |R^l| from |R^0| alone, l = 0 to the number of checks.
 
     The paper writes it as (4 max epsilon)^((3^l - 1) / 2) |R^0|^(3^l); here each layer keeps its own epsilon.
     """
@@ -231,18 +189,13 @@ def logarithm_of_recursive_bound(checks: Sequence[LayerCheck]) -> list[float]:
 
 
 def random_weights(width: int, heads: int, generator: torch.Generator, scale: float = 1.0) -> AttentionWeights:
-    """Attention weights with normal entries of variance ``scale``^2 / D, heads of width D / H."""
+    """Return attention weights with normal entries of variance ``scale``^2 / D, heads of width D / H."""
     shape = (4, heads, width, width // heads)
     query, key, value, output = scale * torch.randn(shape, generator=generator, dtype=torch.float64) / width**0.5
     return attention_weights(query, key, value, output.transpose(-1, -2))
 
 
 def attention_weights(query: Tensor, key: Tensor, value: Tensor, output: Tensor) -> AttentionWeights:
-    """Join projections into the two products that the analysis needs.
-
-    Args:
-        query, key, value: <float>[H, D, d_h], applied to rows from the right.
-        output: <float>[H, d_h, D].
-    """
+    """Join projections <float>[H, D, d_h], applied to rows from the right, and the output's <float>[H, d_h, D]."""
     query, key, value, output = (each.detach().double().cpu() for each in (query, key, value, output))
     return AttentionWeights(query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5, value @ output)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from support import dictionary_of, model_of, random_sequences
 
-from fairseq_maelm.analysis.collect import CollectSettings, collect, condition_input, masking_scheme, model_inputs
+from fairseq_maelm.analysis.collect import CollectSettings, collect, condition_input, model_inputs
 from fairseq_maelm.analysis.encoders import Vocabulary
 from fairseq_maelm.analysis.sequences import batches, choose_blocks, pack
 from fairseq_maelm.data.masking import MaskDraw
@@ -43,7 +43,7 @@ def encoder_of(**changes: Any) -> Any:
 
 
 def settings_of(**changes: Any) -> CollectSettings:
-    chosen: dict[str, Any] = {"conditions": ("whole", "masked", "dropped"), "layers": None, "tokens": 10_000}
+    chosen: dict[str, Any] = {"conditions": ("whole", "masked", "dropped"), "tokens": 10_000}
     return CollectSettings(**{**chosen, "batch_tokens": 60, "double": True, **changes})
 
 
@@ -68,7 +68,7 @@ def test_conditions_show_what_they_say() -> None:
 def test_sums_equal_one_matrix_of_all_representations(skip_special: bool) -> None:
     """Sequence by sequence, without padding, and with the masks read from the inputs themselves."""
     encoder, blocks = encoder_of(), Blocks([9, 14, 5, 14, 20, 7, 11])
-    settings = settings_of(skip_special=skip_special)
+    settings = settings_of(skip_special_tokens=skip_special)
     grams = collect(encoder, blocks, settings)
     rows: dict[tuple[str, str, int], list[torch.Tensor]] = {}
     for _, inputs in model_inputs(encoder, blocks, settings, "cpu"):
@@ -129,7 +129,6 @@ def test_protected_symbols_are_never_masked() -> None:
     protected = Vocabulary(40, PAD, MASK, 0, None, 2, VOCABULARY.special, False)
     encoder = encoder_of()
     encoder.vocabulary = protected
-    assert masking_scheme(settings_of(), protected).protected is not None
     for _, inputs in model_inputs(encoder, Blocks([12] * 30), settings_of(mask_prob=0.6), "cpu"):
         assert not (inputs["masked"].tokens[:, 0] == MASK).any()
         assert (inputs["masked"].tokens == MASK).any()

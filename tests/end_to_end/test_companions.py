@@ -52,7 +52,9 @@ def test_pretrained(pretrained: Path, toy_data: Path, tmp_path: Path, capsys: py
     assert own == given
     maelm("embed", text, "--checkpoint", checkpoint, "--output", tmp_path / "embeddings")
     assert np.isfinite(np.load(next((tmp_path / "embeddings").glob("*.npy")))).all()
-    maelm("analyze", "--model", f"a={checkpoint}", "--text", text, "--tokens", 100, "--output", tmp_path / "analysis")
+    maelm(
+        "analyze", "--checkpoint", f"a={checkpoint}", "--text", text, "--tokens", 100, "--output", tmp_path / "analysis"
+    )
     rows = "".join(f"{sentence(topic, random.Random(1))}\t{topic}\n" for topic in sorted(TOPICS))
     (tmp_path / "table.tsv").write_text(rows, encoding="utf-8")
     (tmp_path / "topics.yaml").write_text(test_prompting.PROMPT, encoding="utf-8")
@@ -99,7 +101,17 @@ def test_sentences(pretrained: Path, tmp_path: Path) -> None:
     assert hub.task.label_dictionary.symbols == with_data.task.label_dictionary.symbols
     text = tmp_path / "text.txt"
     text.write_text(f"{TEXT}\n", encoding="utf-8")
-    maelm("analyze", "--model", f"a={saved / LAST}", "--text", text, "--tokens", 100, "--output", tmp_path / "analysis")
+    maelm(
+        "analyze",
+        "--checkpoint",
+        f"a={saved / LAST}",
+        "--text",
+        text,
+        "--tokens",
+        100,
+        "--output",
+        tmp_path / "analysis",
+    )
     pytest.importorskip("transformers")
     maelm("export", "--checkpoint", saved / LAST, "--format", "mpnet", "--output", tmp_path / "exported")
     labels = json.loads((tmp_path / "exported" / "config.json").read_text())["id2label"]

@@ -60,7 +60,7 @@ class Place:
             "predict": [text, "--checkpoint", checkpoint, "--vocabulary", data],
             "finetune": [self.folder / "glue", "--checkpoint", checkpoint, "--output", new, "--recipe", "sentences"],
             "import": [checkpoint, "--vocabulary", data, "--output", new],
-            "analyze": ["--model", f"a={checkpoint}", "--data", data, "--text", text, "--output", new],
+            "analyze": ["--checkpoint", f"a={checkpoint}", "--data", data, "--text", text, "--output", new],
             "export": ["--checkpoint", checkpoint, "--vocabulary", data, "--output", new, "--format", "maelm"],
         }
 

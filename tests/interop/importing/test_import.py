@@ -10,7 +10,7 @@ import torch
 from fairseq.data import Dictionary
 
 from fairseq_maelm import MaelmModel, cli
-from fairseq_maelm.analysis.open import open_encoder
+from fairseq_maelm.analysis.run import open_encoder
 from fairseq_maelm.interop.importing.run import CHECKPOINT_FILE, FACTS_FILE, import_model
 from fairseq_maelm.text.dictionary import load_dictionary, word_starts
 from fairseq_maelm.text.imported import TOKENIZER_FILE
