@@ -39,9 +39,7 @@ class Layout(_Optional):
     visible_rows: Tensor  # <int64>[N] rows of encoder states that enter the decoder
     visible_slots: Tensor  # <int64>[N] the slot of each; all other slots hold the mask embedding
     masked_slots: Tensor  # <int64>[M] slots to predict, ascending
-    wanted_rows: (
-        Tensor  # <int64>[M] place of each in a flattened [B, wanted_length] that holds those of one sequence a row
-    )
+    wanted_rows: Tensor  # <int64>[M] place of each in a flattened [B, wanted_length] with a row for each sequence
     wanted_length: int  # the most slots to predict in one sequence
     all_visible: bool  # whether all tokens' states enter the decoder: rows are then slots, and S is T
     encoder_padded: bool  # whether any encoder sequence is shorter than S; known here without asking the device
@@ -49,15 +47,7 @@ class Layout(_Optional):
 
 
 def padding_mask(lengths: Tensor, length: int) -> Tensor:
-    """Mark padding in right-padded sequences.
-
-    Args:
-        lengths: <int64>[B] number of tokens of each sequence.
-        length: the padded length.
-
-    Returns:
-        <bool>[B, length], True at padding.
-    """
+    """Return <bool>[B, length], True at the padding of right-padded sequences of <int64>[B] tokens."""
     return torch.arange(length, device=lengths.device)[None, :] >= lengths[:, None]
 
 

@@ -26,7 +26,7 @@ class CorpusError(ValueError):
 
 
 def synchronize_folder(folder: Path) -> None:
-    """Makes the renames inside ``folder`` survive a power cut, as fsync does for the content of a file."""
+    """Make the renames inside ``folder`` survive a power cut, as fsync does for the content of a file."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -36,7 +36,7 @@ def synchronize_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """Opens a file for writing that gets the name ``path`` only when the block ends without an exception.
+    """Open a file for writing that gets the name ``path`` only when the block ends without an exception.
 
     Until then its name ends in ``.partial``, so that a run killed at any moment leaves no half file under a real name.
     The process number in that name keeps the last breath of an orphaned worker apart from the run that resumes.
@@ -51,24 +51,24 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def remove_partial_files(folder: Path) -> None:
-    """Removes what killed runs left of unfinished files anywhere below ``folder``."""
+    """Remove what killed runs left of unfinished files anywhere below ``folder``."""
     for path in folder.rglob(f"*{PARTIAL_SUFFIX}"):
         path.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a whole small file atomically."""
+    """Write a whole small file atomically."""
     with atomic_file(path) as stream:
         stream.write(content)
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes ``content`` atomically as indented JSON."""
+    """Write ``content`` atomically as indented JSON."""
     write_bytes(path, (json.dumps(content, indent=2) + "\n").encode("ascii"))
 
 
 def read_json(path: Path) -> Any:
-    """Reads a JSON file that this package wrote.
+    """Read a JSON file that this package wrote.
 
     Raises:
         CorpusError: the file is not JSON, so something else wrote or damaged it.
@@ -97,7 +97,7 @@ def refuse_existing(*paths: Path, can_replace: bool = False) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file's content as 64 hexadecimal digits, read in blocks."""
+    """Return the SHA-256 of a file's content as 64 hexadecimal digits."""
     digest = hashlib.sha256()
     with open(path, "rb") as stream:
         while block := stream.read(2**20):
@@ -110,12 +110,7 @@ class FolderLock:
 
     The lock is the process's own: what it forks does not inherit it. (The library filelock takes flock, which workers
     inherit: those of a killed run would keep the next one out.) The file exists only while somebody holds the lock or
-    after its holder was killed, and says who that is.
-
-    Args:
-        path: of the lock's file.
-        program: what takes the lock, for the message to the next one.
-        folder: what is locked, for the message.
+    after its holder was killed, and says who that is. Program and folder are for the message to the next one.
     """
 
     # A process gets its own lock a second time, and loses it when it closes any descriptor of the file.
@@ -126,7 +121,7 @@ class FolderLock:
         self._descriptor = -1
 
     def __enter__(self) -> "FolderLock":
-        """Takes the lock.
+        """Take the lock.
 
         Raises:
             CorpusError: somebody has it; the message says who.
@@ -144,7 +139,7 @@ class FolderLock:
         return self
 
     def _take(self) -> bool:
-        """Locks the file of that name; false if its last holder has just taken the name away."""
+        """Lock the file of that name; return false if its last holder has just taken the name away."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         try:

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def import_transformers() -> Any:
-    """The package transformers, whatever torchaudio there is.
+    """Return the package transformers, whatever torchaudio there is.
 
     Raises:
         ValueError: says how to install it.
@@ -34,7 +34,7 @@ def import_transformers() -> Any:
 
 
 def import_pyplot() -> Any:
-    """matplotlib.pyplot, drawing to files.
+    """Return matplotlib.pyplot, drawing to files.
 
     Raises:
         ValueError: says how to install it.

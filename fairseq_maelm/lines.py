@@ -35,12 +35,7 @@ def damage_told(path: Path) -> Iterator[None]:
 
 
 def decode(path: Path, first_line: int, data: bytes) -> str:
-    """Decode UTF-8, one line or many, without the byte order mark that a file may begin with.
-
-    Args:
-        path: where the bytes come from.
-        first_line: the number of their first line, from 1.
-        data: whole lines.
+    """Decode whole lines, the first with a number from 1, without the byte order mark that a file may begin with.
 
     Raises:
         CorpusError: they are not UTF-8; the message names line and byte.
@@ -61,11 +56,7 @@ def numbered_lines(path: Path, blank: bool = True) -> Iterator[tuple[int, str]]:
     """Yield the lines of a file without their ends, and their numbers from 1.
 
     Only a line feed, or a carriage return before one, ends a line: text holds other characters at which Python's text
-    files would.
-
-    Args:
-        path: of the file; by a name that ends in .gz or .xz it is compressed.
-        blank: whether to yield lines of white space alone.
+    files would. A name that ends in .gz or .xz is a compressed file's. ``blank`` includes lines of white space alone.
 
     Raises:
         CorpusError: a line is not UTF-8 or holds NUL, or the compression is damaged; the message names file and line.

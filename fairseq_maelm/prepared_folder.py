@@ -46,11 +46,9 @@ _BEGUN_FILE = "begun.json"
 
 
 def fingerprints(paths: Iterable[Path], with_checksums: bool = True) -> list[dict[str, Any]]:
-    """Tell how a later run sees whether files are the same.
+    """Describe files so that a later run sees whether they are the same.
 
-    Args:
-        paths: of the files.
-        with_checksums: whether to read them now; without, any change of size or time counts as a change.
+    Without checksums, which read them now, any change of size or time counts as a change.
     """
     states = [(path, path.stat()) for path in paths]
     return [
@@ -61,12 +59,7 @@ def fingerprints(paths: Iterable[Path], with_checksums: bool = True) -> list[dic
 
 
 def made_from(settings: Mapping[str, Any], files: Mapping[str, Sequence[Path]]) -> dict[str, Any]:
-    """Describe what decides the content of a folder.
-
-    Args:
-        settings: option, with underscores -> value.
-        files: role, such as "train" or "vocabulary" -> files.
-    """
+    """Describe what decides a folder: option, with underscores -> value, and role, such as "train" -> files."""
     described = {"settings": dict(settings), "files": {role: fingerprints(paths) for role, paths in files.items()}}
     # As it comes back from the manifest: tuples are lists.
     return dict(json.loads(json.dumps(described)))
@@ -116,19 +109,18 @@ def _write(
     write: Callable[[Path], Mapping[str, Any]],
     copies: Sequence[str],
 ) -> dict[str, Any]:
-    if (unfinished / _BEGUN_FILE).exists():
-        _refuse_difference(unfinished, read_json(unfinished / _BEGUN_FILE), origin)
+    begun, result = unfinished / _BEGUN_FILE, unfinished / _RESULT
+    if begun.exists():
+        _refuse_difference(unfinished, read_json(begun), origin)
         logger.info("resuming the interrupted work in %s", unfinished)
     else:
-        write_json(unfinished / _BEGUN_FILE, origin)
-    result = unfinished / _RESULT
+        write_json(begun, origin)
     shutil.rmtree(result, ignore_errors=True)
     result.mkdir()
     facts = write(result)
+    files = sorted(path for path in result.rglob("*") if path.is_file())
     outputs = {
-        path.relative_to(result).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
-        for path in sorted(result.rglob("*"))
-        if path.is_file()
+        path.relative_to(result).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in files
     }
     manifest = {"format": FORMAT, "kind": kind, **origin, **facts, "outputs": outputs}
     for folder in (*copies, "."):
@@ -156,11 +148,11 @@ def read_manifest(folder: Path, kind: str) -> dict[str, Any]:
 
 
 def _finished(target: Path, kind: str, origin: Mapping[str, Any]) -> Optional[dict[str, Any]]:
-    """The manifest of a folder that was made from the same; None where there is no folder yet.
+    """Return the manifest of a folder that was made from the same; None where there is no folder yet.
 
     Raises:
         CorpusError: it was made from something else, or is damaged.
-        FileExistsError: it is no such folder.
+        FileExistsError: it is another folder.
     """
     if _is_free(target):
         return None
@@ -203,9 +195,8 @@ def _file_difference(role: str, before: Sequence[dict[str, Any]], after: Sequenc
             return f"{role} had the file {old['file']} and now has {new['file']}"
         same_state = (old["bytes"], old["changed_ns"]) == (new["bytes"], new["changed_ns"])
         if not same_state and old.get("sha256") != (new.get("sha256") or sha256_of(Path(new["file"]))):
-            return f"the file {new['file']} " + (
-                "was changed since" if old["file"] == new["file"] else "is another one"
-            )
+            what = "was changed since" if old["file"] == new["file"] else "is another one"
+            return f"the file {new['file']} {what}"
     return None
 
 
@@ -216,8 +207,8 @@ def whole_folder(target: Path, command: str, replace: Optional[bool] = None) -> 
     Args:
         target: must not exist, or be an empty folder.
         command: that writes it, for the message to a second process.
-        replace: let an existing folder give way: it is renamed to ``target``.old-1 or the next free number, once the
-            new one is whole. None where the command has no such option.
+        replace: rename an existing folder to ``target``.old-1 or the next free number, once the new one is whole. None
+            where the command has no such option.
 
     Raises:
         FileExistsError: ``target`` exists and is not to be replaced.
@@ -251,7 +242,7 @@ def _unfinished(target: Path, command: str, resumes: bool) -> Iterator[Path]:
 
 
 def _hidden(target: Path, suffix: str) -> Path:
-    """A hidden name beside a folder, or beside what a link with its name leads to."""
+    """Return a hidden name beside a folder, or beside what a link with its name leads to."""
     place = Path(os.path.realpath(target))
     return place.with_name(f".{place.name}.{suffix}")
 

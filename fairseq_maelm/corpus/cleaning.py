@@ -2,8 +2,8 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from fairseq_maelm.corpus.reading import Segment, SourceReader, find_sources, segment_lines
 from fairseq_maelm.text.cleaning import clean_text
@@ -12,7 +12,7 @@ DIGEST_BYTES = 16
 
 
 def cleaned_lines(segment: Segment) -> Iterator[str]:
-    """Yields a segment's cleaned paragraphs in order, and an empty string at every end of a document."""
+    """Yield a segment's cleaned paragraphs in order, and an empty string at every end of a document."""
     for line in segment_lines(segment):
         if line is None:
             yield ""
@@ -21,7 +21,7 @@ def cleaned_lines(segment: Segment) -> Iterator[str]:
 
 
 def read_documents(path: Path | str, json_field: str = "text") -> Iterator[list[str]]:
-    """Yields the documents of a file or folder, each as the list of its cleaned, non-empty paragraphs.
+    """Yield the documents of a file or folder, each as the list of its cleaned, non-empty paragraphs.
 
     Plain text separates documents by blank lines; every record of JSON lines is a document. Memory holds one document.
 
@@ -42,29 +42,19 @@ def read_documents(path: Path | str, json_field: str = "text") -> Iterator[list[
             document = []
 
 
-@dataclass(frozen=True)
-class CleanedBlock:
-    """Cleaned paragraphs, one a line, with a blank line between documents.
+class CleanedBlock(NamedTuple):
+    """Cleaned paragraphs, one a line, with a blank line between documents."""
 
-    Attributes:
-        data: the UTF-8 lines, each ended by a newline; empty when nothing was left.
-        paragraphs: the number of lines that are not blank.
-        documents: how many documents begin inside the block.
-        starts_document: whether the first paragraph begins a document.
-        ends_document: whether a document ended after the last paragraph.
-        digests: 16 bytes for every paragraph when duplicates are looked for, otherwise empty.
-    """
-
-    data: bytes
-    paragraphs: int
-    documents: int
-    starts_document: bool
-    ends_document: bool
-    digests: bytes = b""
+    data: bytes  # the UTF-8 lines, each ended by a newline; empty when nothing was left
+    paragraphs: int  # the number of lines that are not blank
+    documents: int  # how many documents begin inside the block
+    starts_document: bool  # whether the first paragraph begins a document
+    ends_document: bool  # whether a document ended after the last paragraph
+    digests: bytes = b""  # 16 bytes for every paragraph when duplicates are looked for
 
 
 def assemble_block(lines: Iterable[bytes]) -> CleanedBlock:
-    """Builds a block from cleaned lines in which any number of empty ones marks the end of a document."""
+    """Build a block from cleaned lines in which any number of empty ones marks the end of a document."""
     kept: list[bytes] = []
     documents = paragraphs = 0
     boundary = starts_document = False
@@ -86,15 +76,13 @@ def assemble_block(lines: Iterable[bytes]) -> CleanedBlock:
 
 
 def clean_segments(segments: Sequence[Segment], with_digests: bool) -> CleanedBlock:
-    """Cleans consecutive segments of the corpus into one block; what the worker processes of the first step run."""
+    """Clean consecutive segments of the corpus into one block; what the worker processes of the first step run."""
     lines = [line.encode("utf-8") for segment in segments for line in cleaned_lines(segment)]
     block = assemble_block(lines)
     if not with_digests:
         return block
     digests = b"".join(hashlib.blake2b(line, digest_size=DIGEST_BYTES).digest() for line in lines if line)
-    return CleanedBlock(
-        block.data, block.paragraphs, block.documents, block.starts_document, block.ends_document, digests
-    )
+    return block._replace(digests=digests)
 
 
 class Deduplicator:
@@ -109,7 +97,7 @@ class Deduplicator:
         self.dropped = 0
 
     def filter(self, block: CleanedBlock) -> CleanedBlock:
-        """The block without the paragraphs seen before; documents that lose all their paragraphs vanish."""
+        """Return the block without the paragraphs seen before; documents that lose all their paragraphs vanish."""
         fresh: list[bool] = []
         for start in range(0, len(block.digests), DIGEST_BYTES):
             digest = block.digests[start : start + DIGEST_BYTES]
@@ -118,15 +106,7 @@ class Deduplicator:
         if all(fresh):
             return block
         self.dropped += len(fresh) - sum(fresh)
-        return assemble_block(self._kept_lines(block, fresh))
-
-    @staticmethod
-    def _kept_lines(block: CleanedBlock, fresh: list[bool]) -> Iterator[bytes]:
         is_fresh = iter(fresh)
-        if block.starts_document:
-            yield b""
-        for line in block.data.split(b"\n")[:-1]:
-            if not line or next(is_fresh):
-                yield line
-        if block.ends_document:
-            yield b""
+        lines = [line for line in block.data.split(b"\n")[:-1] if not line or next(is_fresh)]
+        # An empty line is the end of a document.
+        return assemble_block([*[b""] * block.starts_document, *lines, *[b""] * block.ends_document])

@@ -1,13 +1,18 @@
-"""Encoding: chunks of the cleaned text become part files, each with its own items of every split and shard."""
+"""Encoding: chunks of the cleaned text become part files, which are joined into fairseq's memory-mapped datasets.
 
-from collections.abc import Iterator
+The cleaned text holds paragraphs by the line and a blank line between documents, and is cut into chunks of whole lines.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_maelm.corpus.chunks import Chunk, read_chunk
+from fairseq_maelm.corpus.cleaning import CleanedBlock
 from fairseq_maelm.corpus.splitting import Split
 from fairseq_maelm.files import atomic_file
 from fairseq_maelm.text.vocabulary import END_OF_SENTENCE, UNKNOWN, TextEncoder
@@ -16,39 +21,93 @@ COUNTS = ("documents", "paragraphs", "characters", "bytes", "tokens", "unknown_t
 
 _PARAGRAPHS_AT_A_TIME = 1024
 
+# The layout of fairseq.data.indexed_dataset.MMapIndexedDataset: magic, version, code of the integer type, number of
+# items, then all lengths <int32>, then all byte offsets <int64>.
+_MAGIC = b"MMIDIDX\x00\x00"
+_VERSION = 1
+_DTYPE_CODES = {np.dtype(np.uint16): 8, np.dtype(np.uint32): 9}
+_HEADER = struct.Struct("<9sQBQ")
+_BLOCK_ITEMS = 2**20
+
+# Of one target in one part: ids <uint16 or uint32>[tokens], lengths <int32>[items], counts <int64>[len(COUNTS)].
+PartArrays = tuple[NDArray[np.generic], NDArray[np.int32], NDArray[np.int64]]
+
+
+class Chunk(NamedTuple):
+    """A range of whole lines of a cleaned file: the unit of work, and of resuming, of the encoding step."""
+
+    offset: int  # of its first byte
+    length: int  # in bytes
+    first_document: int  # the number of the document that its first paragraph belongs to
+    first_paragraph: int  # the number of its first paragraph
+    starts_document: bool  # whether its first paragraph is the first of its document
+
+
+class ChunkText(NamedTuple):
+    """The decoded content of a chunk of P paragraphs."""
+
+    paragraphs: list[str]
+    documents: NDArray[np.int64]  # [P] the number of each paragraph's document
+    starts: NDArray[np.bool_]  # [P] True where a paragraph is the first of its document
+
+
+def read_chunk(stream: BinaryIO, chunk: Chunk) -> ChunkText:
+    """Read one chunk of a cleaned text."""
+    stream.seek(chunk.offset)
+    lines = stream.read(chunk.length).decode("utf-8").split("\n")[:-1]
+    is_blank = np.fromiter((not line for line in lines), dtype=bool, count=len(lines))
+    starts_here = np.concatenate([[chunk.starts_document], is_blank[:-1]])[~is_blank]
+    documents = chunk.first_document - int(chunk.starts_document) + np.cumsum(starts_here, dtype=np.int64)
+    return ChunkText([line for line in lines if line], documents, starts_here)
+
+
+class CleanedTextWriter:
+    """Joins cleaned blocks into one text, and counts; every block that is not empty becomes one chunk of it."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.documents = 0
+        self.paragraphs = 0
+        self.bytes = 0
+        self.chunks: list[Chunk] = []
+        self._stream = stream
+        self._at_boundary = True
+
+    def write(self, block: CleanedBlock) -> None:
+        """Append a block, whose first paragraph may continue the last document of the block before."""
+        if block.paragraphs:
+            starts_document = self._at_boundary or block.starts_document
+            first_document = self.documents if starts_document else self.documents - 1
+            if starts_document and self.chunks:
+                self.bytes += self._stream.write(b"\n")
+            self.chunks.append(Chunk(self.bytes, len(block.data), first_document, self.paragraphs, starts_document))
+            self.bytes += self._stream.write(block.data)
+            self.paragraphs += block.paragraphs
+            # The block counts its first document only when it saw the boundary before it.
+            self.documents += block.documents + int(starts_document and not block.starts_document)
+            self._at_boundary = False
+        self._at_boundary = self._at_boundary or block.ends_document
+
+
+def part_file(folder: Path, number: int) -> Path:
+    """Return the part file of chunk ``number``."""
+    return folder / f"part{number:06d}.npz"
+
 
 @dataclass(frozen=True)
 class EncodingJob:
-    """All that a worker needs to know to encode any chunk of one cleaned file.
-
-    Attributes:
-        cleaned: the cleaned file.
-        parts: the folder for the part files.
-        split: where documents go; None sends them all to target ``shards``, the validation split.
-        shards: the number of training shards.
-        encoder: the vocabulary.
-    """
+    """All that a worker needs to know to encode any chunk of one cleaned file."""
 
     cleaned: Path
-    parts: Path
-    split: Split | None
-    shards: int
+    parts: Path  # folder of the part files
+    split: Split | None  # where documents go; None sends them all to target ``shards``, the validation split
+    shards: int  # of the training split
     encoder: TextEncoder
 
-    @staticmethod
-    def part_name(number: int) -> str:
-        """The name of the part file of chunk ``number``."""
-        return f"part{number:06d}.npz"
-
-    def part(self, number: int) -> Path:
-        """The part file of chunk ``number``."""
-        return self.parts / self.part_name(number)
-
     def encode(self, task: tuple[int, Chunk]) -> int:
-        """Encodes one numbered chunk into its part file and returns the bytes of text done.
+        """Encode one numbered chunk into its part file and return the bytes of text done.
 
-        The part holds for every target t that occurs ``ids<t>`` <uint16 or uint32>[tokens], ``lengths<t>``
-        <int32>[items] and ``counts<t>`` <int64>[len(COUNTS)]. A document's first item is a lone </s>, its blank line.
+        The part holds ``ids<t>``, ``lengths<t>`` and ``counts<t>`` for every target t that occurs. A document's first
+        item is a lone </s>, its blank line.
         """
         number, chunk = task
         with open(self.cleaned, "rb") as cleaned:
@@ -63,43 +122,72 @@ class EncodingJob:
             paragraphs = [text.paragraphs[index] for index in chosen]
             ids, lengths, counts = self._encode_target(paragraphs, text.starts[chosen])
             arrays |= {f"ids{target}": ids, f"lengths{target}": lengths, f"counts{target}": counts}
-        with atomic_file(self.part(number)) as stream:
+        with atomic_file(part_file(self.parts, number)) as stream:
             np.savez(stream, **arrays)  # type: ignore[arg-type]
         return chunk.length
 
-    def _encode_target(
-        self, paragraphs: list[str], starts: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int32], NDArray[np.int64]]:
-        ids, lengths = [], []
-        for begin in range(0, len(paragraphs), _PARAGRAPHS_AT_A_TIME):
-            some_ids, some_lengths = self.encoder.encode_flat(paragraphs[begin : begin + _PARAGRAPHS_AT_A_TIME])
-            ids.append(some_ids)
-            lengths.append(some_lengths)
-        all_ids, all_lengths = np.concatenate(ids), np.concatenate(lengths)
-        token_starts = np.cumsum(all_lengths, dtype=np.int64) - all_lengths
-        with_blank_lines = np.insert(all_ids, token_starts[starts], END_OF_SENTENCE)
-        item_lengths = np.insert(all_lengths, np.flatnonzero(starts), 1)
-        counts = np.array(
-            [
-                starts.sum(),
-                len(paragraphs),
-                sum(map(len, paragraphs)),
-                sum(len(paragraph.encode("utf-8")) for paragraph in paragraphs),
-                len(with_blank_lines),
-                (all_ids == UNKNOWN).sum(),
-                (all_lengths == 1).sum(),
-            ],
-            dtype=np.int64,
+    def _encode_target(self, paragraphs: list[str], starts: NDArray[np.bool_]) -> PartArrays:
+        batches = range(0, len(paragraphs), _PARAGRAPHS_AT_A_TIME)
+        encoded = [self.encoder.encode_flat(paragraphs[begin : begin + _PARAGRAPHS_AT_A_TIME]) for begin in batches]
+        ids, lengths = (np.concatenate(arrays) for arrays in zip(*encoded))
+        token_starts = np.cumsum(lengths, dtype=np.int64) - lengths
+        with_blank_lines = np.insert(ids, token_starts[starts], END_OF_SENTENCE)
+        counts = (
+            starts.sum(),
+            len(paragraphs),
+            sum(map(len, paragraphs)),
+            sum(len(paragraph.encode("utf-8")) for paragraph in paragraphs),
+            len(with_blank_lines),
+            (ids == UNKNOWN).sum(),
+            (lengths == 1).sum(),
         )
-        return with_blank_lines, item_lengths, counts
+        item_lengths = np.insert(lengths, np.flatnonzero(starts), 1)
+        return with_blank_lines, item_lengths, np.array(counts, dtype=np.int64)
 
 
-PartArrays = tuple[NDArray[np.generic], NDArray[np.int32], NDArray[np.int64]]
-
-
-def read_parts(parts: list[Path], target: int) -> Iterator[PartArrays]:
-    """Yields ids, lengths and counts of one target from the part files that have any, in order."""
+def read_parts(parts: Iterable[Path], target: int) -> Iterator[PartArrays]:
+    """Yield ids, lengths and counts of one target from the part files that have any, in order."""
     for part in parts:
         with np.load(part) as arrays:
             if f"ids{target}" in arrays:
                 yield arrays[f"ids{target}"], arrays[f"lengths{target}"], arrays[f"counts{target}"]
+
+
+def write_dataset(
+    prefix: Path, parts: Iterable[PartArrays], dtype: type[np.uint16] | type[np.uint32]
+) -> dict[str, int]:
+    """Write ``prefix``.bin and ``prefix``.idx from the parts of one target in order, and return its counts.
+
+    A document's first item is a lone </s>, its blank line; the one of the first document is left out, because a blank
+    line stands between documents. Memory holds one part.
+    """
+    counts = np.zeros(len(COUNTS), dtype=np.int64)
+    items = 0
+    with atomic_file(prefix.with_suffix(".bin")) as data, atomic_file(prefix.with_suffix(".idx")) as index:
+        index.write(bytes(_HEADER.size))
+        for number, (ids, lengths, part_counts) in enumerate(parts):
+            if number == 0:
+                ids, lengths = ids[1:], lengths[1:]
+                counts[COUNTS.index("tokens")] -= 1
+            data.write(ids.tobytes())
+            index.write(lengths.astype("<i4").tobytes())
+            items += len(lengths)
+            counts += part_counts
+        _write_offsets(index, items, np.dtype(dtype).itemsize)
+        index.seek(0)
+        index.write(_HEADER.pack(_MAGIC, _VERSION, _DTYPE_CODES[np.dtype(dtype)], items))
+    return dict(zip(COUNTS, counts.tolist(), strict=True))
+
+
+def _write_offsets(index: BinaryIO, items: int, item_bytes: int) -> None:
+    """Append the byte offset of every item, from the lengths that are in the file already."""
+    index.flush()
+    offset = 0
+    with open(index.name, "rb") as written:
+        written.seek(_HEADER.size)
+        for begin in range(0, items, _BLOCK_ITEMS):
+            count = min(_BLOCK_ITEMS, items - begin)
+            lengths = np.frombuffer(written.read(4 * count), dtype="<i4").astype(np.int64)
+            ends = offset + np.cumsum(lengths * item_bytes)
+            index.write((ends - lengths * item_bytes).astype("<i8").tobytes())
+            offset = int(ends[-1])

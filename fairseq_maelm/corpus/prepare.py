@@ -26,12 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PreparedCorpus:
-    """A finished data folder.
-
-    Attributes:
-        folders: the folder of every shard, in order; one when the corpus is not sharded.
-        manifest: the content of ``manifest.json``.
-    """
+    """A finished data folder: the folder of every shard, or the only one, and the content of ``manifest.json``."""
 
     folders: list[Path]
     manifest: dict[str, Any]
@@ -43,7 +38,7 @@ class PreparedCorpus:
 
 
 def prepare(settings: PrepareSettings) -> PreparedCorpus:
-    """Prepares a corpus, resumes an interrupted preparation, or finds that there is nothing to do.
+    """Prepare a corpus, resume an interrupted preparation, or find that there is nothing to do.
 
     Raises:
         CorpusError: anything the user can put right; nothing that was there is overwritten.
@@ -68,7 +63,7 @@ def prepare(settings: PrepareSettings) -> PreparedCorpus:
 
 
 def _check_apart(settings: PrepareSettings, sources: dict[str, list[Source]]) -> None:
-    """Checks that no file is read twice and that the output is no input."""
+    """Check that no file is read twice and that the output is no input."""
     seen: set[Path] = set()
     for source in (*sources[steps.CORPUS], *sources[steps.VALID]):
         if source.path.resolve() in seen:
@@ -81,7 +76,7 @@ def _check_apart(settings: PrepareSettings, sources: dict[str, list[Source]]) ->
 
 
 def _origin(settings: PrepareSettings, sources: dict[str, list[Source]]) -> dict[str, Any]:
-    """What identifies this preparation: the settings that decide its result, and the state of its files."""
+    """Describe what identifies this preparation: the settings that decide its result, and the state of its files."""
     files = {
         # Their checksums are taken when they are read, once.
         role: fingerprints([source.path for source in found], with_checksums=False)
@@ -101,7 +96,7 @@ def _origin(settings: PrepareSettings, sources: dict[str, list[Source]]) -> dict
 def _run_steps(
     settings: PrepareSettings, sources: dict[str, list[Source]], files: dict[str, Any], result: Path
 ) -> dict[str, Any]:
-    """Runs the steps that an earlier run has not done, in the folder around the result's; returns the facts."""
+    """Run the steps that an earlier run has not done, in the folder around the result's; return the facts."""
     folder = result.parent
     remove_partial_files(folder)
     # Its outputs are gone with the run that was interrupted after it.
@@ -135,7 +130,7 @@ def _run_steps(
 
 
 def _step(folder: Path, name: str, seconds: dict[str, float], run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Runs a step unless its state file says that it is done; returns its state either way."""
+    """Run a step unless its state file says that it is done; return its state either way."""
     path = folder / f"{name}.json"
     if path.exists():
         logger.info("%s: done earlier", name)
@@ -152,23 +147,19 @@ def _step(folder: Path, name: str, seconds: dict[str, float], run: Callable[[], 
 
 
 def _draw_split(settings: PrepareSettings, cleaned: dict[str, Any]) -> Split:
-    """Draws the split of the cleaned corpus."""
+    """Draw the split of the cleaned corpus."""
     documents = cleaned[steps.CORPUS]["documents"]
+    fraction = settings.resolved()["valid_fraction"]
+    valid_documents = settings.valid_documents or round((fraction or 0.0) * documents)
     if documents == 0:
         raise CorpusError("the inputs hold no documents: after cleaning, no text is left")
-    if steps.VALID in cleaned:
-        if cleaned[steps.VALID]["documents"] == 0:
-            raise CorpusError("the validation split is empty: the files given by --valid hold no documents")
-        valid_documents = 0
-    elif settings.valid_documents is not None:
-        valid_documents = settings.valid_documents
-    else:
-        valid_documents = round(settings.resolved()["valid_fraction"] * documents)
-        if valid_documents == 0:
-            raise CorpusError(
-                f"the validation split is empty: the fraction {settings.resolved()['valid_fraction']} of {documents} "
-                "documents rounds to none; use --valid-documents or a larger --valid-fraction"
-            )
+    if steps.VALID in cleaned and cleaned[steps.VALID]["documents"] == 0:
+        raise CorpusError("the validation split is empty: the files given by --valid hold no documents")
+    if fraction is not None and valid_documents == 0:
+        raise CorpusError(
+            f"the validation split is empty: the fraction {fraction} of {documents} documents rounds to none; use "
+            "--valid-documents or a larger --valid-fraction"
+        )
     if valid_documents >= documents:
         raise CorpusError(
             f"the inputs hold {documents} documents (a blank line or a record separates them), so {valid_documents} "

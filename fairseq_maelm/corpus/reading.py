@@ -3,9 +3,8 @@
 import hashlib
 import io
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from fairseq_maelm.files import CorpusError
 from fairseq_maelm.lines import damage_told, decode, decompressed, parse_record, text_field
@@ -14,38 +13,24 @@ LONGEST_LINE_BYTES = 64 * 2**20
 _JSON_LINES_SUFFIXES = (".jsonl", ".ndjson")
 
 
-@dataclass(frozen=True)
-class Source:
-    """One input file.
-
-    Attributes:
-        path: where it lies, as the user wrote it.
-        json_field: the field that holds a record's text in a file of JSON lines; None for plain text.
-    """
+class Source(NamedTuple):
+    """One input file, and the field that holds a record's text in a file of JSON lines; None for plain text."""
 
     path: Path
     json_field: str | None = None
 
 
-@dataclass(frozen=True)
-class Segment:
-    """Some whole lines of one input file.
-
-    Attributes:
-        source: the file they come from.
-        first_line: the number of the first line in its file, from 1.
-        data: the undecoded lines.
-        starts_file: whether these are the first lines of their file, so that a document begins here.
-    """
+class Segment(NamedTuple):
+    """Some whole lines of one input file."""
 
     source: Source
-    first_line: int
-    data: bytes
-    starts_file: bool
+    first_line: int  # the number of the first line in its file, from 1
+    data: bytes  # the undecoded lines
+    starts_file: bool  # whether these are the first lines of their file, so that a document begins here
 
 
 def find_sources(inputs: Iterable[Path], json_field: str = "text") -> list[Source]:
-    """Lists the files among ``inputs`` and in the folders among them (recursively, sorted, hidden files left out)."""
+    """List the files among ``inputs`` and in the folders among them (recursively, sorted, hidden files left out)."""
     sources: list[Source] = []
     for path in inputs:
         if path.is_dir():
@@ -92,22 +77,16 @@ class _HashingFile(io.RawIOBase):
 
 
 class SourceReader:
-    """Reads one input file as segments of whole lines.
-
-    Attributes:
-        source: the file.
-        bytes_read: how much of it, as it lies on disk, was read up to now.
-        sha256: its checksum, once it was read to its end.
-    """
+    """Reads one input file as segments of whole lines."""
 
     def __init__(self, source: Source, segment_bytes: int) -> None:
         self.source = source
-        self.bytes_read = 0
-        self.sha256 = ""
+        self.bytes_read = 0  # as the file is on disk, up to now
+        self.sha256 = ""  # once it was read to its end
         self._segment_bytes = segment_bytes
 
     def __iter__(self) -> Iterator[Segment]:
-        """Yields the file's lines in order, about ``segment_bytes`` at a time."""
+        """Yield the file's lines in order, about ``segment_bytes`` at a time."""
         path = self.source.path
         try:
             with damage_told(path), open(path, "rb", buffering=0) as raw:
@@ -139,7 +118,7 @@ class SourceReader:
 
 
 def segment_lines(segment: Segment) -> Iterator[str | None]:
-    """Yields a segment's lines, not yet cleaned, with None where a document ends that no blank line ends.
+    """Yield a segment's lines, not yet cleaned, with None where a document ends that no blank line ends.
 
     That is before the first line of a file and after each record of JSON lines, whose own blank lines end nothing.
     """

@@ -1,7 +1,7 @@
 """Which documents go to the validation split and which shard the others go to: by a hash of their number, stateless."""
 
 import hashlib
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,52 +12,40 @@ _BLOCK = 2**20
 
 
 def random_keys(first: int, count: int, seed: int, purpose: str) -> NDArray[np.uint64]:
-    """Pseudo-random keys of the ``count`` numbers from ``first`` on, equal in every run and in any grouping.
+    """Return pseudo-random keys of the ``count`` numbers from ``first`` on, equal in every run and in any grouping.
 
-    The keys are splitmix64 (Steele et al., 2014) of the number, started at a hash of seed and purpose. They are
-    distinct for distinct numbers, because that function is a bijection.
-
-    Returns:
-        <uint64>[count], uniform over all 64-bit values.
+    The keys are splitmix64 (Steele et al., 2014) of the number, started at a hash of seed and purpose. They are uniform
+    over all 64-bit values, and distinct for distinct numbers, because that function is a bijection.
     """
     start = int.from_bytes(hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=8).digest(), "little")
     return mix(np.arange(first + 1, first + count + 1, dtype=np.uint64) * GOLDEN_GAMMA + np.uint64(start))
 
 
-@dataclass(frozen=True)
-class Split:
-    """The place of every document of the corpus.
-
-    Attributes:
-        seed: the seed of the draw.
-        shards: the number of parts of the training split.
-        last_valid_key: documents with a key up to this one are held out for validation; None holds out none.
-    """
+class Split(NamedTuple):
+    """The place of every document of the corpus."""
 
     seed: int
-    shards: int
-    last_valid_key: int | None
+    shards: int  # of the training split
+    last_valid_key: int | None  # documents with a key up to this one are held out; None holds out none
 
     def targets(self, first: int, count: int) -> NDArray[np.int64]:
-        """The targets of the ``count`` documents from number ``first`` on.
+        """Return the targets <int64>[count] of the documents from number ``first`` on.
 
-        Returns:
-            <int64>[count]: 0 ... shards - 1 is the training shard, ``shards`` the validation split.
+        0 ... shards - 1 is the training shard, ``shards`` the validation split.
         """
-        shard_keys = random_keys(first, count, self.seed, "shard")
-        targets = (shard_keys % np.uint64(self.shards)).astype(np.int64)
+        targets = (random_keys(first, count, self.seed, "shard") % np.uint64(self.shards)).astype(np.int64)
         if self.last_valid_key is not None:
             targets[random_keys(first, count, self.seed, "valid") <= np.uint64(self.last_valid_key)] = self.shards
         return targets
 
     def targets_of(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The targets <int64>[P] of P paragraphs whose document numbers <int64>[P] ascend."""
+        """Return the targets <int64>[P] of P paragraphs whose document numbers <int64>[P] ascend."""
         first, last = int(documents[0]), int(documents[-1])
         return self.targets(first, last - first + 1)[documents - first]
 
 
 def draw_split(documents: int, valid_documents: int, shards: int, seed: int) -> Split:
-    """Holds out exactly ``valid_documents`` (0 ... documents) random documents: those with the smallest keys.
+    """Hold out exactly ``valid_documents`` (0 ... documents) random documents: those with the smallest keys.
 
     Memory grows with the number of documents held out, not with the corpus.
     """

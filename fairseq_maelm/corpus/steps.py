@@ -7,17 +7,23 @@ a step whose state file exists is done, and a step that was killed starts anew; 
 import functools
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from fairseq_maelm.corpus.binarizing import write_dataset
-from fairseq_maelm.corpus.chunks import Chunk, CleanedTextWriter, read_chunk
 from fairseq_maelm.corpus.cleaning import Deduplicator, clean_segments
-from fairseq_maelm.corpus.encoding import EncodingJob, read_parts
+from fairseq_maelm.corpus.encoding import (
+    Chunk,
+    CleanedTextWriter,
+    EncodingJob,
+    part_file,
+    read_chunk,
+    read_parts,
+    write_dataset,
+)
 from fairseq_maelm.corpus.reading import Segment, Source, SourceReader
 from fairseq_maelm.corpus.settings import PrepareSettings
 from fairseq_maelm.corpus.splitting import Split, random_keys
@@ -46,13 +52,7 @@ VALID, CORPUS = "valid", "inputs"
 
 @dataclass(frozen=True)
 class Work:
-    """What all steps need.
-
-    Attributes:
-        folder: where unfinished work lies.
-        outputs: the folder in which the result is put together.
-        settings: the user's.
-    """
+    """What all steps need: where unfinished work is kept, where the result is put together, and the user's settings."""
 
     folder: Path
     outputs: Path
@@ -72,26 +72,21 @@ class Work:
         return self.folder / MODEL_FILE
 
     def encoder(self) -> TextEncoder:
-        """What encodes text, once there is a vocabulary."""
+        """Return what encodes text, once there is a vocabulary."""
         if self.settings.vocabulary is not None:
             return open_encoder(self.folder)
         return FairseqEncoder(load_sentencepiece(self.model))
 
     def vocabulary(self) -> dict[str, bytes]:
-        """The files of the vocabulary that belong into every data folder: name -> content."""
+        """Return the files of the vocabulary that belong into every data folder: name -> content."""
         if self.settings.vocabulary is not None:
             return {path.name: path.read_bytes() for path in vocabulary_files(self.folder)}
         dictionary = dictionary_text(load_sentencepiece(self.model))
         return {MODEL_FILE: self.model.read_bytes(), DICTIONARY_FILE: dictionary.encode("utf-8")}
 
 
-def chunks_of(cleaned: dict[str, Any]) -> list[Chunk]:
-    """The chunks of one role, from the state of the cleaning step."""
-    return [Chunk(*fields) for fields in cleaned["chunks"]]
-
-
 def clean(work: Work, sources: dict[str, list[Source]]) -> dict[str, Any]:
-    """Cleans all files of every role into one text each; returns counts, chunks and checksums by role."""
+    """Clean all files of every role into one text each; return counts, chunks and checksums by role."""
     duplicates = Deduplicator() if work.settings.deduplicate else None
     return {role: _clean_role(work, role, sources[role], duplicates) for role in (VALID, CORPUS) if sources.get(role)}
 
@@ -111,12 +106,12 @@ def _clean_role(work: Work, role: str, sources: list[Source], duplicates: Dedupl
         "bytes": writer.bytes,
         "duplicate_paragraphs_dropped": duplicates.dropped - dropped_before if duplicates else 0,
         "sha256": [reader.sha256 for reader in readers],
-        "chunks": [astuple(chunk) for chunk in writer.chunks],
+        "chunks": writer.chunks,
     }
 
 
 def _grouped(readers: Iterable[SourceReader], bar: Any) -> Iterator[list[Segment]]:
-    """Groups the segments of many small files, so that each group has about the bytes of a chunk."""
+    """Group the segments of many small files, so that each group has about the bytes of a chunk."""
     group: list[Segment] = []
     size = 0
     for reader in readers:
@@ -134,7 +129,7 @@ def _grouped(readers: Iterable[SourceReader], bar: Any) -> Iterator[list[Segment
 
 
 def make_vocabulary(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
-    """Trains the sentencepiece model on a random sample of the training split, or takes one that is there."""
+    """Train the sentencepiece model on a random sample of the training split, or take one that is there."""
     if work.settings.vocabulary is not None:
         for path in vocabulary_files(work.settings.vocabulary):
             write_bytes(work.folder / path.name, path.read_bytes())
@@ -143,7 +138,7 @@ def make_vocabulary(work: Work, cleaned: dict[str, Any], split: Split) -> dict[s
     else:
         resolved = work.settings.resolved()
         share = resolved["sample_megabytes"] * 1e6 / cleaned[CORPUS]["bytes"]
-        sample = _sample(work, chunks_of(cleaned[CORPUS]), split, min(share, 1.0))
+        sample = _sample(work, [Chunk(*fields) for fields in cleaned[CORPUS]["chunks"]], split, min(share, 1.0))
         normalization = PRESETS[resolved["preset"]].normalization
         model = train_sentencepiece(sample, resolved["vocabulary_size"], normalization, resolved["character_coverage"])
         write_bytes(work.model, model)
@@ -164,15 +159,15 @@ def _sample(work: Work, chunks: list[Chunk], split: Split, share: float) -> Iter
 
 
 def encode(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
-    """Encodes every chunk of every role into a part file; parts that an interrupted run left are kept."""
+    """Encode every chunk of every role into a part file; parts that an interrupted run left are kept."""
     encoder = work.encoder()
     reused = 0
     for role, state in cleaned.items():
         work.parts(role).mkdir(exist_ok=True)
         whole = None if role == VALID else split
         job = EncodingJob(work.cleaned(role), work.parts(role), whole, split.shards, encoder)
-        chunks = chunks_of(state)
-        missing = [(number, chunk) for number, chunk in enumerate(chunks) if not job.part(number).exists()]
+        chunks = [Chunk(*fields) for fields in state["chunks"]]
+        missing = [(number, chunk) for number, chunk in enumerate(chunks) if not part_file(job.parts, number).exists()]
         reused += len(chunks) - len(missing)
         with _progress(f"encode {role}", state["bytes"]) as bar:
             bar.update(state["bytes"] - sum(chunk.length for _, chunk in missing))
@@ -184,11 +179,11 @@ def encode(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
 
 
 def binarize(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
-    """Joins the parts into the data folders under ``outputs``; returns counts by dataset, such as "train"."""
+    """Join the parts into the data folders under ``outputs``; return counts by dataset, such as "train"."""
     dtype = work.encoder().dtype
     vocabulary = work.vocabulary()
     parts = {
-        role: [work.parts(role) / EncodingJob.part_name(number) for number in range(len(state["chunks"]))]
+        role: [part_file(work.parts(role), number) for number in range(len(state["chunks"]))]
         for role, state in cleaned.items()
     }
     counts: dict[str, Any] = {}
@@ -197,21 +192,21 @@ def binarize(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any
         folder.mkdir(exist_ok=True)
         for file, content in vocabulary.items():
             write_bytes(folder / file, content)
-        counts[_joined(name, "train")] = write_dataset(folder / "train", read_parts(parts[CORPUS], shard), dtype)
+        counts[(Path(name) / "train").as_posix()] = write_dataset(
+            folder / "train", read_parts(parts[CORPUS], shard), dtype
+        )
         if shard == 0:
             # The user's own validation files, when there are any, are the whole of the split.
             of_valid = parts.get(VALID, parts[CORPUS])
-            counts[_joined(name, "valid")] = write_dataset(folder / "valid", read_parts(of_valid, split.shards), dtype)
+            counts[(Path(name) / "valid").as_posix()] = write_dataset(
+                folder / "valid", read_parts(of_valid, split.shards), dtype
+            )
     return counts
 
 
 def shard_names(shards: int) -> list[str]:
-    """The sub-folders of the data: none (".") for a single shard, otherwise shard00, shard01, ..."""
+    """Return the sub-folders of the data: none (".") for a single shard, otherwise shard00, shard01, ..."""
     return ["."] if shards == 1 else [f"shard{shard:02d}" for shard in range(shards)]
-
-
-def _joined(folder: str, name: str) -> str:
-    return (Path(folder) / name).as_posix()
 
 
 def _progress(description: str, total: int) -> Any:
@@ -219,7 +214,7 @@ def _progress(description: str, total: int) -> Any:
 
 
 def check_split(cleaned: dict[str, Any], split: Split) -> None:
-    """Checks that no dataset will be empty, before any of the long steps."""
+    """Check that no dataset will be empty, before any of the long steps."""
     documents = cleaned[CORPUS]["documents"]
     filled = np.zeros(split.shards + 1, dtype=np.int64)
     for first in range(0, documents, 2**20):

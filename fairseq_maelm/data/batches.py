@@ -49,16 +49,15 @@ class BatchDataset(FairseqDataset):
         self.epoch = 1 if fixed_epoch is None else fixed_epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw anew from now on; called by fairseq before an epoch's batches are made."""
+        """Draw for another epoch from now on; called by fairseq before an epoch's batches are made."""
         self.epoch = epoch if self.fixed_epoch is None else self.fixed_epoch
 
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:
         """False: fairseq makes new batches, in new worker processes, for every epoch.
 
-        Kept over epochs, batches would be those of the epoch in which the run was started, so that a resumed run would
-        not equal an uninterrupted one; and workers, which have copies of this object, would not hear of ``set_epoch``
-        and draw the first epoch's numbers for ever.
+        Batches kept over epochs would be those of the epoch in which the run was started, so that a resumed run would
+        differ; and workers, which have copies of this object, would not hear of ``set_epoch``.
         """
         return False
 
@@ -66,27 +65,27 @@ class BatchDataset(FairseqDataset):
         return len(self.sizes)
 
     def __getitem__(self, index: int) -> int:
-        """The index itself: the collater reads a batch at once."""
+        """Return the index itself: the collater reads a batch at once."""
         return int(index)
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[int]:
-        """The indices themselves; called by torch's loader for a batch."""
+        """Return the indices themselves; called by torch's loader for a batch."""
         return indices
 
     def num_tokens(self, index: int) -> int:
-        """What an item adds to ``--max-tokens``."""
+        """Return what an item adds to ``--max-tokens``."""
         return int(self.token_counts[index])
 
     def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
-        """<int>[indices], ``num_tokens`` of many."""
+        """Return ``num_tokens`` of many, <int>[indices]."""
         return self.token_counts[indices]
 
     def size(self, index: int) -> int:
-        """Tokens of an item's longest sequence, which must not exceed ``--max-positions``."""
+        """Return the tokens of an item's longest sequence, which must not exceed ``--max-positions``."""
         return int(self.sizes[index])
 
     def ordered_indices(self) -> np.ndarray:
-        """<int64>[n], the items of the epoch in the order in which they are batched."""
+        """Return <int64>[n], the items of the epoch in the order in which they are batched."""
         return self._ordered(np.arange(len(self)) if self.used is None else self.used)
 
     def _ordered(self, indices: np.ndarray) -> np.ndarray:
@@ -99,7 +98,7 @@ class BatchDataset(FairseqDataset):
         return indices[np.argsort(-sizes if self.order == "longest" else sizes, kind="stable")]
 
     def _draws(self, indices: np.ndarray) -> np.ndarray:
-        """<float64>[n] random numbers in [0, 1) by which a bucket is ordered."""
+        """Return <float64>[n] random numbers in [0, 1) by which a bucket is ordered."""
         return np.random.default_rng([self.seed, self.epoch]).random(len(indices))
 
     def batch_by_size(

@@ -23,13 +23,10 @@ _BLANK_LINE = 1
 
 
 def block_slices(line_sizes: np.ndarray, break_mode: str, block_size: int) -> np.ndarray:
-    """Cut a stream of lines into blocks.
+    """Cut lines <int>[lines], end-of-sentence symbols counted, into blocks of at most ``block_size`` tokens.
 
-    Args:
-        line_sizes: <int>[lines] tokens of each line, its end-of-sentence symbol included.
-        break_mode: "none" cuts every ``block_size`` tokens; "complete" packs whole lines; "complete_doc" packs whole
-            lines of one document, blank lines separate documents and are left out; "eos" takes line by line.
-        block_size: the most tokens of a block.
+    The mode "none" cuts every ``block_size`` tokens; "complete" packs whole lines; "complete_doc" packs whole lines of
+    one document, blank lines separate documents and are left out; "eos" takes line by line.
 
     Returns:
         <int64>[blocks, 2] first token and one past the last. Blocks of a single token are left out: with nothing but an
@@ -54,7 +51,7 @@ def block_slices(line_sizes: np.ndarray, break_mode: str, block_size: int) -> np
 
 
 def _documents(ends: np.ndarray, line_sizes: np.ndarray) -> np.ndarray:
-    """<int64>[documents, 2], first token and one past the last, blank lines between them left out."""
+    """Return <int64>[documents, 2], first token and one past the last, blank lines between them left out."""
     blank = line_sizes == _BLANK_LINE
     starts = np.concatenate([[0], ends[blank]])
     stops = np.concatenate([ends[blank] - _BLANK_LINE, ends[-1:]])
@@ -98,7 +95,7 @@ def _check_complete(path: str, expected: int) -> None:
 
 
 def _windows(stream: np.ndarray, starts: np.ndarray, width: int) -> np.ndarray:
-    """<dtype>[B, width], the tokens from each start on, and zeros behind the end of the stream."""
+    """Return <dtype>[B, width], the tokens from each start on, and zeros behind the end of the stream."""
     if int(starts.max()) + width <= len(stream):
         return sliding_window_view(stream, width)[starts]
     windows = np.zeros((len(starts), width), dtype=stream.dtype)
@@ -109,7 +106,7 @@ def _windows(stream: np.ndarray, starts: np.ndarray, width: int) -> np.ndarray:
 
 
 class TokenBlocks:
-    """Blocks of one split, read from disk on demand.
+    """Blocks of one split, read from disk on demand; ``sizes`` are the tokens of each, <int32>[blocks].
 
     Args:
         paths: the split's files without ``.bin`` and ``.idx``; several are read as one.
@@ -117,11 +114,8 @@ class TokenBlocks:
         block_size: the most tokens of a block, the symbol put in front included.
         first_symbol: token put in front of every block.
 
-    Attributes:
-        sizes: <int32>[blocks] tokens of each block, the first symbol included.
-
     Raises:
-        ValueError: if the files hold no block, or a .bin is not as long as its .idx says.
+        ValueError: the files hold no block, or a .bin is not as long as its .idx says.
     """
 
     def __init__(self, paths: Sequence[str], break_mode: str, block_size: int, first_symbol: int) -> None:
@@ -152,7 +146,7 @@ class TokenBlocks:
         return len(self._starts)
 
     def blocks_of_files(self, number: int) -> int:
-        """How many blocks the first ``number`` files have; they are the first ones."""
+        """Return how many blocks the first ``number`` files have; they are the first ones."""
         return int(self._first_blocks[number])
 
     def __getstate__(self) -> dict:
@@ -161,7 +155,7 @@ class TokenBlocks:
 
     @property
     def streams(self) -> List[np.ndarray]:
-        """One memory-mapped <uint16 or int32>[tokens] for each file."""
+        """Return one memory-mapped <uint16 or int32>[tokens] for each file."""
         if self._streams is None:
             # Plain arrays that keep the map alive: slicing np.memmap itself costs several times as much.
             self._streams = [
@@ -171,15 +165,7 @@ class TokenBlocks:
         return self._streams
 
     def read(self, indices: np.ndarray, filler: int) -> Tuple[np.ndarray, np.ndarray]:
-        """Read the blocks of a batch at once.
-
-        Args:
-            indices: <int64>[B] which blocks.
-            filler: put behind blocks that are shorter than the longest.
-
-        Returns:
-            <int64>[B, T] the first symbol and the tokens of each block, and <int64>[B] their lengths.
-        """
+        """Read blocks <int64>[B] at once: <int64>[B, T] with each one's first symbol, and <int64>[B] their lengths."""
         lengths = self.sizes[indices].astype(np.int64)
         starts, width = self._starts[indices], int(lengths.max())
         tokens = np.empty((len(indices), width), dtype=np.int64)
@@ -196,11 +182,11 @@ class TokenBlocks:
         return tokens, lengths
 
     def __getitem__(self, index: int) -> np.ndarray:
-        """<int64>[n], the first symbol and the tokens of the block."""
+        """Return <int64>[n], the first symbol and the tokens of the block."""
         return self.read(np.array([index]), self.first_symbol)[0][0]
 
     def largest_token(self, sample: int = 1 << 20) -> int:
-        """The largest token among the first and last ``sample`` tokens of each file; reads no more than that."""
+        """Return the largest token among the first and last ``sample`` tokens of each file; reads no more than that."""
         return max(int(max(stream[:sample].max(), stream[-sample:].max())) for stream in self.streams)
 
 

@@ -90,10 +90,7 @@ class MaskedBlockDataset(BatchDataset):
             )
 
     def collate(self, indices: np.ndarray) -> Dict[str, Any]:
-        """Read, mask and collate a batch.
-
-        Args:
-            indices: <int64>[B] of the sequences.
+        """Read, mask and collate sequences <int64>[B].
 
         Returns:
             ``ntokens`` (original tokens, masked ones included), ``target`` <int64>[M], and ``net_input`` with

@@ -51,31 +51,24 @@ class EncoderView:
 
     @property
     def hides_all_masks(self) -> bool:
-        """Whether no state of a masked position reaches the decoder: without a decoder nothing could be predicted."""
+        """Tell whether no state of a masked position reaches the decoder: without one nothing could be predicted."""
         return self.masked_input in ("dropped", "reset", "random") and self.mask_fraction < 1.0
 
     @property
     def asks_with_masks(self) -> bool:
-        """Whether a model that was trained so sees <mask> when it is asked to fill one.
+        """Tell whether a model that was trained so sees <mask> when it is asked to fill one.
 
-        Random tokens are no way to ask for a prediction: a model that was trained with them is asked as one that never
-        saw a mask.
+        One that was trained with random tokens, which cannot ask for a prediction, is asked as if it never saw a mask.
         """
         return self.masked_input in ("kept", "reset") or self.mask_fraction > 0.5
 
 
 class Shown(NamedTuple):
-    """A batch as the encoder is to see it.
+    """A batch as the encoder is to see it."""
 
-    Attributes:
-        tokens: <int64>[B, T] with what stands at masked positions filled in.
-        visible: <bool>[B, T] True where the encoder sees the token.
-        returned: <bool>[B, T] True where the encoder's state enters the decoder; never where it is not visible.
-    """
-
-    tokens: np.ndarray
-    visible: np.ndarray
-    returned: np.ndarray
+    tokens: np.ndarray  # <int64>[B, T] with what stands at masked positions filled in
+    visible: np.ndarray  # <bool>[B, T] True where the encoder sees the token
+    returned: np.ndarray  # <bool>[B, T] True where the state of a visible token enters the decoder
 
 
 def show(
@@ -84,8 +77,7 @@ def show(
     """Apply a view to drawn masks.
 
     Args:
-        view: what to show.
-        draw: predicted and masked positions.
+        view, draw: what to show, and what was drawn.
         inside: <bool>[B, T] True at tokens, False at padding.
         mask_index: the <mask> symbol.
         fraction: <bool>[B, T] masks that stay under ``mask_fraction``; see ``keep_fraction``.
@@ -126,14 +118,7 @@ def show_batch(
 
 
 def wanted_rows(predicted: np.ndarray) -> Tuple[np.ndarray, int]:
-    """Where the places to predict stand if those of each sequence move together to the left.
-
-    Args:
-        predicted: <bool>[B, T].
-
-    Returns:
-        ``wanted_rows`` <int64>[M] and ``wanted_length`` of the layout.
-    """
+    """Return ``wanted_rows`` <int64>[M] and ``wanted_length`` of the layout for the places to predict <bool>[B, T]."""
     counts = np.count_nonzero(predicted, axis=1)
     length = int(counts.max())
     return _rows(counts, length), length
@@ -193,18 +178,8 @@ def encoder_input_of_masks(
 ) -> Dict[str, Any]:
     """Ask for the tokens at given masks, which the encoder must see as it did in pretraining.
 
-    Nothing is drawn: under a ``mask_fraction`` all masks stay if most of them did, and a model that was trained with
-    random tokens, which are no way to ask for a prediction, is asked as one that never saw a mask.
-
-    Args:
-        tokens: <int64>[B, T] sequences with <mask>, padded on the right.
-        lengths: <int64>[B] of the sequences.
-        masks: <bool>[B, T] True at the places to predict.
-        view: of pretraining.
-        pad: padding symbol.
-
-    Returns:
-        as ``encoder_input``.
+    Nothing is drawn: under a ``mask_fraction`` all masks stay if most of them did. Arguments and result are those of
+    ``encoder_input``, with the masks to predict <bool>[B, T] and the view of pretraining.
     """
     inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
     visible = inside if view.asks_with_masks else inside & ~masks
@@ -213,12 +188,12 @@ def encoder_input_of_masks(
 
 
 def _rows(counts: np.ndarray, width: int) -> np.ndarray:
-    """<int64>[sum of counts] places in a flattened [B, width] of rows filled from the left."""
+    """Return <int64>[sum of counts], places in a flattened [B, width] of rows filled from the left."""
     return np.flatnonzero(np.arange(width) < counts[:, None])
 
 
 def _spread(values: np.ndarray, rows: Optional[np.ndarray], shape: Tuple[int, int], filler: int) -> np.ndarray:
-    """<int64>[B, S] with values at their rows, the filler elsewhere; ``rows`` None if they fill all."""
+    """Return <int64>[B, S] with values at their rows, the filler elsewhere; ``rows`` None if they fill all."""
     if rows is None:
         return values.reshape(shape)
     spread = np.full(shape, filler, dtype=np.int64)

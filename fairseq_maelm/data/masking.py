@@ -37,30 +37,22 @@ def mix(x: np.ndarray) -> np.ndarray:
 
 
 def random_bits(seed: int, epoch: int, indices: np.ndarray, stream: int, length: int) -> np.ndarray:
-    """Give the random bits that belong to sequences.
+    """Return the random bits <uint64>[B, length] that belong to sequences, a function of the arguments alone.
 
-    Args:
-        seed: of the run, any integer.
-        epoch: counted from 1.
-        indices: <int64>[B] indices of the sequences in their data set.
-        stream: which of the independent streams.
-        length: how many values for each sequence.
-
-    Returns:
-        <uint64>[B, length], a function of the arguments alone.
+    Epochs count from 1, indices <int64>[B] are those of the sequences in their data set.
     """
     columns = np.arange(1, length + 1, dtype=np.uint64) * GOLDEN_GAMMA
     return mix(mix(_row_bits(seed, epoch, indices, stream))[:, None] + columns)
 
 
 def _row_bits(seed: int, epoch: int, indices: np.ndarray, stream: int) -> np.ndarray:
-    """<uint64>[B] random bits, one value for each sequence; arguments as in ``random_bits``."""
+    """Return <uint64>[B] random bits, one value for each sequence."""
     return mix(_key(seed, epoch, stream) + (indices.astype(np.uint64) + np.uint64(1)) * GOLDEN_GAMMA)
 
 
 @lru_cache(maxsize=64)
 def _key(seed: int, epoch: int, stream: int) -> np.ndarray:
-    """<uint64>[1], what the sequences of an epoch have in common; computed once, because numpy is slow at scalars."""
+    """Return <uint64>[1], what an epoch's sequences have in common; cached, because numpy is slow at scalars."""
     key = np.array([seed % (1 << 64)], dtype=np.uint64)
     for part in (epoch, stream):
         key = mix(key * GOLDEN_GAMMA + np.uint64(part) + GOLDEN_GAMMA)
@@ -71,7 +63,7 @@ def rounding_draws(seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:
     """Draw <float64>[B] in [0, 1), what is added to p * n of each sequence before it is rounded down.
 
     Sequences of equal length whose draws are near each other therefore mask equally many tokens; see
-    ``order_by_length``. Arguments as in ``random_bits``.
+    ``order_by_length``.
     """
     return uniform(_row_bits(seed, epoch, indices, _ROUNDING))
 
@@ -83,23 +75,14 @@ def uniform(bits: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class MaskingScheme:
-    """Which tokens are chosen, and what the encoder sees in their place.
+    """Which tokens are chosen, and what the encoder sees in their place."""
 
-    Attributes:
-        mask_prob: fraction of tokens (of words, with ``word_starts``) to predict, in (0, 1).
-        leave_unmasked_prob: of those, the fraction left in place: seen by the encoder and predicted all the same.
-        random_token_prob: of those, the fraction replaced by a random real token, which the encoder then sees.
-        real_tokens: <int64>[R] the tokens to draw replacements from, special symbols and <mask> not among them.
-        word_starts: <bool>[V] tokens that begin a word; None masks single tokens, otherwise words are masked whole.
-        protected: <bool>[V] tokens that are never chosen; None for all may be.
-    """
-
-    mask_prob: float
-    real_tokens: np.ndarray
-    leave_unmasked_prob: float = 0.0
-    random_token_prob: float = 0.0
-    word_starts: Optional[np.ndarray] = None
-    protected: Optional[np.ndarray] = None
+    mask_prob: float  # fraction of tokens (of words, with ``word_starts``) to predict, in (0, 1)
+    real_tokens: np.ndarray  # <int64>[R] the tokens to draw replacements from, neither special symbols nor <mask>
+    leave_unmasked_prob: float = 0.0  # of the predicted, the fraction left in place, which the encoder sees
+    random_token_prob: float = 0.0  # of the predicted, the fraction replaced by a random real token
+    word_starts: Optional[np.ndarray] = None  # <bool>[V] tokens that begin a word; None masks single tokens
+    protected: Optional[np.ndarray] = None  # <bool>[V] tokens that are never chosen; None for all may be
 
     def __post_init__(self) -> None:
         if not 0.0 < self.mask_prob < 1.0:
@@ -115,17 +98,11 @@ class MaskingScheme:
 
 
 class MaskDraw(NamedTuple):
-    """The outcome for a batch of full sequences.
+    """The outcome for a batch of full sequences."""
 
-    Attributes:
-        predicted: <bool>[B, T] True at positions to predict.
-        masked: <bool>[B, T] True where the encoder must not see the token: predicted, not left and not replaced.
-        tokens: <int64>[B, T] the sequences with random replacements done; masked positions keep the original.
-    """
-
-    predicted: np.ndarray
-    masked: np.ndarray
-    tokens: np.ndarray
+    predicted: np.ndarray  # <bool>[B, T] True at positions to predict
+    masked: np.ndarray  # <bool>[B, T] True where the encoder must not see the token: not left and not replaced
+    tokens: np.ndarray  # <int64>[B, T] with random replacements done; masked positions keep the original
 
 
 def draw_masks(
@@ -143,12 +120,10 @@ def draw_masks(
         scheme: probabilities and token classes.
         tokens: <int64>[B, T] full sequences, padded on the right with any value.
         lengths: <int64>[B] their lengths, between 1 and T.
-        indices: <int64>[B] their indices in the data set.
-        seed: of the run.
-        epoch: counted from 1.
+        indices, seed, epoch: as in ``random_bits``.
 
     Raises:
-        ValueError: if sequences are longer than 65,536 tokens, or none of the batch has a token to spare.
+        ValueError: sequences are longer than 65,536 tokens, or none of the batch has a token to spare.
     """
     length = tokens.shape[1]
     if length > MAX_LENGTH:
@@ -172,7 +147,7 @@ def draw_masks(
 
 
 def _smallest(priority: np.ndarray, starts: np.ndarray, counts: np.ndarray, first: Optional[np.ndarray]) -> np.ndarray:
-    """<bool>[B, T] True at the tokens of each row's ``counts`` units of smallest priority; at ineligible ones too."""
+    """Return <bool>[B, T], True at the tokens of each row's ``counts`` units of smallest priority, and others."""
     ranked = priority if starts.all() else np.where(starts, priority, np.iinfo(np.uint64).max)
     ranks = np.maximum(counts - 1, 0)
     # Only the smallest need an order, and among sequences of one length only the last of them.
@@ -185,13 +160,13 @@ def _smallest(priority: np.ndarray, starts: np.ndarray, counts: np.ndarray, firs
 
 
 def _first_of_unit(starts: np.ndarray, eligible: np.ndarray) -> np.ndarray:
-    """<int64>[B, T], where each token's unit begins: all its tokens take the random numbers of the first."""
+    """Return <int64>[B, T], where each token's unit begins: all its tokens take the random numbers of the first."""
     columns = np.arange(starts.shape[1])[None, :]
     return np.maximum.accumulate(np.where(starts | ~eligible, columns, 0), axis=1)
 
 
 def _unit_starts(scheme: MaskingScheme, tokens: np.ndarray, eligible: np.ndarray) -> np.ndarray:
-    """<bool>[B, T], True at the first token of every unit that is chosen as a whole."""
+    """Return <bool>[B, T], True at the first token of every unit that is chosen as a whole."""
     if scheme.word_starts is None:
         return eligible
     starts = scheme.word_starts[tokens]
@@ -202,7 +177,7 @@ def _unit_starts(scheme: MaskingScheme, tokens: np.ndarray, eligible: np.ndarray
 
 
 def _priorities(seed: int, epoch: int, indices: np.ndarray, length: int) -> np.ndarray:
-    """<uint64>[B, length], distinct within a sequence; the smallest are chosen."""
+    """Return <uint64>[B, length], distinct within a sequence; the smallest are chosen."""
     bits = random_bits(seed, epoch, indices, _PRIORITY, length)
     bits &= ~np.uint64(MAX_LENGTH - 1)
     bits |= np.arange(length, dtype=np.uint64)
@@ -210,7 +185,7 @@ def _priorities(seed: int, epoch: int, indices: np.ndarray, length: int) -> np.n
 
 
 def _one_prediction(eligible: np.ndarray, inside: np.ndarray, lengths: np.ndarray, priority: np.ndarray) -> np.ndarray:
-    """<bool>[B, T] with one True: a batch without any prediction has neither a loss nor a gradient."""
+    """Return <bool>[B, T] with one True: a batch without any prediction has neither a loss nor a gradient."""
     row = int(np.argmax(lengths))
     if lengths[row] < 2:
         raise ValueError("no sequence of this batch has two tokens, so none can be hidden and none can be seen")
@@ -249,21 +224,13 @@ def _treat(
 
 
 def replacements(real_tokens: np.ndarray, indices: np.ndarray, seed: int, epoch: int, length: int) -> np.ndarray:
-    """Draw a real token for every position.
-
-    Args:
-        real_tokens: <int64>[R] the tokens to draw from, each as likely as the others.
-        indices, seed, epoch, length: as in ``random_bits``.
-
-    Returns:
-        <int64>[B, length].
-    """
+    """Draw one of the real tokens <int64>[R], each as likely as the others, for every position: <int64>[B, length]."""
     return real_tokens[random_bits(seed, epoch, indices, _REPLACEMENT, length) % np.uint64(len(real_tokens))]
 
 
 def keep_fraction(fraction: float, indices: np.ndarray, seed: int, epoch: int, length: int) -> np.ndarray:
     """Draw <bool>[B, length], each True with probability ``fraction``, independently of all other draws.
 
-    What is True for one fraction is True for every larger one. Other arguments as in ``random_bits``.
+    What is True for one fraction is True for every larger one.
     """
     return uniform(random_bits(seed, epoch, indices, _STAYING, length)) < fraction

@@ -16,14 +16,11 @@ _WIDEST = 0.02
 
 
 def length_buckets(sizes: np.ndarray, enough: int = _ENOUGH_SEQUENCES, widest: float = _WIDEST) -> np.ndarray:
-    """Put neighboring lengths together.
+    """Put neighboring lengths <int>[sequences], each below 65,536, together.
 
-    From the longest on downward: so a text cut into full blocks has them in a bucket of their own, without padding.
-
-    Args:
-        sizes: <int>[sequences] lengths, each below 65,536.
-        enough: a bucket takes in no further length once it holds this many sequences.
-        widest: the shortest length of a bucket is at least (1 - widest) times its longest.
+    From the longest on downward: so a text cut into full blocks has them in a bucket of their own, without padding. A
+    bucket takes in no further length once it holds ``enough`` sequences, and its shortest length is at least
+    (1 - ``widest``) times its longest.
 
     Returns:
         <uint16>[longest + 1] the bucket of each length, ascending.
@@ -40,16 +37,11 @@ def length_buckets(sizes: np.ndarray, enough: int = _ENOUGH_SEQUENCES, widest: f
 
 
 def order_by_length(sizes: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Order sequences bucket by bucket, at random within each.
+    """Order sequences bucket by bucket, at random within each by draws <float64>[sequences] in [0, 1).
 
-    Args:
-        sizes: as above.
-        draws: <float64>[sequences] random numbers in [0, 1) by which a bucket is ordered. In pretraining they are those
-            that round the number of masked tokens: neighbors of equal length then mask equally many, and their batch
-            needs no padding in the encoder. Only where the number changes, once for each length, a batch holds both.
-
-    Returns:
-        <int64>[sequences] all indices.
+    In pretraining these are the draws that round the number of masked tokens: neighbors of equal length then mask
+    equally many, and their batch needs no padding in the encoder. Only where the number changes, once for each length,
+    a batch holds both.
     """
     # A stable sort of 16-bit integers is numpy's radix sort: linear time, and the same order on every machine.
     order = np.argsort((draws * (1 << 16)).astype(np.uint16), kind="stable")
@@ -57,14 +49,9 @@ def order_by_length(sizes: np.ndarray, draws: np.ndarray) -> np.ndarray:
 
 
 def padding_share(batches: Sequence[np.ndarray], sizes: np.ndarray) -> float:
-    """Tell how much of the batches is padding.
+    """Return the share, in [0, 1), of the slots in the full sequences' padded rectangles that hold no token.
 
-    Args:
-        batches: <int64>[B] indices for each, none empty.
-        sizes: <int>[sequences] lengths.
-
-    Returns:
-        the share, in [0, 1), of slots in the full sequences' padded rectangles that hold no token.
+    ``batches`` are indices <int64>[B], none empty, of sequences with lengths ``sizes``.
     """
     counts = np.array([len(batch) for batch in batches], dtype=np.int64)
     lengths = sizes[np.concatenate(list(batches))]

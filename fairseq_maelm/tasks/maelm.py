@@ -108,23 +108,12 @@ class MaelmTaskConfig(FairseqDataclass):
     seed: int = II("common.seed")
 
 
-def check_config(cfg: Any) -> None:
-    """Refuse options that cannot make batches.
-
-    Raises:
-        ValueError: says which option is wrong and what is possible.
-    """
-    if not 2 <= cfg.tokens_per_sample <= MAX_LENGTH:
-        raise ValueError(f"--tokens-per-sample must lie between 2 and {MAX_LENGTH} and is {cfg.tokens_per_sample}")
-
-
 @register_task("maelm", dataclass=MaelmTaskConfig)
 class MaelmTask(EncoderTask):
     """Predict masked tokens from the visible ones.
 
-    Args:
-        cfg: ``MaelmTaskConfig``.
-        dictionary: fairseq's, with ``<mask>``.
+    Raises:
+        ValueError: an option cannot make batches.
     """
 
     name = "maelm"
@@ -133,7 +122,8 @@ class MaelmTask(EncoderTask):
 
     def __init__(self, cfg: Any, dictionary: Dictionary) -> None:
         super().__init__(cfg, dictionary, cfg.tokens_per_sample)
-        check_config(cfg)
+        if not 2 <= cfg.tokens_per_sample <= MAX_LENGTH:
+            raise ValueError(f"--tokens-per-sample must lie between 2 and {MAX_LENGTH} and is {cfg.tokens_per_sample}")
         self.mask_index = dictionary.index(MASK)
         self.scheme = MaskingScheme(
             mask_prob=cfg.mask_prob,
@@ -189,23 +179,16 @@ class MaelmTask(EncoderTask):
         self.datasets[split] = self.dataset_of(split, paths, MaskedBlockDataset)
 
     def dataset_of(self, split: str, paths: List[str], kind: Type[_Blocks]) -> _Blocks:
-        """Make the dataset of a split from its files, which a task may choose otherwise.
+        """Make the dataset of a split from its files without suffix, which a task may choose otherwise.
 
-        Args:
-            split: its name; masks of one that begins with "train" are drawn anew in every epoch.
-            paths: of the files, without suffix.
-            kind: what to make.
+        Masks of a split whose name begins with "train" are others in every epoch.
 
         Raises:
             ValueError: the files hold tokens that the dictionary lacks.
         """
         training = split.startswith("train")
-        blocks = TokenBlocks(
-            paths,
-            str(self.cfg.sample_break_mode),
-            self.cfg.tokens_per_sample,
-            self.dictionary.bos(),
-        )
+        mode = str(self.cfg.sample_break_mode)
+        blocks = TokenBlocks(paths, mode, self.cfg.tokens_per_sample, self.dictionary.bos())
         if blocks.largest_token() >= self.mask_index:
             raise ValueError(
                 f"{paths[0]}.bin holds token {blocks.largest_token()}, but dict.txt has only {self.mask_index} "

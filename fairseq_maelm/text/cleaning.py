@@ -12,7 +12,7 @@ _LEAVES_NO_TOKEN = " \u061c\u200b\u200c\u200e\u200f\u2581\ufffd"
 
 
 def clean_text(text: str) -> str:
-    """The normal form of one paragraph: Unicode NFC, no control characters, single spaces, none at the ends.
+    """Return the normal form of one paragraph: Unicode NFC, no control characters, single spaces, none at the ends.
 
     Control characters (C0, C1 with U+0085, the byte order mark) and every kind of Unicode white space become one
     ordinary space. A text of which sentencepiece would leave nothing becomes empty. Cleaning twice changes nothing.

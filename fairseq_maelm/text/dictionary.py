@@ -99,13 +99,13 @@ def _check_sentencepiece(folder: str, dictionary: Dictionary) -> None:
 
 
 def real_tokens(dictionary: Dictionary) -> np.ndarray:
-    """<int64>[R], the symbols of real text: neither fairseq's special symbols nor <mask>."""
+    """Return <int64>[R], the symbols of real text: neither fairseq's special symbols nor <mask>."""
     tokens = np.arange(dictionary.nspecial, len(dictionary))
     return tokens[tokens != dictionary.index(MASK)]
 
 
 def word_starts(dictionary: Dictionary) -> np.ndarray:
-    """<bool>[V], True for pieces that begin a word and for special symbols, which are words of their own.
+    """Return <bool>[V], True for pieces that begin a word and for special symbols, which are words of their own.
 
     Raises:
         ValueError: if no piece says that it begins a word, as in vocabularies that are not of sentencepiece.
@@ -122,22 +122,16 @@ def word_starts(dictionary: Dictionary) -> np.ndarray:
 
 
 def special_tokens(dictionary: Dictionary) -> np.ndarray:
-    """<bool>[V], True for fairseq's special symbols and <mask>."""
+    """Return <bool>[V], True for fairseq's special symbols and <mask>."""
     special = np.ones(len(dictionary), dtype=bool)
     special[real_tokens(dictionary)] = False
     return special
 
 
 def log_frequencies(text: np.ndarray, blocks: int, dictionary: Dictionary) -> np.ndarray:
-    """Logarithm of each symbol's share of a text, every count raised by one.
+    """Return the logarithm <float32>[V] of each symbol's share of a text <int>[tokens], every count raised by one.
 
-    Args:
-        text: <uint16 or int32>[tokens] training text.
-        blocks: blocks that the text is cut into, each with ``<s>`` in front, which the text itself does not hold.
-        dictionary: of V symbols.
-
-    Returns:
-        <float32>[V], in nats.
+    Each of the ``blocks`` that the text is cut into has ``<s>`` in front, which the text itself does not hold.
     """
     counted = text[:_COUNTED_TOKENS]
     counts = np.bincount(counted, minlength=len(dictionary)) + 1.0

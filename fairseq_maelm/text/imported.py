@@ -22,7 +22,7 @@ TOKENIZER_FILE = "tokenizer.json"
 
 
 def vocabulary_files(folder: Path) -> list[Path]:
-    """The files that a corpus must share to be encoded as another: the dictionary, and the model or tokenizer.
+    """Return the files that a corpus must share to be encoded as another: the dictionary, and the model or tokenizer.
 
     Raises:
         CorpusError: one of them is missing.
@@ -37,7 +37,7 @@ def vocabulary_files(folder: Path) -> list[Path]:
 
 
 def open_encoder(folder: Path) -> TextEncoder:
-    """What turns text into the numbers of the folder's dictionary.
+    """Open what turns text into the numbers of the folder's dictionary.
 
     Raises:
         CorpusError: a file is missing, damaged, or does not belong to the other.
@@ -55,14 +55,9 @@ def open_encoder(folder: Path) -> TextEncoder:
 
 
 class TokenizerEncoder(TextEncoder):
-    """Encodes with a tokenizer of the library tokenizers, whose numbers are those of a fairseq dictionary.
+    """Encodes with a tokenizer.json of the library tokenizers, whose numbers are those of a dict.txt of N symbols.
 
-    Args:
-        path: of the tokenizer.json.
-        symbols: number of symbols in dict.txt.
-
-    Attributes:
-        tokenizer: reads special symbols in text as ordinary text.
+    Its ``tokenizer`` reads special symbols in text as ordinary text.
 
     Raises:
         CorpusError: the library is not installed, or the tokenizer does not belong to the dictionary.

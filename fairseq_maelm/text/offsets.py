@@ -28,25 +28,20 @@ class AlignedTokens(NamedTuple):
     token without a character of its own (the mark of a word's start before a character that is no piece) has no
     substring: its ``begin`` is that of the next token and its ``end`` that of the one before, so ``begin >= end``. In
     all others ``begin < end``. Several tokens can stand for one character (a half sign becomes "1", a slash and "2").
-
-    Attributes:
-        tokens: <int64>[T] symbols of fairseq's dictionary.
-        begin: <int32>[T] the first character of the text that belongs to each token, white space left out.
-        end: <int32>[T] the character after its last.
     """
 
-    tokens: NDArray[np.int64]
-    begin: NDArray[np.int32]
-    end: NDArray[np.int32]
+    tokens: NDArray[np.int64]  # [T] symbols of fairseq's dictionary
+    begin: NDArray[np.int32]  # [T] the first character of the text that belongs to each token, white space left out
+    end: NDArray[np.int32]  # [T] the character after its last
 
 
 def encodable(text: str) -> str:
-    """The text with a replacement character for every lone surrogate; no character moves."""
+    """Return the text with a replacement character for every lone surrogate; no character moves."""
     return _LONE_SURROGATE.sub("\ufffd", text)
 
 
 def sentencepiece_spans(processor: SentencePieceProcessor, text: str) -> Spans:
-    """Where the pieces of a text begin and end in it, <int32>[T] each.
+    """Return where the pieces of a text begin and end in it, <int32>[T] each.
 
     sentencepiece's own spans count the white space and the dropped characters before a word as parts of it, give all of
     a character that becomes several to the last piece, and are asked for differently from release to release. What its
@@ -75,7 +70,7 @@ def sentencepiece_spans(processor: SentencePieceProcessor, text: str) -> Spans:
 
 
 def tokenizer_spans(offsets: Sequence[tuple[int, int]], text: str) -> Spans:
-    """Where tokens of the library tokenizers begin and end, <int32>[T] each.
+    """Return where tokens of the library tokenizers begin and end, <int32>[T] each.
 
     That is what the library says, without white space. Of several characters that became one, such as a letter and its
     accent, it names the first alone: those behind a token that belong to none are the token's too.
@@ -92,7 +87,7 @@ def tokenizer_spans(offsets: Sequence[tuple[int, int]], text: str) -> Spans:
 
 
 def _is_dropped(character: str) -> bool:
-    """Whether a character that became nothing is white space, a control or a zero-width character."""
+    """Tell whether a character that became nothing is white space, a control or a zero-width character."""
     return character.isspace() or unicodedata.category(character).startswith("C")
 
 

@@ -16,19 +16,11 @@ from fairseq_maelm.text.vocabulary import MASK_SYMBOL as MASK
 # off. Bytes appended to a serialized message override its fields, so this needs no protocol buffer library.
 _CONTINUE_TEXT = b"\x1a\x04\x18\x00\x20\x00"
 
-_WHITE_SPACE = re.compile(r"\s+")
-
 
 class Tokenizer:
-    """A sentencepiece model whose pieces are looked up in a fairseq dictionary.
+    """A sentencepiece model whose pieces are looked up in a fairseq dictionary, made from it, with ``<mask>``.
 
-    Args:
-        model_path: file of the sentencepiece model.
-        dictionary: fairseq's, made from the model, with ``<mask>``.
-
-    Attributes:
-        encoder: for texts that hold no ``<mask>``.
-        mask_text: how a mask is spelled.
+    Its ``encoder`` is for texts that hold no ``<mask>``, and ``mask_text`` is how a mask is spelled.
     """
 
     mask_text = MASK
@@ -50,7 +42,7 @@ class Tokenizer:
         on as it does within a sentence: "<mask>." gives the piece "." that follows a word, not the one that starts one.
         Anything else that looks like a special symbol is ordinary text.
         """
-        first, *others = _WHITE_SPACE.sub(" ", text).split(MASK)
+        first, *others = re.sub(r"\s+", " ", text).split(MASK)
         tokens = self._tokens(self._start.encode(first.rstrip(" ")))
         for segment in others:
             # A space at the end belongs to the next <mask>, or ends the text.
@@ -58,11 +50,9 @@ class Tokenizer:
         return tokens
 
     def encode_part(self, text: str, starts_word: bool) -> List[int]:
-        """Encode a part of a text by itself; ``<mask>`` and the like in it are ordinary text.
+        """Encode a part of a text by itself, without white space at its ends; ``<mask>`` in it is ordinary text.
 
-        Args:
-            text: any white space at its ends is left out.
-            starts_word: whether a space, or the start of the text, stands before it.
+        ``starts_word`` tells whether a space, or the start of the text, is before it.
         """
         processor = self._start if starts_word else self._middle
         return self._tokens(processor.encode(" ".join(text.split())))
@@ -86,16 +76,7 @@ class Tokenizer:
 
 
 class ImportedTokenizer:
-    """A tokenizer of the library tokenizers whose numbers are those of a fairseq dictionary.
-
-    Args:
-        path: of its tokenizer.json.
-        dictionary: fairseq's, with ``<mask>``.
-
-    Attributes:
-        encoder: for texts that hold no ``<mask>``.
-        mask_text: how the tokenizer itself spells a mask.
-    """
+    """A tokenizer.json of the library tokenizers whose numbers are those of a fairseq dictionary; see ``Tokenizer``."""
 
     def __init__(self, path: str, dictionary: Dictionary) -> None:
         mask = dictionary.index(MASK)
@@ -128,12 +109,12 @@ TextTokenizer = Union[Tokenizer, ImportedTokenizer]
 
 
 def open_tokenizer(path: str, dictionary: Dictionary) -> TextTokenizer:
-    """The tokenizer of a data folder's sentencepiece model or tokenizer.json; arguments as of ``Tokenizer``."""
+    """Return the tokenizer of a data folder's sentencepiece model or tokenizer.json; arguments as of ``Tokenizer``."""
     return ImportedTokenizer(path, dictionary) if path.endswith(".json") else Tokenizer(path, dictionary)
 
 
 def find_imported_tokenizer(places: Sequence[str]) -> Optional[str]:
-    """The first tokenizer.json with its dict.txt and without a sentencepiece model beside it, or None."""
+    """Return the first tokenizer.json with its dict.txt and without a sentencepiece model beside it, or None."""
     for place in places:
         names = (TOKENIZER_FILE, DICTIONARY_FILE, MODEL_FILE)
         there = {name for name in names if os.path.exists(os.path.join(place, name))}

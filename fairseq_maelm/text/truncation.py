@@ -10,19 +10,15 @@ Tokens = NDArray[Any]
 
 
 def special_tokens(sentences: int) -> int:
-    """Special tokens around one sentence, ``<s> a </s>``, or two, ``<s> a </s> </s> b </s>``."""
+    """Count the special tokens around one sentence, ``<s> a </s>``, or two, ``<s> a </s> </s> b </s>``."""
     return 2 * sentences
 
 
 def shortened_lengths(lengths: Sequence[int], room: int) -> list[int]:
-    """How many tokens of each sentence stay.
+    """Return how many tokens of one or two sentences, special ones not counted, stay when ``room`` tokens may.
 
     The longer of two sentences loses tokens until both are equally long, then both lose them in turn, the second one
     first, as in BERT's code.
-
-    Args:
-        lengths: tokens of the one or two sentences, special ones not counted.
-        room: tokens that may stay in all, at least one a sentence.
     """
     if sum(lengths) <= room:
         return list(lengths)
@@ -39,11 +35,7 @@ def shortened_lengths(lengths: Sequence[int], room: int) -> list[int]:
 
 
 def truncate(sentences: Sequence[Tokens], max_positions: int) -> tuple[list[Tokens], bool]:
-    """Cut the sentences of an example so that it fits the model with its special tokens.
-
-    Args:
-        sentences: <int>[tokens] each, with </s> at the end, which stays.
-        max_positions: of the model.
+    """Cut sentences <int>[tokens] so that they fit the model with their special tokens; </s> at their ends stays.
 
     Returns:
         the sentences, and whether anything was cut.

@@ -3,10 +3,9 @@
 import io
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import sentencepiece
@@ -28,17 +27,11 @@ DICTIONARY_FILE = "dict.txt"
 _TRAINING_THREADS = 4
 
 
-@dataclass(frozen=True)
-class VocabularyPreset:
-    """A named vocabulary.
+class VocabularyPreset(NamedTuple):
+    """A named vocabulary."""
 
-    Attributes:
-        size: pieces of the sentencepiece model with its three special ones; fairseq's total is 2 more.
-        normalization: sentencepiece's normalization rule.
-    """
-
-    size: int
-    normalization: str
+    size: int  # pieces of the sentencepiece model with its three special ones; fairseq's total is 2 more
+    normalization: str  # sentencepiece's rule
 
 
 PRESETS = {
@@ -50,13 +43,10 @@ PRESETS = {
 def train_sentencepiece(
     paragraphs: Iterable[str], vocabulary_size: int, normalization: str, character_coverage: float
 ) -> bytes:
-    """Trains a byte-pair encoding and returns the serialized model; the same paragraphs give the same bytes.
+    """Train a byte-pair encoding and return the serialized model; the same paragraphs give the same bytes.
 
-    Args:
-        paragraphs: the text, in memory once sentencepiece has read it.
-        vocabulary_size: pieces to learn, with <unk>, <s> and </s>.
-        normalization: sentencepiece's rule, such as ``nmt_nfkc_cf``.
-        character_coverage: the share (0.98 ... 1) of the text's characters that must not become <unk>.
+    The size counts <unk>, <s> and </s>; the coverage (0.98 ... 1) is the share of the text's characters that must not
+    become <unk>. The text is in memory once sentencepiece has read it.
     """
     model = io.BytesIO()
     try:
@@ -92,7 +82,7 @@ def _training_failure(message: str, size: int) -> str:
 
 
 def load_sentencepiece(model: Path | str | bytes) -> sentencepiece.SentencePieceProcessor:
-    """Loads a sentencepiece model from its file or from its serialized bytes."""
+    """Load a sentencepiece model from its file or from its serialized bytes."""
     name = "the given bytes" if isinstance(model, bytes) else str(model)
     try:
         serialized = model if isinstance(model, bytes) else Path(model).read_bytes()
@@ -109,7 +99,7 @@ def load_sentencepiece(model: Path | str | bytes) -> sentencepiece.SentencePiece
 
 
 def dictionary_symbols(processor: sentencepiece.SentencePieceProcessor) -> list[str]:
-    """The symbols of ``dict.txt``: every piece but the unknown and the control ones, in the model's order."""
+    """Return the symbols of ``dict.txt``: every piece but the unknown and the control ones, in the model's order."""
     symbols = [processor.id_to_piece(spm_id) for spm_id in _ordinary_ids(processor)]
     special = {*FAIRSEQ_SYMBOLS, MASK_SYMBOL}
     for symbol in symbols:
@@ -134,12 +124,12 @@ def _ordinary_ids(processor: sentencepiece.SentencePieceProcessor) -> list[int]:
 
 
 def dictionary_text(processor: sentencepiece.SentencePieceProcessor) -> str:
-    """The content of ``dict.txt`` for a model: a symbol and the count 1 on every line."""
+    """Return the content of ``dict.txt`` for a model: a symbol and the count 1 on every line."""
     return "".join(f"{symbol} 1\n" for symbol in dictionary_symbols(processor))
 
 
 def write_dictionary(processor: sentencepiece.SentencePieceProcessor, path: Path | str) -> None:
-    """Writes the ``dict.txt`` that belongs to a sentencepiece model."""
+    """Write the ``dict.txt`` that belongs to a sentencepiece model."""
     Path(path).write_text(dictionary_text(processor), encoding="utf-8", newline="\n")
 
 
@@ -147,34 +137,28 @@ class TextEncoder(Protocol):
     """Turns text into the numbers of a fairseq dictionary; ``text.imported.open_encoder`` opens a folder's.
 
     Numbers are mapped by number and never by spelling: text that spells ``<s>`` or ``<mask>`` stays ordinary text.
-
-    Attributes:
-        dictionary_size: symbols of fairseq's dictionary without <mask>.
-        number_of: <uint16 or uint32>[tokens of the model] fairseq's number for each.
-        word_prefix: what makes a text a word behind a space.
-        files: dict.txt, and the model or tokenizer, if it was opened from a folder.
     """
 
-    dictionary_size: int
-    number_of: NDArray[np.unsignedinteger]
-    word_prefix: str = ""
-    files: tuple[Path, ...] = ()
+    dictionary_size: int  # symbols of fairseq's dictionary without <mask>
+    number_of: NDArray[np.unsignedinteger]  # [tokens of the model] fairseq's number for each
+    word_prefix: str = ""  # what makes a text a word behind a space
+    files: tuple[Path, ...] = ()  # dict.txt, and the model or tokenizer, if it was opened from a folder
 
     def model_tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of each text in the model's own numbers."""
+        """Return the tokens of each text in the model's own numbers."""
         ...
 
     def encode_with_offsets(self, text: str) -> AlignedTokens:
-        """Encodes one text, without special symbols around it, and says where in it each token stands."""
+        """Encode one text, without special symbols around it, and tell where in it each token stands."""
         ...
 
     @property
     def dtype(self) -> type[np.uint16] | type[np.uint32]:
-        """The integer type that fairseq-preprocess stores for a dictionary of this size."""
+        """Return the integer type that fairseq-preprocess stores for a dictionary of this size."""
         return np.uint16 if self.dictionary_size < 65_500 else np.uint32
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int32]]:
-        """Encodes texts one after the other, each ended by </s>.
+        """Encode texts one after the other, each ended by </s>.
 
         Returns:
             the ids <uint16 or uint32>[sum of lengths] and the lengths <int32>[texts], </s> counted.
@@ -189,7 +173,7 @@ class TextEncoder(Protocol):
         return ids, lengths
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.unsignedinteger]]:
-        """Encodes texts into one array <uint16 or uint32>[T] each, which ends with </s>."""
+        """Encode texts into one array <uint16 or uint32>[T] each, which ends with </s>."""
         ids, lengths = self.encode_flat(texts)
         return np.split(ids, np.cumsum(lengths, dtype=np.int64)[:-1])
 
@@ -197,10 +181,7 @@ class TextEncoder(Protocol):
 class FairseqEncoder(TextEncoder):
     """Encodes with a sentencepiece model; what it does not know becomes <unk>.
 
-    Args:
-        processor: the sentencepiece model.
-        symbols: of dict.txt, where it is not the one that is made from the model: it then holds every piece, in any
-            order, and may hold more.
+    The symbols of a dict.txt that is not made from the model hold every piece, in any order, and may hold more.
     """
 
     def __init__(self, processor: sentencepiece.SentencePieceProcessor, symbols: Sequence[str] | None = None) -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_maelm.corpus import clean_text
-from fairseq_maelm.corpus.chunks import CleanedTextWriter, read_chunk
 from fairseq_maelm.corpus.cleaning import CleanedBlock, Deduplicator, assemble_block, clean_segments
+from fairseq_maelm.corpus.encoding import CleanedTextWriter, read_chunk
 from fairseq_maelm.corpus.reading import Segment, Source
 
 from .texts import flat, make_documents, train_model

@@ -8,9 +8,8 @@ import pytest
 import torch
 from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder
 
-from fairseq_maelm.corpus import binarizing
-from fairseq_maelm.corpus.binarizing import write_dataset
-from fairseq_maelm.corpus.encoding import COUNTS
+from fairseq_maelm.corpus import encoding
+from fairseq_maelm.corpus.encoding import COUNTS, write_dataset
 
 
 def parts_of(items: list[list[int]], dtype: Any, items_per_part: int) -> list[Any]:
@@ -29,7 +28,7 @@ def test_equal_to_fairseqs_builder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: Any, items_per_part: int
 ) -> None:
     # Small enough that the offsets are written in many blocks.
-    monkeypatch.setattr(binarizing, "_BLOCK_ITEMS", 8)
+    monkeypatch.setattr(encoding, "_BLOCK_ITEMS", 8)
     generator = np.random.default_rng(0)
     high = np.iinfo(dtype).max if dtype == np.uint16 else 2**31 - 1
     items = [[2], *(generator.integers(0, high, size=size).tolist() for size in generator.integers(1, 30, size=100))]
