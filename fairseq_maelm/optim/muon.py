@@ -89,29 +89,25 @@ class MuonAdamW(AdamW):
             super()._update_group(group)
 
     def _update_hidden(self, group: dict[str, Any]) -> None:
-        """Make one update of Muon; matrices of equal shape, or of each other's transposed, are computed together."""
+        """Make one update of Muon; matrices of equal shape are computed together."""
         together: defaultdict[tuple[Any, ...], list[Tensor]] = defaultdict(list)
         for param in group["params"]:
             if param.grad is not None:
-                together[(param.device, *sorted(_shape(param)))].append(param)
+                together[(param.device, *_shape(param))].append(param)
         for params in together.values():
             count = max(1, _ELEMENTS_TOGETHER // max(param.numel() for param in params))
             for first in range(0, len(params), count):
                 self._update_equal(params[first : first + count], group)
 
     def _update_equal(self, params: list[Tensor], group: dict[str, Any]) -> None:
-        directions = [self._direction(param, group["momentum"]) for param in params]
-        matrices = [
-            matrix for param, direction in zip(params, directions) for matrix in direction.chunk(matrices_in(param))
-        ]
-        wide = [matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T for matrix in matrices]
-        for matrix, result in zip(wide, orthogonalize(torch.stack(wide))):
-            matrix.copy_(result)
+        dtype, shape = _dtype_on(params[0].device.type), _shape(params[0])
+        directions = [self._direction(param, group["momentum"]).to(dtype).view(-1, *shape) for param in params]
+        steps = orthogonalize(torch.cat(directions)).split([len(matrices) for matrices in directions])
         lr = group["lr"] * group["lr_ratio"]
-        for param, direction in zip(params, directions):
+        for param, step in zip(params, steps):
             value = param.float() if is_half(param) else param
             value.mul_(1.0 - lr * group["weight_decay"])
-            value.add_(direction, alpha=-lr * 0.2 * math.sqrt(max(_shape(param))))
+            value.add_(step.view_as(param), alpha=-lr * 0.2 * math.sqrt(max(shape)))
             if value is not param:
                 param.copy_(value)
 
@@ -146,13 +142,15 @@ def _shape(param: Tensor) -> tuple[int, int]:
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
-    """Bring all singular values of matrices <float>[n, r, c], r <= c, near 1: most come to lie between 0.7 and 1.2."""
-    norms = torch.linalg.matrix_norm(matrices, keepdim=True).clamp(min=_SMALLEST_NORM)
-    values = (matrices / norms).to(_dtype_on(matrices.device.type))
+    """Bring all singular values of matrices <float>[n, rows, columns] near 1: most come between 0.7 and 1.2."""
+    norms = torch.linalg.vector_norm(matrices, dim=(1, 2), keepdim=True, dtype=torch.float32)
+    values = matrices / norms.clamp(min=_SMALLEST_NORM).to(matrices.dtype)
+    is_tall = values.shape[1] > values.shape[2]
     for _ in range(_STEPS):
-        squares = values @ values.mT
+        squares = values.mT @ values if is_tall else values @ values.mT
         factors = torch.baddbmm(squares, squares, squares, beta=_B, alpha=_C)
-        values = torch.baddbmm(values, factors, values, beta=_A)
+        pair = (values, factors) if is_tall else (factors, values)
+        values = torch.baddbmm(values, *pair, beta=_A)
     return values
 
 
