@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from end_to_end.runs import BEST, LAST, NARROW, assert_equal_end, contents
-from end_to_end.small import cut, differences, results, training
+from end_to_end.small import differences, results, training
 from end_to_end.test_distributed import run_ranks
 from end_to_end.test_finetuning import HEAD, prepare_task, topic_of_a_sentence
 from end_to_end.toy import TINY_TRAINING, losses, run
@@ -15,11 +15,6 @@ from fairseq_maelm import MaelmModel
 
 DECAY, UPDATES = 0.7, 6
 EMA = ["--store-ema", "--ema-decay", DECAY]
-
-
-@pytest.fixture(scope="module")
-def data(toy_data, tmp_path_factory) -> Path:
-    return cut(toy_data, tmp_path_factory.mktemp("short"), 160)
 
 
 def averaging(data: Path, save_dir: Path, *options: Any, number: int = UPDATES) -> list[Any]:

@@ -16,20 +16,6 @@ MORE = 18
 
 
 @pytest.fixture(scope="module")
-def data(toy_data, tmp_path_factory) -> Path:
-    return cut(toy_data, tmp_path_factory.mktemp("short"), 160)
-
-
-@pytest.fixture(scope="module")
-def finished(data, tmp_path_factory) -> Path:
-    """The folder of a run of 14 updates."""
-    folder = tmp_path_factory.mktemp("finished")
-    run(narrow(data, folder))
-    assert {LAST, LAST_BUT_ONE} <= contents(folder).keys()
-    return folder
-
-
-@pytest.fixture(scope="module")
 def uninterrupted(data, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("uninterrupted")
     run(narrow(data, folder, updates=MORE))

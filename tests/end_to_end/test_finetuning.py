@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from end_to_end.toy import TINY_TRAINING, TOPICS, losses, run, sentence
+from end_to_end.toy import TOPICS, losses, run, sentence
 from fairseq_maelm import MaelmHubInterface, MaelmModel
 from fairseq_maelm.models.classification import classify
 
@@ -71,18 +71,6 @@ def hub_logits(hub: MaelmHubInterface, lines: list[Line]) -> torch.Tensor:
     """Score every line by itself: <float>[lines, classes]."""
     with torch.no_grad():
         return torch.cat([hub.predict(HEAD, hub.encode(*line[:-1]), return_logits=True) for line in lines])
-
-
-@pytest.fixture(scope="module")
-def pretrained(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of a short pretraining, with numbers that are not the architecture's."""
-    folder = tmp_path_factory.mktemp("pretrained")
-    own = ["--max-positions", 96, "--relative-num-buckets", 16, "--decoder-layers", 2]
-    run(
-        ["fairseq-train", toy_data, *TINY_TRAINING, *own, "--save-dir", folder]
-        + ["--max-update", 40, "--disable-validation"]
-    )
-    return folder / "checkpoint_last.pt"
 
 
 @pytest.fixture(scope="module")

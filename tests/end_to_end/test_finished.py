@@ -1,24 +1,12 @@
 """A run that has reached its end, started again, changes no byte and says that it is complete."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from end_to_end.runs import LAST, assert_equal_end, contents, logged, narrow
-from end_to_end.small import cut, results, updates
+from end_to_end.small import results, updates
 from end_to_end.test_distributed import run_ranks
 from end_to_end.toy import run, train_log
-
-
-@pytest.fixture(scope="module")
-def data(toy_data, tmp_path_factory) -> Path:
-    """With a validation split."""
-    folder = cut(toy_data, tmp_path_factory.mktemp("short"), 160)
-    for name in ("valid.bin", "valid.idx"):
-        shutil.copy(toy_data / name, folder)
-    return folder
 
 
 def validated(data: Path, save_dir: Path, *options: Any, **changes: Any) -> list[Any]:

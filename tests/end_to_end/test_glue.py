@@ -12,7 +12,7 @@ import torch
 from support import usage_error
 
 from end_to_end.test_distributed import run_ranks
-from end_to_end.toy import TINY_TRAINING, TOPICS, run, sentence, train_log, write_corpus
+from end_to_end.toy import TOPICS, run, sentence, train_log, write_corpus
 from fairseq_maelm import MaelmModel, cli
 
 HEAD = "sentence_classification_head"
@@ -70,14 +70,6 @@ def tasks(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("glue")
     write_glue(folder / "glue")
     return prepare(folder / "glue", toy_data, folder / "tasks")
-
-
-@pytest.fixture(scope="module")
-def pretrained(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pretrained")
-    short = ["--max-update", 40, "--disable-validation", "--max-positions", 96]
-    run(["fairseq-train", toy_data, *TINY_TRAINING, *short, "--save-dir", folder])
-    return folder / "checkpoint_last.pt"
 
 
 def recipe(task: str, tasks: Path, checkpoint: Path, save_dir: Path, *options: Any, epochs: int = 5) -> str:

@@ -7,16 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from end_to_end.small import cut, differences, results, training
+from end_to_end.small import differences, results, training
 from end_to_end.toy import losses, run
 
 HALF, WHOLE = 6, 12
 LAST = "checkpoint_last.pt"
-
-
-@pytest.fixture(scope="module")
-def data(toy_data, tmp_path_factory) -> Path:
-    return cut(toy_data, tmp_path_factory.mktemp("short"), 160)
 
 
 def train(data: Path, folder: Path, optimizer: str, updates: int, *options: Any) -> tuple[dict[str, Any], list[float]]:

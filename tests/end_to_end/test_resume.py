@@ -12,18 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from end_to_end.small import cut, differences, results, training, updates
+from end_to_end.small import differences, results, training, updates
 from end_to_end.toy import COMMANDS, USER_DIR, command_environment, run, train_log
 
 # 10 batches of 16 make an epoch, so a run of 24 updates ends in the middle of the third.
 LINES, UPDATES = 160, 24
 MIDDLE, END_OF_EPOCH = 14, 10
 LAST = "checkpoint_last.pt"
-
-
-@pytest.fixture(scope="module")
-def data(toy_data, tmp_path_factory) -> Path:
-    return cut(toy_data, tmp_path_factory.mktemp("short"), LINES)
 
 
 @pytest.fixture(scope="module")

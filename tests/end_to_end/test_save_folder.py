@@ -14,21 +14,9 @@ from typing import Any
 import pytest
 
 from end_to_end.runs import LAST, UPDATES, contents, narrow, refusals
-from end_to_end.small import cut, results
+from end_to_end.small import results
 from end_to_end.toy import COMMANDS, USER_DIR, command_environment, run
 from fairseq_maelm.fairseq_fixes.resuming import LOCK_FILE
-
-
-@pytest.fixture(scope="module")
-def data(toy_data, tmp_path_factory) -> Path:
-    return cut(toy_data, tmp_path_factory.mktemp("short"), 160)
-
-
-@pytest.fixture(scope="module")
-def finished(data, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("finished")
-    run(narrow(data, folder))
-    return folder
 
 
 def start(command: list[Any], log: Path) -> "subprocess.Popen[bytes]":

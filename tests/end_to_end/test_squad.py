@@ -13,7 +13,7 @@ import torch
 from support import usage_error
 
 from end_to_end.test_distributed import run_ranks
-from end_to_end.toy import TINY_TRAINING, TOPICS, run, train_log
+from end_to_end.toy import TOPICS, run, train_log
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.cli import main
 from fairseq_maelm.finetuning.squad.hub import answer
@@ -54,15 +54,6 @@ def write_questions(path: Path, contexts: int, seed: int, version: str = "2.0") 
                 question["is_impossible"] = not question["answers"]
         paragraphs.append({"context": context, "qas": questions})
     path.write_text(json.dumps({"version": version, "data": [{"title": "t", "paragraphs": paragraphs}]}))
-
-
-@pytest.fixture(scope="module")
-def pretrained(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of two updates: what is learned here is learned in fine-tuning."""
-    folder = tmp_path_factory.mktemp("pretrained_for_squad")
-    options = ["--max-update", 2, "--disable-validation", "--decoder-layers", 1, "--save-dir", folder]
-    run(["fairseq-train", toy_data, *TINY_TRAINING, *options])
-    return folder / "checkpoint_last.pt"
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from end_to_end.toy import TINY_TRAINING, TOPICS, _resolve, command_environment, run, sentence
+from end_to_end.toy import TOPICS, _resolve, command_environment, run, sentence
 from fairseq_maelm import cli
 from fairseq_maelm.sweep.jobs import read_json
 from fairseq_maelm.sweep.report import write_report
@@ -21,15 +21,6 @@ from fairseq_maelm.sweep.report import write_report
 # 40 examples in batches of 16.
 EPOCHS, UPDATES = 8, 3
 OPTIONS = {"task": "maelm_sentences", "criterion": "maelm_sentences", "tokens-per-sample": 512}
-
-
-@pytest.fixture(scope="module")
-def checkpoint(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two updates of pretraining, with numbers that are not the architecture's."""
-    folder = tmp_path_factory.mktemp("pretrained")
-    options = ["--max-positions", 96, "--relative-num-buckets", 16, "--max-update", 2, "--disable-validation"]
-    run(["fairseq-train", toy_data, *TINY_TRAINING, *options, "--save-dir", folder])
-    return folder / "checkpoint_last.pt"
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +53,8 @@ def recipe(folder: Path, **changes: Any) -> Path:
     return path
 
 
-def command(folder: Path, tasks: Path, checkpoint: Path, *more: Any, **changes: Any) -> list[Any]:
-    models = ["--checkpoint", f"ours={checkpoint}", "--checkpoint", "random weights=random"]
+def command(folder: Path, tasks: Path, pretrained: Path, *more: Any, **changes: Any) -> list[Any]:
+    models = ["--checkpoint", f"ours={pretrained}", "--checkpoint", "random weights=random"]
     words = ["maelm", "sweep", recipe(folder, **changes), "--data", tasks, *models, "--seeds", 1]
     return [*words, "--output", folder / "sweep", *more]
 
@@ -74,9 +65,9 @@ def starts(log: Path) -> int:
 
 @pytest.mark.slow
 def test_a_sweep_that_is_killed_goes_on(
-    tasks: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tasks: Path, pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = command(tmp_path, tasks, checkpoint)
+    words = command(tmp_path, tasks, pretrained)
     output = tmp_path / "sweep"
     kill_in_the_second_run(words, output)
     # In the order of the grid: ours and random weights at the first learning rate, then both at the second.
@@ -155,29 +146,29 @@ def test_what_cannot_work_is_refused_before_anything_is_written(
     more: list[str],
     message: str,
     tasks: Path,
-    checkpoint: Path,
+    pretrained: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as caught:
-        cli.main(list(map(str, command(tmp_path, tasks, checkpoint, *more, **changes)[1:])))
+        cli.main(list(map(str, command(tmp_path, tasks, pretrained, *more, **changes)[1:])))
     assert re.search(f"maelm sweep: error: .*{message}", str(caught.value.code) + capsys.readouterr().err)
     assert not (tmp_path / "sweep").exists()
 
 
-def test_data_with_another_vocabulary_are_refused(tasks: Path, checkpoint: Path, tmp_path: Path) -> None:
+def test_data_with_another_vocabulary_are_refused(tasks: Path, pretrained: Path, tmp_path: Path) -> None:
     other = shutil.copytree(tasks / "topics", tmp_path / "topics")
     symbols = (other / "input0" / "dict.txt").read_text(encoding="utf-8").splitlines(keepends=True)
     (other / "input0" / "dict.txt").write_text("".join([symbols[1], symbols[0], *symbols[2:]]), encoding="utf-8")
     (other / "input0" / "sentencepiece.bpe.model").unlink()  # which would tell that the dictionary is not its own
     with pytest.raises(SystemExit, match="prepared with another vocabulary than the checkpoint"):
-        cli.main(list(map(str, command(tmp_path, tmp_path, checkpoint)[1:])))
+        cli.main(list(map(str, command(tmp_path, tmp_path, pretrained)[1:])))
 
 
 def test_a_dry_run_shows_every_command_and_writes_nothing(
-    tasks: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tasks: Path, pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = command(tmp_path, tasks, checkpoint, "--dry-run", "--gpus", "1", "--precision", "bf16", "--seeds", "2")
+    words = command(tmp_path, tasks, pretrained, "--dry-run", "--gpus", "1", "--precision", "bf16", "--seeds", "2")
     cli.main(list(map(str, words[1:])))
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == f"# 8 runs, 0 of them finished; they train on {8 * 40 * EPOCHS:,} examples in all"
