@@ -135,10 +135,7 @@ def run(contender: str, arguments: argparse.Namespace, rows: int) -> dict[str, A
 
 def table(results: list[dict[str, Any]], clock: str) -> str:
     """A table for a README: memory and time, with the contenders of equal size side by side."""
-    lines = [
-        "| predicted tokens | loss | peak memory, MB | of the logits | seconds |",
-        "|---|---|---|---|---|",
-    ]
+    lines = ["| predicted tokens | loss | peak memory, MB | of the logits | seconds |", "|---|---|---|---|---|"]
     for result in results:
         seconds = statistics.median(result[clock])
         lines.append(

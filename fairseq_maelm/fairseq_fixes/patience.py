@@ -6,7 +6,7 @@ The count is in attributes of the function ``should_stop_early``, which finds th
 place. The function is a global of the program that trains, and that program is ``fairseq_cli.train`` or, under
 ``torchrun -m fairseq_cli.train``, a second copy of it. Which one runs is known when it asks for a checkpoint to start
 from, as every run does: it is the caller.
-Test: tests/end_to_end/test_finished.py, test_stopped_by_patience.
+Test: tests/end_to_end/test_save_folder.py, test_stopped_by_patience.
 """
 
 import functools

@@ -3,7 +3,7 @@
 Reason: fairseq-train ends in a long traceback when checkpoint_last.pt is truncated, trains on from one whose bits have
 changed, and starts at update 0 when it is missing, over the checkpoints that are there. It lets two runs write into one
 folder. A run that has reached its last update makes another one each time it is started again.
-Test: tests/end_to_end/test_damaged_checkpoints.py, test_save_folder.py and test_finished.py.
+Test: tests/end_to_end/test_save_folder.py.
 """
 
 import copy

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from end_to_end.runs import LAST, narrow
-from end_to_end.small import cut
+from end_to_end.small import LAST, cut, narrow
 from end_to_end.toy import TINY_TRAINING, run, toy_data
 
 __all__ = ["toy_data"]

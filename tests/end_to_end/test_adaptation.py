@@ -48,9 +48,7 @@ def validating(data: Path, checkpoint: Path) -> list[object]:
 
 
 @pytest.mark.slow
-def test_general_text_is_mixed_in_and_the_run_resumes(
-    toy_data: Path, domain: Path, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_general_text_is_mixed_in_and_the_run_resumes(toy_data, domain, checkpoint, tmp_path):
     options = ["--general-ratio", 0.5, "--general-loss-bound", 5, "--max-epoch", 3, "--batch-size", 8]
     output = run(adapting(domain, toy_data, checkpoint, tmp_path / "whole", *options))
     blocks = re.search(r"an epoch takes (\d+) blocks of the domain and (\d+) of the general text", output)
@@ -70,9 +68,7 @@ def test_general_text_is_mixed_in_and_the_run_resumes(
 
 
 @pytest.mark.slow
-def test_two_ranks_stop_together_and_keep_the_last_good_checkpoint(
-    toy_data: Path, domain: Path, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_two_ranks_stop_together_and_keep_the_last_good_checkpoint(toy_data, domain, checkpoint, tmp_path):
     # The learning rate grows until the model falls apart.
     growing = ["--lr", 2.0, "--warmup-updates", 200, "--max-epoch", 30, "--batch-size", 4, "--clip-norm", 0]
     options = [*growing, "--general-loss-bound", 0.05, "--ddp-backend", "legacy_ddp"]
@@ -102,7 +98,7 @@ def test_two_ranks_stop_together_and_keep_the_last_good_checkpoint(
 
 
 @pytest.mark.slow
-def test_a_run_stops_in_the_middle_of_an_epoch(toy_data: Path, domain: Path, checkpoint: Path, tmp_path: Path) -> None:
+def test_a_run_stops_in_the_middle_of_an_epoch(toy_data, domain, checkpoint, tmp_path):
     options = ["--lr", 1.0, "--warmup-updates", 200, "--max-epoch", 5, "--batch-size", 2, "--clip-norm", 0]
     every = ["--validate-interval-updates", 1, "--save-interval-updates", 1, "--keep-interval-updates", 1]
     output = run(adapting(domain, toy_data, checkpoint, tmp_path, *options, *every, "--general-loss-bound", 0.05))
@@ -115,9 +111,7 @@ def test_a_run_stops_in_the_middle_of_an_epoch(toy_data: Path, domain: Path, che
 
 
 @pytest.mark.slow
-def test_general_text_of_another_vocabulary_is_refused(
-    toy_data: Path, domain: Path, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_general_text_of_another_vocabulary_is_refused(toy_data, domain, checkpoint, tmp_path):
     shutil.copytree(domain, tmp_path / "other")
     lines = (domain / "dict.txt").read_text(encoding="utf-8").splitlines(keepends=True)
     (tmp_path / "other" / "dict.txt").write_text("".join(lines[::-1]), encoding="utf-8")

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from end_to_end.runs import BEST, LAST, NARROW, assert_equal_end, contents
-from end_to_end.small import differences, results, training
+from end_to_end.small import BEST, LAST, NARROW, assert_equal_end, contents, differences, results, training
 from end_to_end.test_distributed import run_ranks
 from end_to_end.test_finetuning import HEAD, prepare_task, topic_of_a_sentence
 from end_to_end.toy import TINY_TRAINING, losses, run

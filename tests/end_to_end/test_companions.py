@@ -44,7 +44,7 @@ def pretrained(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.mark.slow
-def test_pretrained(pretrained: Path, toy_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pretrained(pretrained, toy_data, tmp_path, capsys):
     checkpoint, text = pretrained / LAST, tmp_path / "text.txt"
     text.write_text(f"{TEXT}\n", encoding="utf-8")
     hubs = [MaelmModel.from_pretrained(str(pretrained), LAST, *data) for data in ([], [str(toy_data)])]
@@ -67,7 +67,7 @@ def test_pretrained(pretrained: Path, toy_data: Path, tmp_path: Path, capsys: py
 
 
 @pytest.mark.slow
-def test_another_vocabulary_is_refused_before_training(pretrained: Path, toy_data: Path, tmp_path: Path) -> None:
+def test_another_vocabulary_is_refused_before_training(pretrained, toy_data, tmp_path):
     folder, other = tmp_path / "saved", tmp_path / "other"
     shutil.copytree(pretrained, folder)
     shutil.copytree(toy_data, other)
@@ -88,7 +88,7 @@ def test_another_vocabulary_is_refused_before_training(pretrained: Path, toy_dat
 
 
 @pytest.mark.slow
-def test_sentences(pretrained: Path, tmp_path: Path) -> None:
+def test_sentences(pretrained, tmp_path):
     task = test_finetuning.prepare_task(tmp_path, pretrained, test_finetuning.topic_of_a_sentence)
     saved = tmp_path / "saved"
     test_finetuning.finetune(task, pretrained / LAST, saved, "--max-update", 1)
@@ -119,7 +119,7 @@ def test_sentences(pretrained: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_words(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_words(pretrained, tmp_path, capsys):
     for split, sentences in (("train", 20), ("valid", 4)):
         test_tagging.write_entities(tmp_path / split, sentences, seed=1)
     task, saved = tmp_path / "task", tmp_path / "saved"
@@ -138,7 +138,7 @@ def test_words(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.slow
-def test_answers(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_answers(pretrained, tmp_path, capsys):
     test_squad.write_questions(tmp_path / "train.json", 12, seed=1)
     task, saved = tmp_path / "task", tmp_path / "saved"
     files = ["--train", tmp_path / "train.json", "--valid", tmp_path / "train.json", "--output", task]
@@ -153,7 +153,7 @@ def test_answers(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.slow
-def test_texts(pretrained: Path, tmp_path: Path) -> None:
+def test_texts(pretrained, tmp_path):
     pytest.importorskip("ir_measures")
     beir = test_retrieval.write_beir(tmp_path / "beir")
     task, saved = tmp_path / "task", tmp_path / "saved"
@@ -170,7 +170,7 @@ def test_texts(pretrained: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_prompts(pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prompts(pretrained, tmp_path, capsys):
     task, saved, moved = tmp_path / "task", tmp_path / "saved", tmp_path / "moved"
     task.mkdir()
     (task / "topics.yaml").write_text(test_prompting.PROMPT, encoding="utf-8")

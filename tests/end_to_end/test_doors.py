@@ -37,7 +37,7 @@ def parameters(save_dir: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("model", ["{_name: maelm_tiny}", "maelm_tiny"])
-def test_name_alone_builds_that_size(model: str, toy_data: Path, tmp_path: Path) -> None:
+def test_name_alone_builds_that_size(model, toy_data, tmp_path):
     """fairseq itself would build the default size here without a word."""
     output = through_hydra(toy_data, tmp_path, model)
     assert train_log(output)[-1]["train_num_updates"] == 1
@@ -49,7 +49,7 @@ def test_name_alone_builds_that_size(model: str, toy_data: Path, tmp_path: Path)
     assert {name.split(".")[2] for name in tensors if name.startswith("encoder.layers.")} == {"0", "1"}
 
 
-def test_bf16_of_fairseq_is_explained(toy_data: Path, tmp_path: Path) -> None:
+def test_bf16_of_fairseq_is_explained(toy_data, tmp_path):
     output = through_hydra(toy_data, tmp_path, "maelm_tiny", "common.bf16=true", check=False)
     line = [line for line in output.splitlines() if line.startswith("ValueError: ")][-1]
     assert "common.bf16" in line and "give --precision bf16 (model.precision=bf16)" in line

@@ -3,7 +3,6 @@
 import csv
 import json
 import random
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from end_to_end.toy import TOPICS, run, sentence, write_corpus
 
 
 @pytest.mark.slow
-def test_five_commands(tmp_path: Path) -> None:
+def test_five_commands(tmp_path):
     write_corpus(tmp_path / "text.txt")
     generator = random.Random(3)
     topics = [generator.choice(sorted(TOPICS)) for _ in range(400)]

@@ -80,7 +80,7 @@ def topics(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_classification_in_bf16_with_little_memory(topics: Path, pretrained: Path, tmp_path: Path) -> None:
+def test_classification_in_bf16_with_little_memory(topics, pretrained, tmp_path):
     output = finetune(topics, pretrained, tmp_path, "--precision", "bf16", "--checkpoint-activations")
     assert max(losses(output, "valid", "accuracy")) > 60, "as in single precision"
     model = parameters(tmp_path / "checkpoint_best.pt")
@@ -95,7 +95,7 @@ def test_classification_in_bf16_with_little_memory(topics: Path, pretrained: Pat
 
 
 @pytest.mark.slow
-def test_classification(topics: Path, pretrained: Path, tmp_path: Path) -> None:
+def test_classification(topics, pretrained, tmp_path):
     output = finetune(topics, pretrained, tmp_path)
     assert re.search(
         r"dropping decoder, lm_head of the checkpoint \([\d,]+ parameters\): not needed for fine-tun", output
@@ -131,9 +131,7 @@ def test_classification(topics: Path, pretrained: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_pretrained_encoder_arrives_and_pairs_are_read_as_written(
-    toy_data: Path, pretrained: Path, tmp_path: Path
-) -> None:
+def test_pretrained_encoder_arrives_and_pairs_are_read_as_written(toy_data, pretrained, tmp_path):
     task = prepare_task(tmp_path, toy_data, same_topic)
     # One update with a learning rate of zero leaves what was loaded.
     finetune(task, pretrained, tmp_path / "run", "--max-update", 1, "--lr", 0)
@@ -169,7 +167,7 @@ def long_pair(generator: random.Random) -> Line:
 
 
 @pytest.mark.slow
-def test_long_texts_are_cut_as_in_training(toy_data: Path, pretrained: Path, tmp_path: Path) -> None:
+def test_long_texts_are_cut_as_in_training(toy_data, pretrained, tmp_path):
     """Of a pair the longer text is cut, as often as it takes."""
     task = prepare_task(tmp_path, toy_data, long_pair)
     finetune(task, pretrained, tmp_path / "run", "--max-update", 1, "--disable-validation")
@@ -184,7 +182,7 @@ def test_long_texts_are_cut_as_in_training(toy_data: Path, pretrained: Path, tmp
 
 
 @pytest.mark.slow
-def test_regression_and_its_resumption(toy_data: Path, pretrained: Path, tmp_path: Path) -> None:
+def test_regression_and_its_resumption(toy_data, pretrained, tmp_path):
     task = prepare_task(tmp_path, toy_data, distance_from_the_sea, "--regression")
     output = finetune(task, pretrained, tmp_path / "whole", epochs=6)
     errors = losses(output, "valid")
@@ -211,9 +209,7 @@ def test_regression_and_its_resumption(toy_data: Path, pretrained: Path, tmp_pat
 
 
 @pytest.mark.parametrize("missing", ["task", "checkpoint"])
-def test_missing_input_is_said_before_anything_starts(
-    missing: str, topics: Path, pretrained: Path, tmp_path: Path
-) -> None:
+def test_missing_input_is_said_before_anything_starts(missing, topics, pretrained, tmp_path):
     task, checkpoint = (tmp_path / "no", pretrained) if missing == "task" else (topics, tmp_path / "no.pt")
     output = run(
         ["maelm", "finetune", task, "--checkpoint", checkpoint, "--output", tmp_path / "run", "--gpus", 0], check=False

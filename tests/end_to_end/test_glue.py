@@ -192,7 +192,7 @@ def test_scores_of_similarity_and_what_does_not_belong_together(tasks, whole, pr
         assert not (tmp_path / "refused").exists()
         return str(caught.value.code) + capsys.readouterr().err
 
-    assert "is of the task maelm: predictions need a checkpoint of maelm_sentences" in refused("MNLI", pretrained)
+    assert "a prompt needs a table of texts" in refused("MNLI", pretrained)
     assert "has 1 outputs, and" in refused("MNLI", checkpoint)
     assert "has 3 outputs, and" in refused("STS-B", whole[0] / "checkpoint_best.pt")
     assert "there is no" in refused("STS-B", checkpoint, "dev")

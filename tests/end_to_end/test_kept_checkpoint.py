@@ -30,7 +30,7 @@ def loss_of_updates(output: str) -> list[float]:
     return [float(entry["loss"]) for entry in updates(output) if "loss" in entry]
 
 
-def test_the_hub_gives_the_same_numbers() -> None:
+def test_the_hub_gives_the_same_numbers():
     hub = MaelmModel.from_pretrained(str(KEPT), CHECKPOINT.name, str(KEPT / "data"))
     with torch.no_grad():
         features = hub.extract_features(hub.encode("The sailor takes the rope to the harbour."))
@@ -43,14 +43,14 @@ def test_the_hub_gives_the_same_numbers() -> None:
     assert [each.probability for each in filled] == pytest.approx([0.0159788, 0.0144507, 0.0143841], abs=1e-6)
 
 
-def test_training_goes_on(tmp_path: Path) -> None:
+def test_training_goes_on(tmp_path):
     shutil.copy(CHECKPOINT, tmp_path)
     task = ["--task", "maelm", "--criterion", "maelm", "--tokens-per-sample", 48, "--max-update", 8]
     output = run(["fairseq-train", KEPT / "data", *task, *SIZES, *TRAINING, "--save-dir", tmp_path])
     assert loss_of_updates(output)[:2] == pytest.approx([6.682, 6.646], abs=2e-3)
 
 
-def test_it_is_fine_tuned(tmp_path: Path) -> None:
+def test_it_is_fine_tuned(tmp_path):
     text = "".join(f"{word} {label}\n" for word, label in WORDS) + "\n"
     for split in ("train", "valid"):
         (tmp_path / split).write_text(text * 16, encoding="utf-8")
@@ -64,16 +64,7 @@ def test_it_is_fine_tuned(tmp_path: Path) -> None:
     assert loss_of_updates(output)[0] == pytest.approx(1.609, abs=2e-3)
 
 
-def test_it_is_exported(tmp_path: Path) -> None:
+def test_it_is_exported(tmp_path):
     pytest.importorskip("transformers")
-    export = [
-        "maelm",
-        "export",
-        "--checkpoint",
-        CHECKPOINT,
-        "--vocabulary",
-        KEPT / "data",
-        "--output",
-        tmp_path / "folder",
-    ]
-    assert "verified" in run([*export, "--format", "maelm"])
+    export = ["maelm", "export", "--checkpoint", CHECKPOINT, "--vocabulary", KEPT / "data", "--format", "maelm"]
+    assert "verified" in run([*export, "--output", tmp_path / "folder"])

@@ -50,13 +50,6 @@ def test_run_changes_between_both_optimizers(data, tmp_path):
         assert distance(changed, expected) < 1e-3
 
 
-def test_optimizer_is_started_anew_on_request(data, tmp_path):
-    train(data, tmp_path, "fused_adamw", 3)
-    again, _ = train(data, tmp_path, "fused_adamw", 2, "--reset-optimizer", "--reset-lr-scheduler")
-    assert {state["step"] for state in again["optimizer"]["state"].values()} == {2}
-    assert torch.isfinite(again["model"]["lm_head.bias"]).all()
-
-
 MUON: list[Any] = ["--weight-decay", 0.1, "--update-freq", 2, "--store-ema", "--ema-decay", 0.9]
 
 

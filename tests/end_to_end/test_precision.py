@@ -81,18 +81,8 @@ def test_checkpoint_computes_in_single_precision_elsewhere(runs, toy_data):
     assert model.extract_features(tokens).dtype == torch.float32
     chosen = MaelmModel.from_pretrained(str(checkpoint), LAST, str(toy_data), precision="bf16")
     assert chosen.extract_features(tokens).dtype == torch.bfloat16
-    command = [
-        "fairseq-validate",
-        toy_data,
-        "--task",
-        "maelm",
-        "--path",
-        checkpoint / LAST,
-        "--batch-size",
-        16,
-        "--cpu",
-    ]
-    command += ["--log-format", "json"]
+    command = ["fairseq-validate", toy_data, "--task", "maelm", "--path", checkpoint / LAST, "--batch-size", 16]
+    command += ["--cpu", "--log-format", "json"]
     metrics = [losses(run([*command, *options]), "valid")[0] for options in ([], overrides("fp32"))]
     assert metrics[0] == pytest.approx(metrics[1], abs=0.05)
 

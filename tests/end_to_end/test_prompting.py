@@ -101,7 +101,7 @@ def accuracy(hub: MaelmHubInterface, rows: list[list[str]], **options: Any) -> f
     return 100 * right / len(rows)
 
 
-def test_fine_tuning_trains_encoder_decoder_and_head(fine_tuned: tuple[Path, str], pretrained: Path) -> None:
+def test_fine_tuning_trains_encoder_decoder_and_head(fine_tuned, pretrained):
     folder, output = fine_tuned
     assert "dropping" not in output, "decoder and prediction head are kept"
     before, after = (torch.load(path)["model"] for path in (pretrained, folder / "checkpoint_last.pt"))
@@ -112,13 +112,7 @@ def test_fine_tuning_trains_encoder_decoder_and_head(fine_tuned: tuple[Path, str
     assert max(losses(output, "valid", "accuracy")) > 50, "four topics, all equally likely"
 
 
-def test_the_hub_and_the_command_give_the_metrics_of_validation(
-    fine_tuned: tuple[Path, str],
-    task: Path,
-    toy_data: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_hub_and_the_command_give_the_metrics_of_validation(fine_tuned, task, toy_data, tmp_path, capsys):
     folder, output = fine_tuned
     last = losses(output, "valid", "accuracy")[-1], losses(output, "valid", "mcc")[-1]
     # The prompt is in the checkpoint: neither its file nor the tables are asked for.
@@ -148,15 +142,11 @@ def test_the_hub_and_the_command_give_the_metrics_of_validation(
         (["--prompt", "GLUE"], "--prompt: there is no prompt 'GLUE'"),
     ],
 )
-def test_a_pretrained_checkpoint_needs_a_prompt(
-    words: list[str], message: str, task: Path, pretrained: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pretrained_checkpoint_needs_a_prompt(words, message, task, pretrained, capsys):
     assert message in usage_error(capsys, ["predict", task / "valid.tsv", "--checkpoint", pretrained, *words])
 
 
-def test_a_run_in_two_parts_is_the_same_run(
-    fine_tuned: tuple[Path, str], task: Path, toy_data: Path, pretrained: Path, tmp_path: Path
-) -> None:
+def test_a_run_in_two_parts_is_the_same_run(fine_tuned, task, toy_data, pretrained, tmp_path):
     # Stopped in the middle of the second epoch of ten updates.
     run(training(toy_data, task, pretrained, tmp_path, "--max-update", 14))
     output = run(training(toy_data, task, pretrained, tmp_path))
@@ -166,7 +156,7 @@ def test_a_run_in_two_parts_is_the_same_run(
 
 
 @pytest.mark.slow
-def test_two_ranks_give_the_metrics_of_one(task: Path, toy_data: Path, pretrained: Path, tmp_path: Path) -> None:
+def test_two_ranks_give_the_metrics_of_one(task, toy_data, pretrained, tmp_path):
     # An update that changes nothing, then a validation in 9 batches, of which the second rank has one less.
     options = ["--max-update", 1, "--lr", "1e-30", "--batch-size-valid", 5, "--ddp-backend", "legacy_ddp"]
     output = run_ranks(training(toy_data, task, pretrained, tmp_path / "run", *options), 2, tmp_path)
@@ -180,9 +170,7 @@ def test_two_ranks_give_the_metrics_of_one(task: Path, toy_data: Path, pretraine
         assert losses(output, "valid", name) == pytest.approx([metric], abs=5e-3)
 
 
-def test_a_masked_language_model_is_asked_as_it_was_pretrained(
-    masked_language_model: Path, task: Path, toy_data: Path, tmp_path: Path
-) -> None:
+def test_a_masked_language_model_is_asked_as_it_was_pretrained(masked_language_model, task, toy_data, tmp_path):
     command = training(toy_data, task, masked_language_model, tmp_path, "--decoder-layers", 0, "--max-update", 10)
     run(command)
     hub = MaelmModel.from_pretrained(str(tmp_path), "checkpoint_last.pt", str(toy_data))
@@ -192,9 +180,7 @@ def test_a_masked_language_model_is_asked_as_it_was_pretrained(
 
 
 @pytest.mark.parametrize("model", ["MAE-LM", "MLM"])
-def test_probabilities_are_those_of_filling_the_mask(
-    model: str, pretrained: Path, masked_language_model: Path, task: Path, toy_data: Path
-) -> None:
+def test_probabilities_are_those_of_filling_the_mask(model, pretrained, masked_language_model, task, toy_data):
     path = pretrained if model == "MAE-LM" else masked_language_model
     hub = MaelmModel.from_pretrained(str(path.parent), path.name, str(toy_data))
     texts = [row[0] for row in rows_of(task)[:6]]
@@ -211,7 +197,7 @@ def test_probabilities_are_those_of_filling_the_mask(
         assert answer["a"] == pytest.approx(first / (first + second), rel=1e-4)
 
 
-def test_a_checkpoint_without_a_prompt_needs_one(pretrained: Path, toy_data: Path) -> None:
+def test_a_checkpoint_without_a_prompt_needs_one(pretrained, toy_data):
     hub = MaelmModel.from_pretrained(str(pretrained.parent), pretrained.name, str(toy_data))
     with pytest.raises(ValueError, match="was not fine-tuned with a prompt: give one"):
         classify_by_prompt(hub, ["a"])
@@ -240,17 +226,17 @@ def task_of(data: Path, task: Path, /, **options: Any) -> PromptTask:
         ({"data": "nowhere"}, "there is no dict.txt in nowhere"),
     ],
 )
-def test_bad_input_is_refused_with_a_reason(options: dict[str, Any], message: str, task: Path, toy_data: Path) -> None:
+def test_bad_input_is_refused_with_a_reason(options, message, task, toy_data):
     with pytest.raises((ValueError, OSError), match=re.escape(message)):
         task_of(toy_data, task, **options)
 
 
-def test_a_model_that_is_too_short_is_refused(task: Path, toy_data: Path) -> None:
+def test_a_model_that_is_too_short_is_refused(task, toy_data):
     with pytest.raises(ValueError, match="up to 64 tokens and the model has 32 positions: give --max-length 32"):
         task_of(toy_data, task).build_model(SimpleNamespace(max_positions=32))
 
 
-def test_a_wrong_label_stops_training_at_once(task: Path, pretrained: Path, toy_data: Path, tmp_path: Path) -> None:
+def test_a_wrong_label_stops_training_at_once(task, pretrained, toy_data, tmp_path):
     (tmp_path / "topics.yaml").write_text(PROMPT)
     for split in ("train", "valid"):
         (tmp_path / f"{split}.tsv").write_text("a ship\tsea\nsand\tdesert\n")
@@ -275,7 +261,7 @@ def write_glue(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_recipe_of_the_paper_s_table(pretrained: Path, toy_data: Path, tmp_path: Path) -> None:
+def test_the_recipe_of_the_paper_s_table(pretrained, toy_data, tmp_path):
     script = ROOT / "examples" / "prompting" / "few_shot_splits.py"
     run([sys.executable, script, write_glue(tmp_path / "glue"), "--output", tmp_path / "splits"])
     command = ["bash", ROOT / "examples" / "prompting" / "run.sh", "--checkpoint", pretrained]

@@ -1,6 +1,7 @@
 """A run that was stopped, or killed at any moment, and started again equals one that never stopped: bit for bit."""
 
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -12,11 +13,11 @@ from typing import Any
 import pytest
 import torch
 
-from end_to_end.small import differences, results, training, updates
+from end_to_end.small import cut, differences, results, training, updates
 from end_to_end.toy import COMMANDS, USER_DIR, command_environment, run, train_log
 
 # 10 batches of 16 make an epoch, so a run of 24 updates ends in the middle of the third.
-LINES, UPDATES = 160, 24
+UPDATES = 24
 MIDDLE, END_OF_EPOCH = 14, 10
 LAST = "checkpoint_last.pt"
 
@@ -114,3 +115,34 @@ def test_the_comparison_sees_differences(stopped):
         weight = second["model"]["lm_head.bias"] if part == "model" else second["optimizer"]["state"][3]["exp_avg"]
         weight.view(-1)[0] = torch.nextafter(weight.view(-1)[0], torch.tensor(9.0))
         assert len(differences(first, second)) == 1, part
+
+
+# A corpus in several folders: one folder an epoch, in turn
+
+
+LINES = (16, 24)
+
+
+@pytest.fixture(scope="module")
+def shards(toy_data, tmp_path_factory) -> str:
+    """Two shards that differ in their number of lines; 2 and 3 batches of 8."""
+    folder = tmp_path_factory.mktemp("shards")
+    parts = [cut(toy_data, folder / f"shard0{number}", lines, first=40 * number) for number, lines in enumerate(LINES)]
+    return ":".join(map(str, parts))
+
+
+def shards_read(output: str) -> list[int]:
+    """The number of lines of each shard that was opened, in order."""
+    return [int(number) for number in re.findall(r"train: (\d+) blocks", output)]
+
+
+def test_shards_take_turns_and_resume_where_they_were(shards, tmp_path):
+    whole = run(training(shards, tmp_path / "whole", "--batch-size", 8, "--max-epoch", 3))
+    # After the last epoch fairseq opens the next one's shard before it stops.
+    assert shards_read(whole) == [16, 24, 16, 24]
+    assert [entry["train_num_updates"] for entry in updates(whole) if entry["split"] == "train"] == [2, 5, 7]
+
+    run(training(shards, tmp_path / "parts", "--batch-size", 8, "--max-update", 4))
+    resumed = run(training(shards, tmp_path / "parts", "--batch-size", 8, "--max-epoch", 3))
+    assert shards_read(resumed) == [24, 16, 24]
+    assert differences(results(tmp_path / "whole" / LAST), results(tmp_path / "parts" / LAST)) == []

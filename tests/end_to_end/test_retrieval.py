@@ -98,15 +98,8 @@ def embedded(prepared: Path, trained: tuple[Path, str], beir: Path, tmp_path_fac
     """Folder with ``documents`` and ``queries``, embedded, and ``run``, what was found."""
     folder = tmp_path_factory.mktemp("embedded")
     for name, file in (("documents", "corpus.jsonl"), ("queries", "queries.jsonl")):
-        options = [
-            "--checkpoint",
-            trained[0] / "checkpoint_last.pt",
-            "--vocabulary",
-            prepared,
-            "--output",
-            folder / name,
-        ]
-        maelm("embed", beir / file, *options, "--device", "cpu")
+        options = ["--checkpoint", trained[0] / "checkpoint_last.pt", "--vocabulary", prepared, "--device", "cpu"]
+        maelm("embed", beir / file, *options, "--output", folder / name)
     with pytest.MonkeyPatch.context() as small:
         small.setattr(search_command, "_DOCUMENTS", 5)
         maelm("search", folder / "queries", folder / "documents", "--output", folder / "run")
@@ -183,15 +176,8 @@ def test_hub_interface_embeds_as_the_checkpoint_was_trained(prepared, trained, e
 
 
 def test_an_interrupted_embedding_resumes_to_the_same_file(prepared, trained, embedded, beir, tmp_path, monkeypatch):
-    words = [
-        "embed",
-        beir / "corpus.jsonl",
-        "--checkpoint",
-        trained[0] / "checkpoint_last.pt",
-        "--vocabulary",
-        prepared,
-    ]
-    words += ["--device", "cpu", "--output"]
+    words = ["embed", beir / "corpus.jsonl", "--checkpoint", trained[0] / "checkpoint_last.pt"]
+    words += ["--vocabulary", prepared, "--device", "cpu", "--output"]
     monkeypatch.setattr(embed_command, "_WINDOW", 5)
     maelm(*words, tmp_path / "whole")
     write_json, written = embed_command.write_json, []
@@ -242,10 +228,7 @@ def test_half_precision_rows_and_a_query_that_is_a_document(prepared, trained, e
     ("words", "message"),
     [
         (["--pooling", "first"], "cannot be compared: pooling is 'mean' and 'first'"),
-        (
-            ["--output", "DONE"],
-            "else: texts had the file .*corpus.jsonl and now has .*queries.jsonl",
-        ),
+        (["--output", "DONE"], "else: texts had the file .*corpus.jsonl and now has .*queries.jsonl"),
     ],
 )
 def test_what_cannot_be_embedded_or_compared(words, message, prepared, trained, embedded, beir, tmp_path):
@@ -279,13 +262,7 @@ def test_recipe_takes_over_the_encoder(prepared, trained, tmp_path):
     words = ["maelm", "finetune", prepared, "--checkpoint", trained[0] / "checkpoint_last.pt", "--output", tmp_path]
     output = run([*words, "--gpus", 0, "--epochs", 7, "--batch-size", 16, "--dry-run"])
     command = output.splitlines()[-1]
-    for words in (
-        "--arch maelm",
-        "--tokens-per-sample 64",
-        "--max-update 14",
-        "--warmup-updates 1",
-        "--pooling mean",
-    ):
+    for words in ("--arch maelm", "--tokens-per-sample 64", "--max-update 14", "--warmup-updates 1", "--pooling mean"):
         assert f" {words} " in command
 
 

@@ -1,4 +1,4 @@
-"""A save folder belongs to one run at a time, and to the run whose checkpoints it holds."""
+"""A save folder belongs to one run at a time, which nothing that is damaged, missing or finished there destroys."""
 
 import json
 import shutil
@@ -12,10 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from end_to_end.runs import LAST, UPDATES, contents, narrow, refusals
-from end_to_end.small import results
-from end_to_end.toy import COMMANDS, USER_DIR, command_environment, run
+from end_to_end.small import (
+    BEST,
+    LAST,
+    LAST_BUT_ONE,
+    UPDATES,
+    assert_equal_end,
+    contents,
+    logged,
+    narrow,
+    refusals,
+    results,
+    updates,
+)
+from end_to_end.test_distributed import run_ranks
+from end_to_end.toy import COMMANDS, USER_DIR, command_environment, run, train_log
 from fairseq_maelm.fairseq_fixes.resuming import LOCK_FILE
 
 
@@ -49,6 +62,8 @@ def test_a_second_run_is_told_who_has_the_folder(data, finished, tmp_path, sent)
     try:
         wait_until((folder / LAST).exists, first, log)
         before = (folder / LAST).stat().st_mtime
+        holder = json.loads((folder / LOCK_FILE).read_text(encoding="utf-8"))
+        assert (holder["process"], holder["host"]) == (first.pid, socket.gethostname())
         [line] = refusals(run(narrow(data, folder), check=False))
         assert (
             f"another fairseq-train is writing to {folder}; it is process {first.pid} on {socket.gethostname()}" in line
@@ -113,7 +128,8 @@ def test_a_run_from_elsewhere_is_kept_out(data, finished, tmp_path, resets):
 def test_the_folders_own_run_may_be_reset(data, finished, tmp_path):
     folder = Path(shutil.copytree(finished, tmp_path / "run"))
     run(narrow(data, folder, "--reset-optimizer", "--reset-dataloader", "--reset-meters", updates=2))
-    assert results(folder / LAST)["updates"] == 2
+    end = results(folder / LAST)
+    assert {end["updates"], *(state["step"] for state in end["optimizer"]["state"].values())} == {2}
 
 
 def test_a_checkpoint_without_optimizer_state_is_not_trained_twice(data, tmp_path):
@@ -128,14 +144,176 @@ def test_a_checkpoint_without_optimizer_state_is_not_trained_twice(data, tmp_pat
     assert contents(folder) == before
 
 
-def test_the_lock_says_who_holds_it(data, finished, tmp_path):
-    """Written while a run is under way, in a form that people can read."""
-    log = tmp_path / "run.log"
-    process = start(narrow(data, tmp_path / "run", updates=100_000), log)
-    try:
-        wait_until((tmp_path / "run" / LAST).exists, process, log)
-        holder = json.loads((tmp_path / "run" / LOCK_FILE).read_text(encoding="utf-8"))
-        assert (holder["process"], holder["host"]) == (process.pid, socket.gethostname())
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+# A run that has reached its end, started again, changes no byte and says that it is complete
+
+
+def validated(data: Path, save_dir: Path, *options: Any, **changes: Any) -> list[Any]:
+    return [word for word in narrow(data, save_dir, *options, **changes) if word != "--disable-validation"]
+
+
+def assert_complete(command: list[Any], folder: Path, limit: str) -> None:
+    """Started again, the run does nothing, says why, and ends well."""
+    before = contents(folder)
+    output = run(command)
+    [line] = logged(output, "this run is complete after")
+    assert line.endswith(f"nothing is changed: to continue it, raise {limit}")
+    assert train_log(output) == []
+    assert contents(folder) == before
+
+
+def test_all_updates_made(data, tmp_path):
+    command = validated(data, tmp_path, "--validate-interval-updates", 3)
+    run(command)
+    assert_complete(command, tmp_path, "--max-update 14")
+    # It is continued by a higher limit, and ends where a run ends that was never finished.
+    run(validated(data, tmp_path, "--validate-interval-updates", 3, updates=17))
+    run(validated(data, tmp_path.with_name("whole"), "--validate-interval-updates", 3, updates=17))
+    assert_equal_end(tmp_path, tmp_path.with_name("whole"))
+
+
+def test_all_epochs_made(data, tmp_path):
+    command = narrow(data, tmp_path, "--max-epoch", 1, updates=0)
+    run(command)
+    assert results(tmp_path / LAST)["updates"] == 10
+    assert_complete(command, tmp_path, "--max-epoch 1")
+
+
+def test_out_of_time(data, tmp_path):
+    command = narrow(data, tmp_path, "--stop-time-hours", 1e-9)
+    run(command)
+    assert results(tmp_path / LAST)["updates"] == 1
+    assert_complete(command, tmp_path, "--stop-time-hours 1e-09")
+
+
+def test_stopped_by_patience(data, tmp_path):
+    """At learning rate 0 nothing improves after the first validation."""
+    still = ["--lr", "0", "--patience", 2, "--validate-interval-updates", 2]
+    run(validated(data, tmp_path, *still, updates=100))
+    assert results(tmp_path / LAST)["updates"] == 6
+    assert_complete(validated(data, tmp_path, *still, updates=100), tmp_path, "--patience 2")
+    # Interrupted after one validation without improvement, it needs only one more.
+    interrupted = tmp_path.with_name("interrupted")
+    run(validated(data, interrupted, *still, updates=4))
+    run(validated(data, interrupted, *still, updates=100))
+    assert results(interrupted / LAST)["updates"] == 6
+
+
+def test_two_ranks(data, tmp_path):
+    command = narrow(data, tmp_path / "run", "--batch-size", 8, "--ddp-backend", "legacy_ddp")
+    run_ranks(command, 2, tmp_path)
+    before = contents(tmp_path / "run")
+    output = run_ranks(command, 2, tmp_path)
+    assert len(logged(output, "this run is complete after 14 updates")) == 1
+    assert updates(output) == [] and contents(tmp_path / "run") == before
+
+
+# A damaged or missing checkpoint_last.pt costs the updates since the save before it, and never the run
+
+
+MORE = 18
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(data, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    run(narrow(data, folder, updates=MORE))
+    return folder
+
+
+@pytest.fixture
+def folder(finished, tmp_path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def flip(path: Path) -> None:
+    """Change one bit of a weight."""
+    content = bytearray(path.read_bytes())
+    place = content.index(torch.load(path)["model"]["lm_head.dense.weight"].numpy().tobytes())
+    content[place + 2] ^= 32
+    path.write_bytes(content)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:20_000])
+
+
+DAMAGES: dict[str, tuple[Any, str]] = {
+    "truncated": (truncate, f"{LAST} is truncated"),
+    "empty": (lambda path: path.write_bytes(b""), f"{LAST} is empty"),
+    "one bit": (flip, f"{LAST} is damaged in the record"),
+    "missing": (lambda path: path.unlink(), f"there is no {LAST} beside the other checkpoints"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_training_goes_on_from_the_newest_whole_checkpoint(data, folder, uninterrupted, damage):
+    change, told = DAMAGES[damage]
+    change(folder / LAST)
+    output = run(narrow(data, folder, updates=MORE))
+    assert len(logged(output, told)) == 1
+    assert f"training goes on from {folder / LAST_BUT_ONE}, the newest whole checkpoint, after 12 updates" in output
+    assert updates(output)[0]["num_updates"] == 13
+    assert_equal_end(folder, uninterrupted)
+
+
+def test_two_ranks_go_on_from_it_too(data, tmp_path):
+    ranks = ["--batch-size", 8, "--ddp-backend", "legacy_ddp"]
+    run_ranks(narrow(data, tmp_path / "uninterrupted", *ranks), 2, tmp_path)
+    run_ranks(narrow(data, tmp_path / "run", *ranks), 2, tmp_path)
+    truncate(tmp_path / "run" / LAST)
+    output = run_ranks(narrow(data, tmp_path / "run", *ranks), 2, tmp_path)
+    assert len(logged(output, "the newest whole checkpoint, after 12 updates")) == 1
+    assert updates(output)[0]["num_updates"] == 13
+    assert_equal_end(tmp_path / "run", tmp_path / "uninterrupted")
+    # And what one rank refuses, both do.
+    for path in (tmp_path / "run").glob("*.pt"):
+        truncate(path)
+    before = contents(tmp_path / "run")
+    with pytest.raises(AssertionError, match=r"fairseq-train: error: .*there is no other checkpoint"):
+        run_ranks(narrow(data, tmp_path / "run", *ranks), 2, tmp_path)
+    assert "error" not in (tmp_path / "rank1.log").read_text(encoding="utf-8")
+    assert contents(tmp_path / "run") == before
+
+
+def test_an_option_refuses_instead(data, folder, tmp_path):
+    option = ["--restore-file", folder / LAST]
+    flip(folder / LAST)
+    before = contents(folder)
+    [line] = refusals(run(narrow(data, folder, *option, updates=MORE), check=False))
+    assert f"{LAST} is damaged in the record" in line and "put a whole copy in its place" in line
+    assert contents(folder) == before
+    # The option is no obstacle to the first start.
+    run(narrow(data, tmp_path / "new", "--restore-file", tmp_path / "new" / LAST, updates=2))
+    assert results(tmp_path / "new" / LAST)["updates"] == 2
+
+
+def test_without_any_whole_checkpoint_nothing_is_overwritten(data, folder):
+    for path in folder.glob("*.pt"):
+        truncate(path)
+    before = contents(folder)
+    [line] = refusals(run(narrow(data, folder), check=False))
+    assert f"{LAST} is truncated" in line and "there is no other checkpoint that training could go on from" in line
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("option", ["--restore-file", "--finetune-from-model"])
+def test_a_bad_file_that_was_named_is_one_line(data, finished, tmp_path, option):
+    named = tmp_path / "pretrained.pt"
+    shutil.copy(finished / LAST, named)
+    flip(named)
+    [line] = refusals(run(narrow(data, tmp_path / "new", option, named), check=False))
+    assert line.startswith(f"{option} {named} is damaged in the record")
+    assert contents(tmp_path / "new") == {}
+
+
+def test_best_is_kept_from_a_run_that_starts_anew(data, tmp_path):
+    """With validation: a missing checkpoint_last.pt is a way to lose the best model."""
+    command = validated(data, tmp_path / "run", "--no-last-checkpoints")
+    run(command)
+    assert BEST in contents(tmp_path / "run") and LAST not in contents(tmp_path / "run")
+    best = torch.load(tmp_path / "run" / BEST)
+    again = run(command)
+    assert "the newest whole checkpoint, after" in again
+    kept = torch.load(tmp_path / "run" / BEST)
+    assert kept["optimizer_history"][-1]["num_updates"] >= best["optimizer_history"][-1]["num_updates"]
+    assert kept["extra_state"]["best"] <= best["extra_state"]["best"]

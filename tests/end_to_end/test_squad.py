@@ -112,12 +112,7 @@ def best(finetuned: tuple[Path, str]) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_it_learns_and_the_metrics_are_those_of_the_official_rules(
-    task: Path,
-    finetuned: tuple[Path, str],
-    predicted: dict[str, Any],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_it_learns_and_the_metrics_are_those_of_the_official_rules(task, finetuned, predicted, capsys):
     assert "dropping decoder, lm_head of the checkpoint" in finetuned[1]
     windows = re.search(r"valid: 80 questions in (\d+) windows", finetuned[1])
     assert windows is not None and int(windows[1]) > 160, "questions with several windows"
@@ -137,7 +132,7 @@ def test_it_learns_and_the_metrics_are_those_of_the_official_rules(
 
 
 @pytest.mark.slow
-def test_predictions_are_substrings_of_their_contexts(task: Path, predicted: dict[str, Any]) -> None:
+def test_predictions_are_substrings_of_their_contexts(task, predicted):
     given, best_texts, null_odds = (predicted[name] for name in ("predictions.json", "best_texts.json", ODDS))
     paragraphs = json.loads((task.parent / "dev.json").read_text())["data"][0]["paragraphs"]
     contexts = {each["id"]: paragraph["context"] for paragraph in paragraphs for each in paragraph["qas"]}
@@ -150,9 +145,7 @@ def test_predictions_are_substrings_of_their_contexts(task: Path, predicted: dic
 
 
 @pytest.mark.slow
-def test_resumed_in_the_middle_is_uninterrupted(
-    task: Path, pretrained: Path, finetuned: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_resumed_in_the_middle_is_uninterrupted(task, pretrained, finetuned, tmp_path):
     (stopped,) = finetuned[0].glob(f"checkpoint_*_{MIDDLE}.pt")
     shutil.copy(stopped, tmp_path / "checkpoint_last.pt")
     resumed = finetune(task, pretrained, tmp_path)
@@ -166,7 +159,7 @@ def test_resumed_in_the_middle_is_uninterrupted(
 
 
 @pytest.mark.slow
-def test_two_ranks_give_the_metrics_of_one(task: Path, finetuned: tuple[Path, str], tmp_path: Path) -> None:
+def test_two_ranks_give_the_metrics_of_one(task, finetuned, tmp_path):
     """Windows of one question lie on both ranks; a learning rate of zero leaves the checkpoint as it is."""
     checkpoint = finetuned[0] / "checkpoint_best.pt"
     dry = run([*command(task, checkpoint, tmp_path), "--dry-run", "--", *FORMAT, "--no-save"])
@@ -178,7 +171,7 @@ def test_two_ranks_give_the_metrics_of_one(task: Path, finetuned: tuple[Path, st
 
 
 @pytest.mark.slow
-def test_answers_for_people(toy_data: Path, finetuned: tuple[Path, str], tmp_path: Path) -> None:
+def test_answers_for_people(toy_data, finetuned, tmp_path):
     text = (
         "Until morning.\r\n" * 20
         + "The BAKER bakes at the  oven on Friday.\n"
@@ -211,9 +204,7 @@ def test_answers_for_people(toy_data: Path, finetuned: tuple[Path, str], tmp_pat
 
 
 @pytest.mark.slow
-def test_version_1_always_answers(
-    toy_data: Path, pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_version_1_always_answers(toy_data, pretrained, tmp_path, capsys):
     dev, task, out = tmp_path / "dev.json", tmp_path / "task", tmp_path / "predictions.json"
     write_questions(dev, 4, 3, "1.1")
     call("prepare", "squad", "--vocabulary", toy_data, "--train", dev, "--valid", dev, "--output", task)
@@ -239,9 +230,7 @@ def test_version_1_always_answers(
     assert "leave out --threshold and --null-odds" in capsys.readouterr().err
 
 
-def test_bad_input_is_said(
-    toy_data: Path, task: Path, pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_said(toy_data, task, pretrained, tmp_path, capsys):
     text, bad = tmp_path / "text.txt", tmp_path / "bad.json"
     text.write_text("The cook bakes.")
     bad.write_text('{"q": 3}')
@@ -258,10 +247,7 @@ def test_bad_input_is_said(
     for words, message in (
         (("answer", text, "Who?", *model, pretrained), "this checkpoint was not fine-tuned to answer questions"),
         ((*prepare, new, "--valid", bad), "has no list 'data'"),
-        (
-            (*prepare, task, "--valid", task.parent / "dev.json"),
-            "made from something else: train was 1 files and is now",
-        ),
+        ((*prepare, task, "--valid", task.parent / "dev.json"), "made from something else: train was 1 files and"),
     ):
         with pytest.raises(SystemExit, match=message):
             call(*words)

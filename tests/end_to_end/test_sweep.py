@@ -64,9 +64,7 @@ def starts(log: Path) -> int:
 
 
 @pytest.mark.slow
-def test_a_sweep_that_is_killed_goes_on(
-    tasks: Path, pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_that_is_killed_goes_on(tasks, pretrained, tmp_path, capsys):
     words = command(tmp_path, tasks, pretrained)
     output = tmp_path / "sweep"
     kill_in_the_second_run(words, output)
@@ -142,21 +140,15 @@ def kill_in_the_second_run(words: list[Any], output: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused_before_anything_is_written(
-    changes: dict[str, Any],
-    more: list[str],
-    message: str,
-    tasks: Path,
-    pretrained: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    changes, more, message, tasks, pretrained, tmp_path, capsys
+):
     with pytest.raises(SystemExit) as caught:
         cli.main(list(map(str, command(tmp_path, tasks, pretrained, *more, **changes)[1:])))
     assert re.search(f"maelm sweep: error: .*{message}", str(caught.value.code) + capsys.readouterr().err)
     assert not (tmp_path / "sweep").exists()
 
 
-def test_data_with_another_vocabulary_are_refused(tasks: Path, pretrained: Path, tmp_path: Path) -> None:
+def test_data_with_another_vocabulary_are_refused(tasks, pretrained, tmp_path):
     other = shutil.copytree(tasks / "topics", tmp_path / "topics")
     symbols = (other / "input0" / "dict.txt").read_text(encoding="utf-8").splitlines(keepends=True)
     (other / "input0" / "dict.txt").write_text("".join([symbols[1], symbols[0], *symbols[2:]]), encoding="utf-8")
@@ -165,9 +157,7 @@ def test_data_with_another_vocabulary_are_refused(tasks: Path, pretrained: Path,
         cli.main(list(map(str, command(tmp_path, tmp_path, pretrained)[1:])))
 
 
-def test_a_dry_run_shows_every_command_and_writes_nothing(
-    tasks: Path, pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_shows_every_command_and_writes_nothing(tasks, pretrained, tmp_path, capsys):
     words = command(tmp_path, tasks, pretrained, "--dry-run", "--gpus", "1", "--precision", "bf16", "--seeds", "2")
     cli.main(list(map(str, words[1:])))
     lines = capsys.readouterr().out.splitlines()

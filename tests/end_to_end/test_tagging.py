@@ -34,7 +34,7 @@ def finetune(task: Path, checkpoint: Path, save_dir: Path, *options: object) -> 
 
 
 @pytest.mark.slow
-def test_tagging(toy_data: Path, tmp_path: Path) -> None:
+def test_tagging(toy_data, tmp_path):
     own = ["--max-positions", 64, "--max-update", 2, "--disable-validation", "--tokens-per-sample", 64]
     run(["fairseq-train", toy_data, *TINY_TRAINING, *own, "--save-dir", tmp_path / "pretrained"])
     checkpoint = tmp_path / "pretrained" / "checkpoint_last.pt"

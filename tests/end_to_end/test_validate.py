@@ -1,13 +1,17 @@
 """Validation measures the model alone: not how batches are cut, not the seed, not the epoch; nor who runs it."""
 
+import math
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils, utils
 
-from end_to_end.toy import TINY_TRAINING, run, train_log
+from end_to_end.small import cut, differences, results, training, updates
+from end_to_end.toy import TINY_TRAINING, losses, run, train_log
 
 UPDATES, EVERY = 12, 4
 METRICS = ("loss", "ppl", "accuracy", "masked")
@@ -89,3 +93,61 @@ def test_validation_does_not_depend_on_the_dropout_of_training(toy_data, trained
     expected = totals(trained[0], toy_data, max_sentences=16)
     actual = totals(trained[0], toy_data, max_sentences=16, overrides={"dropout": 0.9, "attention_dropout": 0.9})
     assert actual == expected
+
+
+# --initial-output-bias frequencies: training starts where word frequencies alone lead, and only training does
+
+
+def test_a_run_starts_at_the_entropy_of_the_frequencies(toy_data, tmp_path):
+    still = ["--lr", "0", "--warmup-updates", "0", "--max-update", "1", "--protect-special-tokens"]
+    command = ["fairseq-train", toy_data, *TINY_TRAINING, *still]
+    zeros = losses(run([*command, "--no-save"]), "valid")[-1]
+    options = ["--initial-output-bias", "frequencies", "--save-dir", tmp_path]
+    frequencies = losses(run([*command, *options]), "valid")[-1]
+
+    text = np.fromfile(toy_data / "train.bin", dtype=np.uint16)
+    shares = np.bincount(text[text > 3]) / (text > 3).sum()
+    entropy = -(shares[shares > 0] * np.log2(shares[shares > 0])).sum()
+    # What the random weights add to the logits costs a little.
+    assert entropy - 0.1 < frequencies < entropy + 0.3
+    assert zeros > frequencies + 1.0
+
+    bias = torch.load(tmp_path / "checkpoint_last.pt")["model"]["lm_head.bias"]
+    assert math.isclose(bias.double().exp().sum().item(), 1.0, abs_tol=1e-5)
+    # Loading reads no training text: the folder of a reader may hold the dictionary alone.
+    for name in ("dict.txt", "sentencepiece.bpe.model"):
+        (tmp_path / name).write_bytes((toy_data / name).read_bytes())
+    (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task(
+        [str(tmp_path / "checkpoint_last.pt")], {"data": str(tmp_path)}
+    )
+    assert torch.equal(model.lm_head.bias, bias)
+
+
+# Masking rates
+
+
+RATES = ["--mask-prob", 0.5, "--mask-prob-end", 0.1, "--update-freq", 2]
+
+
+def test_the_rate_falls_and_a_resumed_run_goes_on_with_it(toy_data, tmp_path):
+    """Five updates of two batches make an epoch, so the seventh of twelve is made in the middle of the second."""
+    data = cut(toy_data, tmp_path / "data", 160)
+    options = [*RATES, "--max-update", 12]
+    whole = [*options, "--num-workers", 2, "--save-interval-updates", 7]
+    output = run(training(data, tmp_path / "whole", *whole))
+    shares = [entry["masked"] for entry in updates(output) if entry["split"] == "train_inner"]
+    assert shares == pytest.approx([50 - 40 * number / 12 for number in range(12)], abs=2.0)
+    (tmp_path / "resumed").mkdir()
+    shutil.copy(tmp_path / "whole" / "checkpoint_2_7.pt", tmp_path / "resumed" / "checkpoint_last.pt")
+    again = updates(run(training(data, tmp_path / "resumed", *options, "--data-buffer-size", 0)))
+    assert again[0]["num_updates"] == 8 and again == updates(output)[-len(again) :]
+    last = (results(tmp_path / name / "checkpoint_last.pt") for name in ("whole", "resumed"))
+    assert differences(*last) == []
+
+
+def test_validation_predicts_the_fraction_of_the_end(toy_data, tmp_path):
+    """So that its losses compare with those of a run at that constant rate."""
+    command = [*training(toy_data, tmp_path, "--max-update", 1, "--lr", 0, *RATES)]
+    command.remove("--disable-validation")
+    (entry,) = (entry for entry in train_log(run(command)) if entry["split"] == "valid")
+    assert float(entry["valid_masked"]) == pytest.approx(10.0, abs=0.5)

@@ -47,7 +47,7 @@ def train(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Train:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", rows.ROWS)
-def test_a_row_trains_and_its_encoder_is_usable(name: str, train: Train, toy_data: Path) -> None:
+def test_a_row_trains_and_its_encoder_is_usable(name, train, toy_data):
     folder, output = train(name)
     hub = MaelmModel.from_pretrained(str(folder), "checkpoint_last.pt", str(toy_data))
     guessing = math.log2(len(hub.dictionary))
@@ -67,9 +67,7 @@ def test_a_row_trains_and_its_encoder_is_usable(name: str, train: Train, toy_dat
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("saved", "other"), [("self_cross", "causal_cross")])
-def test_a_checkpoint_of_another_decoder_attention_is_refused(
-    saved: str, other: str, train: Train, toy_data: Path, tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_another_decoder_attention_is_refused(saved, other, train, toy_data, tmp_path):
     """The parameters of both have the same names and shapes."""
     checkpoint = train(saved)[0] / "checkpoint_last.pt"
     command = ["fairseq-train", toy_data, *TINY_TRAINING, "--decoder-attention", other, "--max-update", UPDATES + 1]
@@ -101,7 +99,7 @@ BAD: dict[str, tuple[list[Any], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_options_that_exclude_each_other_stop_the_command_at_once(case: str, toy_data: Path, tmp_path: Path) -> None:
+def test_options_that_exclude_each_other_stop_the_command_at_once(case, toy_data, tmp_path):
     options, message = BAD[case]
     command = ["fairseq-train", toy_data, *TINY_TRAINING, *options, "--save-dir", tmp_path / "out"]
     output = run([*command, "--max-update", 1], check=False)

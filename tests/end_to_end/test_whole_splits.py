@@ -72,7 +72,7 @@ def metrics_of_all(checkpoint: Path, task: Path) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_sentences(name: str, task: Path, tmp_path: Path) -> None:
+def test_sentences(name, task, tmp_path):
     trained = metrics(run(training(task, name, tmp_path)))
     checkpoint = tmp_path / "checkpoint_last.pt"
     expected = metrics_of_all(checkpoint, task)
@@ -83,7 +83,7 @@ def test_sentences(name: str, task: Path, tmp_path: Path) -> None:
     assert validated == pytest.approx(trained, abs=1e-3)
 
 
-def test_sentences_on_two_ranks(task: Path, tmp_path: Path) -> None:
+def test_sentences_on_two_ranks(task, tmp_path):
     words = [*training(task, OWN, tmp_path), "--ddp-backend", "legacy_ddp"]
     trained = metrics(run_ranks(words, 2, tmp_path))
     checkpoint = tmp_path / "checkpoint_last.pt"
@@ -94,7 +94,7 @@ def test_sentences_on_two_ranks(task: Path, tmp_path: Path) -> None:
     assert validated == pytest.approx(expected, abs=6e-3)
 
 
-def test_pretraining_on_one_rank_and_on_two_of_which_one_has_no_batch(toy_data: Path, tmp_path: Path) -> None:
+def test_pretraining_on_one_rank_and_on_two_of_which_one_has_no_batch(toy_data, tmp_path):
     run(["fairseq-train", toy_data, *TINY_TRAINING, "--disable-validation", "--max-update", 1, "--save-dir", tmp_path])
     command = ["fairseq-validate", toy_data, "--path", tmp_path / "checkpoint_last.pt", "--task", "maelm", "--cpu"]
     command += ["--batch-size", 1000, "--required-batch-size-multiple", 1, "--num-workers", 0, "--log-format", "json"]

@@ -1,5 +1,5 @@
 """From which file a run goes on, and which folders it is kept out of; what the command does with the answer stands in
-tests/end_to_end/test_damaged_checkpoints.py."""
+tests/end_to_end/test_save_folder.py."""
 
 import logging
 from pathlib import Path
