@@ -77,16 +77,19 @@ def averaged_state(state: Dict[str, Any], path: Path) -> Dict[str, Any]:
     Raises:
         CheckpointError: it holds no average.
     """
-    extra = state.get("extra_state", {})
-    if "ema" not in extra:
+    extra = state.get("extra_state")
+    average, precise = (extra.get(name) if isinstance(extra, dict) else None for name in ("ema", "ema_fp32_params"))
+    if not isinstance(average, dict):
         raise CheckpointError(
             f"{path} holds no average of the weights: it was not trained with --store-ema, or is an average already"
         )
-    # In single precision if there is one; its integers are those that the training began with.
-    precise = {key: weight for key, weight in extra.get("ema_fp32_params", {}).items() if weight.is_floating_point()}
-    kept = {key: value for key, value in state.items() if key != "last_optimizer_state"}
+    weights = {**average}
+    if isinstance(precise, dict):
+        # In single precision; the integers among them are those that the training began with.
+        weights |= {name: each for name, each in precise.items() if torch.is_tensor(each) and each.is_floating_point()}
+    kept = {name: value for name, value in state.items() if name != "last_optimizer_state"}
     iterator = {"epoch": 1, "iterations_in_epoch": 0, "shuffle": True}
-    return {**kept, "model": {**extra["ema"], **precise}, "extra_state": {"train_iterator": iterator}}
+    return {**kept, "model": weights, "extra_state": {"train_iterator": iterator}}
 
 
 def allow_namespaces() -> None:

@@ -26,13 +26,7 @@ Computation = Callable[[Tensor], dict[str, Tensor]]
 
 
 class Agreement(NamedTuple):
-    """How far two computations of one thing differ.
-
-    Attributes:
-        what: what was compared.
-        difference: largest absolute difference.
-        size: largest absolute value of what is expected.
-    """
+    """How far two computations differ: the largest absolute difference, and the largest value of what is expected."""
 
     what: str
     difference: float
@@ -49,12 +43,7 @@ class Agreement(NamedTuple):
 
 
 def comparison_batches(model: MaelmModel, masks: bool) -> list[Tensor]:
-    """Return sequences of ``LENGTHS`` <int64>[1, n], and all of them in one batch; the same in every call.
-
-    Args:
-        model: whose vocabulary and positions they have.
-        masks: put masks into each of them.
-    """
+    """Return sequences of ``LENGTHS`` <int64>[1, n], with masks or without, and all of them in one batch."""
     generator = np.random.default_rng(1)
     bos, eos = (FAIRSEQ_SYMBOLS.index(symbol) for symbol in ("<s>", "</s>"))
     symbols = np.arange(len(FAIRSEQ_SYMBOLS), model.encoder.embed_tokens.num_embeddings)
@@ -83,15 +72,7 @@ def inside(output: Tensor, tokens: Tensor) -> Tensor:
 def checkpoint_outputs(
     model: MaelmModel, view: EncoderView, architecture: str, head: Optional[str], tokens: Tensor
 ) -> dict[str, Tensor]:
-    """Compute hidden states, and the scores of masks or of a fine-tuned head.
-
-    Args:
-        model: of the checkpoint.
-        view: what its encoder saw in pretraining.
-        architecture: see ``scores_of``.
-        head: name of the fine-tuned head, for the architectures that have one.
-        tokens: <int64>[B, S] padded on the right.
-    """
+    """Compute hidden states of tokens <int64>[B, S], and the scores of masks or of a fine-tuned head."""
     outputs = {STATES: model.extract_features(tokens)[0]}
     if architecture == "masked-lm":
         outputs[scores_of(architecture)] = masked_token_logits(model, view, [row[row != PAD].numpy() for row in tokens])
@@ -109,13 +90,8 @@ def scores_of(architecture: str) -> str:
 def agreements(expected: Computation, found: Computation, batches: Sequence[Tensor], problem: str) -> list[Agreement]:
     """Run two computations on every batch and find the largest difference of each output, padding left out.
 
-    Args:
-        expected, found: what is compared.
-        batches: tokens <int64>[B, S].
-        problem: what is the case if they differ, for the message.
-
     Raises:
-        ValueError: they differ by more than rounding.
+        ValueError: they differ by more than rounding; the message begins with the problem.
     """
     worst: dict[str, Agreement] = {}
     for tokens in batches:
@@ -135,11 +111,7 @@ def _difference(one: Tensor, other: Tensor) -> float:
 
 
 def refuse_differences(compared: list[Agreement], problem: str) -> list[Agreement]:
-    """Return the agreements if all of them hold.
-
-    Raises:
-        ValueError: begins with the problem and names those that do not.
-    """
+    """Return the agreements if all of them hold; else name those that do not in a ValueError."""
     wrong = [f"{each.what} differ by {each.difference:.2g} (of {each.size:.2g})" for each in compared if not each.holds]
     if wrong:
         raise ValueError(f"{problem}: {'; '.join(wrong)}")
@@ -159,11 +131,8 @@ def differences(
 ) -> list[Difference]:
     """Compare two functions from texts to tokens, without special tokens around them.
 
-    Args:
-        expected, found: what is compared.
-        texts: to read.
-        ties: whether to accept the same pieces in another order. In unigram models several orders of repeated
-            characters ("rr r" and "r rr") may have one score, and either is a best one.
+    ``ties`` accepts the same pieces in another order: in unigram models several orders of repeated characters ("rr r"
+    and "r rr") may have one score, and either is a best one.
     """
     read = [Difference(text, expected(text), found(text)) for text in texts]
     if ties:

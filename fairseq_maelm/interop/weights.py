@@ -83,6 +83,38 @@ MPNET = Family(
     },
     heads=_HEADS,
 )
+_MODERN_HEAD = {
+    "transform.dense.weight": "head.dense.weight",
+    "transform.layer_norm.weight": "head.norm.weight",
+    "out_proj": "classifier",
+}
+MODERNBERT = Family(
+    prefix="model.",
+    encoder={
+        "encoder.embed_tokens.weight": "embeddings.tok_embeddings.weight",
+        "encoder.layernorm_embedding.weight": "embeddings.norm.weight",
+        "encoder.final_layer_norm.weight": "final_norm.weight",
+    },
+    layers="layers.{}.",
+    layer={
+        "self_attn.qkv_proj.weight": ("attn.Wqkv.weight",),
+        "self_attn.out_proj.weight": ("attn.Wo.weight",),
+        "self_attn_layer_norm.weight": ("attn_norm.weight",),
+        "final_layer_norm.weight": ("mlp_norm.weight",),
+        "fc1.weight": ("mlp.Wi.weight",),
+        "fc2.weight": ("mlp.Wo.weight",),
+    },
+    lm_head={
+        "lm_head.dense.weight": "head.dense.weight",
+        "lm_head.layer_norm.weight": "head.norm.weight",
+        "lm_head.bias": "decoder.bias",
+    },
+    heads={
+        "sequence-classification": {name.removeprefix("transform."): theirs for name, theirs in _MODERN_HEAD.items()},
+        "token-classification": _MODERN_HEAD,
+        "question-answering": _MODERN_HEAD,
+    },
+)
 _SENTENCE_ENCODER = "encoder.sentence_encoder."
 FAIRSEQ_ROBERTA = Family(
     prefix="",
@@ -101,6 +133,7 @@ FAIRSEQ_ROBERTA = Family(
 FAMILIES = {
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ROBERTA),
     **dict.fromkeys(("mpnet", "maelm"), MPNET),
+    "modernbert": MODERNBERT,
 }
 
 
@@ -133,7 +166,8 @@ def _names(
 
 def _left_out(options: Mapping[str, Any]) -> set[str]:
     """Return our names of what a model with these options does not have."""
-    left_out = set()
+    # The first of ModernBERT's layers has no LayerNorm in front: the embeddings have one.
+    left_out = {"encoder.layers.0.self_attn_layer_norm.weight"}
     if str(options["relative_buckets"]) == "none":
         left_out.add("encoder.relative_attention_bias.weight")
     if options.get("share_decoder_positions"):

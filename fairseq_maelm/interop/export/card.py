@@ -91,7 +91,9 @@ def _summary(source: Source) -> str:
     config, model = source.options, source.model
     parameters = sum(parameter.numel() for parameter in model.parameters())
     relative = "no relative positions"
-    if str(config.relative_buckets) != "none":
+    if config.positions == "rotary":
+        relative = f"ModernBERT's layers, rotary positions of base {config.rotary_base:,}"
+    elif str(config.relative_buckets) != "none":
         relative = f"{config.relative_num_buckets} {config.relative_buckets} buckets of relative positions up to "
         relative += f"distance {config.relative_max_distance}"
     seen = (

@@ -18,29 +18,71 @@ def configuration(source: Source, content: Content) -> dict[str, Any]:
         "num_hidden_layers": config.encoder_layers,
         "num_attention_heads": config.encoder_attention_heads,
         "intermediate_size": config.encoder_ffn_embed_dim,
-        "hidden_act": "gelu",
-        "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": config.attention_dropout,
-        "max_position_embeddings": config.max_positions + POSITION_OFFSET,
         "initializer_range": config.init_std,
-        "layer_norm_eps": source.model.encoder.layernorm_embedding.eps,
         "pad_token_id": dictionary.pad(),
         "bos_token_id": dictionary.bos(),
         "eos_token_id": dictionary.eos(),
         "tie_word_embeddings": True,
     }
+    settings |= _modernbert_settings(source) if content.format == "modernbert" else _post_norm_settings(source)
     if content.format == "roberta":
         settings["type_vocab_size"] = 1
-    else:
-        settings["relative_attention_num_buckets"] = config.relative_num_buckets
-    if content.format == "maelm":
-        settings.update(_maelm_settings(source, content))
+    elif content.format == "maelm":
+        settings |= _maelm_settings(source, content)
     if content.labels is not None:
         settings["id2label"] = {str(number): label for number, label in enumerate(content.labels)}
         settings["label2id"] = {label: number for number, label in enumerate(content.labels)}
         if content.architecture == "sequence-classification" and len(content.labels) == 1:
             settings["problem_type"] = "regression"
     return settings
+
+
+def _post_norm_settings(source: Source) -> dict[str, Any]:
+    config = source.options
+    return {
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.attention_dropout,
+        "max_position_embeddings": config.max_positions + POSITION_OFFSET,
+        "layer_norm_eps": config.layer_norm_eps,
+        "relative_attention_num_buckets": config.relative_num_buckets,
+    }
+
+
+def _modernbert_settings(source: Source) -> dict[str, Any]:
+    """Return what versions 4 and 5 of transformers read: the latter has other names for layers and rotary bases."""
+    config, dictionary = source.options, source.dictionary
+    # All layers attend to all tokens. Two rotary bases need two kinds of layers, the second with a window for all.
+    local = config.local_rotary_base != config.rotary_base
+    kinds = [
+        "sliding_attention" if local and number % 3 else "full_attention" for number in range(config.encoder_layers)
+    ]
+    bases = {"full_attention": config.rotary_base, "sliding_attention": config.local_rotary_base}
+    return {
+        "hidden_activation": "gelu",
+        "max_position_embeddings": config.max_positions,
+        "norm_eps": config.layer_norm_eps,
+        "norm_bias": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "decoder_bias": True,
+        "classifier_bias": False,
+        "classifier_pooling": "cls",
+        "classifier_activation": "gelu",
+        "embedding_dropout": config.dropout,
+        "mlp_dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "classifier_dropout": config.pooler_dropout,
+        "local_attention": 2 * config.max_positions,
+        "layer_types": kinds,
+        "rope_parameters": {name: {"rope_type": "default", "rope_theta": float(base)} for name, base in bases.items()},
+        "global_attn_every_n_layers": 3 if local else 1,
+        "global_rope_theta": float(config.rotary_base),
+        "local_rope_theta": float(config.local_rotary_base),
+        "reference_compile": False,
+        "cls_token_id": dictionary.bos(),
+        "sep_token_id": dictionary.eos(),
+    }
 
 
 def _maelm_settings(source: Source, content: Content) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from fairseq.data import Dictionary
 
@@ -16,7 +16,7 @@ from fairseq_maelm.prepared_folder import MANIFEST_FILE
 logger = logging.getLogger(__name__)
 
 # Format -> the beginning of its classes' names, and architecture -> the end.
-FORMATS = {"mpnet": "MPNet", "roberta": "Roberta", "maelm": "Maelm"}
+FORMATS = {"mpnet": "MPNet", "roberta": "Roberta", "modernbert": "ModernBert", "maelm": "Maelm"}
 ARCHITECTURES = {
     "encoder": "Model",
     "masked-lm": "ForMaskedLM",
@@ -105,31 +105,45 @@ def choose_content(
 
 def obstacles(source: Source, content: Content) -> list[str]:
     """Return why a format cannot hold this; empty if it can."""
-    found = []
-    config, model, view = source.options, source.model, source.checkpoint.view
-    is_stock = content.format != "maelm"
-    buckets = (str(config.relative_buckets), config.relative_num_buckets, config.relative_max_distance)
-    if content.format == "mpnet" and buckets[0] == "none":
-        found.append("it has no relative position bias, which every MPNet has")
-    elif content.format == "mpnet" and buckets != _MPNET_BUCKETS:
-        found.append(
-            f"its relative positions are {buckets[0]} buckets {buckets[1]}/{buckets[2]}, and transformers' MPNet "
-            "always computes T5's 32/128, whatever its configuration says: the folder would load and be wrong"
-        )
-    elif content.format == "roberta" and buckets[0] != "none":
-        found.append("it has a relative position bias, and RoBERTa has absolute positions only")
+    if (source.options.layer == "modern") != (content.format == "modernbert"):
+        return [
+            f"its layers are {source.options.layer}: --format modernbert is for modern ones, others are for the rest"
+        ]
+    found = _obstacles_of_positions(source.options, content.format)
     if content.architecture == "masked-lm":
-        if model.lm_head is None:
-            found.append("the checkpoint has no prediction head: it was fine-tuned")
-        if model.decoder is not None and model.decoder.reads_encoder:
-            found.append(f"its decoder has cross-attention (--decoder-attention {model.decoder.attention})")
-        elif model.decoder is not None and is_stock:
-            found.append(f"it predicts masked tokens by its decoder, which {FORMATS[content.format]} does not have")
-        elif is_stock and (not view.asks_with_masks or view.masked_input == "reset"):
-            found.append(f"its encoder does not predict from <mask> (--masked-input {view.masked_input})")
-    head = None if content.head is None else model.classification_heads[content.head]
+        found += _obstacles_of_prediction(source, content.format)
+    head = None if content.head is None else source.model.classification_heads[content.head]
     if isinstance(head, ClassificationHead) and head.dense.out_features != head.dense.in_features:
         found.append(f"the head {content.head!r} has a dense layer of another width than the model's")
+    return found
+
+
+def _obstacles_of_positions(config: Any, form: str) -> list[str]:
+    buckets = (str(config.relative_buckets), config.relative_num_buckets, config.relative_max_distance)
+    if form == "mpnet" and buckets[0] == "none":
+        return ["it has no relative position bias, which every MPNet has"]
+    if form == "mpnet" and buckets != _MPNET_BUCKETS:
+        return [
+            f"its relative positions are {buckets[0]} buckets {buckets[1]}/{buckets[2]}, and transformers' MPNet "
+            "always computes T5's 32/128, whatever its configuration says: the folder would load and be wrong"
+        ]
+    if form == "roberta" and buckets[0] != "none":
+        return ["it has a relative position bias, and RoBERTa has absolute positions only"]
+    if (config.positions == "rotary") != (form == "modernbert"):
+        return [f"its positions are {config.positions}, and those of {FORMATS[form]} are not"]
+    return []
+
+
+def _obstacles_of_prediction(source: Source, form: str) -> list[str]:
+    model, view, found = source.model, source.checkpoint.view, []
+    if model.lm_head is None:
+        found.append("the checkpoint has no prediction head: it was fine-tuned")
+    if model.decoder is not None and model.decoder.reads_encoder:
+        found.append(f"its decoder has cross-attention (--decoder-attention {model.decoder.attention})")
+    elif model.decoder is not None and form != "maelm":
+        found.append(f"it predicts masked tokens by its decoder, which {FORMATS[form]} does not have")
+    elif form != "maelm" and (not view.asks_with_masks or view.masked_input == "reset"):
+        found.append(f"its encoder does not predict from <mask> (--masked-input {view.masked_input})")
     return found
 
 

@@ -40,10 +40,10 @@ class ExportSettings:
 
     format: str = option(
         choices=(*FORMATS, "onnx", "fairseq"),
-        help="mpnet: stock MPNet of transformers, only for T5 buckets 32/128; roberta: stock RoBERTa, only for "
-        "--relative-buckets none; maelm: every model, with its code in the folder (trust_remote_code=True) or by "
-        "`import fairseq_maelm.hf`; onnx: encoders and heads for runtimes without torch; fairseq: a checkpoint without "
-        "the optimizer's state, and its vocabulary",
+        help="mpnet, roberta, modernbert: stock models of transformers, for --relative-buckets t5 with 32/128, for "
+        "none, and for the architectures maelm_modern_*; maelm: all others, with their code in the folder "
+        "(trust_remote_code=True) or by `import fairseq_maelm.hf`; onnx: encoders and heads for runtimes without "
+        "torch; fairseq: a checkpoint without the optimizer's state, and its vocabulary",
     )
     averaged_weights: bool = option(False, help="export the running average of the weights that --store-ema kept")
     architecture: Optional[str] = option(
@@ -133,7 +133,8 @@ def _export_checkpoint(source: Source, folder: Path, output: Path) -> Export:
     """Write a checkpoint without the optimizer's state, and the files that its task is set up from."""
     checkpoint = source.checkpoint
     state = {name: value for name, value in checkpoint.state.items() if name != "last_optimizer_state"}
-    state["extra_state"] = {name: value for name, value in state["extra_state"].items() if not name.startswith("ema")}
+    extra = state.get("extra_state") or {}
+    state["extra_state"] = {name: value for name, value in extra.items() if not name.startswith("ema")}
     torch.save({**state, "model": checkpoint.weights}, folder / CHECKPOINT_FILE)
     for name in {*VOCABULARY_FILES, *setup_files(TASK_REGISTRY[checkpoint.task_name])}:
         found = next(
@@ -147,15 +148,9 @@ def _export_checkpoint(source: Source, folder: Path, output: Path) -> Export:
 
 
 def write_tokenizer(source: Source, folder: Path, makes_batches: bool = False) -> dict[str, str]:
-    """Write the tokenizer's files and compare what they read with fairseq.
+    """Write the tokenizer's files, and return the listed texts that they read differently, with the reason.
 
-    Args:
-        source: the checkpoint.
-        folder: of the export, as yet without tokenizer.
-        makes_batches: let tokenizer.json cut and pad by itself, for programs without transformers.
-
-    Returns:
-        the listed texts that are read differently, with the reason.
+    ``makes_batches`` lets tokenizer.json cut and pad by itself, for programs without transformers.
     """
     tokenizer, positions = build_tokenizer(source.tokenizer_file, source.dictionary), source.model.max_positions()
     if makes_batches:
@@ -187,7 +182,7 @@ def model_weights(source: Source, content: Content) -> dict[str, Tensor]:
     if content.format == "roberta":
         prefix = "" if content.architecture == "encoder" else family.prefix
         weights[f"{prefix}embeddings.token_type_embeddings.weight"] = torch.zeros(1, width)
-    if content.format != "maelm" and content.architecture == "encoder":
+    if content.format in ("mpnet", "roberta") and content.architecture == "encoder":
         # Stock encoders always have a pooler. Ours was never trained; this one changes nothing but for its tanh.
         weights |= {"pooler.dense.weight": torch.eye(width), "pooler.dense.bias": torch.zeros(width)}
     return weights

@@ -32,31 +32,22 @@ class Source:
 
     @property
     def options(self) -> Any:
-        """The options of the model, all of them filled in."""
+        """Return the options of the model, all of them filled in."""
         return self.checkpoint.config["model"]
 
     @property
     def tokenizer_file(self) -> Path:
-        """The sentencepiece model, or the imported tokenizer.json.
-
-        Raises:
-            FileNotFoundError: there is neither.
-        """
+        """Return the file of the sentencepiece model, or of the imported tokenizer."""
         return Path(find_tokenizer(str(self.checkpoint.path.parent), str(self.data)))
 
     @property
     def tokenizer(self) -> TextTokenizer:
-        """What turns text into tokens, as in the hub interface."""
+        """Return what turns text into tokens, as in the hub interface."""
         return open_tokenizer(str(self.tokenizer_file), self.dictionary)
 
 
 def load_source(checkpoint: Path, vocabulary: Optional[Path] = None, averaged: bool = False) -> Source:
-    """Read a checkpoint of pretraining or fine-tuning.
-
-    Args:
-        checkpoint: the file.
-        vocabulary: folder with dictionary, tokenizer, labels and manifest; by default the checkpoint's own.
-        averaged: take the running average of the weights.
+    """Read a checkpoint of pretraining or fine-tuning, by default with the vocabulary in its own folder.
 
     Raises:
         FileNotFoundError: the checkpoint or the dictionary is missing.

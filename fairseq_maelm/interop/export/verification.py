@@ -69,7 +69,9 @@ def transformers_outputs(
         return {STATES: states}
     if architecture == "masked-lm" and type(whole).__name__ != "MaelmForMaskedLM":
         # Scores of a large vocabulary at every token of a long sequence would take gigabytes.
-        return {STATES: states, scores_of(architecture): whole.lm_head(states[tokens == mask])}
+        asked = states[tokens == mask]
+        scores = whole.lm_head(asked) if hasattr(whole, "lm_head") else whole.decoder(whole.head(asked))
+        return {STATES: states, scores_of(architecture): scores}
     output = whole(**inputs)
     if architecture == "question-answering":
         scores = torch.stack([output.start_logits, output.end_logits], dim=-1)
@@ -81,13 +83,8 @@ def transformers_outputs(
 def open_model(folder: Path, content: Content, strict: bool = True) -> Any:
     """Open a folder as a user does, with the classes of this installation instead of the folder's copies.
 
-    Args:
-        folder: exported.
-        content: as what to open it.
-        strict: whether every weight must be there, and no other.
-
     Raises:
-        ValueError: it opens as another class, or weights are missing or superfluous.
+        ValueError: it opens as another class, or (``strict``) weights are missing or superfluous.
     """
     from fairseq_maelm.hf import open_pretrained  # brings transformers along
 

@@ -52,7 +52,8 @@ def build_state(source: Source, dictionary: Any) -> dict[str, Any]:
     weights = {name: weight.detach().clone() for name, weight in weights.items()}
     known = dictionary_fingerprint(dictionary), model["encoder_attention_heads"], model["layer_norm_eps"]
     buckets = model["relative_buckets"], model.get("relative_max_distance", 0)
-    weights["encoder.identity"] = encoder_identity(*known, *buckets)
+    bases = [model[name] for name in ("rotary_base", "local_rotary_base") if name in model]
+    weights["encoder.identity"] = encoder_identity(*known, *buckets, bases)
     return untrained_state(weights, fairseq_options(source)[1], model, source.task_options)
 
 

@@ -1,4 +1,4 @@
-"""Hugging Face folders of RoBERTa's and MPNet's shape as sources."""
+"""Hugging Face folders of RoBERTa's, MPNet's and ModernBERT's shape as sources."""
 
 import json
 import logging
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fairseq_maelm.files import sha256_of
-from fairseq_maelm.interop.export.content import AUTO_CLASSES
+from fairseq_maelm.interop.export.content import ARCHITECTURES, AUTO_CLASSES
 from fairseq_maelm.interop.export.verification import transformers_outputs
 from fairseq_maelm.interop.importing.huggingface_config import (
     check_config,
@@ -33,7 +33,11 @@ _WEIGHT_FILES = (
 )
 # Buffers that old versions saved, and the pooler, which no masked language model has trained.
 _NOT_NEEDED = ("embeddings.position_ids", "embeddings.token_type_ids", "pooler.dense.weight", "pooler.dense.bias")
-_TIED = {"lm_head.decoder.weight": "embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"}
+_TIED = {
+    "lm_head.decoder.weight": "embeddings.word_embeddings.weight",
+    "lm_head.decoder.bias": "lm_head.bias",
+    "decoder.weight": "embeddings.tok_embeddings.weight",
+}
 # Architecture -> a weight that no other has, and the name that the task of its kind gives to the head.
 _TOLD_BY = {
     "masked-lm": ("lm_head.dense.weight", None),
@@ -53,10 +57,10 @@ def open_folder(folder: Path) -> Source:
     config = read_config(folder)
     check_config(folder, config)
     theirs, files = read_weights(folder)
-    told = ((name, head) for name, (weight, head) in _TOLD_BY.items() if weight in theirs)
-    architecture, head = next(told, ("encoder", None))
-    rows, pad = len(theirs["embeddings.word_embeddings.weight"]), first_position(config) - 1
+    architecture = _architecture(config, theirs)
+    head = _TOLD_BY.get(architecture, ("", None))[1]
     weights = convert_weights(folder, config, theirs, architecture, head)
+    rows, pad = len(weights["encoder.embed_tokens.weight"]), first_position(config) - 1
     vocabulary = read_vocabulary(folder, rows, pad)
 
     from fairseq_maelm.hf import open_pretrained  # brings transformers along
@@ -78,6 +82,16 @@ def open_folder(folder: Path) -> Source:
             "files": {file.name: sha256_of(file) for file in files},
         },
     )
+
+
+def _architecture(config: dict[str, Any], theirs: dict[str, Tensor]) -> str:
+    """Tell by the weights what they are for; ModernBERT's heads, which all have the same, by the configuration."""
+    if config["model_type"] != "modernbert":
+        return next((name for name, (weight, _) in _TOLD_BY.items() if weight in theirs), "encoder")
+    if "classifier.weight" in theirs:
+        named = str(config.get("architectures"))
+        return next((name for name, ending in ARCHITECTURES.items() if f"{ending}'" in named), "encoder")
+    return "masked-lm" if "decoder.bias" in theirs else "encoder"
 
 
 def read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path]]:
@@ -125,14 +139,7 @@ def _read_file(file: Path) -> dict[str, Tensor]:
 def convert_weights(
     folder: Path, config: dict[str, Any], theirs: dict[str, Tensor], architecture: str, head: str | None
 ) -> dict[str, Tensor]:
-    """Give weights our names; the vocabulary stays in the source's order.
-
-    Args:
-        folder: named in errors.
-        config: checked.
-        theirs: as ``read_weights`` returns them; emptied of all that was used.
-        architecture: what the weights are for.
-        head: our name of the fine-tuned head, if there is one.
+    """Give weights of ``read_weights``, which are used up, our names; the vocabulary stays in the source's order.
 
     Raises:
         ValueError: weights are missing, are there that we have no place for, or are not tied as ours.

@@ -5,11 +5,28 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.interop.importing.source import refuse
+from fairseq_maelm.interop.weights import FAMILIES
 from fairseq_maelm.models.checks import LARGEST_EPS, SMALLEST_EPS
 
-# model_type -> how relative positions are computed; None where the configuration says it. "maelm" is what
-# `maelm export` writes.
-BUCKETS_OF = {"roberta": "none", "xlm-roberta": "none", "camembert": "none", "mpnet": "t5", "maelm": None}
+# What our encoder computes, whatever else transformers can.
+_EXPECTED = {
+    "hidden_act": "gelu",
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "tie_word_embeddings": True,
+}
+_EXPECTED_OF_MODERNBERT = {
+    "hidden_activation": "gelu",
+    "norm_bias": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "decoder_bias": True,
+    "classifier_bias": False,
+    "classifier_pooling": "cls",
+    "classifier_activation": "gelu",
+    "tie_word_embeddings": True,
+}
 
 # What stock MPNet computes, whatever its configuration says.
 MPNET_BUCKETS, MPNET_MAX_DISTANCE = 32, 128
@@ -54,28 +71,25 @@ def check_config(folder: Path, config: dict[str, Any]) -> None:
     """
     kind = config.get("model_type")
     if kind == "roberta-prelayernorm":
-        raise refuse(folder, "its LayerNorms stand before the sub-layers, and ours stand behind them")
-    if kind not in BUCKETS_OF:
-        raise refuse(folder, f"model_type {kind!r} is none of {', '.join(BUCKETS_OF)}")
+        raise refuse(folder, "its LayerNorms are before the sub-layers, and RoBERTa's and ours behind them")
+    if kind not in FAMILIES:
+        raise refuse(folder, f"model_type {kind!r} is none of {', '.join(FAMILIES)}")
     eps = _layer_norm_eps(config)
     if not isinstance(eps, float) or not SMALLEST_EPS <= eps <= LARGEST_EPS:
         raise refuse(folder, f"layer_norm_eps is {eps!r} and no number from {SMALLEST_EPS} to {LARGEST_EPS}")
-    activation = config.get("hidden_act", "gelu")
-    if activation != "gelu":
-        raise refuse(folder, f"its activation is {activation!r} and ours is the exact 'gelu'")
-    positions = config.get("position_embedding_type", "absolute")
-    if positions != "absolute":
-        raise refuse(folder, f"position_embedding_type is {positions!r} and ours is 'absolute'")
-    if config.get("is_decoder") or config.get("add_cross_attention"):
-        raise refuse(folder, "it is configured as a decoder")
-    if config.get("tie_word_embeddings", True) is not True:
-        raise refuse(folder, "tie_word_embeddings is off, and our prediction head uses the token embeddings")
+    for name, ours in (_EXPECTED_OF_MODERNBERT if kind == "modernbert" else _EXPECTED).items():
+        if config.get(name, ours) != ours:
+            raise refuse(folder, f"{name} is {config[name]!r} and ours is {ours!r}")
     if kind == "mpnet":
         _check_mpnet(folder, config)
+    if kind == "modernbert":
+        _check_modernbert(folder, config)
 
 
 def _layer_norm_eps(config: dict[str, Any]) -> Any:
     # What is missing has transformers' default, which differs from ours.
+    if config["model_type"] == "modernbert":
+        return config.get("norm_eps", 1e-5)
     return config.get("layer_norm_eps", 1e-12)
 
 
@@ -91,6 +105,58 @@ def _check_mpnet(folder: Path, config: dict[str, Any]) -> None:
         raise refuse(folder, f"pad_token_id is {config['pad_token_id']} and MPNetModel takes 1 for it in any case")
 
 
+def _check_modernbert(folder: Path, config: dict[str, Any]) -> None:
+    kinds, bases = _layer_types(config), _rotary_bases(config)
+    if any(not base.is_integer() for base in bases):
+        raise refuse(folder, f"its rotary bases are {bases}, and ours are integers")
+    named = (config.get("rope_parameters") or {}).values()
+    if config.get("rope_scaling") or any(each.get("rope_type", "default") != "default" for each in named):
+        raise refuse(folder, "its rotary positions are scaled")
+    pattern = [bool(number % 3) for number in range(len(kinds))]
+    if bases[0] != bases[1] and any(kinds) and kinds != pattern:
+        raise refuse(
+            folder,
+            "its layers with local attention, which have a rotary base of their own, are not all but "
+            "the first of every three",
+        )
+
+
+def _layer_types(config: dict[str, Any]) -> list[bool]:
+    """Return for each of ModernBERT's layers whether its attention is local."""
+    layers, every = int(config["num_hidden_layers"]), int(config.get("global_attn_every_n_layers") or 3)
+    kinds = config.get("layer_types")
+    return (
+        [bool(number % every) for number in range(layers)] if kinds is None else [k != "full_attention" for k in kinds]
+    )
+
+
+def _rotary_bases(config: dict[str, Any]) -> tuple[float, float]:
+    """Return the bases of ModernBERT's global and local layers, which transformers 4 and 5 name differently."""
+    named = config.get("rope_parameters") or {}
+    bases = []
+    for kind, old_name, default in (
+        ("full_attention", "global_rope_theta", 160_000.0),
+        ("sliding_attention", "local_rope_theta", 10_000.0),
+    ):
+        bases.append(float((named.get(kind) or {}).get("rope_theta") or config.get(old_name) or default))
+    return bases[0], bases[1]
+
+
+def _modernbert_options(config: dict[str, Any]) -> dict[str, Any]:
+    positions, kinds, bases = int(config["max_position_embeddings"]), _layer_types(config), _rotary_bases(config)
+    if any(kinds):
+        # As far as the window of local attention reaches, it is global.
+        positions = min(positions, int(config.get("local_attention", 128)) // 2 + 1)
+    return {
+        "layer": "modern",
+        "positions": "rotary",
+        "rotary_base": int(bases[0]),
+        "local_rotary_base": int(bases[1] if any(kinds) else bases[0]),
+        "max_positions": positions,
+        "relative_buckets": "none",
+    }
+
+
 def model_options(config: dict[str, Any]) -> dict[str, Any]:
     """Return the options of the model ``maelm`` for a checked configuration.
 
@@ -98,12 +164,17 @@ def model_options(config: dict[str, Any]) -> dict[str, Any]:
     """
     options: dict[str, Any] = {ours: int(config[theirs]) for ours, theirs in _SIZES.items()}
     options["decoder_layers"] = int(config.get("decoder_layers") or 0) if has_decoder_options(config) else 0
-    options["max_positions"] = int(config["max_position_embeddings"]) - first_position(config)
     options["layer_norm_eps"] = _layer_norm_eps(config)
-    options["relative_buckets"] = BUCKETS_OF[config["model_type"]] or str(config["relative_attention_buckets"])
+    if config["model_type"] == "modernbert":
+        return options | _modernbert_options(config)
+    options["max_positions"] = int(config["max_position_embeddings"]) - first_position(config)
     if config["model_type"] == "mpnet":
-        options |= {"relative_num_buckets": MPNET_BUCKETS, "relative_max_distance": MPNET_MAX_DISTANCE}
-    elif options["relative_buckets"] != "none":
+        relative = {"relative_num_buckets": MPNET_BUCKETS, "relative_max_distance": MPNET_MAX_DISTANCE}
+        options |= {"relative_buckets": "t5", **relative}
+    elif str(config.get("relative_attention_buckets", "none")) == "none":
+        options["relative_buckets"] = "none"
+    else:
+        options["relative_buckets"] = str(config["relative_attention_buckets"])
         options["relative_num_buckets"] = int(config["relative_attention_num_buckets"])
         options["relative_max_distance"] = int(config["relative_attention_max_distance"])
     if options["decoder_layers"]:
@@ -129,4 +200,4 @@ def task_options(config: dict[str, Any]) -> dict[str, Any]:
 
 def first_position(config: dict[str, Any]) -> int:
     """Return the row of the position table at which the first token stands: the one after that of padding."""
-    return int(config.get("pad_token_id", 1)) + 1
+    return int(config.get("pad_token_id", 50_283 if config["model_type"] == "modernbert" else 1)) + 1

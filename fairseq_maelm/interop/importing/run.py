@@ -34,14 +34,9 @@ FACTS_FILE = "import.json"
 
 
 class Imported(NamedTuple):
-    """The result.
+    """The folder that was written, with the options of fairseq-train that build its model and continue its training.
 
-    Attributes:
-        folder: with checkpoint, dict.txt and tokenizer.
-        agreements: of the source and the checkpoint.
-        model_options: of fairseq-train, that build the model.
-        task_options: of the task maelm, with which its pretraining continues.
-        reads_text: whether the folder holds what text is encoded with.
+    ``reads_text`` says whether the folder holds what text is encoded with.
     """
 
     folder: Path
@@ -52,10 +47,7 @@ class Imported(NamedTuple):
 
 
 def download(name: str) -> Path:
-    """Download a model of the Hugging Face Hub, weights in safetensors where there are any.
-
-    Returns:
-        its folder, in the Hub's own cache.
+    """Download a model of the Hugging Face Hub, in safetensors where there are any, and return its folder.
 
     Raises:
         ValueError: huggingface_hub is not installed, or the Hub does not give the model.
@@ -76,12 +68,7 @@ def download(name: str) -> Path:
 
 
 def open_source(path: Path, vocabulary: Optional[Path]) -> Source:
-    """Open a Hugging Face folder or a fairseq checkpoint.
-
-    Raises:
-        FileNotFoundError: there is nothing.
-        ValueError: it cannot be imported exactly; says why.
-    """
+    """Open a Hugging Face folder or a fairseq checkpoint."""
     # Each kind brings a large library along; only the one that is needed is imported.
     if path.is_file():
         from fairseq_maelm.interop.importing.fairseq_roberta import open_checkpoint

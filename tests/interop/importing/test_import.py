@@ -274,11 +274,11 @@ def refused(folder: Path, output: Path, match: str, data: Any = None) -> None:
     [
         ({"layer_norm_eps": 0.5}, "layer_norm_eps is 0.5 and no number from 1e-14 to 0.01"),
         ({"layer_norm_eps": "small"}, "layer_norm_eps is 'small' and no number"),
-        ({"hidden_act": "gelu_new"}, "activation is 'gelu_new'"),
+        ({"hidden_act": "gelu_new"}, "hidden_act is 'gelu_new' and ours is 'gelu'"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ({"is_decoder": True}, "decoder"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings"),
-        ({"model_type": "roberta-prelayernorm"}, "LayerNorms stand before"),
+        ({"model_type": "roberta-prelayernorm"}, "LayerNorms are before"),
         ({"model_type": "bert"}, "model_type 'bert' is none of"),
         ({"pad_token_id": 2}, "padding is 1 in its tokenizer and 2"),
         ({"num_hidden_layers": 3}, "weights lack encoder.layer.2"),
