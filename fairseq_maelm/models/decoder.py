@@ -1,7 +1,4 @@
-"""The shallow decoder of pretraining, in all forms of the paper's Table 2, and what stands in for none.
-
-Each form says for itself what it starts from, what else it reads, and which of the encoder's states it needs.
-"""
+"""The shallow decoder of pretraining, in all forms of the paper's Table 2, and what stands in for none."""
 
 from typing import Any, Dict, NamedTuple, Optional
 
@@ -37,15 +34,7 @@ class Memory(NamedTuple):
 
 
 def encoder_memory(encoded: EncoderOutput, encoder: MaelmEncoder, layout: Optional[Layout]) -> Memory:
-    """The encoder's output for a decoder with cross-attention.
-
-    A state that does not enter the decoder's input is not to be read by cross-attention either.
-
-    Args:
-        encoded: what the encoder made of the batch.
-        encoder: knows the padding symbol.
-        layout: says which states enter the decoder; without it, all but padding.
-    """
+    """Return the encoder's output for cross-attention, which reads no state that does not enter the decoder's input."""
     states, tokens = encoded.states, encoded.tokens
     if layout is None:
         positions = torch.arange(tokens.shape[1], device=states.device)[None]
@@ -122,6 +111,7 @@ class MaelmDecoder(nn.Module):
         self.input_projection = None if input_dim == shape.embed_dim else nn.Linear(input_dim, shape.embed_dim)
         self.embed_positions = None if max_positions is None else nn.Embedding(max_positions, shape.embed_dim)
         self.layernorm_embedding = shape.layer_norm()
+        self.layernorm_embedding.single = shape.modern
         self.layers = nn.ModuleList(TransformerLayer(shape, number, attention) for number in range(layers))
         self.final_layer_norm = shape.layer_norm() if shape.modern else None
         base = shape.rotary_bases[0] if shape.rotary_bases else 0
@@ -164,18 +154,9 @@ class MaelmDecoder(nn.Module):
         layout: Optional[Layout],
         wanted: Optional[WantedPositions] = None,
     ) -> Tensor:
-        """Decode.
+        """Decode <float>[B, T, D], as ``reassemble`` gives it, to [B, T, own width], or [M, own width] for ``wanted``.
 
-        Args:
-            full: <float>[B, T, D] as ``reassemble`` gives it.
-            encoded: what the encoder made of the batch, for cross-attention.
-            encoder: its position table serves a decoder that has none.
-            layout: of the batch.
-            wanted: the result is wanted for these alone. Given to a decoder from left to right, which predicts every
-                token, they save nothing.
-
-        Returns:
-            <float>[B, T, width of the decoder], or [M, width of the decoder] of what is wanted.
+        A decoder from left to right, which predicts every token, saves nothing by ``wanted``.
         """
         states = self._embed(full, encoder)
         # Padding stands on the right, where no token of a decoder from left to right looks.

@@ -115,6 +115,7 @@ class MaelmEncoder(FairseqEncoder):
         self.embed_tokens = nn.Embedding(len(dictionary), shape.embed_dim, self.padding_idx)
         self.embed_positions = None if shape.rotary_bases else nn.Embedding(max_positions, shape.embed_dim)
         self.layernorm_embedding = shape.layer_norm()
+        self.layernorm_embedding.single = shape.modern
         self.relative_attention_bias: Optional[RelativePositionBias] = None
         if relative_buckets != "none":
             self.relative_attention_bias = RelativePositionBias(

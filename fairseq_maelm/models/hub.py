@@ -16,7 +16,6 @@ from fairseq_maelm.models.checkpoint import register_heads
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.classification import TextLabel, classify
 from fairseq_maelm.models.masked_tokens import masked_token_logits
-from fairseq_maelm.models.protocol import Model
 from fairseq_maelm.models.vocabulary_folder import find_tokenizer
 from fairseq_maelm.text.tokenizer import MASK, TextTokenizer, open_tokenizer
 from fairseq_maelm.text.truncation import special_tokens, truncate
@@ -49,7 +48,7 @@ class MaelmHubInterface(nn.Module):
         tokenizer: of the data the model was trained on.
     """
 
-    def __init__(self, config: Any, task: Any, model: Model, tokenizer: TextTokenizer) -> None:
+    def __init__(self, config: Any, task: Any, model: Any, tokenizer: TextTokenizer) -> None:
         super().__init__()
         self.config = config
         self.task = task

@@ -21,9 +21,6 @@ def batches_by_length(
         lengths: of the sequences.
         batch_tokens: slots of a batch, padding counted; a longer sequence is a batch of its own.
         batch_size: sequences of a batch; one of the two limits must be given.
-
-    Returns:
-        <int64>[B] places of the sequences, for every batch; each sequence is in one of them.
     """
     order = np.argsort(-np.asarray(lengths), kind="stable")
     batches, first = [], 0
@@ -52,9 +49,6 @@ def predict(
         forward: takes that batch on the model's device and gives a result for each of its items.
         batch_tokens: see ``batches_by_length``, as for ``batch_size``.
         progress: what a progress bar says; None for no bar.
-
-    Returns:
-        the results in the order of the items.
     """
     device = next(model.parameters()).device
     results: list[Any] = [None] * len(lengths)

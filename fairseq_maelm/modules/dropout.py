@@ -75,15 +75,9 @@ def _kept(decisions: Tensor, grid: DropoutGrid, dtype: torch.dtype) -> Tensor:
 
 
 def dropout(states: Tensor, probability: float, training: bool) -> Tensor:
-    """Zero each element with a probability and scale the others so that the mean stays.
+    """Zero each element, in training, with a probability in [0, 1) and scale the others so that the mean stays.
 
-    Args:
-        states: <float>[...].
-        probability: in [0, 1). On a CPU it is rounded, by at most 2 percent of it (0.1 becomes 0.1016).
-        training: otherwise nothing is dropped.
-
-    Returns:
-        <float>[...].
+    On a CPU the probability is rounded, by at most 2 percent of it (0.1 becomes 0.1016).
     """
     if not training or probability == 0.0:
         return states

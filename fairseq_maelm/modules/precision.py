@@ -59,12 +59,17 @@ def in_its_precision(forward: _Forward) -> _Forward:
 
 
 class LayerNorm(nn.LayerNorm):
-    """torch's, but under autocast its results have the type that matrix products take.
+    """torch's, but under autocast its results have the type that matrix products take, or are in single precision.
 
     torch's own returns float32 under autocast on a GPU: the states between layers would be moved and kept twice as
     wide, and cast before every product. Mean and variance are computed in single precision either way, and states in
     single precision, the sums of embeddings, are normalized before they are rounded.
+
+    Attributes:
+        single: whether results stay in single precision, as those do to which pre-norm layers add.
     """
+
+    single = False
 
     def forward(self, states: Tensor) -> Tensor:
         """<float>[..., D] to <float>[..., D]."""
@@ -75,4 +80,4 @@ class LayerNorm(nn.LayerNorm):
             bias = None if self.bias is None else self.bias.to(states.dtype)
             weight = self.weight.to(states.dtype)
             normalized = F.layer_norm(states, self.normalized_shape, weight, bias, self.eps)
-            return normalized.to(torch.get_autocast_dtype(device))
+            return normalized.float() if self.single else normalized.to(torch.get_autocast_dtype(device))

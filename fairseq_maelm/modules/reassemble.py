@@ -6,15 +6,9 @@ from fairseq_maelm.batch import Layout
 
 
 def reassemble(visible: Tensor, mask_embedding: Tensor, layout: Layout) -> Tensor:
-    """Put the encoder's states back among the masked positions.
+    """Put the encoder's states <float>[B, S, D] back among the masked positions: <float>[B, T, D].
 
-    Args:
-        visible: <float>[B, S, D] encoder output.
-        mask_embedding: <float>[D] embedding of <mask>.
-        layout: says which states go where.
-
-    Returns:
-        <float>[B, T, D]. Padding holds the mask embedding too; nothing reads it.
+    Padding holds the mask embedding <float>[D] too; nothing reads it.
     """
     batch, _, width = visible.shape
     slots = batch * layout["full_length"]

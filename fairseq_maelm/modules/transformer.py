@@ -55,15 +55,10 @@ class TransformerLayer(Layer):
         memory: Optional[Tensor] = None,
         memory_bias: Optional[AttentionBias] = None,
     ) -> Tensor:
-        """<float>[B, S, D] to <float>[B, S, D].
+        """<float>[B, S, D] to <float>[B, S, D]; cross-attention reads ``memory`` <float>[B, S, D] with its own bias.
 
-        Args:
-            states: <float>[B, S, D].
-            bias: of self-attention.
-            wanted: the result is wanted for these alone, <float>[M, D], and the bias of distances is for them. A layer
-                without self-attention reads no other states either and takes <float>[M, D].
-            memory: <float>[B, S, D] the encoder's output, for cross-attention.
-            memory_bias: of cross-attention.
+        With ``wanted`` the result is <float>[M, D], and the bias of distances is for these positions. A layer without
+        self-attention reads no other states either and takes <float>[M, D].
         """
         if self.self_attn is not None:
             attended = self.self_attn(self._before(states, self.self_attn_layer_norm), bias, wanted)

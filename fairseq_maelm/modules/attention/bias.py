@@ -73,7 +73,7 @@ class AttentionBias:
         return AttentionBias(*own, query_positions, self.rotations)
 
     def blind(self, length: int) -> Optional[Tensor]:
-        """Mark sequences in which all ``length`` keys are hidden: <bool>[B, 1, 1, 1], or None where that cannot be."""
+        """Mark sequences whose keys are all hidden: <bool>[B, 1, 1, 1], or None where that cannot be."""
         if self._blind is None:
             hidden = self._hidden_keys(length)
             if hidden is None:

@@ -8,18 +8,9 @@ from torch.autograd.function import once_differentiable
 
 
 def sum_over_distances(gradient: Tensor, index: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-    """The adjoint of ``spread``: add up what belongs to the same distance.
+    """Add up <float>[B, H, S, S] over pairs of equal distance, the columns <int64>[B, S, S]: <dtype>[H, width].
 
     On a CPU the sum is exact to double precision and always the same, bit for bit.
-
-    Args:
-        gradient: <float>[B, H, S, S].
-        index: <int64>[B, S, S] column of each pair, in [0, width).
-        width: 2P - 1.
-        dtype: of the result.
-
-    Returns:
-        <dtype>[H, width].
     """
     flat = index.view(-1)
     if gradient.device.type != "cpu":
@@ -52,13 +43,7 @@ class Attach(torch.autograd.Function):
 
 
 class GradientSum:
-    """The gradient of a dense bias, summed over all layers in one buffer.
-
-    Args:
-        index: <int64>[B or 1, S, S] as in ``spread``.
-        heads: H.
-        dtype: of the sum.
-    """
+    """The gradient of a dense bias, summed over all layers in one buffer; arguments as in ``sum_over_distances``."""
 
     def __init__(self, index: Tensor, heads: int, dtype: torch.dtype) -> None:
         self.index = index

@@ -55,13 +55,7 @@ def _sequences_together(weights: int) -> int:
 
 
 class _WeightBuffers:
-    """Room for the attention weights of one group of sequences after another, and for what becomes of them.
-
-    Args:
-        example: gives type and device.
-        size: weights of the largest group.
-        number: tensors of that size.
-    """
+    """Room for the attention weights of one group of sequences after another, and for results of the same size."""
 
     def __init__(self, example: Tensor, size: int, number: int) -> None:
         self._buffers = [example.new_empty(size) for _ in range(number)]
@@ -73,15 +67,7 @@ class _WeightBuffers:
 
 
 class _SequenceGroup:
-    """Sequences whose attention is computed in the same matrix products.
-
-    Args:
-        query: <float>[G, H, Q, d_h].
-        key, value: <float>[G, H, S, d_h].
-        bias: <float>[G or 1, H or 1, Q or 1, S], added to the logits, or None.
-        decisions: <grid.dtype>[G, H, Q, S] of dropout, or None.
-        grid: how they decide.
-    """
+    """G sequences whose attention is computed in the same matrix products, with decisions of dropout or without."""
 
     def __init__(
         self,

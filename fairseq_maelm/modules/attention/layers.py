@@ -16,11 +16,9 @@ class LayerShape(NamedTuple):
     """The numbers that define a layer.
 
     Attributes:
-        embed_dim: D.
-        ffn_embed_dim: width of the feed-forward network.
+        embed_dim, ffn_embed_dim: D, and the width of the feed-forward network.
         attention_heads: H, divides D.
-        dropout: on the outputs of all sub-layers, in [0, 1).
-        attention_dropout: on the attention weights, in [0, 1).
+        dropout, attention_dropout: on the outputs of all sub-layers and on the attention weights, in [0, 1).
         attention_backend: how attention is computed, one of ``ATTENTION_BACKENDS``.
         layer_norm_eps: what LayerNorm adds to the variance.
         modern: whether it is ModernBERT's layer.
@@ -84,10 +82,7 @@ class MultiHeadAttention(nn.Module):
         turn_queries: Optional[Rotation],
         turn_keys: Optional[Rotation],
     ) -> Tensor:
-        """Attend from <float>[B, Q, D], or the wanted rows <float>[M, D], to <float>[B, S, 2 * D], and join the heads.
-
-        The rotations turn queries and keys; the rest is as in ``plain.attend``.
-        """
+        """Attend from <float>[B, Q, D], or wanted rows <float>[M, D], to <float>[B, S, 2 * D], and join the heads."""
         heads = (self.num_heads, query.shape[-1] // self.num_heads)
         query = rotate(query.unflatten(-1, heads), turn_queries)
         query = query if wanted is None else wanted.pad(query, len(key_value))

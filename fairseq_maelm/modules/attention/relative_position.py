@@ -15,10 +15,7 @@ def t5_bucket(distance: int, num_buckets: int, max_distance: int) -> int:
     Half of the buckets serve keys after the query. Of each half, the first half holds one distance each, the second
     grows logarithmically up to ``max_distance``; everything beyond shares the last bucket.
 
-    Args:
-        distance: position of the key minus position of the query.
-        num_buckets: number of buckets, a multiple of 4.
-        max_distance: from here on all distances share a bucket.
+    The distance is that of the key minus that of the query; the number of buckets is a multiple of 4.
     """
     half = num_buckets // 2
     exact = half // 2
@@ -30,10 +27,7 @@ def t5_bucket(distance: int, num_buckets: int, max_distance: int) -> int:
 
 
 def reference_bucket(distance: int, num_buckets: int, max_distance: int) -> int:
-    """The authors' bucket function: symmetric around bucket ``num_buckets / 2 - 1``, rounding up; one bucket is unused.
-
-    Args: as in ``t5_bucket``.
-    """
+    """The authors' bucket function: symmetric around bucket ``num_buckets / 2 - 1``, rounding up; one is unused."""
     half = num_buckets // 2
     exact = half // 2
     size = abs(distance)
@@ -94,14 +88,9 @@ class RelativePositionBias(nn.Embedding):
         return super().forward(self.bucket_of_distance).t().contiguous()
 
     def between(self, positions: Tensor, lengths: Optional[Tensor] = None) -> AttentionBias:
-        """The bias of every pair of positions, to be added to the scaled attention logits.
+        """Return the bias of every pair of positions; arguments as in ``AttentionBias``.
 
-        It is no result of ``forward``, because hooks of modules, with which fairseq looks for the origin of a NaN, take
-        tensors alone.
-
-        Args:
-            positions: <int64>[B, S] original positions; B may be 1 when all sequences share them.
-            lengths: <int64>[B] number of tokens of each sequence; nobody may read the padding behind them. None when
-                there is no padding.
+        It is not the result of ``forward``, because hooks of modules, with which fairseq looks for the origin of a NaN,
+        take tensors alone.
         """
         return AttentionBias(self(), positions, lengths)

@@ -10,6 +10,7 @@ from fairseq_maelm.models.checks import check_backend
 from fairseq_maelm.modules.attention import cpu, plain, sdpa, triton
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.choice import BACKENDS
+from fairseq_maelm.modules.attention.rotary import rotations
 
 
 def relative_bias(requires_grad=True, **others):
@@ -30,7 +31,7 @@ def choose_backend(monkeypatch):
 
         return attend
 
-    def choose(query, bias, dropout, backend="auto"):
+    def choose(query, bias, dropout, backend="auto", key=None):
         with monkeypatch.context() as patched:
             for name, module in (("cpu", cpu), ("plain", plain), ("sdpa", sdpa)):
                 if backend != name:
@@ -47,7 +48,7 @@ def choose_backend(monkeypatch):
                     else kind.attend(query, None, None, bias, 0)
                 )
             with pytest.raises(Computed) as stopped:
-                BACKENDS[backend].attend(query, None, None, bias, dropout)
+                BACKENDS[backend].attend(query, key, None, bias, dropout)
         return str(stopped.value)
 
     return choose
@@ -63,6 +64,23 @@ def test_choice_on_a_cpu(choose_backend):
         assert choose_backend(query, relative_bias(), 0.0) == "sdpa"
     for backend in ("plain", "sdpa", "cpu"):
         assert choose_backend(query, relative_bias(), 0.1, backend) == backend
+
+
+@pytest.mark.parametrize(
+    ("dtype", "length", "training", "chosen"),
+    [
+        (torch.float32, 64, True, "sdpa"),
+        (torch.bfloat16, 64, False, "sdpa"),
+        (torch.bfloat16, 64, True, "plain"),
+        (torch.bfloat16, 4096, True, "cpu"),
+    ],
+)
+def test_choice_of_rotary_attention_on_a_cpu(choose_backend, dtype, length, training, chosen):
+    """torch's fused kernel goes back slowly in bfloat16; the formula is faster while its weights are in the cache."""
+    query = torch.empty(1, 1, length, 2, dtype=dtype, requires_grad=training)
+    bias = AttentionBias(rotations=rotations(torch.arange(length)[None], [100], 2, query))
+    assert choose_backend(query, bias, 0.0, key=query) == chosen
+    assert choose_backend(query, bias, 0.1, key=query) == "cpu"
 
 
 def stand_in(refusal=None):
