@@ -47,6 +47,10 @@ def dictionary_of(size: int) -> Dictionary:
     return dictionary
 
 
+# Options of the two kinds of models: the paper's and those of ModernBERT's layer.
+FAMILIES: dict[str, dict[str, Any]] = {"paper": {}, "modern": {"layer": "modern", "positions": "rotary"}}
+
+
 def model_config(**changes: Any) -> SimpleNamespace:
     """A complete configuration of a model of 2 + 2 layers, 32 wide, without dropout."""
     numbers = {

@@ -5,13 +5,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 from roberta import stock_roberta
-from support import batch_of, model_of, random_sequences
+from support import FAMILIES, batch_of, model_of, random_sequences
 
 from fairseq_maelm.interop.importing.fairseq_roberta import load_roberta_weights
 from fairseq_maelm.modules.attention.bias import AttentionBias
 
 LENGTHS = [13, 30, 7, 2]
 MASKED = [[0, 3, 4, 12], [1, 2, 28], [6], [1]]
+
+
+@pytest.fixture(params=FAMILIES.values(), ids=FAMILIES)
+def family(request):
+    """Options of a kind of models."""
+    return request.param
 
 
 def loss_and_gradients(model, net_input, targets):
@@ -53,8 +59,8 @@ def test_dropped_tokens_equal_hidden_keys(buckets):
         torch.testing.assert_close(dropped[row, : len(visible)], states[0, visible], rtol=1e-10, atol=1e-10)
 
 
-def test_padded_equals_unpadded():
-    model = model_of()
+def test_padded_equals_unpadded(family):
+    model = model_of(**family)
     sequences = random_sequences(LENGTHS)
     together = loss_and_gradients(model, *batch_of(sequences, MASKED))
     loss, gradients = torch.zeros(()), {}
@@ -67,9 +73,9 @@ def test_padded_equals_unpadded():
     assert_same(together, (loss, gradients))
 
 
-def test_order_of_visible_tokens_is_free():
+def test_order_of_visible_tokens_is_free(family):
     """The positions say where a token stands, not its place among the visible ones."""
-    model = model_of()
+    model = model_of(**family)
     net_input, targets = batch_of(random_sequences([20, 20]), [[1, 5, 7], [2, 3, 19]])
     sorted_order = loss_and_gradients(model, net_input, targets)
     width = net_input["src_tokens"].shape[1]
@@ -82,9 +88,9 @@ def test_order_of_visible_tokens_is_free():
     assert_same(loss_and_gradients(model, shuffled, targets), sorted_order)
 
 
-def test_nothing_masked_is_the_plain_sequence():
+def test_nothing_masked_is_the_plain_sequence(family):
     """Without a layout every token is visible, stands at its own position and is predicted."""
-    model = model_of()
+    model = model_of(**family)
     tokens = torch.from_numpy(np.stack(random_sequences([11, 11])))
     everything = [list(range(11))] * 2
     net_input, _ = batch_of(list(tokens.numpy()), everything, mask_index=None)
@@ -120,9 +126,9 @@ def test_equals_stock_roberta(training_layout):
     torch.testing.assert_close(features, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_features_are_the_encoders_alone():
+def test_features_are_the_encoders_alone(family):
     """Decoder and head have no influence on features; masks dropped or not, padding has none either."""
-    model = model_of()
+    model = model_of(**family)
     tokens = torch.from_numpy(np.stack(random_sequences([11, 11])))
     before, extra = model.extract_features(tokens, return_all_hiddens=True)
     assert len(extra["inner_states"]) == 3
@@ -134,9 +140,9 @@ def test_features_are_the_encoders_alone():
     torch.testing.assert_close(model.extract_features(padded)[0][:, :11], before, rtol=1e-5, atol=1e-5)
 
 
-def test_information_flow():
+def test_information_flow(family):
     """The encoder never sees a masked token; the loss at a mask depends on every visible one."""
-    model = model_of()
+    model = model_of(**family)
     sequence = random_sequences([12])[0]
     other = sequence.copy()
     other[4] = 5 if sequence[4] != 5 else 6

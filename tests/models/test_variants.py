@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from support import batch_of, model_of, random_sequences
+from support import FAMILIES, batch_of, model_of, random_sequences
 
 from fairseq_maelm.data.encoder_view import MASKED_INPUTS, EncoderView, encoder_input, show
 from fairseq_maelm.data.masking import MaskDraw
@@ -15,6 +15,12 @@ MASK = 39
 
 
 MAELM = EncoderView()
+
+
+@pytest.fixture(params=FAMILIES.values(), ids=FAMILIES)
+def family(request):
+    """Options of a kind of models."""
+    return request.param
 
 
 def flow(model, view=MAELM, length=LENGTH, masked=MASKED):
@@ -71,16 +77,16 @@ VISIBLE = places(*[position for position in range(LENGTH) if position not in MAS
 
 
 @pytest.mark.parametrize("masked_input", MASKED_INPUTS)
-def test_encoder_views_with_the_decoder(masked_input):
-    through_encoder, through_decoder = flow(model_of().double(), EncoderView(masked_input))
+def test_encoder_views_with_the_decoder(family, masked_input):
+    through_encoder, through_decoder = flow(model_of(**family).double(), EncoderView(masked_input))
     sees = VISIBLE if masked_input == "dropped" else EVERYWHERE
     assert (through_encoder == sees).all(), "predictions read what the encoder sees, and all of it"
     assert through_decoder.all(), "self-attention of the decoder reads every slot"
 
 
 @pytest.mark.parametrize("masked_input", ["kept", "random_kept"])
-def test_without_a_decoder_the_head_sits_on_the_encoder(masked_input):
-    model = model_of(decoder_layers=0).double()
+def test_without_a_decoder_the_head_sits_on_the_encoder(family, masked_input):
+    model = model_of(**family, decoder_layers=0).double()
     assert model.decoder is None
     through_encoder, through_decoder = flow(model, EncoderView(masked_input))
     assert through_encoder.all()
@@ -88,9 +94,9 @@ def test_without_a_decoder_the_head_sits_on_the_encoder(masked_input):
 
 
 @pytest.mark.parametrize("masked_input", MASKED_INPUTS)
-def test_which_encoder_states_enter_the_decoder(masked_input):
+def test_which_encoder_states_enter_the_decoder(family, masked_input):
     """The decoder's input at masked positions: the mask embedding itself, or the encoder's state."""
-    model = model_of().double()
+    model = model_of(**family).double()
     (tokens,) = random_sequences([LENGTH])
     predicted = np.zeros((1, LENGTH), dtype=bool)
     predicted[0, MASKED] = True
@@ -108,12 +114,12 @@ def test_which_encoder_states_enter_the_decoder(masked_input):
             torch.testing.assert_close(full[position], encoded[0, position])
 
 
-def test_cross_attention_beside_self_attention():
-    through_encoder, through_decoder = flow(model_of(decoder_attention="self_cross").double())
+def test_cross_attention_beside_self_attention(family):
+    through_encoder, through_decoder = flow(model_of(**family, decoder_attention="self_cross").double())
     assert (through_encoder == VISIBLE).all()
     assert through_decoder.all()
     # The encoder's output is read even if none of it enters the decoder's input.
-    model = model_of(decoder_attention="self_cross").double()
+    model = model_of(**family, decoder_attention="self_cross").double()
     model.reassemble = lambda visible, layout: torch.zeros(1, LENGTH, 32, dtype=torch.float64)
     visible, layout = inputs(model)
     assert torch.autograd.grad(model(visible, layout=layout)[0].square().sum(), model.encoder.embed_tokens.weight)[
@@ -126,24 +132,24 @@ def inputs(model):
     return net_input["src_tokens"], net_input["layout"]
 
 
-def test_cross_attention_alone():
-    model = model_of(decoder_attention="cross").double()
+def test_cross_attention_alone(family):
+    model = model_of(**family, decoder_attention="cross").double()
     through_encoder, through_decoder = flow(model)
     assert (through_encoder == VISIBLE).all()
     assert (through_decoder == torch.stack([places(position) for position in MASKED])).all(), "a slot reads only itself"
     assert not any("self_attn" in name for name in model.decoder.state_dict())
 
 
-def test_left_to_right_with_cross_attention():
-    through_encoder, through_decoder = flow(model_of(decoder_attention="causal_cross").double())
+def test_left_to_right_with_cross_attention(family):
+    through_encoder, through_decoder = flow(model_of(**family, decoder_attention="causal_cross").double())
     assert len(through_decoder) == LENGTH, "every token is predicted"
     assert (through_encoder == VISIBLE).all()
     # Slot t holds the token before t, so the prediction of t reads the tokens before it and nothing else.
     assert (through_decoder == torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()).all()
 
 
-def test_left_to_right_input_is_shifted():
-    model = model_of(decoder_attention="causal_cross")
+def test_left_to_right_input_is_shifted(family):
+    model = model_of(**family, decoder_attention="causal_cross")
     tokens = torch.tensor([[0, 9, 8, 7]])
     shifted = model.reassemble(model.encode(tokens), None)
     assert torch.equal(shifted, model.encoder.embed_tokens(torch.tensor([[2, 0, 9, 8]])))
@@ -151,9 +157,9 @@ def test_left_to_right_input_is_shifted():
 
 @pytest.mark.parametrize("attention", ["self_cross", "cross", "causal_cross"])
 @pytest.mark.parametrize("masked_input", ["reset", "random"])
-def test_cross_attention_does_not_bring_back_what_is_reset(attention, masked_input):
+def test_cross_attention_does_not_bring_back_what_is_reset(family, attention, masked_input):
     """States of masked positions may shape the other states; the decoder must not read them."""
-    model = model_of(encoder_layers=1, decoder_attention=attention).double()
+    model = model_of(**family, encoder_layers=1, decoder_attention=attention).double()
     # With identity in place of the encoder's layers a state depends on its own token alone.
     model.encoder.layers = torch.nn.ModuleList()
     through_encoder, _ = flow(model, EncoderView(masked_input))
@@ -198,8 +204,8 @@ def test_other_decoder_widths(attention, width):
 
 
 @pytest.mark.parametrize("attention", ["self_cross", "causal_cross", "cross"])
-def test_padding_changes_nothing(attention):
-    model = model_of(decoder_attention=attention).double()
+def test_padding_changes_nothing(family, attention):
+    model = model_of(**family, decoder_attention=attention).double()
     lengths, masked = [13, 30, 7], [[0, 3], [1, 2, 28], [6]]
     sequences = random_sequences(lengths)
 
@@ -217,9 +223,9 @@ def test_padding_changes_nothing(attention):
     torch.testing.assert_close(together, apart, rtol=1e-9, atol=1e-9)
 
 
-def test_whole_sequences_can_be_scored_by_every_decoder():
+def test_whole_sequences_can_be_scored_by_every_decoder(family):
     for attention in DECODER_ATTENTION:
-        model = model_of(decoder_attention=attention)
+        model = model_of(**family, decoder_attention=attention)
         padded = torch.tensor([[0, 9, 8, 7, 2, 1, 1], [0, 5, 6, 7, 8, 9, 2]])
         short = model(padded[:1, :5])[0]
         torch.testing.assert_close(model(padded)[0][:1, :5], short, rtol=1e-4, atol=1e-4)

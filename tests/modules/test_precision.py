@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support import batch_of, model_of, random_sequences
+from support import FAMILIES, batch_of, model_of, random_sequences
 from torch import Tensor, nn
 
 from fairseq_maelm.models.maelm import MaelmModel
@@ -19,6 +19,8 @@ VARIANTS = {
     "narrow decoder": {"decoder_embed_dim": 16, "decoder_attention_heads": 2},
     "no decoder": {"decoder_layers": 0},
     "shared positions, no relative bias": {"share_decoder_positions": True, "relative_buckets": "none"},
+    "modern": FAMILIES["modern"],
+    "modern, reads the encoder": {**FAMILIES["modern"], "decoder_attention": "self_cross"},
 }
 
 

@@ -3,7 +3,9 @@
 Sources: Meng et al. 2024, "Representation Deficiency in Masked Language Modeling", sections 2.1 (attention and the MLM
 objective, Equation 1) and 3 (the encoder's input H^0 and the decoder's input), and appendix C (relative positions in
 the encoder only, no dropout in the decoder). The paper leaves open the LayerNorms after the embeddings, the form of the
-head and post- or pre-LayerNorm; these follow RoBERTa, as the authors' implementation does.
+head and post- or pre-LayerNorm; these follow RoBERTa, as the authors' implementation does. The other family of models
+has the layer of Warner et al. 2024, "Smarter, Better, Faster, Longer" (ModernBERT), and the rotary positions of Su et
+al. 2024, "RoFormer", in both stacks.
 
 One sequence at a time: no batch, no padding, no dropout. Loops stand where a matrix product would hide the meaning.
 The result has the dtype of the parameters, so with float64 parameters it is exact enough to judge float32 code.
@@ -20,6 +22,8 @@ from torch import Tensor
 from .buckets import reference_bucket, t5_bucket
 
 State = dict[str, Tensor]
+# Positions of tokens, and the base of their angles; None where positions are not rotary.
+Angles = tuple[list[int], int]
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,10 @@ class PlainConfig:
     Attributes:
         relative_buckets: "t5", "reference" or "none" (the encoder then has absolute positions only).
         mask_index: row of the token embedding that stands in the decoder's input where no encoder state enters.
+        modern: whether the layers are ModernBERT's.
+        decoder_rotary: whether the decoder has rotary positions; the encoder has them if it has no table of positions.
+        rotary_base: of rotary positions; ``local_rotary_base`` is that of the encoder's layers but the first of every
+            three.
         decoder_layers: 0 puts the head on the encoder's output; everything predicted must then be visible.
     """
 
@@ -41,6 +49,10 @@ class PlainConfig:
     relative_num_buckets: int = 32
     relative_max_distance: int = 128
     layer_norm_eps: float = 1e-5
+    modern: bool = False
+    decoder_rotary: bool = False
+    rotary_base: int = 10_000
+    local_rotary_base: int = 10_000
 
 
 @dataclass(frozen=True)
@@ -134,16 +146,20 @@ def encode(
     """
     rows = []
     for token, position in zip(tokens, positions, strict=True):
-        embedded = state["encoder.embed_tokens.weight"][token] + state["encoder.embed_positions.weight"][position]
+        embedded = state["encoder.embed_tokens.weight"][token]
+        if "encoder.embed_positions.weight" in state:
+            embedded = embedded + state["encoder.embed_positions.weight"][position]
         rows.append(layer_norm(state, "encoder.layernorm_embedding", embedded, config))
+    rotary = positions if "encoder.embed_positions.weight" not in state else None
     bias = relative_bias(state, config, positions)
     if hidden_keys is not None:
         bias = bias.masked_fill(torch.tensor(hidden_keys), -math.inf)
     states = [torch.stack(rows)]
     for layer in range(config.encoder_layers):
         name = f"encoder.layers.{layer}"
-        states.append(transformer_layer(state, name, states[-1], config.encoder_attention_heads, bias, config))
-    return states
+        angles = angles_of(rotary, config.rotary_base if layer % 3 == 0 else config.local_rotary_base)
+        states.append(transformer_layer(state, name, states[-1], config.encoder_attention_heads, bias, config, angles))
+    return finished(state, "encoder", states, config)
 
 
 def reassemble(state: State, config: PlainConfig, sequence: PlainSequence, encoder_output: Tensor) -> Tensor:
@@ -161,17 +177,27 @@ def decode(state: State, config: PlainConfig, reassembled: Tensor) -> list[Tenso
     Returns:
         decoder_layers + 1 tensors [T, D], the input (positions added, normalized) first.
     """
-    shared_table = state["encoder.embed_positions.weight"]
-    table = state.get("decoder.embed_positions.weight", shared_table)
+    table = state.get("decoder.embed_positions.weight", state.get("encoder.embed_positions.weight"))
+    if config.decoder_rotary:
+        table = None
     rows = [
-        layer_norm(state, "decoder.layernorm_embedding", row + table[position], config)
+        layer_norm(state, "decoder.layernorm_embedding", row if table is None else row + table[position], config)
         for position, row in enumerate(reassembled)
     ]
+    angles = angles_of(list(range(len(rows))) if table is None else None, config.rotary_base)
     states = [torch.stack(rows)]
     heads, length = config.decoder_attention_heads, len(rows)
     no_bias = reassembled.new_zeros(heads, length, length)
     for layer in range(config.decoder_layers):
-        states.append(transformer_layer(state, f"decoder.layers.{layer}", states[-1], heads, no_bias, config))
+        name = f"decoder.layers.{layer}"
+        states.append(transformer_layer(state, name, states[-1], heads, no_bias, config, angles))
+    return finished(state, "decoder", states, config)
+
+
+def finished(state: State, stack: str, states: list[Tensor], config: PlainConfig) -> list[Tensor]:
+    """A modern stack ends with a LayerNorm, because its layers do not."""
+    if config.modern:
+        states[-1] = layer_norm(state, f"{stack}.final_layer_norm", states[-1], config)
     return states
 
 
@@ -199,28 +225,64 @@ def relative_bias(state: State, config: PlainConfig, positions: list[int]) -> Te
     return torch.stack(rows).permute(2, 0, 1)
 
 
-def transformer_layer(state: State, name: str, x: Tensor, heads: int, bias: Tensor, config: PlainConfig) -> Tensor:
-    """[S, D] -> [S, D]. LayerNorm follows each residual sum (post-LayerNorm)."""
-    attended = linear(state, f"{name}.self_attn.out_proj", multi_head_attention(state, name, x, heads, bias))
+def transformer_layer(
+    state: State, name: str, x: Tensor, heads: int, bias: Tensor, config: PlainConfig, angles: Angles | None = None
+) -> Tensor:
+    """[S, D] -> [S, D]. LayerNorm follows each residual sum (post-LayerNorm), or stands before each sub-layer."""
+    if config.modern:
+        return modern_layer(state, name, x, heads, bias, config, angles)
+    attended = linear(state, f"{name}.self_attn.out_proj", multi_head_attention(state, name, x, heads, bias, angles))
     x = layer_norm(state, f"{name}.self_attn_layer_norm", x + attended, config)
     transformed = linear(state, f"{name}.fc2", gelu(linear(state, f"{name}.fc1", x)))
     return layer_norm(state, f"{name}.final_layer_norm", x + transformed, config)
 
 
-def multi_head_attention(state: State, name: str, x: Tensor, heads: int, bias: Tensor) -> Tensor:
+def modern_layer(
+    state: State, name: str, x: Tensor, heads: int, bias: Tensor, config: PlainConfig, angles: Angles | None
+) -> Tensor:
+    """ModernBERT's: what enters the first layer has been normalized; half of fc1 is the gate of the other half."""
+    first = f"{name}.self_attn_layer_norm.weight" not in state
+    normed = x if first else layer_norm(state, f"{name}.self_attn_layer_norm", x, config)
+    attended = multi_head_attention(state, name, normed, heads, bias, angles)
+    x = x + linear(state, f"{name}.self_attn.out_proj", attended)
+    inner = linear(state, f"{name}.fc1", layer_norm(state, f"{name}.final_layer_norm", x, config))
+    half = inner.shape[1] // 2
+    return x + linear(state, f"{name}.fc2", gelu(inner[:, :half]) * inner[:, half:])
+
+
+def angles_of(positions: list[int] | None, base: int) -> Angles | None:
+    return None if positions is None else (positions, base)
+
+
+def rotated(heads: Tensor, angles: Angles | None) -> Tensor:
+    """[S, d_h], queries or keys of one head: element i and element i + d_h / 2 turn by position / base^(2i / d_h)."""
+    if angles is None:
+        return heads
+    positions, base = angles
+    half = heads.shape[1] // 2
+    rows = []
+    for position, row in zip(positions, heads, strict=True):
+        turns = [position / base ** (i / half) for i in range(half)]
+        first = [row[i] * math.cos(turn) - row[i + half] * math.sin(turn) for i, turn in enumerate(turns)]
+        second = [row[i + half] * math.cos(turn) + row[i] * math.sin(turn) for i, turn in enumerate(turns)]
+        rows.append(torch.stack(first + second))
+    return torch.stack(rows)
+
+
+def multi_head_attention(
+    state: State, name: str, x: Tensor, heads: int, bias: Tensor, angles: Angles | None = None
+) -> Tensor:
     """Concat(head_1, ..., head_H) of section 2.1, [S, D], with bias [H, S, S] added to the scaled products."""
     width = x.shape[1]
     head_width = width // heads
-    weight, weight_bias = state[f"{name}.self_attn.qkv_proj.weight"], state[f"{name}.self_attn.qkv_proj.bias"]
-    queries = x @ weight[:width].T + weight_bias[:width]
-    keys = x @ weight[width : 2 * width].T + weight_bias[width : 2 * width]
-    values = x @ weight[2 * width :].T + weight_bias[2 * width :]
+    queries, keys, values = linear(state, f"{name}.self_attn.qkv_proj", x).split(width, dim=1)
     outputs = []
     for head in range(heads):
         mine = slice(head * head_width, (head + 1) * head_width)
         rows = []
-        for row, query in enumerate(queries[:, mine]):
-            logits = keys[:, mine] @ query / math.sqrt(head_width) + bias[head, row]
+        turned_keys = rotated(keys[:, mine], angles)
+        for row, query in enumerate(rotated(queries[:, mine], angles)):
+            logits = turned_keys @ query / math.sqrt(head_width) + bias[head, row]
             weights = torch.exp(logits - torch.logsumexp(logits, dim=0))
             rows.append(weights @ values[:, mine])
         outputs.append(torch.stack(rows))
@@ -228,7 +290,8 @@ def multi_head_attention(state: State, name: str, x: Tensor, heads: int, bias: T
 
 
 def linear(state: State, name: str, x: Tensor) -> Tensor:
-    return x @ state[f"{name}.weight"].T + state[f"{name}.bias"]
+    product = x @ state[f"{name}.weight"].T
+    return product + state[f"{name}.bias"] if f"{name}.bias" in state else product
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -239,7 +302,8 @@ def gelu(x: Tensor) -> Tensor:
 def layer_norm(state: State, name: str, x: Tensor, config: PlainConfig) -> Tensor:
     centered = x - x.mean(dim=-1, keepdim=True)
     variance = (centered * centered).mean(dim=-1, keepdim=True)
-    return centered / torch.sqrt(variance + config.layer_norm_eps) * state[f"{name}.weight"] + state[f"{name}.bias"]
+    scaled = centered / torch.sqrt(variance + config.layer_norm_eps) * state[f"{name}.weight"]
+    return scaled + state[f"{name}.bias"] if f"{name}.bias" in state else scaled
 
 
 def random_state(
