@@ -107,4 +107,6 @@ def fine_tune(scale: Scale, task: Path, checkpoint: Path, seed: int, save_dir: P
 def analyze(models: dict[str, Path], output: Path, tokens: int, data: Path, text: Path | None) -> Process:
     """Return the command that analyzes on the corpus' held-out split, or on a text of its own."""
     words = ["maelm", "analyze", *words_of({"data": data, "output": output, "tokens": tokens, "text": text})]
-    return Process([*words, *(word for name, path in models.items() for word in ("--checkpoint", f"{name}={path}"))], {})
+    return Process(
+        [*words, *(word for name, path in models.items() for word in ("--checkpoint", f"{name}={path}"))], {}
+    )
