@@ -112,7 +112,7 @@ class SquadDataset(BatchDataset):
             ``shift`` <int64>[B], which added to a position gives the number of the piece in the context, and ``split``.
         """
         lengths = self.sizes[indices]
-        # The position of the context's first piece, which may lie before the window.
+        # The position of the context's first piece, which may be before the window.
         windows = self.windows
         shift = self.question_lengths[windows.question[indices]] + SPECIAL_TOKENS - 1 - windows.begin[indices]
         answers = self.split.answers[windows.question[indices]].astype(np.int64)

@@ -70,8 +70,8 @@ def read_squad(path: Path | str) -> SquadFile:
 def find_answer(context: str, text: str, start: int) -> tuple[tuple[int, int] | None, bool]:
     """Find an answer in its context.
 
-    The given offset (-1 if unknown) is taken if the text is there. Otherwise the nearest place with exactly this text
-    is, or else the nearest with the same words whatever the case and the white space between them.
+    The given offset (-1 if unknown) is taken if the text is there; otherwise the nearest place with exactly this text,
+    or else the nearest with the same words in any case and with any white space between them.
 
     Returns:
         its span without white space at the ends, or None; and whether the given offset was right.

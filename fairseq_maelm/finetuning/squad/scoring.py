@@ -5,7 +5,7 @@ case, no punctuation, no articles, single spaces. ``exact`` asks for equal texts
 precision and recall of their words, counted as often as they occur.
 
 In 2.0 a question without an answer expects the empty text. A prediction file may come with the odds of no answer for
-each question; where they lie above a threshold, "no answer" is scored in the prediction's place.
+each question; where they exceed a threshold, "no answer" is scored in the prediction's place.
 """
 
 import re
@@ -84,7 +84,7 @@ def best_threshold(
     Starting from no answer everywhere, questions are answered one after the other with growing odds. An answered
     question that has an answer adds its score; one that has none takes its point away, unless its prediction is empty.
     The first best place counts. As in the official script, questions of equal odds are answered one at a time, in the
-    order in which they stand, although no threshold can tell them apart; and before the first the threshold is 0.
+    order of their file, although no threshold can tell them apart; and before the first the threshold is 0.
     ``scores`` are exact or F1 of ``raw``, and ``order`` [Q] the questions in the order of the file with the odds.
     """
     walk = order[np.argsort(odds[order], kind="stable")]

@@ -39,6 +39,8 @@ def cut_windows(pieces: Sequence[int], limit: int, overlap: int) -> list[Window]
     ``overlap`` of them, less where whole words leave no room.
     """
     ends = [0, *accumulate(pieces)]
+    if ends[-1] <= limit:
+        return [Window(0, len(pieces), 0, len(pieces))]
 
     def stop_of(start: int) -> int:
         return bisect_right(ends, ends[start] + limit) - 1
@@ -57,14 +59,11 @@ def cut_windows(pieces: Sequence[int], limit: int, overlap: int) -> list[Window]
             return -1
         return min(ends[word] - ends[starts[window]], ends[stops[window]] - ends[word + 1])
 
-    owners, window = [], 0
-    for word in range(len(pieces)):
-        # A later window has less before the word and more behind it, so context rises and then falls.
-        while window + 1 < len(starts) and context(window + 1, word) > context(window, word):
-            window += 1
-        owners.append(window)
-    runs = [(number, list(words)) for number, words in groupby(range(len(owners)), owners.__getitem__)]
-    return [Window(starts[number], stops[number], words[0], words[-1] + 1) for number, words in runs]
+    def owner(word: int) -> int:
+        return max(range(len(starts)), key=lambda window: context(window, word))
+
+    runs = [(window, list(words)) for window, words in groupby(range(len(pieces)), owner)]
+    return [Window(starts[window], stops[window], words[0], words[-1] + 1) for window, words in runs]
 
 
 class TaggingDataset(BatchDataset):

@@ -1,7 +1,7 @@
 """Files of labeled words: CoNLL-U, and CoNLL's columns; reading them, and writing them with other labels.
 
-A file is kept as its lines, and a sentence knows the line of each of its words. So a file is written back with all
-that is no label as it was: comments, blank lines, multi-word ranges, empty nodes, columns.
+A file is kept as its lines, and a sentence knows the line of each of its words. So a file is written back with new
+labels and all else as it was: comments, blank lines, multi-word ranges, empty nodes, columns.
 """
 
 import argparse
@@ -136,7 +136,7 @@ def word_cells(line: str, layout: Layout) -> list[str] | None:
     if layout.form == "conll":
         if layout.comment_prefix and line.startswith(layout.comment_prefix):
             return None
-        # Not at every kind of white space: a no-break space may stand within a word.
+        # Not at every kind of white space: a no-break space may be part of a word.
         return line.split("\t") if "\t" in line else [cell for cell in line.split(" ") if cell]
     if line.startswith("#"):
         return None

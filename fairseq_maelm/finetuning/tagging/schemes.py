@@ -25,7 +25,7 @@ class Entity(NamedTuple):
 
 
 class SchemeError(ValueError):
-    """A label that its scheme does not allow where it stands; ``word`` is its place in the sentence, from 0."""
+    """A label that its scheme does not allow in its place; ``word`` is its place in the sentence, from 0."""
 
     def __init__(self, word: int, message: str) -> None:
         super().__init__(message)

@@ -53,7 +53,7 @@ class TaggingTask(EncoderTask):
             raise ValueError(f"--tokens-per-sample must be 3 at least and is {cfg.tokens_per_sample}")
         if not 0 <= cfg.window_overlap < cfg.tokens_per_sample - 2:
             raise ValueError(
-                f"--window-overlap must lie between 0 and --tokens-per-sample minus 3 ({cfg.tokens_per_sample - 3}) "
+                f"--window-overlap must be between 0 and --tokens-per-sample minus 3 ({cfg.tokens_per_sample - 3}) "
                 f"and is {cfg.window_overlap}"
             )
         self.settings = settings

@@ -87,10 +87,3 @@ def test_contexts_with_nothing_to_find_stop_it(data: Path, tmp_path: Path, conte
     with pytest.raises(ValueError, match=message):
         prepare_squad({"valid": path}, data, tmp_path / "task")
     assert not (tmp_path / "task").exists()
-
-
-def test_a_folder_of_an_earlier_version_is_to_be_prepared_again(data: Path, tmp_path: Path) -> None:
-    prepare_squad({"valid": write(tmp_path / "dev.json", ("a", []))}, data, tmp_path / "task")
-    (tmp_path / "task" / "manifest.json").write_text('{"splits": {}, "outputs": {}}')
-    with pytest.raises(ValueError, match="`maelm prepare squad` of this version: .*, or prepare it again"):
-        load_split(tmp_path / "task", "valid")
