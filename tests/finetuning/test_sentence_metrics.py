@@ -1,13 +1,17 @@
-"""Metrics: worked by hand, equal to plain counts, and what they are where they are undefined."""
+"""Metrics: worked by hand, and what they are where they are undefined."""
 
 import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from fairseq_maelm.finetuning.sentence_metrics import OF_CLASSES, OF_NUMBERS, compute_metrics, metric_names
+from fairseq_maelm.finetuning.sentence_metrics import (
+    OF_CLASSES,
+    OF_NUMBERS,
+    compute_metrics,
+    metric_names,
+    positive_class,
+)
 
 # 3 true positives, 1 false positive, 2 false negatives, 4 true negatives.
 PREDICTED = np.array([1, 1, 1, 1, 0, 0, 0, 0, 0, 0])
@@ -44,41 +48,8 @@ def test_names():
     assert metric_names(regression=True, positive=None) == list(OF_NUMBERS) == ["pearson", "spearman"]
     assert metric_names(regression=False, positive=None) == ["accuracy", "mcc"]
     assert metric_names(regression=False, positive=1) == ["accuracy", "mcc", "f1"]
-
-
-CLASSES = st.integers(1, 60).flatmap(
-    lambda size: st.tuples(*[st.lists(st.integers(0, 2), min_size=size, max_size=size)] * 2)
-)
-NUMBERS = st.integers(1, 60).flatmap(
-    lambda size: st.tuples(*[st.lists(st.integers(-4, 4).map(lambda n: n / 3), min_size=size, max_size=size)] * 2)
-)
-
-
-@given(CLASSES)
-@settings(max_examples=60, deadline=None)
-def test_classes_as_they_are_counted(pair):
-    predicted, gold = map(np.array, pair)
-    ours = compute_metrics(OF_CLASSES, gold, predicted)
-    hits, claims = np.sum((predicted == 1) & (gold == 1)), np.sum(predicted == 1) + np.sum(gold == 1)
-    assert ours["accuracy"] == pytest.approx(100 * np.mean(predicted == gold))
-    assert ours["f1"] == pytest.approx(100 * 2 * hits / claims if claims else 0)
-    # The covariance of indicators, summed over classes (Gorodkin, 2004).
-    x, y = (np.eye(3)[each] - np.eye(3)[each].mean(axis=0) for each in (predicted, gold))
-    norm = np.sqrt((x * x).sum() * (y * y).sum())
-    assert ours["mcc"] == pytest.approx(100 * (x * y).sum() / norm if norm > 1e-9 else 0, abs=1e-9)
-
-
-@given(NUMBERS)
-@settings(max_examples=60, deadline=None)
-def test_numbers_as_they_are_counted(pair):
-    predicted, gold = map(np.array, pair)
-    ours = compute_metrics(OF_NUMBERS, gold, predicted)
-    if np.ptp(predicted) == 0 or np.ptp(gold) == 0:
-        assert ours == {"pearson": 0.0, "spearman": 0.0}
-        return
-    assert ours["pearson"] == pytest.approx(100 * np.corrcoef(predicted, gold)[0, 1], abs=1e-9)
-    ranks = [[(np.sum(each < one) + np.sum(each <= one)) / 2 for one in each] for each in (predicted, gold)]
-    assert ours["spearman"] == pytest.approx(100 * np.corrcoef(*ranks)[0, 1], abs=1e-9)
+    found = [positive_class(labels) for labels in (["0", "1"], ["entailment", "other"], ["a", "b"], ["0", "1", "2"])]
+    assert found == [1, 0, None, None]
 
 
 def test_a_model_that_always_says_the_same_scores_zero_and_not_nan():
