@@ -20,7 +20,7 @@ from fairseq_maelm.finetuning.squad.reading import read_squad
 from fairseq_maelm.train_command import words_of
 
 FOLDER = ROOT / "examples" / "small_encoders"
-RECIPES = {recipe.path.stem: recipe for recipe in read_recipes(sorted((FOLDER / "recipes").glob("*.yaml")))}
+RECIPES = {recipe.path.stem: recipe for recipe in read_recipes(sorted((FOLDER / "recipes").glob("[!_]*.yaml")))}
 TASKS = {"CoLA", "SST-2", "RTE", "STS-B", "QNLI", "SciCite", "SQuAD", "UD_EWT", "SciFact"}
 
 
