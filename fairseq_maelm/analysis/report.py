@@ -27,7 +27,12 @@ def write_report(results: list[Result], folder: Path) -> None:
     write_json(folder / "results.json", results)
     settings = {name: _cell(value) for name, value in results[0]["settings"].items()}
     for name, rows in tables(results).items():
-        _write_csv(folder / f"{name}.csv", [{**row, **settings} for row in rows])
+        stream = io.StringIO(newline="")
+        if rows:
+            writer = csv.DictWriter(stream, fieldnames=list({**rows[0], **settings}))
+            writer.writeheader()
+            writer.writerows({**row, **settings} for row in rows)
+        write_bytes(folder / f"{name}.csv", stream.getvalue().encode("utf-8"))
     drawings = save_figures(results, folder / "figures")
     write_bytes(folder / "report.html", page(results, drawings).encode("utf-8"))
 
@@ -53,18 +58,10 @@ def _cell(value: Any) -> Any:
     return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
 
-def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    stream = io.StringIO(newline="")
-    if rows:
-        writer = csv.DictWriter(stream, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    write_bytes(path, stream.getvalue().encode("utf-8"))
-
-
 def page(results: list[Result], drawings: dict[str, str]) -> str:
     """Return the HTML page: what was run, the figures in line, and the numbers under them."""
-    parts = ["<h1>Representations, layer by layer</h1>", _models(results), _settings(results[0]["settings"])]
+    settings = [[name, _cell(value)] for name, value in results[0]["settings"].items()]
+    parts = ["<h1>Representations, layer by layer</h1>", _models(results), _table(["setting", "value"], settings)]
     for name, figure in figures_of(results).items():
         # An XML declaration may not stand inside HTML.
         drawing = drawings[name][drawings[name].index("<svg") :]
@@ -87,10 +84,6 @@ def _models(results: list[Result]) -> str:
         for result in results
     ]
     return _table(["model", "kind", "layers", "width", "tokens", "settings"], rows)
-
-
-def _settings(settings: dict[str, Any]) -> str:
-    return _table(["setting", "value"], [[name, _cell(value)] for name, value in settings.items()])
 
 
 def _rank_table(results: list[Result]) -> str:

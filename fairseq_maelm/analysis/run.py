@@ -10,10 +10,17 @@ from typing import Any, Optional
 import numpy as np
 import torch
 
-from fairseq_maelm.analysis.collect import CONDITIONS, CollectSettings, LayerGrams, collect, model_inputs
+from fairseq_maelm.analysis.collect import (
+    CONDITIONS,
+    Blocks,
+    CollectSettings,
+    LayerGrams,
+    TextBlocks,
+    collect,
+    model_inputs,
+)
 from fairseq_maelm.analysis.encoders import Encoder
 from fairseq_maelm.analysis.report import write_report
-from fairseq_maelm.analysis.sequences import Blocks, TextBlocks
 from fairseq_maelm.analysis.spectrum import compare_subspaces, effective_rank, singular_values
 from fairseq_maelm.analysis.theorem import (
     AttentionWeights,

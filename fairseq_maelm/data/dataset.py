@@ -64,21 +64,10 @@ class MaskedBlockDataset(BatchDataset):
         # Those that round the number of masked tokens: see ``order_by_length``.
         return rounding_draws(self.seed, self.epoch, indices)
 
-    def batch_by_size(
-        self,
-        indices: np.ndarray,
-        max_tokens: Optional[int] = None,
-        max_sentences: Optional[int] = None,
-        required_batch_size_multiple: int = 1,
-    ) -> List[np.ndarray]:
+    def batch_by_size(self, *args: Any, **kwargs: Any) -> List[np.ndarray]:
         """As ``BatchDataset`` does, and log how much padding the batches hold."""
-        batches = super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple)
-        if batches:
-            self._report_padding(batches)
-        return batches
-
-    def _report_padding(self, batches: List[np.ndarray]) -> None:
-        share = padding_share(batches, self.sizes)
+        batches = super().batch_by_size(*args, **kwargs)
+        share = padding_share(batches, self.sizes) if batches else 0.0
         logger.info("%s batches, %.2f %% of their slots padding", f"{len(batches):,}", 100 * share)
         # The few sequences of a validation set fill no batch with equal lengths, and take no time worth a warning.
         if share > _MUCH_PADDING and self.fixed_epoch is None:
@@ -88,6 +77,7 @@ class MaskedBlockDataset(BatchDataset):
                 "--required-batch-size-multiple 1), or --sample-break-mode none, which makes blocks of equal length",
                 100 * share,
             )
+        return batches
 
     def collate(self, indices: np.ndarray) -> Dict[str, Any]:
         """Read, mask and collate sequences <int64>[B].

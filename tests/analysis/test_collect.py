@@ -8,9 +8,16 @@ import pytest
 import torch
 from support import dictionary_of, model_of, random_sequences
 
-from fairseq_maelm.analysis.collect import CollectSettings, collect, condition_input, model_inputs
+from fairseq_maelm.analysis.collect import (
+    CollectSettings,
+    batches,
+    choose_blocks,
+    collect,
+    condition_input,
+    model_inputs,
+    pack,
+)
 from fairseq_maelm.analysis.encoders import Vocabulary
-from fairseq_maelm.analysis.sequences import batches, choose_blocks, pack
 from fairseq_maelm.data.masking import MaskDraw
 from fairseq_maelm.text.dictionary import special_tokens
 

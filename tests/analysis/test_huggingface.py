@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_maelm.analysis.collect import CollectSettings, collect
+from fairseq_maelm.analysis.collect import CollectSettings, TextBlocks, collect
 from fairseq_maelm.analysis.run import open_encoder
-from fairseq_maelm.analysis.sequences import TextBlocks
 from fairseq_maelm.analysis.theorem import attend_only
 from fairseq_maelm.libraries import import_transformers
 

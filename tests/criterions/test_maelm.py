@@ -6,7 +6,6 @@ from typing import Any, Dict, List
 import numpy as np
 import pytest
 import torch
-from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.logging import metrics
 from support import batch_of, model_of, random_sequences
 
@@ -67,6 +66,8 @@ def test_metrics_of_two_sequences_worked_by_hand():
 
 def test_padding_counts_the_slots_of_encoder_and_decoder():
     output = worked_by_hand()
+    # Tokens are counted with the masked ones.
+    assert (output["ntokens"], output["nsentences"], output["sample_size"]) == (8, 2, 3)
     # The encoder has 2 x 3 slots for 3 + 2 tokens, the decoder 2 x 5 for 5 + 3.
     assert (output["slots"], output["filled_slots"]) == (6 + 10, 5 + 8)
     assert reduced([output])["padding"] == pytest.approx(100 * 3 / 16, abs=1e-2)
@@ -83,11 +84,6 @@ def test_padding_does_not_count_states_that_the_decoder_does_not_get():
     sample = {"net_input": net_input, "target": torch.tensor([0]), "ntokens": 4, "nsentences": 1}
     _, _, output = MaelmCriterion(None)(FixedLogits(1), sample)
     assert reduced([output])["padding"] == 0.0
-
-
-def test_tokens_are_counted_with_the_masked_ones():
-    output = worked_by_hand()
-    assert (output["ntokens"], output["nsentences"], output["sample_size"]) == (8, 2, 3)
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +139,3 @@ def test_the_gradient_is_that_of_the_sum(outputs):
     assert not whole["loss"].requires_grad
     assert whole["loss"].item() == whole_loss.item()
     assert whole["loss"].item() / whole_size / math.log(2) == pytest.approx(reduced([whole])["loss"], abs=1e-3)
-
-
-def test_the_registered_criterion_is_this_one():
-    assert CRITERION_REGISTRY["maelm"] is MaelmCriterion

@@ -249,15 +249,3 @@ def test_batch_moves_between_devices_like_any_sample(masked_input):
     moved = utils.apply_to_sample(lambda tensor: tensor.clone(), sample)
     assert moved["net_input"]["layout"].keys() == sample["net_input"]["layout"].keys()
     assert isinstance(moved["net_input"]["layout"]["full_length"], int)
-
-
-@pytest.mark.parametrize("multiple", [1, 8])
-@pytest.mark.parametrize(("number", "limits"), [(4, {"max_sentences": 4}), (20, {"max_tokens": 64}), (9, {})])
-def test_no_sequence_is_left_out_of_the_batches(number, limits, multiple):
-    """fairseq would drop a last batch of another size than a multiple of 8."""
-    data = dataset_of([6] * number)
-    indices = data.ordered_indices()
-    batches = data.batch_by_size(indices, required_batch_size_multiple=multiple, **limits)
-    assert np.concatenate(batches).tolist() == indices.tolist()
-    assert max(map(len, batches)) * 6 <= limits.get("max_tokens", 1000)
-    assert max(map(len, batches)) <= limits.get("max_sentences", 1000)

@@ -13,6 +13,8 @@ from fairseq_maelm.data.masking import MaskingScheme, draw_masks, random_bits, r
 
 VOCABULARY = 40
 MASK = VOCABULARY - 1
+SPECIAL = np.isin(np.arange(VOCABULARY), [0, 1, 2, 3, MASK])
+STARTS = (np.arange(VOCABULARY) % 3 == 0) | SPECIAL
 
 
 def full_batch(lengths: list[int], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -40,10 +42,8 @@ lengths = st.lists(st.integers(2, 60), min_size=1, max_size=6)
 @settings(max_examples=150, deadline=None)
 @given(lengths, probabilities, st.integers(0, 2**40), st.integers(1, 50), st.booleans(), st.booleans())
 def test_promises_for_any_batch(sizes, probability, seed, epoch, protect, whole_words):
-    special = np.isin(np.arange(VOCABULARY), [0, 1, 2, 3, MASK])
-    starts = (np.arange(VOCABULARY) % 3 == 0) | special
     scheme = scheme_of(
-        mask_prob=probability, protected=special if protect else None, word_starts=starts if whole_words else None
+        mask_prob=probability, protected=SPECIAL if protect else None, word_starts=STARTS if whole_words else None
     )
     tokens, _, result = draw(scheme, sizes, seed=seed, epoch=epoch)
     inside = np.arange(tokens.shape[1])[None, :] < np.array(sizes)[:, None]
@@ -52,7 +52,7 @@ def test_promises_for_any_batch(sizes, probability, seed, epoch, protect, whole_
     assert (inside & ~result.masked).any(axis=1).all(), "a sequence of which the encoder sees nothing"
     assert (result.tokens == tokens).all() and (result.masked == result.predicted).all()
     if protect and max(sizes) > 2:
-        assert not special[tokens[result.predicted]].any()
+        assert not SPECIAL[tokens[result.predicted]].any()
 
 
 @settings(max_examples=100, deadline=None)
@@ -90,18 +90,16 @@ def test_masking_rate_of_every_length_is_exact_in_every_epoch(length, probabilit
 @given(st.integers(2, 600), probabilities, st.booleans(), st.booleans())
 def test_number_is_the_expected_one_over_all_draws(length, probability, protect, whole_words):
     """With the quantiles of a uniform distribution in the place of draws: p * n of the words that may be chosen."""
-    special = np.isin(np.arange(VOCABULARY), [0, 1, 2, 3, MASK])
-    starts = (np.arange(VOCABULARY) % 3 == 0) | special
     scheme = scheme_of(
-        mask_prob=probability, protected=special if protect else None, word_starts=starts if whole_words else None
+        mask_prob=probability, protected=SPECIAL if protect else None, word_starts=STARTS if whole_words else None
     )
     row, quantiles = full_batch([length])[0], 200
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(masking, "rounding_draws", lambda *_: (np.arange(quantiles) + 0.5) / quantiles)
         rows, sizes = np.repeat(row, quantiles, axis=0), np.full(quantiles, length)
         predicted = draw_masks(scheme, rows, sizes, np.arange(quantiles), 1, 1).predicted
-    eligible = ~special[row[0]] if protect else np.ones(length, dtype=bool)
-    first = eligible & (starts[row[0]] | ~np.concatenate([[False], eligible[:-1]])) if whole_words else eligible
+    eligible = ~SPECIAL[row[0]] if protect else np.ones(length, dtype=bool)
+    first = eligible & (STARTS[row[0]] | ~np.concatenate([[False], eligible[:-1]])) if whole_words else eligible
     units, chosen = int(first.sum()), (predicted & first).sum(axis=1)
     assume(math.floor(probability * units) < units - (not protect))  # otherwise one must be kept from being chosen
     # If there is none in the whole batch, one is chosen all the same.
@@ -198,33 +196,26 @@ def test_word_cut_by_the_block_is_still_one_unit():
     """A block may begin in the middle of a word; its rest is masked whole."""
     starts = np.ones(VOCABULARY, dtype=bool)
     starts[7] = False
-    special = np.isin(np.arange(VOCABULARY), [0, 1, 2, 3, MASK])
-    scheme = scheme_of(mask_prob=0.5, word_starts=starts, protected=special)
+    scheme = scheme_of(mask_prob=0.5, word_starts=starts, protected=SPECIAL)
     for index in range(50):
         result = draw_masks(scheme, np.array([[0, 7, 7, 5, 2]]), np.array([5]), np.array([index]), 1, 1)
         assert result.predicted[0, 1] == result.predicted[0, 2]
         assert result.predicted[0, 1] != result.predicted[0, 3]
 
 
-def test_tiny_probability_still_predicts_one_token():
+def test_extreme_probabilities():
+    """One token is predicted, of the longest sequence, which has the most to spare; and one is left to see."""
     _, _, result = draw(scheme_of(mask_prob=1e-9), [5, 9, 7])
-    assert result.predicted.sum() == 1
-    assert result.predicted[1].sum() == 1, "the longest sequence has the most to spare"
-
-
-def test_huge_probability_leaves_one_token():
-    tokens, sizes, result = draw(scheme_of(mask_prob=0.999999), [5, 2, 3])
+    assert result.predicted.sum(axis=1).tolist() == [0, 1, 0]
+    _, _, result = draw(scheme_of(mask_prob=0.999999), [5, 2, 3])
     assert result.predicted.sum(axis=1).tolist() == [4, 1, 2]
 
 
-def test_batch_of_protected_tokens_only():
-    special = np.isin(np.arange(VOCABULARY), [0, 1, 2, 3, MASK])
-    tokens = np.array([[0, 2]])
-    result = draw_masks(scheme_of(mask_prob=0.5, protected=special), tokens, np.array([2]), np.array([0]), 1, 1)
-    assert result.predicted.tolist() == [[False, True]]
-
-
-def test_nothing_to_spare_is_an_error():
+def test_batches_with_nothing_to_choose():
+    result = draw_masks(
+        scheme_of(mask_prob=0.5, protected=SPECIAL), np.array([[0, 2]]), np.array([2]), np.array([0]), 1, 1
+    )
+    assert result.predicted.tolist() == [[False, True]], "protected tokens only"
     with pytest.raises(ValueError, match="two tokens"):
         draw_masks(scheme_of(), np.array([[0]]), np.array([1]), np.array([0]), 1, 1)
 
