@@ -101,7 +101,7 @@ class MuonAdamW(AdamW):
 
     def _update_equal(self, params: list[Tensor], group: dict[str, Any]) -> None:
         dtype, shape = _dtype_on(params[0].device.type), _shape(params[0])
-        directions = [self._direction(param, group["momentum"]).to(dtype).view(-1, *shape) for param in params]
+        directions = [self._direction(param, group["momentum"]).to(dtype).reshape(-1, *shape) for param in params]
         steps = orthogonalize(torch.cat(directions)).split([len(matrices) for matrices in directions])
         lr = group["lr"] * group["lr_ratio"]
         for param, step in zip(params, steps):

@@ -123,6 +123,16 @@ def test_matrices_in_one_parameter_are_orthogonalized_one_by_one(in_dtype: torch
 
 
 @in_single
+def test_gradients_may_lie_in_any_order(in_dtype: torch.dtype) -> None:
+    first, second = parameters(), parameters()
+    train(MuonAdamW(first), first, 1)
+    for param, like in zip(second[: len(HIDDEN)], first):
+        param.grad = like.grad.T.contiguous().T
+    MuonAdamW(second).step()
+    assert distance(first[: len(HIDDEN)], second[: len(HIDDEN)]) < 1e-6
+
+
+@in_single
 def test_many_matrices_are_computed_in_portions(in_dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = parameters(), parameters()
     train(MuonAdamW(first), first, 5)
