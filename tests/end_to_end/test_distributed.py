@@ -1,8 +1,7 @@
 """Batches cut over ranks or over time train the same model as one big batch."""
 
+import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from support import batch_of, model_of, random_sequences
 
 from end_to_end.small import cut, training, updates
 from end_to_end.toy import COMMANDS, USER_DIR, command_environment, run
+from fairseq_maelm import warm_start
 
 # Dropout draws other numbers for other shapes, so it is off where batches are cut in different ways.
 NO_DROPOUT = ["--dropout", "0", "--attention-dropout", "0"]
@@ -25,27 +25,20 @@ def run_ranks(command: list[Any], ranks: int, folder: Path) -> str:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     name, *words = map(str, command)
-    processes, logs = [], [folder / f"rank{rank}.log" for rank in range(ranks)]
+    logs = [folder / f"rank{rank}.log" for rank in range(ranks)]
+    processes = []
     for rank, log in enumerate(logs):
+        log.unlink(missing_ok=True)
         distributed = [
             *["--distributed-world-size", str(ranks), "--distributed-rank", str(rank), "--distributed-no-spawn"],
             *["--distributed-backend", "gloo", "--distributed-init-method", f"tcp://127.0.0.1:{port}"],
         ]
-        with open(log, "w", encoding="utf-8") as stream:
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, str(COMMANDS / name), "--user-dir", str(USER_DIR), *words, *distributed],
-                    stdout=stream,
-                    stderr=subprocess.STDOUT,
-                    env=command_environment(),
-                    cwd=folder,
-                )
-            )
-    try:
-        statuses = [process.wait(timeout=300) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
+        command = [str(COMMANDS / name), "--user-dir", str(USER_DIR), *words, *distributed]
+        processes.append(warm_start.start(command, command_environment(), log, folder))
+    for process in processes:
+        process.join(300)
+        warm_start.send_signal(process, signal.SIGKILL)
+    statuses = [process.exitcode for process in processes]
     texts = [log.read_text(encoding="utf-8") for log in logs]
     assert statuses == [0] * ranks, "\n".join(text[-3000:] for text in texts)
     return texts[0]
@@ -115,13 +108,7 @@ def test_two_ranks_equal_update_freq_with_an_odd_number_of_batches(toy_data, tmp
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"relative_buckets": "none"},
-        {"relative_buckets": "reference"},
-        {"share_decoder_positions": True},
-    ],
+    "changes", [{}, {"relative_buckets": "none"}, {"relative_buckets": "reference"}, {"share_decoder_positions": True}]
 )
 def test_every_parameter_gets_a_gradient(changes):
     """torch's own wrapper for several GPUs, which fairseq cannot start without a GPU, stops at unused parameters."""
