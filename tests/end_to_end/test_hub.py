@@ -18,6 +18,7 @@ from fairseq_maelm.analysis.checkpoints import CheckpointEncoder
 from fairseq_maelm.text.truncation import truncate
 
 SENTENCES = 8
+VOCABULARY = ("dict.txt", "sentencepiece.bpe.model")
 TEXTS = [
     "The sailor takes the rope to the harbour and sails until night.",
     "Every morning a judge objects at the bench; the oath is old.",
@@ -104,10 +105,7 @@ def test_text_survives_encoding_and_decoding(hub, text):
     assert hub.dictionary.unk() not in tokens
     # The vocabulary is uncased.
     assert hub.decode(tokens) == text.lower()
-
-
-def test_several_sentences_survive(hub):
-    assert hub.decode(hub.encode(*TEXTS)) == [text.lower() for text in TEXTS]
+    assert hub.decode(hub.encode(text, *TEXTS)) == [each.lower() for each in (text, *TEXTS)]
 
 
 @pytest.mark.parametrize("texts", [TEXTS[:1], TEXTS[:2], ["rope", TEXTS[1] * 3], [TEXTS[1] * 3, "rope"]])
@@ -140,14 +138,6 @@ def test_cut_texts_can_be_used(hub):
         hub.encode(*TEXTS, max_length=20)
 
 
-def test_a_batch_is_padded_on_the_right(hub):
-    tokens = hub.encode_batch(TEXTS)
-    for row, text in zip(tokens, TEXTS):
-        single = hub.encode(text)
-        assert row[: len(single)].tolist() == single.tolist()
-        assert (row[len(single) :] == hub.dictionary.pad()).all()
-
-
 # Features
 
 
@@ -170,19 +160,17 @@ def test_features_are_those_of_the_encoder_alone(hub):
 
 
 def test_a_padded_batch_has_the_features_of_single_sentences(hub):
-    assert len({len(hub.encode(text)) for text in TEXTS}) > 1
-    with torch.no_grad():
-        batch = hub.extract_features(hub.encode_batch(TEXTS))
-        for row, text in zip(batch, TEXTS):
-            single = hub.extract_features(hub.encode(text))[0]
-            torch.testing.assert_close(row[: len(single)], single, rtol=1e-5, atol=1e-5)
-
-
-def test_nothing_is_random(hub):
     assert not hub.training and not hub.model.training
-    tokens = hub.encode(TEXTS[0])
+    tokens = hub.encode_batch(TEXTS)
     with torch.no_grad():
-        assert torch.equal(hub.extract_features(tokens), hub.extract_features(tokens))
+        batch = hub.extract_features(tokens)
+        assert torch.equal(batch, hub.extract_features(tokens)), "nothing is random"
+        for row, features, text in zip(tokens, batch, TEXTS):
+            alone = hub.encode(text)
+            assert row[: len(alone)].tolist() == alone.tolist()
+            assert (row[len(alone) :] == hub.dictionary.pad()).all()
+            torch.testing.assert_close(features[: len(alone)], hub.extract_features(alone)[0], rtol=1e-5, atol=1e-5)
+    assert (tokens == hub.dictionary.pad()).any()
 
 
 # Masks
@@ -256,13 +244,18 @@ def test_the_model_is_left_as_it_was(hub):
 # Loading
 
 
+def moved(overfitted, folder: Path, missing: str = "") -> Path:
+    """Copy the checkpoint and its vocabulary to a folder, all but one file."""
+    for source in (overfitted[0] / "checkpoint_last.pt", *(overfitted[1] / name for name in VOCABULARY)):
+        if source.name != missing:
+            shutil.copy(source, folder)
+    return folder
+
+
 def test_a_checkpoint_moves_with_its_vocabulary_alone(overfitted, hub, tmp_path):
     """The path of the training data in the checkpoint is not used, and no text is needed."""
-    folder, data, _ = overfitted
-    for source in (folder / "checkpoint_last.pt", data / "dict.txt", data / "sentencepiece.bpe.model"):
-        shutil.copy(source, tmp_path)
-    moved = MaelmModel.from_pretrained(str(tmp_path), "checkpoint_last.pt", ".")
-    assert moved.fill_mask("The <mask> is old.") == hub.fill_mask("The <mask> is old.")
+    other = MaelmModel.from_pretrained(str(moved(overfitted, tmp_path)), "checkpoint_last.pt", ".")
+    assert other.fill_mask("The <mask> is old.") == hub.fill_mask("The <mask> is old.")
 
 
 def test_a_checkpoint_of_another_machine_loads(overfitted, hub, tmp_path):
@@ -272,9 +265,9 @@ def test_a_checkpoint_of_another_machine_loads(overfitted, hub, tmp_path):
     assert state["cfg"]["model"]["attention"] == "auto"
     state["cfg"]["model"]["attention"] = "triton"
     torch.save(state, tmp_path / "checkpoint.pt")
-    moved = MaelmModel.from_pretrained(str(tmp_path), "checkpoint.pt", str(data))
+    other = MaelmModel.from_pretrained(str(tmp_path), "checkpoint.pt", str(data))
     tokens = hub.encode(TEXTS[0])
-    assert torch.equal(moved.extract_features(tokens), hub.extract_features(tokens))
+    assert torch.equal(other.extract_features(tokens), hub.extract_features(tokens))
     analyzed = CheckpointEncoder(tmp_path / "checkpoint.pt", data).to(torch.device("cpu"))
     assert torch.equal(analyzed.hidden_states(tokens[None], None)[-1], hub.extract_features(tokens))
 
@@ -304,19 +297,13 @@ def test_what_cannot_be_answered_is_explained(hub):
     ],
 )
 def test_missing_files_are_named(overfitted, tmp_path, missing, message):
-    folder, data, _ = overfitted
-    for source in (folder / "checkpoint_last.pt", data / "dict.txt", data / "sentencepiece.bpe.model"):
-        if source.name != missing:
-            shutil.copy(source, tmp_path)
     with pytest.raises(FileNotFoundError, match=message):
-        MaelmModel.from_pretrained(str(tmp_path), "checkpoint_last.pt", ".")
+        MaelmModel.from_pretrained(str(moved(overfitted, tmp_path, missing)), "checkpoint_last.pt", ".")
 
 
 def test_another_vocabulary_is_refused(overfitted, tmp_path):
-    folder, data, _ = overfitted
-    for source in (folder / "checkpoint_last.pt", data / "sentencepiece.bpe.model"):
-        shutil.copy(source, tmp_path)
-    lines = (data / "dict.txt").read_text(encoding="utf-8").splitlines(keepends=True)
-    (tmp_path / "dict.txt").write_text("".join(reversed(lines)), encoding="utf-8")
+    dictionary = moved(overfitted, tmp_path) / "dict.txt"
+    lines = dictionary.read_text(encoding="utf-8").splitlines(keepends=True)
+    dictionary.write_text("".join(reversed(lines)), encoding="utf-8")
     with pytest.raises(ValueError, match="another vocabulary of the same size"):
         MaelmModel.from_pretrained(str(tmp_path), "checkpoint_last.pt", ".")
