@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from fairseq_maelm.interop.export.sentence_vectors import POOLINGS
 from fairseq_maelm.models.maelm import MaelmModel
+from fairseq_maelm.modules.attention.rotary import Rotation, rotate, rotations
 from fairseq_maelm.modules.transformer import TransformerLayer
 
 INPUTS = ("input_ids", "attention_mask")
@@ -43,6 +44,8 @@ class EncoderGraph(nn.Module):
         encoder = model.encoder
         self.embed_tokens, self.embed_positions = encoder.embed_tokens, encoder.embed_positions
         self.layernorm_embedding, self.layers = encoder.layernorm_embedding, encoder.layers
+        self.final_layer_norm, self.shape = encoder.final_layer_norm, encoder.shape
+        self.max_positions = model.max_positions()
         self.head = None if head is None else model.classification_heads[head]
         self.pooling, self.normalized = pooling, normalized
         self.of_distance: Optional[Tensor] = None
@@ -51,7 +54,7 @@ class EncoderGraph(nn.Module):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The names of what ``forward`` returns, in order."""
+        """Return the names of what ``forward`` returns, in order."""
         if self.head is not None:
             return (SCORES,)
         return (STATES,) if self.pooling is None else (STATES, EMBEDDING)
@@ -67,12 +70,18 @@ class EncoderGraph(nn.Module):
             states <float>[B, S, D], and with pooling vectors <float>[B, D]; or scores <float>[B, classes], of a head
             on tokens <float>[B, S, outputs].
         """
-        length = input_ids.shape[1]
-        positions = torch.arange(length, device=input_ids.device)
-        states = self.layernorm_embedding(self.embed_tokens(input_ids) + self.embed_positions(positions))
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device)
+        states = self.embed_tokens(input_ids)
+        if self.embed_positions is not None:
+            states = states + self.embed_positions(positions)
+        states = self.layernorm_embedding(states)
         bias = self._bias(positions, attention_mask, states.dtype)
-        for layer in self.layers:
-            states = _layer(layer, states, bias)
+        turns = rotations(positions[None], self.shape.rotary_bases, self.shape.head_dim, states)
+        for number, layer in enumerate(self.layers):
+            base = self.shape.rotary_base(number)
+            states = _layer(layer, states, bias, None if base is None else turns[base])
+        if self.final_layer_norm is not None:
+            states = self.final_layer_norm(states)
         if self.head is not None:
             return (self.head(states),)
         if self.pooling is None:
@@ -89,16 +98,24 @@ class EncoderGraph(nn.Module):
         return self.of_distance[:, index][None] + hidden
 
 
-def _layer(layer: TransformerLayer, states: Tensor, bias: Tensor) -> Tensor:
-    """What the layer computes in evaluation: <float>[B, S, D] to <float>[B, S, D]."""
+def _layer(layer: TransformerLayer, states: Tensor, bias: Tensor, rotation: Optional[Rotation]) -> Tensor:
+    """Compute what the layer does in evaluation: <float>[B, S, D] to <float>[B, S, D]."""
+    norm = layer.self_attn_layer_norm
+    if not layer.modern:
+        states = norm(states + _attend(layer, states, bias, rotation))
+        return layer.final_layer_norm(states + layer.fc2(F.gelu(layer.fc1(states))))
+    states = states + _attend(layer, states if norm is None else norm(states), bias, rotation)
+    inner, gate = layer.fc1(layer.final_layer_norm(states)).chunk(2, dim=-1)
+    return states + layer.fc2(F.gelu(inner) * gate)
+
+
+def _attend(layer: TransformerLayer, states: Tensor, bias: Tensor, rotation: Optional[Rotation]) -> Tensor:
     attention = layer.self_attn
-    heads = attention.num_heads
-    query, key, value = attention.qkv_proj(states).unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4).unbind()
+    query, key, value = attention.qkv_proj(states).unflatten(-1, (3, attention.num_heads, -1)).unbind(dim=2)
+    query, key, value = (each.transpose(1, 2) for each in (rotate(query, rotation), rotate(key, rotation), value))
     # The square root goes to the queries: a product of [B, H, S, S] less.
     logits = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1) + bias
-    attended = (logits.softmax(dim=-1) @ value).transpose(1, 2).flatten(2)
-    states = layer.self_attn_layer_norm(states + attention.out_proj(attended))
-    return layer.final_layer_norm(states + layer.fc2(F.gelu(layer.fc1(states))))
+    return attention.out_proj((logits.softmax(dim=-1) @ value).transpose(1, 2).flatten(2))
 
 
 def _mean(states: Tensor, attention_mask: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ def write_onnx(graph: EncoderGraph, path: Path) -> None:
     mask[1, 9:] = 0
     # The largest batch is a bound for torch 2.6, which finds an unbounded size violated; the file holds neither bound.
     batch = torch.export.Dim("batch", max=2**20)
-    length = torch.export.Dim("length", max=graph.embed_positions.num_embeddings)
+    length = torch.export.Dim("length", max=graph.max_positions)
     with warnings.catch_warnings(), _quiet("onnx_ir", "onnxscript", "torch.onnx"):
         # About the exporter's own insides; the result is compared afterwards.
         warnings.simplefilter("ignore")

@@ -77,8 +77,9 @@ def _content(source: Source, settings: ExportSettings) -> Content:
     fine_tuned = source.model.lm_head is None and bool(source.model.classification_heads)
     if architecture is None and settings.head is None and not fine_tuned:
         architecture = "encoder"
-    # Whatever the relative positions are: the form that holds every model.
-    return choose_content(source, "maelm", architecture, settings.head, settings.labels)
+    # The formats that hold every model of its layers.
+    form = "modernbert" if source.options.layer == "modern" else "maelm"
+    return choose_content(source, form, architecture, settings.head, settings.labels)
 
 
 def _graph(source: Source, content: Content) -> EncoderGraph:

@@ -20,6 +20,8 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
 TEXTS = ["The sailor takes the rope to the harbour.", "A judge objects.", "slowly"]
+MODERN = {"layer": "modern", "positions": "rotary", "relative_buckets": "none", "encoder_layers": 4}
+MODERN |= {"rotary_base": 10_000, "local_rotary_base": 500}
 HEAD = {"dense.weight": (48, 48), "dense.bias": (48,), "out_proj.weight": (3, 48), "out_proj.bias": (3,)}
 
 
@@ -89,10 +91,12 @@ def test_a_fine_tuned_head_is_in_the_file(checkpoints: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first", None])
-@pytest.mark.parametrize("buckets", ["t5", "reference", "none"])
-def test_the_graph_is_the_model(buckets: str, pooling: Optional[str]) -> None:
-    """Before it is exported: all lengths, padding, buckets, vectors of length 1; no NaN where all is padding."""
-    model = model_of(relative_buckets=buckets)
+@pytest.mark.parametrize(
+    "shape", [*({"relative_buckets": name} for name in ("t5", "reference", "none")), MODERN], ids=str
+)
+def test_the_graph_is_the_model(shape: dict[str, Any], pooling: Optional[str]) -> None:
+    """Before it is exported: all lengths, padding, positions, vectors of length 1; no NaN where all is padding."""
+    model = model_of(**shape)
     graph = EncoderGraph(model, pooling=pooling, normalized=True).eval()
     tokens = torch.randint(4, 39, (4, 64), generator=torch.Generator().manual_seed(1))
     lengths = torch.tensor([64, 2, 7, 1])
@@ -109,9 +113,10 @@ def test_the_graph_is_the_model(buckets: str, pooling: Optional[str]) -> None:
         torch.testing.assert_close(outputs[EMBEDDING], vectors, rtol=0, atol=1e-5)
 
 
-def test_vectors_of_texts_are_in_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shape", [{"relative_buckets": "reference", "encoder_layers": 1}, MODERN], ids=str)
+def test_vectors_of_texts_are_in_the_file(shape: dict[str, Any], tmp_path: Path) -> None:
     """Pooling in one model, through onnxruntime; two equal files lose nothing."""
-    model = model_of(relative_buckets="reference", encoder_layers=1)
+    model = model_of(**shape)
     write_onnx(EncoderGraph(model, pooling="mean", normalized=True), tmp_path / "model.onnx")
     encoder = OnnxEncoder(tmp_path / "model.onnx")
     assert encoder.outputs == (STATES, EMBEDDING)
