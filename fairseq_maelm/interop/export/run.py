@@ -40,10 +40,10 @@ class ExportSettings:
 
     format: str = option(
         choices=(*FORMATS, "onnx", "fairseq"),
-        help="mpnet, roberta, modernbert: stock models of transformers, for --relative-buckets t5 with 32/128, for "
-        "none, and for the architectures maelm_modern_*; maelm: all others, with their code in the folder "
-        "(trust_remote_code=True) or by `import fairseq_maelm.hf`; onnx: encoders and heads for runtimes without "
-        "torch; fairseq: a checkpoint without the optimizer's state, and its vocabulary",
+        help="mpnet, roberta, modernbert: stock models of transformers, for T5's buckets 32/128, for "
+        "--relative-buckets none, and for the architectures maelm_modern_*; maelm: every model but the modern ones, "
+        "with its code in the folder (trust_remote_code=True) or by `import fairseq_maelm.hf`; onnx: encoders and "
+        "heads for runtimes without torch; fairseq: a checkpoint without the optimizer's state, and its vocabulary",
     )
     averaged_weights: bool = option(False, help="export the running average of the weights that --store-ema kept")
     architecture: Optional[str] = option(

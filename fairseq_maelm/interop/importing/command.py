@@ -11,8 +11,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm import``."""
     parser.description = (
         "Turns a masked language model from elsewhere into a checkpoint and a vocabulary for fairseq: Hugging Face "
-        "folders of RoBERTa's or MPNet's shape, and checkpoints of fairseq's RoBERTa. Both models run on the same "
-        "batch before the result gets its name; what cannot be exact is refused."
+        "folders of RoBERTa's, MPNet's or ModernBERT's shape, and checkpoints of fairseq's RoBERTa. Both models run on "
+        "the same batch before the result gets its name; what cannot be exact is refused."
     )
     parser.add_argument(
         "source",
