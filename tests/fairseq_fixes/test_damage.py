@@ -31,10 +31,6 @@ def is_harmless(path: Path) -> bool:
         return True
 
 
-def test_a_whole_file_is_whole(path):
-    assert find_damage(path) is None
-
-
 def test_no_flipped_bit_goes_unseen(path):
     """Each byte of a file with one of its bits flipped: data, names, tables, padding."""
     whole = path.read_bytes()
@@ -80,8 +76,9 @@ def test_what_is_no_file_with_content(path, damage, told):
     assert find_damage(path) == told
 
 
-def test_the_format_without_checksums_is_left_to_loading(path):
-    torch.save(STATE, path, _use_new_zipfile_serialization=False)
+@pytest.mark.parametrize("new", [True, False], ids=["whole", "without checksums"])
+def test_whole_files_and_those_without_checksums_are_left_to_loading(path, new):
+    torch.save(STATE, path, _use_new_zipfile_serialization=new)
     assert find_damage(path) is None
     assert is_equal(torch.load(path))
 

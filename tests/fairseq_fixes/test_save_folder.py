@@ -55,10 +55,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_the_last_checkpoint_is_taken_when_it_is_whole(folder):
-    assert start(folder) == ("checkpoint_last.pt", True, False)
-
-
 def test_a_new_folder_starts_a_run(tmp_path):
     assert start(tmp_path / "new") == ("checkpoint_last.pt", False, True)
     (tmp_path / "some").mkdir()
@@ -122,11 +118,6 @@ def test_without_any_whole_one_the_run_is_refused(folder):
     assert "\n" not in str(refusal.value)
 
 
-def test_a_run_that_saves_nothing_may_start_beside_checkpoints(folder):
-    (folder / "checkpoint_last.pt").unlink()
-    assert start(folder, no_save=True) == ("checkpoint_last.pt", False, True)
-
-
 def test_ranks_with_files_of_their_own(folder, caplog):
     for name, updates in (("_1_5", 5), ("2", 15), ("_last", 15)):
         save(folder / f"checkpoint{name}-shard0.pt", updates)
@@ -179,13 +170,11 @@ def test_a_run_from_elsewhere_is_kept_out_of_a_folder_with_checkpoints(folder, t
     assert start(tmp_path / "new", restore_file=named) == (named, False, False)
 
 
-def test_an_older_checkpoint_of_the_folder_may_be_continued(folder):
-    named = str(folder / "checkpoint_1_5.pt")
-    assert start(folder, restore_file=named) == (named, True, False)
-
-
-def test_fine_tuning_that_was_started_again_goes_on(folder, tmp_path):
+def test_runs_that_go_on_or_leave_the_folder_alone(folder, tmp_path):
     pretrained = str(save(tmp_path / "pretrained" / "checkpoint_best.pt", 100))
-    assert start(folder, finetune_from_model=pretrained) == ("checkpoint_last.pt", True, False)
+    older = str(folder / "checkpoint_1_5.pt")
+    assert start(folder) == start(folder, finetune_from_model=pretrained) == ("checkpoint_last.pt", True, False)
+    assert start(folder, restore_file=older) == (older, True, False)
     (folder / "checkpoint_last.pt").unlink()
+    assert start(folder, no_save=True) == ("checkpoint_last.pt", False, True), "it may start beside checkpoints"
     assert start(folder, finetune_from_model=pretrained) == (str(folder / "checkpoint2.pt"), True, False)
