@@ -1,5 +1,6 @@
 """A model of ModernBERT's layer through fairseq-train, in this process: it learns, resumes and is fine-tuned."""
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any, Iterable
@@ -12,7 +13,9 @@ from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
 from end_to_end.toy import TINY_TRAINING, USER_DIR
+from fairseq_maelm.models.checkpoint_model import build_model
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
+from fairseq_maelm.modules.heads import ModernClassificationHead
 
 OPTIONS = [word if word != "maelm_tiny" else "maelm_modern_tiny" for word in TINY_TRAINING]
 SMALL = ["--encoder-embed-dim", 32, "--encoder-ffn-embed-dim", 48, "--embedding-init-std", 0.1, "--init-std", 0.1]
@@ -27,7 +30,7 @@ def write_split(prefix: Path, rows: Iterable[list[int]]) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Documents in which each token is the next number, and sentences labeled by their direction."""
+    """Documents in which each token is the next number."""
     root = tmp_path_factory.mktemp("modern")
     dictionary = Dictionary()
     for number in range(20):
@@ -69,3 +72,39 @@ def test_it_learns_and_resumes_as_if_it_had_never_stopped(folder: Path, pretrain
     assert all(torch.equal(resumed.weights[name], weight) for name, weight in whole.weights.items())
     assert whole.encoder_options["layer"] == "modern" and whole.encoder_options["positions"] == "rotary"
     assert whole.encoder_options["arch"] == "maelm_modern_tiny"
+
+
+def test_it_is_fine_tuned_by_its_checkpoint_alone(folder: Path, pretrained: Path) -> None:
+    """Stock sentence_prediction tells texts that count up from those that count down."""
+    data, generator = folder / "labeled", np.random.default_rng(1)
+    labels = Dictionary()
+    for name in ("down", "up"):
+        labels.add_symbol(name)
+    for part in ("input0", "label"):
+        (data / part).mkdir(parents=True)
+    shutil.copy(folder / "dict.txt", data / "input0")
+    labels.save(str(data / "label" / "dict.txt"))
+    for split, count in (("train", 128), ("valid", 32)):
+        chosen = generator.integers(0, 2, count).tolist()
+        starts = generator.integers(0, 20, count).tolist()
+        texts = [[4 + (start + (2 * up - 1) * step) % 20 for step in range(8)] for start, up in zip(starts, chosen)]
+        write_split(data / "input0" / split, ([*text, 2] for text in texts))
+        write_split(data / "label" / split, ([labels.index(labels[4 + up]), 2] for up in chosen))
+    train(
+        *[data, "--task", "sentence_prediction", "--criterion", "sentence_prediction", "--num-classes", 2],
+        *["--init-token", 0, "--separator-token", 2, "--arch", "maelm", "--finetune-from-model", pretrained],
+        *["--optimizer", "adam", "--lr-scheduler", "fixed", "--lr", 3e-3, "--batch-size", 16, "--max-epoch", 16],
+        *["--cpu", "--num-workers", 0, "--seed", 1, "--no-epoch-checkpoints", "--save-dir", folder / "tuned"],
+        *["--best-checkpoint-metric", "accuracy", "--maximize-best-checkpoint-metric"],
+    )
+    tuned = read_checkpoint(folder / "tuned" / "checkpoint_best.pt")
+    assert tuned.history["best"] > 80, "percent, where guessing gives 50"
+    assert tuned.encoder_options["layer"] == "modern" and not tuned.predicts_masked_tokens
+    model = build_model(tuned, read_dictionary(folder))
+    assert isinstance(model.classification_heads["sentence_classification_head"], ModernClassificationHead)
+
+
+def read_dictionary(folder: Path) -> Dictionary:
+    dictionary = Dictionary.load(str(folder / "dict.txt"))
+    dictionary.add_symbol("<mask>")
+    return dictionary
