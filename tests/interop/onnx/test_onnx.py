@@ -92,7 +92,9 @@ def test_a_fine_tuned_head_is_in_the_file(checkpoints: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("pooling", ["mean", "first", None])
 @pytest.mark.parametrize(
-    "shape", [*({"relative_buckets": name} for name in ("t5", "reference", "none")), MODERN], ids=str
+    "shape",
+    [*({"relative_buckets": name} for name in ("t5", "reference", "none")), {"positions": "rotary"}, MODERN],
+    ids=str,
 )
 def test_the_graph_is_the_model(shape: dict[str, Any], pooling: Optional[str]) -> None:
     """Before it is exported: all lengths, padding, positions, vectors of length 1; no NaN where all is padding."""
