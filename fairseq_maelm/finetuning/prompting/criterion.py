@@ -27,21 +27,13 @@ class PromptCriterion(FairseqCriterion):
     """
 
     def forward(self, model: Any, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, int, Dict[str, Any]]:
-        """Compute the loss of one batch.
-
-        Returns:
-            the loss in nats, summed over the B examples; B, by which fairseq divides the gradient; and what to log.
-        """
+        """Compute the loss in nats, summed over B examples; B, by which gradients are divided; and what is logged."""
         prompter = self.task.prompter
         logits, _ = model(**sample["net_input"])
         scores = label_scores(logits, prompter.pieces)
         loss = prompt_loss(scores, sample["target"], prompter.prompt.bounds)
-        output: Dict[str, Any] = {
-            "loss": loss.detach(),
-            "sample_size": sample["nsentences"],
-            "nsentences": sample["nsentences"],
-            "ntokens": sample["ntokens"],
-        }
+        counts = {name: sample[name] for name in ("nsentences", "ntokens")}
+        output: Dict[str, Any] = {"loss": loss.detach(), "sample_size": sample["nsentences"], **counts}
         if not model.training:
             predicted = predictions(scores, prompter.prompt.bounds)
             output.update(example_rows(sample, sample["target"], predicted))
@@ -56,5 +48,5 @@ class PromptCriterion(FairseqCriterion):
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """False: predictions of examples are collected, not added."""
+        """Return False: predictions of examples are collected, not added."""
         return False

@@ -9,38 +9,6 @@ from fairseq_maelm.finetuning.prompting.template import Segment, render
 from fairseq_maelm.text.tokenizer import Tokenizer
 
 
-def tokenize_label_words(prompt: Prompt, tokenizer: Tokenizer, several_pieces: bool = False) -> list[tuple[int, ...]]:
-    """Look label words up in the vocabulary, each with the space before it that a word in a sentence has.
-
-    The case is the vocabulary's: an uncased one finds "yes" for "Yes".
-
-    Args:
-        prompt: with the words.
-        tokenizer: of the vocabulary.
-        several_pieces: allow words of several pieces.
-
-    Returns:
-        for each label its word's tokens.
-    """
-    dictionary, found, several = tokenizer.dictionary, [], []
-    for label, word in prompt.label_words.items():
-        tokens = tuple(tokenizer.encode_part(word, starts_word=True))
-        if not tokens or dictionary.unk() in tokens:
-            raise ValueError(f"the label word {word!r} of {label!r} has characters that the vocabulary lacks")
-        if len(tokens) > 1:
-            several.append(f"{word!r} is {' '.join(dictionary[token] for token in tokens)}")
-        found.append(tokens)
-    if several and not several_pieces:
-        raise ValueError(
-            f"label words must be single pieces of the vocabulary: {', '.join(several)}. Choose other words, or ask "
-            "for scoring by the mean log-probability of the pieces (--several-pieces)"
-        )
-    if len(set(found)) < len(found):
-        words = ", ".join(f"{label}: {word}" for label, word in prompt.label_words.items())
-        raise ValueError(f"two labels have the same word in this vocabulary, so nothing tells them apart: {words}")
-    return found
-
-
 class Prompter:
     """Turns examples of a task into sequences.
 
@@ -59,11 +27,31 @@ class Prompter:
         self, prompt: Prompt, tokenizer: Tokenizer, several_pieces: bool = False, max_length: int | None = None
     ) -> None:
         self.prompt, self.tokenizer = prompt, tokenizer
-        self.pieces = tokenize_label_words(prompt, tokenizer, several_pieces)
+        self.pieces = self._label_words(several_pieces)
         self.mask_counts = sorted({len(tokens) for tokens in self.pieces})
         self.max_length = prompt.max_length if max_length is None else max_length
         dictionary = tokenizer.dictionary
         self._symbols = {"cls": dictionary.bos(), "sep": dictionary.eos(), "mask": dictionary.index("<mask>")}
+
+    def _label_words(self, several_pieces: bool) -> list[tuple[int, ...]]:
+        """Look label words up with the space before them that words in a sentence have, in the vocabulary's case."""
+        dictionary, words, found, several = self.tokenizer.dictionary, self.prompt.label_words, [], []
+        for label, word in words.items():
+            tokens = tuple(self.tokenizer.encode_part(word, starts_word=True))
+            if not tokens or dictionary.unk() in tokens:
+                raise ValueError(f"the label word {word!r} of {label!r} has characters that the vocabulary lacks")
+            if len(tokens) > 1:
+                several.append(f"{word!r} is {' '.join(dictionary[token] for token in tokens)}")
+            found.append(tokens)
+        if several and not several_pieces:
+            raise ValueError(
+                f"label words must be single pieces of the vocabulary: {', '.join(several)}. Choose other words, or "
+                "ask for scoring by the mean log-probability of the pieces (--several-pieces)"
+            )
+        if len(set(found)) < len(found):
+            listed = ", ".join(f"{label}: {word}" for label, word in words.items())
+            raise ValueError(f"two labels have the same word in this vocabulary, so nothing tells them apart: {listed}")
+        return found
 
     def encode(self, sentences: Sequence[str]) -> list[np.ndarray]:
         """Render and tokenize one example.

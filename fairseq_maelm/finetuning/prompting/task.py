@@ -148,14 +148,7 @@ class PromptDataset(BatchDataset):
 
 @register_task("maelm_prompt", dataclass=PromptTaskConfig)
 class PromptTask(EncoderTask):
-    """Classify or score by the words at a mask, with the checkpoint's decoder and prediction head.
-
-    Args:
-        cfg: ``PromptTaskConfig``.
-        dictionary: fairseq's, with ``<mask>``.
-        prompter: of the prompt, in this vocabulary.
-        view: what the encoder sees at the mask.
-    """
+    """Classify or score by the words at a mask, with the checkpoint's decoder and prediction head."""
 
     name = "maelm_prompt"
     # Asked for by the model: this task needs decoder and prediction head.

@@ -28,16 +28,7 @@ _SPECIAL: dict[str, Kind] = {"cls": "cls", "mask": "mask", "sep": "sep", "sep+":
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a template.
-
-    Attributes:
-        kind: of the part.
-        text: of a part of kind "text", with spaces in place of underscores.
-        number: of the sentence, from 0; 0 for other kinds.
-        space: whether the sentence has a space before it.
-        case: "l" or "u" to change the sentence's first character, "" to keep it.
-        cut: whether the sentence loses its last character.
-    """
+    """One part of a template: text, with spaces in place of underscores, or a variable with its signs."""
 
     kind: Kind
     text: str = ""
