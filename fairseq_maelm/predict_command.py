@@ -7,34 +7,34 @@ options.
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from types import ModuleType
 
 from fairseq_maelm.arguments import UsageError, add_batch_size, add_checkpoint, add_device, add_output, existing_path
 from fairseq_maelm.files import refuse_existing, write_bytes
-from fairseq_maelm.finetuning.predicted import Predicted
 from fairseq_maelm.finetuning.prompting import predict_input as prompting
 from fairseq_maelm.finetuning.sentences import predict_input as sentences
 from fairseq_maelm.finetuning.squad import predict_input as squad
 from fairseq_maelm.finetuning.tagging import predict_input as tagging
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 
-_PREDICT: dict[str, Callable[[argparse.Namespace], Predicted]] = {
-    "maelm_sentences": sentences.predict_input,
-    "sentence_prediction": sentences.predict_input,
-    "maelm_squad": squad.predict_input,
-    "maelm_tagging": tagging.predict_input,
-    "maelm_prompt": prompting.predict_input,
-    "maelm": prompting.predict_input,
+# Kind of fine-tuning -> the kinds whose options suit it; the first one predicts.
+_KINDS: dict[str, tuple[ModuleType, ...]] = {
+    "maelm_sentences": (sentences,),
+    "sentence_prediction": (sentences,),
+    "maelm_squad": (squad,),
+    "maelm_tagging": (tagging,),
+    "maelm_prompt": (prompting, sentences),
+    "maelm": (prompting, sentences),
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm predict``."""
     parser.description = (
-        "Writes what a fine-tuned checkpoint predicts, or with --prompt a pretrained one. Tables of texts (.tsv, .csv, "
-        ".jsonl): a label and its probability, or a value, for each row. CoNLL files: the file with its labels "
-        "replaced; .txt: word/LABEL. "
-        "SQuAD's JSON: id -> answer. Where the input has labels, metrics follow in one line of JSON."
+        "Writes what a fine-tuned checkpoint predicts, or with --prompt a pretrained one. For tables of texts (.tsv, "
+        ".csv, .jsonl) it writes a label and its probability, or a value, for each row; for CoNLL files the file with "
+        "its labels replaced, and for plain text word/LABEL; for questions in SQuAD's layout the answer of each id. "
+        "If the input has labels, the metrics follow in one line of JSON."
     )
     parser.add_argument(
         "input", type=existing_path, metavar="INPUT", help="a file, or a prepared folder, whose --split is predicted"
@@ -48,10 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", default="valid", help="split of a prepared folder")
     add_batch_size(parser)
     add_device(parser)
-    sentences.add_input_arguments(parser)
-    squad.add_input_arguments(parser)
-    tagging.add_input_arguments(parser)
-    prompting.add_input_arguments(parser)
+    options = {}
+    for kind in (sentences, squad, tagging, prompting):
+        declared = len(parser._actions)
+        kind.add_input_arguments(parser)
+        options[kind] = parser._actions[declared:]
+    parser.set_defaults(options_of_kinds=options)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -64,22 +66,30 @@ def run(args: argparse.Namespace) -> None:
     if args.output is not None:
         refuse_existing(args.output)
     task = read_checkpoint(args.checkpoint).task_name
-    if task not in _PREDICT:
+    if task not in _KINDS:
         raise ValueError(
-            f"{args.checkpoint} is of the task {task}: predictions need a checkpoint of {', '.join(_PREDICT)}"
+            f"{args.checkpoint} is of the task {task}: predictions need a checkpoint of {', '.join(_KINDS)}"
         )
-    predict = _PREDICT[task]
     if args.prompt is None and task == "maelm":
         raise UsageError(f"{args.checkpoint} is a pretrained checkpoint: give --prompt, or fine-tune it first")
-    if args.prompt is not None and predict is not prompting.predict_input:
-        raise UsageError(f"--prompt needs a checkpoint of pretraining or of maelm_prompt, and this one is of {task}")
+    _refuse_options_of_other_kinds(args, task)
     args.checkpoint = args.checkpoint.absolute()
     own = args.input if args.input.is_dir() else args.checkpoint.parent
     args.vocabulary = (args.vocabulary or own).absolute()
-    text, metrics = predict(args)
+    text, metrics = _KINDS[task][0].predict_input(args)
     if args.output is None:
         sys.stdout.write(text)
     else:
         write_bytes(args.output, text.encode("utf-8"))
     if metrics is not None:
         sys.stdout.write(json.dumps(metrics) + "\n")
+
+
+def _refuse_options_of_other_kinds(args: argparse.Namespace, task: str) -> None:
+    for kind, actions in args.options_of_kinds.items():
+        for action in actions:
+            if kind not in _KINDS[task] and getattr(args, action.dest) != action.default:
+                tasks = ", ".join(name for name, kinds in _KINDS.items() if kind in kinds)
+                raise UsageError(
+                    f"{action.option_strings[0]} is for checkpoints of {tasks}, and {args.checkpoint} is of {task}"
+                )

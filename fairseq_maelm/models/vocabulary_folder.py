@@ -42,6 +42,6 @@ def find_dictionary(places: Sequence[Path]) -> Path:
             if (folder / DICTIONARY_FILE).is_file():
                 return folder
     raise FileNotFoundError(
-        f"there is no {DICTIONARY_FILE} in {', '.join(map(str, dict.fromkeys(places)))}: give --data with the folder "
-        f"that the model was trained on, or copy its {DICTIONARY_FILE} and {SENTENCEPIECE_MODEL} beside the checkpoint"
+        f"there is no {DICTIONARY_FILE} in {', '.join(map(str, dict.fromkeys(places)))}: give as --vocabulary the "
+        f"folder that the model was trained on, or copy its {DICTIONARY_FILE} and {SENTENCEPIECE_MODEL} beside the checkpoint"
     )

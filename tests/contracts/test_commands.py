@@ -1,0 +1,84 @@
+"""The command line is frozen: every sub-command with its arguments, and one name for one thing."""
+
+import argparse
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairseq_maelm import cli
+from fairseq_maelm.arguments import CommandParser
+
+from .test_surface import compare
+
+COMMANDS = Path(__file__).with_name("commands.json")
+
+# What is read or used by several commands is declared once, in ``fairseq_maelm.arguments``.
+SHARED = ("--checkpoint", "--vocabulary", "--output", "--batch-size", "--batch-tokens", "--device", "--json", "--replace")
+# Other spellings of what has a name already.
+OTHER_SPELLINGS = {
+    "--model": "--checkpoint",
+    "--ckpt": "--checkpoint",
+    "--out-file": "--output",
+    "--out": "--output",
+    "--max-positions": "--max-length",
+    "--tokens-per-sample": "--max-length",
+    "--max-tokens": "--batch-tokens",
+    "--dtype": "--precision",
+    "--overwrite": "--replace",
+    "--force": "--replace",
+}
+
+
+def arguments_of(name: str) -> list[argparse.Action]:
+    parser = CommandParser()
+    importlib.import_module(cli.SUB_COMMANDS[name][0]).add_arguments(parser)
+    return [action for action in parser._actions if action.dest != "help"]
+
+
+def spelled(action: argparse.Action) -> str:
+    return action.option_strings[-1] if action.option_strings else action.dest
+
+
+def description_of(action: argparse.Action) -> str:
+    """Everything about an argument that a command line can depend on."""
+    parts = ["required" if action.required else f"default {action.default!r}"]
+    if isinstance(action, (argparse._StoreTrueAction, argparse._StoreFalseAction)):
+        parts = ["flag"]
+    if action.nargs is not None and action.nargs != 0:
+        parts.append(f"nargs {action.nargs}")
+    if action.choices is not None:
+        parts.append(f"one of {', '.join(map(str, action.choices))}")
+    if isinstance(action, argparse._AppendAction):
+        parts.append("repeatable")
+    return "; ".join(parts)
+
+
+def test_commands_and_their_arguments_are_the_recorded_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Defaults that depend on the machine: the device, and the number of cores.
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    surface: dict[str, Any] = {}
+    for name in cli.SUB_COMMANDS:
+        surface[name] = {spelled(action): description_of(action) for action in arguments_of(name)}
+        for option in ("--workers", "--jobs"):
+            if option in surface[name]:
+                surface[name][option] = "default of the machine"
+    compare(surface, COMMANDS, "The command line")
+
+
+@pytest.mark.parametrize("name", cli.SUB_COMMANDS)
+def test_one_thing_has_one_name(name: str) -> None:
+    spellings = {spelled(action) for action in arguments_of(name)}
+    wrong = {word: right for word, right in OTHER_SPELLINGS.items() if word in spellings}
+    assert not wrong, f"maelm {name} spells arguments otherwise: {wrong}"
+    assert "checkpoint" not in spellings, f"maelm {name} takes a checkpoint by its place: --checkpoint"
+
+
+@pytest.mark.parametrize("option", SHARED)
+def test_shared_options_are_alike(option: str) -> None:
+    """The same option takes the same kind of value wherever it is."""
+    found = {name: action for name in cli.SUB_COMMANDS for action in arguments_of(name) if spelled(action) == option}
+    assert found
+    flags = {isinstance(action, argparse._StoreTrueAction) for action in found.values()}
+    assert len(flags) == 1, f"{option} is a flag in some of {', '.join(found)} and takes a value in others"
