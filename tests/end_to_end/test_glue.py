@@ -192,7 +192,7 @@ def test_scores_of_similarity_and_what_does_not_belong_together(tasks, whole, pr
         assert not (tmp_path / "refused").exists()
         return str(caught.value.code) + capsys.readouterr().err
 
-    assert "a prompt needs a table of texts" in refused("MNLI", pretrained)
+    assert "is a pretrained checkpoint: give --prompt, or fine-tune it first" in refused("MNLI", pretrained)
     assert "has 1 outputs, and" in refused("MNLI", checkpoint)
     assert "has 3 outputs, and" in refused("STS-B", whole[0] / "checkpoint_best.pt")
     assert "there is no" in refused("STS-B", checkpoint, "dev")
