@@ -37,17 +37,14 @@ def register() -> None:
         return
     _begun = True
     try:
-        _repair_fairseq()
+        # These import fairseq, which the package itself does not.
+        from fairseq_maelm.checkpoint_data import allow_namespaces
+        from fairseq_maelm.fairseq_fixes import mend_fairseq
+
+        allow_namespaces()
+        mend_fairseq()
         for name in registering_modules():
             importlib.import_module(name)
     except BaseException:
         _begun = False
         raise
-
-
-def _repair_fairseq() -> None:
-    from fairseq_maelm.checkpoint_data import allow_namespaces
-    from fairseq_maelm.fairseq_fixes import mend_fairseq
-
-    allow_namespaces()
-    mend_fairseq()

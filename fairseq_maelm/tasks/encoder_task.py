@@ -15,21 +15,11 @@ __all__ = ["EncoderTask"]
 
 
 class EncoderTask(FairseqTask):
-    """A task over the vocabulary of pretraining.
+    """A task over the vocabulary of pretraining, fairseq's dictionary with ``<mask>``."""
 
-    Args:
-        cfg: the task's options.
-        dictionary: fairseq's, with ``<mask>``.
-        longest: tokens of the longest sequence that the task makes.
-
-    Attributes:
-        name: of the task and of its criterion.
-        only_own_models: whether its batches and heads are for models of this package alone.
-        setup_files: names, below the data folder, of what it is set up from, where they exist: checkpoints need them.
-    """
-
-    name: str
-    only_own_models = True
+    name: str  # of the task and of its criterion
+    only_own_models = True  # whether its batches and heads are for models of this package alone
+    # Names, below the data folder, of what it is set up from, where they exist: checkpoints need them.
     setup_files: ClassVar[Tuple[str, ...]] = VOCABULARY_FILES
 
     def __init__(self, cfg: Any, dictionary: Dictionary, longest: int) -> None:
@@ -41,8 +31,7 @@ class EncoderTask(FairseqTask):
         """Build the model; called by fairseq.
 
         Raises:
-            ValueError: the model does not exist, where fairseq would stop with an error about something else, or it is
-                none for this task.
+            ValueError: the model does not exist, where fairseq would name another reason, or does not fit this task.
         """
         name = _registered_name(cfg, "arch")
         kind = ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY.get(name)
@@ -59,8 +48,7 @@ class EncoderTask(FairseqTask):
         """Build the criterion; called by fairseq.
 
         Raises:
-            ValueError: the criterion is none for this task: it would stop in the first batch, or log losses of
-                something else.
+            ValueError: the criterion does not fit this task: it would stop in the first batch, or log other losses.
         """
         name = _registered_name(cfg, "criterion")
         kind = CRITERION_REGISTRY.get(name)
@@ -77,11 +65,7 @@ class EncoderTask(FairseqTask):
         return iterator
 
     def eval_lm_dataloader(self, *unused: Any, **unused_too: Any) -> Any:
-        """Refuse fairseq-eval-lm, which asks a task for this.
-
-        Raises:
-            ValueError: says which command measures a checkpoint.
-        """
+        """Refuse fairseq-eval-lm, which asks a task for this, by a ValueError."""
         raise ValueError(
             "fairseq-eval-lm measures models that predict the next token, and this one does not: give the checkpoint "
             f"to fairseq-validate --task {self.name}"
@@ -89,16 +73,16 @@ class EncoderTask(FairseqTask):
 
     @property
     def source_dictionary(self) -> Dictionary:
-        """The vocabulary with fairseq's special symbols and <mask>."""
+        """Return the vocabulary with fairseq's special symbols and <mask>."""
         return self.dictionary
 
     @property
     def target_dictionary(self) -> Optional[Dictionary]:
-        """What is predicted over; None, unless a task says otherwise: labels and scores are no symbols."""
+        """Return what is predicted over: None, unless a task says otherwise."""
         return None
 
     def max_positions(self) -> int:
-        """The longest sequence that the task makes."""
+        """Return the tokens of the longest sequence that the task makes."""
         return self.longest
 
 
