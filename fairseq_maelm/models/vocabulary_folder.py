@@ -43,5 +43,6 @@ def find_dictionary(places: Sequence[Path]) -> Path:
                 return folder
     raise FileNotFoundError(
         f"there is no {DICTIONARY_FILE} in {', '.join(map(str, dict.fromkeys(places)))}: give as --vocabulary the "
-        f"folder that the model was trained on, or copy its {DICTIONARY_FILE} and {SENTENCEPIECE_MODEL} beside the checkpoint"
+        f"folder that the model was trained on, or copy its {DICTIONARY_FILE} and {SENTENCEPIECE_MODEL} beside the "
+        "checkpoint"
     )

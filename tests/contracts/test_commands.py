@@ -15,7 +15,16 @@ from .test_surface import compare
 COMMANDS = Path(__file__).with_name("commands.json")
 
 # What is read or used by several commands is declared once, in ``fairseq_maelm.arguments``.
-SHARED = ("--checkpoint", "--vocabulary", "--output", "--batch-size", "--batch-tokens", "--device", "--json", "--replace")
+SHARED = (
+    "--checkpoint",
+    "--vocabulary",
+    "--output",
+    "--batch-size",
+    "--batch-tokens",
+    "--device",
+    "--json",
+    "--replace",
+)
 # Other spellings of what has a name already.
 OTHER_SPELLINGS = {
     "--model": "--checkpoint",
@@ -25,7 +34,6 @@ OTHER_SPELLINGS = {
     "--max-positions": "--max-length",
     "--tokens-per-sample": "--max-length",
     "--max-tokens": "--batch-tokens",
-    "--dtype": "--precision",
     "--overwrite": "--replace",
     "--force": "--replace",
 }
