@@ -1,6 +1,9 @@
-"""The built package: what it declares, and that it works as a fairseq plugin away from the repository."""
+"""The built package: what it declares, and that it does the commonest job away from the repository."""
 
+import csv
+import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -10,6 +13,7 @@ from email import message_from_string
 from pathlib import Path
 
 import pytest
+from end_to_end.toy import TOPICS, sentence, write_corpus
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -99,13 +103,47 @@ def test_setup_script_installs_what_setup_py_accepts(metadata: list[Requirement]
         assert accepted[name].contains(version), f"scripts/setup.sh installs {name} {version}"
 
 
+@pytest.fixture(scope="module")
+def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the installed wheel."""
+    folder = tmp_path_factory.mktemp("site")
+    pip("install", "--target", str(folder), str(wheel), cwd=folder)
+    return folder
+
+
 @pytest.mark.slow
-def test_wheel_is_a_working_plugin_elsewhere(wheel: Path, tmp_path: Path) -> None:
-    site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    pip("install", "--target", str(site), str(wheel), cwd=elsewhere)
-    user_dir = run(sys.executable, "-m", "fairseq_maelm.cli", "user-dir", cwd=elsewhere, python_path=str(site)).strip()
+def test_wheel_is_a_working_plugin_elsewhere(site: Path, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "fairseq_maelm.cli", "user-dir"]
+    user_dir = run(*words, cwd=tmp_path, python_path=str(site)).strip()
     assert Path(user_dir) == site / "fairseq_maelm"
     # fairseq itself finds the package through this folder alone.
-    task_file = run(sys.executable, "-c", SHOW_REGISTERED_TASK, user_dir, cwd=elsewhere).strip()
+    task_file = run(sys.executable, "-c", SHOW_REGISTERED_TASK, user_dir, cwd=tmp_path).strip()
     assert Path(task_file.splitlines()[-1]).is_relative_to(site)
+
+
+@pytest.mark.slow
+def test_five_commands_go_from_text_to_predictions(site: Path, tmp_path: Path) -> None:
+    """As a user does it: text, pretraining, a table of one's own, fine-tuning, predictions."""
+    write_corpus(tmp_path / "text.txt")
+    generator = random.Random(3)
+    topics = [generator.choice(sorted(TOPICS)) for _ in range(400)]
+    for name, part in (("train", topics[:320]), ("new", topics[320:])):
+        with open(tmp_path / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["id", "review", "topic"])
+            writer.writerows([number, sentence(topic, generator), topic] for number, topic in enumerate(part))
+
+    def maelm(words: str) -> str:
+        return run(sys.executable, "-m", "fairseq_maelm", *words.split(), cwd=tmp_path, python_path=str(site))
+
+    columns = "--text review --label topic"
+    maelm("prepare corpus text.txt --output data --valid-fraction 0.1 --vocabulary-size 400 --workers 1")
+    short = "--set max-update=40 warmup-updates=4 batch-sequences=16 sequences-per-gpu=16"
+    maelm(f"pretrain data --output pretrained --recipe tiny --gpus 0 {short} -- --disable-validation")
+    maelm(f"prepare sentences --train train.csv --vocabulary pretrained --output task {columns}")
+    settings = "--gpus 0 --lr 1e-3 --epochs 4 --batch-size 16"
+    assert "dropping decoder" in maelm(f"finetune task --checkpoint pretrained --output tuned {settings}")
+    output = maelm(f"predict new.csv --checkpoint tuned --output predicted.tsv --device cpu {columns}")
+    assert json.loads(output.splitlines()[-1])["accuracy"] > 80, "words decide the topic"
+    rows = (tmp_path / "predicted.tsv").read_text(encoding="utf-8").splitlines()
+    assert len(rows) == 81 and rows[0] == "label\tprobability"
