@@ -82,26 +82,16 @@ def test_blocks_join_to_the_same_text_wherever_they_are_cut(lines: list[str], cu
         writer.write(assemble_block(line.encode() for line in lines[begin:end]))
     documents = reference_documents(lines)
     assert stream.getvalue().decode() == "\n".join("".join(f"{line}\n" for line in document) for document in documents)
-    assert writer.documents == len(documents)
-    assert writer.paragraphs == sum(map(len, documents))
-    assert writer.bytes == len(stream.getvalue())
-
-
-@given(PARAGRAPHS, st.lists(st.integers(0, 30), max_size=6))
-def test_chunks_know_their_documents(lines: list[str], cuts: list[int]) -> None:
-    stream = io.BytesIO()
-    writer = CleanedTextWriter(stream)
-    edges = [0, *sorted(min(cut, len(lines)) for cut in cuts), len(lines)]
-    for begin, end in zip(edges, edges[1:], strict=False):
-        writer.write(assemble_block(line.encode() for line in lines[begin:end]))
+    counted = (writer.documents, writer.paragraphs, writer.bytes)
+    assert counted == (len(documents), sum(map(len, documents)), len(stream.getvalue()))
     read = []
     for chunk in writer.chunks:
-        text = read_chunk(io.BytesIO(stream.getvalue()), chunk)
+        text = read_chunk(stream, chunk)
         assert chunk.first_paragraph == len(read)
         read.extend(zip(text.paragraphs, text.documents.tolist(), text.starts.tolist(), strict=True))
     assert read == [
         (line, number, position == 0)
-        for number, document in enumerate(reference_documents(lines))
+        for number, document in enumerate(documents)
         for position, line in enumerate(document)
     ]
 

@@ -12,6 +12,7 @@ import sentencepiece
 from fairseq_maelm.corpus import prepare, read_documents, steps
 
 from .texts import (
+    DOCUMENTS,
     as_text,
     contents,
     decoded_documents,
@@ -22,21 +23,6 @@ from .texts import (
     train_model,
     write_text,
 )
-
-DOCUMENTS = make_documents(120)
-
-
-@pytest.fixture(autouse=True)
-def many_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks so small that documents lie across them."""
-    monkeypatch.setattr(steps, "CHUNK_BYTES", 3000)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with the corpus text.txt."""
-    write_text(tmp_path / "text.txt", DOCUMENTS)
-    return tmp_path
 
 
 def preprocess(folder: Path, data: Path, name: str, documents: list[list[str]], workers: int) -> Path:

@@ -8,33 +8,9 @@ from typing import Any
 import pytest
 from support import usage_error
 
-from fairseq_maelm.corpus import CorpusError, prepare, steps
-from fairseq_maelm.files import FolderLock
+from fairseq_maelm.corpus import CorpusError, prepare
 
-from .texts import (
-    as_text,
-    contents,
-    flat,
-    make_documents,
-    settings_for,
-    train_model,
-    write_text,
-)
-
-DOCUMENTS = make_documents(120)
-
-
-@pytest.fixture(autouse=True)
-def many_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks so small that documents lie across them."""
-    monkeypatch.setattr(steps, "CHUNK_BYTES", 3000)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with the corpus text.txt."""
-    write_text(tmp_path / "text.txt", DOCUMENTS)
-    return tmp_path
+from .texts import DOCUMENTS, as_text, contents, flat, settings_for, train_model, write_text
 
 
 def test_the_same_request_again_does_nothing(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -101,32 +77,6 @@ def test_changed_inputs_are_noticed(folder: Path) -> None:
     write_text(folder / "text.txt", list(reversed(DOCUMENTS)))
     with pytest.raises(CorpusError, match=r"the file .*text\.txt was changed since"):
         prepare(settings_for(folder))
-
-
-def test_a_damaged_result_is_noticed(folder: Path) -> None:
-    prepare(settings_for(folder))
-    (folder / "data" / "train.bin").unlink()
-    with pytest.raises(CorpusError, match=r"train\.bin is missing or was changed"):
-        prepare(settings_for(folder))
-
-
-def test_an_output_folder_that_holds_something_else_is_left_alone(folder: Path) -> None:
-    (folder / "data").mkdir()
-    (folder / "data" / "thesis.txt").write_text("ten years of work")
-    with pytest.raises(FileExistsError, match="data exists already"):
-        prepare(settings_for(folder))
-    assert [path.name for path in (folder / "data").iterdir()] == ["thesis.txt"]
-    with pytest.raises(FileExistsError, match=r"thesis\.txt exists already"):
-        prepare(settings_for(folder, output=folder / "data" / "thesis.txt"))
-
-
-def test_two_runs_into_one_folder_are_kept_apart(folder: Path) -> None:
-    with (
-        FolderLock(folder / ".data.lock", "`maelm prepare corpus`", folder / "data"),
-        pytest.raises(CorpusError, match="another `maelm prepare corpus` is writing to .*data;"),
-    ):
-        prepare(settings_for(folder))
-    prepare(settings_for(folder))
 
 
 BAD_REQUESTS: dict[str, tuple[dict[str, Any], str]] = {

@@ -29,6 +29,9 @@ def make_documents(count: int, seed: int = 0, paragraphs: int = 4) -> list[list[
     return [[paragraph() for _ in range(generator.integers(1, paragraphs))] for _ in range(count)]
 
 
+DOCUMENTS = make_documents(120)
+
+
 def flat(documents: list[list[str]]) -> list[str]:
     """The paragraphs of all documents."""
     return [paragraph for document in documents for paragraph in document]

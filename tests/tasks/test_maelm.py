@@ -15,16 +15,17 @@ from fairseq_maelm.fairseq_fixes import stopping
 from fairseq_maelm.tasks.maelm import MaelmTask, MaelmTaskConfig
 
 
-class Blocks:
-    """Eight sequences in memory with the interface of ``TokenBlocks``."""
+class UnequalBlocks:
+    """Thirty sequences of 6 to 15 tokens in memory, with the interface of ``TokenBlocks``."""
 
-    sizes = np.full(8, 10)
+    sizes = np.arange(30) % 10 + 6
 
     def __len__(self):
-        return 8
+        return 30
 
     def read(self, indices, filler):
-        return np.tile(np.arange(4, 14), (len(indices), 1)), self.sizes[indices]
+        lengths = self.sizes[indices]
+        return np.where(np.arange(lengths.max()) < lengths[:, None], 4 + np.asarray(indices)[:, None], filler), lengths
 
 
 def task_of(**changes) -> MaelmTask:
@@ -35,30 +36,17 @@ def task_of(**changes) -> MaelmTask:
 def test_workers_end_with_their_epoch():
     """fairseq keeps an epoch's workers for the next one, which here has an iterator of its own: they would add up."""
     task = task_of()
-    dataset = MaskedBlockDataset(Blocks(), task.scheme, Symbols(1, task.mask_index), EncoderView(), seed=1)
+    dataset = MaskedBlockDataset(UnequalBlocks(), task.scheme, Symbols(1, task.mask_index), EncoderView(), seed=1)
     for epoch in range(1, 4):
         # fairseq-train reads ahead through a buffer, which runs the loader to its end.
         batches = task.get_batch_iterator(
-            dataset, max_sentences=2, num_workers=1, epoch=epoch, data_buffer_size=10
+            dataset, max_sentences=8, num_workers=1, epoch=epoch, data_buffer_size=10
         ).next_epoch_itr()
-        assert sum(batch["nsentences"] for batch in batches) == 8
+        assert sum(batch["nsentences"] for batch in batches) == 30
         deadline = time.monotonic() + 20
         while multiprocessing.active_children() and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not multiprocessing.active_children(), "workers outlive their epoch"
-
-
-class UnequalBlocks:
-    """Thirty sequences of 6 to 15 tokens."""
-
-    sizes = np.arange(30) % 10 + 6
-
-    def __len__(self):
-        return 30
-
-    def read(self, indices, filler):
-        lengths = self.sizes[indices]
-        return np.where(np.arange(lengths.max()) < lengths[:, None], 4 + np.asarray(indices)[:, None], filler), lengths
 
 
 @pytest.mark.parametrize("num_shards", [1, 2])

@@ -70,20 +70,14 @@ def test_presets_differ_in_case() -> None:
     assert pieces["cased"] != ["\u2581word"]
 
 
-def test_too_large_a_vocabulary_names_the_largest_possible() -> None:
-    with pytest.raises(CorpusError, match="5000 pieces is too large") as caught:
-        train_sentencepiece(LINES[:20], 5000, "nmt_nfkc_cf", 1.0)
-    largest = int(str(caught.value).split("--vocabulary-size ")[1].split()[0])
-    assert load_sentencepiece(train_sentencepiece(LINES[:20], largest, "nmt_nfkc_cf", 1.0)).get_piece_size() == largest
-    with pytest.raises(CorpusError, match=f"use --vocabulary-size {largest} or less"):
-        train_sentencepiece(LINES[:20], largest + 1, "nmt_nfkc_cf", 1.0)
-
-
-def test_too_small_a_vocabulary_names_the_smallest_possible() -> None:
-    with pytest.raises(CorpusError, match="10 pieces is too small") as caught:
-        train_sentencepiece(LINES, 10, "nmt_nfkc_cf", 1.0)
-    smallest = int(str(caught.value).split("--vocabulary-size ")[1].split()[0])
-    assert load_sentencepiece(train_sentencepiece(LINES, smallest, "nmt_nfkc_cf", 1.0)).get_piece_size() == smallest
+@pytest.mark.parametrize(("size", "problem", "beyond"), [(5000, "too large", 1), (10, "too small", -1)])
+def test_an_impossible_size_names_the_nearest_possible_one(size: int, problem: str, beyond: int) -> None:
+    with pytest.raises(CorpusError, match=f"{size} pieces is {problem}") as caught:
+        train_sentencepiece(LINES[:20], size, "nmt_nfkc_cf", 1.0)
+    nearest = int(str(caught.value).split("--vocabulary-size ")[1].split()[0])
+    assert load_sentencepiece(train_sentencepiece(LINES[:20], nearest, "nmt_nfkc_cf", 1.0)).get_piece_size() == nearest
+    with pytest.raises(CorpusError, match=f"use --vocabulary-size {nearest} or "):
+        train_sentencepiece(LINES[:20], nearest + beyond, "nmt_nfkc_cf", 1.0)
 
 
 def test_long_paragraphs_take_part_in_training() -> None:
@@ -185,31 +179,22 @@ def test_a_file_that_is_no_model_is_refused(content: bytes, tmp_path: Path) -> N
     (tmp_path / "bad.model").write_bytes(content)
     with pytest.raises(CorpusError, match=r"bad\.model is not a sentencepiece model"):
         load_sentencepiece(tmp_path / "bad.model")
-
-
-def test_a_missing_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"cannot read the sentencepiece model .*gone\.model: No such file"):
         load_sentencepiece(tmp_path / "gone.model")
 
 
-@pytest.mark.parametrize("symbol", ["<mask>", "<pad>"])
-def test_a_model_whose_ordinary_pieces_spell_a_special_symbol_is_refused(symbol: str) -> None:
-    processor = load_sentencepiece(train_model(LINES, user_defined_symbols=[symbol]))
-    with pytest.raises(CorpusError, match=f"{symbol}.* collides"):
-        dictionary_symbols(processor)
-
-
-def test_a_model_whose_end_symbol_is_spelled_otherwise_is_refused_when_text_can_reach_fairseqs() -> None:
-    processor = load_sentencepiece(train_model(LINES, eos_piece="[E]", user_defined_symbols=["</s>"]))
-    with pytest.raises(CorpusError, match="</s>.* collides"):
-        FairseqEncoder(processor)
-
-
-@pytest.mark.parametrize("symbol", ["a b", "tab\tbed", "\u00a0"])
-def test_a_model_with_white_space_in_a_piece_is_refused(symbol: str) -> None:
-    processor = load_sentencepiece(train_model(LINES, user_defined_symbols=[symbol]))
-    with pytest.raises(CorpusError, match="holds white space"):
-        dictionary_symbols(processor)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *[({"user_defined_symbols": [symbol]}, f"{symbol}.* collides") for symbol in ("<mask>", "<pad>")],
+        # An end symbol of another spelling, so that text could reach fairseq's.
+        ({"eos_piece": "[E]", "user_defined_symbols": ["</s>"]}, "</s>.* collides"),
+        *[({"user_defined_symbols": [symbol]}, "holds white space") for symbol in ("a b", "tab\tbed", "\u00a0")],
+    ],
+)
+def test_a_model_with_an_impossible_piece_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(CorpusError, match=message):
+        FairseqEncoder(load_sentencepiece(train_model(LINES, **options)))
 
 
 def test_a_model_without_ordinary_pieces_is_refused() -> None:
