@@ -96,6 +96,7 @@ class ModelShape:
                 getattr(config, f"{part}_embed_dim"),
                 getattr(config, f"{part}_ffn_embed_dim"),
                 getattr(config, f"{part}_attention_heads"),
+                getattr(config, "layer", None) == "modern",
             )
             for part in ("encoder", "decoder")
         )
@@ -226,6 +227,22 @@ def training_flops(model: ModelShape, batch: BatchShape) -> float:
 def flops_per_token(model: ModelShape, batch: BatchShape) -> float:
     """Operations of training on one raw token: one of the original text, whether it is masked or not."""
     return training_flops(model, batch) / (batch.sequences * batch.length)
+
+
+def muon_flops(model: ModelShape, steps: int = 5) -> float:
+    """Operations of Muon's orthogonalization in one update of a model without cross-attention.
+
+    A step of the Newton-Schulz iteration on a matrix [r, c], r <= c, is two products of 2 r^2 c and one of 2 r^3.
+    Queries, keys and values are matrices of their own, and so are the halves of a gated feed-forward network.
+    """
+    total = 0.0
+    for stack in (model.encoder, model.decoder):
+        if stack is not None:
+            width, inner = stack.embed_dim, stack.ffn_embed_dim
+            shapes = [(width, width)] * 4 + [tuple(sorted((width, inner)))] * (3 if stack.gated else 2)
+            total += stack.layers * sum(4 * rows**2 * columns + 2 * rows**3 for rows, columns in shapes)
+    head = model.decoder.embed_dim if model.decoder is not None and model.decoder.layers else model.encoder.embed_dim
+    return steps * (total + 6 * head**3)
 
 
 def utilization(flops: float, seconds: float, peak: float) -> float:

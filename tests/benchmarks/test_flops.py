@@ -18,6 +18,7 @@ from training_step.flops import (
     StackShape,
     flops_per_token,
     matrix_products,
+    muon_flops,
     training_flops,
     utilization,
 )
@@ -55,6 +56,13 @@ def full(masking: float, visible: float = 1.0) -> BatchShape:
 )
 def test_cost_of_a_raw_token_at_base_size(model, batch, gigaflops):
     assert flops_per_token(model, batch) / 1e9 == pytest.approx(gigaflops, abs=5e-4)
+
+
+def test_muon_worked_by_hand():
+    """Four matrices [2, 2] of 32 + 16 operations a step, two or three [2, 3] of 48 + 16, the head's one of 48."""
+    assert muon_flops(ModelShape(StackShape(1, 2, 3, 1), 10)) == 5 * (4 * 48 + 2 * 64 + 48)
+    gated = StackShape(1, 2, 3, 1, gated=True)
+    assert muon_flops(ModelShape(gated, 10, gated), steps=1) == 2 * (4 * 48 + 3 * 64) + 48
 
 
 def test_smallest_model_worked_by_hand():
@@ -146,8 +154,9 @@ def counted(run: Any) -> int:
         ({"decoder_attention": "cross", "decoder_embed_dim": 16}, True),
         ({}, False),
         ({"decoder_layers": 0}, False),
+        ({"layer": "modern", "positions": "rotary", "relative_buckets": "none"}, True),
     ],
-    ids=["maelm", "one layer", "narrow decoder", "self and cross", "cross", "kept", "mlm"],
+    ids=["maelm", "one layer", "narrow decoder", "self and cross", "cross", "kept", "mlm", "modern"],
 )
 def test_our_model_multiplies_what_the_model_says(changes: dict[str, Any], dropped: bool):
     # The backend that shows its products, where the package has several.
