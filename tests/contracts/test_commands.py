@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from fairseq_maelm import cli
 from fairseq_maelm.arguments import CommandParser
 
+from .sources import ROOT
 from .test_surface import compare
 
 COMMANDS = Path(__file__).with_name("commands.json")
@@ -90,3 +92,43 @@ def test_shared_options_are_alike(option: str) -> None:
     assert found
     flags = {isinstance(action, argparse._StoreTrueAction) for action in found.values()}
     assert len(flags) == 1, f"{option} is a flag in some of {', '.join(found)} and takes a value in others"
+
+
+def documented() -> list[tuple[str, str]]:
+    """Every command line in guides, recipes and programs that begins with maelm, and its place."""
+    found = []
+    for path in sorted(ROOT.rglob("*")):
+        parts = path.relative_to(ROOT).parts
+        if path.suffix not in (".md", ".sh", ".slurm", ".yaml", ".py") or parts[0] in ("runs", "build", "tests"):
+            continue
+        if any(part.startswith(".") for part in parts):
+            continue
+        text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+        for number, line in enumerate(text.splitlines(), 1):
+            for match in re.finditer(r"(?:^\s*|`|\(|&& )maelm ((?:[a-z-]+ )?[a-z-]+[^`#|>)]*)", line):
+                found.append((f"{path.relative_to(ROOT)}:{number}", match[1]))
+    return found
+
+
+def test_documented_commands_exist() -> None:
+    """Sub-commands and options in guides are those of the command line."""
+    options = {
+        name: {word for action in arguments_of(name) for word in action.option_strings} for name in cli.SUB_COMMANDS
+    }
+    lines = documented()
+    assert len(lines) > 100
+    wrong = []
+    for place, line in lines:
+        # A shell's own arguments bring the -- along.
+        words = re.split(r' -- | "\$@"', line)[0].split()
+        if "error:" in words or words[0].startswith("-"):
+            continue
+        names = [name for name in (" ".join(words[:2]), words[0]) if name in options]
+        if not names:
+            if words[0] not in {name.split()[0] for name in options}:
+                wrong.append(f"{place}: maelm {' '.join(words[:3])}")
+            continue
+        given = {word.partition("=")[0].strip(",.;:)'\"") for word in words if re.match(r"--[a-z]", word)}
+        unknown = given - options[names[0]] - {"--help"}
+        wrong += [f"{place}: maelm {names[0]} {option}" for option in sorted(unknown)]
+    assert not wrong, "commands that do not exist:\n" + "\n".join(wrong)

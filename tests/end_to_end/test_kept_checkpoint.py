@@ -55,7 +55,7 @@ def test_it_is_fine_tuned(tmp_path):
     for split in ("train", "valid"):
         (tmp_path / split).write_text(text * 16, encoding="utf-8")
     files = ["--train", tmp_path / "train", "--valid", tmp_path / "valid", "--output", tmp_path / "task"]
-    run(["maelm", "prepare", "tagging", "--data", KEPT / "data", *files])
+    run(["maelm", "prepare", "tagging", "--vocabulary", KEPT / "data", *files])
     task = ["--task", "maelm_tagging", "--criterion", "maelm_tagging", "--tokens-per-sample", 48, "--window-overlap", 8]
     start = ["--finetune-from-model", CHECKPOINT, "--max-update", 2, "--disable-validation"]
     command = ["fairseq-train", tmp_path / "task", *task, *start, *SIZES, *TRAINING, "--save-dir", tmp_path / "tuned"]

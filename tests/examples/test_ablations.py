@@ -403,7 +403,7 @@ def test_figure_4_with_answers_to_questions(toy_data: Path, tmp_path: Path) -> N
     """Two deltas, fine-tuned on SQuAD 2.0 by its recipe and scored by EM."""
     for split, contexts in (("train", 12), ("dev", 6)):
         write_questions(tmp_path / f"{split}.json", contexts, seed=contexts)
-    prepare = ["maelm", "prepare", "squad", "--data", toy_data, "--train", tmp_path / "train.json"]
+    prepare = ["maelm", "prepare", "squad", "--vocabulary", toy_data, "--train", tmp_path / "train.json"]
     program = Path(sys.executable).with_name("maelm")
     call([program, *prepare[1:], "--valid", tmp_path / "dev.json", "--output", tmp_path / "task"])
     output = tmp_path / "study"
