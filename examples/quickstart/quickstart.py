@@ -11,6 +11,7 @@ from statistics import mean
 from typing import Any
 
 import texts
+import torch
 
 import fairseq_maelm
 from fairseq_maelm.arguments import CommandParser, number
@@ -23,28 +24,34 @@ from fairseq_maelm.sweep.store import study_folder
 from fairseq_maelm.sweep.tables import markdown_table
 from fairseq_maelm.train_command import USER_DIR, Machine, words_of
 
-# The same command on every machine, so that the numbers can be compared: one process, no GPU.
-_MACHINE = {**Machine(0, "fp32").options(), "log-format": "json", "seed": 1}
-_OPTIMIZER = {"optimizer": "fused_adamw", "adam-betas": "(0.9,0.98)", "adam-eps": "1e-6", "weight-decay": 0.01}
+# One process and no GPU on every machine, so that the numbers can be compared; bfloat16 where the processor multiplies
+# matrices in it.
+PRECISION = "bf16" if getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)() else "fp32"
+_MACHINE = {**Machine(0, PRECISION).options(), "log-format": "json", "seed": 1}
 # The usual scale of random weights, 0.02, is meant for a width of 768 and more; this model's is 128.
-MODEL = {"arch": "maelm_tiny", "encoder-attention-heads": 4, "init-std": 0.05, "max-positions": 64}
-PRETRAINING = {
-    "task": "maelm", "criterion": "maelm", "decoder-layers": 1, "dropout": 0, "attention-dropout": 0,
-    "initial-output-bias": "frequencies", "protect-special-tokens": True, "sample-break-mode": "none",
-    "max-tokens": 4096, "max-tokens-valid": 8192, "no-epoch-checkpoints": True,
+MODEL = {
+    "arch": "maelm_modern_tiny", "encoder-attention-heads": 4, "init-std": 0.05, "embedding-init-std": 0.08,
+    "max-positions": 64,
 }  # fmt: skip
-PACE = {"lr": 1.5e-3, "clip-norm": 2.0, "keep-interval-updates": 1, "log-interval": 20}
+PRETRAINING = {
+    "task": "maelm", "criterion": "maelm", "initial-output-bias": "frequencies", "protect-special-tokens": True,
+    "sample-break-mode": "none", "tokens-per-sample": 64, "mask-prob": 0.4, "valid-mask-prob": 0.15,
+    "max-tokens": 2048, "max-tokens-valid": 8192, "no-epoch-checkpoints": True,
+}  # fmt: skip
+# Muon's rate is three times AdamW's; both are held until 60 % of the updates and then fall to a hundredth.
+PACE = {
+    "optimizer": "muon", "adam-betas": "(0.9,0.95)", "weight-decay": 0.01, "lr": 3e-3, "muon-lr-ratio": 3,
+    "lr-scheduler": "tri_stage", "phase-ratio": "[0.02, 0.58, 0.4]", "init-lr-scale": 0.01, "final-lr-scale": 0.01,
+    "keep-interval-updates": 1, "log-interval": 20,
+}  # fmt: skip
 FINE_TUNING = {
     "task": "sentence_prediction", "criterion": "sentence_prediction", "init-token": 0,
-    "dropout": 0.1, "attention-dropout": 0.1, "pooler-dropout": 0.1, "batch-size": 32, "lr": 1e-3,
+    "dropout": 0.1, "attention-dropout": 0.1, "pooler-dropout": 0.1, "batch-size": 32,
+    "optimizer": "fused_adamw", "adam-betas": "(0.9,0.98)", "adam-eps": "1e-6", "weight-decay": 0.01, "lr": 1e-3,
     "lr-scheduler": "polynomial_decay", "clip-norm": 1.0, "valid-subset": "valid,test", "batch-size-valid": 64,
     "log-interval": 10, "validate-interval": 1_000_000,
 }  # fmt: skip
-# Training on short sequences first lets the model find out soon that neighbors tell about a masked token; from there it
-# learns longer ones quickly. With most of a long sequence masked, neighbors no longer suffice, and the encoder has to
-# learn what a text is about. Stage -> tokens of a sequence, share of masks, part of the updates.
-STAGES = {"short": (16, 0.4, 0.3), "pretraining": (64, 0.75, 0.7)}
-_SCORED_MASK_PROB = 0.15
+_PRETRAINING_VALIDATIONS = 8
 _FINE_TUNING_VALIDATIONS = 6
 STARTS = {"pretrained": "the pretrained encoder", "random": "random weights"}
 # What documentation says, with a gap; candidates can be judged by eye.
@@ -73,7 +80,7 @@ def fine_tuning(task: Path, classes: int, checkpoint: Path | None, updates: int,
     if checkpoint is not None:
         own["restore-file"] = checkpoint
         own |= dict.fromkeys(("reset-optimizer", "reset-dataloader", "reset-meters", "reset-lr-scheduler"), True)
-    return _train(task, {**MODEL, **FINE_TUNING, **_OPTIMIZER, **_MACHINE, **own, "seed": seed})
+    return _train(task, {**MODEL, **FINE_TUNING, **_MACHINE, **own, "seed": seed})
 
 
 class Quickstart:
@@ -81,7 +88,7 @@ class Quickstart:
 
     def __init__(self, folder: Path, files: Sequence[Path], updates: int, fine_tuning_updates: int, seeds: int) -> None:
         self.folder, self.files, self.fine_tuning_updates, self.seeds = folder, files, fine_tuning_updates, seeds
-        self.updates = {stage: max(1, round(part * updates)) for stage, (_, _, part) in STAGES.items()}
+        self.updates = updates
         self.data, self.task, self.last = folder / "data", folder / "task", folder / "pretraining/checkpoint_last.pt"
         self.results: dict[str, Any] = {}
         self.begin = time.monotonic()
@@ -90,7 +97,7 @@ class Quickstart:
         """Do a step unless it is finished, and show its ``lines``; its results get the ``seconds`` that it took."""
         path = self.folder / "steps" / f"{name}.json"
         minutes, seconds = divmod(int(time.monotonic() - self.begin), 60)
-        number = f"[{len(self.results) + 1}/8]"
+        number = f"[{len(self.results) + 1}/6]"
         print(f"\n=== {minutes}:{seconds:02d}  {number} {title}{': done earlier' * path.exists()}", flush=True)
         if not path.exists():
             begin = time.monotonic()
@@ -118,34 +125,20 @@ class Quickstart:
         self.step("text", "Collect the text", self.collect)
         self.step("data", "Divide it, train a vocabulary, encode", self.prepare)
         # One update at learning rate 0 leaves the weights as the seed draws them; fairseq then validates them.
-        still = {"mask-prob": _SCORED_MASK_PROB, "tokens-per-sample": 64, "max-update": 1, "lr": 0, "no-save": True}
-        words = self._pretraining("pretraining", {**still, "lr-scheduler": "fixed"})
-        self.step("start", "Score the random weights", lambda: self.scored("start", words))
-        for stage, (length, mask_prob, _) in STAGES.items():
-            words = self._pretraining(stage, self._paced(stage, length, mask_prob))
-            title = f"Pretrain on sequences of {length} tokens for {self.updates[stage]:,} updates"
-            self.step(stage, title, lambda stage=stage, words=words: self.scored(stage, words))
-        score = {"user-dir": USER_DIR, "task": "maelm", "path": self.last, "mask-prob": _SCORED_MASK_PROB}
-        options = {**_MACHINE, **score, "max-tokens": 8192, "seed": None}
-        validate = ["fairseq-validate", str(self.data), *words_of(options)]
-        self.step("score", "Score the pretrained model", lambda: self.scored("score", validate))
+        still = {"optimizer": "fused_adamw", "lr": 0, "lr-scheduler": "fixed", "max-update": 1, "no-save": True}
+        self.step("start", "Score the random weights", lambda: self.scored("start", self._pretraining(still)))
+        title = f"Pretrain for {self.updates:,} updates of {PRETRAINING['max-tokens']:,} tokens in {PRECISION}"
+        self.step("pretraining", title, lambda: self.scored("pretraining", self._pretraining(self._pace())))
         self.step("fine_tuning", "Fine-tune from the pretrained encoder and from random weights", self.fine_tune)
         self.step("masks", "Fill masks", self.fill_masks)
 
-    def _pretraining(self, stage: str, own: dict[str, Any]) -> list[str]:
-        return _train(
-            self.data, {**MODEL, **PRETRAINING, **_OPTIMIZER, **_MACHINE, "save-dir": self.folder / stage, **own}
-        )
+    def _pretraining(self, own: dict[str, Any]) -> list[str]:
+        return _train(self.data, {**MODEL, **PRETRAINING, **_MACHINE, "save-dir": self.last.parent, **own})
 
-    def _paced(self, stage: str, length: int, mask_prob: float) -> dict[str, Any]:
-        updates = self.updates[stage]
-        own = {**PACE, "tokens-per-sample": length, "mask-prob": mask_prob, "max-update": updates}
-        own |= {"warmup-updates": max(1, updates // 10)}
-        own |= dict.fromkeys(("validate-interval-updates", "save-interval-updates"), max(1, updates // 4))
-        if stage == "short":
-            return {**own, "lr-scheduler": "fixed"}
-        start = self.folder / "short" / "checkpoint_last.pt"
-        return {**own, "finetune-from-model": start, "lr-scheduler": "polynomial_decay", "total-num-update": updates}
+    def _pace(self) -> dict[str, Any]:
+        interval = max(1, self.updates // _PRETRAINING_VALIDATIONS)
+        own = dict.fromkeys(("validate-interval-updates", "save-interval-updates"), interval)
+        return {**PACE, **own, "max-update": self.updates}
 
     def collect(self) -> dict[str, Any]:
         """Read the docstrings, or the user's files, into documents."""
@@ -256,7 +249,9 @@ def mask_lines(filled: dict[str, Any]) -> list[str]:
 
 def summary_rows(results: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the results of all steps as rows of a name and a value."""
-    text, data, start, trained, tuning = (results[name] for name in ("text", "data", "start", "score", "fine_tuning"))
+    text, data, start, trained, tuning = (
+        results[name] for name in ("text", "data", "start", "pretraining", "fine_tuning")
+    )
     held_out = "masked-token accuracy on held-out text (15 % masked)"
     rows = [
         ("text", f"{text['characters'] / 1e6:.1f} million characters, {text['documents']:,} documents"),
@@ -274,8 +269,7 @@ def summary_rows(results: dict[str, Any]) -> list[tuple[str, str]]:
     else:
         rows.append(("fine-tuning task", "none: the text has no two sources that are large enough"))
     minutes = {name: step["seconds"] / 60 for name, step in results.items()}
-    pretrained = minutes["short"] + minutes["pretraining"]
-    return [*rows, ("time", f"{sum(minutes.values()):.1f} minutes, {pretrained:.1f} of pretraining")]
+    return [*rows, ("time", f"{sum(minutes.values()):.1f} minutes, {minutes['pretraining']:.1f} of pretraining")]
 
 
 def write_summary(folder: Path, results: dict[str, Any]) -> str:
@@ -295,14 +289,9 @@ def draw_curves(logs: Path, results: dict[str, Any], path: Path) -> None:
     figure, axes = pyplot.subplots(1, panels, figsize=(4.7 * panels, 4.2), layout="constrained")
     labels = {"loss": "loss (bits per masked token)", "accuracy": "masked-token accuracy (%)"}
     for axis, (name, label) in zip(axes, labels.items()):
-        before = 0
-        for stage, kind, marker in (("short", "short sequences", "o"), ("pretraining", "long, more masks", "s")):
-            train, held_out = (curve(logs / f"{stage}.log", kind_, name) for kind_ in ("train_inner", "valid"))
-            shifted = [(before + update, value) for update, value in smooth(train, 9)]
-            axis.plot(*zip(*shifted), color=_GRAY, linewidth=1.2, label="training text (smoothed)" if before else None)
-            shifted = [(before + update, value) for update, value in held_out]
-            axis.plot(*zip(*shifted), color=_BLUE, marker=marker, markersize=4, label=f"held-out text, {kind}")
-            before += held_out[-1][0]
+        train, held_out = (curve(logs / "pretraining.log", kind, name) for kind in ("train_inner", "valid"))
+        axis.plot(*zip(*smooth(train, 9)), color=_GRAY, linewidth=1.2, label="training text, 40 % masked (smoothed)")
+        axis.plot(*zip(*held_out), color=_BLUE, marker="o", markersize=4, label="held-out text, 15 % masked")
         axis.set(title="Pretraining", xlabel="updates", ylabel=label)
     for (start, accuracy), color in zip(tuning["accuracy"].items(), (_BLUE, _ORANGE)):
         curves = [test_curve(logs / f"fine_tuning_{start}_{seed}.log") for seed in range(1, len(accuracy) + 1)]
@@ -336,7 +325,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--output", type=Path, default=Path("runs/quickstart"), metavar="DIR", help="folder for everything"
     )
-    parser.add_argument("--updates", type=number(int, 1), default=2000, metavar="N", help="updates of pretraining")
+    parser.add_argument("--updates", type=number(int, 1), default=3900, metavar="N", help="updates of pretraining")
     parser.add_argument("--fine-tuning-updates", type=number(int, 1), default=300, metavar="N", help="updates of each")
     parser.add_argument("--seeds", type=number(int, 1), default=2, metavar="N", help="fine-tunings from each start")
     return parser.parse_args(arguments)
@@ -352,7 +341,12 @@ def main(arguments: Sequence[str]) -> None:
     files = [path.resolve() for path in args.texts]
     own = {"updates": args.updates, "fine_tuning_updates": args.fine_tuning_updates}
     with sitting("quickstart"):
-        settings = {**own, "fine_tunings": args.seeds, "texts": [[str(path), path.stat().st_size] for path in files]}
+        settings = {
+            **own,
+            "precision": PRECISION,
+            "fine_tunings": args.seeds,
+            "texts": [[str(path), path.stat().st_size] for path in files],
+        }
         with study_folder(args.output.resolve(), settings):
             quickstart = Quickstart(args.output.resolve(), files, **own, seeds=args.seeds)
             quickstart.do()

@@ -23,15 +23,14 @@ def log_line(kind: str, metrics: dict[str, Any]) -> str:
 
 
 def write_training_logs(logs: Path) -> None:
-    """Logs of two stages of pretraining, each interrupted after 30 updates and resumed from 10, and of four tunings."""
+    """Write logs of a pretraining that was interrupted after 30 updates and resumed from 10, and of four tunings."""
     logs.mkdir()
     lines = ["$ the command\n", "not a record\n"]
     for update, accuracy in ((10, 5), (20, 10), (30, 15), (20, 11), (30, 16), (40, 21)):
         lines.append(log_line("train_inner", {"num_updates": str(update), "loss": "9.5", "accuracy": str(accuracy)}))
     lines.append(log_line("valid", {"valid_num_updates": "40", "valid_loss": "9.1", "valid_accuracy": "20.5"}))
     lines.append('| INFO | valid | {"cut off')
-    for stage in quickstart.STAGES:
-        (logs / f"{stage}.log").write_text("".join(lines), encoding="utf-8")
+    (logs / "pretraining.log").write_text("".join(lines), encoding="utf-8")
     for start, best in (("pretrained", 80.0), ("random", 60.0)):
         for seed in (1, 2):
             records = [
@@ -50,9 +49,7 @@ RESULTS: dict[str, Any] = {
         "seconds": 6.0,
     },
     "start": {"accuracy": 0.5, "perplexity": 8123.4, "seconds": 6.0},
-    "short": {"accuracy": 15.5, "perplexity": 202.3, "seconds": 12.0},
-    "pretraining": {"accuracy": 12.5, "perplexity": 190.5, "seconds": 42.0},
-    "score": {"accuracy": 20.5, "perplexity": 152.3, "seconds": 6.0},
+    "pretraining": {"accuracy": 20.5, "perplexity": 152.3, "seconds": 60.0},
     "fine_tuning": {"accuracy": {"pretrained": [79.0, 80.0], "random": [59.0, 60.0]}, "chance": 25.0, "seconds": 36.0},
     "masks": {"filled": [{"text": "a <mask>", "candidates": [["word", 0.25], ["other", 0.125]]}], "seconds": 6.0},
 }
@@ -75,7 +72,7 @@ def test_summary_holds_what_was_measured(tmp_path: Path) -> None:
     assert rows["perplexity on held-out text, before"] == "8,123"
     assert rows["test accuracy from the pretrained encoder"] == "79.5 % (79.0 to 80.0, 2 seeds)"
     assert rows["test accuracy from random weights"] == "59.5 % (59.0 to 60.0, 2 seeds)"
-    assert rows["time"] == "2.0 minutes, 0.9 of pretraining"
+    assert rows["time"] == "2.0 minutes, 1.0 of pretraining"
     written = (tmp_path / "summary.md").read_text(encoding="utf-8")
     assert all(f"| {name} " in written and f"| {value} " in written for name, value in rows.items())
     assert "a <mask>" in written and "word 25 %, other 12 %" in written
@@ -113,7 +110,7 @@ def test_finished_steps_are_skipped_and_what_fails_is_not_finished(tmp_path: Pat
         run.step("name", "Title", work)
         assert run.results["name"]["lines"] == ["a result"] and run.results["name"]["seconds"] >= 0
     assert len(calls) == 2
-    assert "[1/8] Title: done earlier" in capsys.readouterr().out
+    assert "[1/6] Title: done earlier" in capsys.readouterr().out
 
 
 def test_the_longest_words_of_held_out_paragraphs_are_masked(tmp_path: Path) -> None:
@@ -156,7 +153,7 @@ def test_quickstart_on_two_files(tmp_path: Path) -> None:
     written = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))
     assert written["data"]["classes"] == ["birds", "ships"]
     # The start knows the words' frequencies, which is far from guessing, and six updates change it a little.
-    before, after = (written[step]["perplexity"] for step in ("start", "score"))
+    before, after = (written[step]["perplexity"] for step in ("start", "pretraining"))
     assert before < 500 and after != before and 0.5 < after / before < 1.5
     accuracy = written["fine_tuning"]["accuracy"]
     assert {start: len(values) for start, values in accuracy.items()} == {"pretrained": 1, "random": 1}
@@ -165,7 +162,7 @@ def test_quickstart_on_two_files(tmp_path: Path) -> None:
 
     again = subprocess.run(run, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stdout + again.stderr
-    assert again.stdout.count("done earlier") == 8
+    assert again.stdout.count("done earlier") == 6
     assert json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8")) == written
     other = subprocess.run([*run, "--seeds", "2"], capture_output=True, text=True, check=False)
     assert other.returncode == 1 and "other settings (fine_tunings: 1 then, 2 now)" in other.stderr
