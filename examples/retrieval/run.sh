@@ -8,11 +8,9 @@
 # DATA        folder of `maelm prepare corpus` that the checkpoint was pretrained on
 # CHECKPOINT  of pretraining
 # OUTPUT      folder for everything that is made; what is there already is not made again
-# OPTIONS     of `maelm finetune`
-#
-# Environment variables:
-#     VALID_FRACTION       0.1     of the training queries, held out where there is no dev.tsv
-#     MAX_LENGTH           256     longer queries and documents are cut; the encoder must have as many positions
+# OPTIONS     of `maelm finetune`, and
+#     --valid-fraction X   share of the training queries that is held out if there is no dev.tsv (0.1)
+#     --max-length N       longer queries and documents are cut; the encoder must have as many positions (256)
 
 # shellcheck source=examples/shell.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../shell.sh"
@@ -20,7 +18,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/../shell.sh"
 (($# >= 4)) || fail "usage: run.sh BEIR DATA CHECKPOINT OUTPUT [OPTIONS] [-- FAIRSEQ OPTIONS]"
 BEIR=$1 DATA=$2 CHECKPOINT=$3 OUTPUT=$4
 shift 4
-: "${VALID_FRACTION:=0.1}" "${MAX_LENGTH:=256}"
+take_options VALID_FRACTION=0.1 MAX_LENGTH=256 -- "$@"
+set -- "${REST[@]}"
 need maelm
 
 HELD_OUT=(--valid-fraction "$VALID_FRACTION")

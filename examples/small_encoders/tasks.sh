@@ -1,27 +1,27 @@
 #!/usr/bin/env bash
 # Prepare the tasks of the table in examples/README.md with the vocabulary of the pretrained encoders.
 #
-#     bash examples/small_encoders/tasks.sh DATA OUTPUT
+#     bash examples/small_encoders/tasks.sh DATA OUTPUT [OPTIONS]
 #
 # DATA     the folder of `maelm prepare corpus` that the encoders were pretrained on
 # OUTPUT   a folder for each task, as the recipes name it; what is there is left alone
 #
-# Environment variables, each the folder or file of a source; tasks without one are left out:
-#     GLUE      folder with CoLA, SST-2, RTE, STS-B and QNLI, as GLUE distributes them
-#     QNLI      a training file in QNLI's columns that stands for the official one (train.tsv), if GLUE/QNLI has none
-#     SQUAD     folder with train-v2.0.json and dev-v2.0.json, whatever stands before "train" and "dev" in their names;
-#               their answerable questions are taken
-#     SQUAD_QUESTIONS   train on so many of these, the first ones (all)
-#     UD_EWT    folder with en_ewt-ud-train.conllu and en_ewt-ud-dev.conllu
-#     SCIFACT   folder in BEIR's layout
-#     SCICITE   folder with train.jsonl and dev.jsonl ("text", "label")
+# OPTIONS  the folder or file of each source; tasks without one are left out:
+#     --glue      folder with CoLA, SST-2, RTE, STS-B and QNLI, as GLUE distributes them
+#     --qnli      a training file in QNLI's columns that stands for the official one (train.tsv), if GLUE/QNLI has none
+#     --squad     folder with train-v2.0.json and dev-v2.0.json, whatever precedes "train" and "dev" in their names;
+#                 their answerable questions are taken
+#     --squad-questions   number of these to train on, the first ones (all)
+#     --ud-ewt    folder with en_ewt-ud-train.conllu and en_ewt-ud-dev.conllu
+#     --scifact   folder in BEIR's layout
+#     --scicite   folder with train.jsonl and dev.jsonl ("text", "label")
 
 # shellcheck source=examples/shell.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../shell.sh"
 
-(($# == 2)) || fail "usage: tasks.sh DATA OUTPUT"
-DATA=$1 OUTPUT=$2
-: "${GLUE:=}" "${QNLI:=}" "${SQUAD:=}" "${SQUAD_QUESTIONS:=}" "${UD_EWT:=}" "${SCIFACT:=}" "${SCICITE:=}"
+take_options GLUE= QNLI= SQUAD= SQUAD_QUESTIONS= UD_EWT= SCIFACT= SCICITE= -- "$@"
+((${#REST[@]} == 2)) || fail "usage: tasks.sh DATA OUTPUT [OPTIONS]"
+DATA=${REST[0]} OUTPUT=${REST[1]}
 [[ -f $DATA/dict.txt ]] || fail "there is no dict.txt in $DATA: DATA must be the folder of \`maelm prepare corpus\`"
 need maelm
 mkdir -p "$OUTPUT"

@@ -10,9 +10,9 @@
 #
 # For example:  run.sh GLUE DATA runs/glue ours=checkpoint_last.pt random=random --gpus 0 0 0
 #
-# Environment variables:
-#     TASKS           names of the package's recipes ("CoLA RTE MRPC STS-B")
-#     MAX_LENGTH      longest example in tokens; longer ones are cut when they are prepared (512)
+# Besides the options of `maelm sweep`:
+#     --tasks "NAMES"   names of the package's recipes ("CoLA RTE MRPC STS-B")
+#     --max-length N    longest example in tokens; longer ones are cut when they are prepared (512)
 #
 # 1,280 runs a model, which train on 33 million examples: see README.md for what that costs, and --dry-run for the
 # commands. --only lr=2e-5 epochs=3 batch-size=32 warm-up=0.06 is a sixty-fourth of it.
@@ -30,8 +30,8 @@ while (($#)) && [[ $1 != -* ]]; do
     shift
 done
 ((${#CHECKPOINTS[@]})) || fail "no checkpoint is given (NAME=PATH)"
-: "${TASKS:=CoLA RTE MRPC STS-B}" "${MAX_LENGTH:=512}"
-
+take_options "TASKS=CoLA RTE MRPC STS-B" MAX_LENGTH=512 -- "$@"
+set -- "${REST[@]}"
 need maelm
 
 read -r -a NAMES <<<"$TASKS"

@@ -158,14 +158,8 @@ def test_both_encoders_from_text(tmp_path: Path) -> None:
     (tmp_path / "squad").mkdir()
     for split in ("train", "dev"):
         squad_file(tmp_path / "squad" / f"small-{split}-v2.0.json")
-    run(
-        ["bash", FOLDER / "tasks.sh", output / "data", tmp_path / "tasks"],
-        environment={
-            "SCICITE": str(tmp_path / "scicite"),
-            "SQUAD": str(tmp_path / "squad"),
-            "SQUAD_QUESTIONS": "2",
-        },
-    )
+    sources = ["--scicite", tmp_path / "scicite", "--squad", tmp_path / "squad", "--squad-questions", 2]
+    run(["bash", FOLDER / "tasks.sh", output / "data", tmp_path / "tasks", *sources])
     assert sorted(os.listdir(tmp_path / "tasks")) == ["scicite", "squad"]
     splits = json.loads((tmp_path / "tasks" / "squad" / "manifest.json").read_text())["splits"]
     counts = {name: (split["version"], split["questions"]) for name, split in splits.items()}
