@@ -32,7 +32,7 @@ STAGES=("$@")
 mkdir -p "$OUTPUT"
 
 HALF=fp16 TOY_STEP=() TOY_LOSS=() ATTENTION=(--sweep)
-CONTENDERS=maelm,maelm+compile,mlm,mlm+compile,roberta,mpnet,modernbert,modernbert+compile
+CONTENDERS=maelm,maelm+compile,mlm,mlm+compile,roberta,mpnet,modern,modern+compile,modernbert,modernbert+compile
 SETTINGS=(bf16,adam bf16 bf16,compile bf16,recompute bf16,compile,recompute)
 SIZE=(--encoder-layers 12 --decoder-layers 4 --batch 64 --vocabulary 32768)
 if [[ $DEVICE == cpu ]]; then

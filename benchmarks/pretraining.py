@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
 
-from training_step.contenders import CONTENDERS, split_name  # noqa: E402
+from training_step.contenders import COMPILABLE, CONTENDERS, split_name  # noqa: E402
 from training_step.measure import Measurement, Plan, say  # noqa: E402
 from training_step.plots import draw  # noqa: E402
 from training_step.report import report, run_report  # noqa: E402
@@ -40,7 +40,7 @@ def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--contenders", help="names with commas between (see --list)")
     parser.add_argument("--references", default="roberta,authors", help="whom to compare with (roberta,authors)")
     parser.add_argument("--authors-code", type=Path, help="a copy of the authors' repository")
-    parser.add_argument("--ours-options", default="", help="more words for fairseq-train with maelm and mlm")
+    parser.add_argument("--ours-options", default="", help="more words for fairseq-train with ours")
     _add_settings(parser)
     _add_measuring(parser)
     arguments = parser.parse_args(words)
@@ -189,7 +189,7 @@ def main(words: list[str] | None = None) -> None:
         for contender in CONTENDERS.values():
             needs = f" (needs {contender.needs})" if contender.needs else ""
             print(f"{contender.name:12} {contender.label}: {contender.description}{needs}")
-        print("with +compile after the name: maelm, mlm, mpnet, modernbert")
+        print(f"with +compile after the name: {', '.join(COMPILABLE)}")
         for size, numbers in SIZES.items():
             print(f"size {size:7} {numbers[0]} layers of {numbers[1]}, {numbers[4]} decoder layers")
         return

@@ -1,6 +1,7 @@
 """Who is measured. Imports nothing but the standard library: workers with another fairseq read this file too."""
 
 from dataclasses import dataclass
+from typing import Optional
 
 from training_step.settings import Settings
 
@@ -15,6 +16,8 @@ class Contender:
         label: in tables and plots.
         description: what is trained, by which optimizer.
         needs: what must be there besides the package, or "".
+        gated: its feed-forward networks are GeGLU, with three matrices.
+        decoder_layers: of MAE-LM's decoder, where they are not the size's.
     """
 
     name: str
@@ -22,13 +25,36 @@ class Contender:
     label: str
     description: str
     needs: str = ""
+    gated: bool = False
+    decoder_layers: Optional[int] = None
 
 
 CONTENDERS = {
     contender.name: contender
     for contender in (
         Contender("maelm", "ours", "MAE-LM, ours", "encoder on visible tokens, shallow decoder; fairseq's Trainer"),
-        Contender("mlm", "ours", "MLM, ours", "--masked-input kept --decoder-layers 0; fairseq's Trainer"),
+        Contender(
+            "mlm",
+            "ours",
+            "MLM, ours",
+            "--masked-input kept --decoder-layers 0; fairseq's Trainer",
+            decoder_layers=0,
+        ),
+        Contender(
+            "modern",
+            "ours",
+            "MAE-LM, modern, ours",
+            "maelm with the layers and rotary positions of ModernBERT, as wide as in modernbert; fairseq's Trainer",
+            gated=True,
+        ),
+        Contender(
+            "modern1",
+            "ours",
+            "MAE-LM, modern, 1 decoder layer, ours",
+            "modern with one decoder layer; fairseq's Trainer",
+            gated=True,
+            decoder_layers=1,
+        ),
         Contender("roberta", "fairseq", "RoBERTa, fairseq", "stock model, task masked_lm and optimizer adam"),
         Contender(
             "authors",
@@ -49,12 +75,14 @@ CONTENDERS = {
             "huggingface",
             "ModernBERT, Hugging Face",
             "ModernBertForMaskedLM with as many layers of the same width, GeGLU of 2/3 of the feed-forward width "
-            "(equal parameters a layer) and the head on predicted positions only; torch's fused AdamW",
+            "(equal parameters a layer), global attention, and the head on predicted positions; torch's fused AdamW",
             "transformers",
+            gated=True,
         ),
     )
 }
 COMPILED = "+compile"
+COMPILABLE = tuple(name for name, contender in CONTENDERS.items() if contender.kind in ("ours", "huggingface"))
 
 
 def split_name(name: str) -> tuple[Contender, bool]:
@@ -67,8 +95,8 @@ def split_name(name: str) -> tuple[Contender, bool]:
     if plain not in CONTENDERS:
         raise ValueError(f"there is no contender {name!r}; choose from {', '.join(CONTENDERS)}")
     compiled = name != plain
-    if compiled and CONTENDERS[plain].kind not in ("ours", "huggingface"):
-        raise ValueError(f"{plain} has no compiled form: {COMPILED} goes with maelm, mlm, mpnet and modernbert")
+    if compiled and plain not in COMPILABLE:
+        raise ValueError(f"{plain} has no compiled form: {COMPILED} goes with {', '.join(COMPILABLE)}")
     return CONTENDERS[plain], compiled
 
 
@@ -78,9 +106,14 @@ def label(name: str) -> str:
     return contender.label + (", compiled" if compiled else "")
 
 
-def gated_width(settings: Settings) -> int:
-    """Feed-forward width of GeGLU with three matrices that has the parameters of the usual two: 2/3 of it."""
-    return 2 * settings.ffn // 3
+def feed_forward_width(contender: Contender, settings: Settings) -> int:
+    """The settings' width, or 2/3 of it: with three matrices that makes the parameters of the usual two."""
+    return 2 * settings.ffn // 3 if contender.gated else settings.ffn
+
+
+def decoder_layers(contender: Contender, settings: Settings) -> int:
+    """The contender's own number, or the settings'."""
+    return settings.decoder_layers if contender.decoder_layers is None else contender.decoder_layers
 
 
 def fairseq_options(name: str, settings: Settings, data: str) -> list[str]:
@@ -89,7 +122,7 @@ def fairseq_options(name: str, settings: Settings, data: str) -> list[str]:
     dropout, masking = str(settings.dropout), str(settings.masking)
     options = [data, "--sample-break-mode", "none", "--tokens-per-sample", str(settings.length)]
     options += ["--mask-prob", masking, "--dropout", dropout, "--attention-dropout", dropout]
-    options += ["--encoder-layers", str(settings.layers), *_widths("encoder", settings)]
+    options += ["--encoder-layers", str(settings.layers), *_widths("encoder", contender, settings)]
     options += ["--batch-size", str(settings.sequences), "--required-batch-size-multiple", "1"]
     options += ["--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-6", "--weight-decay", "0.01", "--clip-norm", "2.0"]
     options += ["--lr-scheduler", "polynomial_decay", "--lr", "1e-4", "--warmup-updates", "1000"]
@@ -102,9 +135,10 @@ def fairseq_options(name: str, settings: Settings, data: str) -> list[str]:
     return options + _of_model(contender, settings)
 
 
-def _widths(part: str, settings: Settings) -> list[str]:
+def _widths(part: str, contender: Contender, settings: Settings) -> list[str]:
+    ffn = feed_forward_width(contender, settings)
     return [
-        *[f"--{part}-embed-dim", str(settings.width), f"--{part}-ffn-embed-dim", str(settings.ffn)],
+        *[f"--{part}-embed-dim", str(settings.width), f"--{part}-ffn-embed-dim", str(ffn)],
         *[f"--{part}-attention-heads", str(settings.heads)],
     ]
 
@@ -112,12 +146,12 @@ def _widths(part: str, settings: Settings) -> list[str]:
 def _of_model(contender: Contender, settings: Settings) -> list[str]:
     positions = ["--max-positions", str(settings.length)]
     if contender.kind == "ours":
-        ours = ["--task", "maelm", "--criterion", "maelm", "--arch", "maelm_base", *positions]
-        if contender.name == "mlm":
-            return [*ours, "--masked-input", "kept", "--decoder-layers", "0"]
-        return [*ours, "--decoder-layers", str(settings.decoder_layers)]
+        arch = "maelm_modern_150m" if contender.gated else "maelm_base"
+        ours = ["--task", "maelm", "--criterion", "maelm", "--arch", arch, *positions]
+        kept = ["--masked-input", "kept"] if contender.name == "mlm" else []
+        return [*ours, *kept, "--decoder-layers", str(decoder_layers(contender, settings))]
     stock = ["--task", "masked_lm", "--criterion", "masked_lm", "--optimizer", "adam"]
     if contender.kind == "fairseq":
         return [*stock, "--arch", "roberta_base", *positions]
-    decoder = ["--gen-decoder-layers", str(settings.decoder_layers), *_widths("decoder", settings)]
+    decoder = ["--gen-decoder-layers", str(settings.decoder_layers), *_widths("decoder", contender, settings)]
     return [*stock, "--arch", "ae_base", "--no-return-mask", "--rel-pos", "1", *decoder]

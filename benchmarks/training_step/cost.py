@@ -2,28 +2,27 @@
 
 from typing import Any
 
-from training_step.contenders import gated_width, split_name
+from training_step.contenders import decoder_layers, feed_forward_width, split_name
 from training_step.flops import BatchShape, MatrixProduct, ModelShape, StackShape, matrix_products, training_flops
 from training_step.products import Shape
 from training_step.settings import Settings
 
 
 def model_shape(name: str, settings: Settings, vocabulary: int) -> ModelShape:
-    """What a contender's cost depends on, as it computes: ours leave out what nothing reads, stock code does not.
-
-    ModernBERT's local attention is counted in full: without a kernel for it every pair is computed and then hidden.
-    """
+    """What a contender's cost depends on, as it computes: ours leave out what nothing reads, stock code does not."""
     contender, _ = split_name(name)
-    encoder = StackShape(settings.layers, settings.width, settings.ffn, settings.heads)
-    decoder = StackShape(settings.decoder_layers, settings.width, settings.ffn, settings.heads)
-    if contender.name in ("maelm", "authors"):
-        return ModelShape(encoder, vocabulary, decoder, computes_unread=contender.kind == "authors")
-    if contender.name == "mlm":
-        return ModelShape(encoder, vocabulary)
-    if contender.name == "modernbert":
-        gated = StackShape(settings.layers, settings.width, gated_width(settings), settings.heads, gated=True)
-        return ModelShape(gated, vocabulary, computes_unread=True)
-    return ModelShape(encoder, vocabulary, computes_unread=True, head_on_all=contender.name == "mpnet")
+    ffn = feed_forward_width(contender, settings)
+    encoder = StackShape(settings.layers, settings.width, ffn, settings.heads, contender.gated)
+    decoder = None
+    if contender.kind in ("ours", "authors"):
+        decoder = StackShape(decoder_layers(contender, settings), settings.width, ffn, settings.heads, contender.gated)
+    return ModelShape(
+        encoder,
+        vocabulary,
+        decoder,
+        computes_unread=contender.kind != "ours",
+        head_on_all=contender.name == "mpnet",
+    )
 
 
 def batch_shape(settings: Settings, sizes: dict[str, Any]) -> BatchShape:

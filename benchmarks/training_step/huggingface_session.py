@@ -8,7 +8,7 @@ from fairseq import tasks
 from fairseq.data import Dictionary
 
 from training_step.clocks import Stages
-from training_step.contenders import Contender, fairseq_options, gated_width
+from training_step.contenders import CONTENDERS, Contender, fairseq_options, feed_forward_width
 from training_step.fairseq_data import Batches
 from training_step.fairseq_session import configuration
 from training_step.settings import Settings
@@ -47,7 +47,8 @@ def build_model(name: str, settings: Settings, vocabulary: int, pad: int) -> tor
         )
         return transformers.MPNetForMaskedLM(config)
     config = transformers.ModernBertConfig(
-        intermediate_size=gated_width(settings),
+        intermediate_size=feed_forward_width(CONTENDERS[name], settings),
+        global_attn_every_n_layers=1,
         max_position_embeddings=settings.length,
         embedding_dropout=settings.dropout,
         mlp_dropout=settings.dropout,

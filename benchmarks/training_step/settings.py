@@ -3,8 +3,14 @@
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-# encoder layers, width, feed-forward width, heads, decoder layers: those of maelm_tiny, maelm_small and maelm_base.
-SIZES = {"tiny": (2, 128, 512, 2, 1), "small": (6, 384, 1536, 6, 2), "base": (12, 768, 3072, 12, 4)}
+# encoder layers, width, feed-forward width, heads, decoder layers: those of maelm_tiny, maelm_small and maelm_base, and
+# of maelm_modern_150m, whose feed-forward width of 1,152 is gated: two thirds of the number here.
+SIZES = {
+    "tiny": (2, 128, 512, 2, 1),
+    "small": (6, 384, 1536, 6, 2),
+    "base": (12, 768, 3072, 12, 4),
+    "modern": (22, 768, 1728, 12, 4),
+}
 PRECISIONS = ("fp32", "bf16", "fp16")
 DEVICES = ("cpu", "cuda")
 
@@ -15,7 +21,7 @@ class Settings:
 
     Attributes:
         size: row of ``SIZES``; the numbers after it may have been changed one by one.
-        layers, width, ffn, heads: of the encoder.
+        layers, width, ffn, heads: of the encoder; gated feed-forward networks take two thirds of ``ffn``.
         decoder_layers: of MAE-LM's decoder, which has the encoder's width.
         length: tokens of each sequence, <s> included; no sequence is shorter.
         sequences: of one step.

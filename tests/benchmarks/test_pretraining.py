@@ -12,14 +12,19 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from training_step import authors_code, clocks, plots, store
 from training_step.contenders import CONTENDERS, fairseq_options, split_name
-from training_step.cost import shape_flops, step_flops, step_products
+from training_step.cost import model_shape, shape_flops, step_flops, step_products
 from training_step.fairseq_data import full_batches
+from training_step.fairseq_session import configuration, ours_defaults
+from training_step.flops import ModelShape
 from training_step.metrics import Spread, datasheet_peak, evaluate, ratio, summarize
 from training_step.products import BareProducts
 from training_step.report import report, table
 from training_step.session import profile, run_steps
 from training_step.settings import Settings
 from training_step.worker import answer
+
+from fairseq_maelm.models.config import complete_config
+from fairseq_maelm.models.sizes import SIZES as ARCHITECTURES
 
 SETTINGS = Settings("tiny", 2, 32, 64, 4, 1, 16, 2, 0.25, 0.1, "fp32", "cpu", 1, 0)
 SIZES = {"vocabulary": 50, "visible": 12, "predicted": 4}
@@ -223,6 +228,27 @@ def test_options_say_what_is_compared():
     assert split_name("maelm+compile") == (CONTENDERS["maelm"], True)
 
 
+@pytest.mark.parametrize("name", [name for name, contender in CONTENDERS.items() if contender.kind == "ours"])
+def test_our_models_are_those_whose_cost_is_counted(name):
+    words = fairseq_options(name, SETTINGS, "DATA")
+    config = configuration([*words, *ours_defaults(words, "fp32")]).model
+    complete_config(config)
+    shape = ModelShape.from_config(config, 50)
+    assert shape == model_shape(name, SETTINGS, 50)
+    assert config.positions == ("rotary" if shape.encoder.gated else "absolute")
+
+
+def test_modern_size_is_that_of_the_architecture():
+    settings = pretraining.base_settings(pretraining.arguments_of(["--list", "--size", "modern"]))
+    numbers = ARCHITECTURES["maelm_modern_150m"]
+    for name in ("modern", "modernbert"):
+        encoder = model_shape(name, settings, 50).encoder
+        assert encoder.gated and encoder.ffn_embed_dim == numbers["encoder_ffn_embed_dim"]
+        assert (encoder.layers, encoder.embed_dim) == (numbers["encoder_layers"], numbers["encoder_embed_dim"])
+        assert encoder.attention_heads == numbers["encoder_attention_heads"]
+    assert settings.decoder_layers == numbers["decoder_layers"]
+
+
 def test_authors_code_needs_their_repository_and_a_process_of_its_own(tmp_path):
     with pytest.raises(ValueError, match="give a copy of the authors' repository"):
         authors_code.import_fork(tmp_path)
@@ -315,22 +341,28 @@ def test_hugging_face_models_multiply_what_the_cost_model_says(name):
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         model(input_ids=tokens, labels=labels).loss.backward()
     expected = step_flops(name, SETTINGS, {**SIZES, "visible": 16})
-    # ModernBERT makes the angles of its rotary positions by small products.
-    assert counter.get_total_flops() == pytest.approx(expected, rel=1e-3)
+    assert counter.get_total_flops() == expected
+    if name == "modernbert":
+        assert set(model.config.layer_types) == {"full_attention"} and model.config._attn_implementation == "sdpa"
 
 
 @pytest.mark.slow
 def test_small_run_with_everything_real(tmp_path, capsys):
+    pytest.importorskip("transformers")
     data, output = prepared_data(tmp_path / "data"), tmp_path / "results" / "small.json"
     (tmp_path / "empty").mkdir()
     words = ["--data", str(data), "--output", str(output), "--size", "tiny", "--layers", "1", "--length", "32"]
     words += ["--batch", "2", "--masking", "0.4", "--repeats", "1", "--threads", "1"]
-    words += ["--contenders", "maelm,roberta,authors", "--authors-code", str(tmp_path / "empty")]
-    pretraining.main(words)
+    words += ["--contenders", "maelm,modern,modern1,roberta,modernbert,authors"]
+    pretraining.main([*words, "--authors-code", str(tmp_path / "empty"), "--references", "modernbert"])
     (run,) = json.loads(output.read_text())["runs"]
-    ours, stock = (run["contenders"][name] for name in ("maelm", "roberta"))
-    assert (ours["sizes"]["visible"], stock["sizes"]["visible"]) == (pytest.approx(0.6 * 32, abs=0.85), 32)
-    for measured in (ours, stock):
+    *ours, roberta, modernbert = (
+        run["contenders"][name] for name in ("maelm", "modern", "modern1", "roberta", "modernbert")
+    )
+    assert all(each["sizes"]["visible"] == pytest.approx(0.6 * 32, abs=0.85) for each in ours)
+    assert roberta["sizes"]["visible"] == modernbert["sizes"]["visible"] == 32
+    assert run["contenders"]["modern1"]["wall"]["ratios"]["modernbert"][0] > 0
+    for measured in (*ours, roberta, modernbert):
         assert measured["sizes"]["predicted"] == pytest.approx(0.4 * 32, abs=1)
         assert measured["sizes"]["vocabulary"] == 65
         stages = measured["profile"]
@@ -343,5 +375,5 @@ def test_small_run_with_everything_real(tmp_path, capsys):
     assert output.with_suffix(".md").read_text().strip() == shown.strip()
     assert str(tmp_path / "data") not in output.read_text(), "results hold no path of this machine"
     # What is there is not measured again.
-    pretraining.main([*words, "--contenders", "maelm,roberta", "--resume"])
+    pretraining.main([*words, "--contenders", "maelm,modern,roberta", "--resume"])
     assert len(json.loads(output.read_text())["runs"]) == 1
