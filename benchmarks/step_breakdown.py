@@ -22,14 +22,15 @@ from torch.profiler import ProfilerActivity, profile
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
 
 from training_step.clocks import machine  # noqa: E402
-from training_step.contenders import label, split_name  # noqa: E402
+from training_step.contenders import CONTENDERS, label  # noqa: E402
 from training_step.cost import step_products  # noqa: E402
-from training_step.fairseq_session import FairseqSession  # noqa: E402
 from training_step.metrics import Spread, spread  # noqa: E402
 from training_step.products import BareProducts  # noqa: E402
 from training_step.report import table  # noqa: E402
+from training_step.session import Session  # noqa: E402
 from training_step.settings import SIZES, Settings  # noqa: E402
 from training_step.store import layout  # noqa: E402
+from training_step.worker import make_session  # noqa: E402
 
 # The first group that has a part of the kernel's name takes it; "other" takes the rest.
 GROUPS = {
@@ -45,7 +46,9 @@ GROUPS = {
     "copies": ("copy", "cat", "clone", "contiguous", "stack", "fill", "zero"),
     "sums and products of elements": ("add", "mul", "sub", "div", "sum", "neg"),
 }
-CONTENDERS = ("maelm", "mlm", "roberta")
+DEFAULT_CONTENDERS = ("maelm", "mlm", "roberta")
+# The authors' fairseq hides the installed one: it needs a process of its own.
+CHOICES = tuple(name for name, contender in CONTENDERS.items() if contender.kind != "authors")
 
 
 def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
@@ -53,12 +56,15 @@ def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with dict.txt, train.bin and train.idx")
     parser.add_argument("--output", type=Path, required=True, help="result file (.json); the table comes beside it")
-    parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS), help="(all)")
+    parser.add_argument(
+        "--contenders", nargs="+", choices=CHOICES, default=DEFAULT_CONTENDERS, help="(maelm mlm roberta)"
+    )
     parser.add_argument("--size", choices=SIZES, default="base", help="of all models (base)")
     parser.add_argument("--length", type=int, default=512, help="tokens of a sequence (512)")
     parser.add_argument("--batch", type=int, default=4, help="sequences of a step (4)")
     parser.add_argument("--masking", type=float, default=0.15, help="fraction (0.15)")
     parser.add_argument("--dropout", type=float, default=0.1, help="of all contenders (0.1)")
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help="(fp32)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="(all cores)")
     parser.add_argument("--rounds", type=int, default=5, help="over all contenders (5)")
     return parser.parse_args(words)
@@ -72,7 +78,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         sequences=arguments.batch,
         masking=arguments.masking,
         dropout=arguments.dropout,
-        precision="fp32",
+        precision=arguments.precision,
         device="cpu",
         threads=arguments.threads,
         num_workers=0,
@@ -92,7 +98,7 @@ def grouped(kernels: Iterable[tuple[str, float]]) -> dict[str, float]:
     return dict(seconds)
 
 
-def profiled_step(session: FairseqSession) -> dict[str, float]:
+def profiled_step(session: Session) -> dict[str, float]:
     """Seconds of each group in one training step; "total" by the wall clock, "other" with what no kernel took."""
     batch = session.take_prepared()
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
@@ -114,11 +120,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     settings = settings_of(arguments)
     sessions, occurrences = {}, {}
     for name in arguments.contenders:
-        contender, compiled = split_name(name)
-        sessions[name] = FairseqSession(contender, settings, str(arguments.data.resolve()), None, [], compiled)
+        sessions[name] = make_session(name, settings, str(arguments.data.resolve()), None, [])
         occurrences[name] = step_products(name, settings, sessions[name].build())
         sessions[name].step(sessions[name].take_prepared())
-    products = BareProducts("cpu", "fp32", 1)
+    products = BareProducts("cpu", arguments.precision, 1)
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in sessions}
     for number in range(arguments.rounds):
         for name, session in sessions.items():

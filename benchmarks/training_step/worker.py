@@ -19,6 +19,18 @@ from training_step.session import Session, profile, run_steps
 from training_step.settings import Settings
 
 
+def make_session(name: str, settings: Settings, data: str, code: str | None, extra: list[str]) -> Session:
+    """Return the training run of a contender, which is still to be built; see ``FairseqSession``."""
+    contender, compiled = split_name(name)
+    if contender.kind == "huggingface":
+        from training_step.huggingface_session import HuggingFaceSession
+
+        return HuggingFaceSession(contender, settings, data, compiled)
+    from training_step.fairseq_session import FairseqSession
+
+    return FairseqSession(contender, settings, data, Path(code) if code else None, extra, compiled)
+
+
 class TrainingWorker:
     """Answers the commands about one contender."""
 
@@ -27,21 +39,10 @@ class TrainingWorker:
         self.order = order
         self.memory = PeakMemory(self.settings.device)
 
-    def _session(self) -> Session:
-        contender, compiled = split_name(self.order["contender"])
-        data, code = self.order["data"], self.order["code"]
-        if contender.kind == "huggingface":
-            from training_step.huggingface_session import HuggingFaceSession
-
-            return HuggingFaceSession(contender, self.settings, data, compiled)
-        from training_step.fairseq_session import FairseqSession
-
-        fork = Path(code) if code else None
-        return FairseqSession(contender, self.settings, data, fork, self.order["extra"], compiled)
-
     def build(self) -> dict[str, Any]:
         """Make the training run."""
-        self.session = self._session()
+        order = self.order
+        self.session = make_session(order["contender"], self.settings, order["data"], order["code"], order["extra"])
         return {**self.session.build(), "machine": machine()}
 
     def warm_up(self, count: int) -> None:

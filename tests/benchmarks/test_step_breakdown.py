@@ -49,12 +49,21 @@ def test_shares_are_medians_of_the_rounds_own_ratios() -> None:
 
 
 @pytest.mark.slow
-def test_small_run_of_all_contenders(tmp_path, capsys) -> None:
+@pytest.mark.parametrize(
+    ("options", "contenders"),
+    [
+        ([], {"maelm", "mlm", "roberta"}),
+        (["--contenders", "modern", "modernbert", "--precision", "bf16"], {"modern", "modernbert"}),
+    ],
+)
+def test_small_run(options: list[str], contenders: set[str], tmp_path, capsys) -> None:
+    if "modernbert" in contenders:
+        pytest.importorskip("transformers")
     output = tmp_path / "breakdown.json"
     words = ["--data", str(prepared_data(tmp_path / "data")), "--output", str(output), "--size", "tiny"]
-    step_breakdown.main([*words, "--length", "32", "--batch", "2", "--rounds", "1", "--threads", "1"])
+    step_breakdown.main([*words, "--length", "32", "--batch", "2", "--rounds", "1", "--threads", "1", *options])
     content = json.loads(output.read_text())
-    assert content["rounds"] == 1 and set(content["shares"]) == set(step_breakdown.CONTENDERS)
+    assert content["rounds"] == 1 and set(content["shares"]) == contenders
     for shares in content["shares"].values():
         medians = {group: median for group, (median, _, _) in shares.items()}
         assert sum(medians.values()) == pytest.approx(2 * medians["total"], rel=1e-4)
