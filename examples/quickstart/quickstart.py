@@ -12,6 +12,9 @@ from typing import Any
 
 import texts
 import torch
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 
 import fairseq_maelm
 from fairseq_maelm.arguments import CommandParser, number
@@ -200,11 +203,15 @@ class Quickstart:
         }
         self.run(programs, side_by_side=2)
         accuracy = {start: [test_curve(self.log(name))[-1][1] for name in own] for start, own in names.items()}
+        counting = accuracy_of_counting(
+            *(texts.read_examples(self.folder / "text", name) for name in ("train", "test"))
+        )
         lines = [
             f"test accuracy from {STARTS[start]}: " + ", ".join(f"{value:.1f} %" for value in values)
             for start, values in accuracy.items()
         ]
-        return {"accuracy": accuracy, "chance": 100 / classes, "lines": lines}
+        lines.append(f"test accuracy by counting words: {counting:.1f} %")
+        return {"accuracy": accuracy, "counting": counting, "chance": 100 / classes, "lines": lines}
 
     def fill_masks(self) -> dict[str, Any]:
         """Fill the masks of a few sentences through the hub interface."""
@@ -215,6 +222,13 @@ class Quickstart:
             for text in held_out
         ]
         return {"filled": filled, "lines": [line for each in filled for line in mask_lines(each)]}
+
+
+def accuracy_of_counting(train: list[tuple[str, str]], test: list[tuple[str, str]]) -> float:
+    """Return the test accuracy in percent of logistic regression on weighted word counts, which knows no context."""
+    classifier = make_pipeline(TfidfVectorizer(sublinear_tf=True), LogisticRegression(C=10, max_iter=1000))
+    classifier.fit([text for text, _ in train], [label for _, label in train])
+    return 100 * float(classifier.score([text for text, _ in test], [label for _, label in test]))
 
 
 # The summary
@@ -265,6 +279,7 @@ def summary_rows(results: dict[str, Any]) -> list[tuple[str, str]]:
         spread = f" ({min(accuracy):.1f} to {max(accuracy):.1f}, {len(accuracy)} seeds)" if accuracy[1:] else ""
         rows.append((f"test accuracy from {STARTS[name]}", f"{mean(accuracy):.1f} %{spread}"))
     if tuning["accuracy"]:
+        rows.append(("test accuracy of logistic regression on word counts", f"{tuning['counting']:.1f} %"))
         rows.append(("test accuracy by guessing", f"{tuning['chance']:.1f} %"))
     else:
         rows.append(("fine-tuning task", "none: the text has no two sources that are large enough"))
@@ -300,6 +315,7 @@ def draw_curves(logs: Path, results: dict[str, Any], path: Path) -> None:
         averages = [(points[0][0], mean(value for _, value in points)) for points in zip(*curves)]
         axes[2].plot(*zip(*averages), color=color, marker="o", markersize=4, label=f"from {STARTS[start]}")
     if tuning["accuracy"]:
+        axes[2].axhline(tuning["counting"], color=_GRAY, linewidth=1, label="word counts, logistic regression")
         axes[2].axhline(tuning["chance"], color=_GRAY, linestyle="--", linewidth=1, label="guessing")
         axes[2].set(title=f"Fine-tuning, {len(results['data']['classes'])} classes", xlabel="updates")
         axes[2].set(ylabel="test accuracy (%)", ylim=(0, 100))
@@ -325,8 +341,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--output", type=Path, default=Path("runs/quickstart"), metavar="DIR", help="folder for everything"
     )
-    parser.add_argument("--updates", type=number(int, 1), default=3900, metavar="N", help="updates of pretraining")
-    parser.add_argument("--fine-tuning-updates", type=number(int, 1), default=300, metavar="N", help="updates of each")
+    parser.add_argument("--updates", type=number(int, 1), default=4900, metavar="N", help="updates of pretraining")
+    parser.add_argument("--fine-tuning-updates", type=number(int, 1), default=200, metavar="N", help="updates of each")
     parser.add_argument("--seeds", type=number(int, 1), default=2, metavar="N", help="fine-tunings from each start")
     return parser.parse_args(arguments)
 

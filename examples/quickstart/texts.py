@@ -40,7 +40,7 @@ _PARAGRAPHS_OF_DOCUMENT, _WORDS_OF_PASSAGE = 50, 50
 # Shares of the documents. Documents outside of the task's classes are never held out for the task.
 PRETRAINING_VALID, TASK_VALID, TASK_TEST = 0.02, 0.07, 0.13
 MOST_CLASSES, FEWEST_CLASSES, FEWEST_WORDS = 8, 2, 10
-MOST_EXAMPLES = {"train": 300, "valid": 60, "test": 150}
+MOST_EXAMPLES = {"train": 100, "valid": 60, "test": 150}
 FEWEST_EXAMPLES = {"train": 30, "valid": 5, "test": 15}
 # How libraries are called apart from the name they are imported by.
 _ALIASES = {
@@ -333,3 +333,9 @@ def write_tables(task: Task, folder: Path) -> dict[str, Path]:
         lines = (f"{' '.join(text.split())}\t{name.replace(' ', '_')}\n" for text, name in task.examples[split])
         path.write_text("".join(lines), encoding="utf-8")
     return paths
+
+
+def read_examples(folder: Path, split: str) -> list[tuple[str, str]]:
+    """Read the texts and labels of a table that ``write_tables`` wrote."""
+    lines = (folder / f"{split}.tsv").read_text(encoding="utf-8").splitlines()
+    return [(text, label) for text, _, label in (line.partition("\t") for line in lines)]

@@ -50,7 +50,12 @@ RESULTS: dict[str, Any] = {
     },
     "start": {"accuracy": 0.5, "perplexity": 8123.4, "seconds": 6.0},
     "pretraining": {"accuracy": 20.5, "perplexity": 152.3, "seconds": 60.0},
-    "fine_tuning": {"accuracy": {"pretrained": [79.0, 80.0], "random": [59.0, 60.0]}, "chance": 25.0, "seconds": 36.0},
+    "fine_tuning": {
+        "accuracy": {"pretrained": [79.0, 80.0], "random": [59.0, 60.0]},
+        "counting": 55.5,
+        "chance": 25.0,
+        "seconds": 36.0,
+    },
     "masks": {"filled": [{"text": "a <mask>", "candidates": [["word", 0.25], ["other", 0.125]]}], "seconds": 6.0},
 }
 
@@ -72,6 +77,7 @@ def test_summary_holds_what_was_measured(tmp_path: Path) -> None:
     assert rows["perplexity on held-out text, before"] == "8,123"
     assert rows["test accuracy from the pretrained encoder"] == "79.5 % (79.0 to 80.0, 2 seeds)"
     assert rows["test accuracy from random weights"] == "59.5 % (59.0 to 60.0, 2 seeds)"
+    assert rows["test accuracy of logistic regression on word counts"] == "55.5 %"
     assert rows["time"] == "2.0 minutes, 1.0 of pretraining"
     written = (tmp_path / "summary.md").read_text(encoding="utf-8")
     assert all(f"| {name} " in written and f"| {value} " in written for name, value in rows.items())
@@ -86,6 +92,12 @@ def test_summary_without_fine_tuning(tmp_path: Path) -> None:
     results = {**RESULTS, "fine_tuning": {"accuracy": {}, "seconds": 0.0}}
     assert "none: the text has no two sources" in quickstart.write_summary(tmp_path, results)
     assert (tmp_path / "curves.png").exists()
+
+
+def test_counting_words_knows_words_alone() -> None:
+    train = [(f"{word} {filler}", word) for word in ("robin", "anchor") for filler in ("the", "a", "old", "near")]
+    assert quickstart.accuracy_of_counting(train, [("an old robin", "robin"), ("the anchor", "anchor")]) == 100.0
+    assert quickstart.accuracy_of_counting(train, [("robin", "anchor"), ("robin", "robin")]) == 50.0
 
 
 def test_smoothing_averages_neighbors() -> None:
