@@ -341,7 +341,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--output", type=Path, default=Path("runs/quickstart"), metavar="DIR", help="folder for everything"
     )
-    parser.add_argument("--updates", type=number(int, 1), default=4900, metavar="N", help="updates of pretraining")
+    updates = 4900 if PRECISION == "bf16" else 3500
+    parser.add_argument("--updates", type=number(int, 1), default=updates, metavar="N", help="updates of pretraining")
     parser.add_argument("--fine-tuning-updates", type=number(int, 1), default=200, metavar="N", help="updates of each")
     parser.add_argument("--seeds", type=number(int, 1), default=2, metavar="N", help="fine-tunings from each start")
     return parser.parse_args(arguments)
