@@ -105,7 +105,8 @@ def documented() -> list[tuple[str, str]]:
             continue
         text = path.read_text(encoding="utf-8").replace("\\\n", " ")
         for number, line in enumerate(text.splitlines(), 1):
-            for match in re.finditer(r"(?:^\s*|`|\(|&& )maelm ((?:[a-z-]+ )?[a-z-]+[^`#|>)]*)", line):
+            before = "`" if path.suffix == ".py" else r"(?:^\s*|`|\(|&& )"
+            for match in re.finditer(before + r"maelm ((?:[a-z-]+ )?[a-z-]+[^`#|>)]*)", line):
                 found.append((f"{path.relative_to(ROOT)}:{number}", match[1]))
     return found
 
