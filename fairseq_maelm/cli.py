@@ -127,6 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if called is None:
         parser.parse_args(given)
         return
+    # It asks on every import for a package that only speech needs.
+    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
     module = importlib.import_module(SUB_COMMANDS[called][0])
     module.add_arguments(parsers[called])
     own, more = given, []
