@@ -58,6 +58,12 @@ def test_the_old_recipe_begins_with_short_sequences() -> None:
     assert value(last, "--finetune-from-model").endswith("old.maelm.seed_1.first/checkpoint_last.pt")
 
 
+def test_a_run_has_the_gpus_of_its_slot() -> None:
+    (run,) = parts.runs_of(PLAN, ["modern_adam"], 1)
+    job = parts.job_of(run, PLAN, parts.Machine(1, "bf16"), Path("data"), Path("out"))
+    assert job.process("1").environment == {"CUDA_VISIBLE_DEVICES": "1"} and job.process("").environment == {}
+
+
 @pytest.mark.slow
 def test_a_small_study(toy_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = {**PLAN, "tokens": 4000, "validate-tokens": 1000}

@@ -28,7 +28,7 @@ from training_step.flops import BatchShape, ModelShape, flops_per_token, muon_fl
 from fairseq_maelm.arguments import CommandParser, UsageError
 from fairseq_maelm.files import write_bytes
 from fairseq_maelm.models.config import complete_config
-from fairseq_maelm.sweep.jobs import Job, Process, is_finished, read_json
+from fairseq_maelm.sweep.jobs import Job, Process, is_finished, read_json, visible
 from fairseq_maelm.sweep.log import log_records
 from fairseq_maelm.sweep.runner import add_runner_arguments, runner_of, sitting
 from fairseq_maelm.sweep.store import data_fingerprint, study_folder
@@ -116,7 +116,7 @@ def job_of(run: Run, plan: dict[str, Any], machine: Machine, data: Path, output:
 
 def _job(name: str, output: Path, words: list[str]) -> Job:
     marker = output / "runs" / name / "result.json"
-    return Job(name, marker, lambda slot: Process(words, {}), study.last_loss, resumes=True)
+    return Job(name, marker, lambda slot: Process(words, visible(slot)), study.last_loss, resumes=True)
 
 
 # What came out
