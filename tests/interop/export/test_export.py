@@ -386,16 +386,7 @@ def words(tmp_path: Path, data: Path) -> list[str]:
 
 def test_the_command_says_what_it_has_compared(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_checkpoint(tmp_path / "checkpoint.pt", data, **MLM, **MPNET_BUCKETS)
-    words = [
-        "export",
-        "--checkpoint",
-        tmp_path / "checkpoint.pt",
-        "--vocabulary",
-        data,
-        "--output",
-        tmp_path / "folder",
-    ]
-    command = [str(word) for word in words]
+    command = words(tmp_path, data)
     cli.main([*command, "--format", "mpnet"])
     output = capsys.readouterr().out
     assert re.search(r"masked-lm scores: largest difference \d\.\d\de-\d\d, largest value \d\.\d\de\+\d\d\n", output)
@@ -422,17 +413,7 @@ def test_checkpoints_of_fairseq_are_whole(averaged: bool, data: Path, tmp_path: 
     precise = {"encoder.embed_tokens.weight": average["encoder.embed_tokens.weight"] + 1, "encoder.identity": -1}
     state["extra_state"] |= {"ema": average, "ema_fp32_params": {n: torch.as_tensor(t) for n, t in precise.items()}}
     torch.save({**state, "last_optimizer_state": {"large": torch.ones(9)}}, tmp_path / "checkpoint.pt")
-    words = [
-        "export",
-        "--checkpoint",
-        tmp_path / "checkpoint.pt",
-        "--vocabulary",
-        data,
-        "--output",
-        tmp_path / "folder",
-    ]
-    words += ["--format", "fairseq", *(["--averaged-weights"] if averaged else [])]
-    cli.main([str(word) for word in words])
+    cli.main([*words(tmp_path, data), "--format", "fairseq", *(["--averaged-weights"] if averaged else [])])
     (data / "manifest.json").unlink()
     names = {path.name for path in (tmp_path / "folder").iterdir()}
     assert names == {"checkpoint_best.pt", "dict.txt", "sentencepiece.bpe.model", "manifest.json"}
