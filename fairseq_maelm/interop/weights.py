@@ -88,6 +88,17 @@ _MODERN_HEAD = {
     "transform.layer_norm.weight": "head.norm.weight",
     "out_proj": "classifier",
 }
+# What our modern layer is, in the words of a ModernBERT's configuration: written by export, required by import.
+MODERNBERT_SETTINGS: dict[str, Any] = {
+    "hidden_activation": "gelu",
+    "norm_bias": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "decoder_bias": True,
+    "classifier_bias": False,
+    "classifier_pooling": "cls",
+    "classifier_activation": "gelu",
+}
 MODERNBERT = Family(
     prefix="model.",
     encoder={

@@ -4,7 +4,7 @@ from typing import Any
 
 from fairseq_maelm.interop.export.content import ARCHITECTURES, AUTO_CLASSES, Content
 from fairseq_maelm.interop.export.source import Source
-from fairseq_maelm.interop.weights import POSITION_OFFSET
+from fairseq_maelm.interop.weights import MODERNBERT_SETTINGS, POSITION_OFFSET
 
 
 def configuration(source: Source, content: Content) -> dict[str, Any]:
@@ -59,16 +59,9 @@ def _modernbert_settings(source: Source) -> dict[str, Any]:
     ]
     bases = {"full_attention": config.rotary_base, "sliding_attention": config.local_rotary_base}
     return {
-        "hidden_activation": "gelu",
+        **MODERNBERT_SETTINGS,
         "max_position_embeddings": config.max_positions,
         "norm_eps": config.layer_norm_eps,
-        "norm_bias": False,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "decoder_bias": True,
-        "classifier_bias": False,
-        "classifier_pooling": "cls",
-        "classifier_activation": "gelu",
         "embedding_dropout": config.dropout,
         "mlp_dropout": config.dropout,
         "attention_dropout": config.attention_dropout,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.interop.importing.source import refuse
-from fairseq_maelm.interop.weights import FAMILIES
+from fairseq_maelm.interop.weights import FAMILIES, MODERNBERT_SETTINGS
 from fairseq_maelm.models.checks import LARGEST_EPS, SMALLEST_EPS
 
 # What our encoder computes, whatever else transformers can.
@@ -16,17 +16,7 @@ _EXPECTED = {
     "add_cross_attention": False,
     "tie_word_embeddings": True,
 }
-_EXPECTED_OF_MODERNBERT = {
-    "hidden_activation": "gelu",
-    "norm_bias": False,
-    "attention_bias": False,
-    "mlp_bias": False,
-    "decoder_bias": True,
-    "classifier_bias": False,
-    "classifier_pooling": "cls",
-    "classifier_activation": "gelu",
-    "tie_word_embeddings": True,
-}
+_EXPECTED_OF_MODERNBERT = {**MODERNBERT_SETTINGS, "tie_word_embeddings": True}
 
 # What stock MPNet computes, whatever its configuration says.
 MPNET_BUCKETS, MPNET_MAX_DISTANCE = 32, 128
