@@ -2,21 +2,15 @@
 
 import copy
 from collections.abc import Callable
-from typing import Any
-from unittest import mock
 
 import torch
 import torch._dynamo
 import torch.nn.functional as F
-from attention_gpu_alternatives import AttentionWithAtomics, count_kept
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import flex_attention
 
-from fairseq_maelm.modules.attention.triton import launch
 from fairseq_maelm.modules.attention.triton import operator as attention_triton
-
-prepare = launch._prepare
 
 # Every shape and way compiles FlexAttention again; past the limit it would silently run uncompiled.
 for limit in ("recompile_limit", "cache_size_limit"):
@@ -56,10 +50,6 @@ class Problem:
         other = copy.copy(self)
         other.table = torch.zeros_like(self.table).requires_grad_()
         return other
-
-    def decide(self, per_pair: bool) -> Tensor:
-        """Dropout's decisions alone; how many each row keeps <int32>[B, H, S]."""
-        return count_kept(self.qkv.detach(), self.table.detach(), self.positions, self.seed, per_pair)
 
     def build_dense_bias(self) -> None:
         """What a dense bias costs once a step: from the table, and its gradient back."""
@@ -211,31 +201,6 @@ class OursSeparate(Way):
         ).transpose(1, 2)
 
 
-class OursHalfTable(Ours):
-    """The same with the table in float16: Triton copies no loads of two bytes into shared memory ahead of time."""
-
-    @staticmethod
-    def _prepare_half(*inputs: Any) -> launch._Attention:
-        attention = prepare(*inputs)
-        return attention._replace(table=attention.table.half())
-
-    def forward(self) -> None:
-        with mock.patch.object(launch, "_prepare", self._prepare_half):
-            super().forward()
-
-    def both(self) -> list[Tensor]:
-        with mock.patch.object(launch, "_prepare", self._prepare_half):
-            return super().both()
-
-
-class OursWithAtomics(Way):
-    """This package's kernels, the gradient of the bias by atomic additions to [H, P, P]."""
-
-    def attend(self) -> Tensor:
-        problem = self.problem
-        return AttentionWithAtomics.apply(problem.qkv, problem.table, problem.positions, self.dropout, problem.seed)
-
-
 VARIANTS: dict[str, type[Way]] = {
     "sdpa flash, no bias": Unbiased,
     "sdpa cudnn, no bias": UnbiasedCudnn,
@@ -244,6 +209,4 @@ VARIANTS: dict[str, type[Way]] = {
     "flex, dense [H, P, P]": FlexDense,
     "triton": Ours,
     "triton, separate q k v": OursSeparate,
-    "triton, table in float16": OursHalfTable,
-    "triton, atomic additions": OursWithAtomics,
 }

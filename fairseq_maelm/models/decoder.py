@@ -5,11 +5,12 @@ from typing import Any, Dict, NamedTuple, Optional
 import torch
 from torch import Tensor, nn
 
-from fairseq_maelm.batch import Layout, padding_mask
+from fairseq_maelm.batch import Layout
 from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.layers import LayerShape
 from fairseq_maelm.modules.attention.rotary import rotations
+from fairseq_maelm.modules.execution import in_graphs
 from fairseq_maelm.modules.reassemble import reassemble
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION, TransformerLayer, run_layers
 from fairseq_maelm.modules.wanted import WantedPositions
@@ -33,13 +34,18 @@ class Memory(NamedTuple):
     hidden: Optional[Tensor]
 
 
-def encoder_memory(encoded: EncoderOutput, encoder: MaelmEncoder, layout: Optional[Layout]) -> Memory:
-    """Return the encoder's output for cross-attention, which reads no state that does not enter the decoder's input."""
+def encoder_memory(
+    encoded: EncoderOutput, encoder: MaelmEncoder, layout: Optional[Layout], always_hides: bool = False
+) -> Memory:
+    """Return the encoder's output for cross-attention, which reads no state that does not enter the decoder's input.
+
+    Where nothing is to be hidden, ``always_hides`` asks for a mask nevertheless.
+    """
     states, tokens = encoded.states, encoded.tokens
     if layout is None:
         positions = torch.arange(tokens.shape[1], device=states.device)[None]
         return Memory(states, positions, tokens.eq(encoder.padding_idx))
-    if len(layout["visible_rows"]) == tokens.numel():
+    if len(layout["visible_rows"]) == tokens.numel() and not always_hides:
         return Memory(states, layout["positions"], None)
     hidden = torch.ones(tokens.numel(), dtype=torch.bool, device=states.device)
     hidden = hidden.index_fill(0, layout["visible_rows"], False).view(tokens.shape)
@@ -51,13 +57,6 @@ def full_sequences(encoded: EncoderOutput, encoder: MaelmEncoder, layout: Option
     if layout is None:
         return encoded.states
     return reassemble(encoded.states, encoder.embed_tokens.weight[encoder.mask_index], layout)
-
-
-def full_padding(encoded: EncoderOutput, encoder: MaelmEncoder, layout: Optional[Layout]) -> Optional[Tensor]:
-    """<bool>[B, T] True at the padding of the full sequences, or None where the layout says that there is none."""
-    if layout is None:
-        return encoded.tokens.eq(encoder.padding_idx)
-    return padding_mask(layout["full_lengths"], layout["full_length"]) if layout["decoder_padded"] else None
 
 
 class NoDecoder:
@@ -160,20 +159,28 @@ class MaelmDecoder(nn.Module):
         """
         states = self._embed(full, encoder)
         # Padding stands on the right, where no token of a decoder from left to right looks.
-        hidden = None if self.autoregressive else full_padding(encoded, encoder, layout)
-        bias = self._bias(torch.arange(full.shape[1], device=full.device)[None], hidden, states)
+        lengths = None if self.autoregressive else self._lengths(encoded, encoder, layout)
+        bias = self._bias(torch.arange(full.shape[1], device=full.device)[None], lengths, states)
+        compiled = in_graphs(self.layers, states)
         if not self.reads_encoder:
             decoded = run_layers(self.layers, states, bias, wanted, bias)[-1]
         else:
-            decoded = self._run_with_memory(states, bias, encoder_memory(encoded, encoder, layout), wanted)
+            decoded = self._run_with_memory(states, bias, encoder_memory(encoded, encoder, layout, compiled), wanted)
         if self.final_layer_norm is not None:
             decoded = self.final_layer_norm(decoded)
         return wanted.take(decoded) if wanted is not None and self.autoregressive else decoded
 
-    def _bias(self, positions: Tensor, hidden: Optional[Tensor], states: Tensor) -> AttentionBias:
+    def _lengths(self, encoded: EncoderOutput, encoder: MaelmEncoder, layout: Optional[Layout]) -> Optional[Tensor]:
+        """<int64>[B] tokens of each full sequence, or None where the layout says that there is no padding to hide."""
+        if layout is None:
+            return encoded.tokens.ne(encoder.padding_idx).sum(dim=1)
+        hides = layout["decoder_padded"] or in_graphs(self.layers, encoded.states)
+        return layout["full_lengths"] if hides else None
+
+    def _bias(self, positions: Tensor, lengths: Optional[Tensor], states: Tensor) -> AttentionBias:
         """Return what attention to tokens at these positions depends on besides their states."""
         turns = rotations(positions, self.shape.rotary_bases, self.shape.head_dim, states)
-        return AttentionBias(hidden=hidden, causal=self.autoregressive, rotations=turns)
+        return AttentionBias(lengths=lengths, causal=self.autoregressive, rotations=turns, padded_to=states.shape[1])
 
     def _embed(self, full: Tensor, encoder: MaelmEncoder) -> Tensor:
         """Bring the input to the decoder's width and add positions: what enters the first layer."""

@@ -13,6 +13,7 @@ from fairseq_maelm.modules.attention.layers import LayerShape
 from fairseq_maelm.modules.attention.relative_position import BUCKET_FUNCTIONS, RelativePositionBias
 from fairseq_maelm.modules.attention.rotary import rotations
 from fairseq_maelm.modules.dropout import dropout
+from fairseq_maelm.modules.execution import in_graphs
 from fairseq_maelm.modules.precision import LAYER_NORM_EPS
 from fairseq_maelm.modules.transformer import TransformerLayer, run_layers
 from fairseq_maelm.modules.wanted import WantedPositions
@@ -139,7 +140,7 @@ class MaelmEncoder(FairseqEncoder):
         Args:
             src_tokens: <int64>[B, S], padded on the right.
             positions: <int64>[B, S] original positions; 0, 1, 2, ... if not given.
-            padded: whether there is any padding; looked up if not given, which waits for the device.
+            padded: whether there is any padding; looked up on a CPU if not given, and elsewhere supposed.
             wanted: the last layer's states are wanted for these alone.
         """
         if positions is None:
@@ -161,10 +162,11 @@ class MaelmEncoder(FairseqEncoder):
 
     def _lengths(self, tokens: Tensor, padded: Optional[bool]) -> Optional[Tensor]:
         """<int64>[B] tokens of each sequence, or None where there is no padding to hide."""
-        if padded is False:
+        if padded is False and not in_graphs(self.layers, tokens):
             return None
-        padding = tokens.eq(self.padding_idx)
-        return (~padding).sum(dim=1) if padded or bool(padding.any()) else None
+        inside = tokens.ne(self.padding_idx)
+        # A GPU would be waited for, and its attention hides padding at no cost.
+        return None if padded is None and inside.device.type == "cpu" and bool(inside.all()) else inside.sum(dim=1)
 
     def _bias(self, positions: Tensor, lengths: Optional[Tensor], states: Tensor) -> Optional[AttentionBias]:
         """Return what attention of all layers depends on besides its states, which give the type of rotations."""
@@ -172,8 +174,8 @@ class MaelmEncoder(FairseqEncoder):
             return self.relative_attention_bias.between(positions, lengths)
         if self.shape.rotary_bases:
             turns = rotations(positions, self.shape.rotary_bases, self.shape.head_dim, states)
-            return AttentionBias(lengths=lengths, rotations=turns)
-        return None if lengths is None else AttentionBias(lengths=lengths)
+            return AttentionBias(lengths=lengths, rotations=turns, padded_to=states.shape[1])
+        return None if lengths is None else AttentionBias(lengths=lengths, padded_to=states.shape[1])
 
     def max_positions(self) -> int:
         """The longest sequence that has positions, <s> and </s> included."""

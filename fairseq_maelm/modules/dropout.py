@@ -74,6 +74,10 @@ def _kept(decisions: Tensor, grid: DropoutGrid, dtype: torch.dtype) -> Tensor:
     return torch.ge(decisions, grid.threshold, out=torch.empty(decisions.shape, dtype=dtype))
 
 
+def _by_torch(states: Tensor) -> bool:
+    return states.device.type != "cpu" or torch.compiler.is_compiling()
+
+
 def dropout(states: Tensor, probability: float, training: bool) -> Tensor:
     """Zero each element, in training, with a probability in [0, 1) and scale the others so that the mean stays.
 
@@ -81,13 +85,13 @@ def dropout(states: Tensor, probability: float, training: bool) -> Tensor:
     """
     if not training or probability == 0.0:
         return states
-    if states.device.type != "cpu":
+    if _by_torch(states):
         return F.dropout(states, probability, True)
     return _Dropout.apply(states, None, probability)
 
 
 def add_dropped(residual: Tensor, states: Tensor, probability: float, training: bool) -> Tensor:
     """residual + dropout(states), with fewer passes over memory; arguments as in ``dropout``, shapes equal."""
-    if not training or probability == 0.0 or states.device.type != "cpu":
+    if not training or probability == 0.0 or _by_torch(states):
         return residual + dropout(states, probability, training)
     return _Dropout.apply(states, residual, probability)

@@ -6,8 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_maelm.modules.attention.layers import MultiHeadAttention
-
 
 class Layer(nn.Module):
     """A layer of a stack.
@@ -17,31 +15,28 @@ class Layer(nn.Module):
 
     Attributes:
         compiles: let torch.compile make one kernel of neighboring operations, where ``worth_compiling``. Layers of one
-            kind share their compiled code. It is made for the first batch's shape, and where shapes vary once more for
-            all of them.
+            kind share their compiled code, which is made for all shapes at once; but for torch a single sequence is of
+            another kind, which is compiled only where no larger batch came before it.
         recomputes: keep the layer's input only and compute all else again in the backward pass, with the same dropout
             (Chen et al., 2016, Training Deep Nets with Sublinear Memory Cost).
     """
 
     compiles = False
     recomputes = False
+    _compiled_for_many = False
 
     def __call__(self, states: Tensor, *others: Any, **options: Any) -> Any:
         """Run ``forward``, whose arguments these are."""
         call: Callable[..., Any] = self._call_impl
-        if self.training and self.compiles and worth_compiling(states):
+        single = len(states) == 1
+        if self.training and self.compiles and worth_compiling(states) and not (single and self._compiled_for_many):
+            self._compiled_for_many = not single
             if self._compiled_call_impl is None:
-                self._leave_attention_out()
-                self.compile()
+                self.compile(dynamic=True)
             call = self._compiled_call_impl or call
         if self.training and self.recomputes and torch.is_grad_enabled():
             return checkpoint(call, states, *others, use_reentrant=False, **options)
         return call(states, *others, **options)
-
-    def _leave_attention_out(self) -> None:
-        for module in self.children():
-            if isinstance(module, MultiHeadAttention):
-                module.leave_graphs()
 
 
 def worth_compiling(states: Tensor) -> bool:
@@ -49,8 +44,18 @@ def worth_compiling(states: Tensor) -> bool:
     return states.is_cuda
 
 
+def in_graphs(layers: nn.ModuleList, states: Tensor) -> bool:
+    """Whether these layers are compiled in this pass: what they get should then always be of the same kind."""
+    return any(layer.training and layer.compiles for layer in layers) and worth_compiling(states)
+
+
 def execute(model: nn.Module, compiles: bool, recomputes: bool) -> None:
     """Say how all layers of a model are executed in training."""
+    if compiles:
+        from torch.fx.experimental import _config  # torch's compiler takes seconds
+
+        # By default a batch of as many sequences as there are heads ties the one to the other in the graph.
+        _config.use_duck_shape = False
     for layer in layers_of(model):
         layer.compiles, layer.recomputes = compiles, recomputes
 

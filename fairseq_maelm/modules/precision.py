@@ -2,7 +2,7 @@
 
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
-from typing import Any, Callable, TypeVar, cast
+from typing import Any, Callable, Optional, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -58,6 +58,14 @@ def in_its_precision(forward: _Forward) -> _Forward:
     return cast(_Forward, compute)
 
 
+def autocast_dtype(device: str) -> Optional[torch.dtype]:
+    """Return the type that autocast gives matrix products on a type of device, or None where it is not in force."""
+    # torch.compile cannot trace the first question before torch 2.12.
+    if device not in ("cpu", "cuda") and not torch.amp.is_autocast_available(device):
+        return None
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+
+
 class LayerNorm(nn.LayerNorm):
     """torch's, but under autocast its results have the type that matrix products take, or are in single precision.
 
@@ -74,10 +82,11 @@ class LayerNorm(nn.LayerNorm):
     def forward(self, states: Tensor) -> Tensor:
         """<float>[..., D] to <float>[..., D]."""
         device = states.device.type
-        if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+        dtype = autocast_dtype(device)
+        if dtype is None:
             return super().forward(states)
         with torch.autocast(device, enabled=False):
             bias = None if self.bias is None else self.bias.to(states.dtype)
             weight = self.weight.to(states.dtype)
             normalized = F.layer_norm(states, self.normalized_shape, weight, bias, self.eps)
-            return normalized.float() if self.single else normalized.to(torch.get_autocast_dtype(device))
+            return normalized.float() if self.single else normalized.to(dtype)

@@ -32,14 +32,16 @@ class WantedPositions(NamedTuple):
     def pad(self, rows: Tensor, batch: int) -> Tensor:
         """Rows [M, ...] by sequence, [B, Q, ...], with zeros behind the shorter ones."""
         shape = (batch, self.length, *rows.shape[1:])
-        if len(rows) == batch * self.length:
+        # In a compiled graph the question would make one for either answer.
+        if not torch.compiler.is_compiling() and len(rows) == batch * self.length:
             return rows.view(shape)
         return rows.new_zeros(batch * self.length, *rows.shape[1:]).index_copy(0, self.rows, rows).view(shape)
 
     def unpad(self, padded: Tensor) -> Tensor:
         """The inverse of ``pad``: [B, Q, ...] to [M, ...]."""
         rows = padded.flatten(0, 1)
-        return rows if len(rows) == len(self.rows) else rows.index_select(0, self.rows)
+        whole = not torch.compiler.is_compiling() and len(rows) == len(self.rows)
+        return rows if whole else rows.index_select(0, self.rows)
 
 
 def first_positions(tokens: Tensor) -> WantedPositions:

@@ -38,7 +38,7 @@ def test_a_measurement_counts_calls() -> None:
     assert len(many) >= 2 and taken["wall"] * (len(many) - 1) >= 0.01
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_contenders_are_measured_in_turn(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("onnxruntime")

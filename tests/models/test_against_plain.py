@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from plain.maelm import PlainConfig, PlainOutput, PlainSequence, plain_forward
-from support import FAMILIES, batch_of, model_of, random_sequences
+from plain.maelm import PlainOutput, PlainSequence, plain_forward
+from support import FAMILIES, batch_of, model_of, plain_of, random_sequences
 
 MODERN = FAMILIES["modern"]
 LENGTHS = [13, 30, 7, 2]
@@ -14,26 +14,7 @@ MASKED = [[0, 3, 4, 12], [1, 2, 28], [6], [1]]
 
 def plainly(model, sequences, masked, mask_index=None) -> tuple[PlainOutput, dict[str, torch.Tensor]]:
     """Run the plain implementation in double precision on the same weights; also gives its leaf parameters."""
-    config = model.config
-    state = {
-        name: tensor.detach().double().requires_grad_()
-        for name, tensor in model.state_dict().items()
-        if tensor.is_floating_point()
-    }
-    plain_config = PlainConfig(
-        encoder_layers=config.encoder_layers,
-        encoder_attention_heads=config.encoder_attention_heads,
-        decoder_layers=config.decoder_layers,
-        decoder_attention_heads=config.encoder_attention_heads,
-        mask_index=model.mask_index,
-        relative_buckets=config.relative_buckets,
-        relative_num_buckets=config.relative_num_buckets,
-        relative_max_distance=config.relative_max_distance,
-        modern=config.layer == "modern",
-        decoder_rotary=config.decoder_positions == "rotary",
-        rotary_base=config.rotary_base,
-        local_rotary_base=config.local_rotary_base,
-    )
+    state, plain_config = plain_of(model)
     plain_sequences = []
     for sequence, positions in zip(sequences, masked):
         shown = np.array(sequence)

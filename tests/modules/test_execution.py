@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.modules import execution
+from fairseq_maelm.modules.attention import sdpa, triton
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.layers import LayerShape
 from fairseq_maelm.modules.attention.rotary import rotations
@@ -143,7 +144,12 @@ def output_and_gradients(layer: Layer, attention: str) -> list[Tensor]:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
 @pytest.mark.parametrize(
-    ("attention", "modern", "recomputes"), [("self", False, False), ("self_cross", False, True), ("self", True, True)]
+    ("attention", "modern", "recomputes"),
+    [
+        ("self", True, True),
+        pytest.param("self", False, False, marks=pytest.mark.exhaustive),
+        pytest.param("self_cross", False, True, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_compiled_layer_is_the_plain_one(
     attention: str, modern: bool, recomputes: bool, monkeypatch: pytest.MonkeyPatch
@@ -164,31 +170,68 @@ def test_compiled_layer_is_the_plain_one(
     torch.testing.assert_close(output_and_gradients(copy.deepcopy(layer), attention)[0], expected[0])
 
 
-@pytest.mark.parametrize("modern", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_layers_of_a_kind_share_their_graphs_whatever_the_lengths(
-    dtype: torch.dtype, modern: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What stands before attention and what follows it, each for the first shape and once more for all others.
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trace what a GPU would be given: the kernels' operators, flash attention, torch's dropout; make no code."""
+    launch = pytest.importorskip("fairseq_maelm.modules.attention.triton.launch")
 
-    torch gives up compiling after eight.
-    """
+    def forward(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, ...]:
+        output, log_sums = triton.operator._outputs_like(query)
+        return output.copy_(query.transpose(1, 2)), log_sums.zero_()
+
+    def backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, table: Tensor, *others: Any) -> Any:
+        return torch.stack([gradient] * 3, dim=2), torch.ones_like(table)
+
+    def attend_between(boundaries: Tensor, query: Tensor, key: Tensor, value: Tensor, dropout: float) -> Tensor:
+        return F.scaled_dot_product_attention(query, key, value) + 0 * boundaries.sum()
+
+    monkeypatch.setattr(launch, "forward", forward)
+    monkeypatch.setattr(launch, "backward", backward)
+    monkeypatch.setattr(triton._KERNELS, "unavailable_because", lambda query: None)
+    monkeypatch.setattr(sdpa, "attend_between", attend_between)
+    monkeypatch.setattr(sdpa, "_has_flash", lambda query: True)
     monkeypatch.setattr(execution, "worth_compiling", lambda states: True)
-    # Graphs alone, without code made of them.
-    monkeypatch.setattr(Layer, "compile", lambda layer: nn.Module.compile(layer, backend="eager"))
+    monkeypatch.setattr(Layer, "compile", lambda layer, **o: nn.Module.compile(layer, backend="aot_eager", **o))
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    layers = [layer_of(modern=modern).train() for _ in range(3)]
-    graphs = []
-    for batch, length in ((2, 5), (3, 7), (4, 9), (5, 6)):
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-            (states, bias), _ = arguments_of("self", batch, length)
-            states = states.to(dtype)
-            for layer in layers:
-                layer.compiles = True
-                states = layer(states, bias)
-        assert states.dtype == dtype
-        states.sum().backward()
-        graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
-    assert 1 <= graphs[0] <= graphs[1] <= 8
-    assert graphs[1] == graphs[2] == graphs[3]
+
+
+ALL_SHAPES = ([40] * 4, [40, 38, 37, 40], [52, 52, 51], [23] * 7, [60, 60], [60, 59], [17, 17, 16, 15], [33], [44] * 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kinds"),
+    [
+        ({}, 3),  # encoder, decoder, and its last layer, which has queries at masked positions alone
+        ({"decoder_layers": 0}, 2),
+        ({"relative_buckets": "none"}, 3),
+        pytest.param({"decoder_attention": "self_cross"}, 3, marks=pytest.mark.exhaustive),
+        # The first layer of a stack lacks a LayerNorm; every third has a rotary base of its own.
+        pytest.param({**FAMILIES["modern"], "encoder_layers": 4, "decoder_layers": 3}, 5, marks=pytest.mark.slow),
+    ],
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
+)
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_each_kind_of_layer_is_one_graph_whatever_the_shapes(changes: dict[str, Any], kinds: int) -> None:
+    options = {"attention": "triton", "encoder_layers": 3, "precision": "bf16", **DROPOUT, **changes}
+    model = model_of(**options).train()
+    execute(model, compiles=True, recomputes=False)
+    numbers = torch._dynamo.utils.counters
+    for lengths in ALL_SHAPES:
+        masks = [list(range(1, length - 1, 6)) for length in lengths]
+        kept = None if changes.get("decoder_layers", 1) else model.mask_index
+        net_input, targets = batch_of(random_sequences(list(lengths)), masks, kept)
+        model(**net_input, target=targets)[0].backward()
+        assert not numbers["graph_break"]
+        assert numbers["stats"]["unique_graphs"] == kinds <= 6, lengths
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_single_sequences_are_compiled_where_all_batches_are_single() -> None:
+    model = model_of(attention="triton").train()
+    execute(model, compiles=True, recomputes=False)
+    for length in (33, 40, 20):
+        net_input, targets = batch_of(random_sequences([length]), [[2, 5, 7]])
+        model(**net_input, target=targets)[0].backward()
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 3

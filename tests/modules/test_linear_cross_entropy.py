@@ -11,11 +11,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from fairseq_maelm.modules import linear_cross_entropy as module
 from fairseq_maelm.modules.linear_cross_entropy import (
     ChunkSettings,
     chunks,
     default_settings,
     linear_cross_entropy,
+    linear_log_probabilities,
     pad_vocabulary,
 )
 
@@ -56,18 +58,19 @@ def plainly(given: Inputs) -> Tensor:
     width=st.integers(1, 6),
     vocabulary=st.integers(1, 40),
     chunk=st.integers(1, 300),
+    block=st.integers(1, 300),
     multiple=st.sampled_from([1, 8, 64]),
     scale=st.sampled_from([1.0, 0.0, 128.0, -0.5]),
     seed=st.integers(0, 100),
 )
-def test_equals_linear_then_cross_entropy(rows, width, vocabulary, chunk, multiple, scale, seed):
+def test_equals_linear_then_cross_entropy(rows, width, vocabulary, chunk, block, multiple, scale, seed):
     drawn = inputs(rows, width, vocabulary, seed)
     for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
         expected = drawn.leaves(torch.float64)
         loss = plainly(expected)
         (loss * scale).backward()
         actual = drawn.leaves(dtype)
-        result = linear_cross_entropy(*actual, ChunkSettings(dtype, chunk, multiple))
+        result = linear_cross_entropy(*actual, ChunkSettings(dtype, chunk, block, multiple))
         (result.loss * scale).backward()
         torch.testing.assert_close(result.loss.double(), loss, rtol=tolerance, atol=tolerance)
         for got, wanted in zip(actual.gradients(), expected.gradients()):
@@ -79,7 +82,7 @@ def test_equals_linear_then_cross_entropy(rows, width, vocabulary, chunk, multip
 
 def test_gradients_are_those_of_finite_differences():
     given = inputs().leaves(torch.float64)
-    choice = ChunkSettings(torch.float64, 60, 8)
+    choice = ChunkSettings(torch.float64, 60, 30, 8)
     assert torch.autograd.gradcheck(
         lambda *tensors: linear_cross_entropy(*tensors, given.target, choice).loss, given[:3]
     )
@@ -100,7 +103,7 @@ def test_half_precision_is_as_exact_as_the_plain_way(dtype, scale, chunk):
     plainly(exact).backward()
     plain_loss = plainly(plain)
     (plain_loss * scale).backward()
-    result = linear_cross_entropy(*ours, ChunkSettings(dtype, chunk, 1))
+    result = linear_cross_entropy(*ours, ChunkSettings(dtype, chunk, 2000 * 16, 1))
     (result.loss * scale).backward()
     assert result.loss.dtype == torch.float32
     exact_loss = plainly(exact).item()
@@ -150,12 +153,12 @@ def test_padding_of_the_vocabulary_has_no_probability_and_no_guess():
     """Logits of -100 for all that exist: padding with logits of 0 would be far more probable."""
     given = inputs(vocabulary=30)
     bias = torch.full((30,), -100.0, dtype=torch.float64)
-    padded, padded_bias = pad_vocabulary(given.weight, bias, ChunkSettings(torch.float32, 1, 64))
+    padded, padded_bias = pad_vocabulary(given.weight, bias, ChunkSettings(torch.float32, 1, 1, 64))
     assert padded.shape == (64, 5) and padded.dtype == padded_bias.dtype == torch.float32
     assert not padded[30:].any() and torch.isneginf(padded_bias[30:]).all()
     guesses = F.linear(given.states, given.weight, bias).argmax(dim=-1)
     plain, result = (
-        linear_cross_entropy(given.states, given.weight, bias, guesses, ChunkSettings(torch.float64, 99, multiple))
+        linear_cross_entropy(given.states, given.weight, bias, guesses, ChunkSettings(torch.float64, 99, 66, multiple))
         for multiple in (1, 64)
     )
     torch.testing.assert_close(result.loss, plain.loss, rtol=1e-12, atol=0)
@@ -164,7 +167,7 @@ def test_padding_of_the_vocabulary_has_no_probability_and_no_guess():
 
 def test_padding_where_there_is_none_to_add_copies_nothing():
     weight, bias = torch.zeros(64, 3), torch.zeros(64)
-    assert pad_vocabulary(weight, bias, ChunkSettings(torch.float32, 1, 64))[0] is weight
+    assert pad_vocabulary(weight, bias, ChunkSettings(torch.float32, 1, 1, 64))[0] is weight
 
 
 def test_a_graph_may_be_gone_through_twice():
@@ -217,7 +220,7 @@ def test_no_tensor_is_larger_than_a_chunk(with_gradients):
     if with_gradients:
         given = given.leaves(torch.float32)
     with LargestTensor() as watch:
-        loss = linear_cross_entropy(*given, ChunkSettings(torch.float32, 1000, 1)).loss
+        loss = linear_cross_entropy(*given, ChunkSettings(torch.float32, 1000, 1000, 1)).loss
         if with_gradients:
             loss.backward()
     assert watch.elements == 1000
@@ -233,3 +236,18 @@ def test_without_gradients_only_the_loss_is_computed():
         loss = linear_cross_entropy(*given).loss
     assert not loss.requires_grad
     torch.testing.assert_close(loss, plainly(given).detach(), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7])
+def test_log_probabilities_of_several_targets(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CPU_CHUNK", 100)
+    monkeypatch.setattr(module, "_ROWS_IN_CACHE", 2)
+    given = inputs(rows=rows)
+    target = torch.randint(30, (rows, 3), generator=torch.Generator().manual_seed(1))
+    expected = F.linear(*given[:3]).log_softmax(dim=-1).gather(1, target)
+    torch.testing.assert_close(linear_log_probabilities(*given[:3], target), expected)
+    single = [tensor.float() for tensor in given[:3]]
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = linear_log_probabilities(*single, target)
+    assert rough.dtype == torch.float32 and rough.shape == target.shape
+    torch.testing.assert_close(rough.double(), expected, rtol=0, atol=0.1)

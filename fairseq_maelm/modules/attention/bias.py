@@ -9,14 +9,9 @@ from typing import Any, Dict, Optional, Tuple
 import torch
 from torch import Tensor
 
-from fairseq_maelm.batch import padding_mask
-from fairseq_maelm.modules.attention.bias_gradient import Attach
+from fairseq_maelm.batch import padding_boundaries, padding_mask
+from fairseq_maelm.modules.attention.bias_gradient import Attach, spread
 from fairseq_maelm.modules.attention.rotary import Rotation
-
-
-def spread(of_distance: Tensor, index: Tensor) -> Tensor:
-    """Look up, in <float>[H, 2P - 1], columns <int64>[B, S, S]: <float>[B, H, S, S], in memory the heads first."""
-    return of_distance.index_select(1, index.view(-1)).view(-1, *index.shape).transpose(0, 1)
 
 
 class AttentionBias:
@@ -29,13 +24,15 @@ class AttentionBias:
             gradient is that of the table of relative biases.
         positions: <int64>[B, S] positions of the tokens, needed for ``of_distance``; B may be 1 when all sequences
             share them.
-        lengths: <int64>[B] number of tokens of each sequence; the keys behind are padding.
+        lengths: <int64>[B] tokens of each sequence; keys behind are padding, and in self-attention queries too.
         hidden: <bool>[B, S] True at keys that no query may read.
         causal: whether each query reads only the keys up to its own column.
         query_positions: <int64>[B, Q] positions of the queries, where they are not those of the keys.
         rotations: of the tokens' positions, by base.
+        padded_to: S, for backends that compute tokens and padding as sequences of their own.
 
     Attributes:
+        boundaries: see ``padding_boundaries``; None without ``padded_to``.
         kept: what a backend makes of the bias in one layer and needs in all.
     """
 
@@ -48,6 +45,7 @@ class AttentionBias:
         causal: bool = False,
         query_positions: Optional[Tensor] = None,
         rotations: Optional[Dict[int, Rotation]] = None,
+        padded_to: Optional[int] = None,
     ) -> None:
         if (of_distance is None) != (positions is None):
             raise ValueError("a bias of distances needs positions, and positions mean nothing without it")
@@ -58,6 +56,9 @@ class AttentionBias:
         self.causal = causal
         self.query_positions = query_positions
         self.rotations = rotations or {}
+        self.boundaries: Optional[Tensor] = None
+        if padded_to is not None and lengths is not None:
+            self.boundaries = padding_boundaries(lengths, padded_to)
         self._dense: Dict[Tuple[torch.dtype, bool], Optional[Tensor]] = {}
         self.kept: Dict[Any, Any] = {}
         self._blind: Optional[Tensor] = None
@@ -74,13 +75,17 @@ class AttentionBias:
 
     def blind(self, length: int) -> Optional[Tensor]:
         """Mark sequences whose keys are all hidden: <bool>[B, 1, 1, 1], or None where that cannot be."""
-        if self._blind is None:
+        blind = self._blind
+        if blind is None:
             hidden = self._hidden_keys(length)
             if hidden is None:
                 return None
-            self._blind = hidden.all(dim=1)[:, None, None, None]
+            blind = hidden.all(dim=1)[:, None, None, None]
+        if torch.compiler.is_compiling():
+            return blind
+        self._blind = blind
         # Asking a GPU would wait for it.
-        return None if self._blind.device.type == "cpu" and not self._blind.any() else self._blind
+        return None if blind.device.type == "cpu" and not blind.any() else blind
 
     def dense(self, key: Tensor) -> Optional[Tensor]:
         """Return the dense bias for keys <float>[B, H, S, d_h], in their type, as autograd follows it.
@@ -88,6 +93,8 @@ class AttentionBias:
         It is <float>[B or 1, H or 1, Q or 1, S], or None when there is nothing to add, and is made at the first call.
         Sequences without any visible key get no -inf, so that everything stays finite: see ``blind``.
         """
+        if torch.compiler.is_compiling():  # what is kept would make the second layer another graph than the first
+            return self._values(key)
         kind = (key.dtype, self.needs_gradient)
         if kind not in self._dense:
             dense = self.values(key)
@@ -112,6 +119,9 @@ class AttentionBias:
     @torch.no_grad()
     def values(self, key: Tensor) -> Optional[Tensor]:
         """The numbers of ``dense``, outside of autograd and made anew."""
+        return self._values(key)
+
+    def _values(self, key: Tensor) -> Optional[Tensor]:
         relative = None if self.of_distance is None else spread(self.of_distance.to(key.dtype), self.index())
         length = key.shape[-2]
         keys = self._hidden_keys(length)

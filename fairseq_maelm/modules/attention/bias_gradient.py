@@ -1,10 +1,18 @@
-"""The gradient of a dense bias: back to distances, in autograd's way or summed over all layers in one place."""
+"""A dense bias from distances, and its gradient: in autograd's way or summed over all layers in one place."""
 
 from typing import Any, NamedTuple, Optional, Tuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+
+def spread(of_distance: Tensor, index: Tensor) -> Tensor:
+    """Look up, in <float>[H, 2P - 1], columns <int64>[B, S, S]: <float>[B, H, S, S], in memory the heads first."""
+    if torch.compiler.is_compiling():  # which cannot derive the views below for all shapes
+        return F.embedding(index, of_distance.t()).permute(0, 3, 1, 2)
+    return of_distance.index_select(1, index.view(-1)).view(-1, *index.shape).transpose(0, 1)
 
 
 def sum_over_distances(gradient: Tensor, index: Tensor, width: int, dtype: torch.dtype) -> Tensor:

@@ -1,6 +1,6 @@
 """The backends of attention, and the choice between them. All mean the same as ``plain.attend``."""
 
-from functools import cache, partial
+from functools import partial
 from typing import Callable, Dict, NamedTuple, Optional
 
 import torch
@@ -32,8 +32,10 @@ def _attend_anywhere(
 ) -> Tensor:
     if query.device.type == "cuda":
         return triton.attend(query, key, value, bias, dropout, asked_for=False)
-    if query.device.type != "cpu":
+    if query.device.type != "cpu" or torch.compiler.is_compiling():  # the package's CPU functions cannot be traced
         return sdpa.attend(query, key, value, bias, dropout)
+    if not (torch.is_grad_enabled() or dropout) and key.shape[2] <= cpu.SHORT:
+        return cpu.attend_short(query, key, value, bias)
     # torch's fused CPU attention has neither dropout nor a gradient of the bias, and a slow backward pass in bfloat16.
     needs_ours = dropout > 0.0 or (bias is not None and bias.needs_gradient)
     slow = query.dtype == torch.bfloat16 and query.requires_grad and bias is not None and bool(bias.rotations)
@@ -59,10 +61,3 @@ BACKENDS: Dict[str, Backend] = {
 ATTENTION_BACKENDS = tuple(BACKENDS)
 # Where these can run depends on the machine: a choice of the run, that a checkpoint need not keep.
 BACKENDS_OF_A_MACHINE = ("cpu", "triton")
-
-
-@cache
-def outside_of_graphs(backend: Backend) -> Backend:
-    """Return the same, not traced by torch.compile; one for all layers, so that these share their compiled code."""
-    # A decorator would import torch's compiler, which takes seconds, for every command.
-    return Backend(*map(torch.compiler.disable, backend))

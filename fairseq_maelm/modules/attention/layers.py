@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.choice import BACKENDS, outside_of_graphs
+from fairseq_maelm.modules.attention.choice import BACKENDS
 from fairseq_maelm.modules.attention.rotary import Rotation, rotate, split_rotated
 from fairseq_maelm.modules.precision import LAYER_NORM_EPS, LayerNorm
 from fairseq_maelm.modules.wanted import WantedPositions
@@ -58,10 +58,6 @@ class MultiHeadAttention(nn.Module):
         self.rotary_base = shape.rotary_base(number)
         self.backend_name = shape.attention_backend
         self.backend = BACKENDS[shape.attention_backend]
-
-    def leave_graphs(self) -> None:
-        """Make torch.compile leave attention out of its graphs: backends have kernels of their own."""
-        self.backend = outside_of_graphs(self.backend)
 
     def rotation(
         self, bias: Optional[AttentionBias], wanted: Optional[WantedPositions] = None, batch: int = 1

@@ -19,7 +19,7 @@ def attend_parts(attend: Attend, qkv: Tensor, bias: Optional[AttentionBias], dro
 
 def split_qkv(qkv: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
     """Return query, key and value, <float>[B, H, S, d_h] each, as views of <float>[B, S, 3, H, d_h]."""
-    if qkv.device.type == "cpu":
+    if qkv.device.type == "cpu" and not torch.compiler.is_compiling():
         return _SplitQkv.apply(qkv)
     query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()
     return query, key, value

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fairseq_maelm.modules.precision import autocast_dtype
 from fairseq_maelm.modules.wanted import WantedPositions
 
 
@@ -38,9 +39,7 @@ def rotations(positions: Tensor, bases: Iterable[int], head_dim: int, like: Tens
         head_dim: d_h, even.
         like: states of the model, which give the type where there is no autocast.
     """
-    device = like.device.type
-    mixed = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    dtype = torch.get_autocast_dtype(device) if mixed else like.dtype
+    dtype = autocast_dtype(like.device.type) or like.dtype
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim
     found = {}
     for base in set(bases):

@@ -1,15 +1,62 @@
-"""Attention by torch's own fused function, with a dense bias."""
+"""Attention by torch's own fused functions: without a mask where there can be none, with a dense bias elsewhere.
 
+On a GPU torch may choose among several libraries. cuDNN, its favorite on the newest, plans anew for every shape of a
+batch, for half a second each, and its gradients can be NaN where there is a mask: it is never asked.
+"""
+
+from contextlib import nullcontext
 from typing import Optional
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fairseq_maelm.modules.attention.bias import AttentionBias, zero_where_blind
+
+_GPU_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+_FLASH_DTYPES = (torch.float16, torch.bfloat16)
+_FLASH_WIDEST_HEAD = 128
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: Optional[AttentionBias], dropout: float) -> Tensor:
     """Attention as ``plain.attend`` describes it."""
-    added = None if bias is None else bias.dense(key)
-    output = F.scaled_dot_product_attention(query, key, value, attn_mask=added, dropout_p=dropout)
+    if bias is not None and bias.boundaries is not None and query.shape == key.shape and _has_flash(query):
+        return attend_between(bias.boundaries, query, key, value, dropout)
+    only_causal = bias is not None and bias.causal and not hides_keys(bias)
+    added = None if bias is None or only_causal else bias.dense(key)
+    with sdpa_kernel(_GPU_BACKENDS) if query.is_cuda else nullcontext():
+        output = F.scaled_dot_product_attention(query, key, value, added, dropout, only_causal)
     return zero_where_blind(output, key, bias)
+
+
+def attend_between(boundaries: Tensor, query: Tensor, key: Tensor, value: Tensor, dropout: float) -> Tensor:
+    """Attend by flash attention (Dao, 2023) among tokens and among padding: no mask, no copy, no pairs of both.
+
+    Args:
+        boundaries: <int32>[2 B + 1] of ``padding_boundaries``.
+        query, key, value: <float16 or bfloat16>[B, H, S, d_h].
+        dropout: probability of dropping an attention weight.
+
+    Returns:
+        <float>[B, H, S, d_h].
+    """
+    length = query.shape[2]
+    rows = (heads.transpose(1, 2).flatten(0, 1) for heads in (query, key, value))
+    # torch has a public function for it since 2.10; nested tensors call this one in all versions.
+    output = torch.ops.aten._flash_attention_forward(
+        *rows, boundaries, boundaries, length, length, dropout, False, False
+    )
+    return output[0].unflatten(0, (-1, length)).transpose(1, 2)
+
+
+def hides_keys(bias: AttentionBias) -> bool:
+    """Return whether a bias adds to the logits of some keys, their order apart."""
+    return bias.of_distance is not None or bias.lengths is not None or bias.hidden is not None
+
+
+def _has_flash(query: Tensor) -> bool:
+    if not query.is_cuda or query.dtype not in _FLASH_DTYPES or torch.version.cuda is None:
+        return False
+    width = query.shape[-1]
+    return width % 8 == 0 and width <= _FLASH_WIDEST_HEAD and torch.cuda.get_device_properties(query.device).major >= 8

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fairseq_maelm.modules.attention.bias import AttentionBias, spread
-from fairseq_maelm.modules.attention.bias_gradient import sum_over_distances
+from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.bias_gradient import spread, sum_over_distances
 from fairseq_maelm.modules.attention.cpu import collecting
 
 

@@ -61,7 +61,7 @@ def test_choice_on_a_cpu(choose_backend):
     assert choose_backend(query, relative_bias(), 0.0) == "cpu"
     assert choose_backend(query, relative_bias(requires_grad=False), 0.0) == "sdpa"
     with torch.no_grad():
-        assert choose_backend(query, relative_bias(), 0.0) == "sdpa"
+        assert choose_backend(query, relative_bias(), 0.0, key=torch.zeros(2, 2, 40, 8)) == "sdpa"
     for backend in ("plain", "sdpa", "cpu"):
         assert choose_backend(query, relative_bias(), 0.1, backend) == backend
 

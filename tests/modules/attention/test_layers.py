@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
+from fairseq_maelm.modules.attention import cpu
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.cross import CrossAttention
 from fairseq_maelm.modules.attention.layers import LayerShape, SelfAttention
@@ -34,6 +35,22 @@ problems = st.builds(
 def test_every_backend_equals_the_plain_one(problem, backend):
     for fast, plain in zip(problem.results(backend), problem.results("plain"), strict=True):
         torch.testing.assert_close(fast, plain, rtol=1e-10, atol=1e-10)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("length", [1, 11, cpu.SHORT, cpu.SHORT + 1])
+def test_without_gradients_short_sequences_are_computed_by_themselves(length, padded, monkeypatch):
+    numbers = {"batch": 9, "heads": 2, "length": length, "width": 8, "span": 40, "shared": False, "padded": padded}
+    calls = []
+    attend_short = cpu.attend_short
+    monkeypatch.setattr(cpu, "attend_short", lambda *given: calls.append(1) or attend_short(*given))
+    for dtype, error in ((torch.float64, 1e-10), (torch.bfloat16, 0.1)):
+        exact, fast = Problem(**numbers).outputs("plain"), Problem(**numbers, dtype=dtype).outputs("auto")
+        for mine, expected in zip(fast, exact, strict=True):
+            assert mine.dtype == dtype
+            assert (mine.double() - expected).abs().max() <= error
+    assert len(calls) == (4 if length <= cpu.SHORT else 0)
 
 
 @pytest.mark.parametrize("backend", HERE)

@@ -26,12 +26,14 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
+def real_blocks(monkeypatch):
+    """Give the blocks that small ones have taken the place of."""
     from fairseq_maelm.modules.attention.triton import launch
 
+    real = launch.BLOCKS
     if DEVICE == "cpu":
-        small = {kernel: launch.Block(32, 16, 4, 2) for kernel in launch.BLOCKS}
-        monkeypatch.setattr(launch, "BLOCKS", small)
+        monkeypatch.setattr(launch, "BLOCKS", dict.fromkeys(real, launch.Block(32, 16, 4, 2)))
+    return real
 
 
 @pytest.fixture
@@ -218,6 +220,17 @@ def test_no_gradient_for_a_bias_that_wants_none():
     torch.testing.assert_close(qkv.grad.double().cpu(), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_lists_the_sequences_that_reach_a_block_of_positions():
+    from fairseq_maelm.modules.attention.triton.gradients import visits_kernel
+
+    extents = torch.tensor([3, 0, 40, 17, 16, 33] * 3, dtype=torch.int32, device=DEVICE)
+    visits = extents.new_full((3, len(extents) + 1), -1)
+    visits_kernel[(3,)](extents, visits, len(extents), POSITIONS=16, BLOCK=4)
+    for block, row in enumerate(visits.tolist()):
+        expected = [number for number, extent in enumerate(extents.tolist()) if extent > 16 * block]
+        assert row[0] == len(expected) and row[1 : 1 + len(expected)] == expected
+
+
 # Dropout
 
 
@@ -248,13 +261,39 @@ def positions_of(*rows):
     return torch.stack([torch.tensor(sorted(row)) for row in rows])
 
 
-def test_all_kernels_drop_the_same_weights():
-    """Outputs and all gradients are those of the plain backend under the recovered dropout."""
-    case, dropout, seed = Case([31, 31], max_positions=40), 0.3, 5
-    factors = dropout_factors(case.positions, 2, dropout, seed)
-    assert ((factors - 1 / (1 - dropout)).abs().lt(1e-5) | factors.eq(0)).all()
-    fast, plain = case.attend(torch.float32, dropout, seed_of(seed)), case.plain(factors=factors)
-    assert_close(fast, plain)
+def factors_from_words(case, dropout, seed):
+    """Compute what dropout multiplies each weight with from the random words: <float64>[B, H, S, S]."""
+    from fairseq_maelm.modules.attention.triton import launch
+
+    qkv, of_distance = (tensor.detach() for tensor in case.inputs(torch.float32))
+    words = launch.prepare(*qkv.permute(2, 0, 3, 1, 4), of_distance, *case.where(), dropout, seed).words
+    slopes, offsets, keys = (words[:, :, :, : qkv.shape[1]].cpu().long() & 0xFFFFFFFF).unbind(2)
+    # A product of 32-bit numbers passes the range of int64, which drops no bit that counts here.
+    numbers = (slopes[..., :, None] * keys[..., None, :] + offsets[..., :, None]) & 0xFFFFFFFF
+    return (numbers >= round(dropout * 2**32)).double() / (1 - dropout)
+
+
+@pytest.mark.parametrize(("dtype", "real"), [("float32", False), ("float32", True), ("float16", True)])
+def test_all_kernels_drop_the_same_weights(dtype, real, real_blocks, monkeypatch):
+    """Outputs and all gradients are those of the plain backend under the decisions that the words make."""
+    from fairseq_maelm.modules.attention.triton import launch
+
+    if real:
+        monkeypatch.setattr(launch, "BLOCKS", real_blocks)
+    case = Case([150, 70], head_dim=64, max_positions=200) if real else Case([31, 31], max_positions=40)
+    dropout, seed = 0.3, seed_of(5)
+    factors = factors_from_words(case, dropout, seed)
+    if not real:
+        recovered = dropout_factors(case.positions, 2, dropout, 5)
+        torch.testing.assert_close(recovered, factors, rtol=1e-5, atol=1e-5)
+    fast, exact = case.attend(getattr(torch, dtype), dropout, seed), case.plain(factors=factors)
+    if dtype == "float32":
+        assert_close(fast, exact)
+        return
+    plain = case.plain(torch.float16, factors.half())
+    for name in exact:
+        error, allowed = ((other[name] - exact[name]).norm() / exact[name].norm() for other in (fast, plain))
+        assert error <= allowed, name
 
 
 def test_dropout_decides_by_seed_sequence_head_and_positions():

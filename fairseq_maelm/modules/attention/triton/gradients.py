@@ -2,10 +2,13 @@
 
 Names and layouts as in ``kernels``. With G the gradient of the output, a weight's gradient is
 G value^T (zero where dropout removed the weight), and a logit's is weight * (weight's gradient - delta), delta being
-the row's sum of weight * weight's gradient, which equals output . G (Dao et al., 2022, appendix B.4).
+the row's sum of weight * weight's gradient, which equals output . G (Dao et al., 2022, appendix B.4). Dropout at rate
+p grows kept weights by 1 / (1 - p); the kernels leave that to the end, and work with (1 - p) delta until then.
 
-    deltas      <float32>[B, H, S]
-    inverse     <int32>[B or 1, P] the column that stands at each position, or -1
+    deltas      <float32>[B, H, S'] times 1 - p
+    words       as in ``kernels``, but for the pair gradient <int32>[B, H, 3, P'] by position
+    visits      <int32>[blocks of positions, B + 1] the sequences that have a token at or after the first position of a
+                block, after their number
     pairs       <float32>[parts, H, P, P] sum of the logits' gradients over a part of the batch, by both positions
 """
 
@@ -15,120 +18,131 @@ the row's sum of weight * weight's gradient, which equals output . G (Dao et al.
 import triton
 import triton.language as tl
 
-from .kernels import kept_by_dropout, load_rows, load_words, place_of_program, store_rows
+from .kernels import bias_at, drop, load_rows, load_words, place_of_program, store_rows
 
 
 @triton.jit
-def weights_and_gradient(
-    left, right, left_value, right_value, bias, log_sums, deltas, words, scale,
-    THRESHOLD: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Recompute a block of attention weights, after dropout, and the gradient of its logits.
+def recompute(left, right, left_value, right_value, bias, scale, PRECISION: tl.constexpr):
+    """Recompute a block of attention weights <float32>[left, right], and their gradient as if none were dropped.
 
     ``left . right`` are queries and keys and ``left_value . right_value`` the output's gradient and values, or both the
-    other way round; the block is <float32>[left, right], and the other arguments have, or broadcast to, that shape.
+    other way round; the bias has the log sums subtracted.
     """
-    weights = tl.exp2(tl.dot(left, tl.trans(right), input_precision=PRECISION) * scale + (bias - log_sums))
-    gradient = tl.dot(left_value, tl.trans(right_value), input_precision=PRECISION)
-    after_dropout = weights
-    if THRESHOLD > 0:
-        factor = tl.where(kept_by_dropout(words, THRESHOLD), 1 / (1 - THRESHOLD / 4294967296.0), 0.0)
-        after_dropout = weights * factor
-        gradient = gradient * factor
-    return after_dropout, weights * (gradient - deltas)
+    weights = tl.exp2(tl.dot(left, tl.trans(right), input_precision=PRECISION) * scale + bias)
+    return weights, tl.dot(left_value, tl.trans(right_value), input_precision=PRECISION)
 
 
 @triton.jit(do_not_specialize=["length"])
 def query_gradient_kernel(
-    query, key, value, table, positions, lengths, words, output, log_sums, output_gradient, deltas, gradients,
-    stride_batch, stride_head, stride_row, stride_positions, heads, length, max_positions, scale, plain_scale,
+    query, key, value, table, places, tokens, words, output, log_sums, output_gradient, deltas, gradients,
+    stride_batch, stride_head, stride_row, heads, length, padded, max_positions, scale, plain_scale,
     THRESHOLD: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient of one block of queries, and its deltas, which the other kernels read afterwards."""
-    batch, head, first, tokens, end = place_of_program(lengths, heads, length, ROWS)
+    batch, head, first, count, end = place_of_program(tokens, heads, padded, ROWS)
     start = batch * stride_batch + head * stride_head
-    by_row = (batch * heads + head) * length
+    by_row = (batch * heads + head) * padded
     joined = (batch * length * heads + head) * HEAD_DIM
-    table += head * (2 * max_positions - 1) + max_positions - 1
-    positions += batch * stride_positions
+    table += head * (4 * max_positions + 1)
+    places += batch * padded
+    words += 3 * by_row
     rows = first + tl.arange(0, ROWS)
-    valid = rows < tokens
+    valid = rows < count
     query_rows = load_rows(query + start, rows, stride_row, valid, HEAD_DIM, BLOCK_D)
     gradient_rows = load_rows(output_gradient + joined, rows, heads * HEAD_DIM, valid, HEAD_DIM, BLOCK_D)
     output_rows = load_rows(output + joined, rows, heads * HEAD_DIM, valid, HEAD_DIM, BLOCK_D)
     row_deltas = tl.sum(output_rows.to(tl.float32) * gradient_rows.to(tl.float32), 1)
-    tl.store(deltas + by_row + rows, row_deltas, mask=rows < length)
-    row_log_sums = tl.load(log_sums + by_row + rows, mask=valid, other=float("inf"))
-    row_positions = tl.load(positions + rows, mask=valid, other=0).to(tl.int32)
-    row_words = load_words(words + 2 * by_row, rows, valid, THRESHOLD)
+    row_deltas *= 1 - THRESHOLD / 4294967296.0
+    tl.store(deltas + by_row + rows, row_deltas)
+    row_log_sums = tl.load(log_sums + by_row + rows)
+    biases = table + 2 * max_positions - tl.load(places + rows)[:, None] // 4
+    multipliers = load_words(words, rows, padded, 0, THRESHOLD)
+    offsets = load_words(words, rows, padded, 1, THRESHOLD)
     query_gradient = tl.zeros([ROWS, BLOCK_D], tl.float32)
     for begin in range(0, end, COLUMNS):
         columns = begin + tl.arange(0, COLUMNS)
-        inside = columns < tokens
+        inside = columns < count
+        bias = bias_at(biases, tl.load(places + columns)[None, :])
         key_rows = load_rows(key + start, columns, stride_row, inside, HEAD_DIM, BLOCK_D)
         value_rows = load_rows(value + start, columns, stride_row, inside, HEAD_DIM, BLOCK_D)
-        distances = tl.load(positions + columns, mask=inside, other=0).to(tl.int32)[None, :] - row_positions[:, None]
-        bias = tl.load(table + distances, mask=inside[None, :], other=float("-inf"))
-        column_words = load_words(words + 2 * by_row + length, columns, inside, THRESHOLD)
-        _, logit_gradient = weights_and_gradient(
-            query_rows, key_rows, gradient_rows, value_rows, bias, row_log_sums[:, None], row_deltas[:, None],
-            row_words[:, None] ^ column_words[None, :], scale, THRESHOLD, PRECISION,
-        )  # fmt: skip
+        bias -= row_log_sums[:, None]
+        weights, gradient = recompute(query_rows, key_rows, gradient_rows, value_rows, bias, scale, PRECISION)
+        # Loaded as late as can be, here and below: registers are short.
+        keys = load_words(words, columns, padded, 2, THRESHOLD)
+        gradient = drop(gradient, multipliers[:, None], keys[None, :], offsets[:, None], THRESHOLD)
+        logit_gradient = weights * (gradient - row_deltas[:, None])
         query_gradient = tl.dot(logit_gradient.to(key_rows.dtype), key_rows, query_gradient, input_precision=PRECISION)
     gradients += (batch * length * 3 * heads + head) * HEAD_DIM
-    store_rows(gradients, rows, 3 * heads * HEAD_DIM, length, query_gradient * plain_scale, HEAD_DIM, BLOCK_D)
+    query_gradient *= plain_scale
+    store_rows(gradients, rows, 3 * heads * HEAD_DIM, length, query_gradient, HEAD_DIM, BLOCK_D)
 
 
 @triton.jit(do_not_specialize=["length"])
 def key_value_gradient_kernel(
-    query, key, value, table, positions, lengths, words, log_sums, output_gradient, deltas, gradients,
-    stride_batch, stride_head, stride_row, stride_positions, heads, length, max_positions, scale, plain_scale,
+    query, key, value, table, places, tokens, words, log_sums, output_gradient, deltas, gradients,
+    stride_batch, stride_head, stride_row, heads, length, padded, max_positions, scale, plain_scale,
     THRESHOLD: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of one block of keys and values; rows are keys, columns queries."""
-    batch, head, first, tokens, end = place_of_program(lengths, heads, length, ROWS)
+    batch, head, first, count, end = place_of_program(tokens, heads, padded, ROWS)
     start = batch * stride_batch + head * stride_head
-    by_row = (batch * heads + head) * length
+    by_row = (batch * heads + head) * padded
     output_gradient += (batch * length * heads + head) * HEAD_DIM
-    table += head * (2 * max_positions - 1) + max_positions - 1
-    positions += batch * stride_positions
+    table += head * (4 * max_positions + 1)
+    places += batch * padded
+    words += 3 * by_row
     rows = first + tl.arange(0, ROWS)
-    valid = rows < tokens
+    valid = rows < count
     key_rows = load_rows(key + start, rows, stride_row, valid, HEAD_DIM, BLOCK_D)
     value_rows = load_rows(value + start, rows, stride_row, valid, HEAD_DIM, BLOCK_D)
-    row_positions = tl.load(positions + rows, mask=valid, other=0).to(tl.int32)
-    row_words = load_words(words + 2 * by_row + length, rows, valid, THRESHOLD)
+    biases = table + tl.load(places + rows)[:, None] // 4
+    keys = load_words(words, rows, padded, 2, THRESHOLD)
     key_gradient = tl.zeros([ROWS, BLOCK_D], tl.float32)
     value_gradient = tl.zeros([ROWS, BLOCK_D], tl.float32)
     for begin in range(0, end, COLUMNS):
         columns = begin + tl.arange(0, COLUMNS)
-        inside = columns < tokens
+        inside = columns < count
+        bias = bias_at(biases, 8 * max_positions - tl.load(places + columns)[None, :])
+        bias -= tl.load(log_sums + by_row + columns)[None, :]
         query_rows = load_rows(query + start, columns, stride_row, inside, HEAD_DIM, BLOCK_D)
         gradient_rows = load_rows(output_gradient, columns, heads * HEAD_DIM, inside, HEAD_DIM, BLOCK_D)
-        distances = row_positions[:, None] - tl.load(positions + columns, mask=inside, other=0).to(tl.int32)[None, :]
-        bias = tl.load(table + distances, mask=valid[:, None], other=float("-inf"))
-        column_log_sums = tl.load(log_sums + by_row + columns, mask=inside, other=float("inf"))
-        column_deltas = tl.load(deltas + by_row + columns, mask=inside, other=0.0)
-        column_words = load_words(words + 2 * by_row, columns, inside, THRESHOLD)
-        weights, logit_gradient = weights_and_gradient(
-            key_rows, query_rows, value_rows, gradient_rows, bias, column_log_sums[None, :], column_deltas[None, :],
-            row_words[:, None] ^ column_words[None, :], scale, THRESHOLD, PRECISION,
-        )  # fmt: skip
-        value_gradient = tl.dot(weights.to(key_rows.dtype), gradient_rows, value_gradient, input_precision=PRECISION)
-        key_gradient = tl.dot(logit_gradient.to(key_rows.dtype), query_rows, key_gradient, input_precision=PRECISION)
+        weights, gradient = recompute(key_rows, query_rows, value_rows, gradient_rows, bias, scale, PRECISION)
+        multipliers = load_words(words, columns, padded, 0, THRESHOLD)[None, :]
+        offsets = load_words(words, columns, padded, 1, THRESHOLD)[None, :]
+        left = drop(weights, multipliers, keys[:, None], offsets, THRESHOLD).to(gradient_rows.dtype)
+        value_gradient = tl.dot(left, gradient_rows, value_gradient, input_precision=PRECISION)
+        gradient = drop(gradient, multipliers, keys[:, None], offsets, THRESHOLD)
+        logit_gradient = weights * (gradient - tl.load(deltas + by_row + columns)[None, :])
+        key_gradient = tl.dot(logit_gradient.to(query_rows.dtype), query_rows, key_gradient, input_precision=PRECISION)
     gradients += ((batch * length * 3 + 1) * heads + head) * HEAD_DIM
-    store_rows(gradients, rows, 3 * heads * HEAD_DIM, length, key_gradient * plain_scale, HEAD_DIM, BLOCK_D)
+    key_gradient *= plain_scale
+    value_gradient /= 1 - THRESHOLD / 4294967296.0
+    store_rows(gradients, rows, 3 * heads * HEAD_DIM, length, key_gradient, HEAD_DIM, BLOCK_D)
     store_rows(gradients + heads * HEAD_DIM, rows, 3 * heads * HEAD_DIM, length, value_gradient, HEAD_DIM, BLOCK_D)
+
+
+@triton.jit(do_not_specialize=["batches"])
+def visits_kernel(extents, visits, batches, POSITIONS: tl.constexpr, BLOCK: tl.constexpr):
+    """List the sequences that reach one block of positions."""
+    visits += tl.program_id(0) * (batches + 1)
+    count = 0
+    for begin in range(0, batches, BLOCK):
+        sequences = begin + tl.arange(0, BLOCK)
+        extent = tl.load(extents + sequences, mask=sequences < batches, other=0)
+        reaches = (extent > tl.program_id(0) * POSITIONS).to(tl.int32)
+        tl.store(visits + count + tl.cumsum(reaches, 0), sequences, mask=reaches > 0)
+        count += tl.sum(reaches, 0)
+    tl.store(visits, count)
 
 
 @triton.jit(do_not_specialize=["batches", "length"])
 def pair_gradient_kernel(
-    query, key, value, table, inverse, words, log_sums, output_gradient, deltas, pairs,
-    stride_batch, stride_head, stride_row, stride_inverse, batches, heads, length, max_positions, scale,
+    query, key, value, table, inverse, hidden, visits, words, log_sums, output_gradient, deltas, pairs,
+    stride_batch, stride_head, stride_row, batches, heads, length, padded, max_positions, padded_positions, scale,
     THRESHOLD: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, POSITIONS: tl.constexpr,
 ):  # fmt: skip
     """Sum the logits' gradients of one block of (query's position, key's position) over a part of the batch.
 
@@ -138,18 +152,20 @@ def pair_gradient_kernel(
     blocks = row_blocks * tl.cdiv(max_positions, COLUMNS)
     part, head = tl.program_id(0) // blocks // heads, tl.program_id(0) // blocks % heads
     parts = tl.num_programs(0) // blocks // heads
-    rows = tl.program_id(0) % row_blocks * ROWS + tl.arange(0, ROWS)
-    columns = tl.program_id(0) % blocks // row_blocks * COLUMNS + tl.arange(0, COLUMNS)
-    distances = tl.maximum(tl.minimum(columns[None, :] - rows[:, None], max_positions - 1), 1 - max_positions)
-    bias = tl.load(table + head * (2 * max_positions - 1) + max_positions - 1 + distances)
+    first_row = tl.program_id(0) % row_blocks * ROWS
+    first_column = tl.program_id(0) % blocks // row_blocks * COLUMNS
+    rows, columns = first_row + tl.arange(0, ROWS), first_column + tl.arange(0, COLUMNS)
+    distances = tl.maximum(tl.minimum(columns[None, :] - rows[:, None], max_positions), -max_positions)
+    bias = tl.load(table + head * (4 * max_positions + 1) + 2 * max_positions + distances)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for sequence in range(part, batches, parts):
-        batch = tl.cast(sequence, tl.int64)
-        row_index = tl.load(inverse + batch * stride_inverse + rows, mask=rows < max_positions, other=-1)
-        column_index = tl.load(inverse + batch * stride_inverse + columns, mask=columns < max_positions, other=-1)
+    visits += tl.maximum(first_row, first_column) // POSITIONS * (batches + 1)
+    for visit in range(part, tl.load(visits), parts):
+        batch = tl.load(visits + 1 + visit).to(tl.int64)
+        row_index = tl.load(inverse + batch * padded_positions + rows)
+        column_index = tl.load(inverse + batch * padded_positions + columns)
         valid, inside = row_index >= 0, column_index >= 0
         start = batch * stride_batch + head * stride_head
-        by_row = (batch * heads + head) * length
+        by_row = (batch * heads + head) * padded
         joined = (batch * length * heads + head) * HEAD_DIM
         query_rows = load_rows(query + start, row_index, stride_row, valid, HEAD_DIM, BLOCK_D)
         key_rows = load_rows(key + start, column_index, stride_row, inside, HEAD_DIM, BLOCK_D)
@@ -157,16 +173,18 @@ def pair_gradient_kernel(
         gradient_rows = load_rows(output_gradient + joined, row_index, heads * HEAD_DIM, valid, HEAD_DIM, BLOCK_D)
         row_log_sums = tl.load(log_sums + by_row + row_index, mask=valid, other=float("inf"))
         row_deltas = tl.load(deltas + by_row + row_index, mask=valid, other=0.0)
-        row_words = load_words(words + 2 * by_row, row_index, valid, THRESHOLD)
-        column_words = load_words(words + 2 * by_row + length, column_index, inside, THRESHOLD)
-        _, logit_gradient = weights_and_gradient(
-            query_rows, key_rows, gradient_rows, value_rows, bias, row_log_sums[:, None], row_deltas[:, None],
-            row_words[:, None] ^ column_words[None, :], scale, THRESHOLD, PRECISION,
-        )  # fmt: skip
-        total += tl.where(inside[None, :], logit_gradient, 0.0)
+        bias_and_sums = bias - row_log_sums[:, None] + tl.load(hidden + batch * padded_positions + columns)[None, :]
+        weights, gradient = recompute(query_rows, key_rows, gradient_rows, value_rows, bias_and_sums, scale, PRECISION)
+        by_position = (batch * heads + head) * 3 * padded_positions
+        multipliers = load_words(words + by_position, rows, padded_positions, 0, THRESHOLD)
+        offsets = load_words(words + by_position, rows, padded_positions, 1, THRESHOLD)
+        keys = load_words(words + by_position, columns, padded_positions, 2, THRESHOLD)
+        gradient = drop(gradient, multipliers[:, None], keys[None, :], offsets[:, None], THRESHOLD)
+        total += weights * (gradient - row_deltas[:, None])
+    total /= 1 - THRESHOLD / 4294967296.0
     pairs += tl.cast(part * heads + head, tl.int64) * max_positions * max_positions
-    places = pairs + rows[:, None] * max_positions + columns[None, :]
-    tl.store(places, total, mask=(rows < max_positions)[:, None] & (columns < max_positions)[None, :])
+    destination = pairs + rows[:, None] * max_positions + columns[None, :]
+    tl.store(destination, total, mask=(rows < max_positions)[:, None] & (columns < max_positions)[None, :])
 
 
 @triton.jit

@@ -1,17 +1,21 @@
-"""Triton kernels of attention with a learned relative bias: dropout, the forward pass, and what all kernels share.
+"""Triton kernels of attention with a learned relative bias: preparation, the forward pass, and what all kernels share.
 
 The online softmax of Dao et al. (2022) with the bias read from a table while the logits are in registers:
 
-    logits(b, h, i, j) = query[b, h, i] . key[b, h, j] / sqrt(d_h) + table[h, position(b, j) - position(b, i) + P - 1]
+    logits(b, h, i, j) = query[b, h, i] . key[b, h, j] / sqrt(d_h) + of_distance[h, position(b, j) - position(b, i)]
 
-Queries, keys and values share their strides <float>[B, H, S, d_h], the last one being 1. Everything else is contiguous:
+The inner loops are bound by instructions and not by the tensor cores, so what they read is prepared once for all of
+them. S' is S rounded up to whole blocks, so that vectors are read without a mask and, being aligned, many at a time.
+Queries, keys and values share their strides <float>[B, H, S, d_h], the last one being 1. All else is contiguous:
 
-    table       <float32>[H, 2 P - 1] the bias in base 2 (times log2 e), so that the exponential is the hardware's
-    positions   <int64>[B or 1, S], with stride 0 over the batch when all sequences share them
-    lengths     <int64>[B] or None: columns at and after it are padding. Outputs and gradients at padding are zero
-    words       <int32>[B, H, 2, S] random words of each column's query and key; not read without dropout
+    table       <float32>[H, 4 P + 1] the bias of the distances -2 P to 2 P in base 2 (times log2 e), so that the
+                exponential is the hardware's; minus infinity for distances that no two tokens have
+    places      <int32>[B, S'] 4 bytes times the position of each column, and times 2 P for padding: its distance to
+                every token has the bias minus infinity, which hides it at no cost
+    tokens      <int32>[B] columns before the padding. Outputs and gradients at padding are zero
+    words       <int32>[B, H, 3, S'] random words: two of each column's query and one of its key
     output      <float>[B, S, H, d_h], as the joined heads are stored
-    log_sums    <float32>[B, H, S] logarithm to base 2 of the softmax's denominator; infinity at padding, which turns
+    log_sums    <float32>[B, H, S'] logarithm to base 2 of the softmax's denominator; infinity at padding, which turns
                 every weight of that row into zero in the kernels that read it
     gradients   <float>[B, S, 3, H, d_h] of queries, keys and values, as one matrix product of the three stores them
 
@@ -22,49 +26,153 @@ in the cache, and the other axes of a CUDA grid end at 65535.
 # Parameters of kernels are pointers and numbers to Triton's compiler; only compile-time constants carry a type.
 # mypy: disable-error-code="no-untyped-def"
 
+import os
+
 import triton
 import triton.language as tl
 
-MULTIPLIER_1 = tl.constexpr(0x85EBCA6B)
-MULTIPLIER_2 = tl.constexpr(0xC2B2AE35)
-
-
-# A value of length or count that happens to be a multiple of 16 is no reason to compile a second version.
-@triton.jit(do_not_specialize=["length", "count"])
-def dropout_words_kernel(seed, positions, words, stride_positions, heads, length, count, BLOCK: tl.constexpr):
-    """Draw the random words of every query and key, by Philox from (seed, sequence, head, original position)."""
-    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = index < count
-    pair = index // length
-    column = index % length
-    position = tl.load(positions + pair // heads * stride_positions + column, mask=inside, other=0).to(tl.int32)
-    zero = position * 0
-    of_query, of_key, _, _ = tl.philox(tl.load(seed), position, pair.to(tl.int32), zero, zero)
-    place = words + pair * 2 * length + column
-    tl.store(place, of_query.to(tl.int32, bitcast=True), mask=inside)
-    tl.store(place + length, of_key.to(tl.int32, bitcast=True), mask=inside)
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def load_words(words, rows, inside, THRESHOLD: tl.constexpr):
-    """Load the random words of rows <uint32>[rows]; without dropout nothing reads them and nothing is loaded."""
-    loaded = rows
+def store_words(start, stride, inside, first, second, third):
+    """Store three random words <uint32> of each column, a stride apart."""
+    tl.store(start, first.to(tl.int32, bitcast=True), mask=inside)
+    tl.store(start + stride, second.to(tl.int32, bitcast=True), mask=inside)
+    tl.store(start + 2 * stride, third.to(tl.int32, bitcast=True), mask=inside)
+
+
+@triton.jit
+def count_tokens(lengths, batch, length):
+    """Return the tokens of a sequence; without lengths none has padding."""
+    count = length
+    if lengths is not None:
+        count = tl.load(lengths + batch).to(tl.int32)
+    return count
+
+
+@triton.jit
+def clear_positions(inverse, hidden, count, BLOCK: tl.constexpr):
+    """Say that no position of a sequence has a token, before anything else is stored there."""
+    for begin in range(0, count, BLOCK):
+        positions = begin + tl.arange(0, BLOCK)
+        tl.store(inverse + positions, tl.full([BLOCK], -1, tl.int32), mask=positions < count)
+        tl.store(hidden + positions, tl.full([BLOCK], float("-inf"), tl.float32), mask=positions < count)
+    tl.debug_barrier()
+
+
+@triton.jit
+def prepare_table(of_distance, table, max_positions, BLOCK: tl.constexpr):
+    """Bring one head's bias of the distances 1 - P to P - 1 into the table's form."""
+    for begin in range(0, 4 * max_positions + 1, BLOCK):
+        index = begin + tl.arange(0, BLOCK)
+        known = (index > max_positions) & (index < 3 * max_positions)
+        bias = tl.load(of_distance + index - max_positions - 1, mask=known, other=float("-inf")) * LOG2_E
+        tl.store(table + index, bias, mask=index <= 4 * max_positions)
+
+
+# A value that depends on the length and happens to be a multiple of 16 is no reason to compile a second version.
+@triton.jit(do_not_specialize=["length", "stride_positions"])
+def prepare_kernel(
+    of_distance, positions, lengths, seed, table, places, tokens, words, inverse, hidden, words_of_positions, extents,
+    stride_positions, heads, length, padded, max_positions, padded_positions, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Prepare what the other kernels read; one program for each sequence and head.
+
+    Random words come from Philox on (seed, sequence, head, original position). The backward pass also wants
+
+        inverse     <int32>[B, P'] the column at each position, or -1; P' is P rounded up to whole blocks
+        hidden      <float32>[B, P'] 0 at positions of tokens, minus infinity elsewhere
+        words_of_positions <int32>[B, H, 3, P'] the words of the column at each position, or anything
+        extents     <int32>[B] one more than the last position of each sequence
+
+    ``seed`` and ``inverse`` are None where they are not wanted.
+    """
+    pair = tl.program_id(0).to(tl.int64)
+    batch, head = pair // heads, tl.program_id(0) % heads
+    count = count_tokens(lengths, batch, length)
+    by_position = batch * padded_positions
+    if inverse is not None:
+        to_clear = tl.where(head == 0, padded_positions, 0)
+        clear_positions(inverse + by_position, hidden + by_position, to_clear, BLOCK)
+    extent = tl.full([BLOCK], 0, tl.int32)
+    for begin in range(0, padded, BLOCK):
+        columns = begin + tl.arange(0, BLOCK)
+        inside = columns < count
+        position = tl.load(positions + batch * stride_positions + columns, mask=inside, other=0).to(tl.int32)
+        extent = tl.maximum(extent, tl.where(inside, position + 1, 0))
+        if head == 0:
+            place = tl.where(inside, position, 2 * max_positions) * 4
+            tl.store(places + batch * padded + columns, place, mask=columns < padded)
+            if inverse is not None:
+                tl.store(inverse + by_position + position, columns, mask=inside)
+                tl.store(hidden + by_position + position, tl.zeros([BLOCK], tl.float32), mask=inside)
+        if seed is not None:
+            zero = position * 0
+            first, second, third, _ = tl.philox(tl.load(seed), position, pair.to(tl.int32), zero, zero)
+            first = first | 1  # An even multiplier would leave the lowest bits of a row's numbers alike.
+            store_words(words + pair * 3 * padded + columns, padded, columns < padded, first, second, third)
+            if inverse is not None:
+                start = words_of_positions + pair * 3 * padded_positions + position
+                store_words(start, padded_positions, inside, first, second, third)
+    if head == 0:
+        tl.store(tokens + batch, count)
+        if inverse is not None:
+            tl.store(extents + batch, tl.max(extent, 0))
+    if batch == 0:
+        width = 4 * max_positions + 1
+        prepare_table(of_distance + head * (2 * max_positions - 1), table + head * width, max_positions, BLOCK)
+
+
+@triton.jit
+def bias_at(starts, offsets):
+    """Read the bias <float32> that lies ``offsets`` bytes, not negative, after ``starts``: of columns, and of rows.
+
+    Triton would bring addresses into another layout than that of the matrix product, and the biases back, through
+    shared memory. Assembly is computed where its operands are: one addition of a 32-bit number, one load.
+    """
+    if INTERPRETED:
+        bias = tl.load(starts + offsets // 4)
+    else:
+        bias = tl.inline_asm_elementwise(
+            "{ .reg .u64 place; cvt.u64.u32 place, $2; add.u64 place, $1, place; ld.global.nc.f32 $0, [place]; }",
+            "=f,l,r", [starts.to(tl.int64), offsets], dtype=tl.float32, is_pure=True, pack=1,
+        )  # fmt: skip
+    return bias
+
+
+@triton.jit
+def load_words(words, columns, padded, number: tl.constexpr, THRESHOLD: tl.constexpr):
+    """Load the random words of columns <uint32>[columns]; without dropout nothing reads them and nothing is loaded."""
+    loaded = columns
     if THRESHOLD > 0:
-        loaded = tl.load(words + rows, mask=inside, other=0)
+        loaded = tl.load(words + number * padded + columns)
     return loaded.to(tl.uint32, bitcast=True)
 
 
 @triton.jit
-def kept_by_dropout(words, THRESHOLD: tl.constexpr):
-    """Decide for each pair whether its attention weight is kept; ``words`` is query's word xor key's word.
+def drop(values, multipliers, keys, offsets, THRESHOLD: tl.constexpr):
+    """Replace the values of dropped pairs by zero: a multiplication and addition, a comparison, a selection.
 
     Philox for every pair would cost several times the matrix products (some 70 integer operations a pair, in four
-    kernels). It is spent on rows and columns instead, and two multiplications mix the two words of a pair: the
-    decision depends on (seed, sequence, head, both positions) and on no block size.
+    kernels). It is spent on rows and columns instead: modulo 2^32 a query's random line, at a key's random number, is
+    a random number, independent of the numbers of other queries and of any one other of its own. The decision depends
+    on (seed, sequence, head, both positions) and on no block size.
     """
-    mixed = words * MULTIPLIER_1
-    mixed = (mixed ^ (mixed >> 15)) * MULTIPLIER_2
-    return mixed >= THRESHOLD
+    if THRESHOLD == 0:
+        left = values
+    elif INTERPRETED:
+        left = tl.where(multipliers * keys + offsets >= THRESHOLD, values, 0.0)
+    else:
+        # The compiler would select after the conversion to half precision, one half of a register at a time.
+        left = tl.inline_asm_elementwise(
+            """{ .reg .u32 number; .reg .pred kept; mad.lo.u32 number, $2, $3, $4; setp.hs.u32 kept, number, $5;
+            selp.f32 $0, $1, 0f00000000, kept; }""",
+            "=f,f,r,r,r,r", [values, multipliers, keys, offsets, tl.full([1, 1], THRESHOLD, tl.uint32)],
+            dtype=tl.float32, is_pure=True, pack=1,
+        )  # fmt: skip
+    return left
 
 
 @triton.jit
@@ -88,58 +196,56 @@ def store_rows(start, rows, stride_row, length, block, HEAD_DIM: tl.constexpr, B
 
 
 @triton.jit
-def place_of_program(lengths, heads, length, ROWS: tl.constexpr):
+def place_of_program(tokens, heads, padded, ROWS: tl.constexpr):
     """Return sequence, head, first row, tokens of the sequence, and where the loop over the other side ends.
 
     The loop of a block that lies in the padding ends before it begins.
     """
-    blocks = tl.cdiv(length, ROWS)
+    blocks = padded // ROWS
     pair = tl.program_id(0) // blocks
     # Offsets of sequences pass 2^31 elements in large batches.
     batch = (pair // heads).to(tl.int64)
     first = tl.program_id(0) % blocks * ROWS
-    tokens = length
-    if lengths is not None:
-        tokens = tl.load(lengths + batch).to(tl.int32)
-    return batch, pair % heads, first, tokens, tl.where(first < tokens, tokens, 0)
+    count = tl.load(tokens + batch)
+    return batch, pair % heads, first, count, tl.where(first < count, count, 0)
 
 
 @triton.jit(do_not_specialize=["length"])
 def forward_kernel(
-    query, key, value, table, positions, lengths, words, output, log_sums,
-    stride_batch, stride_head, stride_row, stride_positions, heads, length, max_positions, scale,
+    query, key, value, table, places, tokens, words, output, log_sums,
+    stride_batch, stride_head, stride_row, heads, length, padded, max_positions, scale,
     THRESHOLD: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Attend from one block of queries to all keys; ``scale`` is log2 e / sqrt(d_h)."""
-    batch, head, first, tokens, end = place_of_program(lengths, heads, length, ROWS)
+    batch, head, first, count, end = place_of_program(tokens, heads, padded, ROWS)
     start = batch * stride_batch + head * stride_head
-    by_row = (batch * heads + head) * length
-    table += head * (2 * max_positions - 1) + max_positions - 1
-    positions += batch * stride_positions
+    table += head * (4 * max_positions + 1)
+    places += batch * padded
+    words += (batch * heads + head) * 3 * padded
     rows = first + tl.arange(0, ROWS)
-    valid = rows < tokens
+    valid = rows < count
     query_rows = load_rows(query + start, rows, stride_row, valid, HEAD_DIM, BLOCK_D)
-    row_positions = tl.load(positions + rows, mask=valid, other=0).to(tl.int32)
-    row_words = load_words(words + 2 * by_row, rows, valid, THRESHOLD)
+    # Queries in the padding take the biases of the first position: all of minus infinity would be no numbers.
+    biases = table + 2 * max_positions - tl.where(valid, tl.load(places + rows), 0)[:, None] // 4
+    multipliers = load_words(words, rows, padded, 0, THRESHOLD)
+    offsets = load_words(words, rows, padded, 1, THRESHOLD)
     largest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     attended = tl.zeros([ROWS, BLOCK_D], tl.float32)
     for begin in range(0, end, COLUMNS):
         columns = begin + tl.arange(0, COLUMNS)
-        inside = columns < tokens
+        inside = columns < count
+        bias = bias_at(biases, tl.load(places + columns)[None, :])
         key_rows = load_rows(key + start, columns, stride_row, inside, HEAD_DIM, BLOCK_D)
-        distances = tl.load(positions + columns, mask=inside, other=0).to(tl.int32)[None, :] - row_positions[:, None]
-        # The bias of a key in the padding is minus infinity.
-        bias = tl.load(table + distances, mask=inside[None, :], other=float("-inf"))
         logits = tl.dot(query_rows, tl.trans(key_rows), input_precision=PRECISION) * scale + bias
         larger = tl.maximum(largest, tl.max(logits, 1))
         weights = tl.exp2(logits - larger[:, None])
         shrink = tl.exp2(largest - larger)
         total = total * shrink + tl.sum(weights, 1)
         if THRESHOLD > 0:
-            column_words = load_words(words + 2 * by_row + length, columns, inside, THRESHOLD)
-            weights = tl.where(kept_by_dropout(row_words[:, None] ^ column_words[None, :], THRESHOLD), weights, 0.0)
+            keys = load_words(words, columns, padded, 2, THRESHOLD)
+            weights = drop(weights, multipliers[:, None], keys[None, :], offsets[:, None], THRESHOLD)
         value_rows = load_rows(value + start, columns, stride_row, inside, HEAD_DIM, BLOCK_D)
         attended = attended * shrink[:, None]
         attended = tl.dot(weights.to(value_rows.dtype), value_rows, attended, input_precision=PRECISION)
@@ -149,4 +255,5 @@ def forward_kernel(
     output += (batch * length * heads + head) * HEAD_DIM
     attended = tl.where(valid[:, None], attended, 0.0)
     store_rows(output, rows, heads * HEAD_DIM, length, attended, HEAD_DIM, BLOCK_D)
-    tl.store(log_sums + by_row + rows, tl.where(valid, largest + tl.log2(total), float("inf")), mask=rows < length)
+    log_sums += (batch * heads + head) * padded
+    tl.store(log_sums + rows, tl.where(valid, largest + tl.log2(total), float("inf")))

@@ -12,6 +12,8 @@ from typing import Any, Optional, Tuple
 import torch
 from torch import Tensor
 
+from fairseq_maelm.modules.attention.triton.padding import padded_length
+
 INSTALLED = importlib.util.find_spec("triton") is not None
 # Triton decides when it is imported whether its interpreter runs the kernels, on any device: for tests.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -91,7 +93,7 @@ def relative_attention(
         described = ", ".join(f"{tensor.dtype}{list(tensor.shape)}" for tensor in (query, key, value))
         raise ValueError(f"queries, keys and values must have one shape and element type, and are {described}")
     _check(query, of_distance, positions, lengths, dropout, seed)
-    output, _, _ = _attend(query, key, value, of_distance.float(), positions, lengths, dropout, seed)
+    output, _ = _attend(query, key, value, of_distance.float(), positions, lengths, dropout, seed)
     return output.transpose(1, 2)
 
 
@@ -119,7 +121,7 @@ def relative_attention_qkv(
     if qkv.dim() != 5 or qkv.shape[2] != 3:
         raise ValueError(f"joint queries, keys and values have shape [B, S, 3, H, d_h], not {list(qkv.shape)}")
     _check(_split_qkv(qkv)[0], of_distance, positions, lengths, dropout, seed)
-    output, _, _ = _attend_qkv(qkv, of_distance.float(), positions, lengths, dropout, seed)
+    output, _ = _attend_qkv(qkv, of_distance.float(), positions, lengths, dropout, seed)
     return output
 
 
@@ -179,7 +181,7 @@ def _attend(
     lengths: Optional[Tensor],
     dropout: float,
     seed: Optional[Tensor],
-) -> Tuple[Tensor, Tensor, Tensor]:
+) -> Tuple[Tensor, Tensor]:
     from .launch import forward
 
     return forward(query, key, value, of_distance, positions, lengths, dropout, seed)
@@ -193,7 +195,7 @@ def _attend_qkv(
     lengths: Optional[Tensor],
     dropout: float,
     seed: Optional[Tensor],
-) -> Tuple[Tensor, Tensor, Tensor]:
+) -> Tuple[Tensor, Tensor]:
     from .launch import forward
 
     return forward(*_split_qkv(qkv), of_distance, positions, lengths, dropout, seed)
@@ -209,44 +211,39 @@ def _attend_backward(
     positions: Tensor,
     lengths: Optional[Tensor],
     dropout: float,
+    seed: Optional[Tensor],
     output: Tensor,
     log_sums: Tensor,
-    words: Tensor,
     with_bias: bool,
 ) -> Tuple[Tensor, Tensor]:
     from .launch import backward
 
-    inputs = (query, key, value, of_distance, positions, lengths, dropout)
-    return backward(output_gradient, *inputs, output, log_sums, words, with_bias)
+    inputs = (query, key, value, of_distance, positions, lengths, dropout, seed)
+    return backward(output_gradient, *inputs, output, log_sums, with_bias)
 
 
 @_attend.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, of_distance: Tensor, positions: Tensor, lengths: Optional[Tensor],
-      dropout: float, seed: Optional[Tensor]) -> Tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    return _outputs_like(query, dropout, seed)
+      dropout: float, seed: Optional[Tensor]) -> Tuple[Tensor, Tensor]:  # fmt: skip
+    return _outputs_like(query)
 
 
 @_attend_qkv.register_fake
 def _(qkv: Tensor, of_distance: Tensor, positions: Tensor, lengths: Optional[Tensor],
-      dropout: float, seed: Optional[Tensor]) -> Tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    return _outputs_like(_split_qkv(qkv)[0], dropout, seed)
+      dropout: float, seed: Optional[Tensor]) -> Tuple[Tensor, Tensor]:  # fmt: skip
+    return _outputs_like(_split_qkv(qkv)[0])
 
 
-def _outputs_like(query: Tensor, dropout: float, seed: Optional[Tensor]) -> Tuple[Tensor, Tensor, Tensor]:
+def _outputs_like(query: Tensor) -> Tuple[Tensor, Tensor]:
     """Empty tensors of the shapes that the forward kernels return."""
     batch, heads, length, head_dim = query.shape
-    drops = dropout > 0 and seed is not None
-    words = (batch, heads, 2, length) if drops else (0,)
-    return (
-        query.new_empty(batch, length, heads, head_dim),
-        query.new_empty(batch, heads, length, dtype=torch.float32),
-        query.new_empty(words, dtype=torch.int32),
-    )
+    log_sums = query.new_empty(batch, heads, padded_length(length), dtype=torch.float32)
+    return query.new_empty(batch, length, heads, head_dim), log_sums
 
 
 @_attend_backward.register_fake
 def _(output_gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, of_distance: Tensor, positions: Tensor,
-      lengths: Optional[Tensor], dropout: float, output: Tensor, log_sums: Tensor, words: Tensor,
+      lengths: Optional[Tensor], dropout: float, seed: Optional[Tensor], output: Tensor, log_sums: Tensor,
       with_bias: bool) -> Tuple[Tensor, Tensor]:  # fmt: skip
     batch, heads, length, head_dim = query.shape
     of_bias = of_distance.shape if with_bias else (0,)
@@ -254,19 +251,18 @@ def _(output_gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, of_dis
 
 
 def _keep_for_backward(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, ...]) -> None:
-    """Save queries, keys and values as they came, and what the forward kernels returned."""
-    *projections, of_distance, positions, lengths, dropout, _ = inputs
-    ctx.dropout = dropout
-    ctx.save_for_backward(*projections, of_distance, positions, lengths, *output)
+    """Save what the forward kernels took and returned."""
+    *tensors, ctx.dropout, seed = inputs
+    ctx.save_for_backward(*tensors, seed, *output)
 
 
 def _gradients(ctx: Any, output_gradient: Tensor, *unused: Optional[Tensor]) -> Tuple[Tensor, Optional[Tensor]]:
     """Gradients of joint queries, keys and values, and of the bias when it wants one."""
-    *projections, of_distance, positions, lengths, output, log_sums, words = ctx.saved_tensors
+    *projections, of_distance, positions, lengths, seed, output, log_sums = ctx.saved_tensors
     query, key, value = projections if len(projections) == 3 else _split_qkv(*projections)
     with_bias = ctx.needs_input_grad[len(projections)]
-    inputs = (query, key, value, of_distance, positions, lengths, ctx.dropout)
-    qkv, of_bias = _attend_backward(output_gradient, *inputs, output, log_sums, words, with_bias)
+    inputs = (query, key, value, of_distance, positions, lengths, ctx.dropout, seed)
+    qkv, of_bias = _attend_backward(output_gradient, *inputs, output, log_sums, with_bias)
     return qkv, of_bias if with_bias else None
 
 

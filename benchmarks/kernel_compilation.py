@@ -1,0 +1,213 @@
+"""Compile the Triton kernels for GPUs that are not there, and count what the compiler made of them.
+
+    python benchmarks/kernel_compilation.py [--capability 90] [--dtype bfloat16] [--head-dim 64] [--output FILE]
+
+A stand-in for Triton's driver names a GPU, the kernels are compiled and not launched, and CPU tensors stand for CUDA
+tensors, of which Triton looks at types and alignment alone. So the package's own launcher chooses blocks, warps and
+specializations, as on a GPU. Registers and spills are the assembler's, instructions those of the longest loop.
+
+The clocks are a bound without any latency: the instructions of the loop over the rate of the pipe that each one takes
+(CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions"), four sub-partitions a multiprocessor, one
+instruction a clock in each; the most loaded pipe counts. They are for 128 x 64 pairs of tokens in one head.
+"""
+
+import argparse
+import itertools
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+import triton
+from training_step.store import layout
+from triton.backends.compiler import GPUTarget
+from triton.backends.driver import DriverBase
+from triton.runtime.jit import JITFunction
+
+from fairseq_maelm.modules.attention.triton import kernels, launch
+
+TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+# Bytes of shared memory that a block may have and that a multiprocessor has; 1 KiB of each block is the system's.
+SHARED_MEMORY = {80: (166_912, 167_936), 90: (232_448, 233_472), 100: (232_448, 233_472)}
+# Products of matrices in each kernel's loop.
+PRODUCTS = {"forward_kernel": 2, "query_gradient_kernel": 3, "key_value_gradient_kernel": 4, "pair_gradient_kernel": 2}
+# Operations of a multiprocessor's tensor cores a clock in half precision.
+TENSOR_RATE = {80: 2048, 90: 4096, 100: 8192}
+# Clocks for which an instruction of a warp occupies a pipe of its sub-partition; instructions by how their names begin.
+FLOAT_CLOCKS = {80: 2, 90: 1, 100: 1}
+PIPES = [
+    ("multiply", None, r"FADD|FMUL|FFMA|HFMA2|HADD2|HMUL2"),
+    ("multiply", 4, r"IMAD.WIDE|IMAD.HI"),
+    ("multiply", 2, r"IMAD|IDP"),
+    ("transcendental", 8, r"MUFU|F2F\b|F2I|I2F|POPC|FLO"),
+    ("memory", 4, r"LD|ST|RED|ATOM|SHFL|UTMA"),
+    ("tensor", 0, r"HGMMA|HMMA|UTC"),
+    ("other", 0, r"U|R2UR|S2|BAR|WARP|DEPBAR|SYNC|FENCE|MEMBAR|BRA|EXIT|NOP|BSSY|BSYNC|ERRBAR|CCTL"),
+]
+
+# Figures by the compiled kernel's hash: other lengths get the same kernel.
+COUNTED: dict[str, dict[str, Any]] = {}
+
+
+class NamedTarget(DriverBase):
+    """Says which GPU to compile for and nothing else."""
+
+    def __init__(self, capability: int) -> None:
+        self.capability = capability
+
+    @classmethod
+    def is_active(cls) -> bool:
+        return True
+
+    def map_python_to_cpp_type(self, ty: str) -> str:
+        return ty
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.capability, 32)
+
+    def get_current_device(self) -> int:
+        return self.capability  # Each has its own cache of compiled kernels.
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def get_benchmarker(self) -> None:
+        return None
+
+
+@contextmanager
+def compile_only(capability: int) -> Iterator[list[tuple[str, Any, dict[str, Any]]]]:
+    """Give a list of what was launched: name, compiled kernel, options."""
+    launched: list[tuple[str, Any, dict[str, Any]]] = []
+    run = JITFunction.run
+
+    def compile_kernel(self: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        kernel = run(self, *arguments, grid=grid, warmup=True, **options)
+        launched.append((self.fn.__name__, kernel.result() if hasattr(kernel, "result") else kernel, options))
+        return kernel
+
+    triton.runtime.driver.set_active(NamedTarget(capability))
+    with mock.patch.object(JITFunction, "run", compile_kernel):
+        yield launched
+
+
+def tool(name: str, *words: str) -> str:
+    """Run one of the programs that come with Triton."""
+    return subprocess.run([str(TOOLS / name), *words], capture_output=True, text=True, check=True).stdout
+
+
+def longest_loop(machine_code: str) -> list[str]:
+    """Return the names of the instructions of the longest loop."""
+    names: list[str] = []
+    labels: dict[str, int] = {}
+    loop: list[str] = []
+    for line in machine_code.splitlines():
+        if label := re.match(r"\s*(\.L_\w+):", line):
+            labels[label[1]] = len(names)
+        elif code := re.search(r"/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)(.*?);", line):
+            names.append(code[1])
+            target = re.search(r"\.L_\w+", code[2]) if code[1].startswith("BRA") else None
+            if target and len(names) - labels.get(target[0], len(names)) > len(loop):
+                loop = names[labels[target[0]] :]
+    return list(loop)
+
+
+def clocks_of_pipes(loop: list[str], capability: int) -> dict[str, float]:
+    """Return how many clocks each pipe of a sub-partition is occupied by one warp's turn of a loop."""
+    clocks: Counter[str] = Counter(issue=len(loop))
+    for name in loop:
+        # What is not named is integer arithmetic, logic, comparison, selection, conversion, or a move.
+        pipe, cost = next(((p, c) for p, c, pattern in PIPES if re.match(pattern, name)), ("integer", 2))
+        clocks[pipe] += FLOAT_CLOCKS[capability] if cost is None else cost
+    return {pipe: clock for pipe, clock in clocks.items() if pipe not in ("tensor", "other")}
+
+
+def figures(name: str, kernel: Any, capability: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Return what one compiled kernel needs and how long its loop is."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        usage = tool("cuobjdump", "--dump-resource-usage", file.name)
+        machine_code = tool("nvdisasm", "-c", file.name)
+    registers, spills = (int(re.search(rf"{word}:(\d+)", usage)[1]) for word in ("REG", "STACK"))  # type: ignore[index]
+    shared, warps = kernel.metadata.shared, kernel.metadata.num_warps
+    most, available = SHARED_MEMORY[capability]
+    blocks = min(65_536 // (-(-registers // 8) * 256) // warps, available // (shared + 1024), 64 // warps, 32)
+    result = {
+        "hash": kernel.hash,
+        "registers": registers,
+        "spills": spills,
+        "shared": shared,
+        "fits": shared <= most,
+        "blocks": blocks,
+    }
+    if name in PRODUCTS:
+        loop = longest_loop(machine_code)
+        tile = options["ROWS"] * options["COLUMNS"]
+        clocks = {p: c * 128 * 64 * warps / 4 / tile for p, c in clocks_of_pipes(loop, capability).items()}
+        result |= {
+            "block": [options["ROWS"], options["COLUMNS"], warps, kernel.metadata.num_stages],
+            "instructions": round(len(loop) * 32 * warps / tile, 2),
+            "clocks": round(max(clocks.values())),
+            "pipe": max(clocks, key=clocks.__getitem__),
+            "tensor_clocks": PRODUCTS[name] * 2 * 128 * 64 * options["BLOCK_D"] // TENSOR_RATE[capability],
+            "wgmma": sum(each.startswith("HGMMA") for each in loop),
+        }
+    return result
+
+
+def compile_attention(
+    capability: int, dtype: torch.dtype, head_dim: int = 64, dropout: float = 0.1, length: int = 435, full: bool = False
+) -> dict[str, dict[str, Any]]:
+    """Compile everything that one call forward and backward launches; figures by kernel. ``full``: no padding."""
+    batch, heads, positions = 2, 12, 512
+    query, key, value = torch.zeros(batch, length, 3, heads, head_dim, dtype=dtype).permute(2, 0, 3, 1, 4)
+    where = (torch.arange(length).repeat(batch, 1), None if full else torch.tensor([length, length - 1]))
+    inputs = (query, key, value, torch.zeros(heads, 2 * positions - 1), *where, dropout, torch.zeros(1).long())
+    with compile_only(capability) as launched:
+        output, log_sums = launch.forward(*inputs)
+        launch.backward(torch.zeros_like(output), *inputs, output, log_sums, True)
+    for name, kernel, options in launched:
+        if kernel.hash not in COUNTED:
+            COUNTED[kernel.hash] = figures(name, kernel, capability, options)
+    return {name: COUNTED[kernel.hash] for name, kernel, _ in launched}
+
+
+def main() -> None:
+    """Compile what is asked for; print and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--capability", type=int, nargs="+", default=[90], choices=SHARED_MEMORY)
+    parser.add_argument("--dtype", nargs="+", default=["bfloat16"], choices=["bfloat16", "float16", "float32"])
+    parser.add_argument("--head-dim", type=int, nargs="+", default=[64])
+    parser.add_argument("--dropout", type=float, nargs="+", default=[0.1])
+    parser.add_argument("--lengths", type=int, nargs="+", default=[435])
+    parser.add_argument("--full", action="store_true", help="no sequence has padding")
+    parser.add_argument("--output", type=Path, help="JSON file to write")
+    options = parser.parse_args()
+    if kernels.INTERPRETED.value:
+        parser.error("TRITON_INTERPRET=1 is in the environment: what is interpreted is not compiled")
+    found = []
+    names = ("capability", "dtype", "head_dim", "dropout", "length")
+    for case in itertools.product(
+        options.capability, options.dtype, options.head_dim, options.dropout, options.lengths
+    ):
+        capability, dtype, *others = case
+        compiled = compile_attention(capability, getattr(torch, dtype), *others, full=options.full)
+        for name, figure in compiled.items():
+            found.append({"kernel": name, **dict(zip(names, case)), **figure})
+            print(found[-1], flush=True)
+    if options.output:
+        options.output.write_text(layout({"triton": triton.__version__, "kernels": found}) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Attention by torch on a GPU: padding without a mask, and never cuDNN."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_maelm.modules.attention import plain, sdpa
+from fairseq_maelm.modules.attention.bias import AttentionBias
+
+
+def flash(query: Tensor, key: Tensor, value: Tensor, starts: Tensor, *others: Any) -> tuple[Tensor]:
+    """Attend within each of the sequences that begin at ``starts``, as torch's function does on a GPU."""
+    assert starts.dtype == torch.int32 and others[0] is starts and others[3:] == (0.0, False, False)
+    longest = int(starts.diff().max())
+    assert others[1] >= longest and others[2] >= longest
+    parts = []
+    for rows in zip(*(each.tensor_split(starts[1:-1].long()) for each in (query, key, value))):
+        heads = (each.transpose(0, 1) for each in rows)
+        parts.append(F.scaled_dot_product_attention(*heads).transpose(0, 1))
+    return (torch.cat(parts),)
+
+
+@pytest.mark.parametrize("lengths", [[5, 2, 5], [1, 4, 3], [5, 0, 5]])
+def test_padding_is_a_sequence_of_its_own(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", flash)
+    monkeypatch.setattr(sdpa, "_has_flash", lambda query: True)
+    torch.manual_seed(1)
+    # Views of one product, as in a layer.
+    qkv = torch.randn(3, 5, 3, 2, 8, dtype=torch.float64, requires_grad=True)
+    query, key, value = qkv.permute(2, 0, 3, 1, 4)
+    counts = torch.tensor(lengths)
+    weights = torch.randn(3, 2, 5, 8).masked_fill((torch.arange(5) >= counts[:, None])[:, None, :, None], 0.0)
+    results = []
+    for attend, padded_to in ((plain.attend, None), (sdpa.attend, 5)):
+        output = attend(query, key, value, AttentionBias(lengths=counts, padded_to=padded_to), 0.0) * weights
+        results.append((output, *torch.autograd.grad(output.square().sum(), qkv, retain_graph=True)))
+    for result, expected in zip(*results):
+        torch.testing.assert_close(result, expected)
+
+
+def test_what_else_is_hidden_takes_a_mask_and_other_queries_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sdpa, "attend_between", lambda *arguments: pytest.fail("no sequences of their own"))
+    monkeypatch.setattr(sdpa, "_has_flash", lambda query: True)
+    query, key = torch.randn(2, 2, 3, 8), torch.randn(2, 2, 5, 8)
+    lengths = torch.tensor([5, 2])
+    for states, bias in ((query, AttentionBias(lengths=lengths, padded_to=5)), (key, AttentionBias(lengths=lengths))):
+        torch.testing.assert_close(
+            sdpa.attend(states, key, key, bias, 0.0),
+            plain.attend(states, key, key, AttentionBias(lengths=lengths), 0.0),
+        )
+
+
+@pytest.mark.parametrize(
+    "bias", [None, AttentionBias(causal=True), AttentionBias(hidden=torch.zeros(2, 3, dtype=torch.bool))]
+)
+def test_cudnn_is_never_asked_on_a_gpu(bias: AttentionBias, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def attention(query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: bool) -> Tensor:
+        asked.append((torch.backends.cuda.cudnn_sdp_enabled(), mask is None, causal))
+        return torch.zeros(2, 2, 3, 8)
+
+    monkeypatch.setattr(sdpa, "F", SimpleNamespace(scaled_dot_product_attention=attention))
+    query = SimpleNamespace(is_cuda=True, shape=(2, 2, 3, 8), dtype=torch.float32, device=torch.device("cpu"))
+    sdpa.attend(query, query, query, bias, 0.0)
+    hides = bias is not None and bias.hidden is not None
+    assert asked == [(False, not hides, bias is not None and bias.causal)]
+    assert torch.backends.cuda.cudnn_sdp_enabled()
