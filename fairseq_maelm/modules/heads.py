@@ -4,7 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_maelm.modules.linear_cross_entropy import MaskedTokenLoss, linear_cross_entropy
+from fairseq_maelm.modules.linear_cross_entropy import (
+    MaskedTokenLoss,
+    linear_cross_entropy,
+    linear_log_probabilities,
+)
 from fairseq_maelm.modules.precision import LAYER_NORM_EPS, LayerNorm
 
 
@@ -54,6 +58,10 @@ class MaskedTokenHead(nn.Module):
             target: <int64>[M].
         """
         return linear_cross_entropy(self._transform(states), embedding, self.bias, target)
+
+    def log_probabilities(self, states: Tensor, embedding: Tensor, target: Tensor) -> Tensor:
+        """Return the log-probabilities <float32>[M, K] of K targets <int64>[M, K] for each state; as ``loss``."""
+        return linear_log_probabilities(self._transform(states), embedding, self.bias, target)
 
     def _transform(self, states: Tensor) -> Tensor:
         states = self.layer_norm(F.gelu(self.dense(states)))

@@ -13,12 +13,18 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fairseq_maelm.modules.precision import autocast_dtype
+
 # Logits that exist at a time. Every chunk adds a pass over the gradient of the weight, so it needs hundreds of rows:
 # these are 262 and 2097 of them with 64,000 symbols.
 CPU_CHUNK = 2**24
 DEVICE_CHUNK = 2**27
+# Logits whose probabilities exist at a time: on a CPU these stay in its cache.
+CPU_BLOCK = 2**18
 # Tensor cores want rows that begin at aligned addresses; matrix products on a CPU do not care.
 DEVICE_MULTIPLE = 64
+# Rows of logits whose probabilities a CPU computes at a time: twice as fast as all of a chunk, with 32,768 symbols.
+_ROWS_IN_CACHE = 64
 
 
 class MaskedTokenLoss(NamedTuple):
@@ -39,12 +45,14 @@ class ChunkSettings(NamedTuple):
     Attributes:
         dtype: of logits and matrix products. Losses and sums over chunks are at least <float32>.
         chunk: logits that may exist at a time, at least one row.
+        block: probabilities, in single precision, that may exist at a time, at least one row.
         multiple: the vocabulary is padded in compute to a multiple of this number. That costs a copy of the weight, one
             pass over memory, where it is not such a multiple; under autocast, none more than the cast makes.
     """
 
     dtype: torch.dtype
     chunk: int
+    block: int
     multiple: int
 
 
@@ -59,12 +67,10 @@ class _Gradients(NamedTuple):
 def default_settings(states: Tensor, weight: Tensor) -> ChunkSettings:
     """Settings for the device; under autocast its type, otherwise the weight's."""
     device = states.device.type
-    dtype = weight.dtype
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
+    dtype = autocast_dtype(device) or weight.dtype
     if device == "cpu":
-        return ChunkSettings(dtype, CPU_CHUNK, 1)
-    return ChunkSettings(dtype, DEVICE_CHUNK, DEVICE_MULTIPLE)
+        return ChunkSettings(dtype, CPU_CHUNK, CPU_BLOCK, 1)
+    return ChunkSettings(dtype, DEVICE_CHUNK, DEVICE_CHUNK, DEVICE_MULTIPLE)
 
 
 def chunks(rows: int, vocabulary_size: int, chunk: int) -> Iterator[slice]:
@@ -96,24 +102,25 @@ class _Projection(NamedTuple):
     bias: Tensor
 
 
-def _score(states: Tensor, projection: _Projection, target: Tensor) -> Tuple[MaskedTokenLoss, Tensor, Tensor]:
-    """Loss, logits <dtype>[m, V] and log-probabilities <float>[m, V] of a chunk with targets <int64>[m, 1]."""
-    logits = torch.addmm(projection.bias, states, projection.weight.t())
-    correct = (logits.max(dim=-1, keepdim=True).indices == target).sum()
-    log_probs = F.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-    return MaskedTokenLoss(-log_probs.gather(1, target).sum(), correct), logits, log_probs
+def _score(logits: Tensor, target: Tensor, scale: Optional[Tensor], of_bias: Optional[Tensor]) -> MaskedTokenLoss:
+    """Compute the loss of logits <dtype>[m, V] with targets <int64>[m, 1].
 
-
-def _gradient_of_logits(log_probs: Tensor, target: Tensor, scale: Optional[Tensor], out: Tensor) -> Tensor:
-    """Write (probabilities - one-hot targets) * scale into ``out``; overwrites ``log_probs``."""
-    # Near 1, rounding a probability first would leave nothing of its distance to 1.
-    at_target = torch.expm1(log_probs.gather(1, target))
-    if scale is None:
-        torch.exp(log_probs, out=out)
-    else:
-        torch.mul(log_probs.exp_(), scale, out=out)
-        at_target = at_target * scale
-    return out.scatter_(1, target, at_target.to(out.dtype))
+    With ``of_bias``, the gradient of the bias <float>[V] to add to, the logits are overwritten by their own gradient:
+    (probabilities - one-hot targets) * scale.
+    """
+    largest, place = logits.max(dim=-1, keepdim=True)
+    probabilities = F.softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+    # The probability of the largest logit is at least 1 / V, so its logarithm loses nothing.
+    log_sum = largest - probabilities.gather(1, place).log()
+    log_probs = logits.gather(1, target) - log_sum
+    if of_bias is not None:
+        # Near 1, rounding a probability first would leave nothing of its distance to 1.
+        gradient = probabilities.scatter_(1, target, torch.expm1(log_probs))
+        if scale is not None:
+            gradient.mul_(scale)
+        of_bias.add_(gradient.sum(dim=0))
+        logits.copy_(gradient)
+    return MaskedTokenLoss(-log_probs.sum(), (place == target).sum())
 
 
 def _empty_gradients(states: Tensor, projection: _Projection) -> _Gradients:
@@ -128,9 +135,8 @@ def _empty_gradients(states: Tensor, projection: _Projection) -> _Gradients:
 
 
 def _add_products(gradients: _Gradients, part: slice, logits: Tensor, states: Tensor, projection: _Projection) -> None:
-    """Add what the gradient of a chunk's logits <dtype>[m, V] contributes; the first chunk sets the weight's sum."""
+    """Add the products with the gradient of a chunk's logits <dtype>[m, V]; the first chunk sets the weight's sum."""
     torch.mm(logits, projection.weight, out=gradients.states[part])
-    gradients.bias.add_(logits.sum(dim=0, dtype=gradients.bias.dtype))
     if logits.dtype == gradients.weight.dtype:
         gradients.weight.addmm_(logits.t(), states, beta=float(part.start > 0))
     elif part.start:
@@ -152,14 +158,15 @@ def _walk(
     loss = states.new_zeros((), dtype=torch.promote_types(states.dtype, torch.float32))
     correct = target.new_zeros(())
     for part in chunks(len(states), len(projection.bias), settings.chunk):
-        partial, logits, log_probs = _score(states[part], projection, target[part])
-        loss += partial.loss
-        correct += partial.correct
+        logits = torch.addmm(projection.bias, states[part], projection.weight.t())
+        for block in chunks(len(logits), logits.shape[1], settings.block):
+            of_bias = None if gradients is None else gradients.bias
+            partial = _score(logits[block], target[part][block], scale, of_bias)
+            loss += partial.loss
+            correct += partial.correct
         if gradients is not None:
-            _gradient_of_logits(log_probs, target[part], scale, out=logits)
             _add_products(gradients, part, logits, states[part], projection)
-        # Before the next chunk makes its own.
-        del logits, log_probs
+        del logits  # before the next chunk makes its own
     return MaskedTokenLoss(loss, correct), gradients
 
 
@@ -204,6 +211,25 @@ class _LinearCrossEntropy(torch.autograd.Function):
             None,
             None,
         )
+
+
+@torch.no_grad()
+def linear_log_probabilities(states: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> Tensor:
+    """``F.log_softmax(F.linear(states, weight, bias), dim=-1).gather(1, target)``, without holding all logits.
+
+    Arguments as of ``linear_cross_entropy``, but several targets <int64>[M, K] for each row. Returns <float32>[M, K],
+    or <float64> from double precision; no gradients.
+    """
+    on_cpu = states.device.type == "cpu"
+    precise = torch.promote_types(states.dtype, torch.float32)
+    found = []
+    for part in chunks(len(states), len(weight), CPU_CHUNK if on_cpu else DEVICE_CHUNK):
+        # Autocast keeps the weight that it has cast.
+        logits = F.linear(states[part], weight, bias)
+        rows = _ROWS_IN_CACHE if on_cpu else len(logits)
+        for some, wanted in zip(logits.split(rows), target[part].split(rows)):
+            found.append(F.log_softmax(some, dim=-1, dtype=precise).gather(1, wanted))
+    return torch.cat(found) if found else states.new_empty(target.shape, dtype=precise)
 
 
 def linear_cross_entropy(
