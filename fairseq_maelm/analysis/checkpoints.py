@@ -1,16 +1,20 @@
-"""Encoders from this package's checkpoints, pretrained or fine-tuned, of every variant: the encoder is all it takes."""
+"""Encoders from this package's checkpoints, pretrained or fine-tuned, of every variant."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Optional
 
+import numpy as np
+from fairseq import utils
 from torch import Tensor
 
 from fairseq_maelm.analysis.encoders import Vocabulary
 from fairseq_maelm.analysis.theorem import AttentionWeights, attention_weights
 from fairseq_maelm.models.checkpoint_model import build_model
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
+from fairseq_maelm.models.maelm import MaelmModel
+from fairseq_maelm.models.masked_tokens import masked_token_logits
 from fairseq_maelm.models.vocabulary_folder import find_dictionary, find_tokenizer
 from fairseq_maelm.text.dictionary import MASK, load_dictionary, special_tokens
 from fairseq_maelm.text.tokenizer import TextTokenizer, open_tokenizer
@@ -28,18 +32,23 @@ class CheckpointEncoder:
     Args:
         path: of the checkpoint.
         vocabulary: folder of its dictionary and tokenizer, where they are not in the checkpoint's own.
+        random_seed: of random weights in place of the checkpoint's, as before its pretraining.
 
     Raises:
         FileNotFoundError: there is no dictionary.
         ValueError: the checkpoint is not of the model maelm, or belongs to another dictionary.
     """
 
-    def __init__(self, path: Path, vocabulary: Optional[Path]) -> None:
+    def __init__(self, path: Path, vocabulary: Optional[Path], random_seed: Optional[int] = None) -> None:
         self._folder = str(find_dictionary([path.parent, *([] if vocabulary is None else [vocabulary])]))
         self._dictionary = dictionary = load_dictionary(self._folder)
         checkpoint = read_checkpoint(path)
-        self._model = build_model(checkpoint, dictionary, encoder_alone=True)
-        task, size, view = checkpoint.config.task, checkpoint.config.model, checkpoint.view
+        task, size, self._view = checkpoint.config.task, checkpoint.config.model, checkpoint.view
+        if random_seed is None:
+            self._model = build_model(checkpoint, dictionary)
+        else:
+            utils.set_torch_seed(random_seed)
+            self._model = MaelmModel(size, dictionary, checkpoint.predicts_masked_tokens).float().eval()
         self.vocabulary = Vocabulary(
             size=len(dictionary),
             pad=dictionary.pad(),
@@ -49,14 +58,14 @@ class CheckpointEncoder:
             line_end=dictionary.eos(),
             special=special_tokens(dictionary),
             masks_special=not getattr(task, "protect_special_tokens", False),
-            consecutive_positions=view.positions == "consecutive",
+            consecutive_positions=self._view.positions == "consecutive",
         )
         self.num_layers = len(self._model.encoder.layers)
         self.num_heads = int(size.encoder_attention_heads)
         self.width = int(size.encoder_embed_dim)
         self.max_length = self._model.max_positions()
         # A delta above 0 keeps some masks although "dropped" is the rule.
-        sees_masks = view.masked_input in ("kept", "reset") or view.mask_fraction > 0.0
+        sees_masks = self._view.masked_input in ("kept", "reset") or self._view.mask_fraction > 0.0
         self.kind = "mlm" if sees_masks else "maelm"
         if not checkpoint.predicts_masked_tokens:
             self.kind = "fine-tuned"
@@ -71,6 +80,13 @@ class CheckpointEncoder:
     def hidden_states(self, tokens: Tensor, positions: Optional[Tensor] = None) -> Sequence[Tensor]:
         """Encode; see ``fairseq_maelm.analysis.encoders``."""
         return self._model.encoder(tokens, positions).all_states
+
+    def masked_logits(self, sequences: list[np.ndarray]) -> Optional[Tensor]:
+        """Score masks with the decoder, as in pretraining; see ``fairseq_maelm.analysis.encoders``."""
+        decoder = self._model.decoder
+        if self._model.lm_head is None or (decoder is not None and decoder.autoregressive):
+            return None
+        return masked_token_logits(self._model, self._view, sequences)
 
     @cached_property
     def _tokenizer(self) -> TextTokenizer:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from fairseq_maelm.analysis.encoders import Encoder, Vocabulary
+from fairseq_maelm.analysis.encoders import Encoder, Vocabulary, chosen_layers
 from fairseq_maelm.analysis.spectrum import GramAccumulator
 from fairseq_maelm.arguments import option
 from fairseq_maelm.batch import pad_rows
@@ -240,7 +240,7 @@ def collect(
 
     Memory does not grow with the text: one batch, and two matrices <float64>[D, D] for each layer and condition.
     """
-    layers = range(encoder.num_layers + 1) if settings.layers is None else sorted(set(settings.layers))
+    layers = chosen_layers(name, encoder, settings.layers)
     grams = {condition: LayerGrams(layers, encoder.width, device, settings.double) for condition in settings.conditions}
     total = int(blocks.sizes[choose_blocks(blocks.sizes, settings.tokens, settings.seed)].sum())
     if total < settings.tokens:

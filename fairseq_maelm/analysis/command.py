@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from fairseq_maelm.analysis.run import AnalysisSettings, analyze
-from fairseq_maelm.arguments import UsageError, add_device, add_output, add_settings, checkpoint_path, settings_of
+from fairseq_maelm.arguments import UsageError, add_device, add_output, add_settings, model_path, settings_of
 
 AFTER_INTERRUPT = "the same command resumes after the last finished model"
 
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "later, when the same settings are given again."
     )
     parser.add_argument(
-        "--checkpoint", required=True, action="append", type=_named_path, metavar="NAME=PATH",
+        "--checkpoint", required=True, action="append", type=named_path, metavar="NAME=PATH",
         help="name and checkpoint, once for each model: a file, the folder of a training run (its best checkpoint, or "
         "else its last), or the folder of a Hugging Face masked language model",
     )  # fmt: skip
@@ -29,13 +29,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
 
 
-def _named_path(text: str) -> tuple[str, Path]:
+def named_path(text: str) -> tuple[str, Path]:
+    """Convert an option's value, NAME=PATH, to a name and a checkpoint file or the folder of a Hugging Face model."""
     name, _, path = text.partition("=")
     if not path or not re.fullmatch(r"[\w][\w.+ -]*", name):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not NAME=PATH, with a name of letters, digits, spaces, '.', '+', '-' and '_'"
         )
-    return name, Path(path) if (Path(path) / "config.json").is_file() else checkpoint_path(path)
+    return name, model_path(path)
+
+
+def check_names(models: list[tuple[str, Path]]) -> None:
+    """Refuse models of the same name."""
+    names = [name for name, _ in models]
+    if len(set(names)) < len(names):
+        raise UsageError(f"every model needs a name of its own; given were {', '.join(names)}")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -44,8 +52,6 @@ def run(args: argparse.Namespace) -> None:
     Raises:
         ValueError: a setting, a model or the output folder is not as it must be.
     """
-    names = [name for name, _ in args.checkpoint]
-    if len(set(names)) < len(names):
-        raise UsageError(f"every model needs a name of its own; given were {', '.join(names)}")
+    check_names(args.checkpoint)
     report = analyze(dict(args.checkpoint), settings_of(AnalysisSettings, args), args.output, args.device)
     sys.stdout.write(f"{report}\n")

@@ -47,6 +47,9 @@ class Encoder(Protocol):
             L + 1 times <float>[B, S, D]: the embeddings, then the states after each layer.
         """
 
+    def masked_logits(self, sequences: list[np.ndarray]) -> Optional[Tensor]:
+        """Score the masks of sequences <int64>[n] as <float>[masks, V], or return None if the model cannot."""
+
     def encode_line(self, line: str) -> list[int]:
         """Return the tokens of a line of text, without special symbols around it."""
 
@@ -55,3 +58,11 @@ class Encoder(Protocol):
 
     def attention_weights(self) -> Optional[Iterator[AttentionWeights]]:
         """Return the weights of each layer's attention in turn, or None if their names are not known."""
+
+
+def chosen_layers(name: str, encoder: Encoder, layers: Optional[Sequence[int]]) -> list[int]:
+    """Return the chosen layers of a model in order, by default all; one that it lacks is a ValueError."""
+    for layer in layers or ():
+        if not 0 <= layer <= encoder.num_layers:
+            raise ValueError(f"{name} has no layer {layer}: its layers are 0 (embeddings) to {encoder.num_layers}")
+    return list(range(encoder.num_layers + 1)) if layers is None else sorted(set(layers))

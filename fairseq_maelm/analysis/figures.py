@@ -96,14 +96,18 @@ def save_figures(results: list[Result], folder: Path) -> dict[str, str]:
     for name, each in figures_of(results).items():
         # The salt makes the names inside an SVG, and with them the file, the same in every run.
         with pyplot.rc_context({"svg.hashsalt": name, "font.size": 10, "axes.grid": True, "grid.alpha": 0.3}):
-            figure = each.draw(results)
-            for ending, options in (("png", {"dpi": 160}), ("svg", {"metadata": {"Date": None}})):
-                stream = io.BytesIO()
-                figure.savefig(stream, format=ending, bbox_inches="tight", **options)
-                write_bytes(folder / f"{name}.{ending}", stream.getvalue())
-            drawings[name] = stream.getvalue().decode("utf-8")
-            pyplot.close(figure)
+            drawings[name] = save_figure(each.draw(results), folder / name)
     return drawings
+
+
+def save_figure(figure: Any, path: Path) -> str:
+    """Write a figure as ``path``.png and .svg, close it, and return the SVG text."""
+    for ending, options in (("png", {"dpi": 160}), ("svg", {"metadata": {"Date": None}})):
+        stream = io.BytesIO()
+        figure.savefig(stream, format=ending, bbox_inches="tight", **options)
+        write_bytes(path.with_name(f"{path.name}.{ending}"), stream.getvalue())
+    import_pyplot().close(figure)
+    return stream.getvalue().decode("utf-8")
 
 
 def _by_input(result: Result) -> list[Line]:
@@ -131,12 +135,12 @@ def _rank_figure(results: list[Result], title: str, lines: Callable[[Result], li
         for style, text, condition, tokens in lines(result):
             if rows := _ranks(result, condition, tokens):
                 layers, ranks = [row["layer"] for row in rows], [row["effective_rank"] for row in rows]
-                axis.plot(layers, ranks, label=result["name"] + text, **_look(number, style))
+                axis.plot(layers, ranks, label=result["name"] + text, **look_of(number, style))
     settings = results[0]["settings"]
     label = f"rank$_{{{settings['tau']:g}}}$" + (" (centered)" if settings["centered"] else "")
     axis.set(xlabel="layer", ylabel=label, title=title)
     axis.set_ylim(bottom=0)
-    _whole_numbers(axis.xaxis)
+    whole_numbers(axis.xaxis)
     return _with_legend(figure, axis)
 
 
@@ -154,7 +158,7 @@ def spectrum(results: list[Result]) -> Any:
                 if row["layer"] == last:
                     values = np.array(row["singular_values"])
                     numbers, energy = np.arange(1, len(values) + 1), np.cumsum(values**2)
-                    look = {**_look(number, style, len(values) // 8 or 1), "label": f"{result['name']}, {text}"}
+                    look = {**look_of(number, style, len(values) // 8 or 1), "label": f"{result['name']}, {text}"}
                     axes[0].plot(numbers, energy / energy[-1], **look)
                     axes[1].plot(numbers, values / values[0], **look)
     tau = results[0]["settings"]["tau"]
@@ -180,14 +184,14 @@ def subspace(results: list[Result]) -> Any:
         ):
             rows = [row for row in result["subspace"] if row["reference"] == reference]
             for axis, (label, value) in zip(axes, panels):
-                look = _look(number, style)
+                look = look_of(number, style)
                 layers = [row["layer"] for row in rows]
                 axis.plot(layers, [value(row) for row in rows], label=f"{result['name']} vs. {text}", **look)
                 axis.set(xlabel="layer", ylabel=label)
     for axis in axes:
         axis.set_ylim(bottom=0)
-        _whole_numbers(axis.xaxis)
-    _whole_numbers(axes[2].yaxis)
+        whole_numbers(axis.xaxis)
+    whole_numbers(axes[2].yaxis)
     return _with_legend(figure, axes[2])
 
 
@@ -209,14 +213,15 @@ def collapse(results: list[Result]) -> Any:
                 range(len(values)),
                 [max(value, 1e-17) for value in values],
                 label=f"{result['name']}, {text}",
-                **_look(number, style),
+                **look_of(number, style),
             )
     axis.set(xlabel="layer", ylabel="|R| / |H| of real tokens", yscale="log", title="Distance from equal rows")
-    _whole_numbers(axis.xaxis)
+    whole_numbers(axis.xaxis)
     return _with_legend(figure, axis)
 
 
-def _look(number: int, style: str, markevery: int = 1) -> dict[str, Any]:
+def look_of(number: int, style: str, markevery: int = 1) -> dict[str, Any]:
+    """Return how the curve of a model, by its number, looks in every figure."""
     return {
         "color": _COLORS[number % len(_COLORS)],
         "marker": _MARKERS[number % len(_MARKERS)],
@@ -235,5 +240,6 @@ def _with_legend(figure: Any, axis: Any) -> Any:
     return figure
 
 
-def _whole_numbers(axis: Any) -> None:
+def whole_numbers(axis: Any) -> None:
+    """Label an axis with whole numbers alone."""
     axis.get_major_locator().set_params(integer=True)

@@ -1,6 +1,7 @@
 """Encoders from Hugging Face folders: BERT, RoBERTa, MPNet, ModernBERT, and others that say what they have alike."""
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Optional
 
@@ -10,34 +11,38 @@ from torch import Tensor, nn
 
 from fairseq_maelm.analysis.encoders import Vocabulary
 from fairseq_maelm.analysis.theorem import AttentionWeights, attention_weights
-
-# Families whose first position is pad + 1, so that their tables have that many rows more than positions.
-_OFFSET_POSITIONS = {"roberta", "xlm-roberta", "camembert", "mpnet"}
+from fairseq_maelm.batch import pad_rows
 
 
 class HuggingFaceEncoder:
     """The encoder of a masked language model in a local folder; see ``fairseq_maelm.analysis.encoders``.
 
-    Nothing is downloaded and no code of the folder is run.
+    Nothing is downloaded and no code of the folder is run. With ``random_seed`` its weights are random ones.
 
     Raises:
         ValueError: transformers is missing or cannot read the folder, or the model has no mask token.
     """
 
-    def __init__(self, path: Path) -> None:
-        from fairseq_maelm.hf import open_pretrained  # brings transformers along
+    def __init__(self, path: Path, random_seed: Optional[int] = None) -> None:
+        from fairseq_maelm.hf import longest_sequence, open_pretrained  # brings transformers along
 
         tokenizer, model = open_pretrained("AutoTokenizer", path), open_pretrained("AutoModel", path)
-        self._model: nn.Module = model.eval().float()
         self._tokenizer, config = tokenizer, model.config
+        self._path, self._seed = path, random_seed
+        self._model = self._ready(model)
         self.vocabulary = _vocabulary(tokenizer, config, path)
         self.num_layers = int(config.num_hidden_layers)
         self.num_heads = int(config.num_attention_heads)
         self.width = int(config.hidden_size)
-        offset = self.vocabulary.pad + 1 if config.model_type in _OFFSET_POSITIONS else 0
-        self.max_length = min(int(config.max_position_embeddings) - offset, int(tokenizer.model_max_length))
+        self.max_length = longest_sequence(tokenizer, config)
         self.kind = "mlm"
         self.settings = {"source": "Hugging Face", "architecture": str(config.model_type)}
+
+    def _ready(self, model: Any) -> Any:
+        if self._seed is not None:
+            torch.manual_seed(self._seed)
+            model = type(model)(model.config)
+        return model.eval().float()
 
     def to(self, device: str) -> "HuggingFaceEncoder":
         """Move the model."""
@@ -51,6 +56,25 @@ class HuggingFaceEncoder:
         attention_mask = tokens.ne(self.vocabulary.pad)
         output = self._model(input_ids=tokens, attention_mask=attention_mask.long(), output_hidden_states=True)
         return output.hidden_states
+
+    @cached_property
+    def _masked_model(self) -> Any:
+        from fairseq_maelm.hf import open_pretrained
+
+        # Without a head of its own the model would get a random one.
+        if not any("MaskedLM" in name for name in self._model.config.architectures or ()):
+            return None
+        return self._ready(open_pretrained("AutoModelForMaskedLM", self._path)).to(self._model.device)
+
+    def masked_logits(self, sequences: list[np.ndarray]) -> Optional[Tensor]:
+        """Score masks with the prediction head; see ``fairseq_maelm.analysis.encoders``."""
+        if self._masked_model is None:
+            return None
+        lengths = np.array([len(sequence) for sequence in sequences])
+        tokens = torch.from_numpy(pad_rows(sequences, lengths, self.vocabulary.pad)).to(self._model.device)
+        with torch.no_grad():
+            logits = self._masked_model(tokens, attention_mask=tokens.ne(self.vocabulary.pad).long()).logits
+        return logits[tokens == self.vocabulary.mask]
 
     def encode_line(self, line: str) -> list[int]:
         """Return the tokens of a line of text; special symbols that its characters spell are left out."""

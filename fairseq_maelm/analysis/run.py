@@ -1,6 +1,5 @@
 """The whole analysis of several models: one file of results for each, so that an interrupted run loses one model."""
 
-import hashlib
 import logging
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +18,8 @@ from fairseq_maelm.analysis.collect import (
     collect,
     model_inputs,
 )
-from fairseq_maelm.analysis.encoders import Encoder
+from fairseq_maelm.analysis.encoders import Encoder, chosen_layers
+from fairseq_maelm.analysis.folder import MODELS_FOLDER, claimed, fingerprint_of
 from fairseq_maelm.analysis.report import write_report
 from fairseq_maelm.analysis.spectrum import compare_subspaces, effective_rank, singular_values
 from fairseq_maelm.analysis.theorem import (
@@ -38,8 +38,6 @@ from fairseq_maelm.libraries import import_pyplot
 
 logger = logging.getLogger(__name__)
 
-_SETTINGS_FILE = "settings.json"
-_MODELS_FOLDER = "models"
 _TEXT = "what is analyzed"
 # The attention-only stack is followed for so many tokens of one batch; the pseudo-inverse takes their cube.
 _STACK_TOKENS = 1024
@@ -102,10 +100,7 @@ class AnalysisSettings(CollectSettings):
         conditions = tuple(each for each in CONDITIONS if each in (self.conditions or suits))
         if "dropped" in conditions and encoder.settings["source"] == "Hugging Face":
             raise ValueError(f"{name}: masked tokens cannot be dropped from the input of a Hugging Face model")
-        for layer in self.layers or ():
-            if not 0 <= layer <= encoder.num_layers:
-                raise ValueError(f"{name} has no layer {layer}: its layers are 0 (embeddings) to {encoder.num_layers}")
-        return replace(self, conditions=conditions)
+        return replace(self, conditions=conditions, layers=tuple(chosen_layers(name, encoder, self.layers)))
 
 
 def analyze(models: dict[str, Path], settings: AnalysisSettings, output: Path, device: str) -> Path:
@@ -125,41 +120,19 @@ def analyze(models: dict[str, Path], settings: AnalysisSettings, output: Path, d
     """
     import_pyplot()
     recorded = settings.recorded()
-    _claim(output, recorded)
-    for name, path in models.items():
-        file, fingerprint = output / _MODELS_FOLDER / f"{name}.json", _fingerprint(path)
-        if not file.exists():
-            write_json(file, {**_analyze_one(name, path, settings, device), "fingerprint": fingerprint})
-        elif read_json(file)["fingerprint"] != fingerprint:
-            raise ValueError(f"{file} holds results of another model named {name!r}: choose another name or folder")
-        else:
-            logger.info("%s: has results already", name)
-    results = [{**read_json(output / _MODELS_FOLDER / f"{name}.json"), "settings": recorded} for name in models]
-    write_report(results, output)
+    with claimed(output, recorded, "`maelm analyze`"):
+        (output / MODELS_FOLDER).mkdir(exist_ok=True)
+        for name, path in models.items():
+            file, fingerprint = output / MODELS_FOLDER / f"{name}.json", fingerprint_of(path)
+            if not file.exists():
+                write_json(file, {**_analyze_one(name, path, settings, device), "fingerprint": fingerprint})
+            elif read_json(file)["fingerprint"] != fingerprint:
+                raise ValueError(f"{file} holds results of another model named {name!r}: choose another name or folder")
+            else:
+                logger.info("%s: has results already", name)
+        results = [{**read_json(output / MODELS_FOLDER / f"{name}.json"), "settings": recorded} for name in models]
+        write_report(results, output)
     return output / "report.html"
-
-
-def _claim(output: Path, recorded: dict[str, Any]) -> None:
-    """Take a folder for these settings, or refuse it."""
-    path = output / _SETTINGS_FILE
-    if path.exists():
-        earlier = read_json(path)
-        if changed := [name for name in recorded if earlier.get(name) != recorded[name]]:
-            raise ValueError(
-                f"{output} holds results with other settings ({', '.join(changed)} differ): choose another --output"
-            )
-        return
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ValueError(f"{output} exists and holds no analysis: choose another --output")
-    (output / _MODELS_FOLDER).mkdir(parents=True, exist_ok=True)
-    write_json(path, recorded)
-
-
-def _fingerprint(path: Path) -> str:
-    """Checksum sizes and times of a model's files; reading them whole would take as long as a small run."""
-    files = sorted(each for each in path.iterdir() if each.is_file()) if path.is_dir() else [path]
-    facts = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return hashlib.sha256(repr((str(path.resolve()), facts)).encode()).hexdigest()
 
 
 def _analyze_one(name: str, path: Path, settings: AnalysisSettings, device: str) -> dict[str, Any]:
@@ -183,8 +156,10 @@ def _analyze_one(name: str, path: Path, settings: AnalysisSettings, device: str)
     }
 
 
-def open_encoder(path: Path, vocabulary: Optional[Path] = None) -> Encoder:
+def open_encoder(path: Path, vocabulary: Optional[Path] = None, random_seed: Optional[int] = None) -> Encoder:
     """Open a fairseq checkpoint of this package (a file) or a Hugging Face masked language model (a folder).
+
+    With ``random_seed`` the model has random weights, as before its pretraining.
 
     Raises:
         FileNotFoundError: a checkpoint has no dictionary, neither in its folder nor in ``vocabulary``.
@@ -194,10 +169,10 @@ def open_encoder(path: Path, vocabulary: Optional[Path] = None) -> Encoder:
     if path.is_file():
         from fairseq_maelm.analysis.checkpoints import CheckpointEncoder
 
-        return CheckpointEncoder(path, vocabulary)
+        return CheckpointEncoder(path, vocabulary, random_seed)
     from fairseq_maelm.analysis.huggingface import HuggingFaceEncoder
 
-    return HuggingFaceEncoder(path)
+    return HuggingFaceEncoder(path, random_seed)
 
 
 def _blocks(encoder: Encoder, settings: AnalysisSettings) -> Blocks:
@@ -207,7 +182,9 @@ def _blocks(encoder: Encoder, settings: AnalysisSettings) -> Blocks:
     assert settings.data is not None
     encoder.check_data(settings.data)
     paths = split_files(str(settings.data), settings.split, False)
-    return TokenBlocks(paths, "complete_doc", length, encoder.vocabulary.first)
+    blocks = TokenBlocks(paths, "complete_doc", length, encoder.vocabulary.first)
+    blocks.check_tokens(encoder.vocabulary.mask)
+    return blocks
 
 
 def rank_rows(grams: dict[str, LayerGrams], tau: float, centered: bool) -> list[dict[str, Any]]:

@@ -143,7 +143,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n\n")
     with pytest.raises(SystemExit, match="no line with a token"):
         analyze(tmp_path / "e", model, "--vocabulary", DATA, "--text", tmp_path / "empty.txt")
-    with pytest.raises(SystemExit, match="holds no analysis"):
+    with pytest.raises(SystemExit, match="holds no results"):
         analyze(whole, model, "--data", DATA)
     assert len(list(whole.iterdir())) == 3
 

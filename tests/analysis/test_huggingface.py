@@ -94,6 +94,26 @@ def test_states_of_padded_sequences_are_those_of_the_model_alone(family_folder: 
         assert torch.allclose(ours[0, :4], theirs[0], atol=1e-5)
 
 
+def test_masks_are_scored_and_weights_drawn(family_folder: tuple[str, Path]) -> None:
+    _, folder = family_folder
+    encoder = open_encoder(folder)
+    mask = encoder.vocabulary.mask
+    reference = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
+    with torch.inference_mode():
+        expected = [
+            reference(torch.tensor([row])).logits[0, place] for row, place in (([0, 7, mask, 2], 2), ([0, mask, 2], 1))
+        ]
+    found = encoder.masked_logits([np.array([0, 7, mask, 2]), np.array([0, mask, 2])])
+    assert found is not None and torch.allclose(found, torch.stack(expected), atol=1e-5)
+    tokens = torch.tensor([[0, 7, 8, 2]])
+    with torch.inference_mode():
+        states = [open_encoder(folder, None, seed).hidden_states(tokens)[-1] for seed in (1, 1, 2, None)]
+    assert [torch.equal(states[0], each) for each in states[1:]] == [True, False, False]
+    # A model without a prediction head would be given a random one.
+    transformers.AutoModel.from_pretrained(folder).save_pretrained(folder)
+    assert open_encoder(folder).masked_logits([np.array([0, mask, 2])]) is None
+
+
 def attention_of(model: Any, family: str) -> Any:
     layer = model.layers[0] if family == "ModernBert" else model.encoder.layer[0]
     return layer.attn if family == "ModernBert" else layer.attention.attn if family == "MPNet" else layer.attention

@@ -9,11 +9,11 @@ from typing import Any
 from fairseq_maelm.arguments import UsageError
 from fairseq_maelm.finetuning.predicted import Predicted, hub_of
 from fairseq_maelm.finetuning.tagging.criterion import HEAD
-from fairseq_maelm.finetuning.tagging.files import LabeledFile, add_layout_arguments, layout_of, read, relabeled
 from fairseq_maelm.finetuning.tagging.metrics import score
 from fairseq_maelm.finetuning.tagging.prepare import scheme_mistake
 from fairseq_maelm.finetuning.tagging.prepared import TaggingSettings, encode_words
 from fairseq_maelm.finetuning.tagging.schemes import convert
+from fairseq_maelm.labeled_words import LabeledFile, add_layout_arguments, layout_of, read, relabeled
 from fairseq_maelm.lines import numbered_lines
 from fairseq_maelm.models.hub import MaelmHubInterface
 from fairseq_maelm.models.predicting import predict

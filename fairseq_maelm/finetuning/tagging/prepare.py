@@ -11,9 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.arguments import add_output, add_vocabulary, existing_path
+from fairseq_maelm.arguments import add_output, add_verify, add_vocabulary, existing_path
 from fairseq_maelm.corpus.header import header_reason
-from fairseq_maelm.finetuning.tagging.files import LabeledFile, Layout, add_layout_arguments, layout_of, read
 from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, encode_words, read_settings
 from fairseq_maelm.finetuning.tagging.schemes import (
     OUTSIDE,
@@ -26,7 +25,8 @@ from fairseq_maelm.finetuning.tagging.schemes import (
     detect,
     split_label,
 )
-from fairseq_maelm.prepared_folder import made_from, prepare_folder
+from fairseq_maelm.labeled_words import LabeledFile, Layout, add_layout_arguments, layout_of, read
+from fairseq_maelm.prepared_folder import made_from, prepare_folder, verify_outputs
 from fairseq_maelm.text.imported import open_encoder
 from fairseq_maelm.text.vocabulary import TextEncoder
 
@@ -56,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="scheme of the entities in the files; plain for labels that are no entities",
     )  # fmt: skip
     parser.add_argument("--scheme", choices=tuple(PREFIXES), default="iob2", help="scheme that the model learns")
+    add_verify(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -63,6 +64,8 @@ def run(args: argparse.Namespace) -> None:
     files = {split: getattr(args, split) for split in ("train", "valid", "test") if getattr(args, split)}
     layout = layout_of(args, args.train)
     prepare_tagging(args.vocabulary, files, args.output, layout, args.file_scheme, args.scheme)
+    if args.verify:
+        verify_outputs(args.output)
     sys.stdout.write(f"{args.output}\n")
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fairseq_maelm.data.stored import read_arrays
 from fairseq_maelm.files import atomic_file
-from fairseq_maelm.finetuning.tagging.files import Layout
 from fairseq_maelm.finetuning.tagging.schemes import PLAIN
+from fairseq_maelm.labeled_words import Layout
 from fairseq_maelm.prepared_folder import read_manifest
 from fairseq_maelm.text.cleaning import clean_text
 from fairseq_maelm.text.vocabulary import UNKNOWN, TextEncoder
@@ -65,8 +66,7 @@ class TaggedSplit:
             raise FileNotFoundError(
                 f"there is no {path}: give the folder that `maelm prepare tagging` wrote, and splits that it was given"
             )
-        with np.load(path) as arrays:
-            return cls(**arrays)
+        return cls(**read_arrays(path))
 
 
 def encode_words(

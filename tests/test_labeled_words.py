@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_maelm.finetuning.tagging.files import Layout, read, relabeled
+from fairseq_maelm.labeled_words import Layout, read, relabeled
 
 CONLLU = """# newdoc
 # text = I don't know

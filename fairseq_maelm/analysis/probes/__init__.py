@@ -1,0 +1,1 @@
+"""What frozen states know: probes of one or several encoders, layer by layer."""

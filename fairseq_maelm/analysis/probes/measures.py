@@ -1,0 +1,111 @@
+"""Measures of frozen states, as functions of arrays: whitening, correlation, probes, search."""
+
+import logging
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigh
+from scipy.stats import spearmanr
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+logger = logging.getLogger(__name__)
+
+Rows = NDArray[np.floating[Any]]
+
+# The probe's L2 penalty is fixed: scikit-learn's C, the inverse of its strength, on standardized features.
+INVERSE_PENALTY = 0.1
+_ITERATIONS = 200
+# Principal axes that hold less than this share of the largest variance are rounding errors.
+_LEAST_VARIANCE = 1e-9
+# Queries that are compared with all other vectors in one product.
+_CHUNK = 2048
+
+
+class Whitening(NamedTuple):
+    """A map that gives the rows it was fitted on mean 0 and, in their principal axes, covariance 1."""
+
+    mean: NDArray[np.float64]  # [D]
+    axes: NDArray[np.float64]  # [D, K], K at most D
+
+    def apply(self, rows: Rows) -> NDArray[np.float64]:
+        """<float>[n, D] to <float64>[n, K]."""
+        return (rows - self.mean) @ self.axes
+
+
+def fit_whitening(rows: Rows) -> Whitening:
+    """Fit a PCA whitening (as Su et al., 2021, for sentence vectors) to <float>[n, D], n >= 2, in double precision.
+
+    Axes without variance are left out: a row keeps as many numbers as the rows have directions.
+    """
+    rows = rows.astype(np.float64)
+    mean = rows.mean(axis=0)
+    centered = rows - mean
+    variances, vectors = eigh(centered.T @ centered / len(rows))
+    kept = variances > max(_LEAST_VARIANCE * variances[-1], np.finfo(np.float64).tiny)
+    return Whitening(mean, vectors[:, kept] / np.sqrt(variances[kept]))
+
+
+def normalized(rows: Rows) -> Rows:
+    """Return rows of length 1; rows of zeros stay zeros."""
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+
+
+def spearman(first: Rows, second: Rows, scores: Rows) -> float:
+    """Correlate the cosines of rows <float>[n, D] with scores <float>[n] by rank; 0 if either is constant."""
+    cosines = (normalized(first.astype(np.float64)) * normalized(second.astype(np.float64))).sum(axis=1)
+    # Cosines that are equal on paper differ by rounding, and their order would be noise.
+    cosines = cosines.round(9)
+    if np.ptp(cosines) == 0 or np.ptp(scores) == 0:
+        return 0.0
+    return float(spearmanr(cosines, scores).statistic)
+
+
+def nearest_neighbor(train: Rows, labels: NDArray[Any], test: Rows, expected: NDArray[Any]) -> float:
+    """Return the accuracy of giving each test row the label of the training row with the largest cosine."""
+    unit = normalized(train.astype(np.float32)).T
+    right = 0
+    for start in range(0, len(test), _CHUNK):
+        nearest = (normalized(test[start : start + _CHUNK].astype(np.float32)) @ unit).argmax(axis=1)
+        right += int((labels[nearest] == expected[start : start + _CHUNK]).sum())
+    return right / len(test)
+
+
+def make_probe() -> Pipeline:
+    """Return the linear probe: logistic regression on standardized features."""
+    return make_pipeline(StandardScaler(), LogisticRegression(C=INVERSE_PENALTY, max_iter=_ITERATIONS))
+
+
+def logistic_regression(train: Rows, labels: NDArray[Any], test: Rows, expected: NDArray[Any]) -> float:
+    """Return the test accuracy of a logistic regression that was fitted to the training rows."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConvergenceWarning)
+        probe = make_probe().fit(train.astype(np.float32), labels)
+    if any(issubclass(each.category, ConvergenceWarning) for each in caught):
+        logger.info("a logistic regression was stopped after %d iterations", _ITERATIONS)
+    return float(probe.score(test.astype(np.float32), expected))
+
+
+def reciprocal_rank(queries: Rows, texts: Rows) -> float:
+    """Look for text i by query i among all texts <float>[n, D] by cosine: the mean of 1 / rank, in (0, 1]."""
+    scores = normalized(queries.astype(np.float64)) @ normalized(texts.astype(np.float64)).T
+    ranks = (scores > np.diagonal(scores)[:, None]).sum(axis=1) + 1
+    return float((1 / ranks).mean())
+
+
+def mean_cosine(unit_sum: Rows, number: int) -> float:
+    """Return the mean cosine of all pairs of different rows, n >= 2, by the sum <float64>[D] of the rows at length 1.
+
+    This is what the mean over random pairs estimates (Ethayarajh, 2019); near 1 all rows look alike.
+    """
+    return float((unit_sum @ unit_sum - number) / (number * (number - 1)))
+
+
+def most_frequent(labels: NDArray[Any], expected: NDArray[Any]) -> float:
+    """Return the accuracy of always answering the most frequent training label."""
+    kinds, counts = np.unique(labels, return_counts=True)
+    return float((expected == kinds[counts.argmax()]).mean())

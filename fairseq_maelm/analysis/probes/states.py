@@ -1,0 +1,160 @@
+"""An encoder's frozen states of texts and words: computed once for all layers, in batches of near-equal length."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from tqdm import tqdm
+
+from fairseq_maelm.analysis.encoders import Encoder
+from fairseq_maelm.analysis.spectrum import GramAccumulator
+from fairseq_maelm.batch import pad_rows
+from fairseq_maelm.models.predicting import Places, batches_by_length
+from fairseq_maelm.modules.precision import computing_in
+
+POOLINGS = ("mean", "first")
+States = NDArray[np.float32]
+
+
+class EncodedWords(NamedTuple):
+    """Words as sequences of tokens; words that do not fit into one sequence go on in the next.
+
+    Attributes:
+        sequences: <int64>[n] each, special symbols included.
+        places: <int64>[words, 3] sequence, first token, and the token behind the last.
+    """
+
+    sequences: list[NDArray[np.int64]]
+    places: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class FrozenEncoder:
+    """An encoder, and how its states are computed.
+
+    Attributes:
+        name: for progress bars.
+        encoder: on its device.
+        layers: whose states are kept, 0 for the embeddings.
+        max_length: longer texts are cut to so many tokens.
+        batch_tokens: of a batch, padding included.
+        precision: one of ``fairseq_maelm.modules.precision.PRECISIONS``; states are returned in single precision.
+        device: where the encoder is.
+    """
+
+    name: str
+    encoder: Encoder
+    layers: list[int]
+    max_length: int
+    batch_tokens: int
+    precision: str
+    device: str
+
+    @property
+    def _room(self) -> int:
+        return min(self.max_length, self.encoder.max_length) - 2
+
+    def _enclosed(self, tokens: Sequence[int]) -> NDArray[np.int64]:
+        vocabulary = self.encoder.vocabulary
+        last = vocabulary.line_end if vocabulary.last is None else vocabulary.last
+        return np.array([vocabulary.first, *tokens, last], dtype=np.int64)
+
+    def encode(self, text: str) -> NDArray[np.int64]:
+        """Turn a text into tokens <int64>[n] between special symbols, cut at its end."""
+        return self._enclosed(self.encoder.encode_line(text)[: self._room])
+
+    def encode_words(self, sentences: Sequence[Sequence[str]]) -> EncodedWords:
+        """Encode every word by itself, as one that follows a space."""
+        known: dict[str, list[int]] = {}
+        sequences, places = [], []
+        for sentence in sentences:
+            tokens: list[int] = []
+            for word in sentence:
+                if word not in known:
+                    known[word] = self.encoder.encode_line(f" {word}")[: self._room]
+                if len(tokens) + len(known[word]) > self._room:
+                    sequences.append(self._enclosed(tokens))
+                    tokens = []
+                # A word of which the vocabulary leaves nothing is read at the token that follows.
+                start = len(tokens) + 1
+                tokens += known[word]
+                places.append((len(sequences), start, start + len(known[word])))
+            sequences.append(self._enclosed(tokens))
+        return EncodedWords(sequences, np.array(places, dtype=np.int64))
+
+    def states(
+        self, sequences: Sequence[NDArray[np.int64]], title: str
+    ) -> Iterator[tuple[Places, Tensor, list[Tensor]]]:
+        """Yield batches: places of the sequences, tokens <int64>[B, S], and <float32>[B, S, D] of each chosen layer."""
+        for places, tokens in self.batches(sequences, title):
+            with torch.inference_mode(), self.computing():
+                states = self.encoder.hidden_states(tokens)
+            yield places, tokens, [states[layer].float() for layer in self.layers]
+
+    def batches(self, sequences: Sequence[NDArray[np.int64]], title: str) -> Iterator[tuple[Places, Tensor]]:
+        """Yield places and tokens <int64>[B, S] of batches, and show a progress bar."""
+        lengths = np.array([len(sequence) for sequence in sequences])
+        with tqdm(total=len(sequences), desc=f"{self.name}: {title}", unit=" texts", mininterval=1, leave=False) as bar:
+            for places in batches_by_length(lengths, self.batch_tokens):
+                rows = [sequences[place] for place in places.tolist()]
+                tokens = pad_rows(rows, lengths[places], self.encoder.vocabulary.pad)
+                yield places, torch.from_numpy(tokens).to(self.device)
+                bar.update(len(places))
+
+    def computing(self) -> AbstractContextManager[Any]:
+        """Return the context that computes in the chosen precision."""
+        return computing_in(self.precision, torch.empty(0, device=self.device), training=False)
+
+    def pooled(self, texts: Sequence[str], title: str) -> States:
+        """Return <float32>[layers, poolings, texts, D].
+
+        The mean is over the text's own tokens, without the special symbols around them; a text without any has the mean
+        of these.
+        """
+        result = np.empty((len(self.layers), len(POOLINGS), len(texts), self.encoder.width), dtype=np.float32)
+        for places, tokens, states in self.states([self.encode(text) for text in texts], title):
+            counted = tokens.ne(self.encoder.vocabulary.pad)
+            lengths = counted.sum(dim=1)
+            own = counted.clone()
+            own[:, 0] = False
+            own[torch.arange(len(own)), lengths - 1] = False
+            counted = torch.where((lengths > 2)[:, None], own, counted)
+            weights = (counted / counted.sum(dim=1, keepdim=True))[:, None, :]
+            for layer, each in enumerate(states):
+                result[layer, 0, places] = (weights @ each)[:, 0].cpu()
+                result[layer, 1, places] = each[:, 0].cpu()
+        return result
+
+    def first_subwords(self, sentences: Sequence[Sequence[str]], title: str) -> States:
+        """Return <float32>[layers, words, D], the states of the first token of every word."""
+        encoded = self.encode_words(sentences)
+        order = np.argsort(encoded.places[:, 0], kind="stable")
+        bounds = np.searchsorted(encoded.places[order, 0], np.arange(len(encoded.sequences) + 1))
+        result = np.empty((len(self.layers), len(order), self.encoder.width), dtype=np.float32)
+        for places, _, states in self.states(encoded.sequences, title):
+            words = [order[bounds[place] : bounds[place + 1]] for place in places.tolist()]
+            rows = torch.from_numpy(np.repeat(np.arange(len(places)), [len(each) for each in words]))
+            chosen = np.concatenate(words)
+            columns = torch.from_numpy(encoded.places[chosen, 1])
+            for layer, each in enumerate(states):
+                result[layer, chosen] = each[rows, columns].cpu()
+        return result
+
+    def token_sums(
+        self, sequences: Sequence[NDArray[np.int64]], title: str
+    ) -> tuple[list[GramAccumulator], list[NDArray[np.float64]]]:
+        """Add up the states of all tokens, for each layer: their Gram matrix, and the sum <float64>[D] at length 1."""
+        grams = [GramAccumulator(self.encoder.width, self.device) for _ in self.layers]
+        sums = [np.zeros(self.encoder.width) for _ in self.layers]
+        for _, tokens, states in self.states(sequences, title):
+            real = tokens.ne(self.encoder.vocabulary.pad)
+            for layer, each in enumerate(states):
+                grams[layer].add(each[real])
+                unit = torch.nn.functional.normalize(each[real], dim=1)
+                sums[layer] += unit.sum(dim=0, dtype=torch.float64).cpu().numpy()
+        return grams, sums

@@ -1,0 +1,291 @@
+"""What is probed: each task holds its texts and labels, and measures a frozen encoder on them."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Optional, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from fairseq_maelm.analysis.probes import measures
+from fairseq_maelm.analysis.probes.states import POOLINGS, FrozenEncoder, States
+from fairseq_maelm.analysis.spectrum import effective_rank, singular_values
+
+logger = logging.getLogger(__name__)
+
+Row = dict[str, Any]
+# What a row is of: layer, pooling, whether states were whitened. None where that does not apply.
+Variant = tuple[Optional[int], Optional[str], Optional[bool]]
+
+
+class Task(Protocol):
+    """Something to measure."""
+
+    @property
+    def name(self) -> str:
+        """The name of its file of results."""
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """The files that it was read from."""
+
+    def measure(self, frozen: FrozenEncoder) -> list[Row]:
+        """Return rows of set, measure, layer, pooling, whitened and value."""
+
+
+def _row(name: str, measure: str, value: float, variant: Variant = (None, None, None)) -> Row:
+    layer, pooling, whitened = variant
+    return {"set": name, "measure": measure, "layer": layer, "pooling": pooling, "whitened": whitened, "value": value}
+
+
+def _variants(
+    frozen: FrozenEncoder, states: States, poolings: Sequence[Optional[str]], fit: Any, title: str
+) -> Iterator[tuple[Variant, measures.Rows]]:
+    """Yield states <float32>[layers, poolings, n, D] as they are and whitened, which is fitted to the rows ``fit``."""
+    pairs = [(place, number) for place in range(len(frozen.layers)) for number in range(len(poolings))]
+    # The first token's embedding is the same in every text.
+    pairs = [(place, number) for place, number in pairs if frozen.layers[place] or poolings[number] != "first"]
+    for place, number in tqdm(pairs, desc=f"{frozen.name}: {title}", unit=" probes", mininterval=1, leave=False):
+        rows = states[place, number]
+        yield (frozen.layers[place], poolings[number], False), rows
+        yield (frozen.layers[place], poolings[number], True), measures.fit_whitening(rows[fit]).apply(rows)
+
+
+def _unique(columns: Sequence[Sequence[str]]) -> tuple[list[str], list[NDArray[np.int64]]]:
+    """Return every text once, and the places of the texts of each column among them."""
+    texts = list(dict.fromkeys(text for column in columns for text in column))
+    place_of = {text: place for place, text in enumerate(texts)}
+    return texts, [np.array([place_of[text] for text in column], dtype=np.int64) for column in columns]
+
+
+class Pairs(NamedTuple):
+    """Pairs of texts with a score of their similarity."""
+
+    first: list[str]
+    second: list[str]
+    scores: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Similarity:
+    """Rank correlation of the cosine of two texts' vectors with scores, without any training.
+
+    ``together`` makes the parts one set, as the years of STS are: it is measured concatenated, and as the mean of its
+    parts. Otherwise every part is a set by itself. Whitening is fitted to all texts of the task.
+    """
+
+    name: str
+    files: Sequence[Path]
+    parts: dict[str, Pairs]
+    together: bool
+
+    def measure(self, frozen: FrozenEncoder) -> list[Row]:
+        """See ``Task``."""
+        texts, places = _unique([column for part in self.parts.values() for column in part[:2]])
+        firsts, seconds = places[::2], places[1::2]
+        scores = [part.scores for part in self.parts.values()]
+        rows = []
+        states = frozen.pooled(texts, self.name)
+        for variant, vectors in _variants(frozen, states, POOLINGS, slice(None), self.name):
+            found = [measures.spearman(vectors[a], vectors[b], c) for a, b, c in zip(firsts, seconds, scores)]
+            if not self.together:
+                rows += [_row(part, "Spearman", value, variant) for part, value in zip(self.parts, found)]
+                continue
+            whole = vectors[np.concatenate(firsts)], vectors[np.concatenate(seconds)], np.concatenate(scores)
+            rows.append(_row(self.name, "Spearman", measures.spearman(*whole), variant))
+            if len(found) > 1:
+                rows.append(_row(self.name, "Spearman, mean of parts", float(np.mean(found)), variant))
+        return rows
+
+
+class Labeled(NamedTuple):
+    """Texts, or columns of paired texts, with the numbers of their classes."""
+
+    columns: list[list[str]]
+    labels: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Accuracy on the validation split of probes that were fitted to the training split.
+
+    Of pairs, each text is encoded by itself; a pair's features are |u - v| and u * v, as in SentEval. Whitening is
+    fitted to the texts of the training split.
+    """
+
+    name: str
+    files: Sequence[Path]
+    train: Labeled
+    test: Labeled
+
+    def measure(self, frozen: FrozenEncoder) -> list[Row]:
+        """See ``Task``."""
+        texts, places = _unique([*self.train.columns, *self.test.columns])
+        train, test = places[: len(self.train.columns)], places[len(self.train.columns) :]
+        labels, expected = self.train.labels, self.test.labels
+        rows = [_row(self.name, "most frequent label", measures.most_frequent(labels, expected))]
+        states, fit = frozen.pooled(texts, self.name), np.unique(np.concatenate(train))
+        for variant, vectors in _variants(frozen, states, POOLINGS, fit, self.name):
+            data = _features(vectors, train), labels, _features(vectors, test), expected
+            rows.append(_row(self.name, "1-nearest neighbor", measures.nearest_neighbor(*data), variant))
+            rows.append(_row(self.name, "logistic regression", measures.logistic_regression(*data), variant))
+        return rows
+
+
+def _features(vectors: measures.Rows, places: Sequence[NDArray[np.int64]]) -> measures.Rows:
+    if len(places) == 1:
+        return vectors[places[0]]
+    first, second = (vectors[each].astype(np.float32) for each in places)
+    return np.concatenate([np.abs(first - second), first * second], axis=1)
+
+
+class Tagged(NamedTuple):
+    """Sentences of words, and the tags of all words in order."""
+
+    sentences: list[tuple[str, ...]]
+    tags: NDArray[np.str_]
+
+
+@dataclass(frozen=True)
+class Tagging:
+    """Accuracy of a linear probe on the state of each word's first token; whitening is fitted to the training words."""
+
+    name: str
+    files: Sequence[Path]
+    train: Tagged
+    test: Tagged
+
+    def measure(self, frozen: FrozenEncoder) -> list[Row]:
+        """See ``Task``."""
+        states = frozen.first_subwords([*self.train.sentences, *self.test.sentences], self.name)[:, None]
+        count, labels, expected = len(self.train.tags), self.train.tags, self.test.tags
+        rows = [_row(self.name, "most frequent label", measures.most_frequent(labels, expected))]
+        for variant, vectors in _variants(frozen, states, [None], slice(count), self.name):
+            value = measures.logistic_regression(vectors[:count], labels, vectors[count:], expected)
+            rows.append(_row(self.name, "logistic regression", value, variant))
+        return rows
+
+
+@dataclass(frozen=True)
+class TokenStates:
+    """The states of all tokens of a text, special symbols included: effective rank, and mean cosine of two of them."""
+
+    name: str
+    files: Sequence[Path]
+    stretches: list[list[str]]
+    tau: float
+
+    def measure(self, frozen: FrozenEncoder) -> list[Row]:
+        """See ``Task``."""
+        grams, sums = frozen.token_sums([frozen.encode(" ".join(words)) for words in self.stretches], self.name)
+        rows = []
+        for layer, gram, total in zip(frozen.layers, grams, sums):
+            rank = effective_rank(singular_values(gram.gram()), self.tau)
+            rows.append(_row(self.name, "effective rank", rank, (layer, None, False)))
+            rows.append(_row(self.name, "mean cosine", measures.mean_cosine(total, gram.rows), (layer, None, False)))
+        return rows
+
+
+@dataclass(frozen=True)
+class Search:
+    """The vectors of stretches of text: whether the first words of each find the others, among those of all.
+
+    Effective rank (centered) and mean cosine are those of the vectors searched. Whitening is fitted to both parts.
+    """
+
+    name: str
+    files: Sequence[Path]
+    stretches: list[list[str]]
+    short: int  # words
+    tau: float
+
+    def measure(self, frozen: FrozenEncoder) -> list[Row]:
+        """See ``Task``."""
+        texts = [" ".join(words[: self.short]) for words in self.stretches]
+        texts += [" ".join(words[self.short :]) for words in self.stretches]
+        count, rows = len(self.stretches), []
+        for variant, vectors in _variants(frozen, frozen.pooled(texts, self.name), POOLINGS, slice(None), self.name):
+            queries, found = vectors[:count], vectors[count:]
+            rows.append(_row(self.name, "reciprocal rank", measures.reciprocal_rank(queries, found), variant))
+            if variant[2]:
+                continue
+            wide = found.astype(np.float64)
+            spread = torch.from_numpy(np.linalg.svd(wide - wide.mean(axis=0), compute_uv=False))
+            rows.append(_row(self.name, "effective rank", effective_rank(spread, self.tau), variant))
+            cosine = measures.mean_cosine(measures.normalized(wide).sum(axis=0), count)
+            rows.append(_row(self.name, "mean cosine", cosine, variant))
+        return rows
+
+
+class Repetition(NamedTuple):
+    """A word to predict that the stretch holds again, and the stretch with other words there instead."""
+
+    words: list[str]
+    place: int
+    replaced: list[str]
+
+    @property
+    def occurrences(self) -> NDArray[np.int64]:
+        """The places <int64>[n] of the word, n >= 2."""
+        return np.array([place for place, word in enumerate(self.words) if word == self.words[self.place]])
+
+
+@dataclass(frozen=True)
+class RepeatedWords:
+    """Words that a stretch holds twice: one is masked there, and predicted with and without the other.
+
+    Matched is a word of which the prediction head finds every token. Models without such a head have no rows.
+    """
+
+    name: str
+    files: Sequence[Path]
+    cases: list[Repetition]
+
+    def measure(self, frozen: FrozenEncoder) -> list[Row]:
+        """See ``Task``."""
+        repeated = self._predict(frozen, [case.words for case in self.cases])
+        replaced = self._predict(frozen, [case.replaced for case in self.cases])
+        if repeated is None or replaced is None or not (both := repeated[2] & replaced[2]).any():
+            return []
+        if not both.all():
+            logger.info("%s: %d of %d repeated words lie in one sequence", frozen.name, both.sum(), len(both))
+        (with_it, bits, _), (without, more_bits, _) = repeated, replaced
+        return [
+            _row(self.name, "matched", float(with_it[both].mean())),
+            _row(self.name, "matched without the repetition", float(without[both].mean())),
+            _row(self.name, "bits gained by the repetition", float((more_bits - bits)[both].mean())),
+        ]
+
+    def _predict(self, frozen: FrozenEncoder, texts: Sequence[list[str]]) -> Optional[tuple[NDArray[Any], ...]]:
+        """Return of every case whether the word was found, its loss in bits, and whether it could be asked for."""
+        encoded = frozen.encode_words(texts)
+        offsets = np.cumsum([0, *map(len, texts[:-1])])
+        asked = encoded.places[offsets + [case.place for case in self.cases]]
+        # A stretch of several sequences may hold word and repetition apart.
+        together = [
+            (encoded.places[offset + case.occurrences, 0] == sequence).all()
+            for offset, case, sequence in zip(offsets, self.cases, asked[:, 0])
+        ]
+        usable = np.array(together) & (asked[:, 2] > asked[:, 1])
+        right, losses = np.zeros(len(texts), dtype=bool), np.zeros(len(texts))
+        chosen = np.flatnonzero(usable)
+        sequences = [encoded.sequences[asked[case, 0]].copy() for case in chosen]
+        targets = [row[start:end].copy() for row, (_, start, end) in zip(sequences, asked[chosen])]
+        for row, (_, start, end) in zip(sequences, asked[chosen]):
+            row[start:end] = frozen.encoder.vocabulary.mask
+        for places, _ in frozen.batches(sequences, self.name):
+            with torch.inference_mode(), frozen.computing():
+                logits = frozen.encoder.masked_logits([sequences[place] for place in places])
+            if logits is None:
+                return None
+            expected = torch.from_numpy(np.concatenate([targets[place] for place in places])).to(logits.device)
+            loss = torch.nn.functional.cross_entropy(logits.float(), expected, reduction="none") / np.log(2)
+            hit = logits.argmax(dim=1) == expected
+            sizes = [len(targets[place]) for place in places]
+            for place, own, bits in zip(places, hit.split(sizes), loss.split(sizes)):
+                right[chosen[place]], losses[chosen[place]] = bool(own.all()), float(bits.sum())
+        return right, losses, usable

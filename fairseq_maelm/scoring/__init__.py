@@ -1,0 +1,1 @@
+"""Sentences scored by masked language models: pseudo-log-likelihoods, minimal pairs, intervals."""

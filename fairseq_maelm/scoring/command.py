@@ -1,0 +1,163 @@
+"""The sub-command ``maelm score``: sentences and minimal pairs scored by a masked language model."""
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from fairseq_maelm.arguments import (
+    UsageError,
+    add_batch_tokens,
+    add_checkpoint,
+    add_device,
+    add_json,
+    add_output,
+    add_vocabulary,
+    existing_path,
+)
+from fairseq_maelm.files import read_json, write_json
+from fairseq_maelm.modules.precision import PRECISIONS
+from fairseq_maelm.prepared_folder import made_from, prepare_folder
+from fairseq_maelm.scoring.likelihood import METHODS, Scorer, Sentence, pseudo_log_likelihoods, refusal
+from fairseq_maelm.scoring.reading import Item, input_files, read_items
+from fairseq_maelm.scoring.results import (
+    HEADER,
+    KIND,
+    SCORES_FILE,
+    line_of,
+    read_scores,
+    refuse_other_items,
+    summarize,
+    table,
+)
+
+logger = logging.getLogger(__name__)
+
+AFTER_INTERRUPT = "the same command resumes"
+
+_BEGUN, _PROGRESS = "scores.begun", "progress.json"
+# Sentences that are computed together, and written together when that is done. Their number is part of the result: sums
+# in other batches differ in their last bits.
+_BLOCK = 2048
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``maelm score``."""
+    parser.description = (
+        "Scores sentences by pseudo-log-likelihood: the sum of the log-probabilities, in nats, that a masked language "
+        "model gives to each token when it is hidden. Of minimal pairs it tells how often the good sentence scores "
+        "higher, ties counted half. An interrupted run resumes when the same command is given again."
+    )
+    parser.add_argument(
+        "texts", nargs="+", type=existing_path, metavar="TEXTS",
+        help="files of sentences, one a line; or of pairs: .tsv with the good sentence, a tab and the bad one, .jsonl "
+        "with sentence_good and sentence_bad (BLiMP), or a folder of .jsonl files",
+    )  # fmt: skip
+    add_checkpoint(parser, "pretrained checkpoint", or_hugging_face=True)
+    add_vocabulary(parser)
+    add_output(parser, "new folder for the scores")
+    parser.add_argument(
+        "--method", choices=METHODS, default=METHODS[0], help="what is hidden with a token: nothing, or what follows "
+        "in its word (Kauf and Ivanova, 2023)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--compare", type=existing_path, metavar="FOLDER", help="--output of another model on the same pairs, for the "
+        "difference with its 95 %% interval",
+    )  # fmt: skip
+    parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="numbers that the model computes in")
+    add_batch_tokens(parser, 4096)
+    add_json(parser)
+    add_device(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Score, and write the summary to standard output.
+
+    Raises:
+        OSError: a file is missing.
+        ValueError: a text, the model or the folder to compare with is not as it must be.
+    """
+    try:
+        files = input_files(args.texts)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    items = read_items(files)
+    if args.compare is not None and not items[0].side:
+        raise UsageError("--compare is for pairs (.tsv, .jsonl): of single sentences none is right or wrong")
+    others = None if args.compare is None else read_scores(args.compare)
+    if others is not None:
+        refuse_other_items(args.compare, others, items)
+    scorer, sources = _open(args)
+    sentences = _encode(scorer, items, args.method)
+    origin = made_from(
+        {name: getattr(args, name) for name in ("method", "precision", "batch_tokens")}, {**sources, "texts": files}
+    )
+    prepare_folder(
+        args.output, KIND, origin, lambda result: _write(args, scorer, items, sentences, result), resumes=True
+    )
+    summary = summarize(read_scores(args.output), others)
+    sys.stdout.write(json.dumps(summary) + "\n" if args.json else table(summary))
+
+
+def _open(args: argparse.Namespace) -> tuple[Scorer, dict[str, Sequence[Path]]]:
+    """Open the model, and say what files decide its scores."""
+    # Each kind brings a large library along; only the one that is needed is imported.
+    if args.checkpoint.is_dir():
+        from fairseq_maelm.scoring.huggingface import HuggingFaceScorer
+
+        if args.vocabulary is not None:
+            raise UsageError("--vocabulary is for checkpoints: a Hugging Face model has its own")
+        scorer = HuggingFaceScorer(args.checkpoint, args.precision, args.device)
+        return scorer, {"checkpoint": sorted(path for path in args.checkpoint.iterdir() if path.is_file())}
+    from fairseq_maelm.models import hub
+    from fairseq_maelm.scoring.hub import CheckpointScorer
+
+    folder, data = str(args.checkpoint.parent), str((args.vocabulary or args.checkpoint.parent).absolute())
+    interface = hub.load(folder, args.checkpoint.name, data, precision=args.precision).to(args.device)
+    tokenizer = Path(hub.find_tokenizer(folder, data))
+    return CheckpointScorer(interface), {"checkpoint": [args.checkpoint], "vocabulary": [tokenizer]}
+
+
+def _write(
+    args: argparse.Namespace, scorer: Scorer, items: Sequence[Item], sentences: Sequence[Sentence], result: Path
+) -> dict[str, Any]:
+    """Score what an earlier run has not; the lines are in the parent of the result's folder until all are there."""
+    begun, progress = result.parent / _BEGUN, result.parent / _PROGRESS
+    if progress.exists() and begun.exists():
+        state = read_json(progress)
+        logger.info("resuming after %s of %s sentences", f"{state['done']:,}", f"{len(items):,}")
+    else:
+        begun.write_text(HEADER, encoding="utf-8")
+        state = {"done": 0, "bytes": len(HEADER)}
+    with (
+        begun.open("r+b") as stream,
+        tqdm(total=len(items), initial=state["done"], desc="scoring", unit=" sentences") as bar,
+    ):
+        # What a killed run wrote of a block that it did not finish.
+        stream.truncate(state["bytes"])
+        stream.seek(state["bytes"])
+        for start in range(state["done"], len(items), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            found = pseudo_log_likelihoods(scorer, sentences[block], args.method, args.batch_tokens)
+            stream.write("".join(map(line_of, items[block], found)).encode("utf-8"))
+            stream.flush()
+            os.fsync(stream.fileno())
+            write_json(progress, {"done": start + len(found), "bytes": stream.tell()})
+            bar.update(len(found))
+    os.replace(begun, result / SCORES_FILE)
+    return {"sentences": len(items)}
+
+
+def _encode(scorer: Scorer, items: Sequence[Item], method: str) -> list[Sentence]:
+    """Encode all sentences, and refuse those that cannot be scored before any is."""
+    sentences = scorer.encode([item.text for item in items], method != METHODS[0])
+    for item, sentence in zip(items, sentences):
+        if problem := refusal(scorer, sentence):
+            raise ValueError(f"{item.place}: {problem}")
+    return sentences

@@ -1,0 +1,154 @@
+"""The file of scores, accuracy on minimal pairs, and intervals for the difference of two models on the same pairs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from tabulate import tabulate
+
+from fairseq_maelm.lines import numbered_lines
+from fairseq_maelm.prepared_folder import read_manifest
+from fairseq_maelm.scoring.reading import SIDES, Item
+
+KIND = "scores"
+SCORES_FILE = "scores.tsv"
+# What pairs are decided by.
+MEASURES = ("sum", "per_token")
+
+_ITEM_COLUMNS = Item._fields
+_COLUMNS = (*_ITEM_COLUMNS[:-1], *MEASURES, "tokens", _ITEM_COLUMNS[-1])
+HEADER = "\t".join(_COLUMNS) + "\n"
+_RESAMPLES, _SEED = 10_000, 1
+
+
+class Scored(NamedTuple):
+    """A sentence with its score in nats, as the file holds it."""
+
+    item: Item
+    sum: float
+    per_token: float
+    tokens: int
+
+
+def line_of(item: Item, values: NDArray[np.float64]) -> str:
+    """Return the line of a sentence for the log-probabilities of its tokens."""
+    numbers = (f"{values.sum():.6f}", f"{values.mean():.6f}", str(len(values)))
+    return "\t".join([*item[:-1], *numbers, item.text]) + "\n"
+
+
+def read_scores(folder: Path) -> list[Scored]:
+    """Read the scores of a folder that `maelm score` has finished.
+
+    Raises:
+        FileNotFoundError, ValueError: it is not such a folder.
+    """
+    read_manifest(folder, KIND)
+    rows = (line.split("\t") for number, line in numbered_lines(folder / SCORES_FILE) if number > 1)
+    return [
+        Scored(Item(place, side, paradigm, phenomenon, text), float(total), float(per_token), int(tokens))
+        for place, side, paradigm, phenomenon, total, per_token, tokens, text in rows
+    ]
+
+
+def refuse_other_items(folder: Path, scores: Sequence[Scored], items: Sequence[Item]) -> None:
+    """Refuse to compare with scores of other sentences."""
+    if len(scores) != len(items):
+        raise ValueError(f"{folder} holds scores of {len(scores)} sentences, and these are {len(items)}")
+    for scored, item in zip(scores, items):
+        if scored.item != item:
+            raise ValueError(f"{folder} holds scores of other sentences: {scored.item} is here {item}")
+
+
+def summarize(scores: Sequence[Scored], others: Sequence[Scored] | None = None) -> dict[str, Any]:
+    """Sum up scores, for pairs by accuracy, and compare them with those of another model on the same pairs.
+
+    Returns:
+        ``sentences``, ``tokens``, ``pseudo_perplexity`` of a token; for pairs "overall", and by name "phenomena" and
+        "paradigms", which hold ``pairs`` and for each of ``MEASURES`` the accuracy in [0, 1]; with others also
+        "other" and "difference", this minus other, with "interval", the bounds of 95 % in a paired bootstrap.
+    """
+    tokens = sum(each.tokens for each in scores)
+    summary: dict[str, Any] = {
+        "sentences": len(scores),
+        "tokens": tokens,
+        "pseudo_perplexity": float(np.exp(-sum(each.sum for each in scores) / tokens)),
+    }
+    if not scores[0].item.side:
+        return summary
+    own, other = _credits(scores), None if others is None else _credits(others)
+    first = [each.item for each in scores[::2]]
+    summary["overall"] = _accuracy(np.arange(len(first)), own, other)
+    for name, column in (("phenomena", "phenomenon"), ("paradigms", "paradigm")):
+        labels = np.array([getattr(each, column) for each in first])
+        names = [label for label in dict.fromkeys(labels.tolist()) if label]
+        summary[name] = {label: _accuracy(np.flatnonzero(labels == label), own, other) for label in names}
+    # The table shows paradigms below their phenomenon.
+    for each in first:
+        summary["paradigms"][each.paradigm]["phenomenon"] = each.phenomenon
+    return summary
+
+
+def _credits(scores: Sequence[Scored]) -> dict[str, NDArray[np.float64]]:
+    """Return for each measure 1 for each pair whose good sentence scores higher, 0.5 for a tie, otherwise 0."""
+    found = {}
+    for measure in MEASURES:
+        values = np.array([getattr(each, measure) for each in scores]).reshape(-1, len(SIDES))
+        found[measure] = (1 + np.sign(values[:, 0] - values[:, 1])) / 2
+    return found
+
+
+def _accuracy(
+    places: NDArray[np.int64], own: dict[str, NDArray[np.float64]], other: dict[str, NDArray[np.float64]] | None
+) -> dict[str, Any]:
+    result: dict[str, Any] = {"pairs": len(places)}
+    for measure in MEASURES:
+        result[measure] = float(own[measure][places].mean())
+    if other is not None:
+        result["other"], result["difference"], result["interval"] = {}, {}, {}
+        for measure in MEASURES:
+            difference = own[measure][places] - other[measure][places]
+            result["other"][measure] = float(other[measure][places].mean())
+            result["difference"][measure] = float(difference.mean())
+            result["interval"][measure] = paired_interval(difference)
+    return result
+
+
+def paired_interval(difference: NDArray[np.float64]) -> list[float]:
+    """Return the bounds that 95 % of bootstrap means lie in, pairs being drawn with replacement.
+
+    Differences <float>[pairs] take few values: how often each is drawn is multinomial, which is the same as to draw
+    pair by pair and takes no time for any number of them.
+    """
+    values, counts = np.unique(difference, return_counts=True)
+    drawn = np.random.default_rng(_SEED).multinomial(len(difference), counts / len(difference), _RESAMPLES)
+    return [float(bound) for bound in np.quantile(drawn @ values / len(difference), [0.025, 0.975])]
+
+
+def table(summary: dict[str, Any]) -> str:
+    """Return the summary as text: a table of accuracies in percent, phenomena with their paradigms below, or a line."""
+    line = (
+        f"{summary['sentences']:,} sentences, {summary['tokens']:,} tokens, pseudo-perplexity "
+        f"{summary['pseudo_perplexity']:,.2f}\n"
+    )
+    if "overall" not in summary:
+        return line
+    rows: list[list[Any]] = []
+    for name, phenomenon in [*summary["phenomena"].items(), ("", None)]:
+        rows += [_row(name, phenomenon)] if phenomenon else []
+        of_it = {label: each for label, each in summary["paradigms"].items() if each["phenomenon"] == name}
+        rows += [_row(f"- {label}" if name else label, each) for label, each in of_it.items()]
+    rows.append(_row("overall", summary["overall"]))
+    header = ["accuracy in percent", "pairs", "sum", "per token"]
+    if "other" in summary["overall"]:
+        header += ["other's sum", "difference", "95 % interval"]
+    return tabulate(rows, header, "simple", floatfmt=".1f") + f"\n\n{line}"
+
+
+def _row(name: str, accuracy: dict[str, Any]) -> list[Any]:
+    row = [name, accuracy["pairs"], *(100 * accuracy[measure] for measure in MEASURES)]
+    if "other" in accuracy:
+        low, high = (f"{100 * bound:+.1f}" for bound in accuracy["interval"]["sum"])
+        row += [100 * accuracy["other"]["sum"], 100 * accuracy["difference"]["sum"], f"{low} to {high}"]
+    return row

@@ -1,0 +1,192 @@
+"""Scores equal those of one hidden position at a time, through the plain re-implementation and by hand."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from plain.maelm import PlainSequence, plain_forward
+from support import FAMILIES, dictionary_of, model_of, plain_of, random_sequences
+from text.vocabularies import KINDS
+
+from fairseq_maelm import MaelmModel
+from fairseq_maelm.data.encoder_view import EncoderView
+from fairseq_maelm.scoring.hub import CheckpointScorer, score
+from fairseq_maelm.scoring.likelihood import METHODS, Sentence, hidden_ends, pseudo_log_likelihoods
+from fairseq_maelm.text.imported import open_encoder
+
+KEPT = Path(__file__).parents[1] / "end_to_end" / "kept"
+# Of tokens between <s> and </s>: words of 1, 3, 2 and 1 tokens.
+WORDS = [-1, 1, 2, 2, 2, 3, 3, 4, -1]
+
+
+def scorer_of(model: Any, view: EncoderView) -> CheckpointScorer:
+    task = SimpleNamespace(encoder_view=view)
+    hub: Any = SimpleNamespace(model=model, task=task, dictionary=dictionary_of(40), tokenizer=None)
+    return CheckpointScorer(hub)
+
+
+def by_brute_force(model: Any, view: EncoderView, sentence: Sentence, hidden: Sequence[Sequence[int]]) -> list[float]:
+    """Ask the plain model for the first of each list of hidden places, one list after the other."""
+    state, config = plain_of(model)
+    found = []
+    for places in hidden:
+        visible = [
+            place for place in range(len(sentence.tokens)) if view.masked_input != "dropped" or place not in places
+        ]
+        tokens = [model.mask_index if place in places else int(sentence.tokens[place]) for place in visible]
+        rows = [view.masked_input != "reset" or place not in places for place in visible]
+        asked = PlainSequence(
+            tokens, visible, len(sentence.tokens), rows, [places[0]], [int(sentence.tokens[places[0]])]
+        )
+        found.append(-float(plain_forward(state, config, [asked]).loss.detach()))
+    return found
+
+
+HIDDEN = {
+    "original": [[1], [2], [3], [4], [5], [6], [7]],
+    "within_word_l2r": [[1], [2, 3, 4], [3, 4], [4], [5, 6], [6], [7]],
+}
+
+
+def test_what_is_hidden_with_a_token() -> None:
+    sentence = Sentence(np.arange(9), np.array(WORDS))
+    for method in METHODS:
+        ends = hidden_ends(sentence, method)
+        places = zip(sentence.scored.tolist(), ends.tolist())
+        assert [list(range(*each)) for each in places] == HIDDEN[method]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("changes", "masked_input"),
+    [
+        ({}, "dropped"),
+        ({}, "kept"),
+        ({}, "reset"),
+        ({"decoder_layers": 0}, "kept"),
+        (FAMILIES["modern"], "dropped"),
+    ],
+)
+def test_scores_are_those_of_one_position_at_a_time(changes: dict[str, Any], masked_input: str, method: str) -> None:
+    model, view = model_of(**changes), EncoderView(masked_input)
+    sentences = [
+        Sentence(tokens, np.array([-1, *WORDS[1 : len(tokens) - 1], -1])) for tokens in random_sequences([9, 4, 9])
+    ]
+    found = pseudo_log_likelihoods(scorer_of(model, view), sentences, method, batch_tokens=40)
+    for sentence, values in zip(sentences, found, strict=True):
+        # The short one ends after the first token of the second word.
+        hidden = HIDDEN[method] if len(sentence.tokens) == 9 else [[1], [2]]
+        np.testing.assert_allclose(values, by_brute_force(model, view, sentence, hidden), rtol=1e-5, atol=1e-5)
+
+
+def test_a_dropped_token_tells_nothing() -> None:
+    """Two sentences that differ at one place give it the same distribution, and equal ones tie to the last bit."""
+    model = model_of()
+    (tokens,) = random_sequences([8])
+    other = tokens.copy()
+    other[3] = 5 + (tokens[3] == 5)
+    words = np.array([-1, *range(6), -1])
+    scorer = scorer_of(model, EncoderView("dropped"))
+    asked = []
+    scorer.log_probabilities = (  # type: ignore[method-assign]
+        lambda batch, target: asked.append(len(target)) or CheckpointScorer.log_probabilities(scorer, batch, target)
+    )
+    first, second, third = pseudo_log_likelihoods(scorer, [Sentence(each, words) for each in (tokens, other, tokens)])
+    assert first.tobytes() == third.tobytes()
+    assert sum(asked) == 6 + 6 - 1, "the context in which the difference is hidden is computed once"
+    view = EncoderView("dropped")
+    alone = pseudo_log_likelihoods(scorer_of(model, view), [Sentence(other, words)])[0]
+    np.testing.assert_allclose(second, alone, atol=1e-5)
+    assert not np.allclose(first, second)
+
+
+def test_mixed_precision_gives_nearly_the_same() -> None:
+    model = model_of()
+    sentences = [Sentence(tokens, np.array([-1, *range(10), -1])) for tokens in random_sequences([12] * 8)]
+    scorer = scorer_of(model, EncoderView("dropped"))
+    exact = np.concatenate(pseudo_log_likelihoods(scorer, sentences))
+    model.precision = scorer.precision = "bf16"
+    rough = np.concatenate(pseudo_log_likelihoods(scorer, sentences))
+    assert 0 < np.abs(rough - exact).mean() < 0.05 * np.abs(exact).mean()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        # Words behind white space, punctuation included.
+        ("sentencepiece", ["the", "riverdogs", "ran,", "housemat."]),
+        # Words as the tokenizer cuts text before it looks for its tokens.
+        ("byte pairs", ["the", "riverdogs", "ran", ",", "housemat", "."]),
+        ("word pieces", ["the", "riverdogs", "ran", ",", "housemat", "."]),
+        # The export of a sentencepiece vocabulary agrees with it.
+        ("exported", ["the", "riverdogs", "ran,", "housemat."]),
+    ],
+)
+def test_words_of_vocabularies(kind: str, words: list[str], tmp_path: Path) -> None:
+    encoder = open_encoder(KINDS[kind](tmp_path))
+    text = "the riverdogs ran, housemat."
+    (tokens, numbers), (none, no_numbers) = encoder.encode_words([text, ""])
+    assert len(none) == len(no_numbers) == 0
+    assert tokens.tolist() == encoder.encode([text])[0].tolist()[:-1]
+    aligned = encoder.encode_with_offsets(text)
+    assert aligned.tokens.tolist() == tokens.tolist()
+    assert len(tokens) > len(words), "no word has several tokens"
+    found = []
+    for number in dict.fromkeys(numbers.tolist()):
+        of_word = np.flatnonzero(numbers == number)
+        found.append(text[aligned.begin[of_word[0]] : aligned.end[of_word[-1]]])
+    assert found == words
+
+
+def test_the_hub_scores_texts() -> None:
+    hub = MaelmModel.from_pretrained(str(KEPT), "checkpoint_last.pt", str(KEPT / "data"))
+    texts = ["The sailor is old.", "Every sailor takes the harbour home."]
+    for method in METHODS:
+        whole = score(hub, texts, method)
+        for text, result in zip(texts, whole, strict=True):
+            tokens = hub.encode(text)[1:-1].tolist()
+            assert len(result.tokens) == len(result.log_probabilities) == len(tokens)
+            assert result.sum == pytest.approx(sum(result.log_probabilities))
+            assert result.per_token == pytest.approx(result.sum / len(tokens))
+            assert "".join(result.tokens) == text.lower().replace(" ", "") or hub.decode(hub.encode(text)) != text
+    # One token: what fill_mask says of a mask in its place.
+    text = "The sailor <mask> old."
+    candidate = hub.fill_mask(text, topk=1)[0][0]
+    filled = score(hub, [candidate.text])[0]
+    place = hub.encode(text)[1:-1].tolist().index(hub.model.mask_index)
+    assert filled.tokens[place] == candidate.token
+    assert np.exp(filled.log_probabilities[place]) == pytest.approx(candidate.probability, rel=1e-4)
+
+
+def test_the_hub_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = MaelmModel.from_pretrained(str(KEPT), "checkpoint_last.pt", str(KEPT / "data"))
+    for texts, reason in (
+        ("one text", "takes a list"),
+        ([" "], "holds no tokens"),
+        (["long " * 500], "tokens and the model has"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            score(hub, texts)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="unknown method 'l2r': choose one of original, within_word_l2r"):
+        score(hub, ["a text"], "l2r")
+    view = EncoderView("random")
+    monkeypatch.setattr(hub.task, "encoder_view", view)
+    with pytest.raises(ValueError, match="saw random tokens"):
+        score(hub, ["a text"])
+    monkeypatch.undo()
+    with torch.no_grad():
+        hub.model.lm_head.bias[7] = torch.nan
+    with pytest.raises(ValueError, match="its weights are damaged"):
+        score(hub, ["a text"])
+    hub.model.lm_head = None
+    with pytest.raises(ValueError, match="no prediction head"):
+        score(hub, ["a text"])
+
+
+def test_a_decoder_from_left_to_right_is_refused() -> None:
+    with pytest.raises(ValueError, match="from left to right"):
+        scorer_of(model_of(decoder_attention="causal_cross"), EncoderView("dropped"))
