@@ -5,11 +5,16 @@ import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-# The package is found beside the examples when it is not installed.
+# The package is found beside the examples when it is not installed, and the counter of operations in the benchmarks.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
+from training_step.flops import BatchShape, ModelShape, flops_per_token, muon_flops
+
+from fairseq_maelm.models.config import complete_config
 from fairseq_maelm.sweep.log import log_records
 from fairseq_maelm.train_command import USER_DIR, words_of
 
@@ -39,6 +44,44 @@ def fine_tuning(
     """Return the command that fine-tunes by the task's recipe; ``more`` are options of fairseq-train."""
     words = ["maelm", "finetune", str(task), "--checkpoint", str(checkpoint), "--output", str(save_dir)]
     return [*words, *words_of(own), *(["--", *more] if more else [])]
+
+
+def schedule(options: dict[str, Any], updates: int, decays: bool = True) -> dict[str, Any]:
+    """Take "warm-up" and "hold", shares of the updates, out of the options; return those of the learning rate.
+
+    With "hold" it rises, stays and falls; without, it falls from the warm-up on, or stays if it does not decay.
+    """
+    warm_up, hold = options.pop("warm-up"), options.pop("hold", None)
+    if hold is not None:
+        ratio = f"[{warm_up}, {hold}, {round(1 - warm_up - hold, 6)}]"
+        return {"lr-scheduler": "tri_stage", "phase-ratio": ratio, "init-lr-scale": 0.01, "final-lr-scale": 0.01}
+    own = {"warmup-updates": max(1, round(warm_up * updates))}
+    decay = {"lr-scheduler": "polynomial_decay", "total-num-update": updates}
+    return own | (decay if decays else {"lr-scheduler": "fixed"})
+
+
+def training_flops(options: Mapping[str, Any], vocabulary: int) -> float:
+    """Return the floating-point operations of a pretraining a token: encoder, decoder, head and optimizer.
+
+    Args:
+        options: of fairseq-train, with those of the task.
+        vocabulary: number of symbols.
+    """
+    names = {name.replace("-", "_"): value for name, value in options.items()}
+    config = SimpleNamespace(**names)
+    complete_config(config)
+    settings = {"leave_unmasked_prob": 0.0, "random_token_prob": 0.0, "encoder_mask_fraction": 0.0, **names}
+    end = settings.get("mask_prob_end")
+    settings["mask_prob"] = settings["mask_prob"] if end is None else (settings["mask_prob"] + end) / 2
+    model = ModelShape.from_config(config, vocabulary)
+    per_token = flops_per_token(model, BatchShape.from_config(SimpleNamespace(**settings)))
+    return per_token + (muon_flops(model) / options["max-tokens"] if options["optimizer"] == "muon" else 0.0)
+
+
+def losses(log: Path) -> dict[int, float]:
+    """Return the losses on held-out text in bits a predicted token, by the number of updates, in rising order."""
+    records = (record for _, record in log_records(log, ["valid"]))
+    return dict(sorted((int(record["valid_num_updates"]), record["valid_loss"]) for record in records))
 
 
 def last_loss(log: Path) -> dict[str, Any]:

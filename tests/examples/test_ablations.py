@@ -398,7 +398,7 @@ def test_a_small_study_with_an_interruption(toy_data: Path, tmp_path: Path) -> N
     assert "other settings (pretraining lr" in call([*whole, "--lr", "1e-3"], status=1)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_figure_4_with_answers_to_questions(toy_data: Path, tmp_path: Path) -> None:
     """Two deltas, fine-tuned on SQuAD 2.0 by its recipe and scored by EM."""
     for split, contexts in (("train", 12), ("dev", 6)):

@@ -12,24 +12,19 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import yaml
 
-# The counter of floating-point operations, and what the studies share.
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
+# What the studies share.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import study
 from tabulate import tabulate
-from training_step.flops import BatchShape, ModelShape, flops_per_token, muon_flops
 
 from fairseq_maelm.arguments import CommandParser, UsageError
 from fairseq_maelm.files import write_bytes
-from fairseq_maelm.models.config import complete_config
 from fairseq_maelm.sweep.jobs import Job, Process, is_finished, read_json, visible
-from fairseq_maelm.sweep.log import log_records
 from fairseq_maelm.sweep.runner import add_runner_arguments, runner_of, sitting
 from fairseq_maelm.sweep.store import data_fingerprint, study_folder
 from fairseq_maelm.train_command import Machine, add_precision, machine_of
@@ -68,20 +63,6 @@ def runs_of(plan: dict[str, Any], rows: Sequence[str], seeds: int | None) -> Ite
                     yield Run(name, objective, seed, options, row.get("first"))
 
 
-def schedule(options: dict[str, Any], updates: int, is_first: bool) -> dict[str, Any]:
-    """Return the options of the learning rate: warm-up, hold and decay, or decay from the warm-up on.
-
-    In the first of two parts it does not decay.
-    """
-    warm_up, hold = options.pop("warm-up"), options.pop("hold", None)
-    if hold is not None:
-        ratio = f"[{warm_up}, {hold}, {round(1 - warm_up - hold, 6)}]"
-        return {"lr-scheduler": "tri_stage", "phase-ratio": ratio, "init-lr-scale": 0.01, "final-lr-scale": 0.01}
-    own = {"warmup-updates": max(1, round(warm_up * updates))}
-    decay = {"lr-scheduler": "polynomial_decay", "total-num-update": updates}
-    return own | ({"lr-scheduler": "fixed"} if is_first else decay)
-
-
 def command(
     run: Run, tokens: int, plan: dict[str, Any], machine: Machine, data: Path, save_dir: Path, is_first: bool = False
 ) -> list[str]:
@@ -90,9 +71,9 @@ def command(
     updates = math.ceil(tokens / options["max-tokens"])
     interval = max(1, round(plan["validate-tokens"] / options["max-tokens"]))
     own = {
-        **schedule(options, updates, is_first), **options, **machine.options(), "seed": run.seed, "max-update": updates,
-        "validate-interval-updates": interval, "save-interval-updates": interval, "keep-interval-updates": 1,
-        "max-tokens-valid": 8192, "max-valid-steps": 12, "log-interval": 50,
+        **study.schedule(options, updates, decays=not is_first), **options, **machine.options(), "seed": run.seed,
+        "max-update": updates, "validate-interval-updates": interval, "save-interval-updates": interval,
+        "keep-interval-updates": 1, "max-tokens-valid": 8192, "max-valid-steps": 12, "log-interval": 50,
     }  # fmt: skip
     return study.pretraining(data, save_dir, own)
 
@@ -124,32 +105,14 @@ def _job(name: str, output: Path, words: list[str]) -> Job:
 
 def curve(run: Run, plan: dict[str, Any], output: Path) -> list[tuple[int, float]]:
     """Return the losses on held-out text in bits, by the tokens read until then."""
-    points = []
-    before = 0
-    for name in (f"{run.name}.first", run.name):
-        per_update = run.options["max-tokens"]
-        records = {
-            int(record["valid_num_updates"]): record["valid_loss"]
-            for _, record in log_records(output / "runs" / name / "result.log", ["valid"])
-        }
-        points += [(before + updates * per_update, loss) for updates, loss in sorted(records.items())]
-        if run.first is not None:
-            before = round(run.first["share"] * plan["tokens"])
+    points, per_update = [], run.options["max-tokens"]
+    parts = [(run.name, 0)]
+    if run.first is not None:
+        parts = [(f"{run.name}.first", 0), (run.name, round(run.first["share"] * plan["tokens"]))]
+    for name, before in parts:
+        losses = study.losses(output / "runs" / name / "result.log")
+        points += [(before + updates * per_update, loss) for updates, loss in losses.items()]
     return points
-
-
-def flops_of(run: Run, vocabulary: int) -> float:
-    """Return the floating-point operations of a token: encoder, decoder, head and optimizer."""
-    names = {name.replace("-", "_"): value for name, value in run.options.items()}
-    config = SimpleNamespace(**names)
-    complete_config(config)
-    settings = {"leave_unmasked_prob": 0.0, "random_token_prob": 0.0, "encoder_mask_fraction": 0.0, **names}
-    end = settings.get("mask_prob_end")
-    settings["mask_prob"] = settings["mask_prob"] if end is None else (settings["mask_prob"] + end) / 2
-    model = ModelShape.from_config(config, vocabulary)
-    per_token = flops_per_token(model, BatchShape.from_config(SimpleNamespace(**settings)))
-    optimizer = muon_flops(model) / run.options["max-tokens"] if run.options["optimizer"] == "muon" else 0.0
-    return per_token + optimizer
 
 
 def results(runs: Sequence[Run], plan: dict[str, Any], output: Path, vocabulary: int) -> list[dict[str, Any]]:
@@ -170,7 +133,7 @@ def results(runs: Sequence[Run], plan: dict[str, Any], output: Path, vocabulary:
             line[f"{share * plan['tokens'] / 1e6:g} M"] = sum(at) / len(at)
         line["loss"] = sum(ends) / len(ends)
         line["spread"] = max(ends) - min(ends)
-        line["MFLOP a token"] = flops_of(done[0], vocabulary) / 1e6
+        line["MFLOP a token"] = study.training_flops(done[0].options, vocabulary) / 1e6
         line["tokens/s"] = median(speeds) * done[0].options["max-tokens"] if speeds else math.nan
         lines.append(line)
     return lines
@@ -189,7 +152,7 @@ def write_results(runs: Sequence[Run], plan: dict[str, Any], output: Path, vocab
     writer = csv.writer(text)
     writer.writerow(["row", "objective", "seed", "tokens", "flop", "loss"])
     for run in runs:
-        flops = flops_of(run, vocabulary)
+        flops = study.training_flops(run.options, vocabulary)
         rows = curve(run, plan, output)
         writer.writerows([run.row, run.objective, run.seed, at, f"{at * flops:.4g}", loss] for at, loss in rows)
     write_bytes(output / "curves.csv", text.getvalue().encode())

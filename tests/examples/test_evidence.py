@@ -1,0 +1,174 @@
+"""The evidence study: its plan becomes pretrainings of equal compute, and a small one runs from text to page."""
+
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from end_to_end.toy import ROOT
+from scipy import stats
+from support import load_script
+
+FOLDER = ROOT / "examples" / "evidence"
+with pytest.MonkeyPatch.context() as patch:
+    # Modules of examples are in no package, and other examples may use the same names.
+    patch.syspath_prepend(FOLDER)
+    for name in ("page", "plan", "summary"):
+        patch.delitem(sys.modules, name, raising=False)
+    evidence = load_script(FOLDER / "evidence.py")
+    plan_module, summary = sys.modules.pop("plan"), evidence.summary
+    del sys.modules["page"], sys.modules["summary"]
+PLAN = plan_module.Plan(FOLDER / "plan.yaml", Path("files"))
+CHOSEN = {method: {"learning rate": "3e-3", "masks": "15 %"} for method in PLAN.methods}
+VOCABULARY = 8195
+
+
+@pytest.mark.parametrize("scale", ["cpu", "gpu"])
+def test_pretrainings_of_a_budget_cost_the_same(scale: str) -> None:
+    plan = plan_module.Plan(FOLDER / "plan.yaml", Path("files"), scale)
+    for run in plan.pretrainings(CHOSEN):
+        if run.row == plan_module.RANDOM:
+            assert (run.updates(VOCABULARY), run.options["lr"]) == (1, 0)
+        else:
+            assert run.updates(VOCABULARY) * run.flops(VOCABULARY) == pytest.approx(float(run.budget), rel=2e-3)
+
+
+def test_methods_differ_by_one_flag() -> None:
+    options = [PLAN.options(method, "3e14", CHOSEN[method]) for method in ("MLM", "control", "MAE-LM")]
+    different = [{name for name in one if one[name] != other[name]} for one, other in zip(options, options[1:])]
+    assert different == [{"decoder-layers"}, {"masked-input"}]
+
+
+def test_seeds_rows_and_repeats_are_those_of_the_plan() -> None:
+    runs = list(PLAN.pretrainings(CHOSEN))
+    assert len({run.name for run in runs}) == len(runs)
+    count = {
+        budget: sum(run.budget == budget and run.row != plan_module.RANDOM for run in runs) for budget in PLAN.budgets
+    }
+    assert count == {"3e13": 9, "1e14": 9, "3e14": 15, "1e15": 5}
+    assert [(run.budget, run.seed) for run in runs if run.row == plan_module.RANDOM] == [
+        ("3e14", 1), ("3e14", 2), ("3e14", 3), ("1e15", 1),
+    ]  # fmt: skip
+    assert PLAN.tasks_of("3e13") == {"MNLI-10k": 1, "QQP-10k": 1}
+    assert PLAN.tasks_of("3e14")["CoLA"] == 3 and PLAN.tasks_of("1e15")["SST-2"] == 3
+
+
+def test_each_method_has_equally_many_trials_and_one_setting_changes() -> None:
+    for choice, chosen in (("learning rate", {}), ("masks", {"learning rate": "6e-3"})):
+        trials = list(PLAN.trials("MAE-LM", choice, chosen))
+        assert len(trials) == 3 and {run.seed for run in trials} == {0}
+        rates = [(run.options["lr"], run.options["mask-prob"], run.options.get("mask-prob-end")) for run in trials]
+        expected = {
+            "learning rate": [(0.003, 0.3, None), (0.0015, 0.3, None), (0.006, 0.3, None)],
+            "masks": [(0.006, 0.3, None), (0.006, 0.15, None), (0.006, 0.3, 0.15)],
+        }
+        assert rates == expected[choice]
+
+
+def test_interval_is_students() -> None:
+    values = [1.0, 2.0, 4.0]
+    found = summary.mean_and_interval(values)
+    expected = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    assert (found["low"], found["high"]) == pytest.approx((expected.low, expected.high))
+    assert summary.mean_and_interval([3.0]) == {"mean": 3.0, "low": None, "high": None, "count": 1}
+
+
+def test_numbers_are_taken_from_rows_and_paths() -> None:
+    rows = [{"set": f"sts-{year}", "layer": layer, "value": year * layer} for year in (12, 13) for layer in (0, 2)]
+    own = {"list": "models.0.rows", "number": "value", "scale": 100, "values": {"a": "models.0.n"}}
+    own["rows"] = {"b": {"set": "sts-*", "layer": -1}, "c": {"set": "sts-13", "layer": 0}}
+    content = {"models": [{"rows": rows, "n": 0.5}]}
+    assert summary._numbers(own, content) == {"a": 50, "b": 2500, "c": 0}
+    with pytest.raises(ValueError, match="no row of the results matches d"):
+        summary._numbers({**own, "rows": {"d": {"set": "x"}}}, content)
+
+
+def write_files(folder: Path) -> None:
+    """A text and a task in which the label follows from one word."""
+    draw = random.Random(0)
+    words = [f"{first}{second}" for first in ("ka", "lo", "mi", "ne") for second in ("ta", "ru", "si", "po")]
+
+    def sentence() -> str:
+        return " ".join(draw.choice(words) for _ in range(8))
+
+    (folder / "a.txt").write_text("\n".join(sentence() for _ in range(400)), encoding="utf-8")
+    for split, count in (("train", 64), ("valid", 24)):
+        rows = [(sentence(), sentence(), label) for label in ("yes", "no") for _ in range(count // 2)]
+        lines = [f"{label} {first}\t{second}\t{label}" for first, second, label in rows]
+        (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def small_plan(folder: Path) -> Path:
+    content: dict[str, Any] = yaml.safe_load((FOLDER / "plan.yaml").read_text(encoding="utf-8"))
+    content |= {"words": {"a": 3000}, "corpus": {"vocabulary-size": 60, "valid-fraction": 0.2}, "primary": ["pairs"]}
+    content["common"] |= {"max-tokens": 128, "tokens-per-sample": 32, "max-positions": 64}
+    shape = {"encoder-layers": 1, "encoder-embed-dim": 32, "encoder-ffn-embed-dim": 48, "encoder-attention-heads": 2}
+    content["shapes"] = {"small": shape}
+    content["budgets"] = {
+        "1e8": {"shape": "small", "seeds": 2, "tasks": "none", "repeats": 1},
+        "3e8": {"shape": "small", "seeds": 1, "tasks": "all", "repeats": 1, "rows": ["delta 0.5"]},
+    }
+    del content["methods"]["control"], content["choices"]["options"]["learning rate"]
+    del content["choices"]["options"]["masks"]["30 to 15 %"]
+    content["choices"]["budget"] = "1e8"
+    content["common"]["lr"] = 3e-3
+    prepare = "sentences --train {files}/train.tsv --valid {files}/valid.tsv"
+    content["tasks"] = {"pairs": {"prepare": prepare, "labels": "valid.tsv"}}
+    content["fine-tuning"] = {"lr": 1e-3, "epochs": 1, "batch-size": 32}
+    content["measurements"] = {}
+    path = folder / "plan.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def test_a_small_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    write_files(tmp_path)
+    plan, output = small_plan(tmp_path), tmp_path / "study"
+    words = ["--plan", plan, "--text", f"a={tmp_path / 'a.txt'}", "--files", tmp_path, "--output", output]
+    words = [str(word) for word in words]
+    with pytest.raises(SystemExit, match="run the stage choose first"):
+        evidence.main(["pretrain", *words])
+    evidence.main(["prepare", "choose", *words])
+    chosen = json.loads((output / "chosen.json").read_bytes())
+    assert set(chosen) == {"MLM", "MAE-LM"} and {len(own) for own in chosen.values()} == {1}
+    evidence.main(["pretrain", "--budgets", "1e8", *words])
+    evidence.main(words)
+    results = json.loads((output / "results.json").read_bytes())
+    assert {budget: list(rows) for budget, rows in results["table"].items()} == {
+        "1e8": ["MLM", "MAE-LM"],
+        "3e8": ["random weights", "MLM", "MAE-LM", "delta 0.5"],
+    }
+    for cells in results["table"]["3e8"].values():
+        assert set(cells) == {"loss", "primary", "pairs"} and 0 <= cells["pairs"]["mean"] <= 100
+    check_differences(results, output, tmp_path)
+    page = (output / "page.html").read_text(encoding="utf-8")
+    assert page.count("data:image/png;base64,") == 2 and "http" not in page
+    assert not list(output.glob("runs/*/pairs/*/model")), "fine-tuned checkpoints are deleted"
+    before = {path: path.stat().st_mtime_ns for path in output.rglob("*.log")}
+    evidence.main(words)
+    assert {path: path.stat().st_mtime_ns for path in output.rglob("*.log")} == before, "nothing is done twice"
+
+
+def check_differences(results: dict[str, Any], output: Path, files: Path) -> None:
+    """Compare what the page says of examples with the predictions themselves."""
+    labels = [line.split("\t")[2] for line in (files / "valid.tsv").read_text(encoding="utf-8").splitlines()]
+    correct = {}
+    for method in ("MLM", "MAE-LM"):
+        path = output / "runs" / f"3e8,_{method},_seed_1" / "pairs" / "seed_1" / "predictions.tsv"
+        predicted = [line.split("\t")[0] for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+        correct[method] = np.array([one == other for one, other in zip(predicted, labels, strict=True)])
+        assert results["table"]["3e8"][method]["pairs"]["mean"] == pytest.approx(100 * correct[method].mean(), abs=0.01)
+    (found,) = [
+        own for own in results["differences"] if (own["budget"], own["second"], own["by"]) == ("3e8", "MLM", "examples")
+    ]
+    difference = 100.0 * (correct["MAE-LM"].astype(float) - correct["MLM"])
+    half = 1.96 * difference.std(ddof=1) / len(difference) ** 0.5
+    assert (found["low"], found["high"]) == pytest.approx((difference.mean() - half, difference.mean() + half))
+    seeds = [
+        own for own in results["differences"] if (own["budget"], own["by"], own["measure"]) == ("1e8", "seeds", "loss")
+    ]
+    assert [own["count"] for own in seeds] == [2]
