@@ -72,12 +72,39 @@ def existing_path(text: str) -> Path:
     return path
 
 
+def new_folder(text: str) -> Path:
+    """Convert an option's value to the path of a folder to be written, which fairseq must be able to read."""
+    if ":" in text:
+        raise argparse.ArgumentTypeError(f"{text} has a colon, which for fairseq separates two folders: name another")
+    return Path(text)
+
+
 def checkpoint_path(text: str) -> Path:
     """Convert an option's value to the file of a checkpoint; a folder stands for its best one, or its last one."""
     try:
         return find_checkpoint(Path(text))
     except FileNotFoundError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def model_path(text: str) -> Path:
+    """Convert an option's value to a checkpoint's file, or to a Hugging Face model's folder, which has config.json.
+
+    The name of a model that is in the local Hugging Face cache stands for its folder there; nothing is downloaded.
+    """
+    if ((path := Path(text)) / "config.json").is_file():
+        return path
+    return (None if path.exists() else _cached_model(text)) or checkpoint_path(text)
+
+
+def _cached_model(name: str) -> Path | None:
+    try:
+        from huggingface_hub import try_to_load_from_cache
+
+        found = try_to_load_from_cache(name, "config.json")
+    except (ImportError, ValueError):  # not installed, or no such name is possible
+        return None
+    return Path(found).parent if isinstance(found, str) else None
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -116,11 +143,13 @@ def device_name(text: str) -> str:
 # Options under one name in every command
 
 
-def add_checkpoint(parser: Any, kind: str = "checkpoint") -> None:
-    """Declare ``--checkpoint``: a file, or the folder of a training run."""
+def add_checkpoint(parser: Any, kind: str = "checkpoint", or_hugging_face: bool = False) -> None:
+    """Declare ``--checkpoint``: a file, the folder of a training run, or that of a Hugging Face model."""
+    more = "; or a Hugging Face masked language model: a folder, or a name in the local cache"
     parser.add_argument(
-        "--checkpoint", required=True, type=checkpoint_path, metavar="PATH",
-        help=f"{kind}: a file, or the folder of a training run (its best checkpoint, or else its last)",
+        "--checkpoint", required=True, type=model_path if or_hugging_face else checkpoint_path, metavar="PATH",
+        help=f"{kind}: a file, or the folder of a training run (its best checkpoint, or else its last)"
+        f"{more if or_hugging_face else ''}",
     )  # fmt: skip
 
 
@@ -136,7 +165,8 @@ def add_vocabulary(parser: Any, required: bool = False) -> None:
 def add_output(parser: Any, text: str, metavar: str = "FOLDER", required: bool = True) -> None:
     """Declare ``--output``: a new folder, or a new file and by default standard output."""
     default = "" if required else " (default: standard output)"
-    parser.add_argument("--output", required=required, type=Path, metavar=metavar, help=f"{text}{default}")
+    kind = new_folder if metavar == "FOLDER" else Path
+    parser.add_argument("--output", required=required, type=kind, metavar=metavar, help=f"{text}{default}")
 
 
 def add_batch_size(parser: Any, default: int = 32, what: str = "examples") -> None:
@@ -169,6 +199,13 @@ def add_device(parser: Any) -> None:
 def add_json(parser: Any) -> None:
     """Declare ``--json``: results as JSON on standard output."""
     parser.add_argument("--json", action="store_true", help="write the results as JSON")
+
+
+def add_verify(parser: Any) -> None:
+    """Declare ``--verify``."""
+    parser.add_argument(
+        "--verify", action="store_true", help="compare the checksums of the whole output with its manifest at the end"
+    )
 
 
 def add_replace(parser: Any) -> None:

@@ -19,6 +19,7 @@ from typing import TypedDict
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -49,6 +50,13 @@ class Layout(_Optional):
 def padding_mask(lengths: Tensor, length: int) -> Tensor:
     """Return <bool>[B, length], True at the padding of right-padded sequences of <int64>[B] tokens."""
     return torch.arange(length, device=lengths.device)[None, :] >= lengths[:, None]
+
+
+def padding_boundaries(lengths: Tensor, length: int) -> Tensor:
+    """Return <int32>[2 B + 1] slots in a flattened [B, length] where tokens and padding begin in turn, and the end."""
+    starts = torch.arange(0, len(lengths) * length, length, device=lengths.device)
+    ends = torch.stack([starts + lengths, starts + length], dim=1).flatten()
+    return F.pad(ends, (1, 0)).int()
 
 
 def pad_rows(rows: Sequence[np.ndarray], lengths: np.ndarray, filler: int) -> np.ndarray:

@@ -56,14 +56,14 @@ def read_state(path: Path) -> Dict[str, Any]:
     try:
         damage = find_damage(path)
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {_reason(error)}") from None
+        raise CheckpointError(f"{path} cannot be read: {reason_of(error)}") from None
     if damage:
         raise CheckpointError(f"{path} {damage}")
     try:
         allow_namespaces()
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # for a damaged or hostile file torch and pickle raise errors of every kind
-        raise CheckpointError(f"{path} cannot be read as a checkpoint: {_reason(error)}") from None
+        raise CheckpointError(f"{path} cannot be read as a checkpoint: {reason_of(error)}") from None
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise CheckpointError(f'{path} is not a checkpoint of fairseq: it holds no weights under "model"')
     return state
@@ -101,7 +101,7 @@ def allow_namespaces() -> None:
     torch.serialization.add_safe_globals([argparse.Namespace])
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """Say in one line why a file is refused; torch's own messages are pages of advice, with the cause inside."""
     text = str(error)
     if isinstance(error, pickle.UnpicklingError):
@@ -212,6 +212,8 @@ def check_weights(weights: Dict[str, Any], path: Path) -> None:
             raise CheckpointError(
                 f"{path} holds {name} with {tensor.numel():,} numbers, most of which are not in the file"
             )
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise CheckpointError(f"{path} holds {name} with numbers that are not finite: its training has diverged")
 
 
 def numbered(weights: Dict[str, Tensor], prefix: str) -> Iterator[int]:

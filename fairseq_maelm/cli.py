@@ -6,10 +6,15 @@ module of the sub-command that is called gets imported. One with ``PASSES_OPTION
 """
 
 import argparse
+import contextlib
 import importlib
+import io
 import logging
+import os
+import re
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fairseq_maelm.arguments import CommandParser, UsageError
@@ -44,6 +49,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Prediction": {
         "fill": ("fairseq_maelm.models.fill_command", "propose tokens for the masks of a text"),
+        "score": ("fairseq_maelm.scoring.command", "score sentences and minimal pairs by a masked language model"),
         "predict": ("fairseq_maelm.predict_command", "predict labels, numbers, tags or answers with a checkpoint"),
         "answer": ("fairseq_maelm.finetuning.squad.answer_command", "answer questions about a text file"),
         "embed": ("fairseq_maelm.finetuning.retrieval.embed_command", "embed texts with a checkpoint's encoder"),
@@ -59,6 +65,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Checkpoints": {
         "analyze": ("fairseq_maelm.analysis.command", "measure representations: effective rank, subspace of [MASK]"),
+        "probe": ("fairseq_maelm.analysis.probes.command", "probe frozen states: similarity, classes, tags, rank"),
         "export": (
             "fairseq_maelm.interop.export.command",
             "export a checkpoint for transformers, ONNX or fairseq, or its averaged weights",
@@ -131,23 +138,61 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
     module = importlib.import_module(SUB_COMMANDS[called][0])
     module.add_arguments(parsers[called])
+    parsers[called].add_argument("--debug", action="store_true", help="after a failure, show where it happened")
     own, more = given, []
     if getattr(module, "PASSES_OPTIONS_ON", False) and "--" in given:
         own, more = given[: given.index("--")], given[given.index("--") + 1 :]
-    args = parser.parse_args(own)
-    args.fairseq_options = more
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s | %(message)s", datefmt="%H:%M:%S", force=True)
-    keep_freed_memory()
     try:
+        args = parser.parse_args(own)
+        args.fairseq_options = more
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s | %(message)s", datefmt="%H:%M:%S", force=True)
+        keep_freed_memory()
         module.run(args)
+        sys.stdout.flush()
     except UsageError as error:
-        parsers[called].error(str(error))
-    except (ValueError, OSError) as error:
-        raise SystemExit(f"maelm {called}: error: {error}") from error
+        parsers[called].error(_one_line(error))
     except KeyboardInterrupt:
         after = getattr(module, "AFTER_INTERRUPT", "")
         sys.stderr.write(f"\nmaelm {called}: interrupted{'; ' if after else ''}{after}\n")
         raise SystemExit(130) from None
+    except Exception as error:
+        if "--debug" in own:
+            traceback.print_exc()
+        _forget_unwritten_output()
+        raise SystemExit(f"maelm {called}: error: {_message(error)}") from error
+
+
+def _message(error: BaseException) -> str:
+    """Return what went wrong in one line; where fairseq replaced our error by its own, ours."""
+    for each in _chain(error):
+        if isinstance(each, (ValueError, OSError)):
+            return _one_line(each)
+    # Of a process that torch started there is only the text of its traceback, the first cause first.
+    found = re.findall(r"^(?:\w+\.)*(\w+): (.+)$", str(error), re.MULTILINE) if "Traceback" in str(error) else []
+    ours = [text for name, text in found if name.endswith(("ValueError", "OSError", "FoundError", "CheckpointError"))]
+    if found:
+        return (ours or [": ".join(found[-1])])[0]
+    return f"{type(error).__name__}: {_one_line(error)} (the option --debug shows where)"
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 1000 else f"{text[:997]}..."
+
+
+def _forget_unwritten_output() -> None:
+    """Drop what standard output could not take: the interpreter would complain of it once more at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with contextlib.suppress(io.UnsupportedOperation):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

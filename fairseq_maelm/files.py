@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import glob
 import hashlib
 import json
 import logging
@@ -16,6 +17,10 @@ from typing import Any, BinaryIO, ClassVar
 logger = logging.getLogger(__name__)
 
 PARTIAL_SUFFIX = ".partial"
+
+# What of a large file is looked at where reading all of it would take too long.
+_SAMPLED_PARTS, _PART_BYTES = 64, 2**16
+SAMPLED_BYTES = _SAMPLED_PARTS * _PART_BYTES
 
 # What a file system without locks answers.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
@@ -42,18 +47,46 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     The process number in that name keeps the last breath of an orphaned worker apart from the run that resumes.
     """
     partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
-    with open(partial, "wb") as stream:
-        yield stream
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(partial, path)
+    try:
+        with _open_locked(partial) as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+            os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
     synchronize_folder(path.parent)
 
 
-def remove_partial_files(folder: Path) -> None:
-    """Remove what killed runs left of unfinished files anywhere below ``folder``."""
-    for path in folder.rglob(f"*{PARTIAL_SUFFIX}"):
-        path.unlink(missing_ok=True)
+def _open_locked(path: Path) -> BinaryIO:
+    """Open a file for writing and lock it, so that nobody takes it for what a killed run left."""
+    while True:
+        stream = open(path, "wb")  # noqa: SIM115
+        _lock(stream)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(stream.fileno()), os.stat(path)):
+                return stream
+        stream.close()
+
+
+def _lock(stream: BinaryIO) -> bool:
+    """Lock a file until it is closed; return false if another process has it, or nobody can tell."""
+    try:
+        fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def remove_partial_files(folder: Path, name: str = "", deep: bool = True) -> None:
+    """Remove what killed runs left of unfinished files: in a folder and all below it, or of one name in it alone."""
+    pattern = f"{name}*{PARTIAL_SUFFIX}"
+    for path in folder.rglob(pattern) if deep else folder.glob(pattern):
+        # One that is being written is locked.
+        with contextlib.suppress(FileNotFoundError), open(path, "r+b") as stream:
+            if _lock(stream):
+                path.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -67,16 +100,22 @@ def write_json(path: Path, content: Any) -> None:
     write_bytes(path, (json.dumps(content, indent=2) + "\n").encode("ascii"))
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file that this package wrote.
-
-    Raises:
-        CorpusError: the file is not JSON, so something else wrote or damaged it.
-    """
+def parse_json(content: bytes | str, place: object) -> Any:
+    """Parse JSON; raise CorpusError, with a message that begins with the place, for anything else."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(content)
+    except RecursionError:
+        raise CorpusError(f"{place} is nested too deep for a JSON file") from None
     except ValueError as error:
-        raise CorpusError(f"{path} is damaged ({error}); remove its folder and prepare it again") from error
+        raise CorpusError(f"{place} is not JSON ({error}): it is damaged, or another file") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a file with a JSON object in it; raise CorpusError for one with anything else."""
+    content = parse_json(path.read_bytes(), path)
+    if not isinstance(content, dict):
+        raise CorpusError(f"{path} holds a {type(content).__name__} and no JSON object: it is damaged, or another file")
+    return content
 
 
 def refuse_existing(*paths: Path, can_replace: bool = False) -> None:
@@ -87,13 +126,16 @@ def refuse_existing(*paths: Path, can_replace: bool = False) -> None:
         can_replace: whether the command has an option --replace for that.
 
     Raises:
-        FileExistsError: names the first that exists.
+        FileExistsError: names the first that exists, or is named twice.
     """
-    for path in paths:
+    for place, path in enumerate(paths):
         if path.exists():
             kind = "folder" if path.is_dir() else "file"
             choice = "give --replace to rename this one" if can_replace else "remove it first"
             raise FileExistsError(f"{path} exists already: name another {kind}, or {choice}")
+        if path.resolve() in (other.resolve() for other in paths[:place]):
+            raise FileExistsError(f"{path} cannot hold two results: name another file for one of them")
+        remove_partial_files(path.parent, glob.escape(path.name) + ".", deep=False)
 
 
 def sha256_of(path: Path) -> str:
@@ -102,6 +144,18 @@ def sha256_of(path: Path) -> str:
     with open(path, "rb") as stream:
         while block := stream.read(2**20):
             digest.update(block)
+    return digest.hexdigest()
+
+
+def sample_sha256_of(path: Path) -> str:
+    """Return the SHA-256 of parts of a file, spread over it, its start and end among them; of a small one, of all."""
+    size, digest = path.stat().st_size, hashlib.sha256()
+    if size <= SAMPLED_BYTES:
+        return sha256_of(path)
+    with open(path, "rb") as stream:
+        for part in range(_SAMPLED_PARTS):
+            stream.seek(part * (size - _PART_BYTES) // (_SAMPLED_PARTS - 1))
+            digest.update(stream.read(_PART_BYTES))
     return digest.hexdigest()
 
 

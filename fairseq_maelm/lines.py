@@ -1,7 +1,6 @@
 """Lines of UTF-8 text files, plain or compressed, with their numbers, and records of JSON lines."""
 
 import gzip
-import json
 import lzma
 import zlib
 from collections.abc import Iterator, Mapping
@@ -9,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from fairseq_maelm.files import CorpusError
+from fairseq_maelm.files import CorpusError, parse_json
+from fairseq_maelm.text.cleaning import checked_text
 
 
 def decompressed(path: Path, stream: BinaryIO) -> BinaryIO:
@@ -79,10 +79,7 @@ def parse_record(line: str, place: str) -> dict[str, Any]:
     Raises:
         CorpusError: it holds no record; the message begins with the place.
     """
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise CorpusError(f"{place}: not a JSON record: {error}") from error
+    record = parse_json(line, f"{place}: the record")
     if not isinstance(record, dict):
         raise CorpusError(f"{place}: not a JSON record, but {type(record).__name__}")
     return record
@@ -94,11 +91,4 @@ def text_field(record: Mapping[str, Any], name: str, place: str) -> str:
     Raises:
         CorpusError: it holds no text; the message begins with the place.
     """
-    text = record[name]
-    if not isinstance(text, str):
-        raise CorpusError(f"{place}: the field {name!r} holds {type(text).__name__}, not a string")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise CorpusError(f"{place}: the text holds half of a surrogate pair, which is no character") from error
-    return text
+    return checked_text(record[name], f"{place}: the field {name!r}")

@@ -63,8 +63,7 @@ def run(args: argparse.Namespace) -> None:
         OSError: a file is missing, or the output is there already.
         ValueError: the input or the checkpoint is not as it must be.
     """
-    if args.output is not None:
-        refuse_existing(args.output)
+    refuse_existing(*(path for path in (args.output, args.null_odds) if path is not None))
     task = read_checkpoint(args.checkpoint).task_name
     if task not in _KINDS:
         raise ValueError(

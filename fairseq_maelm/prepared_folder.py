@@ -1,11 +1,11 @@
 """Folders that are whole or absent, and say in their manifest what they were made from.
 
-A folder comes into being under the hidden name ``.NAME.unfinished`` beside its own and is renamed at the end. A lock
-keeps a second process out for all that time, so that what lies under the hidden name when the lock is free was left by
-a run that was killed.
+A folder is made under the hidden name ``.NAME.unfinished`` and renamed at the end. A lock keeps a second process out
+for all that time, so that an unfinished folder without a lock was left by a killed run.
 """
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any, Optional
 
 from fairseq_maelm.files import (
+    SAMPLED_BYTES,
     CorpusError,
     FolderLock,
     read_json,
     refuse_existing,
+    sample_sha256_of,
     sha256_of,
     synchronize_folder,
     write_json,
@@ -39,9 +41,10 @@ COMMANDS = {
     "tagging": "maelm prepare tagging",
     "retrieval": "maelm prepare retrieval",
     "embeddings": "maelm embed",
+    "scores": "maelm score",
 }
 
-_RESULT = "result"
+_RESULT, _FULL_BYTES = "result", 2**20
 _BEGUN_FILE = "begun.json"
 
 
@@ -119,9 +122,7 @@ def _write(
     result.mkdir()
     facts = write(result)
     files = sorted(path for path in result.rglob("*") if path.is_file())
-    outputs = {
-        path.relative_to(result).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in files
-    }
+    outputs = {path.relative_to(result).as_posix(): _facts_of(path) for path in files}
     manifest = {"format": FORMAT, "kind": kind, **origin, **facts, "outputs": outputs}
     for folder in (*copies, "."):
         write_json(result / folder / MANIFEST_FILE, manifest)
@@ -141,10 +142,11 @@ def read_manifest(folder: Path, kind: str) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{refusal}: there is no {path}")
     manifest = read_json(path)
-    found = (manifest.get("kind"), manifest.get("format")) if isinstance(manifest, dict) else (None, None)
-    if found != (kind, FORMAT):
+    if (manifest.get("kind"), manifest.get("format")) != (kind, FORMAT):
         raise CorpusError(f"{refusal} of this version: give a folder of that command, or prepare it again")
-    return dict(manifest)
+    if not all(isinstance(manifest.get(part), dict) for part in ("settings", "files", "outputs")):
+        raise CorpusError(f"{path} is damaged: parts of it are missing; put the original back, or prepare it again")
+    return manifest
 
 
 def _finished(target: Path, kind: str, origin: Mapping[str, Any]) -> Optional[dict[str, Any]]:
@@ -160,11 +162,34 @@ def _finished(target: Path, kind: str, origin: Mapping[str, Any]) -> Optional[di
         refuse_existing(target)
     manifest = read_manifest(target, kind)
     _refuse_difference(target, manifest, origin)
-    for name, facts in manifest["outputs"].items():
-        path = target / name
-        if not path.exists() or path.stat().st_size != facts["bytes"]:
-            raise CorpusError(f"{path} is missing or was changed: remove {target} and prepare it again")
+    _check_outputs(target, manifest)
     return manifest
+
+
+def _facts_of(path: Path) -> dict[str, Any]:
+    facts: dict[str, Any] = {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+    return facts | ({"sample_sha256": sample_sha256_of(path)} if facts["bytes"] > SAMPLED_BYTES else {})
+
+
+def _check_outputs(folder: Path, manifest: Mapping[str, Any], whole: bool = False) -> None:
+    """Compare the files of a folder with its manifest: sizes and content, of large files a sample or the whole."""
+    for name, facts in manifest["outputs"].items():
+        path, sampled = folder / name, not whole and facts["bytes"] > SAMPLED_BYTES
+        expected = facts.get("sample_sha256") if sampled else facts["sha256"]
+        same = path.exists() and path.stat().st_size == facts["bytes"]
+        if not same or (expected and expected != (sample_sha256_of(path) if sampled else sha256_of(path))):
+            raise CorpusError(f"{path} is missing or was changed: remove {folder} and prepare it again")
+
+
+def verify_outputs(folder: Path) -> None:
+    """Compare the checksums of all files of a prepared folder with its manifest.
+
+    Raises:
+        CorpusError: names the first file that is missing or was changed.
+    """
+    manifest = read_json(folder / MANIFEST_FILE)
+    _check_outputs(folder, manifest, whole=True)
+    logger.info("%s: all %d files have the checksums of the manifest", folder, len(manifest["outputs"]))
 
 
 def _refuse_difference(folder: Path, earlier: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -234,9 +259,12 @@ def _unfinished(target: Path, command: str, resumes: bool) -> Iterator[Path]:
         folder.mkdir(exist_ok=True)
         try:
             yield folder
-        except BaseException:
+        except BaseException as error:
+            is_full = shutil.disk_usage(folder).free < _FULL_BYTES
             if not resumes:
                 shutil.rmtree(folder, ignore_errors=True)
+            if is_full and not isinstance(error, (OSError, KeyboardInterrupt)):  # which libraries put otherwise
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target)) from error
             raise
         shutil.rmtree(folder, ignore_errors=True)
 

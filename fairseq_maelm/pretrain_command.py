@@ -11,6 +11,7 @@ from fairseq_maelm.train_command import (
     USER_DIR,
     Machine,
     add_machine_arguments,
+    count_gpus,
     load_yaml,
     machine_of,
     mapping_of,
@@ -26,6 +27,13 @@ AFTER_INTERRUPT = "the same command resumes"
 
 RECIPES = Path(__file__).with_name("pretraining_recipes")
 _SIZES = ("batch-sequences", "sequence-length", "sequences-per-gpu")
+# For sequences-per-gpu=auto: what may be chosen; the share of a GPU's memory that is planned with, as the allocator,
+# the exchange between GPUs and the driver take some too; the memory of a GPU that cannot be asked; and what is taken on
+# a CPU, or for a recipe that does not state its memory-gb.
+_SHARES = (8, 16, 32, 64, 128, 256)
+_USABLE = 0.8
+_UNKNOWN_GPU = 40e9
+_UNTOLD = 32
 # The loss scale of the authors' script: it starts low and is tried higher after 256 updates without overflow.
 _FP16 = {"fp16-scale-window": 256}
 
@@ -75,19 +83,32 @@ def run(args: argparse.Namespace) -> None:
         place[name] = number_if_it_is_one(value)
     if args.arch is not None:
         recipe["options"]["arch"] = args.arch
-    gpus = torch.cuda.device_count() if args.gpus is None else args.gpus
-    options = train_options(recipe, machine_of(gpus, args.precision))
+    visible = range(torch.cuda.device_count())
+    memory = min((torch.cuda.get_device_properties(gpu).total_memory for gpu in visible), default=_UNKNOWN_GPU)
+    options = train_options(recipe, machine_of(count_gpus(args.gpus), args.precision), memory)
     words = ["fairseq-train", args.data, "--user-dir", str(USER_DIR), "--save-dir", str(args.output)]
     run_or_show([*words, *words_of(options), *args.fairseq_options], args.dry_run)
 
 
-def train_options(recipe: dict[str, Any], machine: Machine) -> dict[str, Any]:
-    """Return the options of a run on all GPUs of a machine together.
+def sequences_that_fit(recipe: dict[str, Any], machine: Machine, memory: float) -> int:
+    """Return how many sequences a GPU with so many bytes of memory should take at a time: the more, the faster."""
+    if not machine.gpus or "memory-gb" not in recipe:
+        return _UNTOLD
+    fixed, each = (float(number) * (2e9 if machine.precision == "fp32" else 1e9) for number in recipe["memory-gb"])
+    batch = int(recipe["batch-sequences"])
+    shares = [share for share in _SHARES if not batch % (share * machine.gpus)] or _SHARES[:1]
+    return max((share for share in shares if fixed + each * share <= _USABLE * memory), default=shares[0])
+
+
+def train_options(recipe: dict[str, Any], machine: Machine, memory: float = _UNKNOWN_GPU) -> dict[str, Any]:
+    """Return the options of a run on all GPUs of a machine together, each with so many bytes of memory.
 
     Raises:
         ValueError: something is missing in the recipe, or its batch cannot be divided among the GPUs.
     """
     options = dict(mapping_of(recipe.get("options"), "options"))
+    if recipe.get("sequences-per-gpu") == "auto":
+        recipe = {**recipe, "sequences-per-gpu": sequences_that_fit(recipe, machine, memory)}
     missing = [name for name in _SIZES if not (isinstance(recipe.get(name), int) and recipe[name] > 0)]
     missing += [name for name in ("arch", "max-update") if name not in options]
     if missing:
@@ -104,7 +125,8 @@ def train_options(recipe: dict[str, Any], machine: Machine) -> dict[str, Any]:
         "max-positions": length,
         "max-tokens": share * length,
         "update-freq": batch // step,
-        "total-num-update": options["max-update"],
     }
+    if options.get("lr-scheduler") == "polynomial_decay":
+        own["total-num-update"] = options["max-update"]
     at = {**machine.options(), **(_FP16 if machine.precision == "fp16" else {})}
     return {**at, **options, **own}

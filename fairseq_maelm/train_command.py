@@ -1,11 +1,14 @@
 """What all commands that train share: recipes in YAML, options as words, the machine, and the start."""
 
 import argparse
+import contextlib
+import io
 import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -53,6 +56,25 @@ def add_precision(parser: Any) -> None:
 def add_dry_run(parser: Any, shown: str) -> None:
     """Declare ``--dry-run``."""
     parser.add_argument("--dry-run", action="store_true", help=f"check everything and {shown}, without training")
+
+
+def count_gpus(asked: Optional[int], most: Optional[int] = None) -> int:
+    """Return how many GPUs to use: as many as asked for, or those that torch may see, ``most`` at the most.
+
+    Raises:
+        UsageError: there are fewer here, and nothing says that other machines take part.
+    """
+    import torch  # seconds
+
+    visible = torch.cuda.device_count()  # minds CUDA_VISIBLE_DEVICES
+    if asked is None:
+        return visible if most is None else min(most, visible)
+    elsewhere = {"WORLD_SIZE", "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"} & os.environ.keys()
+    if visible and asked > visible and not elsewhere:
+        shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+        reason = "" if shown is None else f" with CUDA_VISIBLE_DEVICES={shown}"
+        raise UsageError(f"--gpus {asked}, but torch finds {visible} here{reason}")
+    return asked
 
 
 def machine_of(gpus: int, precision: Optional[str], threads: int = 1) -> Machine:
@@ -156,6 +178,23 @@ def mapping_of(value: Any, what: str) -> Mapping[str, Any]:
     return value
 
 
+def parse_training(words: Sequence[str]) -> argparse.Namespace:
+    """Read the options of fairseq-train by its own parser; raise a ValueError for wrong ones."""
+    from fairseq import options  # seconds of imports
+
+    from fairseq_maelm.registration import register
+
+    # fairseq imports a --user-dir once, and this package is imported already.
+    register()
+    messages = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(messages):
+            return options.parse_args_and_arch(options.get_training_parser(), list(words))
+    except SystemExit as error:
+        lines = [line for line in messages.getvalue().splitlines() if "error: " in line] or ["error: wrong options"]
+        raise ValueError(f"fairseq-train does not take the options: {lines[-1].partition('error: ')[2]}") from error
+
+
 def run_or_show(words: list[str], show: bool) -> None:
     """Run a command of fairseq-train in this process, which has imported most of it by now, or write the command."""
     if show:
@@ -163,10 +202,9 @@ def run_or_show(words: list[str], show: bool) -> None:
         return
     from fairseq_cli import train  # seconds of imports
 
-    from fairseq_maelm.registration import register
-
-    # fairseq imports a --user-dir once, and this package is imported already.
-    register()
+    # Of fairseq's use of Hydra, which no user of either can change.
+    warnings.filterwarnings("ignore", r"[\s\S]*(hydra|Hydra|'config'|strict flag)", UserWarning)
+    parse_training(words[1:])
     # As fairseq-train logs: importing it changes nothing where logging was set up before.
     logging.basicConfig(
         format="%(asctime)s | %(levelname)s | %(name)s | %(message)s",

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Every check of the project: lint, format, types, tests. Sets the environment up first (see scripts/setup.sh).
 #
-#     bash scripts/check.sh [PYTEST ARGUMENTS]     for example: bash scripts/check.sh -m "not slow"
+#     bash scripts/check.sh [PYTEST ARGUMENTS]     for example: bash scripts/check.sh -m exhaustive
 #     bash scripts/check.sh --fast                 two minutes: lint, types, and the quick tests of the core
 set -euo pipefail
 
 FAST=()
 if [[ ${1:-} == --fast ]]; then
     shift
-    FAST=(-m "not slow" tests/contracts tests/data tests/models tests/modules tests/criterions tests/plain)
+    FAST=(-m "not slow and not exhaustive" tests/contracts tests/data tests/models tests/modules tests/criterions tests/plain)
 fi
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

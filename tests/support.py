@@ -1,7 +1,9 @@
 """What several tests need: small vocabularies, models and batches made without files."""
 
+import contextlib
 import importlib.util
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Optional
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from fairseq.data import Dictionary
+from plain.maelm import PlainConfig, State
 
 from fairseq_maelm.cli import main
 from fairseq_maelm.data.encoder_view import Shown, encoder_input
@@ -25,6 +28,18 @@ def load_script(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
+
+
+@contextlib.contextmanager
+def logging_kept() -> Iterator[None]:
+    """Keep the root logger, which commands set up for a process of their own."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        root.handlers[:] = handlers
 
 
 def usage_error(capsys: pytest.CaptureFixture[str], words: Sequence[object]) -> str:
@@ -78,6 +93,30 @@ def model_of(vocabulary_size: int = 40, seed: int = 0, **changes: Any) -> MaelmM
     for parameter in model.parameters():
         parameter.data = torch.randn_like(parameter) * 0.3
     return model.eval()
+
+
+def plain_of(model: MaelmModel) -> tuple[State, PlainConfig]:
+    """The leaf parameters of a model in double precision, and what its plain re-implementation is to know."""
+    config = model.config
+    state = {
+        name: tensor.detach().double().requires_grad_()
+        for name, tensor in model.state_dict().items()
+        if tensor.is_floating_point()
+    }
+    return state, PlainConfig(
+        encoder_layers=config.encoder_layers,
+        encoder_attention_heads=config.encoder_attention_heads,
+        decoder_layers=config.decoder_layers,
+        decoder_attention_heads=config.encoder_attention_heads,
+        mask_index=model.mask_index,
+        relative_buckets=config.relative_buckets,
+        relative_num_buckets=config.relative_num_buckets,
+        relative_max_distance=config.relative_max_distance,
+        modern=config.layer == "modern",
+        decoder_rotary=config.decoder_positions == "rotary",
+        rotary_base=config.rotary_base,
+        local_rotary_base=config.local_rotary_base,
+    )
 
 
 def scheme_of(vocabulary_size: int = 40, **changes: Any) -> MaskingScheme:

@@ -71,7 +71,7 @@ def names_required(requirements: list[Requirement], python: str, extra: str = ""
 
 
 def test_wheel_holds_the_whole_package_and_only_it(wheel: Path) -> None:
-    files = [path for pattern in ("*.py", "*.yaml") for path in (ROOT / "fairseq_maelm").rglob(pattern)]
+    files = [path for pattern in ("*.py", "*.yaml", "py.typed") for path in (ROOT / "fairseq_maelm").rglob(pattern)]
     sources = {path.relative_to(ROOT).as_posix() for path in files}
     assert {"fairseq_maelm/finetuning/recipes/RTE.yaml", "fairseq_maelm/pretraining_recipes/base.yaml"} < sources
     with zipfile.ZipFile(wheel) as archive:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from fairseq_maelm.files import CorpusError, sha256_of
-from fairseq_maelm.prepared_folder import made_from, prepare_folder, read_manifest, whole_folder
+from fairseq_maelm.files import SAMPLED_BYTES, CorpusError, atomic_file, refuse_existing, sha256_of
+from fairseq_maelm.prepared_folder import made_from, prepare_folder, read_manifest, verify_outputs, whole_folder
 
 KILLED = """
 import os, sys
@@ -203,7 +203,7 @@ def test_a_foreign_folder_is_left_alone(preparation: Preparation) -> None:
     for content, message in (
         ("{}", "was not written by `maelm prepare glue` of this version"),
         ('{"format": 1, "kind": "squad"}', "was not written by `maelm prepare glue` of this version"),
-        ("{", r"manifest\.json is damaged"),
+        ("{", r"manifest\.json is not JSON"),
     ):
         (data / "manifest.json").write_text(content)
         with pytest.raises(CorpusError, match=message):
@@ -238,3 +238,56 @@ def test_what_was_left_after_the_end_is_removed(preparation: Preparation) -> Non
     (preparation.folder / ".data.unfinished").mkdir()
     preparation.run()
     assert names(preparation.folder) == ["data", "text.txt"]
+
+
+@pytest.mark.parametrize(
+    ("size", "place", "sampled"), [(9, 4, True), (SAMPLED_BYTES + 9, 0, True), (2 * SAMPLED_BYTES, 2**16 + 9, False)]
+)
+def test_changed_content_is_noticed_in_a_sample_or_by_verify(
+    tmp_path: Path, size: int, place: int, sampled: bool
+) -> None:
+    origin, file = made_from({}, {}), tmp_path / "target" / "train.bin"
+
+    def prepare() -> None:
+        def fill(folder: Path) -> dict[str, Any]:
+            (folder / file.name).write_bytes(bytes(size))
+            return {}
+
+        prepare_folder(tmp_path / "target", "corpus", origin, fill)
+
+    prepare()
+    prepare()
+    verify_outputs(tmp_path / "target")
+    with open(file, "r+b") as stream:
+        stream.seek(place)
+        stream.write(b"x")
+    if sampled:
+        with pytest.raises(CorpusError, match="train.bin is missing or was changed"):
+            prepare()
+    else:
+        prepare()
+    with pytest.raises(CorpusError, match="train.bin is missing or was changed"):
+        verify_outputs(tmp_path / "target")
+
+
+def test_what_killed_runs_left_of_a_file_is_removed_and_what_others_write_is_not(tmp_path: Path) -> None:
+    left, other, foreign = (tmp_path / name for name in ("a.txt.99999.partial", "b.txt.99999.partial", "a.txt.old"))
+    for path in (left, other, foreign):
+        path.write_text("half")
+    program = (
+        "import sys; from pathlib import Path; from fairseq_maelm.files import atomic_file\n"
+        "with atomic_file(Path(sys.argv[1])): print('open', flush=True); sys.stdin.read()"
+    )
+    root = Path(__file__).resolve().parents[1]
+    command = [sys.executable, "-c", program, str(tmp_path / "a.txt")]
+    with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None and writer.stdout.readline() == "open\n"
+        refuse_existing(tmp_path / "a.txt")
+        assert names(tmp_path) == sorted(["a.txt.old", f"a.txt.{writer.pid}.partial", other.name])
+        writer.communicate()
+    assert (tmp_path / "a.txt").exists() and writer.returncode == 0
+    with pytest.raises(ValueError, match="wrong"), atomic_file(tmp_path / "c.txt"):
+        raise ValueError("wrong")
+    assert not list(tmp_path.glob("c.txt*"))
+    with pytest.raises(FileExistsError, match="cannot hold two results"):
+        refuse_existing(tmp_path / "d.txt", tmp_path / "x" / ".." / "d.txt")

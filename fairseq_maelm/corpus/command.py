@@ -4,9 +4,10 @@ import argparse
 import logging
 import sys
 
-from fairseq_maelm.arguments import add_settings, settings_of
+from fairseq_maelm.arguments import add_settings, add_verify, settings_of
 from fairseq_maelm.corpus.prepare import prepare
 from fairseq_maelm.corpus.settings import PrepareSettings
+from fairseq_maelm.prepared_folder import verify_outputs
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "memory-mapped format. A run that was interrupted resumes when the same command is given again."
     )
     add_settings(parser, PrepareSettings)
+    add_verify(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -38,4 +40,6 @@ def run(args: argparse.Namespace) -> None:
                 name,
                 f"{counts['paragraphs_without_tokens']:,}",
             )
+    if args.verify:
+        verify_outputs(args.output)
     sys.stdout.write(prepared.data_argument + "\n")

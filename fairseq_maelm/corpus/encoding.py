@@ -3,7 +3,6 @@
 The cleaned text holds paragraphs by the line and a blank line between documents, and is cut into chunks of whole lines.
 """
 
-import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from fairseq_maelm.corpus.cleaning import CleanedBlock
 from fairseq_maelm.corpus.splitting import Split
+from fairseq_maelm.data.stored import DTYPES, HEADER, MAGIC, VERSION
 from fairseq_maelm.files import atomic_file
 from fairseq_maelm.text.vocabulary import END_OF_SENTENCE, UNKNOWN, TextEncoder
 
@@ -21,12 +21,7 @@ COUNTS = ("documents", "paragraphs", "characters", "bytes", "tokens", "unknown_t
 
 _PARAGRAPHS_AT_A_TIME = 1024
 
-# The layout of fairseq.data.indexed_dataset.MMapIndexedDataset: magic, version, code of the integer type, number of
-# items, then all lengths <int32>, then all byte offsets <int64>.
-_MAGIC = b"MMIDIDX\x00\x00"
-_VERSION = 1
-_DTYPE_CODES = {np.dtype(np.uint16): 8, np.dtype(np.uint32): 9}
-_HEADER = struct.Struct("<9sQBQ")
+_DTYPE_CODES = {dtype: code for code, dtype in DTYPES.items()}
 _BLOCK_ITEMS = 2**20
 
 # Of one target in one part: ids <uint16 or uint32>[tokens], lengths <int32>[items], counts <int64>[len(COUNTS)].
@@ -164,7 +159,7 @@ def write_dataset(
     counts = np.zeros(len(COUNTS), dtype=np.int64)
     items = 0
     with atomic_file(prefix.with_suffix(".bin")) as data, atomic_file(prefix.with_suffix(".idx")) as index:
-        index.write(bytes(_HEADER.size))
+        index.write(bytes(HEADER.size))
         for number, (ids, lengths, part_counts) in enumerate(parts):
             if number == 0:
                 ids, lengths = ids[1:], lengths[1:]
@@ -175,7 +170,7 @@ def write_dataset(
             counts += part_counts
         _write_offsets(index, items, np.dtype(dtype).itemsize)
         index.seek(0)
-        index.write(_HEADER.pack(_MAGIC, _VERSION, _DTYPE_CODES[np.dtype(dtype)], items))
+        index.write(HEADER.pack(MAGIC, VERSION, _DTYPE_CODES[np.dtype(dtype)], items))
     return dict(zip(COUNTS, counts.tolist(), strict=True))
 
 
@@ -184,7 +179,7 @@ def _write_offsets(index: BinaryIO, items: int, item_bytes: int) -> None:
     index.flush()
     offset = 0
     with open(index.name, "rb") as written:
-        written.seek(_HEADER.size)
+        written.seek(HEADER.size)
         for begin in range(0, items, _BLOCK_ITEMS):
             count = min(_BLOCK_ITEMS, items - begin)
             lengths = np.frombuffer(written.read(4 * count), dtype="<i4").astype(np.int64)

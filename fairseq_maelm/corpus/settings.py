@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.arguments import check_limits, existing_path, option
+from fairseq_maelm.arguments import check_limits, existing_path, new_folder, option
 from fairseq_maelm.files import CorpusError
 from fairseq_maelm.text.vocabulary import PRESETS
 
@@ -35,7 +35,7 @@ class PrepareSettings:
         "(a record a document), each also as .gz or .xz",
         positional=True, metavar="INPUT", type=existing_path,
     )  # fmt: skip
-    output: Path = option(help="new data folder", metavar="FOLDER")
+    output: Path = option(help="new data folder", metavar="FOLDER", type=new_folder)
     json_field: str = option("text", help="field with the text in .jsonl", metavar="NAME")
     deduplicate: bool = option(
         False, help="drop paragraphs whose exact text came before; takes about 100 bytes of memory a distinct paragraph"

@@ -11,8 +11,9 @@ from bisect import bisect_right
 from typing import List, Optional, Sequence, Tuple
 
 import numpy as np
-from fairseq.data.indexed_dataset import MMapIndexedDataset
 from numpy.lib.stride_tricks import sliding_window_view
+
+from fairseq_maelm.data.stored import check_tokens, read_index
 
 logger = logging.getLogger(__name__)
 
@@ -84,16 +85,6 @@ def _greedy(ends: np.ndarray, spans: np.ndarray, block_size: int) -> np.ndarray:
     return blocks
 
 
-def _check_complete(path: str, expected: int) -> None:
-    """Refuse a .bin that was cut off or belongs to another .idx; it would fail in the middle of an epoch."""
-    actual = os.path.getsize(path + ".bin")
-    if actual != expected:
-        raise ValueError(
-            f"{path}.bin has {actual:,} bytes, but {path}.idx describes {expected:,}: one of them was not copied "
-            "whole, or they do not belong together. Copy both again, or prepare the text again"
-        )
-
-
 def _windows(stream: np.ndarray, starts: np.ndarray, width: int) -> np.ndarray:
     """Return <dtype>[B, width], the tokens from each start on, and zeros behind the end of the stream."""
     if int(starts.max()) + width <= len(stream):
@@ -115,7 +106,7 @@ class TokenBlocks:
         first_symbol: token put in front of every block.
 
     Raises:
-        ValueError: the files hold no block, or a .bin is not as long as its .idx says.
+        ValueError: the files hold no block, or an .idx is damaged, or does not fit its .bin.
     """
 
     def __init__(self, paths: Sequence[str], break_mode: str, block_size: int, first_symbol: int) -> None:
@@ -126,10 +117,8 @@ class TokenBlocks:
         sizes: List[np.ndarray] = []
         self._dtypes: List[np.dtype] = []
         for path in self.paths:
-            index = MMapIndexedDataset.Index(path + ".idx")
-            self._dtypes.append(np.dtype(index.dtype))
-            line_sizes = np.array(index.sizes)
-            _check_complete(path, int(line_sizes.sum(dtype=np.int64)) * self._dtypes[-1].itemsize)
+            line_sizes, dtype = read_index(path)
+            self._dtypes.append(dtype)
             slices = block_slices(line_sizes, break_mode, block_size - 1)
             starts.append(slices[:, 0].copy())
             sizes.append((slices[:, 1] - slices[:, 0] + 1).astype(np.int32))
@@ -185,9 +174,10 @@ class TokenBlocks:
         """Return <int64>[n], the first symbol and the tokens of the block."""
         return self.read(np.array([index]), self.first_symbol)[0][0]
 
-    def largest_token(self, sample: int = 1 << 20) -> int:
-        """Return the largest token among the first and last ``sample`` tokens of each file; reads no more than that."""
-        return max(int(max(stream[:sample].max(), stream[-sample:].max())) for stream in self.streams)
+    def check_tokens(self, symbols: int) -> None:
+        """See ``fairseq_maelm.data.stored.check_tokens``, which reads a file whole once."""
+        for path in self.paths:
+            check_tokens(path, symbols)
 
 
 def split_files(folder: str, split: str, combine: bool) -> List[str]:

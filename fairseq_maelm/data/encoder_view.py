@@ -174,17 +174,25 @@ def encoder_input(
 
 
 def encoder_input_of_masks(
-    tokens: np.ndarray, lengths: np.ndarray, masks: np.ndarray, view: EncoderView, pad: int
+    tokens: np.ndarray,
+    lengths: np.ndarray,
+    masks: np.ndarray,
+    view: EncoderView,
+    pad: int,
+    predicted: Optional[np.ndarray] = None,
 ) -> Dict[str, Any]:
     """Ask for the tokens at given masks, which the encoder must see as it did in pretraining.
 
     Nothing is drawn: under a ``mask_fraction`` all masks stay if most of them did. Arguments and result are those of
-    ``encoder_input``, with the masks to predict <bool>[B, T] and the view of pretraining.
+    ``encoder_input``, with the masks <bool>[B, T], all of them to predict if ``predicted`` does not say which, and the
+    view of pretraining.
     """
     inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
     visible = inside if view.asks_with_masks else inside & ~masks
     returned = inside & ~masks if view.masked_input == "reset" else visible
-    return encoder_input(Shown(tokens, visible, returned), masks, lengths, pad, view.positions)
+    return encoder_input(
+        Shown(tokens, visible, returned), masks if predicted is None else predicted, lengths, pad, view.positions
+    )
 
 
 def _rows(counts: np.ndarray, width: int) -> np.ndarray:

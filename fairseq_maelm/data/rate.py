@@ -10,6 +10,8 @@ import numpy as np
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.trainer import Trainer
 
+from fairseq_maelm.fairseq_fixes.private import WatchedBatches
+
 
 class RateOfUpdates(NamedTuple):
     """The masking rate of each batch of an epoch.
@@ -32,14 +34,13 @@ class RateOfUpdates(NamedTuple):
         return self.start + (self.end - self.start) * share
 
 
-class RatedBatches(EpochBatchIterator):
+class RatedBatches(WatchedBatches):
     """fairseq's batches of an epoch, which tell their dataset by its ``rate`` which update each of them is for."""
 
     _start: float
     _end: float
     _trainer: Trainer
-    # The first batch of the epoch that this process reads, and the updates made before it.
-    _first_batch = _first_update = 0
+    _first_update = 0  # updates made before the first batch that this process reads
     _resumed_at: Optional[int] = None
 
     @classmethod
@@ -65,21 +66,20 @@ class RatedBatches(EpochBatchIterator):
         self._resumed_at = state_dict.get("updates")
         super().load_state_dict(state_dict)
 
-    def _get_iterator_for_epoch(
-        self, epoch: int, shuffle: bool, fix_batches_to_gpus: bool = False, offset: int = 0
-    ) -> Any:
-        self._first_batch, self._first_update = offset, self._trainer.get_num_updates()
+    def begin(self, offset: int) -> None:
+        """As the base class; and find the update that the batch is for."""
+        super().begin(offset)
+        self._first_update = self._trainer.get_num_updates()
         # An update that is skipped for an overflow uses its batches up: the rest of the epoch then is ahead of the
         # trainer's number, and stays so when the run is resumed. After --reset-optimizer that number is 0.
         if offset and self._first_update and self._resumed_at is not None:
             self._first_update = self._resumed_at
-        return super()._get_iterator_for_epoch(epoch, shuffle, fix_batches_to_gpus, offset)
 
     def ordered_batches(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> List[Sequence[int]]:
         """As fairseq's: the whole epoch's batches of this rank, in order."""
         batches: List[Sequence[int]] = super().ordered_batches(epoch, fix_batches_to_gpus, shuffle)
         made = np.zeros(len(self.dataset), dtype=np.int32)
-        for place, batch in enumerate(batches[self._first_batch :], self._first_batch):
+        for place, batch in enumerate(batches[self.first_batch :], self.first_batch):
             made[batch] = self._update_of(place, epoch)
         updates = self._trainer.cfg.optimization.max_update
         self.dataset.rate = RateOfUpdates(self._start, self._end, updates, made)
@@ -88,4 +88,4 @@ class RatedBatches(EpochBatchIterator):
     def _update_of(self, place: int, epoch: int) -> int:
         update_freq = self._trainer.cfg.optimization.update_freq
         batches_of_update = update_freq[min(epoch, len(update_freq)) - 1]
-        return int(self._first_update + (place - self._first_batch) // batches_of_update)
+        return int(self._first_update + (place - self.first_batch) // batches_of_update)

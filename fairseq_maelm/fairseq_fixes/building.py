@@ -3,7 +3,7 @@
 Reason: fairseq-validate and its relatives build the task and the model that a file names and resolve references in its
 configuration; several of fairseq's own tasks and models evaluate string options, so that a file of plain strings runs
 code.
-Test: tests/models/test_checkpoint_doors.py, test_fairseq_builds_nothing_foreign.
+Test: tests/robustness/test_hostile.py, test_fairseq_builds_nothing_foreign.
 """
 
 import functools

@@ -23,7 +23,7 @@ from fairseq_maelm.fairseq_fixes.companions import read_setup_files, write_with_
 from fairseq_maelm.fairseq_fixes.exchange import broadcast_object
 from fairseq_maelm.fairseq_fixes.patience import restore_patience, validations_without_improvement, watch
 from fairseq_maelm.fairseq_fixes.save_folder import DEFAULT, Start, choose_start, is_local
-from fairseq_maelm.files import FolderLock
+from fairseq_maelm.files import FolderLock, remove_partial_files
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +78,7 @@ def _prepare(cfg: Any, trainer: Any) -> Start:
         folder = Path(cfg.save_dir)
         _hold(folder)
         remove_unfinished(folder)
+        remove_partial_files(folder)
     start = choose_start(cfg, trainer.checkpoint_suffix, type(trainer.get_criterion()).__name__)
     if not cfg.no_save:
         write_with_first_checkpoint(read_setup_files(trainer.task, Path(cfg.save_dir)))

@@ -7,11 +7,12 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 from fairseq.file_io import PathManager
 
+from fairseq_maelm.checkpoint_data import reason_of
 from fairseq_maelm.fairseq_fixes.damage import find_damage
 
 logger = logging.getLogger(__name__)
@@ -57,21 +58,30 @@ def checkpoint_files(folder: Path, suffix: str) -> List[Path]:
 
 def read_progress(path: Path) -> Progress:
     """Read how far a run had come, without reading the weights; ValueError if it is no checkpoint of a training."""
+    state = _read(path)
+    try:
+        last = state["optimizer_history"][-1]
+        updates, criterion, extra = int(last["num_updates"]), str(last["criterion_name"]), state["extra_state"]
+    except Exception as error:
+        raise ValueError(f"cannot be read as a checkpoint ({reason_of(error)})") from error
+    obstacle = "" if state.get("last_optimizer_state") is not None else "holds no optimizer state"
+    if "train_iterator" not in extra:
+        obstacle = "does not say where in the data it was"
+    return Progress(updates, criterion, obstacle)
+
+
+def _read(path: Path) -> Any:
     try:
         try:
             state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         except RuntimeError:
             # The format of torch before 1.6.
             state = torch.load(path, map_location="cpu", weights_only=True)
-        last = state["optimizer_history"][-1]
-        updates, criterion, extra = int(last["num_updates"]), str(last["criterion_name"]), state["extra_state"]
     except Exception as error:
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise ValueError(f"cannot be read as a checkpoint ({reason})") from error
-    obstacle = "" if state.get("last_optimizer_state") is not None else "holds no optimizer state"
-    if "train_iterator" not in extra:
-        obstacle = "does not say where in the data it was"
-    return Progress(updates, criterion, obstacle)
+        raise ValueError(f"cannot be read as a checkpoint ({reason_of(error)})") from error
+    if not isinstance(state, dict) or "model" not in state:
+        raise ValueError('cannot be read as a checkpoint (it holds no weights under "model")')
+    return state
 
 
 def is_local(path: str) -> bool:
@@ -81,7 +91,7 @@ def is_local(path: str) -> bool:
 
 def whole_or_refused(path: Path, option: str) -> None:
     """Refuse a file that the user has named and that is missing or damaged."""
-    if damage := find_damage(path):
+    if damage := find_damage(path) or _unreadable(path, _read):
         raise ValueError(f"{option} {path} {damage}")
 
 
@@ -130,9 +140,9 @@ def _with_suffix(path: Path, suffix: str) -> Path:
     return path.with_name(f"{path.stem}{suffix}{path.suffix}")
 
 
-def _unreadable(path: Path) -> Optional[str]:
+def _unreadable(path: Path, read: Callable[[Path], Any] = read_progress) -> Optional[str]:
     try:
-        read_progress(path)
+        read(path)
     except ValueError as error:
         return str(error)
     return None

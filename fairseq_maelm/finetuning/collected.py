@@ -11,17 +11,17 @@ from typing import Any, Optional
 
 import numpy as np
 from fairseq.logging import metrics
-from fairseq.logging.meters import MetersDict
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairseq_maelm.fairseq_fixes.private import DerivedMeter
 from fairseq_maelm.finetuning.sentence_metrics import compute_metrics
 
 # fairseq does not print what begins with an underscore.
 _KEY = "_collected"
 
 
-class Collected(MetersDict._DerivedMeter):
+class Collected(DerivedMeter):
     """Predictions of a validation set by example, and the metrics of all of them.
 
     fairseq writes all meters into checkpoints but for derived ones, and can restore only its own kinds: as a plain

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fairseq_maelm.arguments import UsageError, add_checkpoint, add_output, add_seed, existing_path, number
 from fairseq_maelm.files import read_json
 from fairseq_maelm.finetuning.encoder import read_encoder
@@ -15,7 +13,14 @@ from fairseq_maelm.finetuning.rehearsal import rehearse
 from fairseq_maelm.finetuning.training import FROM_CHECKPOINT, run_options, train_words
 from fairseq_maelm.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
-from fairseq_maelm.train_command import add_machine_arguments, machine_of, names_in, recipe_type, run_or_show
+from fairseq_maelm.train_command import (
+    add_machine_arguments,
+    count_gpus,
+    machine_of,
+    names_in,
+    recipe_type,
+    run_or_show,
+)
 
 PASSES_OPTIONS_ON = True
 AFTER_INTERRUPT = "the same command resumes"
@@ -55,8 +60,7 @@ def run(args: argparse.Namespace) -> None:
         FileNotFoundError: the task is not a prepared folder.
         ValueError: task, checkpoint and recipe do not fit.
     """
-    gpus = min(1, torch.cuda.device_count()) if args.gpus is None else args.gpus
-    machine = machine_of(gpus, args.precision)
+    machine = machine_of(count_gpus(args.gpus, most=1), args.precision)
     recipe = read_recipe(args.recipe or Path(default_recipe(args.task)))
     encoder = read_encoder(args.checkpoint)
     setting = dict(recipe.setting)

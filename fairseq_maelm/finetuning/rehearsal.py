@@ -3,9 +3,7 @@
 fairseq's own parser reads the options, and a very small model takes one batch of training and one of validation.
 """
 
-import argparse
 import contextlib
-import io
 import logging
 import math
 import warnings
@@ -14,14 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from fairseq import options as fairseq_options
 from fairseq import tasks, utils
 from fairseq.data import data_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics
 
 from fairseq_maelm.finetuning.training import words_of
-from fairseq_maelm.registration import register
+from fairseq_maelm.train_command import parse_training
 
 # As small as a model can be; the number of positions stays, because examples are measured against it.
 _SMALL = {
@@ -59,9 +56,8 @@ def rehearse(words: Sequence[str], batch_sizes: Sequence[int], metric: str, repo
     data = Path(words[1])
     if not data.is_dir():
         raise FileNotFoundError(f"there is no folder {data}")
-    register()
     with _quiet():
-        parsed = _parse([*words[1:], *words_of(_SMALL)])
+        parsed = parse_training([*words[1:], *words_of(_SMALL)])
         try:
             config = convert_namespace_to_omegaconf(parsed)
             task = tasks.setup_task(config.task)
@@ -93,17 +89,6 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
-
-
-def _parse(words: list[str]) -> argparse.Namespace:
-    messages = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(messages):
-            parser = fairseq_options.get_training_parser()
-            return fairseq_options.parse_args_and_arch(parser, words)
-    except SystemExit as error:
-        lines = [line for line in messages.getvalue().splitlines() if "error: " in line] or ["wrong options"]
-        raise ValueError(f"fairseq-train does not take the options: {lines[-1].partition('error: ')[2]}") from error
 
 
 def _first_examples(dataset: Any) -> dict[str, Any]:

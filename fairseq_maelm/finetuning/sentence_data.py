@@ -15,10 +15,11 @@ from typing import Any, Optional, TypeVar
 import numpy as np
 import torch
 from fairseq.data import Dictionary
-from fairseq.data.indexed_dataset import MMapIndexedDataset, make_builder
+from fairseq.data.indexed_dataset import make_builder
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from fairseq_maelm.data.stored import read_index
 from fairseq_maelm.files import CorpusError
 from fairseq_maelm.text.imported import TextEncoder, vocabulary_files
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
@@ -53,11 +54,9 @@ def example_lengths(folder: Path, split: str) -> NDArray[np.int64]:
     """Return the tokens <int64>[n] of each example of a split as ``<s> a </s>`` or ``<s> a </s> </s> b </s>``."""
     lengths: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
     for prefix in (folder / f"input{number}" / split for number in range(2)):
-        if prefix.with_suffix(".idx").is_file():
-            # By a name: without one the file is closed, and its sizes with it, before they are read.
-            dataset = MMapIndexedDataset(str(prefix))
+        if Path(f"{prefix}.idx").is_file():
             # The end symbols are stored; one more symbol precedes each sentence.
-            own = np.array(dataset.sizes, dtype=np.int64) + 1
+            own = read_index(str(prefix))[0].astype(np.int64) + 1
             lengths = lengths + own if len(lengths) else own
     return lengths
 

@@ -32,6 +32,8 @@ AUTO_CLASSES = {
     "AutoModelForQuestionAnswering": MaelmForQuestionAnswering,
 }
 
+# Families whose first position is pad + 1, so that their tables have that many rows more than positions.
+_OFFSET_POSITIONS = {"roberta", "xlm-roberta", "camembert", "mpnet", MaelmConfig.model_type}
 # Of which a model makes as many modules as they say, and the most that any has.
 _DEPTHS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "encoder_layers", "decoder_layers")
 _DEEPEST = 1000
@@ -74,6 +76,12 @@ def open_pretrained(auto_class: str, folder: Path, **options: Any) -> Any:
         raise ValueError(f"transformers cannot read {folder}: {reason[:300] or type(error).__name__}") from error
 
 
+def longest_sequence(tokenizer: Any, config: Any) -> int:
+    """Return the tokens of the longest sequence that a model has positions for, special symbols included."""
+    offset = tokenizer.pad_token_id + 1 if config.model_type in _OFFSET_POSITIONS else 0
+    return min(int(config.max_position_embeddings) - offset, int(tokenizer.model_max_length))
+
+
 def _refuse_sizes(folder: Path, auto_class: Any, **safely: Any) -> None:
     """Refuse sizes in config.json that the weights do not have, before anything of these sizes is made."""
     shapes = dict(_shapes(folder))
@@ -104,4 +112,7 @@ def _shapes(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield from ((name, tuple(weight.shape)) for name, weight in state.items())
 
 
-__all__ = ["AUTO_CLASSES", "MaelmConfig", *(model.__name__ for model in AUTO_CLASSES.values()), "open_pretrained"]
+__all__ = [
+    *("AUTO_CLASSES", "MaelmConfig", "longest_sequence", "open_pretrained"),
+    *(model.__name__ for model in AUTO_CLASSES.values()),
+]

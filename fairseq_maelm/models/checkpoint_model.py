@@ -7,14 +7,13 @@ from fairseq_maelm.models.checkpoint_reader import Checkpoint
 from fairseq_maelm.models.maelm import MaelmModel
 
 
-def build_model(checkpoint: Checkpoint, dictionary: Dictionary, encoder_alone: bool = False) -> MaelmModel:
+def build_model(checkpoint: Checkpoint, dictionary: Dictionary) -> MaelmModel:
     """Build the model with its weights: on the CPU, in single precision, in evaluation mode.
 
-    ``encoder_alone`` leaves out decoder and heads. Another dictionary than that of the training is a ValueError.
+    Another dictionary than that of the training is a ValueError.
     """
     config, weights = checkpoint.config.model, dict(checkpoint.weights)
-    model = MaelmModel(config, dictionary, checkpoint.predicts_masked_tokens and not encoder_alone)
-    if not encoder_alone:
-        register_heads(model, weights)
+    model = MaelmModel(config, dictionary, checkpoint.predicts_masked_tokens)
+    register_heads(model, weights)
     model.load_state_dict(weights, strict=True, model_cfg=config)
     return model.float().eval()

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.models.predicting import Places, predict
+from fairseq_maelm.text.cleaning import checked_examples
 from fairseq_maelm.text.dictionary import class_names
 
 
@@ -37,8 +38,8 @@ def classify(
     Returns:
         for each text its most likely label; of a model of regression its value.
     """
-    pairs = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
-    sequences = [hub.encode(*pair, max_length=hub.model.max_positions()).numpy() for pair in pairs]
+    limit = hub.model.max_positions()
+    sequences = [hub.encode(*example, max_length=limit).numpy() for example in checked_examples(texts)]
     lengths = np.array([len(sequence) for sequence in sequences])
 
     def collate(places: Places) -> Tensor:

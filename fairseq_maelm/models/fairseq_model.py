@@ -49,6 +49,7 @@ class FairseqTextModel(FairseqEncoderModel):
             inner_dim: width of the dense layer, D by default.
             unused: other fairseq models take more; accepted so that stock tasks can call this one too.
         """
+        _check_head(name, num_classes)
         width = self.config.encoder_embed_dim
         numbers = width, inner_dim or width, num_classes, self.config.pooler_dropout
         if self.config.layer == "modern":
@@ -58,6 +59,7 @@ class FairseqTextModel(FairseqEncoderModel):
 
     def register_token_head(self, name: str, num_outputs: int, dropout: float = 0.0) -> None:
         """Add a head that scores every token, as ``TokenHead`` does, to the heads that score sentences."""
+        _check_head(name, num_outputs)
         numbers = self.config.encoder_embed_dim, num_outputs, dropout
         modern = self.config.layer == "modern"
         self._add_head(name, ModernTokenHead(*numbers, self.config.layer_norm_eps) if modern else TokenHead(*numbers))
@@ -98,3 +100,10 @@ class FairseqTextModel(FairseqEncoderModel):
         from fairseq_maelm.models import hub  # the interface imports the model
 
         return hub.load(model_name_or_path, checkpoint_file, data_name_or_path, **overrides)
+
+
+def _check_head(name: Any, outputs: Any) -> None:
+    if not isinstance(name, str) or not name or "." in name:
+        raise ValueError(f"the name of a head must be a string without dots, not {name!r}")
+    if not isinstance(outputs, int) or outputs < 1:
+        raise ValueError(f"the head {name!r} must have at least 1 output, not {outputs!r}")

@@ -17,6 +17,7 @@ from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.classification import TextLabel, classify
 from fairseq_maelm.models.masked_tokens import masked_token_logits
 from fairseq_maelm.models.vocabulary_folder import find_tokenizer
+from fairseq_maelm.text.cleaning import checked_texts
 from fairseq_maelm.text.tokenizer import MASK, TextTokenizer, open_tokenizer
 from fairseq_maelm.text.truncation import special_tokens, truncate
 
@@ -78,7 +79,10 @@ class MaelmHubInterface(nn.Module):
             ValueError: if ``max_length`` leaves no room for a token of each sentence, or there are more than two.
         """
         begin, end = self.dictionary.bos(), self.dictionary.eos()
-        parts = [np.array([*self.tokenizer.encode(each), end]) for each in (sentence, *more_sentences)]
+        sentences = checked_texts((sentence, *more_sentences))
+        if max_length is not None and not isinstance(max_length, int):
+            raise ValueError(f"max_length must be a whole number of tokens, not {max_length!r}")
+        parts = [np.array([*self.tokenizer.encode(each), end]) for each in sentences]
         least = special_tokens(len(parts)) + len(parts)
         if max_length is not None and max_length < least:
             raise ValueError(f"max_length must be {least} at least for a token of each text, and is {max_length}")
@@ -91,15 +95,17 @@ class MaelmHubInterface(nn.Module):
 
     def encode_batch(self, sentences: Sequence[str], max_length: Optional[int] = None) -> Tensor:
         """Turn sentences into <int64>[B, S], padded on the right, and cut as ``encode`` does."""
-        return self._pad([self.encode(sentence, max_length=max_length).numpy() for sentence in sentences])
+        texts = checked_texts(sentences, "sentences")
+        if not texts:
+            raise ValueError("the list of sentences is empty: give one at least")
+        return self._pad([self.encode(text, max_length=max_length).numpy() for text in texts])
 
     def decode(self, tokens: Tensor) -> Union[str, List[str]]:
         """Turn tokens <int64>[n] into text; several sentences, as ``encode`` joins them, into a list.
 
         The text is the sentencepiece model's normal form: an uncased vocabulary gives lower case.
         """
-        if tokens.dim() != 1:
-            raise ValueError(f"decode takes the tokens of one text, <int64>[n], and not {list(tokens.shape)}")
+        self._check_tokens(tokens, "decode", 1)
         special = {self.dictionary.bos(), self.dictionary.pad()}
         sentences: List[List[int]] = [[]]
         separators = 0
@@ -125,8 +131,7 @@ class MaelmHubInterface(nn.Module):
         Raises:
             ValueError: if the sequences are longer than the model has positions.
         """
-        tokens = tokens[None] if tokens.dim() == 1 else tokens
-        self._check_encoded(tokens)
+        tokens = self._check_encoded(tokens, "extract_features")
         states, extra = self.model.extract_features(tokens.to(self.device), return_all_hiddens)
         if extra["inner_states"] is not None:
             return extra["inner_states"]
@@ -149,7 +154,9 @@ class MaelmHubInterface(nn.Module):
         """
         if self.model.decoder is not None and self.model.decoder.autoregressive:
             raise ValueError("this model's decoder reads from left to right and cannot fill masks")
-        texts = [text] if isinstance(text, str) else list(text)
+        texts = checked_texts([text] if isinstance(text, str) else text)
+        if not texts or not isinstance(topk, int) or topk < 1:
+            raise ValueError(f"fill_mask needs one text at least and topk of 1 at least, not {len(texts)} and {topk!r}")
         sequences = [self.encode(each).numpy() for each in texts]
         for each, sequence in zip(texts, sequences):
             if self.model.mask_index not in sequence:
@@ -157,6 +164,8 @@ class MaelmHubInterface(nn.Module):
             self._check_length(len(sequence))
         view: EncoderView = getattr(self.task, "encoder_view", EncoderView())
         probabilities = masked_token_logits(self.model, view, sequences).float().softmax(dim=-1)
+        if not bool(probabilities.isfinite().all()):
+            raise ValueError("the model's probabilities are no numbers: its weights are damaged, or training diverged")
         values, candidates = probabilities.topk(min(topk, len(self.dictionary)))
         results: List[List[List[MaskCandidate]]] = [[] for _ in texts]
         row = 0
@@ -198,8 +207,7 @@ class MaelmHubInterface(nn.Module):
         if head not in self.model.classification_heads:
             known = ", ".join(self.model.classification_heads) or "none"
             raise ValueError(f"the model has no head {head!r} (it has: {known})")
-        tokens = tokens[None] if tokens.dim() == 1 else tokens
-        self._check_encoded(tokens)
+        tokens = self._check_encoded(tokens, "predict")
         logits, _ = self.model(tokens.to(self.device), classification_head_name=head)
         return logits if return_logits else F.log_softmax(logits, dim=-1)
 
@@ -213,9 +221,24 @@ class MaelmHubInterface(nn.Module):
         lengths = np.array([len(sequence) for sequence in sequences])
         return torch.from_numpy(pad_rows(sequences, lengths, self.dictionary.pad()))
 
-    def _check_encoded(self, tokens: Tensor) -> None:
+    def _check_tokens(self, tokens: Any, function: str, *dimensions: int) -> None:
+        shapes = " or ".join("<int64>[n]" if each == 1 else "<int64>[B, n]" for each in dimensions)
+        if not isinstance(tokens, Tensor) or tokens.is_floating_point() or tokens.dim() not in dimensions:
+            given = f"<{tokens.dtype}>{list(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
+            raise ValueError(f"{function} takes tokens as {shapes}, and not {given.replace('torch.', '')}")
+        wrong = tokens[(tokens < 0) | (tokens >= len(self.dictionary))]
+        if len(wrong):
+            raise ValueError(f"{function} takes tokens from 0 to {len(self.dictionary) - 1}, and not {int(wrong[0])}")
+
+    def _check_encoded(self, tokens: Tensor, function: str) -> Tensor:
+        """Return tokens of sequences that the model can take, as <int64>[B, S]."""
+        self._check_tokens(tokens, function, 1, 2)
+        tokens = (tokens[None] if tokens.dim() == 1 else tokens).long()
+        if not tokens.numel():
+            raise ValueError(f"{function} needs one token at least, and not {list(tokens.shape)}")
         positions = self.model.max_positions()
         self._check_length(tokens.shape[1], f"split it, or cut it by encode(..., max_length={positions})")
+        return tokens
 
     def _check_length(self, length: int, remedy: str = "split it") -> None:
         positions = self.model.max_positions()

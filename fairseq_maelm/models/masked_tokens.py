@@ -1,6 +1,6 @@
 """Predictions for masks that are already in the text, as a person or a prompt puts them there."""
 
-from typing import Any, List
+from typing import Any, Dict, List
 
 import numpy as np
 import torch
@@ -9,6 +9,8 @@ from torch import Tensor
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.encoder_view import EncoderView, encoder_input_of_masks
+from fairseq_maelm.modules.precision import computing_in
+from fairseq_maelm.modules.wanted import masked_positions
 
 
 @torch.no_grad()
@@ -34,3 +36,23 @@ def masked_token_logits(model: Any, view: EncoderView, sequences: List[np.ndarra
         return model(**utils.apply_to_sample(lambda tensor: tensor.to(device), net_input))[0]
     finally:
         model.train(training)
+
+
+@torch.no_grad()
+def target_log_probabilities(model: Any, net_input: Dict[str, Any], target: Tensor) -> Tensor:
+    """Score given tokens at the masked slots, computing as little as a loss does; see ``MaelmModel.forward``.
+
+    Args:
+        model: with prediction head, in evaluation.
+        net_input: ``src_tokens`` and ``layout``, on its device.
+        target: <int64>[M, K] tokens to score at each slot.
+
+    Returns:
+        <float32>[M, K] log-probabilities in nats.
+    """
+    tokens, layout, embedding = net_input["src_tokens"], net_input["layout"], model.encoder.embed_tokens.weight
+    wanted = masked_positions(layout)
+    with computing_in(model.precision, embedding, model.training):
+        visible = model.encode(tokens, layout, model.decoding.wanted_of_encoder(wanted, layout))
+        decoded = model.decode(model.reassemble(visible, layout), visible, layout, wanted)
+        return model.lm_head.log_probabilities(decoded, embedding, target)

@@ -22,6 +22,9 @@ def batches_by_length(
         batch_tokens: slots of a batch, padding counted; a longer sequence is a batch of its own.
         batch_size: sequences of a batch; one of the two limits must be given.
     """
+    for name, given in (("batch_tokens", batch_tokens), ("batch_size", batch_size)):
+        if given is not None and given < 1:
+            raise ValueError(f"{name} must be at least 1, not {given}")
     order = np.argsort(-np.asarray(lengths), kind="stable")
     batches, first = [], 0
     while first < len(order):

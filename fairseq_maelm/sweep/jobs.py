@@ -4,7 +4,6 @@ A small file for each program says that it is done, so that any number of sittin
 """
 
 import fcntl
-import json
 import os
 import shlex
 import shutil
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple, Optional, Protocol
 
 from tqdm import tqdm
 
-from fairseq_maelm import warm_start
+from fairseq_maelm import files, warm_start
 from fairseq_maelm.files import write_json
 from fairseq_maelm.sweep.log import last_line, log_records
 
@@ -92,10 +91,7 @@ class Job:
 
 def read_json(path: Path) -> Optional[dict[str, Any]]:
     """Read a JSON file, or return None where there is none."""
-    if not path.exists():
-        return None
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return content
+    return files.read_json(path) if path.exists() else None
 
 
 def is_finished(marker: Path) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Optional
 
-from fairseq_maelm.files import FolderLock, write_json
+from fairseq_maelm.files import FolderLock, remove_partial_files, write_json
 from fairseq_maelm.sweep.grid import Run
 from fairseq_maelm.sweep.jobs import read_json
 from fairseq_maelm.sweep.log import is_divergence
@@ -24,9 +24,10 @@ _MAY_GROW = ("rows", "tasks")
 
 
 def data_fingerprint(folder: Path) -> str:
-    """Tell prepared data apart cheaply: names and sizes of all files, and the dictionaries' content."""
+    """Tell prepared data apart cheaply: names and sizes of all files but hidden ones, and the dictionaries' content."""
     summary = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix not in _NO_DATA):
+    files = (path for path in folder.rglob("[!.]*") if path.is_file() and path.suffix not in _NO_DATA)
+    for path in sorted(files):
         summary.update(f"{path.relative_to(folder)} {path.stat().st_size}\n".encode())
         if path.name == "dict.txt":
             summary.update(path.read_bytes())
@@ -56,6 +57,7 @@ def _working_in(
     if folder.exists() and not (folder.is_dir() and ((folder / file).exists() or not any(folder.iterdir()))):
         raise ValueError(f"{folder} exists and is not a {what}: give another folder")
     with FolderLock(folder / ".lock", what, folder):
+        remove_partial_files(folder)
         write_json(folder / file, grown(read_json(folder / file)))
         yield
 

@@ -171,6 +171,7 @@ class MaelmTask(EncoderTask):
         paths = split_files(utils.split_paths(self.cfg.data)[0], "train", combine=False)
         # <s> is in none of the files: one stands before each block.
         blocks = TokenBlocks(paths, "none", self.cfg.tokens_per_sample, self.dictionary.bos())
+        blocks.check_tokens(self.mask_index)
         return log_frequencies(blocks.streams[0], len(blocks), self.dictionary)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **unused: Any) -> None:
@@ -189,11 +190,7 @@ class MaelmTask(EncoderTask):
         training = split.startswith("train")
         mode = str(self.cfg.sample_break_mode)
         blocks = TokenBlocks(paths, mode, self.cfg.tokens_per_sample, self.dictionary.bos())
-        if blocks.largest_token() >= self.mask_index:
-            raise ValueError(
-                f"{paths[0]}.bin holds token {blocks.largest_token()}, but dict.txt has only {self.mask_index} "
-                "symbols: the text was binarized with another dictionary"
-            )
+        blocks.check_tokens(self.mask_index)
         logger.info("%s: %s blocks of %s tokens", split, f"{len(blocks):,}", f"{blocks.sizes.sum():,}")
         return kind(
             blocks,

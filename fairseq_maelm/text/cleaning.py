@@ -2,6 +2,9 @@
 
 import re
 import unicodedata
+from collections.abc import Iterable
+
+from fairseq_maelm.files import CorpusError
 
 # C0 and C1 controls that str.split does not already take for white space, and the byte order mark.
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff]")
@@ -21,3 +24,38 @@ def clean_text(text: str) -> str:
         text = unicodedata.normalize("NFC", text)
     text = " ".join(_CONTROL.sub(" ", text).split())
     return text if text.strip(_LEAVES_NO_TOKEN) else ""
+
+
+def checked_text(text: object, what: str = "the text") -> str:
+    """Return a text; raise CorpusError, which begins with what it is called, for anything else."""
+    if not isinstance(text, str):
+        raise CorpusError(f"{what} is {_shown(text)}, not a string")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise CorpusError(f"{what} holds half of a surrogate pair, which is no character") from error
+    return text
+
+
+def checked_texts(texts: object, what: str = "texts") -> list[str]:
+    """Return texts as a list; raise CorpusError for a single one, and for what is none."""
+    if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
+        raise CorpusError(f"{what} must be a list of strings, not {_shown(texts)}")
+    return [checked_text(text, f"number {place} of the {what}") for place, text in enumerate(texts, 1)]
+
+
+def checked_examples(texts: object) -> list[tuple[str, ...]]:
+    """Return examples of a text or of several texts as tuples; raise CorpusError for anything else."""
+    if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
+        raise CorpusError(f"texts must be a list of strings or of tuples of strings, not {_shown(texts)}")
+    return [
+        (checked_text(text, f"number {place} of the texts"),)
+        if isinstance(text, str) or not isinstance(text, Iterable)
+        else tuple(checked_texts(text, f"parts of number {place} of the texts"))
+        for place, text in enumerate(texts, 1)
+    ]
+
+
+def _shown(value: object) -> str:
+    shown = ascii(value) if isinstance(value, (str, bytes, int, float, type(None))) else ""
+    return f"{shown[:60]} ({type(value).__name__})" if shown else type(value).__name__

@@ -1,6 +1,5 @@
 """Loading the dictionary of a prepared folder, and refusing one that does not belong to it."""
 
-import json
 import os
 from pathlib import Path
 from typing import List, Sequence
@@ -8,7 +7,7 @@ from typing import List, Sequence
 import numpy as np
 from fairseq.data import Dictionary
 
-from fairseq_maelm.files import sha256_of
+from fairseq_maelm.files import read_json, sha256_of
 from fairseq_maelm.text.offsets import WORD_START
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL as MASK
 from fairseq_maelm.text.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
@@ -72,10 +71,16 @@ def check_shards(folders: Sequence[str]) -> None:
 
 def _check_manifest(folder: str, dictionary_path: str) -> None:
     manifest = Path(folder, "manifest.json")
-    outputs = json.loads(manifest.read_bytes()).get("outputs", {}) if manifest.exists() else {}
+    if not manifest.exists():
+        return
+    outputs = read_json(manifest).get("outputs", {})
     # In a corpus of several shards, every shard has the same dictionary and the names of all in its manifest.
-    sums = {facts.get("sha256") for name, facts in outputs.items() if name.split("/")[-1] == "dict.txt"}
-    if sums and sha256_of(Path(dictionary_path)) not in sums:
+    sums = {facts["sha256"] for name, facts in dict(outputs).items() if name.split("/")[-1] == "dict.txt"}
+    if not sums:
+        raise ValueError(
+            f"{manifest} is damaged: it knows no dict.txt; put the original back, or prepare the text again"
+        )
+    if sha256_of(Path(dictionary_path)) not in sums:
         raise ValueError(
             f"{dictionary_path} is not the dictionary that {folder} was prepared with (its sha256 differs from the one "
             "in manifest.json): put the original back, or prepare the text again"

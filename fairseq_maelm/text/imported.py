@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairseq_maelm.files import CorpusError
 from fairseq_maelm.text.offsets import AlignedTokens, encodable, tokenizer_spans
@@ -90,6 +91,14 @@ class TokenizerEncoder(TextEncoder):
         """See ``TextEncoder``."""
         # One by one: many at a time would start threads in a worker that was forked.
         return [self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+
+    def encode_words(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """See ``TextEncoder``; words are the tokenizer's own, to which a punctuation mark may be one."""
+        encoded = [self.tokenizer.encode(text, add_special_tokens=False) for text in texts]
+        return [
+            (self.number_of[np.array(each.ids, dtype=np.int64)].astype(np.int64), np.array(each.word_ids, np.int64))
+            for each in encoded
+        ]
 
     def encode_with_offsets(self, text: str) -> AlignedTokens:
         """See ``TextEncoder``."""

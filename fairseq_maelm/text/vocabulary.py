@@ -12,7 +12,7 @@ import sentencepiece
 from numpy.typing import NDArray
 
 from fairseq_maelm.files import CorpusError
-from fairseq_maelm.text.offsets import AlignedTokens, encodable, sentencepiece_spans
+from fairseq_maelm.text.offsets import WORD_START, AlignedTokens, encodable, sentencepiece_spans
 
 # fairseq.data.Dictionary puts these four in front of the file's symbols; the task maelm appends <mask>.
 FAIRSEQ_SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
@@ -152,6 +152,10 @@ class TextEncoder(Protocol):
         """Encode one text, without special symbols around it, and tell where in it each token stands."""
         ...
 
+    def encode_words(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Encode texts without special symbols around them; the second <int64>[T] numbers the word of each token."""
+        ...
+
     @property
     def dtype(self) -> type[np.uint16] | type[np.uint32]:
         """Return the integer type that fairseq-preprocess stores for a dictionary of this size."""
@@ -201,6 +205,14 @@ class FairseqEncoder(TextEncoder):
     def model_tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """See ``TextEncoder``."""
         return list(self.processor.encode(list(texts), out_type=int))
+
+    def encode_words(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """See ``TextEncoder``; a word begins behind white space."""
+        pieces = self.processor.encode(list(texts), out_type=str)
+        words = [np.cumsum([piece.startswith(WORD_START) for piece in each], dtype=np.int64) for each in pieces]
+        # An empty array would be one of floats.
+        tokens = [self.number_of[np.array(each, dtype=np.int64)].astype(np.int64) for each in self.model_tokens(texts)]
+        return list(zip(tokens, words, strict=True))
 
     def encode_with_offsets(self, text: str) -> AlignedTokens:
         """See ``TextEncoder``; a model with byte fallback cannot tell."""

@@ -25,7 +25,7 @@ FLOORS = (GROUND, CORE, WINGS, DOORS)
 FOLDERS = {
     GROUND: ("text", "fairseq_fixes", "hf"),
     CORE: ("corpus", "data", "modules", "models", "tasks", "criterions", "optim"),
-    WINGS: ("adaptation", "analysis", "finetuning", "interop", "sweep"),
+    WINGS: ("adaptation", "analysis", "finetuning", "interop", "scoring", "sweep"),
 }
 DOOR_FILES = ("", "__main__", "cli", "predict_command")
 

@@ -2,9 +2,12 @@
 
 import ast
 import inspect
+import re
 from pathlib import Path
 
-from .sources import PACKAGE, ROOT, parse
+import pytest
+
+from .sources import PACKAGE, ROOT, parse, project_files
 
 MODEL, ENCODER = PACKAGE / "models" / "maelm.py", PACKAGE / "models" / "encoder.py"
 
@@ -71,3 +74,30 @@ def test_backends_have_one_signature() -> None:
         assert list(inspect.signature(backend.attend).parameters.values())[:5] == expected
     swept = list((PACKAGE / "modules").rglob("*.py"))
     assert swept and not [path for path in swept if "globals()" in path.read_text(encoding="utf-8")]
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", sorted(path for path in project_files() if path.suffix == ".md"), ids=str)
+def test_links_of_guides_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        name, _, anchor = link.partition("#")
+        if "://" in link:
+            continue
+        target = page.parent / name if name else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_the_page_about_the_code_names_what_exists() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    places = {place for place in re.findall(r"`([\w./]+/[\w./]*)`", text) if "." in place or place.endswith("/")}
+    assert len(places) > 30
+    for place in places:
+        roots = (ROOT, PACKAGE, PACKAGE / "modules")
+        assert any((root / place).exists() for root in roots), place

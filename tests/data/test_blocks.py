@@ -111,7 +111,9 @@ def test_reads_blocks(split):
     blocks = TokenBlocks(split_files(str(split), "train", combine=False), "complete_doc", 9, first_symbol=0)
     assert [blocks[i].tolist() for i in range(len(blocks))] == [[0, 10, 11, 2, 12, 13, 14, 2], [0, 15, 2]]
     assert blocks.sizes.tolist() == [8, 3]
-    assert blocks.largest_token() == 15
+    blocks.check_tokens(16)
+    with pytest.raises(ValueError, match="holds token 15, but dict.txt has only 15 symbols"):
+        blocks.check_tokens(15)
     assert blocks[0].dtype == np.int64
 
 

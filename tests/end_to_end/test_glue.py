@@ -181,7 +181,7 @@ def test_scores_of_similarity_and_what_does_not_belong_together(tasks, whole, pr
     metrics = predict(capsys, tasks / "STS-B", checkpoint, tmp_path / "dev.tsv")
     for name in ("pearson", "spearman"):
         best = max(logged, key=lambda entry: (entry["valid_spearman"], entry["epoch"]))
-        assert metrics[name] == pytest.approx(best[f"valid_{name}"], abs=1e-3)
+        assert metrics[name] == pytest.approx(best[f"valid_{name}"], abs=1e-2)
     assert predict(capsys, tasks / "STS-B", checkpoint, tmp_path / "STS-B.tsv", "test") == {}
     scores = [float(score) for _, score in predictions(tmp_path / "STS-B.tsv")]
     assert len(scores) == STS_ROWS["test"] and all(0 <= score <= 5 for score in scores)

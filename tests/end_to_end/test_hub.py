@@ -284,7 +284,7 @@ def test_what_cannot_be_answered_is_explained(hub):
         hub.fill_mask(long_text + "<mask>")
     with pytest.raises(ValueError, match="no head 'topic'.*none"):
         hub.predict("topic", hub.encode("rope"))
-    with pytest.raises(ValueError, match="tokens of one text"):
+    with pytest.raises(ValueError, match="decode takes tokens as"):
         hub.decode(hub.encode_batch(TEXTS))
 
 

@@ -260,7 +260,7 @@ def write_glue(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_recipe_of_the_paper_s_table(pretrained, toy_data, tmp_path):
     script = ROOT / "examples" / "prompting" / "few_shot_splits.py"
     run([sys.executable, script, write_glue(tmp_path / "glue"), "--output", tmp_path / "splits"])

@@ -80,7 +80,7 @@ def test_a_text_of_a_pair_may_be_empty_where_that_is_allowed(tmp_path: Path) -> 
         ("t.tsv", "a\tgood\n", ("7", None, "1"), "t.tsv:1 has no column 7 (counted from 0)"),
         ("t.jsonl", '{"s": "a"}\n', (), "t.jsonl holds JSON: name its fields, as in --text s"),
         ("t.jsonl", '{"s": "a"}\n["b"]\n', ("s",), "t.jsonl:2: not a JSON record, but list"),
-        ("t.jsonl", '{"s": "a"}\n{"s": \n', ("s",), "t.jsonl:2: not a JSON record: "),
+        ("t.jsonl", '{"s": "a"}\n{"s": \n', ("s",), "t.jsonl:2: the record is not JSON"),
         ("t.jsonl", '{"s": "a"}\n{"t": "b"}\n', ("s",), "t.jsonl:2 has no field 's'"),
         ("t.jsonl", '{"s": ["a"]}\n', ("s",), "t.jsonl:1: the field 's' holds [\"a\"], which is not text"),
     ],

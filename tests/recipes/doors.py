@@ -2,16 +2,15 @@
 
 import contextlib
 import io
-import logging
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
 from unittest import mock
 
 import fairseq_cli.train
 from fairseq.distributed import utils as distributed_utils
+from support import logging_kept
 
 import fairseq_maelm
 from fairseq_maelm import cli
@@ -50,15 +49,3 @@ def configuration_of_command(words: list[str]) -> Any:
         fairseq_cli.train.cli_main()
     assert arrived is not None, "the command ended without reaching the task"
     return arrived
-
-
-@contextlib.contextmanager
-def logging_kept() -> Iterator[None]:
-    """Keep the root logger, which commands set up for a process of their own."""
-    root = logging.getLogger()
-    level, handlers = root.level, list(root.handlers)
-    try:
-        yield
-    finally:
-        root.setLevel(level)
-        root.handlers[:] = handlers

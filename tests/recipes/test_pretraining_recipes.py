@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import types
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from omegaconf import OmegaConf
 from support import usage_error
 
 from fairseq_maelm.pretrain_command import RECIPES as FOLDER
-from fairseq_maelm.train_command import names_in
+from fairseq_maelm.train_command import load_yaml, names_in
 from recipes.doors import PRETRAINING, configuration_of_command, recipe_command
 
 # Table 3 of the paper, cell by cell.
@@ -177,8 +178,9 @@ def test_authors_buckets_are_one_option_more_as_the_recipe_says(data: Path) -> N
 
 
 def test_precision_is_an_option(data: Path) -> None:
+    eight = ["--gpus", 8, "--set", "sequences-per-gpu=32"]
     half, single, fp16 = (
-        described(configuration_of_command(recipe_command("base", data, "--gpus", 8, "--precision", precision)))
+        described(configuration_of_command(recipe_command("base", data, *eight, "--precision", precision)))
         for precision in ("bf16", "fp32", "fp16")
     )
     assert differences(single, half) == {"model.precision": ("fp32", "bf16")}
@@ -197,10 +199,11 @@ def test_batch_is_the_paper_s_on_every_number_of_gpus(name: str, gpus: int, data
     recipe = header(name)
     numbers = {key: [int(n) for n in re.findall(r"\d+", recipe.split(key)[1].splitlines()[0])] for key in KEYS}
     assert dict(zip(numbers["GPUS  "], numbers["--update-freq"]))[gpus] == int(option(words, "--update-freq"))
-    assert int(re.findall(r"--max-tokens (\d+)", recipe)[0]) == int(option(words, "--max-tokens"))
+    share = dict(zip(numbers["GPUS  "], numbers["sequences-per-gpu  "]))[gpus]
+    assert share * 512 == int(option(words, "--max-tokens"))
 
 
-KEYS = ("GPUS  ", "--update-freq")
+KEYS = ("GPUS  ", "sequences-per-gpu  ", "--update-freq")
 
 
 def option(words: list[str], name: str) -> str:
@@ -299,7 +302,7 @@ def test_options_and_settings_of_the_user_win(data: Path) -> None:
 
 
 def test_the_recipe_of_an_architecture_has_its_name(data: Path) -> None:
-    for name in set(names_in(FOLDER)) - {"small_cpu"}:
+    for name in set(names_in(FOLDER)) - {"small", "small_cpu"}:
         arch = f"maelm_{name}"
         assert recipe_command(arch.removeprefix("maelm_"), data, "--gpus", 0, "--arch", arch) == recipe_command(
             name, data, "--gpus", 0
@@ -327,7 +330,7 @@ def test_wrong_options_are_explained(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--gpus", 24], "24 GPUs with 32 sequences each take 768 sequences at a time, and a batch of 2048 is not a"),
+        (["--gpus", 24], "24 GPUs with 8 sequences each take 192 sequences at a time, and a batch of 2048 is not a"),
         (["--set", "sequences-per-gpu=0"], "the recipe lacks sequences-per-gpu"),
     ],
 )
@@ -339,3 +342,46 @@ def test_recipes_that_do_not_fit_are_explained(arguments: list[Any], message: st
 def test_data_that_are_none_are_said(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=f"there is no dict.txt in {tmp_path}"):
         recipe_command("base", tmp_path)
+
+
+@pytest.mark.parametrize(("cards", "smallest"), [([80e9] + [141e9] * 7, 80), ([141e9] * 8, 141), ([], 40)])
+def test_sequences_per_gpu_follow_the_smallest_gpu(
+    cards: list[float], smallest: int, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The README's table says the same; --gpus counts what torch sees, which minds CUDA_VISIBLE_DEVICES."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(cards))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: types.SimpleNamespace(total_memory=cards[gpu]))
+    rows = {row[0].strip("`"): row for row in readme_rows() if row[0].startswith("`")}
+    column = {40: 3, 80: 4, 141: 5}[smallest]
+    for name in ("base", "base_plus_plus", "large_plus_plus", "small"):
+        words = recipe_command(name, data, *([] if cards else ["--gpus", 8]))
+        assert option(words, "--distributed-world-size") == "8"
+        assert int(rows[name][column]) * 512 == int(option(words, "--max-tokens"))
+        fixed, each = load_yaml(Path(name), FOLDER)["memory-gb"]
+        assert rows[name][1] == f"{fixed} + {each} n"
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_more_gpus_than_torch_sees_are_refused(
+    elsewhere: bool, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: types.SimpleNamespace(total_memory=80e9))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    if elsewhere:  # as torchrun says it
+        monkeypatch.setenv("WORLD_SIZE", "8")
+        assert option(recipe_command("base", data, "--gpus", 8), "--distributed-world-size") == "8"
+        return
+    words = ["pretrain", data, "--output", data / "run", "--recipe", "base", "--gpus", 8]
+    assert "--gpus 8, but torch finds 2 here with CUDA_VISIBLE_DEVICES=3,5" in usage_error(capsys, words)
+
+
+def test_gpus_exchange_by_nccl_and_look_for_no_unused_parameters(data: Path) -> None:
+    """What needs NCCL can at least be configured: the exchange of gradients, and fairseq's ways of exchanging less."""
+    reached = configuration_of_command(recipe_command("base", data, "--gpus", 8)).distributed_training
+    assert (reached.distributed_backend, reached.ddp_backend) == ("nccl", "pytorch_ddp")
+    assert not reached.find_unused_parameters and not reached.broadcast_buffers
+    changes = ["--ddp-comm-hook", "fp16", "--gradient-as-bucket-view", "--zero-sharding", "os", "--bucket-cap-mb", 50]
+    reached = configuration_of_command(recipe_command("base", data, "--gpus", 8, "--", *changes)).distributed_training
+    found = reached.ddp_comm_hook, reached.gradient_as_bucket_view, reached.zero_sharding, reached.bucket_cap_mb
+    assert tuple(map(str, found)) == ("fp16", "True", "os", "50")

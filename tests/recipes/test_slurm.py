@@ -56,7 +56,7 @@ def test_job_starts_the_recipe_and_fairseq_finds_its_place(
     result = submit(slurm, tmp_path, "--output", tmp_path / "run", "--recipe", "base", "--dry-run", *more)
     assert result.returncode == 0, result.stderr
     configuration = configuration_of_command(shlex.split(result.stdout))
-    assert configuration.optimization.update_freq == [4]
+    assert configuration.optimization.update_freq == [1]
     assert configuration.common.log_interval == (7 if more else 100)
     distributed = configuration.distributed_training
     second_node = {**slurm, "SLURM_NODEID": "1"}

@@ -13,6 +13,7 @@ from fairseq_maelm.finetuning.prompting.prompts import Prompt, find_prompt
 from fairseq_maelm.finetuning.prompting.scoring import label_scores, prompt_input
 from fairseq_maelm.models.hub import MaelmHubInterface
 from fairseq_maelm.models.predicting import predict
+from fairseq_maelm.text.cleaning import checked_examples
 
 __all__ = ["classify_by_prompt", "find_prompter", "score"]
 
@@ -43,8 +44,7 @@ def classify_by_prompt(
         ValueError: if the prompt is missing or wrong, or the checkpoint cannot fill masks.
     """
     prompter = find_prompter(hub, prompt, label_words, several_pieces)
-    examples = [[text] if isinstance(text, str) else text for text in texts]
-    probabilities = score(hub, prompter, examples, batch_size).softmax(dim=-1).tolist()
+    probabilities = score(hub, prompter, checked_examples(texts), batch_size).softmax(dim=-1).tolist()
     return [dict(zip(prompter.prompt.labels, row)) for row in probabilities]
 
 

@@ -43,6 +43,11 @@ def predict_input(args: argparse.Namespace) -> Predicted:
     prompter = find_prompter(hub, prompt, several_pieces=args.several_pieces)
     prompt = prompter.prompt
     examples = list(read_table(args.input, settings_of(Columns, args), prompt.sentences, allow_empty=True))
+    if prompt.sentences > 1 and all(each.texts[-1] in prompt.label_words for each in examples):
+        raise ValueError(
+            f"{args.input} has labels where the prompt {prompt.name} wants a second sentence: give a table of "
+            "pairs, or name its columns"
+        )
     targets = [prompt.target(each.label, each.place) for each in examples if each.label is not None]
     logger.info("the first example: %s", spell(render(prompt.parts, examples[0].texts)))
     scores = score(hub, prompter, [example.texts for example in examples], args.batch_size, progress="prompts")

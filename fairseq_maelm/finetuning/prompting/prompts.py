@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from fairseq_maelm.files import parse_json
 from fairseq_maelm.finetuning.prompting.template import Part, parse_template, sentences_of
 from fairseq_maelm.finetuning.sentence_metrics import OF_CLASSES, OF_NUMBERS
 
@@ -105,18 +106,19 @@ def find_prompt(description: str) -> Prompt:
     if description in BUILT_IN:
         return BUILT_IN[description]
     path = Path(description)
+    text: str | bytes
     if description.lstrip().startswith("{"):
         text, place, name, is_json = description, "the prompt", "prompt", True
     elif path.suffix in (".yaml", ".yml", ".json") and path.is_file():
-        text, place, name, is_json = path.read_text(encoding="utf-8"), str(path), path.stem, path.suffix == ".json"
+        text, place, name, is_json = path.read_bytes(), str(path), path.stem, path.suffix == ".json"
     else:
         raise ValueError(
             f"there is no prompt {description!r}: give one of {', '.join(BUILT_IN)}, or a .yaml or .json file"
         )
     try:
         # Every value of YAML stays text: it would otherwise take the words Yes and No for booleans.
-        content = json.loads(text) if is_json else yaml.load(text, yaml.BaseLoader)
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        content = parse_json(text, place) if is_json else yaml.load(text, yaml.BaseLoader)
+    except (RecursionError, yaml.YAMLError) as error:
         raise ValueError(f"{place} cannot be read: {error}") from error
     return _prompt_of(content, name)
 

@@ -9,6 +9,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.batches import BatchDataset
+from fairseq_maelm.data.stored import read_index
 from fairseq_maelm.finetuning.retrieval.pooling import cut
 
 _NO_NEGATIVES = np.empty(0, dtype=np.int64)
@@ -24,9 +25,9 @@ class Texts:
     """
 
     def __init__(self, prefix: str, dictionary: Dictionary, max_length: int) -> None:
-        self._items, self._dictionary, self._max_length = MMapIndexedDataset(prefix), dictionary, max_length
         # The files hold </s> and not <s>.
-        sizes = self._items.sizes.astype(np.int64) + 1
+        sizes = read_index(prefix)[0].astype(np.int64) + 1
+        self._items, self._dictionary, self._max_length = MMapIndexedDataset(prefix), dictionary, max_length
         self.lengths = np.minimum(sizes, max_length)
         self.cut = int((sizes > max_length).sum())
 

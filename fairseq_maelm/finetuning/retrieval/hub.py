@@ -11,7 +11,7 @@ from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.finetuning.retrieval.pooling import POOLINGS, SIMILARITIES, cut, embed_states
 from fairseq_maelm.models.hub import MaelmHubInterface
 from fairseq_maelm.models.predicting import Places, predict
-from fairseq_maelm.text.cleaning import clean_text
+from fairseq_maelm.text.cleaning import checked_texts, clean_text
 
 __all__ = ["EmbeddingSettings", "embed", "embedding_settings", "encode_text"]
 
@@ -69,10 +69,8 @@ def embed(hub: MaelmHubInterface, texts: Sequence[str], batch_tokens: int = 16_3
     Returns:
         <float32>[texts, D] on the CPU; of length 1 for the cosine, so that products are cosines.
     """
-    if isinstance(texts, str):
-        raise ValueError("embed takes a list of texts: put the one text into a list")
     settings, pad = embedding_settings(hub, **changes), hub.dictionary.pad()
-    sequences = [encode_text(hub, text, settings.max_length) for text in texts]
+    sequences = [encode_text(hub, text, settings.max_length) for text in checked_texts(texts)]
     lengths = np.array([len(sequence) for sequence in sequences])
 
     def collate(places: Places) -> Tensor:

@@ -18,6 +18,7 @@ from fairseq_maelm.arguments import (
     UsageError,
     add_output,
     add_settings,
+    add_verify,
     add_vocabulary,
     check_limits,
     existing_path,
@@ -34,7 +35,7 @@ from fairseq_maelm.finetuning.retrieval.prepared import (
 )
 from fairseq_maelm.finetuning.retrieval.reading import HEADER, read_judgments, read_negatives, read_texts, rows_of
 from fairseq_maelm.finetuning.sentence_data import encoded
-from fairseq_maelm.prepared_folder import made_from, prepare_folder
+from fairseq_maelm.prepared_folder import made_from, prepare_folder, verify_outputs
 from fairseq_maelm.text.imported import TextEncoder, open_encoder, vocabulary_files
 from fairseq_maelm.text.vocabulary import UNKNOWN
 
@@ -80,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_vocabulary(parser, required=True)
     add_output(parser, "new folder for the task")
     add_settings(parser, RetrievalSettings)
+    add_verify(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -97,6 +99,8 @@ def run(args: argparse.Namespace) -> None:
             "%(of_other_queries)d of other queries",
             facts["negatives"],
         )
+    if args.verify:
+        verify_outputs(args.output)
     sys.stdout.write(f"{args.output}\n")
 
 

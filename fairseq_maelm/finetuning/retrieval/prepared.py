@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fairseq_maelm.lines import numbered_lines
+
 NEGATIVES = "train.negatives.npy"
 
 
@@ -20,7 +22,7 @@ def judgments_file(folder: Path, split: str) -> Path:
 
 def read_identifiers(path: Path) -> list[str]:
     """Read ids, one a line."""
-    return path.read_text(encoding="utf-8").split("\n")[:-1]
+    return [line for _, line in numbered_lines(path)]
 
 
 def write_identifiers(path: Path, identifiers: Iterable[str]) -> None:

@@ -11,6 +11,7 @@ import torch
 from tqdm import tqdm
 
 from fairseq_maelm.arguments import add_device, add_output, existing_path, number
+from fairseq_maelm.data.stored import read_arrays
 from fairseq_maelm.files import atomic_file, refuse_existing
 from fairseq_maelm.finetuning.retrieval.prepared import read_identifiers
 from fairseq_maelm.finetuning.retrieval.reading import write_results
@@ -43,7 +44,7 @@ class Embeddings(NamedTuple):
 def open_embeddings(folder: Path) -> Embeddings:
     """Open a finished folder of ``maelm embed``."""
     manifest = read_manifest(folder, "embeddings")
-    rows = np.load(folder / EMBEDDINGS, mmap_mode="r")
+    rows = read_arrays(folder / EMBEDDINGS, mapped=True)
     identifiers = read_identifiers(folder / IDENTIFIERS)
     if rows.shape != (manifest["texts"], manifest["dimension"]) or len(identifiers) != len(rows):
         raise ValueError(

@@ -17,6 +17,7 @@ from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 from torch import Tensor
 
+from fairseq_maelm.data.stored import check_tokens, read_arrays
 from fairseq_maelm.finetuning.retrieval import criterion as retrieval_criterion
 from fairseq_maelm.finetuning.retrieval.datasets import RetrievalPairDataset, RetrievalTextDataset, Target, Texts
 from fairseq_maelm.finetuning.retrieval.measures import load_library
@@ -113,7 +114,7 @@ class RetrievalTask(EncoderTask):
                 f"there is no split {split!r} in {folder} (it has: {known}): give a folder of `maelm prepare retrieval`"
                 + (", perhaps with --valid-fraction" if split == "valid" else "")
             )
-        judgments = np.load(path)
+        judgments = read_arrays(path)
         relevant = group_relevant(judgments)
         queries, documents = self._open("queries"), self._open("documents")
         if split == "train":
@@ -134,7 +135,9 @@ class RetrievalTask(EncoderTask):
 
     def _open(self, name: str) -> Texts:
         if name not in self._texts:
-            texts = Texts(os.path.join(self.cfg.data, name), self.dictionary, self.cfg.tokens_per_sample)
+            prefix = os.path.join(self.cfg.data, name)
+            check_tokens(prefix, len(self.dictionary) - 1)
+            texts = Texts(prefix, self.dictionary, self.cfg.tokens_per_sample)
             share, limit = 100 * texts.cut / len(texts), self.cfg.tokens_per_sample
             logger.info("%s: %s texts, %.1f %% of them cut to %d tokens", name, f"{len(texts):,}", share, limit)
             self._texts[name] = texts
@@ -148,7 +151,7 @@ class RetrievalTask(EncoderTask):
                 f"--hard-negatives {self.cfg.hard_negatives} needs {folder / NEGATIVES}: prepare the folder by `maelm "
                 "prepare retrieval --hard-negatives FILE`"
             )
-        return group_pairs(np.load(folder / NEGATIVES))
+        return group_pairs(read_arrays(folder / NEGATIVES))
 
     def train_step(
         self,

@@ -10,7 +10,9 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.batches import BatchDataset
+from fairseq_maelm.data.stored import check_tokens, read_index
 from fairseq_maelm.finetuning.sentence_data import example_lengths
+from fairseq_maelm.text.dictionary import MASK
 from fairseq_maelm.text.truncation import truncate
 
 
@@ -36,6 +38,8 @@ class SentencesDataset(BatchDataset):
         if not names:
             raise FileNotFoundError(f"there is no {folder / 'input0' / split}.idx: prepare the task with this split")
         lengths = example_lengths(folder, split)
+        for name in names:
+            check_tokens(str(folder / name / split), dictionary.index(MASK))
         super().__init__(np.minimum(lengths, limit), "buckets", seed, fixed_epoch=None if split == "train" else 0)
         self.cut = int((lengths > limit).sum())
         self.dictionary, self.limit = dictionary, limit
@@ -73,5 +77,6 @@ def _targets(prefix: Path, labels: Optional[Dictionary]) -> Optional[np.ndarray]
         return np.loadtxt(numbers, dtype=np.float32, ndmin=1) if numbers.is_file() else None
     if not prefix.with_name(f"{prefix.name}.idx").is_file():
         return None
+    read_index(str(prefix))
     stored: List[int] = [int(tokens[0]) for tokens in MMapIndexedDataset(str(prefix))]
     return np.array(stored, dtype=np.int64) - labels.nspecial

@@ -4,9 +4,10 @@ import argparse
 import logging
 import sys
 
-from fairseq_maelm.arguments import add_output, add_settings, add_vocabulary, settings_of
+from fairseq_maelm.arguments import add_output, add_settings, add_verify, add_vocabulary, settings_of
 from fairseq_maelm.finetuning.glue_layout import TASKS
 from fairseq_maelm.finetuning.sentences.glue import GlueSettings, prepare_task
+from fairseq_maelm.prepared_folder import verify_outputs
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import vocabulary_files
 
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_vocabulary(parser, required=True)
     add_output(parser, "folder for all tasks")
     add_settings(parser, GlueSettings)
+    add_verify(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -44,4 +46,6 @@ def run(args: argparse.Namespace) -> None:
             logger.info(
                 "%s %s: %s examples, %s truncated", task, split, f"{facts['examples']:,}", f"{facts['truncated']:,}"
             )
+        if args.verify:
+            verify_outputs(args.output / task)
         sys.stdout.write(f"{args.output / task}\n")

@@ -4,8 +4,9 @@ import argparse
 import logging
 import sys
 
-from fairseq_maelm.arguments import add_output, add_settings, add_vocabulary, settings_of
+from fairseq_maelm.arguments import add_output, add_settings, add_verify, add_vocabulary, settings_of
 from fairseq_maelm.finetuning.sentences.prepare import SentenceSettings, prepare_sentences
+from fairseq_maelm.prepared_folder import verify_outputs
 
 logger = logging.getLogger(__name__)
 
@@ -19,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_vocabulary(parser, required=True)
     add_output(parser, "new folder of the task")
     add_settings(parser, SentenceSettings)
+    add_verify(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -31,4 +33,6 @@ def run(args: argparse.Namespace) -> None:
     manifest = prepare_sentences(settings_of(SentenceSettings, args), args.vocabulary, args.output)
     for split, facts in manifest["splits"].items():
         logger.info("%s: %s examples", split, f"{facts['examples']:,}")
+    if args.verify:
+        verify_outputs(args.output)
     sys.stdout.write(f"{args.output}\n")

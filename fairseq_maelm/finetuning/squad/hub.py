@@ -14,6 +14,7 @@ from fairseq_maelm.finetuning.squad.reading import Question, SquadFile
 from fairseq_maelm.finetuning.squad.spans import window_rows
 from fairseq_maelm.models.hub import MaelmHubInterface
 from fairseq_maelm.models.predicting import predict
+from fairseq_maelm.text.cleaning import checked_text, checked_texts
 
 __all__ = ["SpanAnswer", "answer", "answer_questions", "choose", "score_windows"]
 
@@ -47,6 +48,8 @@ def answer(hub: MaelmHubInterface, question: str, context: str, threshold: Optio
 def choose(hub: MaelmHubInterface, answers: Sequence[SpanAnswer], threshold: Optional[float]) -> SpanAnswer:
     """Choose the answer to give from a list of ``answer_questions``; ``threshold`` as in ``answer``."""
     threshold = hub.task.cfg.null_threshold if threshold is None else threshold
+    if math.isnan(threshold):
+        raise ValueError("the threshold must be a number of logits, or infinity, not NaN")
     null = next(each for each in answers if each.begin < 0)
     best = next(each for each in answers if each.begin >= 0)
     return null if null.score - best.score > threshold else best
@@ -65,6 +68,8 @@ def answer_questions(
             "this checkpoint was not fine-tuned to answer questions: give one of the task maelm_squad (see "
             "examples/squad)"
         )
+    context = checked_text(context, "the context")
+    questions = checked_texts(questions, "questions")
     if any(not question.strip() for question in questions):
         raise ValueError("a question is empty")
     asked = [Question(str(number), question, 0, [], None, True) for number, question in enumerate(questions)]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.arguments import UsageError, number
-from fairseq_maelm.files import refuse_existing, write_json
+from fairseq_maelm.files import write_json
 from fairseq_maelm.finetuning.predicted import Predicted, hub_of
 from fairseq_maelm.finetuning.squad.hub import score_windows
 from fairseq_maelm.finetuning.squad.prepare import build_split
@@ -40,8 +40,6 @@ def predict_input(args: argparse.Namespace) -> Predicted:
     Raises:
         UsageError: an option about no answer is given for SQuAD 1.1.
     """
-    if args.null_odds is not None:
-        refuse_existing(args.null_odds)
     hub = hub_of(args)
     if args.input.is_dir():
         split = load_split(args.input, args.split)

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from fairseq_maelm.arguments import UsageError, add_output, add_vocabulary, existing_path
+from fairseq_maelm.arguments import UsageError, add_output, add_verify, add_vocabulary, existing_path
 from fairseq_maelm.files import write_json
 from fairseq_maelm.finetuning.squad.prepared import NO_ANSWER, NOT_LOCATED, PreparedSplit, Texts
 from fairseq_maelm.finetuning.squad.reading import SquadFile, read_squad
-from fairseq_maelm.prepared_folder import made_from, prepare_folder
+from fairseq_maelm.prepared_folder import made_from, prepare_folder, verify_outputs
 from fairseq_maelm.text.imported import open_encoder
 from fairseq_maelm.text.offsets import AlignedTokens, encodable
 from fairseq_maelm.text.vocabulary import TextEncoder
@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{split}", type=existing_path, metavar="JSON", help=use)
     add_vocabulary(parser, required=True)
     add_output(parser, "new folder of the task")
+    add_verify(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -53,6 +54,8 @@ def run(args: argparse.Namespace) -> None:
     if not files:
         raise UsageError("give --train, --valid or --test")
     prepare_squad(files, args.vocabulary, args.output)
+    if args.verify:
+        verify_outputs(args.output)
     sys.stdout.write(f"{args.output}\n")
 
 

@@ -5,7 +5,6 @@ a moment. Besides the vocabulary each split has two files: ``SPLIT.npz`` with al
 ``SPLIT.json`` with the texts, which only scoring and predicting read.
 """
 
-import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_maelm.files import atomic_file, write_json
+from fairseq_maelm.data.stored import read_arrays
+from fairseq_maelm.files import atomic_file, read_json, write_json
 from fairseq_maelm.prepared_folder import read_manifest
 
 # In place of an answer's first and last piece.
@@ -56,7 +56,7 @@ class PreparedSplit:
     @cached_property
     def texts(self) -> Texts:
         """The texts, read when they are first asked for."""
-        return Texts(**json.loads(self._texts.read_bytes())) if isinstance(self._texts, Path) else self._texts
+        return Texts(**read_json(self._texts)) if isinstance(self._texts, Path) else self._texts
 
     def __len__(self) -> int:
         return len(self.question_context)
@@ -100,5 +100,4 @@ def load_split(folder: Path | str, split: str) -> PreparedSplit:
     if split not in manifest["splits"]:
         raise FileNotFoundError(f"{folder} has no split {split!r} but {', '.join(manifest['splits'])}")
     path = Path(folder) / f"{split}.npz"
-    with np.load(path) as arrays:
-        return PreparedSplit(dict(arrays), path.with_suffix(".json"))
+    return PreparedSplit(read_arrays(path), path.with_suffix(".json"))

@@ -1,10 +1,11 @@
 """Reading SQuAD's JSON of versions 1.1 and 2.0, and finding every answer in its context."""
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from fairseq_maelm.files import parse_json
 
 # What is wrong with a question but no reason to stop; each is counted, and listed by id in problems.json.
 WRONG_OFFSET = "answers whose offset is wrong, found again elsewhere in the context"
@@ -39,7 +40,7 @@ class SquadFile(NamedTuple):
 
 def read_squad(path: Path | str) -> SquadFile:
     """Read and check a file in SQuAD's layout."""
-    content = load_json(Path(path))
+    content = parse_json(Path(path).read_bytes(), path)
     contexts: list[str] = []
     questions: list[Question] = []
     problems: dict[str, list[str]] = {}
@@ -85,14 +86,6 @@ def find_answer(context: str, text: str, start: int) -> tuple[tuple[int, int] | 
         if places:
             return min(places, key=lambda span: abs(span[0] - blank - start)), False
     return None, False
-
-
-def load_json(path: Path) -> Any:
-    """Read a JSON file of the user."""
-    try:
-        return json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error})") from error
 
 
 def _paragraphs(content: Any, path: str) -> Iterator[tuple[str, Any]]:

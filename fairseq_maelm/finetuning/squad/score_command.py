@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.arguments import UsageError, add_json, add_output, existing_path, number
-from fairseq_maelm.files import refuse_existing, write_bytes
-from fairseq_maelm.finetuning.squad.reading import load_json, read_squad
+from fairseq_maelm.files import read_json, refuse_existing, write_bytes
+from fairseq_maelm.finetuning.squad.reading import read_squad
 from fairseq_maelm.finetuning.squad.scoring import LOGIT_THRESHOLD, OFFICIAL_THRESHOLD, score_predictions
 
 logger = logging.getLogger(__name__)
@@ -106,9 +106,7 @@ def _threshold(args: argparse.Namespace, odds: Mapping[str, float], predictions:
 
 def _read_object(path: Path, kind: Any, what: str) -> dict[str, Any]:
     """Read a JSON object whose values are all of one kind."""
-    content = load_json(path)
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} holds no object of ids and {what}")
+    content = read_json(path)
     for identity, value in content.items():
         if not isinstance(value, kind) or isinstance(value, bool):
             raise ValueError(f"{path} has no {what[:-1]} for {identity!r} but {value!r}")

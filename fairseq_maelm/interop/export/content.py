@@ -10,6 +10,7 @@ from fairseq.data import Dictionary
 from fairseq_maelm.files import read_json
 from fairseq_maelm.interop.agreement import STATES, scores_of
 from fairseq_maelm.interop.export.source import Source
+from fairseq_maelm.lines import numbered_lines
 from fairseq_maelm.modules.heads import ClassificationHead, TokenHead
 from fairseq_maelm.prepared_folder import MANIFEST_FILE
 
@@ -174,6 +175,8 @@ def _content(source: Source, form: str, architecture: str, head: Optional[str], 
     if architecture in ("encoder", "masked-lm"):
         if labels is not None:
             raise ValueError(f"--labels names the outputs of a fine-tuned head, and {architecture} has none")
+        if head is not None:
+            raise ValueError(f"--head names a fine-tuned head, and {architecture} has none: give --architecture")
         return Content(form, architecture)
     name = _head(source, head)
     scores_tokens = isinstance(source.model.classification_heads[name], TokenHead)
@@ -209,4 +212,4 @@ def _read_labels(path: Path) -> list[str]:
         dictionary = Dictionary.load(str(path))
         # Labels follow fairseq's special symbols; what pads the dictionary to a round size is none.
         return [name for name in dictionary.symbols[dictionary.nspecial :] if not name.startswith("madeupword")]
-    return [name.strip() for name in path.read_text(encoding="utf-8").split("\n") if name.strip()]
+    return [name.strip() for _, name in numbered_lines(path, blank=False)]

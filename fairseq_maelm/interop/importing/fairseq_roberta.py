@@ -1,6 +1,5 @@
 """fairseq's own RoBERTa checkpoints as sources: RoBERTa, XLM-R, CamemBERT and whatever `--arch roberta` has trained."""
 
-import json
 import re
 from argparse import Namespace
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from fairseq_maelm.checkpoint_data import check_weights, declared_options, plain_sections, read_state, shown
 from fairseq_maelm.fairseq_fixes.building import OF_FAIRSEQ, other_names
-from fairseq_maelm.files import sha256_of
+from fairseq_maelm.files import read_json, sha256_of
 from fairseq_maelm.interop.agreement import STATES, scores_of
 from fairseq_maelm.interop.importing.source import Source, SourceVocabulary, refuse
 from fairseq_maelm.interop.weights import FAIRSEQ_ROBERTA, POSITION_OFFSET, take_weights
@@ -192,7 +191,7 @@ def _gpt2_tokenizer(folder: Path, dictionary: Dictionary) -> str:
     """Return GPT-2's byte pairs as a tokenizer.json with the dictionary's numbers."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-    pieces: dict[str, int] = json.loads((folder / GPT2_FILES[0]).read_text(encoding="utf-8"))
+    pieces: dict[str, int] = read_json(folder / GPT2_FILES[0])
     numbers = {piece: dictionary.index(str(number)) for piece, number in pieces.items() if piece != "<|endoftext|>"}
     unknown = [piece for piece, number in numbers.items() if number == dictionary.unk()]
     if unknown:

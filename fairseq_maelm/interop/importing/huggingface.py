@@ -1,6 +1,5 @@
 """Hugging Face folders of RoBERTa's, MPNet's and ModernBERT's shape as sources."""
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_maelm.files import sha256_of
+from fairseq_maelm.files import read_json, sha256_of
 from fairseq_maelm.interop.export.content import ARCHITECTURES, AUTO_CLASSES
 from fairseq_maelm.interop.export.verification import transformers_outputs
 from fairseq_maelm.interop.importing.huggingface_config import (
@@ -111,7 +110,7 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path]]:
         raise FileNotFoundError(f"there are no weights in {folder}: neither {_WEIGHT_FILES[0]} nor {_WEIGHT_FILES[2]}")
     files = [folder / name]
     if name.endswith(".index.json"):
-        index = json.loads(files[0].read_text(encoding="utf-8"))["weight_map"]
+        index = read_json(files[0])["weight_map"]
         files = [folder / shard for shard in sorted(set(index.values()))]
     weights: dict[str, Tensor] = {}
     for file in files:

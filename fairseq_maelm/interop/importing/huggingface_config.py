@@ -1,9 +1,9 @@
 """Reading the configuration of a Hugging Face folder and refusing what our encoder does not compute."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from fairseq_maelm.files import read_json
 from fairseq_maelm.interop.importing.source import refuse
 from fairseq_maelm.interop.weights import FAMILIES, MODERNBERT_SETTINGS
 from fairseq_maelm.models.checks import LARGEST_EPS, SMALLEST_EPS
@@ -44,13 +44,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise FileNotFoundError(f"there is no config.json in {folder}: give a folder that save_pretrained has written")
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is no JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise ValueError(f"{path} is no configuration of a model")
-    return config
+    return read_json(path)
 
 
 def check_config(folder: Path, config: dict[str, Any]) -> None:

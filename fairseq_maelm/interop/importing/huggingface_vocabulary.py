@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
+from fairseq_maelm.files import read_json
 from fairseq_maelm.interop.importing.source import SourceVocabulary, refuse
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.vocabulary import (
@@ -73,7 +74,10 @@ def _open_tokenizer(folder: Path) -> Any:
         from tokenizers import Tokenizer
 
         # Not through transformers, which may take another class than the file's for a model of this kind.
-        return Tokenizer.from_file(str(folder / TOKENIZER_FILE))
+        try:
+            return Tokenizer.from_file(str(folder / TOKENIZER_FILE))
+        except Exception as error:  # the library knows no other kind
+            raise refuse(folder, f"its {TOKENIZER_FILE} cannot be read ({error})") from error
     from fairseq_maelm.hf import open_pretrained
 
     try:
@@ -100,7 +104,7 @@ def _special_numbers(folder: Path, numbers: dict[str, int]) -> dict[str, int]:
     named: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
-            named |= json.loads((folder / name).read_text(encoding="utf-8"))
+            named |= read_json(folder / name)
     found: dict[str, int] = {}
     for symbol, (roles, spellings) in _ROLES.items():
         given = [each["content"] if isinstance(each, dict) else each for each in map(named.get, roles)]

@@ -47,17 +47,17 @@ def test_plain_lines_have_their_numbers_as_ids(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", ":2: not a JSON record"),
+        ("{", ":2: the record is not JSON"),
         ('["a"]', ":2: not a JSON record, but list"),
         ('{"_id": "b"}', ":2: a record needs the fields '_id' and 'text'"),
         ('{"_id": "a", "text": "again"}', ":2: the id 'a' has come before"),
         ('{"_id": "b", "text": " "}', ":2: the text of 'b' is empty"),
-        ('{"_id": "b", "text": 5}', ":2: the field 'text' holds int, not a string"),
-        ('{"_id": "b", "title": 5, "text": "x"}', ":2: the field 'title' holds int, not a string"),
+        ('{"_id": "b", "text": 5}', ":2: the field 'text' is 5"),
+        ('{"_id": "b", "title": 5, "text": "x"}', ":2: the field 'title' is 5"),
         ('{"_id": true, "text": "x"}', ":2: the field '_id' holds bool, not a string"),
         ('{"_id": "b c", "text": "x"}', ":2: the id 'b c' is empty or holds white space"),
         ('{"_id": "", "text": "x"}', ":2: the id '' is empty or holds white space"),
-        ('{"_id": "b", "text": "\\ud800"}', ":2: the text holds half of a surrogate pair"),
+        ('{"_id": "b", "text": "\\ud800"}', ":2: the field 'text' holds half of a surrogate pair"),
         ('{"_id": "b", "text": "\xff"}', ":2: not valid UTF-8"),
     ],
 )

@@ -124,7 +124,7 @@ def test_wrong_options(names: tuple[str, ...], message: str, files: Path, capsys
     [
         (("predictions", "null_odds"), "predictions.json has 2 empty texts, so no answer is decided in it: score it"),
         (("numbers",), "numbers.json has no text for 'a' but 3"),
-        (("list",), "list.json holds no object of ids and texts"),
+        (("list",), "list.json holds a list and no JSON object"),
         (("broken",), "broken.json is not JSON"),
     ],
 )

@@ -11,6 +11,7 @@ import torch
 from support import usage_error
 
 from fairseq_maelm import MaelmModel, cli
+from fairseq_maelm.files import sha256_of
 from fairseq_maelm.interop.export import run as export_run
 from fairseq_maelm.interop.export.run import Export, ExportSettings, export
 from fairseq_maelm.interop.export.source import load_source
@@ -323,6 +324,7 @@ def test_card_has_the_facts_and_a_use_that_works(data: Path, tmp_path: Path) -> 
     own.mkdir()
     for name in ("dict.txt", "sentencepiece.bpe.model"):
         (own / name).write_bytes((data / name).read_bytes())
+    manifest["outputs"] = {"dict.txt": {"sha256": sha256_of(own / "dict.txt")}}
     (own / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     done = exported(tmp_path, own, "maelm", {"license": "mit", "name": str(tmp_path / "folder")})
     card = (done.folder / "README.md").read_text(encoding="utf-8")
@@ -407,7 +409,8 @@ def test_the_command_says_what_it_has_compared(data: Path, tmp_path: Path, capsy
 def test_checkpoints_of_fairseq_are_whole(averaged: bool, data: Path, tmp_path: Path) -> None:
     """The average in the place of the weights, with its vocabulary and labels, and without what training needs."""
     write_checkpoint(tmp_path / "checkpoint.pt", data, heads=("tags",), task={"_name": "maelm_tagging"})
-    (data / "manifest.json").write_text("{}")
+    outputs = {"dict.txt": {"sha256": sha256_of(data / "dict.txt")}}
+    (data / "manifest.json").write_text(json.dumps({"outputs": outputs}), encoding="utf-8")
     state = torch.load(tmp_path / "checkpoint.pt")
     average = {name: tensor / 2 if tensor.is_floating_point() else tensor for name, tensor in state["model"].items()}
     precise = {"encoder.embed_tokens.weight": average["encoder.embed_tokens.weight"] + 1, "encoder.identity": -1}

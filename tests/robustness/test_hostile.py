@@ -12,7 +12,6 @@ import pytest
 import torch
 from fairseq import checkpoint_utils, models
 from fairseq.tasks import TASK_REGISTRY
-from hostile import MARKER, SECRET, Hostile, expression, hostile_checkpoints
 from interop.export.checkpoints import train_vocabulary, write_checkpoint
 
 from fairseq_maelm import MaelmModel
@@ -20,6 +19,7 @@ from fairseq_maelm.cli import main
 from fairseq_maelm.finetuning.encoder import read_encoder
 from fairseq_maelm.finetuning.prompting.task import PromptTaskConfig, complete_view
 from fairseq_maelm.models.checkpoint_reader import CheckpointError, read_checkpoint
+from robustness.hostile import MARKER, SECRET, Hostile, expression, hostile_checkpoints
 
 # Hundreds of files at each of a dozen doors take minutes.
 pytestmark = pytest.mark.slow

@@ -1,0 +1,83 @@
+"""Bad input at every door: one line says what is wrong, nothing is written, and nothing that was there is changed."""
+
+import re
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_maelm.finetuning.prompting.hub import classify_by_prompt
+from fairseq_maelm.finetuning.retrieval.hub import embed
+from fairseq_maelm.finetuning.squad.hub import answer, answer_questions
+from robustness import cases
+from robustness.cases import GOOD, HUB, Case, write_bad_files
+from robustness.world import PAIR_PROMPT, PROMPT, Answer, World
+
+CASES = cases.cases()
+# What commands say besides: their log, and progress bars.
+_LOG = re.compile(r"\d\d:\d\d:\d\d \| |\d{4}-\d\d-\d\d |.*\d%\||.*/s\]$")
+
+
+@pytest.fixture(scope="module")
+def bad(world: World) -> World:
+    write_bad_files(world)
+    return world
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(CASES) + sum(map(len, HUB.values())) >= 400
+
+
+@pytest.mark.parametrize("door", GOOD)
+def test_good_input_is_accepted(door: str, world: World) -> None:
+    """So that no case is refused for another reason than its own."""
+    world.run(GOOD[door])
+    world.remove_new()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_bad_input_gets_one_line(case: Case, bad: World) -> None:
+    before = bad.listing()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(Answer) as caught:
+            bad.run(case.line)
+    *others, last = caught.value.error.splitlines()
+    assert re.fullmatch(r"maelm [a-z ]+: error: .{10,1100}|fairseq-train: error: .{10,600}", last), last
+    assert re.search(case.expected, last), last
+    assert "--debug shows" not in last
+    assert [line for line in others if line.strip() and not _LOG.match(line)] == []
+    after = bad.listing()
+    # What can be resumed is kept under a hidden name; a training keeps its folder until the process ends.
+    kept = (".unfinished/", ".fairseq-train.lock")
+    changed = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
+    changed = [name for name in changed if not any(part in name for part in kept)]
+    bad.remove_new()
+    assert changed == []
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "expected"), [(name, *row) for name, rows in HUB.items() for row in rows], ids=str
+)
+def test_the_hub_says_what_was_given(name: str, call: str, expected: str, world: World) -> None:
+    hub = world.hub(name)
+    names: dict[str, Any] = {"hub": hub, "world": world, "torch": torch, "embed": embed, "answer": answer}
+    names |= {"answer_questions": answer_questions, "classify_by_prompt": classify_by_prompt}
+    names |= {"TOKENS": cases.TOKENS, "NAN": cases.NAN, "PROMPT": PROMPT["template"], "PAIR": PAIR_PROMPT["template"]}
+    names |= {"WORDS": PROMPT["label_words"], "broken": _with_nan(world) if "broken" in call else None}
+    with pytest.raises((ValueError, FileNotFoundError), match=expected):
+        eval(call, names)
+
+
+def _with_nan(world: World) -> Any:
+    # With an override it is another than the one that all share.
+    broken = world.hub("pretrained", dropout=0.0)
+    broken.model.lm_head.bias.data[7] = float("nan")
+    return broken
+
+
+def test_debug_shows_where(world: World) -> None:
+    with pytest.raises(Answer) as caught:
+        world.run("report {data} --debug")
+    assert "Traceback" in caught.value.error and caught.value.error.splitlines()[-1].startswith("maelm report: error: ")
