@@ -47,6 +47,8 @@ EXTRAS_REQUIRE = {
     "plots": ["matplotlib>=3.8"],
     "slurm": ["submitit>=1.5,<2"],
     "retrieval": ["ir-measures>=0.3.3,<0.5"],
+    # For --tensorboard-logdir of fairseq-train.
+    "tensorboard": ["tensorboardX>=2.6,<3"],
     "dev": [
         "hypothesis>=6.100,<7",
         "mypy>=1.13,<3",
@@ -77,9 +79,18 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     author="The fairseq_maelm authors",
+    keywords="masked language model, pretraining, text encoder, fairseq, MAE-LM, ModernBERT",
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in range(10, 14)),
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
     python_requires=">=3.10,<3.14",
     packages=find_packages(include=["fairseq_maelm", "fairseq_maelm.*"]),
-    package_data={"fairseq_maelm": ["finetuning/recipes/*.yaml", "pretraining_recipes/*.yaml"]},
+    package_data={"fairseq_maelm": ["py.typed", "finetuning/recipes/*.yaml", "pretraining_recipes/*.yaml"]},
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,
     entry_points={"console_scripts": ["maelm = fairseq_maelm.cli:main"]},
