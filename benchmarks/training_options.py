@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import torch
@@ -106,11 +106,11 @@ class Contender:
         else:
             self.optimizer = FusedAdamW(FusedAdamWConfig(**OF_ADAM), params)
         self.seconds: list[dict[str, float]] = []
-        self.peak: Optional[int] = None
+        self.peak: int | None = None
 
     def update(self, net_input: dict[str, Any], target: torch.Tensor) -> None:
         """Make one update as fairseq's trainer does, and note the time of its stages."""
-        loss: Optional[torch.Tensor] = None
+        loss: torch.Tensor | None = None
 
         def forward() -> None:
             nonlocal loss

@@ -7,10 +7,10 @@ import argparse
 import math
 import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any, Dict, Iterator, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def read_state(path: Path) -> Dict[str, Any]:
+def read_state(path: Path) -> dict[str, Any]:
     """Read a dictionary of tensors, plain values and ``argparse.Namespace``, running nothing that is in the file.
 
     Raises:
@@ -69,7 +69,7 @@ def read_state(path: Path) -> Dict[str, Any]:
     return state
 
 
-def averaged_state(state: Dict[str, Any], path: Path) -> Dict[str, Any]:
+def averaged_state(state: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return the content of a checkpoint with the running average of ``--store-ema`` in the place of its weights.
 
     The optimizer's state belongs to the weights and is left out: training starts its updates again from here.
@@ -113,7 +113,7 @@ def reason_of(error: Exception) -> str:
     return text if len(text) <= 150 else f"{text[:147]}..."
 
 
-def plain_sections(state: Dict[str, Any], path: Path) -> Dict[str, Dict[str, Any]]:
+def plain_sections(state: dict[str, Any], path: Path) -> dict[str, dict[str, Any]]:
     """Return the configuration of a checkpoint: section -> option -> value.
 
     Sections are those of fairseq's configuration, such as "task" and "model". A checkpoint of an old fairseq has one
@@ -157,7 +157,7 @@ def _plain(value: Any, path: Path, place: str, depth: int) -> Any:
     raise CheckpointError(f"{path} holds {shown(value)} in {place}, which is neither a number nor a string")
 
 
-def declared_options(options: Mapping[str, Any], dataclass: type, path: Path, section: str) -> Dict[str, Any]:
+def declared_options(options: Mapping[str, Any], dataclass: type, path: Path, section: str) -> dict[str, Any]:
     """Pick the options that a dataclass of fairseq's kind declares; others mean nothing and are left out.
 
     Raises:
@@ -195,7 +195,7 @@ def _describe(kind: Any) -> str:
     return names.get(kind, "True or False" if kind is bool else "empty")
 
 
-def check_weights(weights: Dict[str, Any], path: Path) -> None:
+def check_weights(weights: dict[str, Any], path: Path) -> None:
     """Refuse weights that are not ordinary tensors, each with all of its numbers in the file.
 
     Raises:
@@ -216,7 +216,7 @@ def check_weights(weights: Dict[str, Any], path: Path) -> None:
             raise CheckpointError(f"{path} holds {name} with numbers that are not finite: its training has diverged")
 
 
-def numbered(weights: Dict[str, Tensor], prefix: str) -> Iterator[int]:
+def numbered(weights: dict[str, Tensor], prefix: str) -> Iterator[int]:
     """Yield the numbers of the layers whose weights are called ``prefix`` and a number."""
     pattern = re.compile(re.escape(prefix) + r"(\d{1,6})\.")
     yield from {int(found[1]) for found in map(pattern.match, weights) if found}

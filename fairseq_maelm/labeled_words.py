@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from fairseq_maelm.arguments import UsageError, number
 from fairseq_maelm.lines import numbered_lines
@@ -61,7 +61,7 @@ def add_layout_arguments(parser: Any) -> None:
     parser.add_argument("--comment-prefix", metavar="TEXT", help="start of comment lines (default: there are none)")
 
 
-def layout_of(args: argparse.Namespace, path: Path, default: Optional[Layout] = None) -> Layout:
+def layout_of(args: argparse.Namespace, path: Path, default: Layout | None = None) -> Layout:
     """Return the layout of a file by its name and the arguments, or the default one where they say nothing.
 
     Raises:

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from fairseq_maelm.files import (
     SAMPLED_BYTES,
@@ -149,7 +149,7 @@ def read_manifest(folder: Path, kind: str) -> dict[str, Any]:
     return manifest
 
 
-def _finished(target: Path, kind: str, origin: Mapping[str, Any]) -> Optional[dict[str, Any]]:
+def _finished(target: Path, kind: str, origin: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the manifest of a folder that was made from the same; None where there is no folder yet.
 
     Raises:
@@ -199,7 +199,7 @@ def _refuse_difference(folder: Path, earlier: Mapping[str, Any], now: Mapping[st
         )
 
 
-def explain_difference(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> Optional[str]:
+def explain_difference(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """Name the first thing in which two descriptions of ``made_from`` differ; None when they are the same."""
     before, after = earlier["settings"], now["settings"]
     for name in {**before, **after}:
@@ -212,7 +212,7 @@ def explain_difference(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> Op
     return None
 
 
-def _file_difference(role: str, before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> Optional[str]:
+def _file_difference(role: str, before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> str | None:
     if len(before) != len(after):
         return f"{role} was {len(before)} files and is now {len(after)}"
     for old, new in zip(before, after, strict=True):
@@ -226,7 +226,7 @@ def _file_difference(role: str, before: Sequence[dict[str, Any]], after: Sequenc
 
 
 @contextlib.contextmanager
-def whole_folder(target: Path, command: str, replace: Optional[bool] = None) -> Iterator[Path]:
+def whole_folder(target: Path, command: str, replace: bool | None = None) -> Iterator[Path]:
     """Open a folder for writing that gets the name ``target`` only when the block ends without an exception.
 
     Args:
@@ -279,12 +279,12 @@ def _is_free(target: Path) -> bool:
     return not target.exists() or (target.is_dir() and not any(target.iterdir()))
 
 
-def _check_free(target: Path, replace: Optional[bool] = None) -> None:
+def _check_free(target: Path, replace: bool | None = None) -> None:
     if not _is_free(target) and not (replace and target.is_dir()):
         refuse_existing(target, can_replace=replace is False and target.is_dir())
 
 
-def _publish(result: Path, target: Path, replace: Optional[bool] = None) -> None:
+def _publish(result: Path, target: Path, replace: bool | None = None) -> None:
     place = Path(os.path.realpath(target))
     _check_free(place, replace)
     old = None

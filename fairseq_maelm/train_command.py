@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import yaml
 from omegaconf import OmegaConf
@@ -58,7 +58,7 @@ def add_dry_run(parser: Any, shown: str) -> None:
     parser.add_argument("--dry-run", action="store_true", help=f"check everything and {shown}, without training")
 
 
-def count_gpus(asked: Optional[int], most: Optional[int] = None) -> int:
+def count_gpus(asked: int | None, most: int | None = None) -> int:
     """Return how many GPUs to use: as many as asked for, or those that torch may see, ``most`` at the most.
 
     Raises:
@@ -77,7 +77,7 @@ def count_gpus(asked: Optional[int], most: Optional[int] = None) -> int:
     return asked
 
 
-def machine_of(gpus: int, precision: Optional[str], threads: int = 1) -> Machine:
+def machine_of(gpus: int, precision: str | None, threads: int = 1) -> Machine:
     """Return a machine; without a precision, the fastest that it has.
 
     Raises:

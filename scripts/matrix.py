@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAINING = "tests/end_to_end/test_resume.py::test_resumed_at_the_end_of_an_epoch"
@@ -39,7 +39,7 @@ COMBINATIONS = {
 }
 
 
-def interpreter(version: str) -> Optional[Path]:
+def interpreter(version: str) -> Path | None:
     """Find a Python of a version on the PATH or among pyenv's."""
     found = [Path(path) for path in [shutil.which(f"python{version}")] if path]
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
@@ -51,7 +51,7 @@ def interpreter(version: str) -> Optional[Path]:
     return None
 
 
-def set_up(combination: Combination, python: Path, venv: Path, source: Optional[Path]) -> bool:
+def set_up(combination: Combination, python: Path, venv: Path, source: Path | None) -> bool:
     """Make the environment, or bring it up to date; return whether that worked."""
     venv.parent.mkdir(parents=True, exist_ok=True)
     constraint = venv.with_suffix(".txt")
@@ -84,7 +84,7 @@ def run_tests(venv: Path, words: list[str], log: Path) -> str:
     return re.sub(r", \d+ warnings?| in .*|=", "", lines[-1]).strip() if lines else "pytest did not run"
 
 
-def row(name: str, folder: Path, source: Optional[Path]) -> list[str]:
+def row(name: str, folder: Path, source: Path | None) -> list[str]:
     """Test a combination: Python, fairseq, torch, the outcome of the quick tests, and of the training."""
     combination = COMBINATIONS[name]
     known = [combination.python, combination.fairseq]

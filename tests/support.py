@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import pytest
@@ -133,7 +133,7 @@ def random_sequences(lengths: list[int], vocabulary_size: int = 40, seed: int = 
 
 
 def batch_of(
-    sequences: list[np.ndarray], masked: list[list[int]], mask_index: Optional[int] = None
+    sequences: list[np.ndarray], masked: list[list[int]], mask_index: int | None = None
 ) -> tuple[dict[str, Any], torch.Tensor]:
     """The model's input and the targets for given masked positions; dropped, or kept as ``mask_index``."""
     lengths = np.array([len(sequence) for sequence in sequences])

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import torch
 
@@ -67,7 +67,7 @@ class Stages:
 
         return call
 
-    def watch(self, stage: str, module: Optional[torch.nn.Module]) -> None:
+    def watch(self, stage: str, module: torch.nn.Module | None) -> None:
         """Add the time of a module's forward passes to a stage."""
         if module is not None:
             module.register_forward_pre_hook(lambda *_: self.start(stage))

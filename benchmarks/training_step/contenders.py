@@ -1,7 +1,6 @@
 """Who is measured. Imports nothing but the standard library: workers with another fairseq read this file too."""
 
 from dataclasses import dataclass
-from typing import Optional
 
 from training_step.settings import Settings
 
@@ -26,7 +25,7 @@ class Contender:
     description: str
     needs: str = ""
     gated: bool = False
-    decoder_layers: Optional[int] = None
+    decoder_layers: int | None = None
 
 
 CONTENDERS = {

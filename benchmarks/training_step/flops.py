@@ -16,7 +16,7 @@ head r = M, the predicted tokens, because nothing else reads its output. The hea
 """
 
 from dataclasses import dataclass
-from typing import Any, List, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 
 class MatrixProduct(NamedTuple):
@@ -82,7 +82,7 @@ class ModelShape:
 
     encoder: StackShape
     vocabulary_size: int
-    decoder: Optional[StackShape] = None
+    decoder: StackShape | None = None
     decoder_attention: str = "self"
     computes_unread: bool = False
     head_on_all: bool = False
@@ -145,7 +145,7 @@ class BatchShape:
 
 def _attention(
     stack: StackShape, stage: str, count: int, sequences: int, asking: float, asked: float, asked_dim: int
-) -> List[MatrixProduct]:
+) -> list[MatrixProduct]:
     width, heads = stack.embed_dim, stack.attention_heads
     pairs, head_dim = sequences * heads, width / heads
     return [
@@ -157,7 +157,7 @@ def _attention(
     ]
 
 
-def _self_attention(stack: StackShape, stage: str, count: int, sequences: int, tokens: float) -> List[MatrixProduct]:
+def _self_attention(stack: StackShape, stage: str, count: int, sequences: int, tokens: float) -> list[MatrixProduct]:
     products = _attention(stack, stage, count, sequences, tokens, tokens, stack.embed_dim)
     # All positions ask and are asked, so that one product makes queries, keys and values.
     width = stack.embed_dim
@@ -165,7 +165,7 @@ def _self_attention(stack: StackShape, stage: str, count: int, sequences: int, t
     return [joined, *products[2:]]
 
 
-def _feed_forward(stack: StackShape, stage: str, count: int, rows: float) -> List[MatrixProduct]:
+def _feed_forward(stack: StackShape, stage: str, count: int, rows: float) -> list[MatrixProduct]:
     inner = stack.ffn_embed_dim
     return [
         MatrixProduct(stage, "feed-forward in", count, 1, rows, stack.embed_dim, inner * (2 if stack.gated else 1)),
@@ -175,9 +175,9 @@ def _feed_forward(stack: StackShape, stage: str, count: int, rows: float) -> Lis
 
 def _stack(
     stack: StackShape, stage: str, sequences: int, tokens: float, last: float, attention: str, memory: float
-) -> List[MatrixProduct]:
+) -> list[MatrixProduct]:
     """A stack over ``tokens`` positions, of which ``last`` are read at its end; ``memory`` tokens to cross to."""
-    products: List[MatrixProduct] = []
+    products: list[MatrixProduct] = []
     # Without self-attention no position reads another, so that all layers can leave out what the last one may.
     for count, asking in ((stack.layers - 1, last if attention == "cross" else tokens), (1, last)):
         if not count:
@@ -192,7 +192,7 @@ def _stack(
     return products
 
 
-def matrix_products(model: ModelShape, batch: BatchShape) -> List[MatrixProduct]:
+def matrix_products(model: ModelShape, batch: BatchShape) -> list[MatrixProduct]:
     """All matrix products of the forward pass of one training batch."""
     decoder = model.decoder if model.decoder is not None and model.decoder.layers else None
     sequences, encoder = batch.sequences, model.encoder

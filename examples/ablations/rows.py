@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 ORIGINAL, NAIVE, HANDLING = "Original", "Naive", "Handling [MASK]"
 POSITIONS, ATTENTION, DECODER_SIZE = "Position Encoding", "Decoder Attention", "Decoder Size"
@@ -30,14 +30,14 @@ class Row(NamedTuple):
     name: str
     group: str
     setting: str
-    glue: Optional[float]
+    glue: float | None
     options: tuple[str, ...] = ()
     decoder_width: Fraction = Fraction(1)
-    decoder_depth: Optional[Fraction] = None
-    delta: Optional[float] = None
+    decoder_depth: Fraction | None = None
+    delta: float | None = None
 
 
-def _transition(delta: float, glue: Optional[float] = None) -> Row:
+def _transition(delta: float, glue: float | None = None) -> Row:
     name, setting = f"delta_{delta:g}", f"delta = {delta:g}"
     return Row(name, TRANSITION, setting, glue, ("--encoder-mask-fraction", f"{delta:g}"), delta=delta)
 
@@ -46,7 +46,7 @@ def _attention(name: str, setting: str, glue: float) -> Row:
     return Row(name, ATTENTION, setting, glue, ("--decoder-attention", name))
 
 
-def _layers(layers: int, glue: Optional[float] = None) -> Row:
+def _layers(layers: int, glue: float | None = None) -> Row:
     name, setting = f"decoder_{layers}_layer{'s' * (layers > 1)}", f"{layers} layer, 768 dimension"
     return Row(name, DECODER_SIZE, setting, glue, decoder_depth=Fraction(layers, _LAYERS_OF_THE_PAPER))
 
@@ -109,7 +109,7 @@ class ModelSize(NamedTuple):
     decoder_layers: int
 
 
-def decoder_depth_options(fraction: Optional[Fraction], size: ModelSize) -> list[str]:
+def decoder_depth_options(fraction: Fraction | None, size: ModelSize) -> list[str]:
     """Scale a decoder's depth, to at least one layer; no option where the size has that many."""
     layers = size.decoder_layers if fraction is None else max(1, round(fraction * size.layers))
     return [] if layers == size.decoder_layers else ["--decoder-layers", str(layers)]

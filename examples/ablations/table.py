@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean, median
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 # What the studies share.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -52,7 +52,7 @@ class Task(NamedTuple):
     answers: bool = False
 
     @property
-    def median(self) -> Optional[float]:
+    def median(self) -> float | None:
         """Over the finished seeds."""
         return median(self.scores) if self.scores else None
 
@@ -80,12 +80,12 @@ class Result(NamedTuple):
 
     row: Row
     tasks: dict[str, Task]
-    loss: Optional[float]
-    speed: Optional[float]
+    loss: float | None
+    speed: float | None
     state: str
 
     @property
-    def average(self) -> Optional[float]:
+    def average(self) -> float | None:
         """Of the medians over the tasks of sentences, None unless every seed of every one has a score."""
         tasks = [task for task in self.tasks.values() if not task.answers]
         medians = [task.median for task in tasks if task.complete]
@@ -117,16 +117,16 @@ def _result(folder: Path, row: Row, settings: dict[str, Any]) -> Result:
     return Result(row, tasks, pretraining.get("loss"), pretraining.get("updates_per_second"), state)
 
 
-def difference(value: Optional[float], reference: Optional[float]) -> Optional[float]:
+def difference(value: float | None, reference: float | None) -> float | None:
     """How far a value is above a reference, None where one of them is missing."""
     return None if value is None or reference is None else value - reference
 
 
-def _number(value: Optional[float], form: str = ".1f") -> str:
+def _number(value: float | None, form: str = ".1f") -> str:
     return MISSING if value is None else format(value, form)
 
 
-def reference_average(results: Iterable[Result]) -> Optional[float]:
+def reference_average(results: Iterable[Result]) -> float | None:
     """The average of the row that all are compared with."""
     return next((result.average for result in results if result.row.name == "maelm"), None)
 

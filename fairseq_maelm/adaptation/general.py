@@ -2,7 +2,8 @@
 
 import logging
 import math
-from typing import Any, Dict, Iterable, Optional, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from fairseq import utils
@@ -33,7 +34,7 @@ def check_general_options(cfg: Any) -> None:
 class GeneralBlockDataset(MaskedBlockDataset):
     """The validation set of general text: its samples say what they are, since fairseq does not name a set."""
 
-    def collater(self, samples: Sequence[int]) -> Dict[str, Any]:
+    def collater(self, samples: Sequence[int]) -> dict[str, Any]:
         """Mark every sample but an empty one."""
         batch = super().collater(samples)
         return {**batch, GENERAL: True} if batch else batch
@@ -46,7 +47,7 @@ class GeneralLossBound:
         self.bound = bound
 
     @property
-    def start(self) -> Optional[float]:
+    def start(self) -> float | None:
         """The loss before the first update, in bits per predicted token; None before it is measured."""
         meter = metrics.get_meter(_METERS, _METER)
         return None if meter is None else float(meter.avg)
@@ -58,7 +59,7 @@ class GeneralLossBound:
             metrics.log_scalar(_METER, loss)
         logger.info("general loss before the first update: %.3f bits, at most %.3f allowed", loss, loss + self.bound)
 
-    def excess(self, loss: float) -> Optional[str]:
+    def excess(self, loss: float) -> str | None:
         """Return why a validation's loss, in bits per predicted token, ends the run; None if it does not."""
         if self.start is None:
             return None

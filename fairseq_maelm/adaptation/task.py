@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
 import torch
 from fairseq import utils
@@ -77,13 +77,13 @@ class AdaptationTask(MaelmTask):
         else:
             super().load_dataset(split, epoch, combine, **unused)
 
-    def _general_paths(self, split: str, combine: bool) -> List[str]:
+    def _general_paths(self, split: str, combine: bool) -> list[str]:
         """Return the files of all shards: an epoch chooses its blocks from all of them."""
         folders = utils.split_paths(self.cfg.general_data)
         check_shards([utils.split_paths(self.cfg.data)[0], *folders])
         return [path for folder in folders for path in split_files(folder, split, combine)]
 
-    def _mixed(self, split: str, domain: List[str], general: List[str]) -> MixedBlockDataset:
+    def _mixed(self, split: str, domain: list[str], general: list[str]) -> MixedBlockDataset:
         dataset = self.dataset_of(split, [*domain, *general], MixedBlockDataset)
         dataset.mix(dataset.blocks.blocks_of_files(len(domain)), self.cfg.general_ratio)
         logger.info(
@@ -118,14 +118,14 @@ class AdaptationTask(MaelmTask):
         )
         return iterator.next_epoch_itr(shuffle=False, set_dataset_epoch=False)
 
-    def valid_step(self, sample: Dict[str, Any], model: Any, criterion: Any) -> Any:
+    def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any) -> Any:
         """Validate on a batch, and note among the metrics whether it is of general text; called by fairseq."""
         loss, sample_size, logged = super().valid_step(sample, model, criterion)
         # Present in every batch: ranks add their metrics up by name.
         logged[_GENERAL_METER] = int(sample.get(GENERAL, False))
         return loss, sample_size, logged
 
-    def reduce_metrics(self, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
+    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
         """Log the metrics of all batches and ranks, and that they are of general text; called by fairseq."""
         super().reduce_metrics(logging_outputs, criterion)
         if any(logged.get(_GENERAL_METER) for logged in logging_outputs):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 from fairseq import utils
@@ -39,7 +39,7 @@ class CheckpointEncoder:
         ValueError: the checkpoint is not of the model maelm, or belongs to another dictionary.
     """
 
-    def __init__(self, path: Path, vocabulary: Optional[Path], random_seed: Optional[int] = None) -> None:
+    def __init__(self, path: Path, vocabulary: Path | None, random_seed: int | None = None) -> None:
         self._folder = str(find_dictionary([path.parent, *([] if vocabulary is None else [vocabulary])]))
         self._dictionary = dictionary = load_dictionary(self._folder)
         checkpoint = read_checkpoint(path)
@@ -77,11 +77,11 @@ class CheckpointEncoder:
         self._model.to(device)
         return self
 
-    def hidden_states(self, tokens: Tensor, positions: Optional[Tensor] = None) -> Sequence[Tensor]:
+    def hidden_states(self, tokens: Tensor, positions: Tensor | None = None) -> Sequence[Tensor]:
         """Encode; see ``fairseq_maelm.analysis.encoders``."""
         return self._model.encoder(tokens, positions).all_states
 
-    def masked_logits(self, sequences: list[np.ndarray]) -> Optional[Tensor]:
+    def masked_logits(self, sequences: list[np.ndarray]) -> Tensor | None:
         """Score masks with the decoder, as in pretraining; see ``fairseq_maelm.analysis.encoders``."""
         decoder = self._model.decoder
         if self._model.lm_head is None or (decoder is not None and decoder.autoregressive):

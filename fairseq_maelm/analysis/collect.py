@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, Optional, Union
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -45,7 +45,7 @@ class CollectSettings:
         choices=CONDITIONS,
         group=_MEASURED,
     )
-    layers: Optional[tuple[int, ...]] = option(
+    layers: tuple[int, ...] | None = option(
         None, help="layers, such as 0 6 12; 0 is the embeddings (default: all)", group=_MEASURED
     )
     mask_prob: float = option(0.15, help="fraction of tokens to mask", group=_MEASURED)
@@ -99,7 +99,7 @@ class TextBlocks:
         return self._blocks[index]
 
 
-Blocks = Union[TokenBlocks, TextBlocks]
+Blocks = TokenBlocks | TextBlocks
 
 
 def pack(lines: Iterable[list[int]], room: int) -> Iterator[list[int]]:
@@ -144,9 +144,9 @@ class ModelInput(NamedTuple):
     """One batch under one condition, on the model's device."""
 
     tokens: Tensor  # <int64>[B, S] what the encoder sees
-    positions: Optional[Tensor]  # <int64>[B, S] original positions, or None for 0, 1, 2, ...
-    real: Optional[Tensor]  # <int64>[n] rows of the flattened batch that are real tokens; None if all are
-    mask: Optional[Tensor]  # <int64>[m] rows that are <mask>; None if there is none
+    positions: Tensor | None  # <int64>[B, S] original positions, or None for 0, 1, 2, ...
+    real: Tensor | None  # <int64>[n] rows of the flattened batch that are real tokens; None if all are
+    mask: Tensor | None  # <int64>[m] rows that are <mask>; None if there is none
 
 
 class LayerGrams:
@@ -173,7 +173,7 @@ class LayerGrams:
 
 def condition_input(
     condition: str, tokens: np.ndarray, lengths: np.ndarray, draw: MaskDraw, vocabulary: Vocabulary
-) -> tuple[np.ndarray, Optional[np.ndarray]]:
+) -> tuple[np.ndarray, np.ndarray | None]:
     """Return what the encoder sees of full sequences <int64>[B, T] of <int64>[B] tokens.
 
     Returns:
@@ -190,7 +190,7 @@ def condition_input(
 
 
 def _model_input(
-    tokens: np.ndarray, positions: Optional[np.ndarray], vocabulary: Vocabulary, skip_special: bool, device: str
+    tokens: np.ndarray, positions: np.ndarray | None, vocabulary: Vocabulary, skip_special: bool, device: str
 ) -> ModelInput:
     """Say which tokens count as what, and move a batch to the device."""
     mask = tokens == vocabulary.mask

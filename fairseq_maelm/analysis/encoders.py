@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -19,8 +19,8 @@ class Vocabulary:
     pad: int
     mask: int
     first: int  # put in front of every sequence
-    last: Optional[int]  # put after every sequence
-    line_end: Optional[int]  # put after every line of text
+    last: int | None  # put after every sequence
+    line_end: int | None  # put after every line of text
     special: np.ndarray  # <bool>[V] True for symbols that stand for no text
     masks_special: bool  # whether special symbols may be masked
     consecutive_positions: bool = False  # whether tokens are numbered without gaps where masked ones are dropped
@@ -40,14 +40,14 @@ class Encoder(Protocol):
     def to(self, device: str) -> "Encoder":
         """Move the model and return this object, ready for inference."""
 
-    def hidden_states(self, tokens: Tensor, positions: Optional[Tensor] = None) -> Sequence[Tensor]:
+    def hidden_states(self, tokens: Tensor, positions: Tensor | None = None) -> Sequence[Tensor]:
         """Encode tokens <int64>[B, S], padded on the right, at original positions <int64>[B, S] or 0, 1, 2, ...
 
         Returns:
             L + 1 times <float>[B, S, D]: the embeddings, then the states after each layer.
         """
 
-    def masked_logits(self, sequences: list[np.ndarray]) -> Optional[Tensor]:
+    def masked_logits(self, sequences: list[np.ndarray]) -> Tensor | None:
         """Score the masks of sequences <int64>[n] as <float>[masks, V], or return None if the model cannot."""
 
     def encode_line(self, line: str) -> list[int]:
@@ -56,11 +56,11 @@ class Encoder(Protocol):
     def check_data(self, folder: Path) -> None:
         """Refuse, by a ValueError that says why, a prepared data folder whose tokens are not this model's."""
 
-    def attention_weights(self) -> Optional[Iterator[AttentionWeights]]:
+    def attention_weights(self) -> Iterator[AttentionWeights] | None:
         """Return the weights of each layer's attention in turn, or None if their names are not known."""
 
 
-def chosen_layers(name: str, encoder: Encoder, layers: Optional[Sequence[int]]) -> list[int]:
+def chosen_layers(name: str, encoder: Encoder, layers: Sequence[int] | None) -> list[int]:
     """Return the chosen layers of a model in order, by default all; one that it lacks is a ValueError."""
     for layer in layers or ():
         if not 0 <= layer <= encoder.num_layers:

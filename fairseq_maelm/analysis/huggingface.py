@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ class HuggingFaceEncoder:
         ValueError: transformers is missing or cannot read the folder, or the model has no mask token.
     """
 
-    def __init__(self, path: Path, random_seed: Optional[int] = None) -> None:
+    def __init__(self, path: Path, random_seed: int | None = None) -> None:
         from fairseq_maelm.hf import longest_sequence, open_pretrained  # brings transformers along
 
         tokenizer, model = open_pretrained("AutoTokenizer", path), open_pretrained("AutoModel", path)
@@ -49,7 +49,7 @@ class HuggingFaceEncoder:
         self._model.to(device)
         return self
 
-    def hidden_states(self, tokens: Tensor, positions: Optional[Tensor] = None) -> Sequence[Tensor]:
+    def hidden_states(self, tokens: Tensor, positions: Tensor | None = None) -> Sequence[Tensor]:
         """Encode; see ``fairseq_maelm.analysis.encoders``. Positions cannot be given."""
         if positions is not None:
             raise ValueError("masked tokens cannot be dropped from the input of a Hugging Face model")
@@ -66,7 +66,7 @@ class HuggingFaceEncoder:
             return None
         return self._ready(open_pretrained("AutoModelForMaskedLM", self._path)).to(self._model.device)
 
-    def masked_logits(self, sequences: list[np.ndarray]) -> Optional[Tensor]:
+    def masked_logits(self, sequences: list[np.ndarray]) -> Tensor | None:
         """Score masks with the prediction head; see ``fairseq_maelm.analysis.encoders``."""
         if self._masked_model is None:
             return None
@@ -89,7 +89,7 @@ class HuggingFaceEncoder:
             "each model encodes by itself"
         )
 
-    def attention_weights(self) -> Optional[Iterator[AttentionWeights]]:
+    def attention_weights(self) -> Iterator[AttentionWeights] | None:
         """Return the weights of every layer's attention, or None if its parts have names that are not known."""
         layers = next((part for name, part in self._model.named_modules() if name in ("encoder.layer", "layers")), None)
         if not isinstance(layers, nn.ModuleList):
@@ -121,7 +121,7 @@ def _vocabulary(tokenizer: Any, config: Any, path: Path) -> Vocabulary:
     )
 
 
-def _projections(parts: dict[str, Any]) -> Optional[list[Tensor]]:
+def _projections(parts: dict[str, Any]) -> list[Tensor] | None:
     """Find the weights [out, in] of query, key, value and output under the names of the known families."""
     for names in (
         ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"),

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,16 +51,16 @@ class AnalysisSettings(CollectSettings):
         ValueError: no text is given, or a number lies outside its limits.
     """
 
-    data: Optional[Path] = option(None, help="prepared data folder", metavar="FOLDER", type=existing_path, group=_TEXT)
+    data: Path | None = option(None, help="prepared data folder", metavar="FOLDER", type=existing_path, group=_TEXT)
     split: str = option("valid", help="split of --data to analyze", group=_TEXT)
-    text: Optional[Path] = option(
+    text: Path | None = option(
         None,
         help="text to analyze in place of --data, a paragraph a line, a blank line between documents",
         metavar="FILE",
         type=existing_path,
         group=_TEXT,
     )
-    vocabulary: Optional[Path] = option(
+    vocabulary: Path | None = option(
         None,
         help="folder with dict.txt and the tokenizer of checkpoints that have none in their folder (default: --data)",
         metavar="FOLDER",
@@ -156,7 +156,7 @@ def _analyze_one(name: str, path: Path, settings: AnalysisSettings, device: str)
     }
 
 
-def open_encoder(path: Path, vocabulary: Optional[Path] = None, random_seed: Optional[int] = None) -> Encoder:
+def open_encoder(path: Path, vocabulary: Path | None = None, random_seed: int | None = None) -> Encoder:
     """Open a fairseq checkpoint of this package (a file) or a Hugging Face masked language model (a folder).
 
     With ``random_seed`` the model has random weights, as before its pretraining.
@@ -243,7 +243,7 @@ def theorem_rows(
     rows = rows[:_STACK_TOKENS]
     real, mask = all_states[0][rows], all_states[0][batch.mask.cpu()[: _STACK_TOKENS // 4]]
     shape = (encoder.width, encoder.num_heads, torch.Generator().manual_seed(settings.seed))
-    stacks: dict[str, Optional[Iterable[AttentionWeights]]] = {
+    stacks: dict[str, Iterable[AttentionWeights] | None] = {
         "trained": encoder.attention_weights(),
         "random": (random_weights(*shape) for _ in range(encoder.num_layers)),
     }

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 from fairseq import utils
 from fairseq.criterions import FairseqCriterion, register_criterion
@@ -25,7 +25,7 @@ class MaelmCriterion(FairseqCriterion):
     decoder that held padding, both in percent. ``wps`` counts original tokens, the masked ones included.
     """
 
-    def forward(self, model: Any, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, int, Dict[str, Any]]:
+    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
         """Compute the loss of one batch.
 
         Returns:
@@ -53,7 +53,7 @@ class MaelmCriterion(FairseqCriterion):
         )
 
     @classmethod
-    def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
+    def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
         """Add the metrics of all batches and ranks and log them."""
 
         def total(name: str) -> Any:

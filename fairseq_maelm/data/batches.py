@@ -1,6 +1,7 @@
 """What datasets of this package have in common: items are indices, and a batch is read and collated at once."""
 
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,16 +33,16 @@ class BatchDataset(FairseqDataset):
     remedy = "a smaller --tokens-per-sample"
 
     # What a subclass defines: of items <int64>[B], a batch's ``ntokens``, ``net_input`` and the like.
-    collate: Callable[[np.ndarray], Dict[str, Any]]
+    collate: Callable[[np.ndarray], dict[str, Any]]
 
     def __init__(
         self,
         sizes: np.ndarray,
         order: str,
         seed: int = 0,
-        token_counts: Optional[np.ndarray] = None,
-        fixed_epoch: Optional[int] = None,
-        used: Optional[np.ndarray] = None,
+        token_counts: np.ndarray | None = None,
+        fixed_epoch: int | None = None,
+        used: np.ndarray | None = None,
     ) -> None:
         self.sizes, self.order, self.seed, self.fixed_epoch = sizes, order, seed, fixed_epoch
         self.token_counts = sizes if token_counts is None else token_counts
@@ -104,10 +105,10 @@ class BatchDataset(FairseqDataset):
     def batch_by_size(
         self,
         indices: np.ndarray,
-        max_tokens: Optional[int] = None,
-        max_sentences: Optional[int] = None,
+        max_tokens: int | None = None,
+        max_sentences: int | None = None,
         required_batch_size_multiple: int = 1,
-    ) -> List[np.ndarray]:
+    ) -> list[np.ndarray]:
         """Cut ordered indices into batches; called by fairseq.
 
         Raises:
@@ -121,7 +122,7 @@ class BatchDataset(FairseqDataset):
             )
         return list(super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple))
 
-    def collater(self, samples: Sequence[int]) -> Dict[str, Any]:
+    def collater(self, samples: Sequence[int]) -> dict[str, Any]:
         """Make a batch of items <int>[B]: ``id`` <int64>[B], ``nsentences`` and what ``collate`` gives.
 
         Empty for no item, which is how fairseq gives ranks equally many batches.

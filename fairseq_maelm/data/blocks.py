@@ -8,7 +8,7 @@ import logging
 import os
 from array import array
 from bisect import bisect_right
-from typing import List, Optional, Sequence, Tuple
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -112,10 +112,10 @@ class TokenBlocks:
     def __init__(self, paths: Sequence[str], break_mode: str, block_size: int, first_symbol: int) -> None:
         self.paths = list(paths)
         self.first_symbol = first_symbol
-        self._streams: Optional[List[np.ndarray]] = None
-        starts: List[np.ndarray] = []
-        sizes: List[np.ndarray] = []
-        self._dtypes: List[np.dtype] = []
+        self._streams: list[np.ndarray] | None = None
+        starts: list[np.ndarray] = []
+        sizes: list[np.ndarray] = []
+        self._dtypes: list[np.dtype] = []
         for path in self.paths:
             line_sizes, dtype = read_index(path)
             self._dtypes.append(dtype)
@@ -143,7 +143,7 @@ class TokenBlocks:
         return {**self.__dict__, "_streams": None}
 
     @property
-    def streams(self) -> List[np.ndarray]:
+    def streams(self) -> list[np.ndarray]:
         """Return one memory-mapped <uint16 or int32>[tokens] for each file."""
         if self._streams is None:
             # Plain arrays that keep the map alive: slicing np.memmap itself costs several times as much.
@@ -153,7 +153,7 @@ class TokenBlocks:
             ]
         return self._streams
 
-    def read(self, indices: np.ndarray, filler: int) -> Tuple[np.ndarray, np.ndarray]:
+    def read(self, indices: np.ndarray, filler: int) -> tuple[np.ndarray, np.ndarray]:
         """Read blocks <int64>[B] at once: <int64>[B, T] with each one's first symbol, and <int64>[B] their lengths."""
         lengths = self.sizes[indices].astype(np.int64)
         starts, width = self._starts[indices], int(lengths.max())
@@ -180,13 +180,13 @@ class TokenBlocks:
             check_tokens(path, symbols)
 
 
-def split_files(folder: str, split: str, combine: bool) -> List[str]:
+def split_files(folder: str, split: str, combine: bool) -> list[str]:
     """Find the files of a split: ``split``, and with ``combine`` also ``split1``, ``split2`` and so on.
 
     Raises:
         FileNotFoundError: if there is none; says what to do.
     """
-    paths: List[str] = []
+    paths: list[str] = []
     while combine or not paths:
         path = os.path.join(folder, f"{split}{len(paths) or ''}")
         if not (os.path.exists(path + ".bin") and os.path.exists(path + ".idx")):
@@ -200,7 +200,7 @@ def split_files(folder: str, split: str, combine: bool) -> List[str]:
     return paths
 
 
-def shard_files(folders: Sequence[str], split: str, epoch: int, combine: bool) -> List[str]:
+def shard_files(folders: Sequence[str], split: str, epoch: int, combine: bool) -> list[str]:
     """Find the files of a split that an epoch reads: of training the next folder's, otherwise always the first one's.
 
     Training files are looked for in all folders at once: one that is missing would otherwise show only in its epoch.

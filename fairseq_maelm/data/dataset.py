@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import replace
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -51,20 +51,20 @@ class MaskedBlockDataset(BatchDataset):
         symbols: Symbols,
         view: EncoderView,
         seed: int,
-        fixed_epoch: Optional[int] = None,
+        fixed_epoch: int | None = None,
         predicts_all: bool = False,
     ) -> None:
         super().__init__(blocks.sizes, "buckets", seed, fixed_epoch=fixed_epoch)
         self.blocks, self.scheme, self.symbols, self.view = blocks, scheme, symbols, view
         self.predicts_all = predicts_all
         # Of the epoch's batches, where it is not that of the scheme.
-        self.rate: Optional[RateOfUpdates] = None
+        self.rate: RateOfUpdates | None = None
 
     def _draws(self, indices: np.ndarray) -> np.ndarray:
         # Those that round the number of masked tokens: see ``order_by_length``.
         return rounding_draws(self.seed, self.epoch, indices)
 
-    def batch_by_size(self, *args: Any, **kwargs: Any) -> List[np.ndarray]:
+    def batch_by_size(self, *args: Any, **kwargs: Any) -> list[np.ndarray]:
         """As ``BatchDataset`` does, and log how much padding the batches hold."""
         batches = super().batch_by_size(*args, **kwargs)
         share = padding_share(batches, self.sizes) if batches else 0.0
@@ -79,7 +79,7 @@ class MaskedBlockDataset(BatchDataset):
             )
         return batches
 
-    def collate(self, indices: np.ndarray) -> Dict[str, Any]:
+    def collate(self, indices: np.ndarray) -> dict[str, Any]:
         """Read, mask and collate sequences <int64>[B].
 
         Returns:

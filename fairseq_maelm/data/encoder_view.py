@@ -1,7 +1,7 @@
 """What the encoder sees of a masked sequence, and which of its states the decoder gets (Table 2 and Figure 4)."""
 
 from dataclasses import dataclass
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -117,7 +117,7 @@ def show_batch(
     return show(view, draw, inside, mask_index, fraction, random)
 
 
-def wanted_rows(predicted: np.ndarray) -> Tuple[np.ndarray, int]:
+def wanted_rows(predicted: np.ndarray) -> tuple[np.ndarray, int]:
     """Return ``wanted_rows`` <int64>[M] and ``wanted_length`` of the layout for the places to predict <bool>[B, T]."""
     counts = np.count_nonzero(predicted, axis=1)
     length = int(counts.max())
@@ -126,7 +126,7 @@ def wanted_rows(predicted: np.ndarray) -> Tuple[np.ndarray, int]:
 
 def encoder_input(
     shown: Shown, predicted: np.ndarray, lengths: np.ndarray, pad: int, positions: str = "original"
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """Take the visible tokens out of full sequences and say where they came from.
 
     Args:
@@ -146,7 +146,7 @@ def encoder_input(
     tokens = shown.tokens.reshape(-1)[slots]
     places = slots - np.repeat(np.arange(batch_size) * full_length, counts)
     encoder_padded = len(slots) < batch_size * width
-    rows: Optional[np.ndarray] = _rows(counts, width) if encoder_padded else None
+    rows: np.ndarray | None = _rows(counts, width) if encoder_padded else None
     src_tokens = _spread(tokens, rows, (batch_size, width), pad)
     src_positions = _spread(places, rows, (batch_size, width), 0)
     if positions == "consecutive":
@@ -179,8 +179,8 @@ def encoder_input_of_masks(
     masks: np.ndarray,
     view: EncoderView,
     pad: int,
-    predicted: Optional[np.ndarray] = None,
-) -> Dict[str, Any]:
+    predicted: np.ndarray | None = None,
+) -> dict[str, Any]:
     """Ask for the tokens at given masks, which the encoder must see as it did in pretraining.
 
     Nothing is drawn: under a ``mask_fraction`` all masks stay if most of them did. Arguments and result are those of
@@ -200,7 +200,7 @@ def _rows(counts: np.ndarray, width: int) -> np.ndarray:
     return np.flatnonzero(np.arange(width) < counts[:, None])
 
 
-def _spread(values: np.ndarray, rows: Optional[np.ndarray], shape: Tuple[int, int], filler: int) -> np.ndarray:
+def _spread(values: np.ndarray, rows: np.ndarray | None, shape: tuple[int, int], filler: int) -> np.ndarray:
     """Return <int64>[B, S] with values at their rows, the filler elsewhere; ``rows`` None if they fill all."""
     if rows is None:
         return values.reshape(shape)

@@ -7,7 +7,7 @@ batch in a few array operations.
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import numpy as np
 
@@ -81,8 +81,8 @@ class MaskingScheme:
     real_tokens: np.ndarray  # <int64>[R] the tokens to draw replacements from, neither special symbols nor <mask>
     leave_unmasked_prob: float = 0.0  # of the predicted, the fraction left in place, which the encoder sees
     random_token_prob: float = 0.0  # of the predicted, the fraction replaced by a random real token
-    word_starts: Optional[np.ndarray] = None  # <bool>[V] tokens that begin a word; None masks single tokens
-    protected: Optional[np.ndarray] = None  # <bool>[V] tokens that are never chosen; None for all may be
+    word_starts: np.ndarray | None = None  # <bool>[V] tokens that begin a word; None masks single tokens
+    protected: np.ndarray | None = None  # <bool>[V] tokens that are never chosen; None for all may be
 
     def __post_init__(self) -> None:
         if not 0.0 < self.mask_prob < 1.0:
@@ -146,7 +146,7 @@ def draw_masks(
     return _treat(scheme, tokens, predicted, first, seed, epoch, indices)
 
 
-def _smallest(priority: np.ndarray, starts: np.ndarray, counts: np.ndarray, first: Optional[np.ndarray]) -> np.ndarray:
+def _smallest(priority: np.ndarray, starts: np.ndarray, counts: np.ndarray, first: np.ndarray | None) -> np.ndarray:
     """Return <bool>[B, T], True at the tokens of each row's ``counts`` units of smallest priority, and others."""
     ranked = priority if starts.all() else np.where(starts, priority, np.iinfo(np.uint64).max)
     ranks = np.maximum(counts - 1, 0)
@@ -204,7 +204,7 @@ def _treat(
     scheme: MaskingScheme,
     tokens: np.ndarray,
     predicted: np.ndarray,
-    first: Optional[np.ndarray],
+    first: np.ndarray | None,
     seed: int,
     epoch: int,
     indices: np.ndarray,

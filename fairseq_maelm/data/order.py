@@ -5,7 +5,7 @@ leave 0.13 % of the slots to padding and the buckets below 0.32 %; buckets of 1,
 there is nothing to be gained by packing several documents into a row, of which attention would have to know.
 """
 
-from typing import Sequence
+from collections.abc import Sequence
 
 import numpy as np
 

@@ -4,7 +4,8 @@ Data workers draw masks long before the update that they are for, and know neith
 batches. So the update of each sequence is written down when an epoch's batches are put in order, before workers start.
 """
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from fairseq.data.iterators import EpochBatchIterator
@@ -41,7 +42,7 @@ class RatedBatches(WatchedBatches):
     _end: float
     _trainer: Trainer
     _first_update = 0  # updates made before the first batch that this process reads
-    _resumed_at: Optional[int] = None
+    _resumed_at: int | None = None
 
     @classmethod
     def follow(cls, batches: EpochBatchIterator, start: float, end: float, trainer: Trainer) -> "RatedBatches":
@@ -57,11 +58,11 @@ class RatedBatches(WatchedBatches):
         batches._start, batches._end, batches._trainer = start, end, trainer
         return batches
 
-    def state_dict(self) -> Dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """As fairseq's, with the number of updates that the batches read so far are for."""
         return {**super().state_dict(), "updates": self._update_of(self.iterations_in_epoch, self.epoch)}
 
-    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As fairseq's."""
         self._resumed_at = state_dict.get("updates")
         super().load_state_dict(state_dict)
@@ -75,9 +76,9 @@ class RatedBatches(WatchedBatches):
         if offset and self._first_update and self._resumed_at is not None:
             self._first_update = self._resumed_at
 
-    def ordered_batches(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> List[Sequence[int]]:
+    def ordered_batches(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> list[Sequence[int]]:
         """As fairseq's: the whole epoch's batches of this rank, in order."""
-        batches: List[Sequence[int]] = super().ordered_batches(epoch, fix_batches_to_gpus, shuffle)
+        batches: list[Sequence[int]] = super().ordered_batches(epoch, fix_batches_to_gpus, shuffle)
         made = np.zeros(len(self.dataset), dtype=np.int32)
         for place, batch in enumerate(batches[self.first_batch :], self.first_batch):
             made[batch] = self._update_of(place, epoch)

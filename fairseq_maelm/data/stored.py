@@ -10,7 +10,7 @@ import struct
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any, Tuple
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +31,7 @@ _REMEMBERED = ".checked.json"
 _TOKENS_AT_A_TIME = 2**24
 
 
-def read_index(prefix: str) -> Tuple[np.ndarray, np.dtype]:
+def read_index(prefix: str) -> tuple[np.ndarray, np.dtype]:
     """Read ``prefix``.idx: the lengths <int32>[items], and the type of the tokens in ``prefix``.bin.
 
     Raises:
@@ -90,7 +90,7 @@ def check_tokens(prefix: str, symbols: int) -> None:
         )
 
 
-def _range_of_tokens(prefix: str) -> Tuple[int, int]:
+def _range_of_tokens(prefix: str) -> tuple[int, int]:
     file, memory = Path(f"{prefix}.bin"), Path(prefix).with_name(_REMEMBERED)
     state = file.stat()
     known = {"bytes": state.st_size, "changed_ns": state.st_mtime_ns}

@@ -10,7 +10,7 @@ Test: tests/end_to_end/test_averages.py.
 
 import functools
 import logging
-from typing import Any, Dict, Optional, Set
+from typing import Any
 
 import torch
 from fairseq.models.ema.ema import EMA
@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 _load_checkpoint = Trainer.load_checkpoint
 
 
-def _average(self: EMA, new_model: Any, updates: Optional[int] = None) -> None:
+def _average(self: EMA, new_model: Any, updates: int | None = None) -> None:
     """Take a model's weights into the average; integers are copied."""
     average = self.fp32_params if self.config.ema_fp32 else self.model.state_dict()
-    done: Set[int] = set()
+    done: set[int] = set()
     with torch.no_grad():
         for name, weight in new_model.state_dict().items():
             mean = average[name]
@@ -58,7 +58,7 @@ def _load(self: Trainer, filename: str, reset_optimizer: bool = False, *args: An
     return extra_state
 
 
-def _restore(trainer: Trainer, extra_state: Dict[str, Any]) -> None:
+def _restore(trainer: Trainer, extra_state: dict[str, Any]) -> None:
     ema = trainer.ema
     ema.restore(extra_state["ema"])
     if ema.config.ema_fp32:

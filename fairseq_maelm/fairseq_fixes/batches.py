@@ -7,7 +7,8 @@ fairseq-train, cannot do without a batch on a rank that has one batch less than 
 Test: tests/fairseq_fixes/test_batches.py.
 """
 
-from typing import Any, Dict, Iterable, List, Tuple
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from fairseq.data import data_utils
@@ -18,7 +19,7 @@ _step_of_a_batch = FairseqTask.valid_step
 _reduce_outputs = FairseqTask.reduce_metrics
 
 
-def batch_by_size(indices: Iterable[int], *args: Any, **kwargs: Any) -> List[Any]:
+def batch_by_size(indices: Iterable[int], *args: Any, **kwargs: Any) -> list[Any]:
     """Cut ordered indices into fairseq's batches, and a last one of what fairseq would drop."""
     ordered = indices if isinstance(indices, np.ndarray) else np.fromiter(indices, dtype=np.int64)
     if not len(ordered):
@@ -30,15 +31,15 @@ def batch_by_size(indices: Iterable[int], *args: Any, **kwargs: Any) -> List[Any
 
 
 def valid_step(
-    task: FairseqTask, sample: Dict[str, Any], model: Any, criterion: Any, **options: Any
-) -> Tuple[Any, Any, Dict[str, Any]]:
+    task: FairseqTask, sample: dict[str, Any], model: Any, criterion: Any, **options: Any
+) -> tuple[Any, Any, dict[str, Any]]:
     """Validate a batch; a rank that has no batch left returns an output with nothing in it."""
     if not sample:
         return 0.0, 0, {}
     return _step_of_a_batch(task, sample, model, criterion, **options)
 
 
-def reduce_metrics(task: FairseqTask, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
+def reduce_metrics(task: FairseqTask, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
     """Log the metrics of all batches but empty ones."""
     _reduce_outputs(task, [output for output in logging_outputs if output], criterion)
 

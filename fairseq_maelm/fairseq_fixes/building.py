@@ -7,8 +7,9 @@ Test: tests/robustness/test_hostile.py, test_fairseq_builds_nothing_foreign.
 """
 
 import functools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Dict, Iterator, Sequence, Tuple
+from typing import Any
 
 from fairseq import checkpoint_utils
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
@@ -26,7 +27,7 @@ _REGISTRIES = {"task": (TASK_REGISTRY,), "model": (ARCH_MODEL_REGISTRY, MODEL_RE
 _load = checkpoint_utils.load_model_ensemble_and_task
 
 
-def other_names(sections: Dict[str, Dict[str, Any]]) -> Iterator[Tuple[str, Any]]:
+def other_names(sections: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Any]]:
     """Yield "task" and "model", with its name, of a configuration that names any but those of ``OF_FAIRSEQ``."""
     for section, names in OF_FAIRSEQ.items():
         name = sections.get(section, {}).get("_name")

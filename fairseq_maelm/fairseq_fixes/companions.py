@@ -8,7 +8,7 @@ Test: tests/fairseq_fixes/test_companions.py, and tests/end_to_end/test_companio
 
 import functools
 from pathlib import Path
-from typing import Any, Dict, Tuple
+from typing import Any
 
 from fairseq import checkpoint_utils, utils
 from fairseq.tasks.sentence_prediction import SentencePredictionTask
@@ -21,22 +21,22 @@ VOCABULARY_FILES = (DICTIONARY_FILE, MODEL_FILE, TOKENIZER_FILE)
 # Of fairseq's own task; the tasks of this package name theirs as ``setup_files``.
 _OF_SENTENCES = (MODEL_FILE, *(f"input0/{name}" for name in VOCABULARY_FILES), f"label/{DICTIONARY_FILE}")
 # What this process is going to write with the first checkpoint: nothing is left by a run that never gets so far.
-_missing: Dict[Path, bytes] = {}
+_missing: dict[Path, bytes] = {}
 
 
-def setup_files(task: type) -> Tuple[str, ...]:
+def setup_files(task: type) -> tuple[str, ...]:
     """Return the files, below the data folder, that tasks of a class are set up from; not all of them need exist."""
     default = _OF_SENTENCES if issubclass(task, SentencePredictionTask) else ()
     return tuple(getattr(task, "setup_files", default))
 
 
-def read_setup_files(task: Any, folder: Path) -> Dict[Path, bytes]:
+def read_setup_files(task: Any, folder: Path) -> dict[Path, bytes]:
     """Read what a task was set up from and its save folder lacks: file in the save folder -> content.
 
     Raises:
         ValueError: a file of the folder differs from that of the data.
     """
-    missing: Dict[Path, bytes] = {}
+    missing: dict[Path, bytes] = {}
     for name in setup_files(type(task)):
         source, target = Path(utils.split_paths(task.cfg.data)[0], name), folder / name
         if not source.is_file():
@@ -52,13 +52,13 @@ def read_setup_files(task: Any, folder: Path) -> Dict[Path, bytes]:
     return missing
 
 
-def write_with_first_checkpoint(files: Dict[Path, bytes]) -> None:
+def write_with_first_checkpoint(files: dict[Path, bytes]) -> None:
     """Write files, as ``read_setup_files`` returns them, when this process saves its first checkpoint."""
     _missing.clear()
     _missing.update(files)
 
 
-def write_setup_files(files: Dict[Path, bytes]) -> None:
+def write_setup_files(files: dict[Path, bytes]) -> None:
     """Write files, each whole or not at all."""
     for target, content in files.items():
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -10,14 +10,13 @@ Test: tests/fairseq_fixes/test_damage.py.
 import os
 import zipfile
 from pathlib import Path
-from typing import Optional
 
 _BLOCK = 2**22
 # The first bytes of an archive, and those of its last entry, whose size they tell.
 _FIRST, _LAST, _LAST_SIZE = b"PK\x03\x04", b"PK\x05\x06", 22
 
 
-def find_damage(path: Path) -> Optional[str]:
+def find_damage(path: Path) -> str | None:
     """Say in a few words what is wrong with a checkpoint file, to follow its name; None for a whole file.
 
     Reads the whole file. The format of torch before 1.6 has no checksums: only loading can tell, and None is returned.
@@ -37,7 +36,7 @@ def find_damage(path: Path) -> Optional[str]:
     return _damaged_record(path) if ends else "is truncated: its end, the list of its records, is missing"
 
 
-def _damaged_record(path: Path) -> Optional[str]:
+def _damaged_record(path: Path) -> str | None:
     # Whatever a changed number in the archive's own tables leads zipfile to raise, the file is damaged.
     try:
         archive = zipfile.ZipFile(path)

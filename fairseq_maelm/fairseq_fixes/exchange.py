@@ -7,7 +7,7 @@ configuration that is in it: no run of several ranks could be resumed or start f
 Test: tests/fairseq_fixes/test_exchange.py.
 """
 
-from typing import Any, List
+from typing import Any
 
 import torch.distributed as dist
 from fairseq.distributed import utils as distributed_utils
@@ -15,12 +15,12 @@ from fairseq.distributed import utils as distributed_utils
 _gather_on_gpu = distributed_utils.all_gather_list
 
 
-def all_gather_list(data: Any, group: Any = None, max_size: int = 16384) -> List[Any]:
+def all_gather_list(data: Any, group: Any = None, max_size: int = 16384) -> list[Any]:
     """Gather any data from all ranks, in their order."""
     group = distributed_utils.get_global_group() if group is None else group
     if dist.get_backend(group) != "gloo":
         return list(_gather_on_gpu(data, group, max_size))
-    gathered: List[Any] = [None] * dist.get_world_size(group)
+    gathered: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(gathered, data, group=group)
     return gathered
 

@@ -10,7 +10,7 @@ Test: tests/end_to_end/test_save_folder.py, test_stopped_by_patience.
 """
 
 import functools
-from typing import Any, Dict
+from typing import Any
 
 from fairseq.trainer import Trainer
 
@@ -27,7 +27,7 @@ class _Program:
     counting: Any = None
 
 
-def watch(program: Dict[str, Any]) -> None:
+def watch(program: dict[str, Any]) -> None:
     """Save the count of a program, given by its global names."""
     _Program.counting = program.get("should_stop_early")
 
@@ -37,15 +37,15 @@ def validations_without_improvement() -> int:
     return int(getattr(_Program.counting, _COUNT, 0))
 
 
-def restore_patience(extra_state: Dict[str, Any]) -> None:
+def restore_patience(extra_state: dict[str, Any]) -> None:
     """Continue counting where a checkpoint's run stopped."""
     if _Program.counting is not None:
         vars(_Program.counting).update(extra_state.get(_NAME, {}))
 
 
 @functools.wraps(_state_dict)
-def _with_patience(self: Trainer) -> Dict[str, Any]:
-    state: Dict[str, Any] = _state_dict(self)
+def _with_patience(self: Trainer) -> dict[str, Any]:
+    state: dict[str, Any] = _state_dict(self)
     if hasattr(_Program.counting, _BEST):
         state["extra_state"][_NAME] = {name: getattr(_Program.counting, name) for name in (_BEST, _COUNT)}
     return state

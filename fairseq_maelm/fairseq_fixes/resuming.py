@@ -11,9 +11,10 @@ import functools
 import logging
 import os
 import sys
+from collections.abc import Callable
 from multiprocessing import util
 from pathlib import Path
-from typing import Any, Callable, Dict, NoReturn, Optional, Tuple
+from typing import Any, NoReturn
 
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
@@ -31,11 +32,11 @@ LOCK_FILE = ".fairseq-train.lock"
 
 _load_checkpoint = checkpoint_utils.load_checkpoint
 # Of the folders that this process has to itself until it ends.
-_locks: Dict[str, FolderLock] = {}
+_locks: dict[str, FolderLock] = {}
 
 
 @functools.wraps(_load_checkpoint)
-def _load(cfg: Any, trainer: Any, **passthrough_args: Any) -> Tuple[Any, Any]:
+def _load(cfg: Any, trainer: Any, **passthrough_args: Any) -> tuple[Any, Any]:
     watch(sys._getframe(1).f_globals)
     if not is_local(cfg.save_dir):
         return tuple(_load_checkpoint(cfg, trainer, **passthrough_args))
@@ -54,7 +55,7 @@ def _load(cfg: Any, trainer: Any, **passthrough_args: Any) -> Tuple[Any, Any]:
 
 def _decided_by_first_rank(trainer: Any, decide: Callable[[], Start]) -> Start:
     """Return the first rank's decision on every rank, or exit; the first rank says why."""
-    start: Optional[Start] = None
+    start: Start | None = None
     refusal = None
     if distributed_utils.get_global_rank() == 0:
         try:
@@ -118,7 +119,7 @@ def _check_end(trainer: Any, epoch_itr: Any, start: Start) -> None:
         )
 
 
-def _limit_reached(trainer: Any, epoch_itr: Any, updates: int) -> Optional[str]:
+def _limit_reached(trainer: Any, epoch_itr: Any, updates: int) -> str | None:
     limits, patience = trainer.cfg.optimization, trainer.cfg.checkpoint.patience
     if limits.max_update and updates >= limits.max_update:
         return f"--max-update {limits.max_update}"

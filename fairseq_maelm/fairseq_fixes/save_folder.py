@@ -6,8 +6,9 @@ Reason, versions and test: see ``resuming``, which asks.
 import logging
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 import torch
 from fairseq.file_io import PathManager
@@ -49,7 +50,7 @@ class Start(NamedTuple):
     begins: bool
 
 
-def checkpoint_files(folder: Path, suffix: str) -> List[Path]:
+def checkpoint_files(folder: Path, suffix: str) -> list[Path]:
     """Return the files of a folder with the names that fairseq-train gives to checkpoints, and overwrites."""
     # No run continues from others, such as averages and what a crash leaves.
     name = re.compile(rf"checkpoint(?:_last|_best|\d+|_\d+_\d+|\.best_.+){re.escape(suffix)}\.pt")
@@ -140,7 +141,7 @@ def _with_suffix(path: Path, suffix: str) -> Path:
     return path.with_name(f"{path.stem}{suffix}{path.suffix}")
 
 
-def _unreadable(path: Path, read: Callable[[Path], Any] = read_progress) -> Optional[str]:
+def _unreadable(path: Path, read: Callable[[Path], Any] = read_progress) -> str | None:
     try:
         read(path)
     except ValueError as error:
@@ -165,7 +166,7 @@ def _is_of_folder(cfg: Any, folder: Path, suffix: str) -> bool:
     return lies_in_folder
 
 
-def _newest_whole(others: List[Path], trouble: str, suffix: str, criterion: str) -> str:
+def _newest_whole(others: list[Path], trouble: str, suffix: str, criterion: str) -> str:
     progress, passed_over = _places(others, criterion)
     for path in sorted(progress, key=lambda each: progress[each].updates, reverse=True):
         if damage := find_damage(path):
@@ -184,10 +185,10 @@ def _newest_whole(others: List[Path], trouble: str, suffix: str, criterion: str)
     )
 
 
-def _places(paths: List[Path], criterion: str) -> Tuple[Dict[Path, Progress], Dict[Path, str]]:
+def _places(paths: list[Path], criterion: str) -> tuple[dict[Path, Progress], dict[Path, str]]:
     """Return the files that a run could continue from if they are whole, and why it could not from the others."""
-    progress: Dict[Path, Progress] = {}
-    not_these: Dict[Path, str] = {}
+    progress: dict[Path, Progress] = {}
+    not_these: dict[Path, str] = {}
     for path in paths:
         try:
             found = read_progress(path)
@@ -203,10 +204,10 @@ def _places(paths: List[Path], criterion: str) -> Tuple[Dict[Path, Progress], Di
     return progress, not_these
 
 
-def _reasons(paths: Dict[Path, str]) -> str:
+def _reasons(paths: dict[Path, str]) -> str:
     return ", ".join(f"{path.name} {reason}" for path, reason in sorted(paths.items()))
 
 
-def _names(paths: List[Path]) -> str:
+def _names(paths: list[Path]) -> str:
     more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
     return ", ".join(path.name for path in paths[:3]) + more

@@ -12,8 +12,9 @@ import functools
 import logging
 import math
 import weakref
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, Callable, Optional
+from typing import Any
 
 from fairseq import checkpoint_utils
 from fairseq.data.iterators import GroupedIterator
@@ -29,7 +30,7 @@ _save_checkpoint = checkpoint_utils.save_checkpoint
 class _Run:
     """The run of this process: its trainer, and whether it has been stopped."""
 
-    trainer: Callable[[], Optional[Trainer]] = staticmethod(lambda: None)
+    trainer: Callable[[], Trainer | None] = staticmethod(lambda: None)
     stopped = False
 
 
@@ -42,7 +43,7 @@ def stop_training(reason: str) -> None:
     _Run.stopped = True
 
 
-def running_trainer() -> Optional[Trainer]:
+def running_trainer() -> Trainer | None:
     """Return the trainer of this process's run, None before the run asks for its first epoch."""
     return _Run.trainer()
 

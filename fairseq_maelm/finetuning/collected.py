@@ -7,7 +7,7 @@ outputs cannot be summed.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 from fairseq.logging import metrics
@@ -91,7 +91,7 @@ def example_rows(sample: Mapping[str, Any], gold: Tensor, predicted: Tensor) -> 
 
 
 def log_predictions(
-    logging_outputs: Iterable[Mapping[str, Any]], names: Sequence[str], positive: Optional[int] = 1
+    logging_outputs: Iterable[Mapping[str, Any]], names: Sequence[str], positive: int | None = 1
 ) -> None:
     """Log metrics of a whole validation set, by their names, from ``example_rows`` of all ranks.
 

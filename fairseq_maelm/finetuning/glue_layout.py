@@ -4,7 +4,6 @@ The numbers of rows are those of the official files; both are here where two ver
 """
 
 from dataclasses import dataclass
-from typing import Optional
 
 HIGHEST_SCORE = 5.0
 """Scores of STS-B lie in [0, 5]."""
@@ -30,10 +29,10 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[int, ...]
     sentences: tuple[str, ...]
-    label: Optional[str] = None
-    index: Optional[str] = None
+    label: str | None = None
+    index: str | None = None
     header: bool = True
-    held_out: Optional[bool] = None
+    held_out: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class GlueTask:
         empty_sentences: whether the official files hold rows with an empty sentence.
     """
 
-    labels: Optional[tuple[str, ...]]
+    labels: tuple[str, ...] | None
     tables: dict[str, tuple[Table, ...]]
     names: dict[str, str]
     broken_rows: bool = False

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from fairseq_maelm.files import CorpusError
 from fairseq_maelm.finetuning.glue_layout import HIGHEST_SCORE, GlueTask, Table
@@ -25,7 +25,7 @@ class GlueExample(NamedTuple):
 
     place: str
     sentences: tuple[str, ...]
-    label: Optional[str]
+    label: str | None
     number: str
 
 

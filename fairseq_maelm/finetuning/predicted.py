@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Mapping
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from fairseq_maelm.models.hub import MaelmHubInterface, load
 
@@ -16,7 +16,7 @@ class Predicted(NamedTuple):
     """
 
     text: str
-    metrics: Optional[Mapping[str, float]]
+    metrics: Mapping[str, float] | None
 
 
 def hub_of(args: argparse.Namespace) -> MaelmHubInterface:

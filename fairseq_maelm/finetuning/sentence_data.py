@@ -10,7 +10,7 @@ import itertools
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Optional, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -93,7 +93,7 @@ class SplitWriter:
         split: str,
         sentences: int,
         dictionary_size: int,
-        labels: Optional[Dictionary],
+        labels: Dictionary | None,
         labeled: bool = True,
     ) -> None:
         self._folder, self._split = folder, split
@@ -109,7 +109,7 @@ class SplitWriter:
         (self._folder / name).mkdir(exist_ok=True)
         return make_builder(f"{self._folder / name / self._split}.bin", impl="mmap", vocab_size=symbols)
 
-    def add(self, sentences: Sequence[NDArray[np.unsignedinteger]], label: Optional[str]) -> None:
+    def add(self, sentences: Sequence[NDArray[np.unsignedinteger]], label: str | None) -> None:
         """Store an example.
 
         Args:

@@ -5,7 +5,7 @@ which always says the same is the worst and not "not a number". Predictions that
 """
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +19,18 @@ OF_NUMBERS = ("pearson", "spearman")
 _POSITIVE_LABELS = ("1", "entailment")
 
 
-def positive_class(labels: Sequence[str]) -> Optional[int]:
+def positive_class(labels: Sequence[str]) -> int | None:
     """Return the class of two that F1 is of by default, "1" or "entailment"; None if it is neither."""
     return next((labels.index(label) for label in _POSITIVE_LABELS if label in labels and len(labels) == 2), None)
 
 
-def metric_names(regression: bool, positive: Optional[int]) -> list[str]:
+def metric_names(regression: bool, positive: int | None) -> list[str]:
     """Return the names of all metrics of a task; there is F1 only where a class is positive."""
     return list(OF_NUMBERS if regression else OF_CLASSES[: 2 if positive is None else 3])
 
 
 def compute_metrics(
-    names: Sequence[str], gold: NDArray[Any], predicted: NDArray[Any], positive: Optional[int] = 1
+    names: Sequence[str], gold: NDArray[Any], predicted: NDArray[Any], positive: int | None = 1
 ) -> dict[str, float]:
     """Compute metrics by name, all of ``OF_CLASSES`` or all of ``OF_NUMBERS``.
 

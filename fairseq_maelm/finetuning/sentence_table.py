@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from fairseq_maelm.arguments import option
 from fairseq_maelm.files import CorpusError
@@ -25,12 +25,12 @@ _COLUMNS = "columns of the table, by default texts first and the label last"
 class Columns:
     """Names or places of the columns of texts and labels; a table without any has no line of names."""
 
-    text: Optional[str] = option(None, help=f"column of the text: {_PLACES}", metavar="COLUMN", group=_COLUMNS)
-    text_pair: Optional[str] = option(None, help="column of the second text of pairs", metavar="COLUMN", group=_COLUMNS)
-    label: Optional[str] = option(None, help="column of the label", metavar="COLUMN", group=_COLUMNS)
+    text: str | None = option(None, help=f"column of the text: {_PLACES}", metavar="COLUMN", group=_COLUMNS)
+    text_pair: str | None = option(None, help="column of the second text of pairs", metavar="COLUMN", group=_COLUMNS)
+    label: str | None = option(None, help="column of the label", metavar="COLUMN", group=_COLUMNS)
 
     @property
-    def keys(self) -> tuple[Optional[str], ...]:
+    def keys(self) -> tuple[str | None, ...]:
         """The three columns; None for what is not given."""
         return (self.text, self.text_pair, self.label)
 
@@ -51,11 +51,11 @@ class Example(NamedTuple):
 
     place: str
     texts: tuple[str, ...]
-    label: Optional[str]
+    label: str | None
 
 
 def read_table(
-    path: Path, columns: Columns = Columns(), texts: Optional[int] = None, allow_empty: bool = False
+    path: Path, columns: Columns = Columns(), texts: int | None = None, allow_empty: bool = False
 ) -> Iterator[Example]:
     """Yield the rows of a table.
 
@@ -91,14 +91,14 @@ class _Chosen(NamedTuple):
 
     texts: tuple[Any, ...]
     label: Any
-    width: Optional[int]
+    width: int | None
 
 
-def _place(column: str) -> Optional[int]:
+def _place(column: str) -> int | None:
     return int(column) if column.removeprefix("-").isdecimal() else None
 
 
-def _chosen(columns: Columns, first: Any, texts: Optional[int], place: str) -> _Chosen:
+def _chosen(columns: Columns, first: Any, texts: int | None, place: str) -> _Chosen:
     if columns.text is None:
         if any(columns.keys):
             raise CorpusError("--text-pair and --label say columns: give --text too")
@@ -118,7 +118,7 @@ def _chosen(columns: Columns, first: Any, texts: Optional[int], place: str) -> _
     return _Chosen(tuple(key for key in own[:2] if key is not None), None if absent else own[2], None)
 
 
-def _number_of(column: Optional[str], names: dict[str, int], place: str, optional: bool) -> Optional[int]:
+def _number_of(column: str | None, names: dict[str, int], place: str, optional: bool) -> int | None:
     """Return the place of a column; a table may lack that of the label."""
     if column is None:
         return None

@@ -1,7 +1,7 @@
 """The configuration of MAE-LM encoders for Hugging Face transformers, and their buckets of relative positions."""
 
 import math
-from typing import Any, Optional
+from typing import Any
 
 from transformers import MPNetConfig
 
@@ -30,13 +30,13 @@ class MaelmConfig(MPNetConfig):
         self,
         relative_attention_buckets: str = "t5",
         relative_attention_max_distance: int = 128,
-        mask_token_id: Optional[int] = None,
+        mask_token_id: int | None = None,
         masked_input: str = "dropped",
         encoder_positions: str = "original",
         decoder_layers: int = 0,
-        decoder_hidden_size: Optional[int] = None,
-        decoder_intermediate_size: Optional[int] = None,
-        decoder_attention_heads: Optional[int] = None,
+        decoder_hidden_size: int | None = None,
+        decoder_intermediate_size: int | None = None,
+        decoder_attention_heads: int | None = None,
         share_decoder_positions: bool = False,
         **kwargs: Any,
     ) -> None:

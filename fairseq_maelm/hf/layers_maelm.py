@@ -7,7 +7,7 @@ Parameters have MPNet's names.
 import copy
 import math
 from collections.abc import Callable
-from typing import Any, Optional
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,7 @@ from .configuration_maelm import MaelmConfig, relative_bucket
 OFFSET = 2
 
 
-def hide(bias: Optional[Tensor], attention_mask: Tensor, dtype: torch.dtype) -> Tensor:
+def hide(bias: Tensor | None, attention_mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Give keys whose mask <int64 or bool>[B, S] is 0 the lowest logit: <dtype>[B, H or 1, S or 1, S]."""
     hidden = attention_mask[:, None, None, :] == 0
     if bias is None:
@@ -37,21 +37,19 @@ class MaelmLayer(MPNetLayer):
     _gradient_checkpointing_func: Callable[..., Any]
 
     def forward(
-        self, states: Tensor, bias: Optional[Tensor], output_attentions: bool = False
-    ) -> tuple[Tensor, Optional[Tensor]]:
+        self, states: Tensor, bias: Tensor | None, output_attentions: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
         """<float>[B, S, D] to states <float>[B, S, D] and, if asked for, attention weights <float>[B, H, S, S].
 
         ``bias`` broadcasts to [B, H, S, S] and is added to the scaled products of queries and keys.
         """
         if self.gradient_checkpointing and self.training:
-            computed: tuple[Tensor, Optional[Tensor]]
+            computed: tuple[Tensor, Tensor | None]
             computed = self._gradient_checkpointing_func(self._compute, states, bias, output_attentions)
             return computed
         return self._compute(states, bias, output_attentions)
 
-    def _compute(
-        self, states: Tensor, bias: Optional[Tensor], output_attentions: bool
-    ) -> tuple[Tensor, Optional[Tensor]]:
+    def _compute(self, states: Tensor, bias: Tensor | None, output_attentions: bool) -> tuple[Tensor, Tensor | None]:
         attention = self.attention.attn
         query, key, value = (
             project(states).unflatten(-1, (attention.num_attention_heads, -1)).transpose(1, 2)
@@ -77,7 +75,7 @@ class MaelmEncoder(nn.Module):
         super().__init__()
         self.layer = nn.ModuleList(MaelmLayer(config) for _ in range(config.num_hidden_layers))
         self.positions = config.max_position_embeddings - OFFSET
-        self.relative_attention_bias: Optional[nn.Embedding] = None
+        self.relative_attention_bias: nn.Embedding | None = None
         if config.relative_attention_buckets != "none":
             numbers = config.relative_attention_num_buckets, config.relative_attention_max_distance
             self.relative_attention_bias = nn.Embedding(numbers[0], config.num_attention_heads)
@@ -94,7 +92,7 @@ class MaelmEncoder(nn.Module):
         if not torch.compiler.is_compiling() and length > self.positions:
             raise ValueError(f"{length} tokens are more than the model's {self.positions} positions: truncate")
 
-    def position_bias(self, positions: Tensor) -> Optional[Tensor]:
+    def position_bias(self, positions: Tensor) -> Tensor | None:
         """Return <float>[B or 1, H, S, S] for positions <int64>[B or 1, S]; None without relative positions."""
         if self.relative_attention_bias is None:
             return None
@@ -102,7 +100,7 @@ class MaelmEncoder(nn.Module):
         index = positions[:, None, :] - positions[:, :, None] + self.positions - 1
         return of_distance.t().index_select(1, index.flatten()).unflatten(1, index.shape).transpose(0, 1)
 
-    def forward(self, states: Tensor, bias: Optional[Tensor], output_attentions: bool) -> tuple[list, list]:
+    def forward(self, states: Tensor, bias: Tensor | None, output_attentions: bool) -> tuple[list, list]:
         """Return L + 1 states <float>[B, S, D] before, between and after layers, and L attention weights or None."""
         all_states, all_weights = [states], []
         for layer in self.layer:
@@ -123,7 +121,7 @@ class MaelmDecoder(nn.Module):
         shape.hidden_dropout_prob = shape.attention_probs_dropout_prob = 0.0
         same_width = shape.hidden_size == config.hidden_size
         self.projection = None if same_width else nn.Linear(config.hidden_size, shape.hidden_size)
-        self.position_embeddings: Optional[nn.Embedding] = None
+        self.position_embeddings: nn.Embedding | None = None
         if not config.share_decoder_positions:
             self.position_embeddings = nn.Embedding(config.max_position_embeddings, shape.hidden_size)
         self.LayerNorm = nn.LayerNorm(shape.hidden_size, eps=config.layer_norm_eps)

@@ -4,7 +4,7 @@ An exported folder holds copies of the files named ..._maelm.py: with ``trust_re
 fairseq nor fairseq_maelm. Shapes as in layers_maelm.py.
 """
 
-from typing import Any, Optional, Union
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -56,15 +56,15 @@ class MaelmModel(MaelmPreTrainedModel):
 
     def forward(
         self,
-        input_ids: Optional[Tensor] = None,
-        attention_mask: Optional[Tensor] = None,
-        position_ids: Optional[Tensor] = None,
-        inputs_embeds: Optional[Tensor] = None,
-        output_attentions: Optional[bool] = None,
-        output_hidden_states: Optional[bool] = None,
-        return_dict: Optional[bool] = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
         head_mask: None = None,
-    ) -> Union[tuple, BaseModelOutputWithPooling]:
+    ) -> tuple | BaseModelOutputWithPooling:
         """Encode tokens <int64>[B, S], or their embeddings <float>[B, S, D].
 
         Args:
@@ -114,7 +114,7 @@ class MaelmForMaskedLM(MaelmPreTrainedModel):
         return None
 
     def resize_token_embeddings(
-        self, new_num_tokens: Optional[int] = None, *arguments: Any, **options: Any
+        self, new_num_tokens: int | None = None, *arguments: Any, **options: Any
     ) -> nn.Embedding:
         """Give the table of token embeddings, and the head's bias with it, another number of symbols.
 
@@ -165,12 +165,12 @@ class MaelmForMaskedLM(MaelmPreTrainedModel):
     def forward(
         self,
         input_ids: Tensor,
-        attention_mask: Optional[Tensor] = None,
-        labels: Optional[Tensor] = None,
-        output_attentions: Optional[bool] = None,
-        output_hidden_states: Optional[bool] = None,
-        return_dict: Optional[bool] = None,
-    ) -> Union[tuple, MaskedLMOutput]:
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> tuple | MaskedLMOutput:
         """Score the vocabulary at every position of tokens <int64>[B, T] with masks: logits <float>[B, T, V].
 
         Args:

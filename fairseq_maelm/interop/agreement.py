@@ -1,7 +1,7 @@
 """Whether two models compute the same and two tokenizers read the same: the one check of export, import and ONNX."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -70,7 +70,7 @@ def inside(output: Tensor, tokens: Tensor) -> Tensor:
 
 
 def checkpoint_outputs(
-    model: MaelmModel, view: EncoderView, architecture: str, head: Optional[str], tokens: Tensor
+    model: MaelmModel, view: EncoderView, architecture: str, head: str | None, tokens: Tensor
 ) -> dict[str, Tensor]:
     """Compute hidden states of tokens <int64>[B, S], and the scores of masks or of a fine-tuned head."""
     outputs = {STATES: model.extract_features(tokens)[0]}

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -149,7 +149,7 @@ FAMILIES = {
 
 
 def _names(
-    family: Family, options: Mapping[str, Any], architecture: str, head: Optional[str]
+    family: Family, options: Mapping[str, Any], architecture: str, head: str | None
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield our name and theirs of every weight of a model with these options."""
     table: dict[str, tuple[str, ...]] = {ours: (theirs,) for ours, theirs in family.encoder.items()}
@@ -194,7 +194,7 @@ def weights_of_family(
     family: Family,
     options: Mapping[str, Any],
     architecture: str = "encoder",
-    head: Optional[str] = None,
+    head: str | None = None,
 ) -> dict[str, Tensor]:
     """Give our weights a family's names, <float32> and each in memory of its own, as safetensors wants it.
 
@@ -222,7 +222,7 @@ def take_weights(
     family: Family,
     options: Mapping[str, Any],
     architecture: str = "encoder",
-    head: Optional[str] = None,
+    head: str | None = None,
     first_position: int = POSITION_OFFSET,
 ) -> dict[str, Tensor]:
     """Give a family's weights our names.

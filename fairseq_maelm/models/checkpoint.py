@@ -1,7 +1,7 @@
 """Fitting a checkpoint to the model that is to load it: what is dropped is said, what does not fit is explained."""
 
 import logging
-from typing import Any, Dict, List
+from typing import Any
 
 from torch import Tensor
 
@@ -14,7 +14,7 @@ _HEADS = "classification_heads."
 _PREDICTION = ("decoder.", "lm_head.")
 
 
-def fit_state_dict(model: Any, state_dict: Dict[str, Tensor]) -> None:
+def fit_state_dict(model: Any, state_dict: dict[str, Tensor]) -> None:
     """Prepare a state dictionary for strict loading, in place.
 
     Decoder and prediction head are dropped when the model has neither (fine-tuning). Classification heads that the
@@ -36,7 +36,7 @@ def fit_state_dict(model: Any, state_dict: Dict[str, Tensor]) -> None:
     _check_shapes(model, state_dict)
 
 
-def classification_heads(state_dict: Dict[str, Tensor]) -> Dict[str, List[int]]:
+def classification_heads(state_dict: dict[str, Tensor]) -> dict[str, list[int]]:
     """Return the heads of a checkpoint: name -> [number of classes, inner width]."""
     suffix = ".out_proj.weight"
     return {
@@ -46,7 +46,7 @@ def classification_heads(state_dict: Dict[str, Tensor]) -> Dict[str, List[int]]:
     }
 
 
-def register_heads(model: Any, state_dict: Dict[str, Tensor]) -> None:
+def register_heads(model: Any, state_dict: dict[str, Tensor]) -> None:
     """Give a model the heads of a checkpoint, with fresh weights: of sentences, and of tokens, which have no dense
     layer. Those that it has in the same size, because its task made them, stay."""
     own = model.classification_heads.state_dict()
@@ -59,13 +59,13 @@ def register_heads(model: Any, state_dict: Dict[str, Tensor]) -> None:
             model.register_token_head(name, outputs)
 
 
-def _same_head(own: Dict[str, Tensor], state_dict: Dict[str, Tensor], name: str) -> bool:
+def _same_head(own: dict[str, Tensor], state_dict: dict[str, Tensor], name: str) -> bool:
     theirs = {key[len(_HEADS) :]: tensor for key, tensor in state_dict.items() if key.startswith(f"{_HEADS}{name}.")}
     mine = {key: tensor for key, tensor in own.items() if key.startswith(f"{name}.")}
     return theirs.keys() == mine.keys() and all(mine[key].shape == tensor.shape for key, tensor in theirs.items())
 
 
-def _drop(state_dict: Dict[str, Tensor], keys: List[str], reason: str) -> None:
+def _drop(state_dict: dict[str, Tensor], keys: list[str], reason: str) -> None:
     if keys:
         parameters = sum(state_dict[key].numel() for key in keys)
         parts = sorted({key.split(".")[0] for key in keys})
@@ -74,7 +74,7 @@ def _drop(state_dict: Dict[str, Tensor], keys: List[str], reason: str) -> None:
         del state_dict[key]
 
 
-def _fit_heads(model: Any, state_dict: Dict[str, Tensor]) -> None:
+def _fit_heads(model: Any, state_dict: dict[str, Tensor]) -> None:
     own = model.classification_heads.state_dict()
     for name, (classes, inner_dim) in classification_heads(state_dict).items():
         weight = own.get(f"{name}.out_proj.weight")
@@ -92,7 +92,7 @@ def _fit_heads(model: Any, state_dict: Dict[str, Tensor]) -> None:
         state_dict.setdefault(_HEADS + key, weight)
 
 
-def _check_identity(model: Any, state_dict: Dict[str, Tensor]) -> None:
+def _check_identity(model: Any, state_dict: dict[str, Tensor]) -> None:
     saved = state_dict.get("encoder.identity")
     if saved is None:
         raise ValueError("this is not a checkpoint of the model maelm: its encoder.identity is missing")
@@ -118,7 +118,7 @@ def _check_identity(model: Any, state_dict: Dict[str, Tensor]) -> None:
         )
 
 
-def _check_decoder(model: Any, state_dict: Dict[str, Tensor]) -> None:
+def _check_decoder(model: Any, state_dict: dict[str, Tensor]) -> None:
     saved = state_dict.get("decoder.identity")
     if model.lm_head is None or model.decoder is None or saved is None:
         return
@@ -131,7 +131,7 @@ def _check_decoder(model: Any, state_dict: Dict[str, Tensor]) -> None:
             )
 
 
-def _check_shapes(model: Any, state_dict: Dict[str, Tensor]) -> None:
+def _check_shapes(model: Any, state_dict: dict[str, Tensor]) -> None:
     own = model.state_dict()
     wrong = [
         f"{key} is {list(state_dict[key].shape)} and should be {list(own[key].shape)}"

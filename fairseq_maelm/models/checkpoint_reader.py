@@ -5,9 +5,10 @@ they are, evaluating strings and resolving references as it goes. Here the confi
 are taken, only declared options, each of its type and range, and only sizes that the weights in the file have.
 """
 
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any
 
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from omegaconf import DictConfig, OmegaConf
@@ -73,8 +74,8 @@ class Checkpoint:
 
     path: Path
     config: DictConfig
-    weights: Dict[str, Tensor]
-    state: Dict[str, Any]
+    weights: dict[str, Tensor]
+    state: dict[str, Any]
 
     @property
     def task_name(self) -> str:
@@ -92,12 +93,12 @@ class Checkpoint:
         return int(self.weights["encoder.identity"][0])
 
     @property
-    def heads(self) -> Dict[str, List[int]]:
+    def heads(self) -> dict[str, list[int]]:
         """The fine-tuned heads: name -> [number of outputs, inner width]."""
         return classification_heads(self.weights)
 
     @property
-    def encoder_options(self) -> Dict[str, Any]:
+    def encoder_options(self) -> dict[str, Any]:
         """The options of the model that build the encoder, by name, that of its size as ``arch``."""
         model = self.config.model
         return {"arch": model._name, **{name: getattr(model, name) for name in ENCODER_OPTIONS}}
@@ -117,7 +118,7 @@ class Checkpoint:
         )
 
     @property
-    def history(self) -> Dict[str, Any]:
+    def history(self) -> dict[str, Any]:
         """What the file says of its training: ``num_updates``, ``epoch``, ``val_loss``, ``best``, ``training_seconds``.
 
         What it does not say is left out.
@@ -133,7 +134,7 @@ class Checkpoint:
         return {name: value for name, value in found.items() if value is not None}
 
 
-def read_checkpoint(path: Path, overrides: Optional[Mapping[str, Any]] = None, averaged: bool = False) -> Checkpoint:
+def read_checkpoint(path: Path, overrides: Mapping[str, Any] | None = None, averaged: bool = False) -> Checkpoint:
     """Read a checkpoint of pretraining or fine-tuning as inert data.
 
     Args:
@@ -164,8 +165,8 @@ def read_checkpoint(path: Path, overrides: Optional[Mapping[str, Any]] = None, a
 
 
 def _options(
-    sections: Dict[str, Dict[str, Any]], path: Path, section: str, names: Tuple[str, ...], dataclass_of: Any
-) -> Dict[str, Any]:
+    sections: dict[str, dict[str, Any]], path: Path, section: str, names: tuple[str, ...], dataclass_of: Any
+) -> dict[str, Any]:
     """Return the declared options of a section with its name, references to other sections filled in."""
     found = sections.get(section, {})
     name = found.get("_name")
@@ -178,7 +179,7 @@ def _options(
     return {"_name": name, **declared_options(options, dataclass, path, section)}
 
 
-def _elsewhere(dataclass: Any, sections: Dict[str, Dict[str, Any]]) -> Dict[str, Any]:
+def _elsewhere(dataclass: Any, sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Return the values of options that are by default those of other sections, such as ``${common.seed}``."""
     found = {}
     for name, field in dataclass.__dataclass_fields__.items():
@@ -193,7 +194,7 @@ def _reference(field: "Field[Any]") -> str:
     return default[2:-1] if default.startswith("${") else ""
 
 
-def _override(task: Dict[str, Any], model: Dict[str, Any], name: str, value: Any) -> None:
+def _override(task: dict[str, Any], model: dict[str, Any], name: str, value: Any) -> None:
     owners = [
         section
         for section, declared in ((task, TASK_DATACLASS_REGISTRY[task["_name"]]), (model, MaelmModelConfig))
@@ -205,7 +206,7 @@ def _override(task: Dict[str, Any], model: Dict[str, Any], name: str, value: Any
         owner[name] = value
 
 
-def _check_model(model: Any, weights: Dict[str, Tensor], path: Path) -> None:
+def _check_model(model: Any, weights: dict[str, Tensor], path: Path) -> None:
     if "encoder.identity" not in weights:
         raise CheckpointError(f"{path} is not a checkpoint of the model maelm: its encoder.identity is missing")
     try:
@@ -224,7 +225,7 @@ def _check_model(model: Any, weights: Dict[str, Tensor], path: Path) -> None:
             check_sizes(path, model, weights, _DECODER_SIZES)
 
 
-def check_sizes(path: Path, options: Any, weights: Dict[str, Tensor], sizes: Dict[str, Tuple[str, int]]) -> None:
+def check_sizes(path: Path, options: Any, weights: dict[str, Tensor], sizes: dict[str, tuple[str, int]]) -> None:
     """Refuse sizes that the weights do not have, before anything of these sizes is made.
 
     Args:
@@ -243,14 +244,14 @@ def check_sizes(path: Path, options: Any, weights: Dict[str, Tensor], sizes: Dic
             )
 
 
-def check_depth(path: Path, option: str, layers: int, weights: Dict[str, Tensor], prefix: str) -> None:
+def check_depth(path: Path, option: str, layers: int, weights: dict[str, Tensor], prefix: str) -> None:
     """Refuse a number of layers that the weights do not have."""
     found = sorted(numbered(weights, prefix))
     if found != list(range(min(layers, len(found) + 1))):
         raise CheckpointError(f"{path} says {option} {layers}, but holds weights of {len(found)} layers")
 
 
-def _check_task(task: Any, model: Any, weights: Dict[str, Tensor], path: Path) -> None:
+def _check_task(task: Any, model: Any, weights: dict[str, Tensor], path: Path) -> None:
     """Refuse a sentence_prediction task whose numbers are not the weights', by which it makes a head and positions."""
     heads = classification_heads(weights)
     if any("." in name for name in heads):

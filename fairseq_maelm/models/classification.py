@@ -1,6 +1,7 @@
 """Labels of texts by a checkpoint that was fine-tuned on labels, behind the hub interface."""
 
-from typing import Any, List, NamedTuple, Sequence, Union
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,8 +26,8 @@ class TextLabel(NamedTuple):
 
 
 def classify(
-    hub: Any, texts: Sequence[Union[str, Sequence[str]]], head: str, batch_size: int = 32
-) -> Union[List[TextLabel], List[float]]:
+    hub: Any, texts: Sequence[str | Sequence[str]], head: str, batch_size: int = 32
+) -> list[TextLabel] | list[float]:
     """Label texts or pairs of texts, or give each its number.
 
     Args:
@@ -55,7 +56,7 @@ def classify(
     return most_likely(torch.stack(rows), class_names(hub.task.label_dictionary))
 
 
-def most_likely(logits: Tensor, names: Sequence[str]) -> List[TextLabel]:
+def most_likely(logits: Tensor, names: Sequence[str]) -> list[TextLabel]:
     """Name the most likely of the classes by their scores <float>[n, classes]."""
     probabilities, best = logits.softmax(dim=-1).max(dim=-1)
     return [TextLabel(names[index], value) for index, value in zip(best.tolist(), probabilities.tolist())]

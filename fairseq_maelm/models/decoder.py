@@ -1,6 +1,6 @@
 """The shallow decoder of pretraining, in all forms of the paper's Table 2, and what stands in for none."""
 
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,11 +31,11 @@ class Memory(NamedTuple):
 
     states: Tensor
     positions: Tensor
-    hidden: Optional[Tensor]
+    hidden: Tensor | None
 
 
 def encoder_memory(
-    encoded: EncoderOutput, encoder: MaelmEncoder, layout: Optional[Layout], always_hides: bool = False
+    encoded: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None, always_hides: bool = False
 ) -> Memory:
     """Return the encoder's output for cross-attention, which reads no state that does not enter the decoder's input.
 
@@ -52,7 +52,7 @@ def encoder_memory(
     return Memory(states, layout["positions"], hidden)
 
 
-def full_sequences(encoded: EncoderOutput, encoder: MaelmEncoder, layout: Optional[Layout]) -> Tensor:
+def full_sequences(encoded: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor:
     """The encoder's states among mask embeddings, <float>[B, T, D]; as they are, without a layout."""
     if layout is None:
         return encoded.states
@@ -62,13 +62,11 @@ def full_sequences(encoded: EncoderOutput, encoder: MaelmEncoder, layout: Option
 class NoDecoder:
     """What 0 layers do: the prediction head sits on the encoder, as in plain MLM."""
 
-    def wanted_of_encoder(
-        self, wanted: Optional[WantedPositions], layout: Optional[Layout]
-    ) -> Optional[WantedPositions]:
+    def wanted_of_encoder(self, wanted: WantedPositions | None, layout: Layout | None) -> WantedPositions | None:
         """The positions at which the encoder's last layer is read: those to predict, if it sees all tokens."""
         return wanted if layout is not None and layout["all_visible"] else None
 
-    def reassemble(self, encoded: EncoderOutput, encoder: MaelmEncoder, layout: Optional[Layout]) -> Tensor:
+    def reassemble(self, encoded: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor:
         """What is decoded: full sequences <float>[B, T, D], or <float>[M, D] where the encoder gave no more."""
         return encoded.states if encoded.wanted is not None else full_sequences(encoded, encoder, layout)
 
@@ -77,8 +75,8 @@ class NoDecoder:
         full: Tensor,
         encoded: EncoderOutput,
         encoder: MaelmEncoder,
-        layout: Optional[Layout],
-        wanted: Optional[WantedPositions] = None,
+        layout: Layout | None,
+        wanted: WantedPositions | None = None,
     ) -> Tensor:
         """<float>[B, T, D] as it is, or <float>[M, D] of what is wanted."""
         return full if wanted is None or encoded.wanted is not None else wanted.take(full)
@@ -103,7 +101,7 @@ class MaelmDecoder(nn.Module):
     """
 
     def __init__(
-        self, layers: int, shape: LayerShape, max_positions: Optional[int], attention: str, input_dim: int
+        self, layers: int, shape: LayerShape, max_positions: int | None, attention: str, input_dim: int
     ) -> None:
         super().__init__()
         self.attention, self.shape = attention, shape
@@ -127,13 +125,11 @@ class MaelmDecoder(nn.Module):
         """Whether each token is predicted from those before it; the input is then the sequence, shifted right."""
         return self.attention == "causal_cross"
 
-    def wanted_of_encoder(
-        self, wanted: Optional[WantedPositions], layout: Optional[Layout]
-    ) -> Optional[WantedPositions]:
+    def wanted_of_encoder(self, wanted: WantedPositions | None, layout: Layout | None) -> WantedPositions | None:
         """The positions at which the encoder's last layer is read: all, whatever is to be predicted."""
         return None
 
-    def reassemble(self, encoded: EncoderOutput, encoder: MaelmEncoder, layout: Optional[Layout]) -> Tensor:
+    def reassemble(self, encoded: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor:
         """What ``forward`` starts from, <float>[B, T, D].
 
         Encoder states and mask embeddings at their original positions; for a decoder that goes from left to right the
@@ -150,8 +146,8 @@ class MaelmDecoder(nn.Module):
         full: Tensor,
         encoded: EncoderOutput,
         encoder: MaelmEncoder,
-        layout: Optional[Layout],
-        wanted: Optional[WantedPositions] = None,
+        layout: Layout | None,
+        wanted: WantedPositions | None = None,
     ) -> Tensor:
         """Decode <float>[B, T, D], as ``reassemble`` gives it, to [B, T, own width], or [M, own width] for ``wanted``.
 
@@ -170,14 +166,14 @@ class MaelmDecoder(nn.Module):
             decoded = self.final_layer_norm(decoded)
         return wanted.take(decoded) if wanted is not None and self.autoregressive else decoded
 
-    def _lengths(self, encoded: EncoderOutput, encoder: MaelmEncoder, layout: Optional[Layout]) -> Optional[Tensor]:
+    def _lengths(self, encoded: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor | None:
         """<int64>[B] tokens of each full sequence, or None where the layout says that there is no padding to hide."""
         if layout is None:
             return encoded.tokens.ne(encoder.padding_idx).sum(dim=1)
         hides = layout["decoder_padded"] or in_graphs(self.layers, encoded.states)
         return layout["full_lengths"] if hides else None
 
-    def _bias(self, positions: Tensor, lengths: Optional[Tensor], states: Tensor) -> AttentionBias:
+    def _bias(self, positions: Tensor, lengths: Tensor | None, states: Tensor) -> AttentionBias:
         """Return what attention to tokens at these positions depends on besides their states."""
         turns = rotations(positions, self.shape.rotary_bases, self.shape.head_dim, states)
         return AttentionBias(lengths=lengths, causal=self.autoregressive, rotations=turns, padded_to=states.shape[1])
@@ -193,7 +189,7 @@ class MaelmDecoder(nn.Module):
         return self.layernorm_embedding(full)
 
     def _run_with_memory(
-        self, states: Tensor, bias: AttentionBias, memory: Memory, wanted: Optional[WantedPositions]
+        self, states: Tensor, bias: AttentionBias, memory: Memory, wanted: WantedPositions | None
     ) -> Tensor:
         encoded = memory.states if self.input_projection is None else self.input_projection(memory.states)
         turns = rotations(memory.positions, self.shape.rotary_bases, self.shape.head_dim, states)
@@ -208,7 +204,7 @@ class MaelmDecoder(nn.Module):
         return self.layers[-1](states, bias, last, encoded, memory_bias)
 
 
-def decoder_settings(identity: Tensor) -> Dict[str, Any]:
+def decoder_settings(identity: Tensor) -> dict[str, Any]:
     """Name what the decoder's identity holds: settings that the parameters' shapes do not show."""
     heads, attention = identity.tolist()
     base, attention = divmod(attention, _ABOVE_ATTENTION)
@@ -216,7 +212,7 @@ def decoder_settings(identity: Tensor) -> Dict[str, Any]:
     return {"decoder attention heads": heads, "decoder attention": kind, "rotary base of the decoder": base or "none"}
 
 
-def build_decoder(config: Any) -> Optional[MaelmDecoder]:
+def build_decoder(config: Any) -> MaelmDecoder | None:
     """The decoder of a complete configuration; None where it has no layers. It has no dropout (appendix C)."""
     if not config.decoder_layers:
         return None

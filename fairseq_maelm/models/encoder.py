@@ -1,7 +1,8 @@
 """Encoder and decoder: embeddings and positions around one layer stack."""
 
 import hashlib
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from fairseq.data import Dictionary
@@ -38,9 +39,9 @@ class EncoderOutput(NamedTuple):
     """
 
     states: Tensor
-    all_states: List[Tensor]
+    all_states: list[Tensor]
     tokens: Tensor
-    wanted: Optional[WantedPositions] = None
+    wanted: WantedPositions | None = None
 
 
 def dictionary_fingerprint(dictionary: Dictionary) -> int:
@@ -71,7 +72,7 @@ def encoder_identity(
     return torch.tensor([vocabulary, heads + norm, function, distance if function else 0], dtype=torch.int64)
 
 
-def identity_settings(identity: Tensor) -> Dict[str, Any]:
+def identity_settings(identity: Tensor) -> dict[str, Any]:
     """Name what ``encoder_identity`` has put together, in the order in which differences are reported."""
     vocabulary, heads, function, distance = identity.tolist()
     norm, heads = divmod(heads, _ABOVE_HEADS)
@@ -117,7 +118,7 @@ class MaelmEncoder(FairseqEncoder):
         self.embed_positions = None if shape.rotary_bases else nn.Embedding(max_positions, shape.embed_dim)
         self.layernorm_embedding = shape.layer_norm()
         self.layernorm_embedding.single = shape.modern
-        self.relative_attention_bias: Optional[RelativePositionBias] = None
+        self.relative_attention_bias: RelativePositionBias | None = None
         if relative_buckets != "none":
             self.relative_attention_bias = RelativePositionBias(
                 relative_buckets, num_buckets, max_distance, shape.attention_heads, max_positions
@@ -131,9 +132,9 @@ class MaelmEncoder(FairseqEncoder):
     def forward(
         self,
         src_tokens: Tensor,
-        positions: Optional[Tensor] = None,
-        padded: Optional[bool] = None,
-        wanted: Optional[WantedPositions] = None,
+        positions: Tensor | None = None,
+        padded: bool | None = None,
+        wanted: WantedPositions | None = None,
     ) -> EncoderOutput:
         """Encode visible tokens.
 
@@ -160,7 +161,7 @@ class MaelmEncoder(FairseqEncoder):
             states = states + self.embed_positions(positions)
         return dropout(self.layernorm_embedding(states), self.shape.dropout, self.training)
 
-    def _lengths(self, tokens: Tensor, padded: Optional[bool]) -> Optional[Tensor]:
+    def _lengths(self, tokens: Tensor, padded: bool | None) -> Tensor | None:
         """<int64>[B] tokens of each sequence, or None where there is no padding to hide."""
         if padded is False and not in_graphs(self.layers, tokens):
             return None
@@ -168,7 +169,7 @@ class MaelmEncoder(FairseqEncoder):
         # A GPU would be waited for, and its attention hides padding at no cost.
         return None if padded is None and inside.device.type == "cpu" and bool(inside.all()) else inside.sum(dim=1)
 
-    def _bias(self, positions: Tensor, lengths: Optional[Tensor], states: Tensor) -> Optional[AttentionBias]:
+    def _bias(self, positions: Tensor, lengths: Tensor | None, states: Tensor) -> AttentionBias | None:
         """Return what attention of all layers depends on besides its states, which give the type of rotations."""
         if self.relative_attention_bias is not None:
             return self.relative_attention_bias.between(positions, lengths)
@@ -182,9 +183,7 @@ class MaelmEncoder(FairseqEncoder):
         return self.longest
 
 
-def _read_from(
-    bias: Optional[AttentionBias], wanted: Optional[WantedPositions], sequences: int
-) -> Optional[AttentionBias]:
+def _read_from(bias: AttentionBias | None, wanted: WantedPositions | None, sequences: int) -> AttentionBias | None:
     """The bias of the last layer, where its states are wanted at some positions alone."""
     if wanted is None or bias is None or bias.positions is None:
         return bias

@@ -2,7 +2,7 @@
 
 import logging
 from functools import partial
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any
 
 import torch.nn.functional as F
 from fairseq.models import FairseqEncoderModel
@@ -39,7 +39,7 @@ class FairseqTextModel(FairseqEncoderModel):
         module.apply(partial(initialize, std=self.config.init_std, embedding_std=self.config.embedding_init_std))
 
     def register_classification_head(
-        self, name: str, num_classes: int, inner_dim: Optional[int] = None, **unused: Any
+        self, name: str, num_classes: int, inner_dim: int | None = None, **unused: Any
     ) -> None:
         """Add a head with fresh weights on the first token's state, replacing one of the same name.
 
@@ -64,7 +64,7 @@ class FairseqTextModel(FairseqEncoderModel):
         modern = self.config.layer == "modern"
         self._add_head(name, ModernTokenHead(*numbers, self.config.layer_norm_eps) if modern else TokenHead(*numbers))
 
-    def _add_head(self, name: str, head: Union[ClassificationHead, TokenHead]) -> None:
+    def _add_head(self, name: str, head: ClassificationHead | TokenHead) -> None:
         if name in self.classification_heads:
             logger.warning("head %r is replaced by a new one with %d outputs", name, head.out_proj.out_features)
         self.initialize(head)
@@ -72,18 +72,18 @@ class FairseqTextModel(FairseqEncoderModel):
 
     def extract_features(
         self, src_tokens: Tensor, return_all_hiddens: bool = False
-    ) -> Tuple[Tensor, Dict[str, Optional[List[Tensor]]]]:
+    ) -> tuple[Tensor, dict[str, list[Tensor] | None]]:
         """The encoder's last states <float>[B, S, D] for whole sequences; see ``MaelmModel.forward``."""
         return self.forward(src_tokens, features_only=True, return_all_hiddens=return_all_hiddens)
 
     def get_normalized_probs(
-        self, net_output: Tuple[Tensor, Any], log_probs: bool, sample: Optional[Dict[str, Any]] = None
+        self, net_output: tuple[Tensor, Any], log_probs: bool, sample: dict[str, Any] | None = None
     ) -> Tensor:
         """Turn logits into (log-)probabilities in single precision; fairseq calls it for any model."""
         logits = net_output[0].float()
         return F.log_softmax(logits, dim=-1) if log_probs else F.softmax(logits, dim=-1)
 
-    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Fit a checkpoint to this model before it is loaded strictly; called by fairseq."""
         super().upgrade_state_dict_named(state_dict, name)
         fit_state_dict(self, state_dict)

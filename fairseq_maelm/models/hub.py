@@ -1,8 +1,9 @@
 """The hub interface: a checkpoint in the hands of somebody who has sentences and no batches."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -62,7 +63,7 @@ class MaelmHubInterface(nn.Module):
         """Where the model's parameters are."""
         return self.model.encoder.embed_tokens.weight.device
 
-    def encode(self, sentence: str, *more_sentences: str, max_length: Optional[int] = None) -> Tensor:
+    def encode(self, sentence: str, *more_sentences: str, max_length: int | None = None) -> Tensor:
         """Turn a sentence, or a pair and more, into tokens.
 
         Args:
@@ -93,21 +94,21 @@ class MaelmHubInterface(nn.Module):
         tokens = [np.append(end if number else begin, part) for number, part in enumerate(parts)]
         return torch.from_numpy(np.concatenate(tokens)[: max_length if at_the_end else None])
 
-    def encode_batch(self, sentences: Sequence[str], max_length: Optional[int] = None) -> Tensor:
+    def encode_batch(self, sentences: Sequence[str], max_length: int | None = None) -> Tensor:
         """Turn sentences into <int64>[B, S], padded on the right, and cut as ``encode`` does."""
         texts = checked_texts(sentences, "sentences")
         if not texts:
             raise ValueError("the list of sentences is empty: give one at least")
         return self._pad([self.encode(text, max_length=max_length).numpy() for text in texts])
 
-    def decode(self, tokens: Tensor) -> Union[str, List[str]]:
+    def decode(self, tokens: Tensor) -> str | list[str]:
         """Turn tokens <int64>[n] into text; several sentences, as ``encode`` joins them, into a list.
 
         The text is the sentencepiece model's normal form: an uncased vocabulary gives lower case.
         """
         self._check_tokens(tokens, "decode", 1)
         special = {self.dictionary.bos(), self.dictionary.pad()}
-        sentences: List[List[int]] = [[]]
+        sentences: list[list[int]] = [[]]
         separators = 0
         for token in tokens.tolist():
             separators = separators + 1 if token == self.dictionary.eos() else 0
@@ -118,7 +119,7 @@ class MaelmHubInterface(nn.Module):
         texts = [self.tokenizer.decode(sentence) for sentence in sentences]
         return texts[0] if len(texts) == 1 else texts
 
-    def extract_features(self, tokens: Tensor, return_all_hiddens: bool = False) -> Union[Tensor, List[Tensor]]:
+    def extract_features(self, tokens: Tensor, return_all_hiddens: bool = False) -> Tensor | list[Tensor]:
         """Encode whole sequences with the encoder alone.
 
         Args:
@@ -138,8 +139,8 @@ class MaelmHubInterface(nn.Module):
         return states
 
     def fill_mask(
-        self, text: Union[str, Sequence[str]], topk: int = 5
-    ) -> Union[List[List[MaskCandidate]], List[List[List[MaskCandidate]]]]:
+        self, text: str | Sequence[str], topk: int = 5
+    ) -> list[list[MaskCandidate]] | list[list[list[MaskCandidate]]]:
         """Propose tokens for every ``<mask>`` of a text, or of each of several texts, through the decoder.
 
         Args:
@@ -167,7 +168,7 @@ class MaelmHubInterface(nn.Module):
         if not bool(probabilities.isfinite().all()):
             raise ValueError("the model's probabilities are no numbers: its weights are damaged, or training diverged")
         values, candidates = probabilities.topk(min(topk, len(self.dictionary)))
-        results: List[List[List[MaskCandidate]]] = [[] for _ in texts]
+        results: list[list[list[MaskCandidate]]] = [[] for _ in texts]
         row = 0
         for result, sequence in zip(results, sequences):
             for position in np.flatnonzero(sequence == self.model.mask_index).tolist():
@@ -212,12 +213,12 @@ class MaelmHubInterface(nn.Module):
         return logits if return_logits else F.log_softmax(logits, dim=-1)
 
     def classify(
-        self, texts: Sequence[Union[str, Sequence[str]]], head: str = "sentence_classification_head"
-    ) -> Union[List[TextLabel], List[float]]:
+        self, texts: Sequence[str | Sequence[str]], head: str = "sentence_classification_head"
+    ) -> list[TextLabel] | list[float]:
         """Give each text, or pair of texts, its most likely label and that one's probability, or its value."""
         return classify(self, texts, head)
 
-    def _pad(self, sequences: List[np.ndarray]) -> Tensor:
+    def _pad(self, sequences: list[np.ndarray]) -> Tensor:
         lengths = np.array([len(sequence) for sequence in sequences])
         return torch.from_numpy(pad_rows(sequences, lengths, self.dictionary.pad()))
 
@@ -270,7 +271,7 @@ def load(folder: str, checkpoint_file: str, data_folder: str = ".", **overrides:
     return MaelmHubInterface(config, task, model, tokenizer).eval()
 
 
-def load_model(path: str, data: str, **overrides: Any) -> Tuple[Any, Any, Any]:
+def load_model(path: str, data: str, **overrides: Any) -> tuple[Any, Any, Any]:
     """Load a checkpoint without a tokenizer.
 
     Args:

@@ -1,6 +1,6 @@
 """MAE-LM: a text encoder pretrained as a masked autoencoder (Meng et al., 2024, section 3)."""
 
-from typing import Any, Dict, Optional, Tuple, Union
+from typing import Any
 
 from fairseq.data import Dictionary
 from fairseq.models import register_model
@@ -38,8 +38,8 @@ class MaelmModel(FairseqTextModel):
         super().__init__(config, build_encoder(config, dictionary))
         self.precision = str(config.precision)
         self.mask_index = self.encoder.mask_index
-        self.decoder: Optional[MaelmDecoder] = None
-        self.lm_head: Optional[MaskedTokenHead] = None
+        self.decoder: MaelmDecoder | None = None
+        self.lm_head: MaskedTokenHead | None = None
         if predicts_masked_tokens:
             self.decoder = build_decoder(config)
             width = config.decoder_embed_dim if self.decoder else config.encoder_embed_dim
@@ -69,13 +69,13 @@ class MaelmModel(FairseqTextModel):
     def forward(
         self,
         src_tokens: Tensor,
-        src_lengths: Optional[Tensor] = None,
-        layout: Optional[Layout] = None,
+        src_lengths: Tensor | None = None,
+        layout: Layout | None = None,
         features_only: bool = False,
         return_all_hiddens: bool = False,
-        classification_head_name: Optional[str] = None,
-        target: Optional[Tensor] = None,
-    ) -> Tuple[Tensor, Dict[str, Any]]:
+        classification_head_name: str | None = None,
+        target: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
         """Predict masked tokens (Figure 2), or give their loss, features or class scores.
 
         Args:
@@ -114,8 +114,8 @@ class MaelmModel(FairseqTextModel):
     def encode(
         self,
         src_tokens: Tensor,
-        layout: Optional[Layout] = None,
-        wanted: Optional[WantedPositions] = None,
+        layout: Layout | None = None,
+        wanted: WantedPositions | None = None,
     ) -> EncoderOutput:
         """Encode the visible tokens <int64>[B, S] at their original positions.
 
@@ -125,19 +125,19 @@ class MaelmModel(FairseqTextModel):
             return self.encoder(src_tokens, wanted=wanted)
         return self.encoder(src_tokens, layout["positions"], layout["encoder_padded"], wanted)
 
-    def reassemble(self, visible: EncoderOutput, layout: Optional[Layout]) -> Tensor:
+    def reassemble(self, visible: EncoderOutput, layout: Layout | None) -> Tensor:
         """Put the encoder's states back among the mask embeddings: <float>[B, T, D], what the decoder starts from."""
         return self.decoding.reassemble(visible, self.encoder, layout)
 
     def decode(
-        self, full: Tensor, visible: EncoderOutput, layout: Optional[Layout], wanted: Optional[WantedPositions] = None
+        self, full: Tensor, visible: EncoderOutput, layout: Layout | None, wanted: WantedPositions | None = None
     ) -> Tensor:
         """Run the decoder: <float>[B, T, D] to <float>[B, T, its width], or [M, its width] of what is ``wanted``."""
         return self.decoding(full, visible, self.encoder, layout, wanted)
 
     def predict(
-        self, decoded: Tensor, layout: Optional[Layout], target: Optional[Tensor] = None
-    ) -> Tuple[Tensor, Dict[str, Any]]:
+        self, decoded: Tensor, layout: Layout | None, target: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Any]]:
         """Score the vocabulary at masked positions, or give the loss of the targets; as ``forward`` returns it.
 
         Without targets decoded states are those of all positions, with targets those of the masked ones alone.
@@ -156,13 +156,13 @@ class MaelmModel(FairseqTextModel):
         return self.lm_head(decoded, embedding), {"inner_states": None}
 
     @property
-    def decoding(self) -> Union[MaelmDecoder, NoDecoder]:
+    def decoding(self) -> MaelmDecoder | NoDecoder:
         """The decoder, or what stands in for one without layers."""
         return self.decoder or NO_DECODER
 
     def _encode_alone(
-        self, src_tokens: Tensor, layout: Optional[Layout], return_all_hiddens: bool, head_name: Optional[str]
-    ) -> Tuple[Tensor, Dict[str, Any]]:
+        self, src_tokens: Tensor, layout: Layout | None, return_all_hiddens: bool, head_name: str | None
+    ) -> tuple[Tensor, dict[str, Any]]:
         """Features, or the scores of a head, as ``forward`` returns them."""
         head = None if head_name is None else self.classification_heads[head_name]
         # A head on sentences reads the first state of each: up to 1.19 times as fast with 6 layers.
@@ -173,7 +173,7 @@ class MaelmModel(FairseqTextModel):
         return states if head is None else head(states), extra
 
 
-def _given(layout: Optional[Layout]) -> Layout:
+def _given(layout: Layout | None) -> Layout:
     if layout is None:
         raise ValueError("a loss needs the layout of the masked tokens beside their targets")
     return layout

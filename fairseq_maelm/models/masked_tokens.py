@@ -1,6 +1,6 @@
 """Predictions for masks that are already in the text, as a person or a prompt puts them there."""
 
-from typing import Any, Dict, List
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from fairseq_maelm.modules.wanted import masked_positions
 
 
 @torch.no_grad()
-def masked_token_logits(model: Any, view: EncoderView, sequences: List[np.ndarray]) -> Tensor:
+def masked_token_logits(model: Any, view: EncoderView, sequences: list[np.ndarray]) -> Tensor:
     """Score the masks of sequences, which the encoder sees, or does not see, as in pretraining; without dropout.
 
     Args:
@@ -39,7 +39,7 @@ def masked_token_logits(model: Any, view: EncoderView, sequences: List[np.ndarra
 
 
 @torch.no_grad()
-def target_log_probabilities(model: Any, net_input: Dict[str, Any], target: Tensor) -> Tensor:
+def target_log_probabilities(model: Any, net_input: dict[str, Any], target: Tensor) -> Tensor:
     """Score given tokens at the masked slots, computing as little as a loss does; see ``MaelmModel.forward``.
 
     Args:

@@ -1,7 +1,7 @@
 """A model's results for many items, computed in batches of near-equal length."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ Places = NDArray[np.int64]
 
 
 def batches_by_length(
-    lengths: Sequence[int] | NDArray[Any], batch_tokens: Optional[int] = None, batch_size: Optional[int] = None
+    lengths: Sequence[int] | NDArray[Any], batch_tokens: int | None = None, batch_size: int | None = None
 ) -> list[Places]:
     """Put sequences of near-equal length together, the longest first, so that too little memory shows at once.
 
@@ -39,9 +39,9 @@ def predict(
     lengths: Sequence[int] | NDArray[Any],
     collate: Callable[[Places], Any],
     forward: Callable[[Any], Iterable[Any]],
-    batch_tokens: Optional[int] = None,
-    batch_size: Optional[int] = None,
-    progress: Optional[str] = None,
+    batch_tokens: int | None = None,
+    batch_size: int | None = None,
+    progress: str | None = None,
 ) -> list[Any]:
     """Run a model in evaluation over all items.
 

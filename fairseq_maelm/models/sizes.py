@@ -1,6 +1,6 @@
 """The architectures: one row of numbers each."""
 
-from typing import Any, Dict
+from typing import Any
 
 # Of tokens in a sequence: a table of embeddings and, in the encoder, a learned relative bias; or rotary positions.
 POSITIONS = ("absolute", "rotary")
@@ -23,7 +23,7 @@ _COLUMNS = (
 _COMMON = {"rotary_base": 10_000}
 _POST_NORM = {"layer": "post_norm", "positions": "absolute", "dropout": 0.1, "attention_dropout": 0.1, **_COMMON}
 _MODERN = {"layer": "modern", "positions": "rotary", "dropout": 0.0, "attention_dropout": 0.0, **_COMMON}
-SIZES: Dict[str, Dict[str, Any]] = {
+SIZES: dict[str, dict[str, Any]] = {
     name: {**dict(zip(_COLUMNS, numbers)), **(_MODERN if "modern" in name else _POST_NORM)}
     for name, numbers in {
         "maelm_tiny": (2, 128, 512, 2, 1, 32, 128),

@@ -4,7 +4,7 @@ torch draws a double for every decision there, one after the other. All random n
 generator, so that a seed, or a restored state of the generator, gives the same decisions again.
 """
 
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -51,7 +51,7 @@ class _Dropout(torch.autograd.Function):
     """residual + dropout(states), or without residual; keeps the random integers for the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, residual: Optional[Tensor], probability: float) -> Tensor:
+    def forward(ctx: Any, states: Tensor, residual: Tensor | None, probability: float) -> Tensor:
         ctx.grid = dropout_grid(probability)
         decisions = draw_decisions(states.shape, ctx.grid)
         ctx.save_for_backward(decisions)
@@ -63,7 +63,7 @@ class _Dropout(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tuple[Tensor, Optional[Tensor], None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
         (decisions,) = ctx.saved_tensors
         of_states = _kept(decisions, ctx.grid, ctx.dtype).mul_(gradient).mul_(ctx.grid.scale)
         return of_states, gradient if ctx.needs_input_grad[1] else None, None

@@ -1,6 +1,7 @@
 """How a layer is executed in training: compiled, or recomputed for the backward pass. What it computes is the same."""
 
-from typing import Any, Callable, Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn

@@ -5,8 +5,9 @@ taken in chunks: logits, loss, gradient of the logits, and at once what it adds 
 bias; then the next chunk takes their place. Hsu et al. (2024, "Liger Kernel") do so with kernels for a GPU.
 """
 
+from collections.abc import Iterator
 from math import ceil
-from typing import Any, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -81,7 +82,7 @@ def chunks(rows: int, vocabulary_size: int, chunk: int) -> Iterator[slice]:
             yield slice(start, start + size)
 
 
-def pad_vocabulary(weight: Tensor, bias: Tensor, settings: ChunkSettings) -> Tuple[Tensor, Tensor]:
+def pad_vocabulary(weight: Tensor, bias: Tensor, settings: ChunkSettings) -> tuple[Tensor, Tensor]:
     """Cast and pad the projection: symbols that do not exist get the logit -inf, hence no probability, no gradient."""
     vocabulary_size = len(weight)
     size = ceil(vocabulary_size / settings.multiple) * settings.multiple
@@ -102,7 +103,7 @@ class _Projection(NamedTuple):
     bias: Tensor
 
 
-def _score(logits: Tensor, target: Tensor, scale: Optional[Tensor], of_bias: Optional[Tensor]) -> MaskedTokenLoss:
+def _score(logits: Tensor, target: Tensor, scale: Tensor | None, of_bias: Tensor | None) -> MaskedTokenLoss:
     """Compute the loss of logits <dtype>[m, V] with targets <int64>[m, 1].
 
     With ``of_bias``, the gradient of the bias <float>[V] to add to, the logits are overwritten by their own gradient:
@@ -146,11 +147,11 @@ def _add_products(gradients: _Gradients, part: slice, logits: Tensor, states: Te
 
 
 def _walk(
-    inputs: Tuple[Tensor, Tensor, Tensor, Tensor],
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor],
     settings: ChunkSettings,
     with_gradients: bool,
-    scale: Optional[Tensor] = None,
-) -> Tuple[MaskedTokenLoss, Optional[_Gradients]]:
+    scale: Tensor | None = None,
+) -> tuple[MaskedTokenLoss, _Gradients | None]:
     """Go through all chunks, for the loss and, if asked for, for the gradients of the loss times ``scale``."""
     states, target = inputs[0].to(settings.dtype), inputs[3][:, None]
     projection = _Projection(*pad_vocabulary(inputs[1], inputs[2], settings))
@@ -182,7 +183,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         target: Tensor,
         settings: ChunkSettings,
         with_gradients: bool,
-    ) -> Tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(states, weight, bias, target)
         ctx.settings = settings
         # fp16 loses most probabilities of a large vocabulary: it is coarse below 6e-5. That is why its users scale the
@@ -194,7 +195,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, scale: Tensor, unused: Tensor) -> Tuple[Optional[Tensor], ...]:
+    def backward(ctx: Any, scale: Tensor, unused: Tensor) -> tuple[Tensor | None, ...]:
         inputs = ctx.saved_tensors
         gradients, ctx.gradients = ctx.gradients, None
         if gradients is None:  # fp16, or a second backward pass through the same graph
@@ -233,7 +234,7 @@ def linear_log_probabilities(states: Tensor, weight: Tensor, bias: Tensor, targe
 
 
 def linear_cross_entropy(
-    states: Tensor, weight: Tensor, bias: Tensor, target: Tensor, settings: Optional[ChunkSettings] = None
+    states: Tensor, weight: Tensor, bias: Tensor, target: Tensor, settings: ChunkSettings | None = None
 ) -> MaskedTokenLoss:
     """``F.cross_entropy(F.linear(states, weight, bias), target, reduction="sum")``, and the number of correct guesses.
 

@@ -1,8 +1,9 @@
 """Mixed precision that leaves weights, gradients and optimizer in single precision."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
-from typing import Any, Callable, Optional, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -58,7 +59,7 @@ def in_its_precision(forward: _Forward) -> _Forward:
     return cast(_Forward, compute)
 
 
-def autocast_dtype(device: str) -> Optional[torch.dtype]:
+def autocast_dtype(device: str) -> torch.dtype | None:
     """Return the type that autocast gives matrix products on a type of device, or None where it is not in force."""
     # torch.compile cannot trace the first question before torch 2.12.
     if device not in ("cpu", "cuda") and not torch.amp.is_autocast_available(device):

@@ -1,6 +1,6 @@
 """Transformer layers, and running a stack of them."""
 
-from typing import Any, List, Optional
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -50,10 +50,10 @@ class TransformerLayer(Layer):
     def forward(
         self,
         states: Tensor,
-        bias: Optional[AttentionBias],
-        wanted: Optional[WantedPositions] = None,
-        memory: Optional[Tensor] = None,
-        memory_bias: Optional[AttentionBias] = None,
+        bias: AttentionBias | None,
+        wanted: WantedPositions | None = None,
+        memory: Tensor | None = None,
+        memory_bias: AttentionBias | None = None,
     ) -> Tensor:
         """<float>[B, S, D] to <float>[B, S, D]; cross-attention reads ``memory`` <float>[B, S, D] with its own bias.
 
@@ -71,10 +71,10 @@ class TransformerLayer(Layer):
         transformed = self.fc2(self._activate(self.fc1(self._before(states, self.final_layer_norm))))
         return self._add(states, transformed, self.final_layer_norm)
 
-    def _before(self, states: Tensor, norm: Optional[LayerNorm]) -> Tensor:
+    def _before(self, states: Tensor, norm: LayerNorm | None) -> Tensor:
         return norm(states) if self.modern and norm is not None else states
 
-    def _add(self, residual: Tensor, states: Tensor, norm: Optional[LayerNorm]) -> Tensor:
+    def _add(self, residual: Tensor, states: Tensor, norm: LayerNorm | None) -> Tensor:
         total = add_dropped(residual, states, self.dropout, self.training)
         return total if self.modern or norm is None else norm(total)
 
@@ -88,10 +88,10 @@ class TransformerLayer(Layer):
 def run_layers(
     layers: nn.ModuleList,
     states: Tensor,
-    bias: Optional[AttentionBias],
-    wanted: Optional[WantedPositions] = None,
-    wanted_bias: Optional[AttentionBias] = None,
-) -> List[Tensor]:
+    bias: AttentionBias | None,
+    wanted: WantedPositions | None = None,
+    wanted_bias: AttentionBias | None = None,
+) -> list[Tensor]:
     """Apply layers of self-attention to <float>[B, S, D]; return these and the states after each, L + 1 tensors.
 
     With ``wanted`` the last are <float>[M, D], and ``wanted_bias`` is that of their attention.

@@ -3,9 +3,10 @@
 import logging
 import math
 from collections import defaultdict
+from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import chain
-from typing import Any, Callable, DefaultDict, Dict, Iterable, List, Optional, Tuple, Union
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,7 +56,7 @@ class AdamW(torch.optim.Optimizer):
         self,
         params: Iterable[Any],
         lr: float = 1e-3,
-        betas: Tuple[float, float] = (0.9, 0.999),
+        betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
@@ -66,7 +67,7 @@ class AdamW(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: Optional[Callable[[], float]] = None) -> Optional[float]:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Update every parameter that has a gradient.
 
         Args:
@@ -80,9 +81,9 @@ class AdamW(torch.optim.Optimizer):
             self._update_group(group)
         return loss
 
-    def _update_group(self, group: Dict[str, Any]) -> None:
+    def _update_group(self, group: dict[str, Any]) -> None:
         # Parameters that sat out some updates, such as an unused head, are corrected for another number of them.
-        together: DefaultDict[Tuple[int, torch.device], List[Tensor]] = defaultdict(list)
+        together: defaultdict[tuple[int, torch.device], list[Tensor]] = defaultdict(list)
         for param in group["params"]:
             if param.grad is not None:
                 state = self._state_of(param)
@@ -91,7 +92,7 @@ class AdamW(torch.optim.Optimizer):
         for (count, _), params in together.items():
             self._update(params, count, group)
 
-    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take a state over; it stays in single precision for parameters in half precision, to which torch casts it."""
         super().load_state_dict(state_dict)
         saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
@@ -100,9 +101,9 @@ class AdamW(torch.optim.Optimizer):
             if is_half(param) and index in state_dict["state"]:
                 self.state[param] = dict(state_dict["state"][index])
 
-    def _state_of(self, param: Tensor) -> Dict[str, Any]:
+    def _state_of(self, param: Tensor) -> dict[str, Any]:
         """The parameter's state, made if there is none, and moved to where it is needed after loading."""
-        state: Dict[str, Any] = self.state[param]
+        state: dict[str, Any] = self.state[param]
         dtype = torch.float32 if is_half(param) else param.dtype
         if not state:
             state["step"] = 0
@@ -112,7 +113,7 @@ class AdamW(torch.optim.Optimizer):
             state[name] = state[name].to(device=param.device, dtype=dtype)
         return state
 
-    def _update(self, params: List[Tensor], count: int, group: Dict[str, Any]) -> None:
+    def _update(self, params: list[Tensor], count: int, group: dict[str, Any]) -> None:
         """Make update number ``count`` of parameters on one device."""
         full = [param for param in params if not is_half(param)]
         self._update_full(full, full, count, group)
@@ -123,7 +124,7 @@ class AdamW(torch.optim.Optimizer):
                 self._update_full([copy], [param], count, group)
                 param.copy_(copy)
 
-    def _update_full(self, values: List[Tensor], params: List[Tensor], count: int, group: Dict[str, Any]) -> None:
+    def _update_full(self, values: list[Tensor], params: list[Tensor], count: int, group: dict[str, Any]) -> None:
         """Update ``values``, the parameters or their copies in single precision, in place."""
         if not params:
             return
@@ -157,26 +158,26 @@ def is_half(tensor: Tensor) -> bool:
     return tensor.dtype in (torch.float16, torch.bfloat16)
 
 
-def multiply(tensors: List[Tensor], factor: Union[float, Tensor]) -> None:
+def multiply(tensors: list[Tensor], factor: float | Tensor) -> None:
     """Multiply tensors by a number in place; the number may be a tensor on any device, nothing waits for it."""
     for device, chosen in by_device(tensors).items():
         torch._foreach_mul_(chosen, factor.to(device) if isinstance(factor, Tensor) else factor)
 
 
-def norm_of_all(tensors: List[Tensor]) -> Tensor:
+def norm_of_all(tensors: list[Tensor]) -> Tensor:
     """The Euclidean norm <float32>[] of all elements of at least one tensor, on the device of the first.
 
     Squares are added in single precision: in half precision a norm of 256 would overflow.
     """
-    norms: List[Tensor] = []
+    norms: list[Tensor] = []
     for chosen in by_device(tensors).values():
         norms += torch._foreach_norm(chosen, 2.0, dtype=torch.float32)
     return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
 
 
-def by_device(tensors: List[Tensor]) -> Dict[torch.device, List[Tensor]]:
+def by_device(tensors: list[Tensor]) -> dict[torch.device, list[Tensor]]:
     """Sort tensors by their device, for torch's operations on lists."""
-    chosen: DefaultDict[torch.device, List[Tensor]] = defaultdict(list)
+    chosen: defaultdict[torch.device, list[Tensor]] = defaultdict(list)
     for tensor in tensors:
         chosen[tensor.device].append(tensor)
     return chosen

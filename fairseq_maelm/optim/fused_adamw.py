@@ -1,8 +1,9 @@
 """``--optimizer fused_adamw``: fairseq's ``adam``, several times faster where apex is not installed."""
 
 import ast
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Iterable, List, Optional, Union
+from typing import Any, List
 
 import torch
 from fairseq.dataclass import FairseqDataclass
@@ -49,7 +50,7 @@ class FusedAdamW(FairseqAdam):
         self._optimizer = self.optimizer_class(params, **self.optimizer_config)
 
     @property
-    def optimizer_config(self) -> Dict[str, Any]:
+    def optimizer_config(self) -> dict[str, Any]:
         """The numbers of this run, by the names under which a checkpoint holds them."""
         betas = self.cfg.adam_betas
         try:
@@ -63,12 +64,12 @@ class FusedAdamW(FairseqAdam):
             "weight_decay": self.cfg.weight_decay,
         }
 
-    def multiply_grads(self, c: Union[float, Tensor]) -> None:
+    def multiply_grads(self, c: float | Tensor) -> None:
         """Multiply all gradients by a number."""
         multiply([param.grad for param in self.params if param.grad is not None], c)
 
     @torch.no_grad()
-    def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Optional[Callable[[Tensor], Tensor]] = None) -> Tensor:
+    def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """Scale gradients down to a norm of ``max_norm`` where theirs is larger; 0 only measures.
 
         Args:
@@ -89,7 +90,7 @@ class FusedAdamW(FairseqAdam):
             multiply(grads, (float(max_norm) / (norm + 1e-6)).clamp(max=1.0))
         return norm
 
-    def load_state_dict(self, state_dict: Dict[str, Any], optimizer_overrides: Optional[Dict[str, Any]] = None) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any], optimizer_overrides: dict[str, Any] | None = None) -> None:
         """Continue from a checkpoint of this optimizer or of fairseq's ``adam``, with apex or without.
 
         Raises:
@@ -103,7 +104,7 @@ class FusedAdamW(FairseqAdam):
 FusedAdamW.__name__ = FairseqAdam.__name__
 
 
-def adam_state(state_dict: Dict[str, Any]) -> Dict[str, Any]:
+def adam_state(state_dict: dict[str, Any]) -> dict[str, Any]:
     """Bring the state of any of fairseq's Adams into the layout of ``fairseq.optim.adam.Adam``.
 
     Args:

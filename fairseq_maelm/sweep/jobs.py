@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tqdm import tqdm
 
@@ -89,7 +89,7 @@ class Job:
         return [self, *(each for follower in self.followers for each in follower.all)]
 
 
-def read_json(path: Path) -> Optional[dict[str, Any]]:
+def read_json(path: Path) -> dict[str, Any] | None:
     """Read a JSON file, or return None where there is none."""
     return files.read_json(path) if path.exists() else None
 
@@ -115,13 +115,13 @@ def unfinished(jobs: Sequence[Job], retry_failed: bool = True) -> list[Job]:
 class Running(Protocol):
     """A started program; see ``LocalProcess``."""
 
-    def poll(self) -> Optional[str]: ...
+    def poll(self) -> str | None: ...
 
 
 class Launcher(Protocol):
     """Starts programs; see ``LocalLauncher``."""
 
-    def start(self, job: Job, slot: str) -> Optional[Running]: ...
+    def start(self, job: Job, slot: str) -> Running | None: ...
     def leave(self, running: Sequence[Any]) -> None: ...
 
 
@@ -130,7 +130,7 @@ class LocalProcess(NamedTuple):
 
     process: BaseProcess
 
-    def poll(self) -> Optional[str]:
+    def poll(self) -> str | None:
         """Return None while it runs, "" once it has ended well, otherwise the reason of its end."""
         status = self.process.exitcode
         if status is None or status == 0:
@@ -146,7 +146,7 @@ class LocalLauncher:
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         self._environment = {"OMP_NUM_THREADS": str(max(1, cores // side_by_side)), **os.environ, "PATH": path}
 
-    def start(self, job: Job, slot: str) -> Optional[LocalProcess]:
+    def start(self, job: Job, slot: str) -> LocalProcess | None:
         """Start a job; None if its program still runs on behalf of a process that was killed."""
         process = job.process(slot)
         with open(job.log, "ab") as log:
@@ -171,9 +171,7 @@ class LocalLauncher:
                 each.process.join(max(0.0, deadline - time.monotonic()))
 
 
-def run(
-    jobs: Sequence[Job], slots: Sequence[str], launcher: Optional[Launcher] = None, retry_failed: bool = True
-) -> None:
+def run(jobs: Sequence[Job], slots: Sequence[str], launcher: Launcher | None = None, retry_failed: bool = True) -> None:
     """Run what is not finished, one job in each slot at a time; what follows a job comes before other jobs.
 
     A job that fails leaves its reason in its marker and keeps back its followers only.

@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from fairseq_maelm.files import write_bytes
 from fairseq_maelm.libraries import import_pyplot
@@ -38,7 +38,7 @@ _LINES = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 4)))
 _GRID_COLOR, _BEST_COLOR, _PAPER_COLOR = "#8A8A8A", "#000000", "#0072B2"
 
 
-def write_report(folder: Path, draws: bool = True, groups: Optional[Sequence[str]] = None) -> str:
+def write_report(folder: Path, draws: bool = True, groups: Sequence[str] | None = None) -> str:
     """Write report.md, runs.csv, and spread.png and .svg into a sweep's folder, and return the Markdown.
 
     ``groups`` are those of the paper's rows, all by default. The figure is left out, with a warning, where matplotlib
@@ -56,7 +56,7 @@ def write_report(folder: Path, draws: bool = True, groups: Optional[Sequence[str
     return text
 
 
-def as_markdown(sweep: Sweep, groups: Optional[Sequence[str]] = None) -> str:
+def as_markdown(sweep: Sweep, groups: Sequence[str] | None = None) -> str:
     """Return the tables: scores of all models and the paper's, and the best settings with their numbers of runs."""
     published = published_rows(sweep, groups)
     tasks = averaged_tasks(sweep)
@@ -73,7 +73,7 @@ def as_markdown(sweep: Sweep, groups: Optional[Sequence[str]] = None) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _number(value: Optional[float]) -> str:
+def _number(value: float | None) -> str:
     return _NOTHING if value is None or not math.isfinite(value) else f"{value:.1f}"
 
 
@@ -164,7 +164,7 @@ def as_csv(sweep: Sweep) -> str:
     return stream.getvalue()
 
 
-def _draw_spread(sweep: Sweep, folder: Path, groups: Optional[Sequence[str]] = None) -> None:
+def _draw_spread(sweep: Sweep, folder: Path, groups: Sequence[str] | None = None) -> None:
     """Draw ``folder``/spread.png and .svg, a panel for each task; raise a ValueError where nothing can be drawn."""
     tasks = [task for task in sweep.tasks if any(sweep.cells[task, model].finished for model in sweep.models)]
     if not tasks:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from fairseq_maelm.arguments import UsageError
 from fairseq_maelm.sweep.grid import Run, Setting
@@ -38,7 +38,7 @@ class Cell:
         states: how many runs of the whole grid are in which state.
     """
 
-    setting: Optional[Setting]
+    setting: Setting | None
     outcomes: list[Outcome]
     scores: tuple[float, ...]
     states: dict[str, int]
@@ -143,13 +143,13 @@ def averaged_tasks(sweep: Sweep) -> list[str]:
     return [task for task in candidates if all(sweep.cells[task, model].complete for model in sweep.models)]
 
 
-def average(scores: Mapping[str, Sequence[float]], tasks: Sequence[str]) -> Optional[float]:
+def average(scores: Mapping[str, Sequence[float]], tasks: Sequence[str]) -> float | None:
     """Return the mean over tasks, several validation sets of one averaged first; None unless all have all scores."""
     values = [mean(scores[task]) for task in tasks if scores.get(task)]
     return mean(values) if values and len(values) == len(tasks) and not any(map(math.isnan, values)) else None
 
 
-def published_rows(sweep: Sweep, groups: Optional[Sequence[str]]) -> dict[tuple[str, str], dict[str, list[float]]]:
+def published_rows(sweep: Sweep, groups: Sequence[str] | None) -> dict[tuple[str, str], dict[str, list[float]]]:
     """Return the paper's rows of these groups, by default of all: (group, model) -> task -> scores.
 
     Raises:

@@ -6,7 +6,7 @@ import logging
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from fairseq_maelm.arguments import UsageError, number
 from fairseq_maelm.sweep.jobs import Job, Launcher, is_finished, read_json, run
@@ -56,7 +56,7 @@ class Runner(NamedTuple):
 
     slots: list[str]
     gpus: int
-    launcher: Optional[Launcher]
+    launcher: Launcher | None
     retry_failed: bool
     dry_run: bool
 

@@ -7,7 +7,7 @@ import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from fairseq_maelm.arguments import UsageError
 from fairseq_maelm.files import write_json
@@ -42,7 +42,7 @@ class SubmittedJob:
     def __init__(self, job: Any, record: Path) -> None:
         self.job, self.record = job, record
 
-    def poll(self) -> Optional[str]:
+    def poll(self) -> str | None:
         """Return None while it waits or runs, "" once it has ended well, otherwise the reason of its end."""
         if not self.job.done():
             return None

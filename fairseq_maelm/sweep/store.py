@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from fairseq_maelm.files import FolderLock, remove_partial_files, write_json
 from fairseq_maelm.sweep.grid import Run
@@ -51,7 +51,7 @@ def differences(earlier: Any, now: Any, may_grow: Collection[str], name: str = "
 
 @contextlib.contextmanager
 def _working_in(
-    folder: Path, file: str, what: str, grown: Callable[[Optional[dict[str, Any]]], dict[str, Any]]
+    folder: Path, file: str, what: str, grown: Callable[[dict[str, Any] | None], dict[str, Any]]
 ) -> Iterator[None]:
     """Work alone in a folder, new or with ``file``; ``grown`` makes the file's content from its earlier content."""
     if folder.exists() and not (folder.is_dir() and ((folder / file).exists() or not any(folder.iterdir()))):
@@ -79,7 +79,7 @@ def study_folder(folder: Path, settings: dict[str, Any]) -> contextlib.AbstractC
     or a study with other settings is refused by a ValueError.
     """
 
-    def grown(earlier: Optional[dict[str, Any]]) -> dict[str, Any]:
+    def grown(earlier: dict[str, Any] | None) -> dict[str, Any]:
         if earlier is None:
             return settings
         seeds = {"seeds": max(earlier["seeds"], settings["seeds"])} if "seeds" in settings else {}
@@ -132,7 +132,7 @@ class SweepFolder:
         """
         identity = json.loads(json.dumps(identity))  # tuples become lists, as they did when they were written
 
-        def grown(earlier: Optional[dict[str, Any]]) -> dict[str, Any]:
+        def grown(earlier: dict[str, Any] | None) -> dict[str, Any]:
             earlier = earlier or {"identity": {}, "about": {}, "runs": []}
             # Tasks and models may be added; inside one of them nothing may be.
             _check_same(self.path, "sweep", earlier["identity"], identity, ("", "tasks", "models"))

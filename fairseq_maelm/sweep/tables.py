@@ -1,7 +1,7 @@
 """Tables in Markdown, and how sure a difference in them is."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import bootstrap
@@ -25,7 +25,7 @@ class Difference(NamedTuple):
         return f"{self.median:+.1f} ({self.low:+.1f} to {self.high:+.1f})"
 
 
-def difference_of_medians(scores: Sequence[float], others: Sequence[float]) -> Optional[Difference]:
+def difference_of_medians(scores: Sequence[float], others: Sequence[float]) -> Difference | None:
     """Compare two medians over seeds by the bootstrap: 9,999 draws of as many seeds from either side, with repetition.
 
     The percentile interval of so few seeds is rough, and narrower than the truth: one that touches 0 shows no

@@ -1,6 +1,6 @@
 """What this package's tasks have in common: the vocabulary of pretraining, and which models and criterions fit."""
 
-from typing import Any, ClassVar, Optional, Tuple
+from typing import Any, ClassVar
 
 from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.data import Dictionary
@@ -20,7 +20,7 @@ class EncoderTask(FairseqTask):
     name: str  # of the task and of its criterion
     only_own_models = True  # whether its batches and heads are for models of this package alone
     # Names, below the data folder, of what it is set up from, where they exist: checkpoints need them.
-    setup_files: ClassVar[Tuple[str, ...]] = VOCABULARY_FILES
+    setup_files: ClassVar[tuple[str, ...]] = VOCABULARY_FILES
 
     def __init__(self, cfg: Any, dictionary: Dictionary, longest: int) -> None:
         super().__init__(cfg)
@@ -77,7 +77,7 @@ class EncoderTask(FairseqTask):
         return self.dictionary
 
     @property
-    def target_dictionary(self) -> Optional[Dictionary]:
+    def target_dictionary(self) -> Dictionary | None:
         """Return what is predicted over: None, unless a task says otherwise."""
         return None
 

@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import dataclass, field, replace
-from typing import Any, List, Optional, Type, TypeVar
+from typing import Any, Optional, TypeVar
 
 import numpy as np
 import torch
@@ -179,7 +179,7 @@ class MaelmTask(EncoderTask):
         paths = shard_files(utils.split_paths(self.cfg.data), split, epoch, combine)
         self.datasets[split] = self.dataset_of(split, paths, MaskedBlockDataset)
 
-    def dataset_of(self, split: str, paths: List[str], kind: Type[_Blocks]) -> _Blocks:
+    def dataset_of(self, split: str, paths: list[str], kind: type[_Blocks]) -> _Blocks:
         """Make the dataset of a split from its files without suffix, which a task may choose otherwise.
 
         Masks of a split whose name begins with "train" are others in every epoch.

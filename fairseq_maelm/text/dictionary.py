@@ -1,8 +1,8 @@
 """Loading the dictionary of a prepared folder, and refusing one that does not belong to it."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import List, Sequence
 
 import numpy as np
 from fairseq.data import Dictionary
@@ -37,7 +37,7 @@ def load_dictionary(folder: str) -> Dictionary:
     return dictionary
 
 
-def class_names(dictionary: Dictionary) -> List[str]:
+def class_names(dictionary: Dictionary) -> list[str]:
     """Return the labels of a dictionary of labels in the order of their classes, which begin after the special symbols.
 
     fairseq appends <mask> to it, and its preprocessing fills dictionaries up with made-up words.

@@ -2,8 +2,8 @@
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import List, Optional, Sequence, Union
 
 from fairseq.data import Dictionary
 from sentencepiece import SentencePieceProcessor
@@ -35,7 +35,7 @@ class Tokenizer:
         self._piece_of_token = {token: piece for piece, token in enumerate(self.encoder.number_of.tolist())}
         self._piece_of_token[dictionary.unk()] = self._start.unk_id()
 
-    def encode(self, text: str) -> List[int]:
+    def encode(self, text: str) -> list[int]:
         """Encode text without special symbols around it.
 
         ``<mask>`` in the text becomes the mask symbol; white space before it belongs to it, and the text after it goes
@@ -49,7 +49,7 @@ class Tokenizer:
             tokens += [self.dictionary.index(MASK), *self._tokens(self._middle.encode(segment.rstrip(" ")))]
         return tokens
 
-    def encode_part(self, text: str, starts_word: bool) -> List[int]:
+    def encode_part(self, text: str, starts_word: bool) -> list[int]:
         """Encode a part of a text by itself, without white space at its ends; ``<mask>`` in it is ordinary text.
 
         ``starts_word`` tells whether a space, or the start of the text, is before it.
@@ -60,8 +60,8 @@ class Tokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         """Turn tokens into text; ``<mask>`` is spelled out, other special symbols are left out."""
         mask = self.dictionary.index(MASK)
-        parts: List[str] = []
-        run: List[int] = []
+        parts: list[str] = []
+        run: list[int] = []
         for token in [*map(int, tokens), mask]:
             if token != mask:
                 run.append(token)
@@ -71,7 +71,7 @@ class Tokenizer:
             run = []
         return f" {MASK}".join(parts).strip()
 
-    def _tokens(self, pieces: List[int]) -> List[int]:
+    def _tokens(self, pieces: list[int]) -> list[int]:
         return self.encoder.number_of[pieces].tolist() if pieces else []
 
 
@@ -86,7 +86,7 @@ class ImportedTokenizer:
         self.mask_text = str(self._tokenizer.id_to_token(mask))
         self._left_out = set(range(dictionary.nspecial)) - {dictionary.unk()}
 
-    def encode(self, text: str) -> List[int]:
+    def encode(self, text: str) -> list[int]:
         """Encode text as the tokenizer's own library does, without special symbols around it.
 
         Where ``<mask>`` stands in the text, other special symbols that it spells are read as such too; elsewhere they
@@ -105,7 +105,7 @@ class ImportedTokenizer:
         return re.sub(rf"\s*{re.escape(self.mask_text)}", f" {MASK}", text).strip()
 
 
-TextTokenizer = Union[Tokenizer, ImportedTokenizer]
+TextTokenizer = Tokenizer | ImportedTokenizer
 
 
 def open_tokenizer(path: str, dictionary: Dictionary) -> TextTokenizer:
@@ -113,7 +113,7 @@ def open_tokenizer(path: str, dictionary: Dictionary) -> TextTokenizer:
     return ImportedTokenizer(path, dictionary) if path.endswith(".json") else Tokenizer(path, dictionary)
 
 
-def find_imported_tokenizer(places: Sequence[str]) -> Optional[str]:
+def find_imported_tokenizer(places: Sequence[str]) -> str | None:
     """Return the first tokenizer.json with its dict.txt and without a sentencepiece model beside it, or None."""
     for place in places:
         names = (TOKENIZER_FILE, DICTIONARY_FILE, MODEL_FILE)

@@ -1,8 +1,9 @@
 """General text beside a domain's: options, and the bound on its loss."""
 
 import math
+from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any, Iterator
+from typing import Any
 
 import pytest
 import torch

@@ -1,7 +1,7 @@
 """Collecting: which rows count as what under each condition, and sums that equal one big matrix."""
 
 from types import SimpleNamespace
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def encoder_of(**changes: Any) -> Any:
     """A model of this package behind the interface of the analysis."""
     model = model_of(**changes)
 
-    def hidden_states(tokens: torch.Tensor, positions: Optional[torch.Tensor] = None) -> Any:
+    def hidden_states(tokens: torch.Tensor, positions: torch.Tensor | None = None) -> Any:
         return model.encoder(tokens, positions).all_states
 
     return SimpleNamespace(vocabulary=VOCABULARY, num_layers=2, width=32, hidden_states=hidden_states)

@@ -7,11 +7,12 @@ the new content of the file that records the surface, ready to be put in its pla
 import ast
 import json
 from argparse import Namespace
+from collections.abc import Iterator
 from dataclasses import fields
 from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Iterator, get_args
+from typing import Any, get_args
 
 import pytest
 import torch

@@ -1,7 +1,7 @@
 """The criterion's loss and metrics, worked by hand, and the same whatever way batches are cut."""
 
 import math
-from typing import Any, Dict, List
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +14,13 @@ from fairseq_maelm.data.encoder_view import Shown, encoder_input
 from fairseq_maelm.modules.linear_cross_entropy import linear_cross_entropy
 
 
-def sample_of(sequences, masked) -> Dict[str, Any]:
+def sample_of(sequences, masked) -> dict[str, Any]:
     net_input, target = batch_of(sequences, masked)
     tokens = sum(len(sequence) for sequence in sequences)
     return {"net_input": net_input, "target": target, "ntokens": tokens, "nsentences": len(sequences)}
 
 
-def reduced(*calls: List[Dict[str, Any]]) -> Dict[str, float]:
+def reduced(*calls: list[dict[str, Any]]) -> dict[str, float]:
     """What fairseq would log after these calls of ``reduce_metrics``, one for each update."""
     with metrics.aggregate(new_root=True) as aggregator:
         for logging_outputs in calls:
@@ -45,7 +45,7 @@ TWO_SEQUENCES = [[0, 3, 3, 3, 2], [0, 3, 2]]
 THEIR_MASKS = [[1, 3], [2]]
 
 
-def worked_by_hand() -> Dict[str, Any]:
+def worked_by_hand() -> dict[str, Any]:
     sample = sample_of(TWO_SEQUENCES, THEIR_MASKS)
     sample["target"] = torch.tensor([0, 1, 2])
     loss, sample_size, logging_output = MaelmCriterion(None)(FixedLogits(3), sample)

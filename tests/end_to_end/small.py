@@ -3,8 +3,9 @@
 import hashlib
 import re
 import shutil
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch

@@ -2,8 +2,9 @@
 
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Iterable
+from typing import Any
 
 import fairseq_cli.train
 import numpy as np

@@ -10,8 +10,9 @@ import random
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Optional, Sequence
+from typing import Any
 
 import pytest
 
@@ -86,10 +87,10 @@ def write_corpus(path: Path, documents: int = 300, seed: int = 1) -> None:
 def run(
     command: Sequence[Any],
     *,
-    cwd: Optional[Path] = None,
+    cwd: Path | None = None,
     check: bool = True,
     timeout: float = 600,
-    environment: Optional[dict[str, str]] = None,
+    environment: dict[str, str] | None = None,
 ) -> str:
     """Run a command as a user does, on one thread, and return its standard output and error together.
 
@@ -116,7 +117,7 @@ def run(
     return output
 
 
-def command_environment(added: Optional[dict[str, str]] = None) -> dict[str, str]:
+def command_environment(added: dict[str, str] | None = None) -> dict[str, str]:
     """Return the environment of a user's shell in which the virtual environment is active."""
     variables = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "MAELM_VENV"}}
     path = os.pathsep.join([str(COMMANDS), variables.get("PATH", os.defpath)])

@@ -1,6 +1,6 @@
 """The loss in chunks equals linear, then cross_entropy, in value and all gradients, and holds no more than a chunk."""
 
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -207,7 +207,7 @@ class LargestTensor(TorchDispatchMode):
         super().__init__()
         self.elements = 0
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Optional[Any] = None) -> Any:
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any | None = None) -> Any:
         result = function(*args, **(kwargs or {}))
         sizes = [value.numel() for value in tree_iter(result) if isinstance(value, Tensor)]
         self.elements = max([self.elements, *sizes])

@@ -5,7 +5,7 @@ import io
 import shlex
 import sys
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 from unittest import mock
 
 import fairseq_cli.train
@@ -34,7 +34,7 @@ def recipe_command(name: str, data: Path, *arguments: Any) -> list[str]:
 
 def configuration_of_command(words: list[str]) -> Any:
     """Return the configuration with which ``fairseq-train``, given as its words, reaches the task."""
-    arrived: Optional[Any] = None
+    arrived: Any | None = None
 
     def call_main(config: Any, main: Any, **unused: Any) -> None:
         nonlocal arrived

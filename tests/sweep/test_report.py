@@ -3,8 +3,9 @@
 import csv
 import io
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Optional, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -69,7 +70,7 @@ def outcomes(results: dict[float, Sequence[Result]], task: str = "T", model: str
     ],
 )
 def test_the_median_chooses_and_lost_seeds_count_as_worse_than_any(
-    results: dict[float, Sequence[Result]], expected: tuple[Optional[float], tuple[float, ...]]
+    results: dict[float, Sequence[Result]], expected: tuple[float | None, tuple[float, ...]]
 ) -> None:
     cell = best_of(outcomes(results))
     assert (cell.setting["lr"] if cell.setting else None, cell.scores) == expected

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 from fairseq.data import Dictionary
@@ -51,11 +51,11 @@ class ProbeSettings:
         ValueError: nothing is to be probed, or a number lies outside its limits.
     """
 
-    sts: Optional[Path] = _inputs(
+    sts: Path | None = _inputs(
         "similarity of sentences: a folder for each set, in it a .tsv file for each of its parts, with score, tab, "
         "sentence, tab, sentence", metavar="FOLDER",
     )  # fmt: skip
-    words: Optional[Path] = _inputs(
+    words: Path | None = _inputs(
         "similarity of words: a .tsv file for each set, with word, tab, word, tab, score", metavar="FOLDER"
     )
     tasks: tuple[Path, ...] = _inputs(
@@ -66,15 +66,15 @@ class ProbeSettings:
         "parts of speech: CoNLL-U to fit the probe to, and CoNLL-U to test it on", nargs=2, default=(),
         metavar=("TRAIN", "TEST"),
     )  # fmt: skip
-    text: Optional[Path] = _inputs(
+    text: Path | None = _inputs(
         "text for effective rank, mean cosine, search and repeated words: a paragraph a line, a blank line between "
         "documents", metavar="FILE",
     )  # fmt: skip
-    vocabulary: Optional[Path] = option(
+    vocabulary: Path | None = option(
         None, help="folder with dict.txt and the tokenizer of checkpoints that have none in their folder",
         metavar="FOLDER", type=existing_path, group=_MEASURED,
     )  # fmt: skip
-    layers: Optional[tuple[int, ...]] = option(
+    layers: tuple[int, ...] | None = option(
         None, help="layers, such as 0 6 12; 0 is the embeddings (default: all)", group=_MEASURED
     )
     max_length: int = option(
@@ -200,7 +200,7 @@ def _labels(folder: Path, split: str) -> Any:
     return np.array([int(row[0]) for row in MMapIndexedDataset(str(folder / "label" / split))]) - symbols
 
 
-def _texts(folder: Path, split: str, chosen: Optional[Any] = None) -> list[list[str]]:
+def _texts(folder: Path, split: str, chosen: Any | None = None) -> list[list[str]]:
     tokenizer = open_tokenizer(find_tokenizer(str(folder), str(folder)), load_dictionary(str(folder / "input0")))
     columns = []
     for name in ("input0", "input1"):

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from tabulate import tabulate
 
@@ -40,7 +40,7 @@ class Probed(NamedTuple):
 
     name: str
     path: Path
-    random_seed: Optional[int]
+    random_seed: int | None
 
 
 def probe(models: list[Probed], settings: ProbeSettings, output: Path, device: str) -> Path:
@@ -143,7 +143,7 @@ def _kind(row: Row) -> tuple[Any, ...]:
     return row["set"], row["measure"], row["pooling"], row["whitened"]
 
 
-def _shown(row: Optional[Row]) -> str:
+def _shown(row: Row | None) -> str:
     if row is None:
         return ""
     as_it_is = row["measure"] in _AS_THEY_ARE

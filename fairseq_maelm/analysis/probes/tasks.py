@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 # What a row is of: layer, pooling, whether states were whitened. None where that does not apply.
-Variant = tuple[Optional[int], Optional[str], Optional[bool]]
+Variant = tuple[int | None, str | None, bool | None]
 
 
 class Task(Protocol):
@@ -43,7 +43,7 @@ def _row(name: str, measure: str, value: float, variant: Variant = (None, None, 
 
 
 def _variants(
-    frozen: FrozenEncoder, states: States, poolings: Sequence[Optional[str]], fit: Any, title: str
+    frozen: FrozenEncoder, states: States, poolings: Sequence[str | None], fit: Any, title: str
 ) -> Iterator[tuple[Variant, measures.Rows]]:
     """Yield states <float32>[layers, poolings, n, D] as they are and whitened, which is fitted to the rows ``fit``."""
     pairs = [(place, number) for place in range(len(frozen.layers)) for number in range(len(poolings))]
@@ -260,7 +260,7 @@ class RepeatedWords:
             _row(self.name, "bits gained by the repetition", float((more_bits - bits)[both].mean())),
         ]
 
-    def _predict(self, frozen: FrozenEncoder, texts: Sequence[list[str]]) -> Optional[tuple[NDArray[Any], ...]]:
+    def _predict(self, frozen: FrozenEncoder, texts: Sequence[list[str]]) -> tuple[NDArray[Any], ...] | None:
         """Return of every case whether the word was found, its loss in bits, and whether it could be asked for."""
         encoded = frozen.encode_words(texts)
         offsets = np.cumsum([0, *map(len, texts[:-1])])

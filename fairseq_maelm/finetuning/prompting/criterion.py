@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import FairseqDataclass
@@ -26,21 +26,21 @@ class PromptCriterion(FairseqCriterion):
     prediction, of which the task computes the prompt's metrics.
     """
 
-    def forward(self, model: Any, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, int, Dict[str, Any]]:
+    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
         """Compute the loss in nats, summed over B examples; B, by which gradients are divided; and what is logged."""
         prompter = self.task.prompter
         logits, _ = model(**sample["net_input"])
         scores = label_scores(logits, prompter.pieces)
         loss = prompt_loss(scores, sample["target"], prompter.prompt.bounds)
         counts = {name: sample[name] for name in ("nsentences", "ntokens")}
-        output: Dict[str, Any] = {"loss": loss.detach(), "sample_size": sample["nsentences"], **counts}
+        output: dict[str, Any] = {"loss": loss.detach(), "sample_size": sample["nsentences"], **counts}
         if not model.training:
             predicted = predictions(scores, prompter.prompt.bounds)
             output.update(example_rows(sample, sample["target"], predicted))
         return loss, sample["nsentences"], output
 
     @classmethod
-    def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
+    def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
         """Add the losses of all batches and ranks and log them."""
         examples = sum(output.get("sample_size", 0) for output in logging_outputs)
         loss = sum(float(output.get("loss", 0)) for output in logging_outputs)

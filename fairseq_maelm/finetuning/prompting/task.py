@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
 import numpy as np
 import torch
@@ -216,7 +216,7 @@ class PromptTask(EncoderTask):
         )
         logger.info("%s: %s examples", split, f"{len(rows):,}")
 
-    def reduce_metrics(self, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
+    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
         """Log the metrics of the batches, and in validation the prompt's metrics over the whole set."""
         super().reduce_metrics(logging_outputs, criterion)
         log_predictions(logging_outputs, self.prompter.prompt.metrics)

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import FairseqDataclass
@@ -44,7 +44,7 @@ class RetrievalCriterion(FairseqCriterion):
         """Build the criterion; called by fairseq."""
         return cls(task, cfg.temperature)
 
-    def forward(self, model: Any, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, int, Dict[str, Any]]:
+    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
         """Compute the loss of one batch of pairs, or embed one batch of a validation split.
 
         Returns:
@@ -76,7 +76,7 @@ class RetrievalCriterion(FairseqCriterion):
         return loss, sample["nsentences"], {**counts, "sample_size": sample["nsentences"], **sums}
 
     @classmethod
-    def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
+    def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
         """Add the metrics of all batches and ranks of training and log them."""
 
         def total(name: str) -> Any:

@@ -1,6 +1,7 @@
 """Training pairs with their negatives, and the texts of a validation split, as fairseq's datasets."""
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,11 +39,11 @@ class Texts:
         """Return <int64>[n] of one text."""
         return cut(self._items[int(row)].numpy()[:-1], self._dictionary, self._max_length)
 
-    def batch(self, rows: np.ndarray) -> Dict[str, torch.Tensor]:
+    def batch(self, rows: np.ndarray) -> dict[str, torch.Tensor]:
         """Collate the texts of some rows <int64>[B]."""
         return self.collate([self.tokens(row) for row in rows])
 
-    def collate(self, sequences: List[np.ndarray]) -> Dict[str, torch.Tensor]:
+    def collate(self, sequences: list[np.ndarray]) -> dict[str, torch.Tensor]:
         """Make the model's input: ``src_tokens`` <int64>[B, S] and ``src_lengths`` <int64>[B]."""
         lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
         return {
@@ -90,7 +91,7 @@ class RetrievalPairDataset(BatchDataset):
         generator = np.random.default_rng([self.seed, self.epoch, index])
         return generator.choice(available, min(self.drawn, len(available)), replace=False)
 
-    def collate(self, indices: np.ndarray) -> Dict[str, Any]:
+    def collate(self, indices: np.ndarray) -> dict[str, Any]:
         """Read and collate Q pairs <int64>[Q].
 
         Returns:
@@ -146,7 +147,7 @@ class RetrievalTextDataset(BatchDataset):
         # The longest first, so that memory that does not suffice shows at once.
         super().__init__(np.concatenate([queries.lengths[query_rows], documents.lengths]), "longest")
 
-    def collate(self, indices: np.ndarray) -> Dict[str, Any]:
+    def collate(self, indices: np.ndarray) -> dict[str, Any]:
         """Read and collate texts <int64>[B]: ``ntokens``, ``net_input``, and ``split``, the name."""
         first = len(self.query_rows)
         sequences = [

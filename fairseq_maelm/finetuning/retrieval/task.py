@@ -5,7 +5,7 @@ import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -82,14 +82,14 @@ class RetrievalTask(EncoderTask):
             if getattr(cfg, name) < least:
                 option = name.replace("_", "-")
                 raise ValueError(f"--{option} must be at least {least} and is {getattr(cfg, name)}")
-        self._texts: Dict[str, Texts] = {}
+        self._texts: dict[str, Texts] = {}
         self._forget()
 
     def _forget(self) -> None:
-        self._batches: List[Tuple[Tensor, Tensor]] = []
-        self._split: Optional[str] = None
+        self._batches: list[tuple[Tensor, Tensor]] = []
+        self._split: str | None = None
         self._device = torch.device("cpu")
-        self._metrics: Optional[Dict[str, float]] = None
+        self._metrics: dict[str, float] | None = None
 
     @classmethod
     def setup_task(cls, cfg: Any, **unused: Any) -> "RetrievalTask":
@@ -98,7 +98,7 @@ class RetrievalTask(EncoderTask):
         logger.info("dictionary: %s symbols", f"{len(dictionary):,}")
         return cls(cfg, dictionary)
 
-    def embed(self, model: Any, net_input: Dict[str, Tensor]) -> Tensor:
+    def embed(self, model: Any, net_input: dict[str, Tensor]) -> Tensor:
         """Embed a batch, ``src_tokens`` <int64>[B, S], to <float32>[B, D] by the model's forward, which DDP watches."""
         states, _ = model(**net_input, features_only=True)
         padding = net_input["src_tokens"].eq(self.dictionary.pad())
@@ -126,7 +126,7 @@ class RetrievalTask(EncoderTask):
             names, document_ids = (
                 read_identifiers(identifiers_file(folder, each)) for each in ("queries", "documents")
             )
-            graded: Dict[str, Dict[str, int]] = {}
+            graded: dict[str, dict[str, int]] = {}
             for query, document, score in judgments.tolist():
                 graded.setdefault(names[query], {})[document_ids[document]] = score
             target = Target(list(relevant.values()), graded, [names[query] for query in relevant], document_ids)
@@ -143,7 +143,7 @@ class RetrievalTask(EncoderTask):
             self._texts[name] = texts
         return self._texts[name]
 
-    def _negatives(self, folder: Path) -> Dict[int, np.ndarray]:
+    def _negatives(self, folder: Path) -> dict[int, np.ndarray]:
         if not self.cfg.hard_negatives:
             return {}
         if not (folder / NEGATIVES).exists():
@@ -155,7 +155,7 @@ class RetrievalTask(EncoderTask):
 
     def train_step(
         self,
-        sample: Dict[str, Any],
+        sample: dict[str, Any],
         model: Any,
         criterion: Any,
         optimizer: Any,
@@ -170,7 +170,7 @@ class RetrievalTask(EncoderTask):
         """Forget an earlier validation; called by fairseq."""
         self._forget()
 
-    def collect(self, sample: Dict[str, Any], embeddings: Tensor) -> None:
+    def collect(self, sample: dict[str, Any], embeddings: Tensor) -> None:
         """Keep the embeddings <float32>[B, D] of a batch of validation."""
         if self._split != sample["split"]:
             self._forget()
@@ -178,7 +178,7 @@ class RetrievalTask(EncoderTask):
         self._device = embeddings.device
         self._batches.append((sample["id"].cpu(), embeddings.float().cpu()))
 
-    def reduce_metrics(self, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
+    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
         """Log the metrics of training, or those of a validation split once all its texts are embedded."""
         if not any("texts" in output for output in logging_outputs):
             super().reduce_metrics(logging_outputs, criterion)

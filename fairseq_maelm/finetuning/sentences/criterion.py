@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 import torch.nn.functional as F
 from fairseq.criterions import FairseqCriterion, register_criterion
@@ -41,7 +41,7 @@ class SentencesCriterion(FairseqCriterion):
         labels = [] if self.regression else class_names(task.label_dictionary)
         self.positive = _positive_class(labels, cfg.positive_label)
 
-    def forward(self, model: Any, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, int, Dict[str, Any]]:
+    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
         """Compute the loss of one batch of B examples.
 
         Returns:
@@ -58,7 +58,7 @@ class SentencesCriterion(FairseqCriterion):
         else:
             predictions = scores.argmax(dim=-1)
             loss = F.cross_entropy(scores, target, reduction="sum")
-        output: Dict[str, Any] = {
+        output: dict[str, Any] = {
             "loss": loss.detach(),
             "sample_size": len(target),
             "ntokens": sample["ntokens"],
@@ -73,7 +73,7 @@ class SentencesCriterion(FairseqCriterion):
         return loss, len(target), output
 
     @classmethod
-    def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
+    def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
         """Log the metrics of all batches and ranks."""
         examples = sum(output["sample_size"] for output in logging_outputs)
         if not examples:
@@ -95,7 +95,7 @@ class SentencesCriterion(FairseqCriterion):
         return False
 
 
-def _positive_class(labels: List[str], wanted: str) -> Optional[int]:
+def _positive_class(labels: list[str], wanted: str) -> int | None:
     if wanted and (len(labels) != 2 or wanted not in labels):
         raise ValueError(f"--positive-label {wanted} is not one of two labels: the data have {', '.join(labels)}")
     return labels.index(wanted) if wanted else positive_class(labels)

@@ -1,7 +1,7 @@
 """Sentences and pairs of sentences as batches of similar length."""
 
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ class SentencesDataset(BatchDataset):
     """
 
     def __init__(
-        self, folder: Path, split: str, dictionary: Dictionary, labels: Optional[Dictionary], limit: int, seed: int
+        self, folder: Path, split: str, dictionary: Dictionary, labels: Dictionary | None, limit: int, seed: int
     ) -> None:
         names = [name for name in ("input0", "input1") if (folder / name / f"{split}.idx").is_file()]
         if not names:
@@ -46,7 +46,7 @@ class SentencesDataset(BatchDataset):
         self._sentences = [MMapIndexedDataset(str(folder / name / split)) for name in names]
         self._targets = _targets(folder / "label" / split, labels)
 
-    def collate(self, indices: np.ndarray) -> Dict[str, Any]:
+    def collate(self, indices: np.ndarray) -> dict[str, Any]:
         """Make a batch of examples <int64>[B].
 
         Returns:
@@ -70,7 +70,7 @@ class SentencesDataset(BatchDataset):
         return np.concatenate([part for start, tokens in zip(starts, parts) for part in ([start], tokens)])
 
 
-def _targets(prefix: Path, labels: Optional[Dictionary]) -> Optional[np.ndarray]:
+def _targets(prefix: Path, labels: Dictionary | None) -> np.ndarray | None:
     """<int64>[examples] classes, or <float32>[examples] numbers; None of a split without labels."""
     if labels is None:
         numbers = prefix.with_name(f"{prefix.name}.label")
@@ -78,5 +78,5 @@ def _targets(prefix: Path, labels: Optional[Dictionary]) -> Optional[np.ndarray]
     if not prefix.with_name(f"{prefix.name}.idx").is_file():
         return None
     read_index(str(prefix))
-    stored: List[int] = [int(tokens[0]) for tokens in MMapIndexedDataset(str(prefix))]
+    stored: list[int] = [int(tokens[0]) for tokens in MMapIndexedDataset(str(prefix))]
     return np.array(stored, dtype=np.int64) - labels.nspecial

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from fairseq.data import Dictionary
 
@@ -107,7 +107,7 @@ def _write_split(
     task: str,
     split: str,
     source: _Source,
-    labels: Optional[Dictionary],
+    labels: Dictionary | None,
     encoder: TextEncoder,
     max_length: int,
 ) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _write_split(
     }
 
 
-def _stored_label(example: GlueExample, labels: Optional[Dictionary]) -> Optional[str]:
+def _stored_label(example: GlueExample, labels: Dictionary | None) -> str | None:
     if example.label is None or labels is not None:
         return example.label
     return repr(float(example.label) / HIGHEST_SCORE)

@@ -3,7 +3,7 @@
 import argparse
 import itertools
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import torch
@@ -82,7 +82,7 @@ def _text(args: argparse.Namespace, predicted: Any, regression: bool) -> str:
     return "label\tprobability\n" + "".join(f"{label}\t{share:.4f}\n" for label, share in predicted)
 
 
-def score_split(hub: MaelmHubInterface, split: str, batch_size: int) -> tuple[Tensor, Optional[NDArray[Any]]]:
+def score_split(hub: MaelmHubInterface, split: str, batch_size: int) -> tuple[Tensor, NDArray[Any] | None]:
     """Run a model over a prepared split.
 
     Returns:
@@ -130,7 +130,7 @@ def _rows(args: argparse.Namespace, names: list[str], regression: bool) -> list[
     return list(read_table(args.input, texts=len(examples[0].texts) + 1))
 
 
-def _can_be_label(text: Optional[str], names: list[str], regression: bool) -> bool:
+def _can_be_label(text: str | None, names: list[str], regression: bool) -> bool:
     if text is None or not regression:
         return text is None or text in names
     try:
@@ -139,7 +139,7 @@ def _can_be_label(text: Optional[str], names: list[str], regression: bool) -> bo
         return False
 
 
-def _targets(examples: list[Example], names: list[str], regression: bool) -> Optional[NDArray[Any]]:
+def _targets(examples: list[Example], names: list[str], regression: bool) -> NDArray[Any] | None:
     """Return classes <int64>[n] or numbers <float64>[n] of the rows; None where a table has no labels."""
     if examples[0].label is None:
         return None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 from fairseq.data import Dictionary
@@ -31,10 +31,10 @@ class SentenceSettings(Columns):
     """What decides the content of the folder."""
 
     train: Path = option(help="table to train on", type=existing_path, metavar="TABLE")
-    valid: Optional[Path] = option(
+    valid: Path | None = option(
         None, help="table to choose a checkpoint by (default: a part of --train)", type=existing_path, metavar="TABLE"
     )
-    test: Optional[Path] = option(
+    test: Path | None = option(
         None, help="table to test on, with or without labels", type=existing_path, metavar="TABLE"
     )
     regression: bool = option(False, help="labels are numbers")
@@ -43,7 +43,7 @@ class SentenceSettings(Columns):
         minimum=0, maximum=1,
     )  # fmt: skip
     seed: int = option(1, help="random seed of the examples that are held out", minimum=0)
-    max_length: Optional[int] = option(
+    max_length: int | None = option(
         None, help="longest example in tokens; longer ones are cut here, and otherwise in training", minimum=SHORTEST
     )
 
@@ -97,9 +97,9 @@ def write_split(
     split: str,
     path: Path,
     examples: Iterable[Example],
-    labels: Optional[Dictionary],
+    labels: Dictionary | None,
     encoder: TextEncoder,
-    max_length: Optional[int],
+    max_length: int | None,
 ) -> dict[str, Any]:
     """Encode and store the examples of a file; return what the manifest says of the split."""
     writer, counts, count, truncated = None, Counter[str](), 0, 0
@@ -123,7 +123,7 @@ def write_split(
     }
 
 
-def finish_folder(folder: Path, vocabulary: Path, labels: Optional[Dictionary], texts: int) -> dict[str, Any]:
+def finish_folder(folder: Path, vocabulary: Path, labels: Dictionary | None, texts: int) -> dict[str, Any]:
     """Write vocabulary and labels into the folder; return what the manifest says of the labels."""
     copy_vocabulary(vocabulary, folder, texts)
     if labels is not None:
@@ -131,7 +131,7 @@ def finish_folder(folder: Path, vocabulary: Path, labels: Optional[Dictionary], 
     return {"labels": labels and labels.symbols[labels.nspecial :]}
 
 
-def _look(settings: SentenceSettings) -> tuple[Example, Optional[Dictionary], set[int]]:
+def _look(settings: SentenceSettings) -> tuple[Example, Dictionary | None, set[int]]:
     """Return the first training example; the labels in alphabetical order, which is the order of the classes, or None
     for numbers; and the numbers of the examples that are held out."""
     table = settings.train
@@ -186,7 +186,7 @@ def draw(strata: list[str], fraction: float, seed: int) -> set[int]:
     return drawn
 
 
-def _stored_label(example: Example, split: str, texts: int, labels: Optional[Dictionary]) -> Optional[str]:
+def _stored_label(example: Example, split: str, texts: int, labels: Dictionary | None) -> str | None:
     """Check an example and return its label as it is stored."""
     if len(example.texts) != texts:
         raise CorpusError(f"{example.place} has {len(example.texts)} texts, and the training table {texts}")

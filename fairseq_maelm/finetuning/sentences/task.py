@@ -48,7 +48,7 @@ class SentencesTask(EncoderTask):
     name = "maelm_sentences"
     setup_files = (*(f"input0/{name}" for name in EncoderTask.setup_files), _LABELS)
 
-    def __init__(self, cfg: Any, dictionary: Dictionary, label_dictionary: Optional[Dictionary]) -> None:
+    def __init__(self, cfg: Any, dictionary: Dictionary, label_dictionary: Dictionary | None) -> None:
         # Without the option the model says it, which fairseq builds before it opens any data.
         super().__init__(cfg, dictionary, cfg.tokens_per_sample or 0)
         if cfg.tokens_per_sample is not None and cfg.tokens_per_sample < 6:

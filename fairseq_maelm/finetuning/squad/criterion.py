@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -31,7 +31,7 @@ class SquadCriterion(FairseqCriterion):
     are the task's: it knows the texts.
     """
 
-    def forward(self, model: Any, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, int, Dict[str, Any]]:
+    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
         """Compute the loss of B windows.
 
         Returns:
@@ -46,7 +46,7 @@ class SquadCriterion(FairseqCriterion):
         sides = scores.transpose(1, 2).flatten(0, 1)
         loss = 0.5 * F.cross_entropy(sides, target.flatten(), ignore_index=NO_TARGET, reduction="sum")
         sample_size = int((target[:, 0] != NO_TARGET).sum())
-        logging_output: Dict[str, Any] = {
+        logging_output: dict[str, Any] = {
             "loss": float(loss.detach()),
             "sample_size": sample_size,
             "ntokens": sample["ntokens"],
@@ -59,7 +59,7 @@ class SquadCriterion(FairseqCriterion):
         return loss, sample_size, logging_output
 
     @classmethod
-    def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
+    def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
         """Add the sums of all batches and ranks and log them."""
         size, loss, correct = (
             sum(output.get(name, 0) for output in logging_outputs) for name in ("sample_size", "loss", "ncorrect")

@@ -5,7 +5,7 @@ that reaches the context's end.
 """
 
 import logging
-from typing import Any, Dict, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -101,7 +101,7 @@ class SquadDataset(BatchDataset):
             if concerned.any():
                 logger.warning("%s: %s questions %s", self.name, f"{concerned.sum():,}", what)
 
-    def collate(self, indices: np.ndarray) -> Dict[str, Any]:
+    def collate(self, indices: np.ndarray) -> dict[str, Any]:
         """Make a batch of B windows by their numbers.
 
         Returns:
@@ -119,7 +119,7 @@ class SquadDataset(BatchDataset):
         absent = np.where(answers == NOT_LOCATED, NO_TARGET, 0)
         target = np.where(self._holds_answer[indices, None], answers + shift[:, None], absent)
         tokens, own, best = zip(*map(self._sequence, indices.tolist()))
-        batch: Dict[str, Any] = {
+        batch: dict[str, Any] = {
             "ntokens": int(lengths.sum()),
             "net_input": {
                 "src_tokens": torch.from_numpy(pad_rows(tokens, lengths, self.dictionary.pad())),

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ class SpanAnswer(NamedTuple):
     probability: float  # among the answers of its list, in [0, 1]
 
 
-def answer(hub: MaelmHubInterface, question: str, context: str, threshold: Optional[float] = None) -> SpanAnswer:
+def answer(hub: MaelmHubInterface, question: str, context: str, threshold: float | None = None) -> SpanAnswer:
     """Answer a question about a text of any length.
 
     Args:
@@ -45,7 +45,7 @@ def answer(hub: MaelmHubInterface, question: str, context: str, threshold: Optio
     return choose(hub, answer_questions(hub, context, [question])[0], threshold)
 
 
-def choose(hub: MaelmHubInterface, answers: Sequence[SpanAnswer], threshold: Optional[float]) -> SpanAnswer:
+def choose(hub: MaelmHubInterface, answers: Sequence[SpanAnswer], threshold: float | None) -> SpanAnswer:
     """Choose the answer to give from a list of ``answer_questions``; ``threshold`` as in ``answer``."""
     threshold = hub.task.cfg.null_threshold if threshold is None else threshold
     if math.isnan(threshold):

@@ -12,7 +12,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +60,7 @@ class RawScores(NamedTuple):
     answered: NDArray[np.bool_]  # whether the prediction is a text that is not empty
 
 
-def raw_scores(answers: Sequence[Sequence[str]], predictions: Sequence[Optional[str]], version: str) -> RawScores:
+def raw_scores(answers: Sequence[Sequence[str]], predictions: Sequence[str | None], version: str) -> RawScores:
     """Score each of Q predictions against its question's answers; one that is None is always wrong."""
     exact, f1 = np.zeros(len(answers)), np.zeros(len(answers))
     for number, (own, prediction) in enumerate(zip(answers, predictions, strict=True)):

@@ -2,8 +2,9 @@
 
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any
 
 import numpy as np
 from fairseq.data import Dictionary
@@ -106,7 +107,7 @@ class SquadTask(EncoderTask):
         chosen = str(self.cfg.squad_version)
         return prepared.texts.version if chosen == "auto" else chosen
 
-    def reduce_metrics(self, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
+    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
         """Log the criterion's metrics and, in validation, those of the answers; see the README of examples/squad."""
         super().reduce_metrics(logging_outputs, criterion)
         batches = [output for output in logging_outputs if "windows" in output]
@@ -129,7 +130,7 @@ class SquadTask(EncoderTask):
 
         log_collected(rows, metrics, names)
 
-    def metrics(self, dataset: SquadDataset, best: np.ndarray, threshold: Optional[float] = None) -> Dict[str, float]:
+    def metrics(self, dataset: SquadDataset, best: np.ndarray, threshold: float | None = None) -> dict[str, float]:
         """Return the official metrics of the best answers of a split, <WINDOW_DTYPE>[Q] of ``best_of_questions``.
 
         The threshold of the odds of no answer is by default that of ``--null-threshold``.

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +22,9 @@ class TaggingCriterionConfig(FairseqDataclass):
     """No options. Without this class fairseq would store the whole command line in checkpoints in its place."""
 
 
-def window_rows(logging_outputs: List[Dict[str, Any]]) -> List[Tuple[int, Any]]:
+def window_rows(logging_outputs: list[dict[str, Any]]) -> list[tuple[int, Any]]:
     """Return for every window its number, and with it its sentence and the labels and predictions [words] in it."""
-    rows: List[Tuple[int, Any]] = []
+    rows: list[tuple[int, Any]] = []
     for output in logging_outputs:
         if PREDICTIONS in output:
             windows, sentences, words, labels, predicted = output[PREDICTIONS]
@@ -42,7 +42,7 @@ class TaggingCriterion(FairseqCriterion):
     accuracy and the metrics of entities, of the whole set, from the predictions that this criterion collects.
     """
 
-    def forward(self, model: Any, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, int, Dict[str, Any]]:
+    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
         """Compute the loss of one batch of ``TaggingDataset``.
 
         Returns:
@@ -72,7 +72,7 @@ class TaggingCriterion(FairseqCriterion):
         return loss, words, output
 
     @classmethod
-    def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
+    def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
         """Add the metrics of all batches and ranks and log them."""
         words, loss, correct = (
             sum(float(output.get(name, 0)) for output in logging_outputs)

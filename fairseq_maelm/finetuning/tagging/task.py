@@ -4,7 +4,7 @@ import logging
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import numpy as np
 from fairseq.data import Dictionary
@@ -88,17 +88,17 @@ class TaggingTask(EncoderTask):
         """Cut sentences into windows, as the options say."""
         return TaggingDataset(content, self.dictionary, self.cfg, shuffle)
 
-    def reduce_metrics(self, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
+    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
         """Log the metrics of batches, and in validation those of the whole set."""
         super().reduce_metrics(logging_outputs, criterion)
         if rows := window_rows(logging_outputs):
             names = ENTITY_METRICS if self.settings.has_entities else ACCURACY
             log_collected(rows, self.metrics, names)
 
-    def metrics(self, rows: Dict[int, Any]) -> Dict[str, float]:
+    def metrics(self, rows: dict[int, Any]) -> dict[str, float]:
         """Put the windows of ``window_rows`` together to sentences and score them."""
-        gold: Dict[int, List[str]] = defaultdict(list)
-        predicted: Dict[int, List[str]] = defaultdict(list)
+        gold: dict[int, list[str]] = defaultdict(list)
+        predicted: dict[int, list[str]] = defaultdict(list)
         # No prediction is equal to the last: it stands for the labels that the training file lacks.
         names = np.array([*self.settings.labels, ""], dtype=object)
         for window in sorted(rows):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from omegaconf import OmegaConf
 
@@ -42,10 +42,10 @@ def model_card(
     source: Source,
     content: Content,
     name: str,
-    license: Optional[str],
+    license: str | None,
     agreements: Sequence[Agreement],
     tokenizer_differences: Mapping[str, str],
-    use: Optional[str] = None,
+    use: str | None = None,
     more: Sequence[str] = (),
 ) -> str:
     """Return README.md of an exported folder.
@@ -77,7 +77,7 @@ def model_card(
     return "\n\n".join(sections) + "\n"
 
 
-def _front_matter(content: Content, license: Optional[str], library: str) -> str:
+def _front_matter(content: Content, license: str | None, library: str) -> str:
     lines = [
         f"library_name: {library}",
         f"pipeline_tag: {_PIPELINES[content.architecture]}",

@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from fairseq.data import Dictionary
 
@@ -49,8 +49,8 @@ class Content:
 
     format: str
     architecture: str
-    head: Optional[str] = None
-    labels: Optional[tuple[str, ...]] = None
+    head: str | None = None
+    labels: tuple[str, ...] | None = None
 
     @property
     def class_name(self) -> str:
@@ -71,9 +71,9 @@ class Content:
 def choose_content(
     source: Source,
     form: str,
-    architecture: Optional[str] = None,
-    head: Optional[str] = None,
-    labels: Optional[Path] = None,
+    architecture: str | None = None,
+    head: str | None = None,
+    labels: Path | None = None,
 ) -> Content:
     """Decide what to export, and refuse what cannot be exact.
 
@@ -148,7 +148,7 @@ def _obstacles_of_prediction(source: Source, form: str) -> list[str]:
     return found
 
 
-def _trained_for(source: Source, head: Optional[str]) -> str:
+def _trained_for(source: Source, head: str | None) -> str:
     if source.model.lm_head is not None and head is None:
         return "masked-lm"
     if not source.checkpoint.heads:
@@ -158,7 +158,7 @@ def _trained_for(source: Source, head: Optional[str]) -> str:
     return "question-answering" if source.checkpoint.task_name in _ANSWERING_TASKS else "token-classification"
 
 
-def _head(source: Source, name: Optional[str]) -> str:
+def _head(source: Source, name: str | None) -> str:
     names = list(source.checkpoint.heads)
     if name in names:
         return str(name)
@@ -171,7 +171,7 @@ def _head(source: Source, name: Optional[str]) -> str:
     return names[0]
 
 
-def _content(source: Source, form: str, architecture: str, head: Optional[str], labels: Optional[Path]) -> Content:
+def _content(source: Source, form: str, architecture: str, head: str | None, labels: Path | None) -> Content:
     if architecture in ("encoder", "masked-lm"):
         if labels is not None:
             raise ValueError(f"--labels names the outputs of a fine-tuned head, and {architecture} has none")
@@ -191,7 +191,7 @@ def _content(source: Source, form: str, architecture: str, head: Optional[str], 
     return Content(form, architecture, name, _labels(source.data / _LABEL_FILES[architecture], outputs, labels))
 
 
-def _labels(usual: Path, outputs: int, given: Optional[Path]) -> tuple[str, ...]:
+def _labels(usual: Path, outputs: int, given: Path | None) -> tuple[str, ...]:
     path = given or usual
     names = _read_labels(path) if given is not None or (outputs > 1 and usual.is_file()) else []
     if given is None and not names:

@@ -5,7 +5,7 @@ import logging
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from fairseq.tasks import TASK_REGISTRY
@@ -46,23 +46,23 @@ class ExportSettings:
         "heads for runtimes without torch; fairseq: a checkpoint without the optimizer's state, and its vocabulary",
     )
     averaged_weights: bool = option(False, help="export the running average of the weights that --store-ema kept")
-    architecture: Optional[str] = option(
+    architecture: str | None = option(
         None,
         choices=tuple(ARCHITECTURES),
         help="what the folder is for (default: what the checkpoint was trained for; where the format cannot hold its "
         "prediction of masks, the encoder)",
     )
-    head: Optional[str] = option(None, metavar="NAME", help="the fine-tuned head, if there are several")
-    labels: Optional[Path] = option(
+    head: str | None = option(None, metavar="NAME", help="the fine-tuned head, if there are several")
+    labels: Path | None = option(
         None,
         type=existing_path,
         metavar="FILE",
         help="names of the head's outputs, one a line (default: those beside the vocabulary)",
     )
-    name: Optional[str] = option(None, help="name of the model in its card (default: that of the folder)")
-    license: Optional[str] = option(None, metavar="SPDX", help="license in the card (default: left to be filled in)")
+    name: str | None = option(None, help="name of the model in its card (default: that of the folder)")
+    license: str | None = option(None, metavar="SPDX", help="license in the card (default: left to be filled in)")
     int8: bool = option(False, help="onnx: a second file in 8 bits, and what it loses on a sample of texts")
-    texts: Optional[Path] = option(
+    texts: Path | None = option(
         None,
         type=existing_path,
         metavar="FILE",
@@ -91,13 +91,13 @@ class Export:
     """
 
     folder: Path
-    content: Optional[Content]
+    content: Content | None
     agreements: list[Agreement] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
 
 def export(
-    checkpoint: Path, vocabulary: Optional[Path], output: Path, settings: ExportSettings, replace: bool = False
+    checkpoint: Path, vocabulary: Path | None, output: Path, settings: ExportSettings, replace: bool = False
 ) -> Export:
     """Export a checkpoint: the folder appears when both sides have computed the same.
 

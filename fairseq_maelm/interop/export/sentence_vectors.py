@@ -3,7 +3,7 @@
 import importlib.util
 import logging
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ class SentenceVectors(NamedTuple):
     max_tokens: int
 
 
-def sentence_vectors_of(source: Source) -> Optional[SentenceVectors]:
+def sentence_vectors_of(source: Source) -> SentenceVectors | None:
     """Return the settings in a checkpoint's task, or None for tasks that make no vectors of texts.
 
     Raises:
@@ -118,7 +118,7 @@ def _vector(source: Source, vectors: SentenceVectors, text: str) -> Tensor:
     return text_vector(states, vectors.pooling, vectors.normalized)
 
 
-def text_vector(states: Tensor, pooling: Optional[str], normalized: bool) -> Tensor:
+def text_vector(states: Tensor, pooling: str | None, normalized: bool) -> Tensor:
     """Return the vector <float>[D] of a text from the states <float>[n, D] of its tokens."""
     vector = states[0] if pooling == "first" else states.mean(dim=0)
     return vector / vector.norm() if normalized else vector

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from fairseq.data import Dictionary
 
@@ -46,7 +46,7 @@ class Source:
         return open_tokenizer(str(self.tokenizer_file), self.dictionary)
 
 
-def load_source(checkpoint: Path, vocabulary: Optional[Path] = None, averaged: bool = False) -> Source:
+def load_source(checkpoint: Path, vocabulary: Path | None = None, averaged: bool = False) -> Source:
     """Read a checkpoint of pretraining or fine-tuning, by default with the vocabulary in its own folder.
 
     Raises:

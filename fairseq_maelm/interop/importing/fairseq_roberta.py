@@ -5,7 +5,7 @@ from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Optional
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -54,10 +54,10 @@ class RobertaOptions:
     no_scale_embedding: bool
     untie_weights_roberta: bool
     adaptive_input: bool
-    encoder_layers_to_keep: Optional[str]
+    encoder_layers_to_keep: str | None
 
 
-def open_checkpoint(path: Path, vocabulary: Optional[Path]) -> Source:
+def open_checkpoint(path: Path, vocabulary: Path | None) -> Source:
     """Read a checkpoint of fairseq's model roberta.
 
     Args:

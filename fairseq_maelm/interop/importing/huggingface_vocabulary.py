@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from fairseq_maelm.files import read_json
 from fairseq_maelm.interop.importing.source import SourceVocabulary, refuse
@@ -122,7 +122,7 @@ def _special_numbers(folder: Path, numbers: dict[str, int]) -> dict[str, int]:
     return found
 
 
-def _symbols(rows: Sequence[tuple[int, Optional[str]]]) -> list[str]:
+def _symbols(rows: Sequence[tuple[int, str | None]]) -> list[str]:
     """Return names of the ordinary symbols that dict.txt can hold: without white space, each once."""
     taken = {*FAIRSEQ_SYMBOLS, MASK_SYMBOL}
     symbols = []

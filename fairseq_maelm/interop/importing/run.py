@@ -2,7 +2,7 @@
 
 import logging
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -67,7 +67,7 @@ def download(name: str) -> Path:
     return folder
 
 
-def open_source(path: Path, vocabulary: Optional[Path]) -> Source:
+def open_source(path: Path, vocabulary: Path | None) -> Source:
     """Open a Hugging Face folder or a fairseq checkpoint."""
     # Each kind brings a large library along; only the one that is needed is imported.
     if path.is_file():
@@ -84,7 +84,7 @@ def open_source(path: Path, vocabulary: Optional[Path]) -> Source:
     return open_folder(path)
 
 
-def import_model(path: Path, output: Path, vocabulary: Optional[Path] = None, name: Optional[str] = None) -> Imported:
+def import_model(path: Path, output: Path, vocabulary: Path | None = None, name: str | None = None) -> Imported:
     """Import a model into a new folder, which gets its name when everything in it is verified.
 
     Args:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
 from torch import Tensor
 
@@ -21,7 +21,7 @@ class SourceVocabulary:
     order: list[int]
     symbols: list[str]
     files: dict[str, bytes]
-    tokenize: Optional[Callable[[str], list[int]]] = None
+    tokenize: Callable[[str], list[int]] | None = None
 
 
 @dataclass(frozen=True)

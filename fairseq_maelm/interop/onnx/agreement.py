@@ -1,7 +1,7 @@
 """How far ONNX files agree with the checkpoint, and 8 bits with single precision."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,9 +33,9 @@ class Loss(NamedTuple):
     """
 
     texts: int
-    mean_cosine: Optional[float]
-    lowest_cosine: Optional[float]
-    same_answers: Optional[float]
+    mean_cosine: float | None
+    lowest_cosine: float | None
+    same_answers: float | None
     largest_difference: float
     largest_value: float
 

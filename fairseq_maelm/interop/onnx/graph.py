@@ -1,7 +1,5 @@
 """Our model as a graph that torch.onnx can follow: whole sequences, attention written out, nothing but inference."""
 
-from typing import Optional
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -34,7 +32,7 @@ class EncoderGraph(nn.Module):
     """
 
     def __init__(
-        self, model: MaelmModel, head: Optional[str] = None, pooling: Optional[str] = None, normalized: bool = False
+        self, model: MaelmModel, head: str | None = None, pooling: str | None = None, normalized: bool = False
     ) -> None:
         super().__init__()
         if head is not None and head not in model.classification_heads:
@@ -48,7 +46,7 @@ class EncoderGraph(nn.Module):
         self.max_positions = model.max_positions()
         self.head = None if head is None else model.classification_heads[head]
         self.pooling, self.normalized = pooling, normalized
-        self.of_distance: Optional[Tensor] = None
+        self.of_distance: Tensor | None = None
         if encoder.relative_attention_bias is not None:
             self.of_distance = nn.Parameter(encoder.relative_attention_bias().detach(), requires_grad=False)
 
@@ -98,7 +96,7 @@ class EncoderGraph(nn.Module):
         return self.of_distance[:, index][None] + hidden
 
 
-def _layer(layer: TransformerLayer, states: Tensor, bias: Tensor, rotation: Optional[Rotation]) -> Tensor:
+def _layer(layer: TransformerLayer, states: Tensor, bias: Tensor, rotation: Rotation | None) -> Tensor:
     """Compute what the layer does in evaluation: <float>[B, S, D] to <float>[B, S, D]."""
     norm = layer.self_attn_layer_norm
     if not layer.modern:
@@ -109,7 +107,7 @@ def _layer(layer: TransformerLayer, states: Tensor, bias: Tensor, rotation: Opti
     return states + layer.fc2(F.gelu(inner) * gate)
 
 
-def _attend(layer: TransformerLayer, states: Tensor, bias: Tensor, rotation: Optional[Rotation]) -> Tensor:
+def _attend(layer: TransformerLayer, states: Tensor, bias: Tensor, rotation: Rotation | None) -> Tensor:
     attention = layer.self_attn
     query, key, value = attention.qkv_proj(states).unflatten(-1, (3, attention.num_heads, -1)).unbind(dim=2)
     query, key, value = (each.transpose(1, 2) for each in (rotate(query, rotation), rotate(key, rotation), value))

@@ -2,7 +2,7 @@
 
 import logging
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +36,7 @@ _MOST_TEXTS = 1000
 
 
 def export_onnx(
-    checkpoint: Path, vocabulary: Optional[Path], output: Path, settings: ExportSettings, replace: bool = False
+    checkpoint: Path, vocabulary: Path | None, output: Path, settings: ExportSettings, replace: bool = False
 ) -> Export:
     """Export a checkpoint's encoder, or its fine-tuned head with it, as ONNX; arguments and errors as of ``export``."""
     require_onnx()
@@ -89,7 +89,7 @@ def _graph(source: Source, content: Content) -> EncoderGraph:
     return EncoderGraph(source.model, None, vectors.pooling, vectors.normalized).eval()
 
 
-def _sequences(source: Source, texts: Optional[Path]) -> list[np.ndarray]:
+def _sequences(source: Source, texts: Path | None) -> list[np.ndarray]:
     """Texts <int64>[n] between <s> and </s>, cut to the model's positions.
 
     Raises:
@@ -110,7 +110,7 @@ def _facts(
     content: Content,
     graph: EncoderGraph,
     agreements: list[Agreement],
-    loss: Optional[Loss],
+    loss: Loss | None,
     sizes: dict[str, int],
 ) -> dict[str, Any]:
     return {

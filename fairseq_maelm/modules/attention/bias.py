@@ -4,7 +4,7 @@ A step makes one ``AttentionBias`` and all layers of a stack read it. It holds w
 way of computing attention that needs the dense tensor asks for it, and gets the same one in every layer.
 """
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,14 +38,14 @@ class AttentionBias:
 
     def __init__(
         self,
-        of_distance: Optional[Tensor] = None,
-        positions: Optional[Tensor] = None,
-        lengths: Optional[Tensor] = None,
-        hidden: Optional[Tensor] = None,
+        of_distance: Tensor | None = None,
+        positions: Tensor | None = None,
+        lengths: Tensor | None = None,
+        hidden: Tensor | None = None,
         causal: bool = False,
-        query_positions: Optional[Tensor] = None,
-        rotations: Optional[Dict[int, Rotation]] = None,
-        padded_to: Optional[int] = None,
+        query_positions: Tensor | None = None,
+        rotations: dict[int, Rotation] | None = None,
+        padded_to: int | None = None,
     ) -> None:
         if (of_distance is None) != (positions is None):
             raise ValueError("a bias of distances needs positions, and positions mean nothing without it")
@@ -56,12 +56,12 @@ class AttentionBias:
         self.causal = causal
         self.query_positions = query_positions
         self.rotations = rotations or {}
-        self.boundaries: Optional[Tensor] = None
+        self.boundaries: Tensor | None = None
         if padded_to is not None and lengths is not None:
             self.boundaries = padding_boundaries(lengths, padded_to)
-        self._dense: Dict[Tuple[torch.dtype, bool], Optional[Tensor]] = {}
-        self.kept: Dict[Any, Any] = {}
-        self._blind: Optional[Tensor] = None
+        self._dense: dict[tuple[torch.dtype, bool], Tensor | None] = {}
+        self.kept: dict[Any, Any] = {}
+        self._blind: Tensor | None = None
 
     @property
     def needs_gradient(self) -> bool:
@@ -73,7 +73,7 @@ class AttentionBias:
         own = self.of_distance, self.positions, self.lengths, self.hidden, self.causal
         return AttentionBias(*own, query_positions, self.rotations)
 
-    def blind(self, length: int) -> Optional[Tensor]:
+    def blind(self, length: int) -> Tensor | None:
         """Mark sequences whose keys are all hidden: <bool>[B, 1, 1, 1], or None where that cannot be."""
         blind = self._blind
         if blind is None:
@@ -87,7 +87,7 @@ class AttentionBias:
         # Asking a GPU would wait for it.
         return None if blind.device.type == "cpu" and not blind.any() else blind
 
-    def dense(self, key: Tensor) -> Optional[Tensor]:
+    def dense(self, key: Tensor) -> Tensor | None:
         """Return the dense bias for keys <float>[B, H, S, d_h], in their type, as autograd follows it.
 
         It is <float>[B or 1, H or 1, Q or 1, S], or None when there is nothing to add, and is made at the first call.
@@ -110,18 +110,18 @@ class AttentionBias:
         queries = self.positions if self.query_positions is None else self.query_positions
         return self.positions[:, None, :] - queries[:, :, None] + largest_distance
 
-    def _hidden_keys(self, length: int) -> Optional[Tensor]:
+    def _hidden_keys(self, length: int) -> Tensor | None:
         if self.lengths is None:
             return self.hidden
         padding = padding_mask(self.lengths, length)
         return padding if self.hidden is None else padding | self.hidden
 
     @torch.no_grad()
-    def values(self, key: Tensor) -> Optional[Tensor]:
+    def values(self, key: Tensor) -> Tensor | None:
         """The numbers of ``dense``, outside of autograd and made anew."""
         return self._values(key)
 
-    def _values(self, key: Tensor) -> Optional[Tensor]:
+    def _values(self, key: Tensor) -> Tensor | None:
         relative = None if self.of_distance is None else spread(self.of_distance.to(key.dtype), self.index())
         length = key.shape[-2]
         keys = self._hidden_keys(length)
@@ -138,7 +138,7 @@ class AttentionBias:
         return relative.masked_fill_(hidden, float("-inf"))
 
 
-def zero_where_blind(output: Tensor, key: Tensor, bias: Optional[AttentionBias]) -> Tensor:
+def zero_where_blind(output: Tensor, key: Tensor, bias: AttentionBias | None) -> Tensor:
     """Results <float>[B, H, Q, d_h] with zeros for sequences whose keys are all hidden."""
     blind = None if bias is None else bias.blind(key.shape[-2])
     return output if blind is None else output.masked_fill(blind, 0.0)

@@ -1,6 +1,6 @@
 """A dense bias from distances, and its gradient: in autograd's way or summed over all layers in one place."""
 
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -43,7 +43,7 @@ class Attach(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tuple[Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         # Padding gives sequences biases of their own where they share positions.
         if len(gradient) > len(ctx.index):
             gradient = gradient.sum(dim=0, keepdim=True)
@@ -56,7 +56,7 @@ class GradientSum:
     def __init__(self, index: Tensor, heads: int, dtype: torch.dtype) -> None:
         self.index = index
         self._shape, self._dtype = (heads, *index.shape), dtype
-        self._buffer: Optional[Tensor] = None
+        self._buffer: Tensor | None = None
         self._pass = -1
 
     def buffer(self) -> Tensor:
@@ -89,7 +89,7 @@ class Collect(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, unused: Tensor) -> Tuple[Tensor, None]:
+    def backward(ctx: Any, unused: Tensor) -> tuple[Tensor, None]:
         return ctx.gradient_sum.take(ctx.width).to(ctx.dtype), None
 
 
@@ -102,6 +102,6 @@ class DenseBias(NamedTuple):
         gradient_sum: takes the gradients of ``values``, or None.
     """
 
-    values: Optional[Tensor] = None
-    order: Optional[Tensor] = None
-    gradient_sum: Optional[GradientSum] = None
+    values: Tensor | None = None
+    order: Tensor | None = None
+    gradient_sum: GradientSum | None = None

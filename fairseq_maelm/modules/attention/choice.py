@@ -1,7 +1,8 @@
 """The backends of attention, and the choice between them. All mean the same as ``plain.attend``."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Callable, Dict, NamedTuple, Optional
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ class Backend(NamedTuple):
     """A way of computing ``plain.attend``, and the same for one tensor of queries, keys and values."""
 
     attend: Attend
-    attend_qkv: Callable[[Tensor, Optional[AttentionBias], float], Tensor]
+    attend_qkv: Callable[[Tensor, AttentionBias | None, float], Tensor]
 
 
 def _of_parts(attend: Attend) -> Backend:
@@ -27,9 +28,7 @@ def _of_parts(attend: Attend) -> Backend:
 _WEIGHTS_WRITTEN_OUT = 2**23
 
 
-def _attend_anywhere(
-    query: Tensor, key: Tensor, value: Tensor, bias: Optional[AttentionBias], dropout: float
-) -> Tensor:
+def _attend_anywhere(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, dropout: float) -> Tensor:
     if query.device.type == "cuda":
         return triton.attend(query, key, value, bias, dropout, asked_for=False)
     if query.device.type != "cpu" or torch.compiler.is_compiling():  # the package's CPU functions cannot be traced
@@ -44,14 +43,14 @@ def _attend_anywhere(
     return (cpu if needs_ours or slow else sdpa).attend(query, key, value, bias, dropout)
 
 
-def _attend_qkv_anywhere(qkv: Tensor, bias: Optional[AttentionBias], dropout: float) -> Tensor:
+def _attend_qkv_anywhere(qkv: Tensor, bias: AttentionBias | None, dropout: float) -> Tensor:
     if qkv.device.type == "cuda":
         return triton.attend_qkv(qkv, bias, dropout, asked_for=False)
     return attend_parts(_attend_anywhere, qkv, bias, dropout)
 
 
 # By the values of --attention.
-BACKENDS: Dict[str, Backend] = {
+BACKENDS: dict[str, Backend] = {
     "auto": Backend(_attend_anywhere, _attend_qkv_anywhere),
     "plain": _of_parts(plain.attend),
     "sdpa": _of_parts(sdpa.attend),

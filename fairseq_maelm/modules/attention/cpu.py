@@ -6,7 +6,8 @@ buffers that stay in the cache, the backward pass computes the attention weights
 all layers is summed in one place.
 """
 
-from typing import Any, Iterator, List, Optional, Tuple
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +26,7 @@ SHORT = 15
 _WEIGHTS_TOGETHER = 32_768
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, bias: Optional[AttentionBias], dropout: float) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, dropout: float) -> Tensor:
     """Attention as ``plain.attend`` describes it, for CPU tensors of one type.
 
     With dropout 0.1 a weight is dropped with probability 26 / 256; see ``fairseq_maelm.modules.dropout``.
@@ -39,7 +40,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: Optional[AttentionBi
     return zero_where_blind(_Attention.apply(query, key, value, added.order, added, dropout), key, bias)
 
 
-def attend_short(query: Tensor, key: Tensor, value: Tensor, bias: Optional[AttentionBias]) -> Tensor:
+def attend_short(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None) -> Tensor:
     """Attention as ``plain.attend`` describes it, without dropout and gradients, for up to ``SHORT`` keys."""
     batch_heads = query.shape[:2]
     queries, keys, values = (each.flatten(0, 1) for each in (query, key, value))
@@ -82,7 +83,7 @@ class _WeightBuffers:
     def __init__(self, example: Tensor, size: int, number: int) -> None:
         self._buffers = [example.new_empty(size) for _ in range(number)]
 
-    def of_shape(self, shape: Tuple[int, ...]) -> List[Tensor]:
+    def of_shape(self, shape: tuple[int, ...]) -> list[Tensor]:
         """The buffers as tensors of a shape; what they hold means nothing."""
         size = torch.Size(shape).numel()
         return [buffer[:size].view(shape) for buffer in self._buffers]
@@ -96,9 +97,9 @@ class _SequenceGroup:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        bias: Optional[Tensor],
-        decisions: Optional[Tensor] = None,
-        grid: Optional[DropoutGrid] = None,
+        bias: Tensor | None,
+        decisions: Tensor | None = None,
+        grid: DropoutGrid | None = None,
     ) -> None:
         self.inputs = query, key, value
         self.bias, self.decisions, self.grid = bias, decisions, grid
@@ -116,7 +117,7 @@ class _SequenceGroup:
         output = _product(weights.mul_(kept).flatten(0, 1), value, self.grid.scale)
         return output.unflatten(0, self.shape[:2])
 
-    def gradients(self, gradient: Tensor, of_bias: Optional[Tensor], buffers: _WeightBuffers) -> Tuple[Tensor, ...]:
+    def gradients(self, gradient: Tensor, of_bias: Tensor | None, buffers: _WeightBuffers) -> tuple[Tensor, ...]:
         """Compute the weights again, and the gradients of query, key and value, in the shapes of these.
 
         Args:
@@ -162,8 +163,8 @@ def _product(first: Tensor, second: Tensor, scale: float) -> Tensor:
 
 
 def _groups(
-    tensors: Tuple[Tensor, ...], bias: Optional[Tensor], decisions: Optional[Tensor], grid: Optional[DropoutGrid]
-) -> Iterator[Tuple[slice, _SequenceGroup]]:
+    tensors: tuple[Tensor, ...], bias: Tensor | None, decisions: Tensor | None, grid: DropoutGrid | None
+) -> Iterator[tuple[slice, _SequenceGroup]]:
     """Cut a batch of query, key and value into groups; gives each group's part of the batch as well."""
     query, key, value = tensors
     together = _sequences_together(query.shape[1] * query.shape[2] * key.shape[2])
@@ -180,7 +181,7 @@ def _buffers(query: Tensor, key: Tensor, number: int) -> _WeightBuffers:
     return _WeightBuffers(query, min(_sequences_together(weights), len(query)) * weights, number)
 
 
-def _gradient_buffers(query: Tensor, key: Tensor, value: Tensor) -> List[Tensor]:
+def _gradient_buffers(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
     """Room for the gradients of query, key and value, in one tensor [B, S, 3, H, d_h] where their shapes allow."""
     if query.shape == key.shape == value.shape:
         batch, heads, length, width = query.shape
@@ -197,7 +198,7 @@ class _Attention(torch.autograd.Function):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        order: Optional[Tensor],
+        order: Tensor | None,
         bias: DenseBias,
         dropout: float,
     ) -> Tensor:
@@ -217,7 +218,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tuple[Optional[Tensor], ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, *drawn = ctx.saved_tensors
         decisions = drawn[0] if drawn else None
         gradients = _gradient_buffers(query, key, value)

@@ -1,7 +1,5 @@
 """Multi-head attention of a decoder to the encoder's output."""
 
-from typing import Optional
-
 from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
@@ -23,9 +21,9 @@ class CrossAttention(MultiHeadAttention):
         self,
         states: Tensor,
         memory: Tensor,
-        bias: Optional[AttentionBias],
-        memory_bias: Optional[AttentionBias],
-        wanted: Optional[WantedPositions] = None,
+        bias: AttentionBias | None,
+        memory_bias: AttentionBias | None,
+        wanted: WantedPositions | None = None,
     ) -> Tensor:
         """<float>[B, T, D], reading ``memory`` <float>[B, S, D], to <float>[B, T, D].
 

@@ -1,6 +1,6 @@
 """Multi-head attention with an additive bias or rotary positions: the layers around a backend."""
 
-from typing import NamedTuple, Optional, Tuple
+from typing import NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -33,14 +33,14 @@ class LayerShape(NamedTuple):
     attention_backend: str = "auto"
     layer_norm_eps: float = LAYER_NORM_EPS
     modern: bool = False
-    rotary_bases: Tuple[int, ...] = ()
+    rotary_bases: tuple[int, ...] = ()
 
     @property
     def head_dim(self) -> int:
         """Return d_h, the width of a head."""
         return self.embed_dim // self.attention_heads
 
-    def rotary_base(self, number: int) -> Optional[int]:
+    def rotary_base(self, number: int) -> int | None:
         """Return the base of the layer of a number in its stack: with two the first is every third layer's."""
         return self.rotary_bases[0 if number % 3 == 0 else -1] if self.rotary_bases else None
 
@@ -60,8 +60,8 @@ class MultiHeadAttention(nn.Module):
         self.backend = BACKENDS[shape.attention_backend]
 
     def rotation(
-        self, bias: Optional[AttentionBias], wanted: Optional[WantedPositions] = None, batch: int = 1
-    ) -> Optional[Rotation]:
+        self, bias: AttentionBias | None, wanted: WantedPositions | None = None, batch: int = 1
+    ) -> Rotation | None:
         """Return how this layer turns queries or keys at the positions of a bias, or at those of them wanted."""
         if self.rotary_base is None:
             return None
@@ -73,10 +73,10 @@ class MultiHeadAttention(nn.Module):
         self,
         query: Tensor,
         key_value: Tensor,
-        bias: Optional[AttentionBias],
-        wanted: Optional[WantedPositions],
-        turn_queries: Optional[Rotation],
-        turn_keys: Optional[Rotation],
+        bias: AttentionBias | None,
+        wanted: WantedPositions | None,
+        turn_queries: Rotation | None,
+        turn_keys: Rotation | None,
     ) -> Tensor:
         """Attend from <float>[B, Q, D], or wanted rows <float>[M, D], to <float>[B, S, 2 * D], and join the heads."""
         heads = (self.num_heads, query.shape[-1] // self.num_heads)
@@ -98,9 +98,7 @@ class SelfAttention(MultiHeadAttention):
         self.qkv_proj = nn.Linear(shape.embed_dim, 3 * shape.embed_dim, not shape.modern)
         self.out_proj = nn.Linear(shape.embed_dim, shape.embed_dim, not shape.modern)
 
-    def forward(
-        self, states: Tensor, bias: Optional[AttentionBias], wanted: Optional[WantedPositions] = None
-    ) -> Tensor:
+    def forward(self, states: Tensor, bias: AttentionBias | None, wanted: WantedPositions | None = None) -> Tensor:
         """<float>[B, S, D] to <float>[B, S, D], or to [M, D] for ``wanted``; ``bias`` as in ``plain.attend``."""
         if wanted is not None:
             return self.out_proj(self._attend_from(states, bias, wanted))
@@ -113,7 +111,7 @@ class SelfAttention(MultiHeadAttention):
             attended = self.backend.attend(*split_rotated(qkv, rotation), bias, dropout).transpose(1, 2)
         return self.out_proj(attended.flatten(2))
 
-    def _attend_from(self, states: Tensor, bias: Optional[AttentionBias], wanted: WantedPositions) -> Tensor:
+    def _attend_from(self, states: Tensor, bias: AttentionBias | None, wanted: WantedPositions) -> Tensor:
         """Return ``forward`` at the wanted positions, before the last projection; all states are keys and values."""
         sizes = [states.shape[2], 2 * states.shape[2]]
         query_weight, kv_weight = self.qkv_proj.weight.split(sizes)

@@ -1,14 +1,12 @@
 """Attention written out: the reference that all other backends mean."""
 
-from typing import Optional
-
 import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_maelm.modules.attention.bias import AttentionBias, zero_where_blind
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, bias: Optional[AttentionBias], dropout: float) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, dropout: float) -> Tensor:
     """Scaled dot-product attention (section 2.1): softmax(Q K^T / sqrt(d_h) + bias) V.
 
     Args:

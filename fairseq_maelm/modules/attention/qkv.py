@@ -1,6 +1,7 @@
 """Queries, keys and values that one matrix product made, taken apart for a backend."""
 
-from typing import Any, Callable, Optional, Tuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,15 +10,15 @@ from torch.autograd.function import once_differentiable
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.rotary import packed
 
-Attend = Callable[[Tensor, Tensor, Tensor, Optional[AttentionBias], float], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor, AttentionBias | None, float], Tensor]
 
 
-def attend_parts(attend: Attend, qkv: Tensor, bias: Optional[AttentionBias], dropout: float) -> Tensor:
+def attend_parts(attend: Attend, qkv: Tensor, bias: AttentionBias | None, dropout: float) -> Tensor:
     """Attend by a backend from queries, keys and values <float>[B, S, 3, H, d_h]; return <float>[B, S, H, d_h]."""
     return attend(*split_qkv(qkv), bias, dropout).transpose(1, 2)
 
 
-def split_qkv(qkv: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+def split_qkv(qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return query, key and value, <float>[B, H, S, d_h] each, as views of <float>[B, S, 3, H, d_h]."""
     if qkv.device.type == "cpu" and not torch.compiler.is_compiling():
         return _SplitQkv.apply(qkv)
@@ -29,7 +30,7 @@ class _SplitQkv(torch.autograd.Function):
     """Split, and pack the gradients by one copy or none: autograd's way back through ``unbind`` copies all twice."""
 
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor) -> Tuple[Tensor, ...]:
+    def forward(ctx: Any, qkv: Tensor) -> tuple[Tensor, ...]:
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
         return query, key, value
 

@@ -1,7 +1,7 @@
 """Learned relative position bias (Raffel et al., 2020, section 2.1), indexed by original positions."""
 
 import math
-from typing import Callable, Dict, Optional
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,7 @@ def reference_bucket(distance: int, num_buckets: int, max_distance: int) -> int:
     return (size if distance >= 0 else -size) + half - 1
 
 
-BUCKET_FUNCTIONS: Dict[str, Callable[[int, int, int], int]] = {"t5": t5_bucket, "reference": reference_bucket}
+BUCKET_FUNCTIONS: dict[str, Callable[[int, int, int], int]] = {"t5": t5_bucket, "reference": reference_bucket}
 
 
 def check_buckets(num_buckets: int, max_distance: int) -> None:
@@ -87,7 +87,7 @@ class RelativePositionBias(nn.Embedding):
         """
         return super().forward(self.bucket_of_distance).t().contiguous()
 
-    def between(self, positions: Tensor, lengths: Optional[Tensor] = None) -> AttentionBias:
+    def between(self, positions: Tensor, lengths: Tensor | None = None) -> AttentionBias:
         """Return the bias of every pair of positions; arguments as in ``AttentionBias``.
 
         It is not the result of ``forward``, because hooks of modules, with which fairseq looks for the origin of a NaN,

@@ -3,7 +3,8 @@
 Element i of a head and element i + d_h / 2 form a pair, as in Hugging Face's models: weights can be copied.
 """
 
-from typing import Any, Dict, Iterable, NamedTuple, Optional, Tuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ class Rotation(NamedTuple):
         return Rotation(*(wanted.take(table.expand(batch, -1, -1, -1)) for table in self))
 
 
-def rotations(positions: Tensor, bases: Iterable[int], head_dim: int, like: Tensor) -> Dict[int, Rotation]:
+def rotations(positions: Tensor, bases: Iterable[int], head_dim: int, like: Tensor) -> dict[int, Rotation]:
     """Return the rotation of positions <int64>[B, S] for each base, in the type in which queries will be.
 
     Angles are computed in single precision: in half, neighboring positions would coincide.
@@ -48,7 +49,7 @@ def rotations(positions: Tensor, bases: Iterable[int], head_dim: int, like: Tens
     return found
 
 
-def rotate(heads: Tensor, rotation: Optional[Rotation]) -> Tensor:
+def rotate(heads: Tensor, rotation: Rotation | None) -> Tensor:
     """Return queries or keys <float>[B, S, H, d_h] or [M, H, d_h], turned; as they are without a rotation."""
     if rotation is None:
         return heads
@@ -57,7 +58,7 @@ def rotate(heads: Tensor, rotation: Optional[Rotation]) -> Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
-def split_rotated(qkv: Tensor, rotation: Rotation) -> Tuple[Tensor, Tensor, Tensor]:
+def split_rotated(qkv: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
     """Return query, key and value, <float>[B, H, S, d_h] each, of <float>[B, S, 3, H, d_h], the first two turned.
 
     Outside of compiled graphs they are turned in place: ``qkv`` must be the fresh result of a matrix product.
@@ -72,7 +73,7 @@ def split_rotated(qkv: Tensor, rotation: Rotation) -> Tuple[Tensor, Tensor, Tens
 
 class _SplitRotated(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, cos: Tensor, sin: Tensor) -> Tuple[Tensor, ...]:
+    def forward(ctx: Any, qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
         ctx.save_for_backward(cos, sin)
         _turn(qkv, cos, sin)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
@@ -80,7 +81,7 @@ class _SplitRotated(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> Tuple[Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         cos, sin = ctx.saved_tensors
         gradient = packed(gradients)
         _turn(gradient, cos, sin.neg())
@@ -96,7 +97,7 @@ def _turn(qkv: Tensor, cos: Tensor, sin: Tensor) -> None:
     second.mul_(cos).add_(from_first)
 
 
-def packed(gradients: Tuple[Tensor, ...]) -> Tensor:
+def packed(gradients: tuple[Tensor, ...]) -> Tensor:
     """Return gradients of query, key and value, <float>[B, H, S, d_h] each, as one tensor [B, S, 3, H, d_h].
 
     Nothing is copied where they share its memory already.

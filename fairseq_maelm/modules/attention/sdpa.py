@@ -5,7 +5,6 @@ batch, for half a second each, and its gradients can be NaN where there is a mas
 """
 
 from contextlib import nullcontext
-from typing import Optional
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +18,7 @@ _FLASH_DTYPES = (torch.float16, torch.bfloat16)
 _FLASH_WIDEST_HEAD = 128
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, bias: Optional[AttentionBias], dropout: float) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, dropout: float) -> Tensor:
     """Attention as ``plain.attend`` describes it."""
     if bias is not None and bias.boundaries is not None and query.shape == key.shape and _has_flash(query):
         return attend_between(bias.boundaries, query, key, value, dropout)

@@ -1,8 +1,9 @@
 """The criterion of classes and numbers: its loss, and metrics that no cut into batches and no order changes."""
 
 import math
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, Sequence
+from typing import Any
 
 import pytest
 import torch

@@ -4,7 +4,7 @@ import io
 import random
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import sentencepiece
 import torch
@@ -54,7 +54,7 @@ def shuffle_dictionary(folder: Path, surplus: int = 0) -> None:
 def write_checkpoint(
     path: Path,
     data: Path,
-    task: Optional[dict[str, Any]] = None,
+    task: dict[str, Any] | None = None,
     heads: tuple[str, ...] = (),
     scale: float = 0.3,
     **model_options: Any,

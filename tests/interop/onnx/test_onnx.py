@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,7 +96,7 @@ def test_a_fine_tuned_head_is_in_the_file(checkpoints: Path, tmp_path: Path) -> 
     [*({"relative_buckets": name} for name in ("t5", "reference", "none")), {"positions": "rotary"}, MODERN],
     ids=str,
 )
-def test_the_graph_is_the_model(shape: dict[str, Any], pooling: Optional[str]) -> None:
+def test_the_graph_is_the_model(shape: dict[str, Any], pooling: str | None) -> None:
     """Before it is exported: all lengths, padding, positions, vectors of length 1; no NaN where all is padding."""
     model = model_of(**shape)
     graph = EncoderGraph(model, pooling=pooling, normalized=True).eval()

@@ -7,7 +7,7 @@ attention is the best there is and stands in.
 import importlib
 import importlib.util
 from types import ModuleType
-from typing import Any, Optional, Tuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.qkv import attend_parts
 
 
-def _find_kernels() -> Optional[ModuleType]:
+def _find_kernels() -> ModuleType | None:
     if importlib.util.find_spec("triton") is None:
         return None
     try:
@@ -36,7 +36,7 @@ def is_installed() -> bool:
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, bias: Optional[AttentionBias], dropout: float, asked_for: bool = True
+    query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, dropout: float, asked_for: bool = True
 ) -> Tensor:
     """Attention as ``plain.attend`` describes it.
 
@@ -52,7 +52,7 @@ def attend(
     return _KERNELS.relative_attention(query, key, value, *_arguments(query, bias, dropout))
 
 
-def attend_qkv(qkv: Tensor, bias: Optional[AttentionBias], dropout: float, asked_for: bool = True) -> Tensor:
+def attend_qkv(qkv: Tensor, bias: AttentionBias | None, dropout: float, asked_for: bool = True) -> Tensor:
     """The same for queries, keys and values that one matrix product made, <float>[B, S, 3, H, d_h], in place.
 
     Returns:
@@ -64,14 +64,14 @@ def attend_qkv(qkv: Tensor, bias: Optional[AttentionBias], dropout: float, asked
     return _KERNELS.relative_attention_qkv(qkv, *_arguments(query, bias, dropout))
 
 
-def refusal(dtype: torch.dtype, device: torch.device, width: int) -> Optional[str]:
+def refusal(dtype: torch.dtype, device: torch.device, width: int) -> str | None:
     """Why the kernels cannot compute attention with heads of a width, or None when they can."""
     if not is_installed():
         return "the package triton is not installed"
     return _KERNELS.unavailable_because(torch.empty(0, 1, 1, width, dtype=dtype, device=device))
 
 
-def _at_home(query: Tensor, bias: Optional[AttentionBias], asked_for: bool) -> bool:
+def _at_home(query: Tensor, bias: AttentionBias | None, asked_for: bool) -> bool:
     if bias is None or bias.of_distance is None or bias.query_positions is not None:
         return False
     if bias.hidden is not None or bias.causal:
@@ -83,8 +83,8 @@ def _at_home(query: Tensor, bias: Optional[AttentionBias], asked_for: bool) -> b
 
 
 def _arguments(
-    query: Tensor, bias: Optional[AttentionBias], dropout: float
-) -> Tuple[Tensor, Tensor, Optional[Tensor], float, Optional[Tensor]]:
+    query: Tensor, bias: AttentionBias | None, dropout: float
+) -> tuple[Tensor, Tensor, Tensor | None, float, Tensor | None]:
     """What the kernels take besides queries, keys and values: bias, positions, lengths, dropout and its seed."""
     assert bias is not None and bias.of_distance is not None and bias.positions is not None
     # Drawn on the device: nobody waits for it.

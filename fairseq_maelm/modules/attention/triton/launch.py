@@ -4,7 +4,7 @@ Importing this module imports triton.
 """
 
 import math
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ class Block(NamedTuple):
 # A table and no autotuner: timing kernels at start-up would choose other block sizes, and so other sums, from one run
 # to the next, and resuming would no longer be exact. By bytes of an element and the width of a head up to which it
 # serves.
-BLOCKS: Dict[Tuple[str, int, int], Block] = {
+BLOCKS: dict[tuple[str, int, int], Block] = {
     ("forward", 2, 64): Block(64, 128, 4, 2),
     ("forward", 2, 128): Block(128, 64, 8, 2),
     ("forward", 4, 64): Block(64, 32, 4, 2),
@@ -64,10 +64,10 @@ class Prepared(NamedTuple):
     dropout: float
     max_positions: int
     # Of the pair gradient: the column at each position, what hides positions, words by position, and last positions.
-    by_position: Tuple[Optional[Tensor], ...] = (None, None, None, None)
+    by_position: tuple[Tensor | None, ...] = (None, None, None, None)
 
     @property
-    def numbers(self) -> Tuple[int, ...]:
+    def numbers(self) -> tuple[int, ...]:
         """Strides of queries, keys and values, H, S, S' and P, in the order of the kernels' arguments."""
         _, heads, length, _ = self.query.shape
         return (*self.query.stride()[:3], heads, length, self.places.shape[1], self.max_positions)
@@ -77,7 +77,7 @@ class Prepared(NamedTuple):
         """What a dot product of query and key is multiplied with."""
         return float(self.query.shape[3] ** -0.5)
 
-    def options(self, kernel: str) -> Dict[str, Any]:
+    def options(self, kernel: str) -> dict[str, Any]:
         """Compile-time constants and launch options of a kernel."""
         head_dim = self.query.shape[3]
         width = max(16, 1 << (head_dim - 1).bit_length())
@@ -96,15 +96,15 @@ class Prepared(NamedTuple):
             "enable_fp_fusion": True,
         }
 
-    def grid(self, options: Dict[str, Any]) -> Tuple[int]:
+    def grid(self, options: dict[str, Any]) -> tuple[int]:
         """The grid of a kernel whose programs own rows of one sequence and head."""
         batch, heads, _, _ = self.query.shape
         return (batch * heads * (self.places.shape[1] // options["ROWS"]),)
 
 
 def prepare(
-    query: Tensor, key: Tensor, value: Tensor, of_distance: Tensor, positions: Tensor, lengths: Optional[Tensor],
-    dropout: float, seed: Optional[Tensor], with_bias: bool = False,
+    query: Tensor, key: Tensor, value: Tensor, of_distance: Tensor, positions: Tensor, lengths: Tensor | None,
+    dropout: float, seed: Tensor | None, with_bias: bool = False,
 ) -> Prepared:  # fmt: skip
     """Bring the inputs into the kernels' layout; views of one joint tensor are already in it and are not copied."""
     if not query.stride() == key.stride() == value.stride() or query.stride(3) != 1:
@@ -120,7 +120,7 @@ def prepare(
     def words(columns: int) -> Tensor:
         return empty(0) if seed is None else empty(batch, heads, 3, columns)
 
-    by_position: Tuple[Optional[Tensor], ...] = (None, None, None, None)
+    by_position: tuple[Tensor | None, ...] = (None, None, None, None)
     if with_bias:
         shape = (batch, padded_positions)
         by_position = (empty(*shape), of_distance.new_empty(shape), words(padded_positions), empty(batch))
@@ -138,9 +138,9 @@ def prepare(
 
 
 def forward(
-    query: Tensor, key: Tensor, value: Tensor, of_distance: Tensor, positions: Tensor, lengths: Optional[Tensor],
-    dropout: float, seed: Optional[Tensor],
-) -> Tuple[Tensor, Tensor]:  # fmt: skip
+    query: Tensor, key: Tensor, value: Tensor, of_distance: Tensor, positions: Tensor, lengths: Tensor | None,
+    dropout: float, seed: Tensor | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Attend; arguments as in ``operator.relative_attention``.
 
     Returns:
@@ -160,9 +160,9 @@ def forward(
 
 def backward(
     output_gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, of_distance: Tensor, positions: Tensor,
-    lengths: Optional[Tensor], dropout: float, seed: Optional[Tensor], output: Tensor, log_sums: Tensor,
+    lengths: Tensor | None, dropout: float, seed: Tensor | None, output: Tensor, log_sums: Tensor,
     with_bias: bool,
-) -> Tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Compute all gradients.
 
     Args:

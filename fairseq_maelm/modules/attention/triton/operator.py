@@ -7,7 +7,7 @@ checkpointing see an ordinary differentiable function.
 
 import importlib.util
 import os
-from typing import Any, Optional, Tuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ WIDEST_HEAD = 128
 OLDEST_CAPABILITY = (8, 0)
 
 
-def unavailable_because(query: Tensor) -> Optional[str]:
+def unavailable_because(query: Tensor) -> str | None:
     """Say why ``relative_attention`` cannot work for queries like these, or None when it can.
 
     Args:
@@ -62,9 +62,9 @@ def relative_attention(
     value: Tensor,
     of_distance: Tensor,
     positions: Tensor,
-    lengths: Optional[Tensor] = None,
+    lengths: Tensor | None = None,
     dropout: float = 0.0,
-    seed: Optional[Tensor] = None,
+    seed: Tensor | None = None,
 ) -> Tensor:
     """Self-attention softmax(Q K^T / sqrt(d_h) + bias) V with bias[b, h, i, j] = of_distance[h, distance + P - 1].
 
@@ -101,9 +101,9 @@ def relative_attention_qkv(
     qkv: Tensor,
     of_distance: Tensor,
     positions: Tensor,
-    lengths: Optional[Tensor] = None,
+    lengths: Tensor | None = None,
     dropout: float = 0.0,
-    seed: Optional[Tensor] = None,
+    seed: Tensor | None = None,
 ) -> Tensor:
     """The same for queries, keys and values that one matrix product made; saves copying their gradients together.
 
@@ -131,7 +131,7 @@ def _cast(tensor: Tensor) -> Tensor:
     return tensor.to(torch.get_autocast_dtype(device_type)) if torch.is_autocast_enabled(device_type) else tensor
 
 
-def _split_qkv(qkv: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+def _split_qkv(qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """<float>[B, S, 3, H, d_h] to three views <float>[B, H, S, d_h]."""
     query, key, value = qkv.permute(2, 0, 3, 1, 4)
     return query, key, value
@@ -141,9 +141,9 @@ def _check(
     query: Tensor,
     of_distance: Tensor,
     positions: Tensor,
-    lengths: Optional[Tensor],
+    lengths: Tensor | None,
     dropout: float,
-    seed: Optional[Tensor],
+    seed: Tensor | None,
 ) -> None:
     """Refuse what the kernels would misread; values on the device are not looked at."""
     if query.dim() != 4:
@@ -178,10 +178,10 @@ def _attend(
     value: Tensor,
     of_distance: Tensor,
     positions: Tensor,
-    lengths: Optional[Tensor],
+    lengths: Tensor | None,
     dropout: float,
-    seed: Optional[Tensor],
-) -> Tuple[Tensor, Tensor]:
+    seed: Tensor | None,
+) -> tuple[Tensor, Tensor]:
     from .launch import forward
 
     return forward(query, key, value, of_distance, positions, lengths, dropout, seed)
@@ -192,10 +192,10 @@ def _attend_qkv(
     qkv: Tensor,
     of_distance: Tensor,
     positions: Tensor,
-    lengths: Optional[Tensor],
+    lengths: Tensor | None,
     dropout: float,
-    seed: Optional[Tensor],
-) -> Tuple[Tensor, Tensor]:
+    seed: Tensor | None,
+) -> tuple[Tensor, Tensor]:
     from .launch import forward
 
     return forward(*_split_qkv(qkv), of_distance, positions, lengths, dropout, seed)
@@ -209,13 +209,13 @@ def _attend_backward(
     value: Tensor,
     of_distance: Tensor,
     positions: Tensor,
-    lengths: Optional[Tensor],
+    lengths: Tensor | None,
     dropout: float,
-    seed: Optional[Tensor],
+    seed: Tensor | None,
     output: Tensor,
     log_sums: Tensor,
     with_bias: bool,
-) -> Tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
     from .launch import backward
 
     inputs = (query, key, value, of_distance, positions, lengths, dropout, seed)
@@ -223,18 +223,18 @@ def _attend_backward(
 
 
 @_attend.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, of_distance: Tensor, positions: Tensor, lengths: Optional[Tensor],
-      dropout: float, seed: Optional[Tensor]) -> Tuple[Tensor, Tensor]:  # fmt: skip
+def _(query: Tensor, key: Tensor, value: Tensor, of_distance: Tensor, positions: Tensor, lengths: Tensor | None,
+      dropout: float, seed: Tensor | None) -> tuple[Tensor, Tensor]:  # fmt: skip
     return _outputs_like(query)
 
 
 @_attend_qkv.register_fake
-def _(qkv: Tensor, of_distance: Tensor, positions: Tensor, lengths: Optional[Tensor],
-      dropout: float, seed: Optional[Tensor]) -> Tuple[Tensor, Tensor]:  # fmt: skip
+def _(qkv: Tensor, of_distance: Tensor, positions: Tensor, lengths: Tensor | None,
+      dropout: float, seed: Tensor | None) -> tuple[Tensor, Tensor]:  # fmt: skip
     return _outputs_like(_split_qkv(qkv)[0])
 
 
-def _outputs_like(query: Tensor) -> Tuple[Tensor, Tensor]:
+def _outputs_like(query: Tensor) -> tuple[Tensor, Tensor]:
     """Empty tensors of the shapes that the forward kernels return."""
     batch, heads, length, head_dim = query.shape
     log_sums = query.new_empty(batch, heads, padded_length(length), dtype=torch.float32)
@@ -243,20 +243,20 @@ def _outputs_like(query: Tensor) -> Tuple[Tensor, Tensor]:
 
 @_attend_backward.register_fake
 def _(output_gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, of_distance: Tensor, positions: Tensor,
-      lengths: Optional[Tensor], dropout: float, seed: Optional[Tensor], output: Tensor, log_sums: Tensor,
-      with_bias: bool) -> Tuple[Tensor, Tensor]:  # fmt: skip
+      lengths: Tensor | None, dropout: float, seed: Tensor | None, output: Tensor, log_sums: Tensor,
+      with_bias: bool) -> tuple[Tensor, Tensor]:  # fmt: skip
     batch, heads, length, head_dim = query.shape
     of_bias = of_distance.shape if with_bias else (0,)
     return query.new_empty(batch, length, 3, heads, head_dim), of_distance.new_empty(of_bias)
 
 
-def _keep_for_backward(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, ...]) -> None:
+def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     """Save what the forward kernels took and returned."""
     *tensors, ctx.dropout, seed = inputs
     ctx.save_for_backward(*tensors, seed, *output)
 
 
-def _gradients(ctx: Any, output_gradient: Tensor, *unused: Optional[Tensor]) -> Tuple[Tensor, Optional[Tensor]]:
+def _gradients(ctx: Any, output_gradient: Tensor, *unused: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Gradients of joint queries, keys and values, and of the bias when it wants one."""
     *projections, of_distance, positions, lengths, seed, output, log_sums = ctx.saved_tensors
     query, key, value = projections if len(projections) == 3 else _split_qkv(*projections)
@@ -266,12 +266,12 @@ def _gradients(ctx: Any, output_gradient: Tensor, *unused: Optional[Tensor]) -> 
     return qkv, of_bias if with_bias else None
 
 
-def _backward(ctx: Any, *gradients: Tensor) -> Tuple[Optional[Tensor], ...]:
+def _backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
     qkv, of_bias = _gradients(ctx, *gradients)
     return (*_split_qkv(qkv), of_bias, None, None, None, None)
 
 
-def _backward_qkv(ctx: Any, *gradients: Tensor) -> Tuple[Optional[Tensor], ...]:
+def _backward_qkv(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
     qkv, of_bias = _gradients(ctx, *gradients)
     return (qkv, of_bias, None, None, None, None)
 
