@@ -43,7 +43,8 @@ def start(words: Sequence[str], environment: Mapping[str, str], log: Path, folde
         folder: to run in, the current one by default.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fairseq_cli.train", "fairseq_cli.validate"])
+    # torch imports its compiler with the first optimizer.
+    context.set_forkserver_preload(["fairseq_cli.train", "fairseq_cli.validate", "torch._dynamo"])
     # Read while the server imports: threads that spin while they wait cost half the speed beside other programs, and a
     # server that asks NVML whether there are GPUs leaves CUDA to its runs, which could not use it after a fork.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

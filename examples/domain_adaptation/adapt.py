@@ -89,7 +89,7 @@ def settings_of(args: argparse.Namespace, tasks: dict[str, str]) -> dict[str, An
     return {
         "checkpoint": sha256_of(args.checkpoint),
         "data": data_fingerprint(args.data),
-        "texts": {path.name: path.stat().st_size for paths in domain_texts(args.folder).values() for path in paths},
+        "domain": {path.name: path.stat().st_size for paths in domain_texts(args.folder).values() for path in paths},
         "tasks": {
             name: {split: sha256_of(args.folder / name / f"{split}.{kind}") for split in SPLITS}
             for name, kind in tasks.items()

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ from plan import Plan, Pretraining, command  # isort: skip
 import page
 import study
 import summary
+from records import PRETRAINING, Records, folder_name, last_json
 
 from fairseq_maelm.arguments import CommandParser, existing_path
 from fairseq_maelm.files import write_json
-from fairseq_maelm.sweep.jobs import Job, Process, read_json
+from fairseq_maelm.sweep.jobs import Job, Process, is_finished
 from fairseq_maelm.sweep.runner import add_runner_arguments, runner_of, sitting
 from fairseq_maelm.sweep.store import study_folder
 from fairseq_maelm.train_command import add_precision, machine_of, words_of
@@ -49,19 +50,26 @@ def make_parser() -> argparse.ArgumentParser:
         "--plan", type=existing_path, default=HERE / "plan.yaml", metavar="FILE", help="declaration of the study"
     )
     parser.add_argument(
+        "--records",
+        type=Path,
+        metavar="FOLDER",
+        help="folder for a small file with the results of each pretraining; what is in it is not done again (default: "
+        "records in the output)",
+    )
+    parser.add_argument(
         "--text",
-        required=True,
         action="append",
         type=_named,
+        default=[],
         metavar="NAME=PATH",
-        help="text that the plan names: a file, or a folder of .txt files; once for each",
+        help="text that the plan names: a file, or a folder of .txt files; once for each, for the stage prepare",
     )
     parser.add_argument(
         "--files",
-        required=True,
+        default=Path(),
         type=existing_path,
         metavar="FOLDER",
-        help="folder with the data of the tasks that the plan names",
+        help="folder with the data of the tasks that the plan names (default: the current one)",
     )
     parser.add_argument("--scale", default="cpu", help="scale that the plan declares")
     parser.add_argument("--budgets", nargs="+", metavar="FLOP", help="some of the plan's budgets (default: all)")
@@ -110,7 +118,8 @@ class Study:
         self.runner = runner_of(args)
         self.machine = machine_of(self.runner.gpus, args.precision)
         self.texts = dict(args.text)
-        missing = set(self.plan.content["words"]) - set(self.texts)
+        self.records = Records(args.records or self.output / "records", self.output / "runs", self.plan)
+        missing = set(self.plan.content["words"]) - set(self.texts) if "prepare" in args.stages else set()
         unknown = set(args.stages) - set(STAGES) or set(args.budgets or ()) - set(self.plan.budgets)
         if missing or unknown:
             raise ValueError(
@@ -129,11 +138,16 @@ class Study:
             "precision": self.machine.precision,
         }
 
-    @cached_property
+    @property
     def vocabulary(self) -> int:
         """Return the number of symbols of the prepared text."""
-        with open(self.data / "dict.txt", encoding="utf-8") as file:
-            return sum(1 for _ in file) + 5
+        return int(self._about("vocabulary", "prepare"))
+
+    def _about(self, name: str, stage: str) -> Any:
+        known = self.records.study()
+        if name not in known:
+            raise ValueError(f"{self.records.folder / 'study.json'} does not say {name}: run the stage {stage} first")
+        return known[name]
 
     def marker(self, *names: str) -> Path:
         """Return the file that says that a program is done."""
@@ -141,7 +155,7 @@ class Study:
 
     def task_folder(self, name: str) -> Path:
         """Return the prepared folder of a task."""
-        return self.output / "tasks" / name.replace(" ", "_") / self.plan.tasks[name].get("folder", "task")
+        return self.output / "tasks" / folder_name(name) / self.plan.tasks[name].get("folder", "task")
 
     def words(self, template: str, **values: Any) -> list[str]:
         """Fill the places of a command that the plan declares."""
@@ -172,47 +186,76 @@ class Study:
             words = ["maelm", "prepare", *self.words(task["prepare"]), "--vocabulary", str(self.data)]
             tasks.append(self._job(f"task {name}", self.marker("tasks", name), [*words, "--output", str(target)]))
         self.runner.do([Job("corpus", self.marker("corpus"), corpus.on, resumes=True, followers=tasks)])
+        if not self.runner.dry_run:
+            counts = json.loads((self.data / "manifest.json").read_bytes())["counts"]
+            with open(self.data / "dict.txt", encoding="utf-8") as file:
+                vocabulary = sum(1 for _ in file) + 5
+            self.records.add_to_study(vocabulary=vocabulary, tokens=counts["train"]["tokens"])
 
-    def choose(self) -> dict[str, dict[str, str]]:
-        """Choose settings for each method, one choice after the other; return them."""
+    def choose(self) -> None:
+        """Choose settings for each method, one choice after the other."""
         chosen: dict[str, dict[str, str]] = {method: {} for method in self.plan.methods}
         for choice in self.plan.choices:
             trials = {method: list(self.plan.trials(method, choice, chosen[method])) for method in chosen}
-            self.runner.do([self._pretraining(run) for runs in trials.values() for run in runs])
+            todo = [run for runs in trials.values() for run in runs if PRETRAINING not in self._recorded(run)]
+            self.runner.do([self._pretraining(run) for run in todo])
             if self.runner.dry_run:
-                return {}
+                return
             for method, runs in trials.items():
-                results = [read_json(self.marker(run.name)) or {} for run in runs]
-                best = min(range(len(runs)), key=lambda place: results[place]["loss"])
-                chosen[method][choice] = list(self.plan.choices[choice])[best]
-        write_json(self.output / "chosen.json", chosen)
-        return chosen
+                losses = [self.records.read(run)[PRETRAINING]["loss"] for run in runs]
+                chosen[method][choice] = list(self.plan.choices[choice])[losses.index(min(losses))]
+        self.records.add_to_study(chosen=chosen)
+
+    def trials(self, chosen: dict[str, dict[str, str]]) -> list[Pretraining]:
+        """Return the trials of all choices."""
+        trials, made = [], {method: dict[str, str]() for method in chosen}
+        for choice in self.plan.choices:
+            for method, own in made.items():
+                trials += self.plan.trials(method, choice, own)
+                own[choice] = chosen[method][choice]
+        return list({run.name: run for run in trials}.values())
 
     def runs(self) -> list[Pretraining]:
         """Return the pretrainings that are reported, of the budgets asked for."""
-        chosen = read_json(self.output / "chosen.json")
-        if chosen is None:
-            raise ValueError(f"{self.output} holds no chosen.json: run the stage choose first")
-        runs = self.plan.pretrainings(chosen)
+        runs = self.plan.pretrainings(self._about("chosen", "choose"))
         return [run for run in runs if run.budget in (self.args.budgets or self.plan.budgets)]
 
     def pretrain(self) -> None:
-        """Do all pretrainings."""
-        self.runner.do([self._pretraining(run) for run in self.runs()])
+        """Do the pretrainings of which not all is recorded."""
+        runs = [run for run in self.runs() if not {PRETRAINING, *self._evaluations(run)} <= self._recorded(run).keys()]
+        self.runner.do([self._pretraining(run) for run in runs])
 
     def evaluate(self) -> None:
         """Fine-tune and measure every encoder."""
         jobs = []
         for run in self.runs():
-            for task, repeats in self.plan.tasks_of(run.budget).items():
-                jobs += [self._fine_tuning(run, task, seed) for seed in range(1, repeats + 1)]
-            for name, own in self.plan.measurements_of(run.budget).items():
-                jobs.append(self._measurement(run, name, own))
+            known = self._recorded(run)
+            jobs += [job for name, job in self._evaluations(run).items() if name not in known]
         self.runner.do(jobs)
+
+    def _recorded(self, run: Pretraining) -> dict[str, Any]:
+        if not self.runner.dry_run:
+            self.records.update(run)
+        return self.records.read(run)
+
+    def _evaluations(self, run: Pretraining) -> dict[str, Job]:
+        """Return what is done with an encoder: name of the results -> programs."""
+        jobs = {
+            f"{folder_name(task)}/seed_{seed}": self._fine_tuning(run, task, seed)
+            for task, repeats in self.plan.tasks_of(run.budget).items()
+            for seed in range(1, repeats + 1)
+        }
+        measurements = self.plan.measurements_of(run.budget)
+        return {**jobs, **{folder_name(name): self._measurement(run, name, own) for name, own in measurements.items()}}
 
     def page(self) -> None:
         """Write results.json, results.md, page.html and the figures."""
-        results = summary.collect(self.plan, self.runs(), self.output, self.vocabulary)
+        if self.runner.dry_run:
+            return
+        runs = self.runs()
+        for run in runs:
+            self.records.update(run)
+        results = summary.collect(self.plan, runs, self.trials(self._about("chosen", "choose")), self.records)
         write_json(self.output / "results.json", results)
         page.write(self.plan, results, self.output)
 
@@ -226,17 +269,18 @@ class Study:
         words = command(run, self.vocabulary, self.machine.options(), self.data, save_dir)
         updates = run.updates(self.vocabulary)
         tokens = updates * run.options["max-tokens"]
-        passes = tokens / summary.corpus_tokens(self.data)
+        passes = tokens / self._about("tokens", "prepare")
         if passes > self.plan.content["most-passes"]:
             raise ValueError(f"{run.name} would read the text {passes:.1f} times: give more text, or a larger model")
-        return self._job(run.name, self.marker(run.name), words, result=study.last_loss, resumes=True, cost=tokens)
+        more: dict[str, Any] = {"resumes": True, "cost": tokens, "ended": partial(self.records.update, run)}
+        return self._job(run.name, self.marker(run.name), words, result=study.last_loss, **more)
 
     def _checkpoint(self, run: Pretraining) -> Path:
         return self.output / "runs" / run.name / "checkpoint_last.pt"
 
     def _fine_tuning(self, run: Pretraining, task: str, seed: int) -> Job:
-        """Fine-tune, then predict with the last checkpoint, which is deleted when its predictions are there."""
-        folder = self.output / "runs" / run.name / task.replace(" ", "_") / f"seed_{seed}"
+        """Fine-tune, then predict with the last checkpoint, which is deleted when its predictions are recorded."""
+        folder = self.output / "runs" / run.name / folder_name(task) / f"seed_{seed}"
         model, name = folder / "model", f"{run.name}, {task}, seed {seed}"
         own = {**self.plan.content["fine-tuning"], **self.plan.tasks[task].get("fine-tuning", {}), "seed": seed}
         own |= {"gpus": min(1, self.machine.gpus), "precision": self.machine.precision}
@@ -248,18 +292,24 @@ class Study:
             f"{name}, predictions",
             folder / "result.json",
             [*predict, "--output", str(predictions)],
-            result=summary.last_json,
+            result=last_json,
             clears=[predictions],
-            ended=partial(shutil.rmtree, model, ignore_errors=True),
+            ended=partial(self._predicted, run, model),
         )
         return self._job(name, folder / "training.json", words, resumes=True, followers=[follower])
 
+    def _predicted(self, run: Pretraining, model: Path) -> None:
+        self.records.update(run)
+        if is_finished(model.with_name("result.json")):
+            shutil.rmtree(model, ignore_errors=True)
+
     def _measurement(self, run: Pretraining, name: str, own: dict[str, Any]) -> Job:
-        output = self.output / "runs" / run.name / name.replace(" ", "_")
+        output = self.output / "runs" / run.name / folder_name(name)
         places = {"checkpoint": self._checkpoint(run), "output": output / "files", "precision": self.machine.precision}
         words = ["maelm", *self.words(own["command"], **places)]
-        more: dict[str, Any] = {} if "file" in own else {"result": summary.last_json}
-        return self._job(f"{run.name}, {name}", output / "result.json", words, resumes=True, **more)
+        more: dict[str, Any] = {} if "file" in own else {"result": last_json}
+        more |= {"resumes": True, "ended": partial(self.records.update, run)}
+        return self._job(f"{run.name}, {name}", output / "result.json", words, **more)
 
 
 @contextlib.contextmanager

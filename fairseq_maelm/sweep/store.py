@@ -20,7 +20,7 @@ _BEST = "checkpoint_best.pt"
 # Written beside data by programs that read it.
 _NO_DATA = (".log", ".partial", ".lock", ".md")
 # A later command may add to these of a study; what is there already must stay as it is.
-_MAY_GROW = ("rows", "tasks")
+_MAY_GROW = ("rows", "tasks", "texts")
 
 
 def data_fingerprint(folder: Path) -> str:
@@ -74,9 +74,9 @@ def _check_same(folder: Path, what: str, earlier: Any, now: Any, may_grow: Colle
 def study_folder(folder: Path, settings: dict[str, Any]) -> contextlib.AbstractContextManager[None]:
     """Work alone in the folder of a study, for the time of a ``with``.
 
-    The settings, JSON types only, decide the results: "rows" and "tasks" may gain entries from one command to the next,
-    and the largest number of "seeds" counts; all else must be as before. A folder that is in use, holds something else,
-    or a study with other settings is refused by a ValueError.
+    The settings, JSON types only, decide the results: "rows", "tasks" and "texts" may gain entries from one command to
+    the next, and the largest number of "seeds" counts; all else must be as before. A folder that is in use, holds
+    something else, or a study with other settings is refused by a ValueError.
     """
 
     def grown(earlier: dict[str, Any] | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ FOLDER = ROOT / "examples" / "evidence"
 with pytest.MonkeyPatch.context() as patch:
     # Modules of examples are in no package, and other examples may use the same names.
     patch.syspath_prepend(FOLDER)
-    for name in ("page", "plan", "summary"):
+    for name in ("page", "plan", "records", "summary"):
         patch.delitem(sys.modules, name, raising=False)
     evidence = load_script(FOLDER / "evidence.py")
     plan_module, summary = sys.modules.pop("plan"), evidence.summary
+    records = sys.modules.pop("records")
     del sys.modules["page"], sys.modules["summary"]
 PLAN = plan_module.Plan(FOLDER / "plan.yaml", Path("files"))
 CHOSEN = {method: {"learning rate": "3e-3", "masks": "15 %"} for method in PLAN.methods}
@@ -82,9 +84,9 @@ def test_numbers_are_taken_from_rows_and_paths() -> None:
     own = {"list": "models.0.rows", "number": "value", "scale": 100, "values": {"a": "models.0.n"}}
     own["rows"] = {"b": {"set": "sts-*", "layer": -1}, "c": {"set": "sts-13", "layer": 0}}
     content = {"models": [{"rows": rows, "n": 0.5}]}
-    assert summary._numbers(own, content) == {"a": 50, "b": 2500, "c": 0}
+    assert records.numbers(own, content) == {"a": 50, "b": 2500, "c": 0}
     with pytest.raises(ValueError, match="no row of the results matches d"):
-        summary._numbers({**own, "rows": {"d": {"set": "x"}}}, content)
+        records.numbers({**own, "rows": {"d": {"set": "x"}}}, content)
 
 
 def write_files(folder: Path) -> None:
@@ -133,7 +135,7 @@ def test_a_small_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     with pytest.raises(SystemExit, match="run the stage choose first"):
         evidence.main(["pretrain", *words])
     evidence.main(["prepare", "choose", *words])
-    chosen = json.loads((output / "chosen.json").read_bytes())
+    chosen = json.loads((output / "records" / "study.json").read_bytes())["chosen"]
     assert set(chosen) == {"MLM", "MAE-LM"} and {len(own) for own in chosen.values()} == {1}
     evidence.main(["pretrain", "--budgets", "1e8", *words])
     evidence.main(words)
@@ -151,6 +153,22 @@ def test_a_small_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*.log")}
     evidence.main(words)
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*.log")} == before, "nothing is done twice"
+    check_another_machine(output, words, results)
+
+
+def check_another_machine(output: Path, words: list[str], results: dict[str, Any]) -> None:
+    """The records alone make the page, and their pretrainings are not done again."""
+    kept = output.parent / "kept"
+    shutil.move(output / "records", kept)
+    shutil.rmtree(output)
+    assert all(path.stat().st_size < 8192 for path in kept.iterdir())
+    evidence.main(["choose", "pretrain", "evaluate", "page", *words[:2], *words[-2:], "--records", str(kept)])
+    assert json.loads((output / "results.json").read_bytes()) == results
+    assert not (output / "runs").exists()
+    path = next(kept.glob("3e8,_MLM*"))
+    path.write_text(path.read_text(encoding="utf-8").replace("0.003", "0.004"), encoding="utf-8")
+    with pytest.raises(SystemExit, match="of a pretraining with other options"):
+        evidence.main(["page", *words, "--records", str(kept)])
 
 
 def check_differences(results: dict[str, Any], output: Path, files: Path) -> None:

@@ -1,0 +1,165 @@
+"""The results of pretrainings, a small JSON file for each: the page needs nothing else, so checkpoints can go."""
+
+import base64
+import json
+from collections.abc import Collection, Iterable
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import study
+from plan import Plan, Pretraining
+
+from fairseq_maelm.files import write_bytes
+from fairseq_maelm.sweep.jobs import is_finished, read_json
+from fairseq_maelm.sweep.log import log_records
+
+PRETRAINING = "pretraining"
+
+
+class Records:
+    """A folder with a file for each pretraining, which can be kept and taken to another machine.
+
+    Args:
+        folder: of the records.
+        runs: folder of the programs, with a folder for each pretraining.
+        plan: of the study.
+    """
+
+    def __init__(self, folder: Path, runs: Path, plan: Plan) -> None:
+        self.folder, self.runs, self.plan = folder, runs, plan
+
+    def study(self) -> dict[str, Any]:
+        """Return "vocabulary" and "tokens" of the text, and the "chosen" settings, as far as they are known."""
+        return read_json(self.folder / "study.json") or {}
+
+    def add_to_study(self, **facts: Any) -> None:
+        """Keep facts about the whole study.
+
+        Raises:
+            ValueError: the text is not that of earlier results.
+        """
+        known = self.study()
+        if known and "chosen" not in facts and {**known, **facts} != known:
+            raise ValueError(f"{self.folder} holds the results of another text: {known} then, {facts} now")
+        self._write("study", {**known, **facts})
+
+    def read(self, run: Pretraining) -> dict[str, Any]:
+        """Return the results of a pretraining by their names; none before it is finished.
+
+        Raises:
+            ValueError: they are of a pretraining with other options.
+        """
+        record = read_json(self.folder / f"{run.name}.json") or {"options": run.options, "results": {}}
+        if record["options"] != run.options:
+            path = self.folder / f"{run.name}.json"
+            raise ValueError(f"{path} is of a pretraining with other options: {record['options']}, not {run.options}")
+        results: dict[str, Any] = record["results"]
+        return results
+
+    def update(self, run: Pretraining) -> None:
+        """Take over what programs of a pretraining have written since the last time."""
+        earlier = self.read(run)
+        found = self._found(run, earlier)
+        if found:
+            own = {"row": run.row, "budget": run.budget, "seed": run.seed, "trial": run.trial, "options": run.options}
+            self._write(run.name, {**own, "results": {**earlier, **found}})
+
+    def _write(self, name: str, content: dict[str, Any]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_bytes(self.folder / f"{name}.json", (json.dumps(content, indent=1) + "\n").encode("ascii"))
+
+    def _found(self, run: Pretraining, earlier: Collection[str]) -> dict[str, Any]:
+        folder, found = self.runs / run.name, dict[str, Any]()
+        markers = {str(path.parent.relative_to(folder)): path for path in sorted(folder.glob("**/result.json"))}
+        own = {PRETRAINING if name == "." else name: path for name, path in markers.items() if is_finished(path)}
+        for name, marker in own.items() if PRETRAINING in own else ():
+            if name not in earlier:
+                found[name] = self._result(name, marker)
+        return found
+
+    def _result(self, name: str, marker: Path) -> dict[str, Any]:
+        result = read_json(marker) or {}
+        if name == PRETRAINING:
+            return {**result, **course(marker.with_name("result.log"))}
+        for measurement, own in self.plan.content["measurements"].items():
+            if folder_name(measurement) == name:
+                return numbers(own, read_json(marker.parent / "files" / own["file"]) if "file" in own else result)
+        (labels,) = (own.get("labels") for task, own in self.plan.tasks.items() if name in fine_tunings([name], task))
+        right = {"correct": correct(marker.with_name("predictions.tsv"), self.plan.files / labels)} if labels else {}
+        return {**result, **right}
+
+
+def folder_name(name: str) -> str:
+    """Return the name of the folder of a task or a measurement."""
+    return name.replace(" ", "_")
+
+
+def course(log: Path) -> dict[str, Any]:
+    """Return the course of a pretraining: loss on held-out text by the number of updates, and seconds in training."""
+    spent = {int(record["num_updates"]): record["train_wall"] for _, record in log_records(log, ["train_inner"])}
+    losses = {str(updates): loss for updates, loss in study.losses(log).items()}
+    return {"losses": losses, "seconds": sum(spent.values())}
+
+
+def correct(predictions: Path, labels: Path) -> str:
+    """Return which labels were predicted: the number of examples, a colon, and a bit for each in base 64."""
+    with open(labels, encoding="utf-8") as lines:
+        wanted = [line.rstrip("\n").split("\t")[-1] for line in lines]
+    with open(predictions, encoding="utf-8") as lines:
+        predicted = [line.rstrip("\n").split("\t")[0] for line in lines][1:]
+    bits = np.packbits([one == other for one, other in zip(predicted, wanted, strict=True)])
+    return f"{len(wanted)}:{base64.b64encode(bits.tobytes()).decode()}"
+
+
+def correct_examples(text: str) -> np.ndarray:
+    """Return what ``correct`` wrote, <float64>[number of examples]: 1 for each label that was predicted."""
+    count, _, bits = text.partition(":")
+    return np.unpackbits(np.frombuffer(base64.b64decode(bits), np.uint8), count=int(count)).astype(float)
+
+
+def last_json(log: Path) -> dict[str, Any]:
+    """Return the last line of JSON that a program wrote.
+
+    Raises:
+        ValueError: there is none.
+    """
+    lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
+    if not lines:
+        raise ValueError("no metrics in the log")
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def numbers(own: dict[str, Any], content: Any) -> dict[str, float]:
+    """Take the numbers that a measurement declares from what its command wrote."""
+    scale = own.get("scale", 1)
+    found = {label: scale * float(value_at(content, path)) for label, path in own.get("values", {}).items()}
+    for label, wanted in own.get("rows", {}).items():
+        rows = value_at(content, own["list"])
+        chosen = [row[own["number"]] for row in rows if _matches(row, wanted, max(row["layer"] for row in rows))]
+        if not chosen:
+            raise ValueError(f"no row of the results matches {label}: {wanted}")
+        found[label] = scale * float(np.mean(chosen))
+    return found
+
+
+def _matches(row: dict[str, Any], wanted: dict[str, Any], last: int) -> bool:
+    wanted = {**wanted, "layer": last} if wanted.get("layer") == -1 else wanted
+    return all(
+        fnmatch(row.get(name) or "", value) if isinstance(value, str) else row.get(name) == value
+        for name, value in wanted.items()
+    )
+
+
+def value_at(content: Any, path: str) -> Any:
+    """Return what is at a path of names and places with dots between them."""
+    for name in path.split("."):
+        content = content[int(name) if isinstance(content, list) else name]
+    return content
+
+
+def fine_tunings(results: Iterable[str], task: str) -> list[str]:
+    """Return the names of a task's fine-tunings among those of results."""
+    return [name for name in results if name.startswith(f"{folder_name(task)}/seed_")]
