@@ -1,4 +1,4 @@
-"""The values of fairseq-train's ``--arch``: named sizes, and "maelm", which takes the sizes of a checkpoint."""
+"""The values of ``--arch``: named sizes, and "maelm", which takes the sizes of a checkpoint."""
 
 from functools import partial
 from pathlib import Path
@@ -16,24 +16,24 @@ __all__ = ["register_architectures"]
 
 
 def register_architectures() -> None:
-    """Make the architectures known to fairseq, once the model is registered."""
-    # fairseq has registered the model's own name as an architecture that fills in nothing.
+    """Register the architectures with fairseq, after the model."""
+    # fairseq has registered the model's name as an architecture that fills in nothing.
     ARCH_CONFIG_REGISTRY["maelm"] = _take_sizes_from_checkpoint
     for name in SIZES:
         register_model_architecture("maelm", name)(partial(_take_named_sizes, name=name))
 
 
 def _take_named_sizes(cfg: Any, name: str) -> None:
-    """Complete the options of the command line with the numbers of a named size; called by fairseq."""
+    """Complete the command line's options with those of a named size; called by fairseq."""
     refuse_stock_bf16(cfg)  # fairseq-train would look for a TPU before it builds the model
     fill_from_size(cfg, name)
 
 
 def _take_sizes_from_checkpoint(cfg: Any) -> None:
-    """Complete the options of the command line with the encoder of ``--finetune-from-model``; called by fairseq.
+    """Complete the command line's options with those of ``--finetune-from-model``'s encoder; called by fairseq.
 
     Args:
-        cfg: of the model's options it holds only those that were given; changed in place.
+        cfg: the options that were given; changed in place.
 
     Raises:
         ValueError: an option contradicts the checkpoint.
@@ -47,7 +47,7 @@ def _take_sizes_from_checkpoint(cfg: Any) -> None:
     for name in ENCODER_OPTIONS:
         known = encoder[name]
         given = getattr(cfg, name, known)
-        # A task may have an option of the same name, whose default nobody has given.
+        # A task may have an option of the same name: then ``given`` can be that option's default.
         if given != known and given != getattr(task_options, name, None):
             raise ValueError(
                 f"--{name.replace('_', '-')} {given} contradicts the checkpoint {path}, whose encoder has {known}: "

@@ -1,4 +1,4 @@
-"""Fitting a checkpoint to the model that is to load it: what is dropped is said, what does not fit is explained."""
+"""Fit a checkpoint's weights to a model: log what is dropped, and explain what does not fit."""
 
 import logging
 from typing import Any
@@ -17,18 +17,17 @@ _PREDICTION = ("decoder.", "lm_head.")
 def fit_state_dict(model: Any, state_dict: dict[str, Tensor]) -> None:
     """Prepare a state dictionary for strict loading, in place.
 
-    Decoder and prediction head are dropped when the model has neither (fine-tuning). Classification heads that the
-    model lacks, or has in another size, are dropped; heads that the checkpoint lacks keep their fresh weights.
+    The decoder and the LM head are dropped if the model has neither (fine-tuning). Classification heads that the model
+    lacks or has in another size are dropped; heads that the checkpoint lacks keep their random weights.
 
     Raises:
-        ValueError: if the checkpoint belongs to another vocabulary, another size or other relative positions.
+        ValueError: the checkpoint has another vocabulary, other sizes or other relative positions.
     """
     if model.lm_head is None:
         _drop(state_dict, [key for key in state_dict if key.startswith(_PREDICTION)], "not needed for fine-tuning")
     elif not any(key.startswith("lm_head.") for key in state_dict):
         raise ValueError(
-            "the checkpoint has neither decoder nor prediction head: it was fine-tuned. Pretraining continues from a "
-            "pretraining checkpoint only"
+            "the checkpoint has no LM head because it was fine-tuned: continue pretraining from a pretrained checkpoint"
         )
     _fit_heads(model, state_dict)
     _check_identity(model, state_dict)
@@ -47,13 +46,12 @@ def classification_heads(state_dict: dict[str, Tensor]) -> dict[str, list[int]]:
 
 
 def register_heads(model: Any, state_dict: dict[str, Tensor]) -> None:
-    """Give a model the heads of a checkpoint, with fresh weights: of sentences, and of tokens, which have no dense
-    layer. Those that it has in the same size, because its task made them, stay."""
+    """Add the heads of a checkpoint to a model, with random weights; heads that it has in the same size stay."""
     own = model.classification_heads.state_dict()
     for name, (outputs, inner_dim) in classification_heads(state_dict).items():
         if _same_head(own, state_dict, name):
             continue
-        if f"{_HEADS}{name}.dense.weight" in state_dict:
+        if f"{_HEADS}{name}.dense.weight" in state_dict:  # heads of tokens have no dense layer
             model.register_classification_head(name, outputs, inner_dim)
         else:
             model.register_token_head(name, outputs)
@@ -84,7 +82,7 @@ def _fit_heads(model: Any, state_dict: dict[str, Tensor]) -> None:
                 "head %r of the checkpoint (%d classes) is dropped: the model %s",
                 name,
                 classes,
-                "has no such head" if weight is None else f"has it with {weight.shape[0]} classes and starts it anew",
+                "has no such head" if weight is None else f"has a new one with {weight.shape[0]} classes",
             )
             for key in [key for key in state_dict if key.startswith(f"{_HEADS}{name}.")]:
                 del state_dict[key]
@@ -102,7 +100,7 @@ def _check_identity(model: Any, state_dict: dict[str, Tensor]) -> None:
             f"has {model.encoder.embed_tokens.num_embeddings}: use the dict.txt that the checkpoint was trained with"
         )
     if saved.shape != model.encoder.identity.shape:
-        return  # what is wrong with the shape is said with all others
+        return  # reported with the other shapes
     own = identity_settings(model.encoder.identity)
     for name, theirs in identity_settings(saved).items():
         if theirs == own[name]:

@@ -1,4 +1,4 @@
-"""The model of a checkpoint that has been read."""
+"""Build the model of a checkpoint."""
 
 from fairseq.data import Dictionary
 
@@ -8,9 +8,10 @@ from fairseq_maelm.models.maelm import MaelmModel
 
 
 def build_model(checkpoint: Checkpoint, dictionary: Dictionary) -> MaelmModel:
-    """Build the model with its weights: on the CPU, in single precision, in evaluation mode.
+    """Build the model with its weights, on the CPU, in single precision and in evaluation mode.
 
-    Another dictionary than that of the training is a ValueError.
+    Raises:
+        ValueError: the dictionary is not the one of the training.
     """
     config, weights = checkpoint.config.model, dict(checkpoint.weights)
     model = MaelmModel(config, dictionary, checkpoint.predicts_masked_tokens)

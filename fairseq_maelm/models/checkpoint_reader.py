@@ -1,8 +1,8 @@
-"""Reading a checkpoint of this package's model: the one way for everything but the resuming of a training.
+"""Read a checkpoint of this package's model as data. Everything uses this, except resuming a training.
 
-A checkpoint may come from a stranger. Its configuration names a task and a model, which fairseq would build whatever
-they are, evaluating strings and resolving references as it goes. Here the configuration is data: only names from a list
-are taken, only declared options, each of its type and range, and only sizes that the weights in the file have.
+A checkpoint may come from a stranger. Its configuration names a task and a model. fairseq builds whatever they are, and
+evaluates strings and resolves references on the way. Here only known names are accepted, only declared options of the
+right type and range, and only sizes that the weights in the file have.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ from fairseq_maelm.registration import register
 
 __all__ = ["TASKS", "Checkpoint", "CheckpointError", "check_depth", "check_sizes", "read_checkpoint"]
 
-# Tasks whose checkpoints hold our model. None of them evaluates an option.
+# Tasks whose checkpoints contain this model. None of them evaluates an option.
 TASKS = (
     "maelm",
     "maelm_adaptation",
@@ -45,9 +45,9 @@ TASKS = (
     "sentence_prediction",
 )
 
-# How the model was computed in training is nothing to the machine that loads it.
+# How the training computed, which does not matter where the checkpoint is loaded.
 _OF_THE_MACHINE = {"attention": "auto", "precision": "fp32", "compile": False, "checkpoint_activations": False}
-# Option -> a weight, and the dimension of it that the option is the size of.
+# Option -> a weight and the dimension whose size the option must equal.
 _ENCODER_SIZES = {
     "encoder_embed_dim": ("encoder.embed_tokens.weight", 1),
     "encoder_ffn_embed_dim": ("encoder.layers.0.fc2.weight", 1),
@@ -65,11 +65,11 @@ class Checkpoint:
     """A checkpoint that has passed all checks.
 
     Attributes:
-        path: of the file.
-        config: sections of fairseq's configuration, plain values all of them. "task" and "model" hold their declared
-            options and ``_name``, the model's complete.
-        weights: of the model, by name.
-        state: what else the file holds, as it is: optimizer, history of training.
+        path: path of the file.
+        config: fairseq's configuration with plain values. The sections "task" and "model" have their declared options
+            and ``_name``; the model's options are complete.
+        weights: the model's weights by name.
+        state: the rest of the file, unchanged: optimizer state and training history.
     """
 
     path: Path
@@ -84,12 +84,12 @@ class Checkpoint:
 
     @property
     def predicts_masked_tokens(self) -> bool:
-        """Whether there is a prediction head, as after pretraining."""
+        """True if there is an LM head, as after pretraining."""
         return any(name.startswith("lm_head.") for name in self.weights)
 
     @property
     def vocabulary(self) -> int:
-        """A number that is another for any other vocabulary; see ``dictionary_fingerprint``."""
+        """The fingerprint of the vocabulary; see ``dictionary_fingerprint``."""
         return int(self.weights["encoder.identity"][0])
 
     @property
@@ -99,15 +99,16 @@ class Checkpoint:
 
     @property
     def encoder_options(self) -> dict[str, Any]:
-        """The options of the model that build the encoder, by name, that of its size as ``arch``."""
+        """The model options that determine the encoder, by name; its size is named ``arch``."""
         model = self.config.model
         return {"arch": model._name, **{name: getattr(model, name) for name in ENCODER_OPTIONS}}
 
     @property
     def view(self) -> EncoderView:
-        """What the encoder saw of masks in pretraining.
+        """The encoder's view of masked tokens in pretraining.
 
-        Tasks that do not mask do not say: then nothing, or, where no decoder could fill masks in, the mask itself.
+        Tasks without masking do not record it. Then masked tokens were dropped if there is a decoder, or no LM head;
+        otherwise the encoder saw ``<mask>``.
         """
         task = self.config.task
         default = "dropped" if "decoder.identity" in self.weights or not self.predicts_masked_tokens else "kept"
@@ -119,10 +120,7 @@ class Checkpoint:
 
     @property
     def history(self) -> dict[str, Any]:
-        """What the file says of its training: ``num_updates``, ``epoch``, ``val_loss``, ``best``, ``training_seconds``.
-
-        What it does not say is left out.
-        """
+        """The recorded ones of ``num_updates``, ``epoch``, ``val_loss``, ``best`` and ``training_seconds``."""
         extra, made = self.state.get("extra_state", {}), self.state.get("optimizer_history") or [{}]
         found = {
             "num_updates": made[-1].get("num_updates"),
@@ -135,16 +133,16 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path, overrides: Mapping[str, Any] | None = None, averaged: bool = False) -> Checkpoint:
-    """Read a checkpoint of pretraining or fine-tuning as inert data.
+    """Read a checkpoint of pretraining or fine-tuning without running any of its content.
 
     Args:
-        path: of the file.
-        overrides: option of the task or the model -> value in place of the checkpoint's.
-        averaged: take the running average of the weights, which ``--store-ema`` kept.
+        path: path of the file.
+        overrides: values that replace the checkpoint's options of the task or the model, by name.
+        averaged: read the moving average of the weights that ``--store-ema`` stored.
 
     Raises:
         FileNotFoundError: there is no such file.
-        CheckpointError: the file is damaged, holds another model, or anything that no honest checkpoint does.
+        CheckpointError: the file is damaged, contains another model, or is not what training writes.
         ValueError: an override is not an option.
     """
     register()  # the tasks whose names a checkpoint may hold
@@ -167,7 +165,7 @@ def read_checkpoint(path: Path, overrides: Mapping[str, Any] | None = None, aver
 def _options(
     sections: dict[str, dict[str, Any]], path: Path, section: str, names: tuple[str, ...], dataclass_of: Any
 ) -> dict[str, Any]:
-    """Return the declared options of a section with its name, references to other sections filled in."""
+    """Return a section's name and declared options, with references to other sections resolved."""
     found = sections.get(section, {})
     name = found.get("_name")
     if name not in names:
@@ -180,7 +178,7 @@ def _options(
 
 
 def _elsewhere(dataclass: Any, sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the values of options that are by default those of other sections, such as ``${common.seed}``."""
+    """Return the options whose defaults refer to other sections, such as ``${common.seed}``, with these values."""
     found = {}
     for name, field in dataclass.__dataclass_fields__.items():
         section, _, option = _reference(field).partition(".")
@@ -226,13 +224,13 @@ def _check_model(model: Any, weights: dict[str, Tensor], path: Path) -> None:
 
 
 def check_sizes(path: Path, options: Any, weights: dict[str, Tensor], sizes: dict[str, tuple[str, int]]) -> None:
-    """Refuse sizes that the weights do not have, before anything of these sizes is made.
+    """Refuse sizes that the weights do not have, before memory of these sizes is allocated.
 
     Args:
-        path: of the checkpoint, for messages.
-        options: with the sizes as attributes.
-        weights: by name.
-        sizes: option -> name of a weight, and which of its dimensions.
+        path: path of the checkpoint, for messages.
+        options: an object with the sizes as attributes.
+        weights: the weights by name.
+        sizes: option -> name of a weight and index of the dimension that must equal the option.
     """
     for option, (name, dimension) in sizes.items():
         weight = weights.get(name)
@@ -252,7 +250,7 @@ def check_depth(path: Path, option: str, layers: int, weights: dict[str, Tensor]
 
 
 def _check_task(task: Any, model: Any, weights: dict[str, Tensor], path: Path) -> None:
-    """Refuse a sentence_prediction task whose numbers are not the weights', by which it makes a head and positions."""
+    """Refuse a sentence_prediction task whose numbers of classes or positions are not those of the weights."""
     heads = classification_heads(weights)
     if any("." in name for name in heads):
         raise CheckpointError(f"{path} holds a head with a dot in its name")
@@ -262,8 +260,8 @@ def _check_task(task: Any, model: Any, weights: dict[str, Tensor], path: Path) -
     classes = heads[name][0] if name in heads else None
     if classes is None or task.get("num_classes") != classes:
         raise CheckpointError(
-            f"{path} says {shown(task.get('num_classes'))} classes of the head {shown(name)}, but holds weights of "
-            f"{classes or 'none'}"
+            f"{path} says that the head {shown(name)} has {shown(task.get('num_classes'))} classes, but its weights "
+            f"have {classes or 'none'}"
         )
     if task.get("max_positions", model.max_positions) != model.max_positions:
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""Refusing model options that cannot work, before anything is built."""
+"""Refuse model options that cannot work, before anything is built."""
 
 import logging
 from typing import Any
@@ -17,17 +17,17 @@ from fairseq_maelm.modules.transformer import DECODER_ATTENTION, LAYERS
 
 logger = logging.getLogger(__name__)
 
-# Of LayerNorm's epsilon. Nobody uses others, and within them the checkpoint can tell one from another.
+# Bounds of LayerNorm's epsilon: all usual values, and those that the encoder's identity can store.
 SMALLEST_EPS, LARGEST_EPS = 1e-14, 1e-2
-# Of rotary bases: a checkpoint holds each in 31 bits.
+# Bounds of rotary bases: the encoder's identity stores each in 31 bits.
 SMALLEST_BASE, LARGEST_BASE = 2, 2**31 - 1
 
 
 def check_config(config: Any) -> None:
-    """Refuse numbers that cannot make a model.
+    """Refuse a complete configuration that makes no model.
 
     Raises:
-        ValueError: says which option is wrong and what is possible.
+        ValueError: names the wrong option and the possible values.
     """
     _check_sizes(config)
     _check_decoder(config)
@@ -43,24 +43,24 @@ def check_config(config: Any) -> None:
             raise ValueError(f"--{option.replace('_', '-')} must be positive and is {getattr(config, option)}")
     if not SMALLEST_EPS <= config.layer_norm_eps <= LARGEST_EPS:
         bounds = f"[{SMALLEST_EPS}, {LARGEST_EPS}]"
-        raise ValueError(f"--layer-norm-eps must lie in {bounds} and is {config.layer_norm_eps}")
+        raise ValueError(f"--layer-norm-eps must be in {bounds} and is {config.layer_norm_eps}")
     for name in ("dropout", "attention_dropout", "pooler_dropout"):
         if not 0.0 <= getattr(config, name) < 1.0:
-            raise ValueError(f"--{name.replace('_', '-')} must lie in [0, 1) and is {getattr(config, name)}")
+            raise ValueError(f"--{name.replace('_', '-')} must be in [0, 1) and is {getattr(config, name)}")
 
 
 def check_task(task: Any, positions: int) -> None:
-    """Refuse a task whose sequences the model cannot read, or that asks for what it cannot give.
+    """Refuse a task whose sequences are too long for the model, and fairseq's tasks that it does not support.
 
     Raises:
-        ValueError: says what to change, or which task is the right one.
+        ValueError: says what to change, or which task to use.
     """
     longest = task.max_positions()
-    # Tasks of fairseq that give a model <mask> or want the next token; those of two languages have two lengths.
+    # These tasks put <mask> into the input or predict the next token. Translation tasks have two lengths.
     if isinstance(task, LanguageModelingTask | MaskedLMTask) or not isinstance(longest, int):
         raise ValueError(
-            f"fairseq's {type(task).__name__} does not go with this model: pretrain by --task maelm --criterion maelm, "
-            "and measure a checkpoint of it by fairseq-validate --task maelm (fairseq-eval-lm is for models that "
+            f"fairseq's {type(task).__name__} does not work with this model: pretrain with --task maelm --criterion "
+            "maelm, and validate a checkpoint with fairseq-validate --task maelm (fairseq-eval-lm is for models that "
             "predict the next token)"
         )
     if longest > positions:
@@ -71,24 +71,24 @@ def check_task(task: Any, positions: int) -> None:
 
 
 def refuse_stock_bf16(config: Any) -> None:
-    """Refuse fairseq's own bf16: fairseq-train takes it for a TPU, and elsewhere it rounds the weights in checkpoints.
+    """Refuse fairseq's --bf16, with which fairseq-train looks for a TPU or rounds the weights in checkpoints.
 
     Raises:
-        ValueError: says what to give instead.
+        ValueError: names the option to use instead.
     """
     try:
         asked_for = getattr(config, "bf16", False) is True
-    except OmegaConfBaseException:  # a configuration of the model alone, which refers to options that are not there
+    except OmegaConfBaseException:  # the model's section alone, whose reference to ``common`` cannot be resolved
         asked_for = False
     if asked_for:
         raise ValueError(
             "fairseq's --bf16 and --memory-efficient-bf16 (common.bf16) ask for a TPU or round the weights "
-            "in checkpoints: give --precision bf16 (model.precision=bf16) instead"
+            "in checkpoints: use --precision bf16 (model.precision=bf16) instead"
         )
 
 
 def warn_of_a_deep_decoder(config: Any) -> None:
-    """Say that a decoder has more layers than a third of the encoder's, which is worth no error: ablations do it."""
+    """Warn if the decoder has more than a third of the encoder's layers; ablations do so on purpose."""
     if config.decoder_layers > max(1, config.encoder_layers // 3):
         logger.warning(
             "--decoder-layers %s is more than a third of the encoder's %s layers: in the paper (Table 2) a decoder of "
@@ -131,14 +131,16 @@ def _check_positions(config: Any) -> None:
     if config.relative_buckets != "none":
         if config.positions == "rotary":
             raise ValueError(
-                "--positions rotary goes without a relative bias, and --relative-buckets is "
-                f"{config.relative_buckets}: leave it out"
+                f"--relative-buckets {config.relative_buckets} cannot be combined with --positions rotary: leave out "
+                "one of the two"
             )
         if config.relative_buckets not in BUCKET_FUNCTIONS:
             raise ValueError(f"unknown --relative-buckets {config.relative_buckets}")
         check_buckets(config.relative_num_buckets, config.relative_max_distance)
     if config.share_decoder_positions and "rotary" in (config.positions, config.decoder_positions):
-        raise ValueError("--share-decoder-positions shares a table of positions, and rotary positions have none")
+        raise ValueError(
+            "--share-decoder-positions shares a table of position embeddings, which rotary positions do not have"
+        )
     _check_rotary(config)
 
 
@@ -150,23 +152,23 @@ def _check_rotary(config: Any) -> None:
     for option in ("rotary_base", "local_rotary_base"):
         if not SMALLEST_BASE <= getattr(config, option) <= LARGEST_BASE:
             raise ValueError(
-                f"--{option.replace('_', '-')} must lie in [{SMALLEST_BASE}, {LARGEST_BASE}] and is "
+                f"--{option.replace('_', '-')} must be in [{SMALLEST_BASE}, {LARGEST_BASE}] and is "
                 f"{getattr(config, option)}"
             )
 
 
 def check_backend(path: str) -> None:
-    """Refuse a path that this machine cannot run.
+    """Refuse an attention backend that this machine cannot run.
 
     Raises:
-        ValueError: says why and what to choose.
+        ValueError: says why, and which one to choose.
     """
     if path not in ATTENTION_BACKENDS:
         raise ValueError(f"unknown --attention {path}: choose one of {', '.join(ATTENTION_BACKENDS)}")
     if path == "triton" and not torch.cuda.is_available():
         raise ValueError(
-            "--attention triton needs a CUDA GPU and torch finds none here: use --attention auto, or for a checkpoint "
-            "that was trained with it --model-overrides \"{'attention': 'auto'}\""
+            "--attention triton needs a CUDA GPU, and torch finds none: use --attention auto or, for a checkpoint that "
+            "was trained with it, --model-overrides \"{'attention': 'auto'}\""
         )
     if path == "triton" and not triton.is_installed():
         raise ValueError("--attention triton needs the package triton: install it, or use --attention auto")

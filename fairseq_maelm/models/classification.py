@@ -1,4 +1,4 @@
-"""Labels of texts by a checkpoint that was fine-tuned on labels, behind the hub interface."""
+"""Labels of texts, predicted by a checkpoint that was fine-tuned on sentences."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -17,8 +17,8 @@ class TextLabel(NamedTuple):
     """The class that a model finds most likely for a text.
 
     Attributes:
-        label: its name.
-        probability: in [0, 1], among all classes.
+        label: name of the class.
+        probability: its probability among all classes, in [0, 1].
     """
 
     label: str
@@ -28,16 +28,16 @@ class TextLabel(NamedTuple):
 def classify(
     hub: Any, texts: Sequence[str | Sequence[str]], head: str, batch_size: int = 32
 ) -> list[TextLabel] | list[float]:
-    """Label texts or pairs of texts, or give each its number.
+    """Predict the labels of texts or pairs of texts, or the values of a regression.
 
     Args:
         hub: ``MaelmHubInterface`` of a checkpoint of the task maelm_sentences, or of fairseq's sentence_prediction.
-        texts: each a text or a pair; longer ones than the model has positions are cut as in training.
+        texts: texts or pairs. Texts longer than the model's positions are cut as in training.
         head: name of the head.
-        batch_size: texts at a time; those of near-equal length go together.
+        batch_size: texts in a batch; texts of near-equal length share a batch.
 
     Returns:
-        for each text its most likely label; of a model of regression its value.
+        The most likely label of each text, or its value.
     """
     limit = hub.model.max_positions()
     sequences = [hub.encode(*example, max_length=limit).numpy() for example in checked_examples(texts)]
@@ -57,6 +57,6 @@ def classify(
 
 
 def most_likely(logits: Tensor, names: Sequence[str]) -> list[TextLabel]:
-    """Name the most likely of the classes by their scores <float>[n, classes]."""
+    """Return the name and the probability of the most likely class for each row of logits <float>[n, classes]."""
     probabilities, best = logits.softmax(dim=-1).max(dim=-1)
     return [TextLabel(names[index], value) for index, value in zip(best.tolist(), probabilities.tolist())]

@@ -1,4 +1,4 @@
-"""Options of the model, and how they are completed."""
+"""The model's options and their defaults."""
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from fairseq_maelm.modules.transformer import DECODER_ATTENTION, LAYERS
 _OF_SIZE = "default: the architecture's"
 _OF_ENCODER = "default: the encoder's"
 
-# What the encoder is made of: its weights fit no other.
+# The options that determine the encoder: its weights fit only these.
 ENCODER_OPTIONS = (
     "encoder_layers",
     "encoder_embed_dim",
@@ -35,7 +35,7 @@ ENCODER_OPTIONS = (
 
 @dataclass
 class MaelmModelConfig(FairseqDataclass):
-    """Options of the model. What is left open takes the value of the named architecture."""
+    """Options of the model. Options that are None take the value of the named architecture."""
 
     encoder_layers: Optional[int] = field(default=None, metadata={"help": f"encoder layers ({_OF_SIZE})"})
     encoder_embed_dim: Optional[int] = field(default=None, metadata={"help": f"model width ({_OF_SIZE})"})
@@ -43,14 +43,14 @@ class MaelmModelConfig(FairseqDataclass):
     encoder_attention_heads: Optional[int] = field(default=None, metadata={"help": f"attention heads ({_OF_SIZE})"})
     decoder_layers: Optional[int] = field(
         default=None,
-        metadata={"help": f"decoder layers; 0 puts the prediction head on the encoder, as RoBERTa ({_OF_SIZE})"},
+        metadata={"help": f"decoder layers; with 0 the LM head reads the encoder's states, as in RoBERTa ({_OF_SIZE})"},
     )
     decoder_attention: ChoiceEnum(list(DECODER_ATTENTION)) = field(  # type: ignore[valid-type]
         default="self",
         metadata={
-            "help": "what the decoder attends to: its own input ('self', MAE-LM), the encoder's output as well "
-            "('self_cross'), that alone ('cross'), or, as BART, the encoder's output and the tokens before each "
-            "('causal_cross'; predicts every token of the sequence)"
+            "help": "input of the decoder's attention: its own states ('self', MAE-LM), these and the encoder's output "
+            "('self_cross'), the encoder's output only ('cross'), or, as in BART, the encoder's output and the tokens "
+            "before each ('causal_cross', which predicts every token)"
         },
     )
     decoder_embed_dim: Optional[int] = field(default=None, metadata={"help": f"decoder width ({_OF_ENCODER})"})
@@ -63,29 +63,29 @@ class MaelmModelConfig(FairseqDataclass):
     layer: Optional[ChoiceEnum(list(LAYERS))] = field(  # type: ignore[valid-type]
         default=None,
         metadata={
-            "help": "layer of both stacks: the paper's, with LayerNorm behind each residual sum, or ModernBERT's, with "
-            f"LayerNorm before each sub-layer, a gated feed-forward network and no biases ({_OF_SIZE})"
+            "help": "layer of both stacks: the paper's, with LayerNorm after each residual sum, or ModernBERT's, "
+            f"with LayerNorm before each sub-layer, a gated feed-forward network and no biases ({_OF_SIZE})"
         },
     )
     positions: Optional[ChoiceEnum(list(POSITIONS))] = field(  # type: ignore[valid-type]
         default=None,
         metadata={
-            "help": "positions of tokens in the encoder: a table of embeddings and --relative-buckets, or rotary "
-            f"positions in place of both ({_OF_SIZE})"
+            "help": "positions in the encoder: a table of embeddings and --relative-buckets, or rotary positions "
+            f"instead of both ({_OF_SIZE})"
         },
     )
     decoder_positions: Optional[ChoiceEnum(list(POSITIONS))] = field(  # type: ignore[valid-type]
-        default=None, metadata={"help": f"the same in the decoder, which has no relative bias ({_OF_ENCODER})"}
+        default=None, metadata={"help": f"positions in the decoder, which has no relative bias ({_OF_ENCODER})"}
     )
     rotary_base: Optional[int] = field(
         default=None,
-        metadata={"help": f"rotary positions have wavelengths from 2 pi to 2 pi times this base ({_OF_SIZE})"},
+        metadata={"help": f"base of rotary positions, whose longest wavelength is 2 pi times it ({_OF_SIZE})"},
     )
     local_rotary_base: Optional[int] = field(
         default=None,
         metadata={
-            "help": "base of the encoder's layers but the first of every three, as imported ModernBERTs have it, whose "
-            "local attention reads sequences within its window as global attention does (default: --rotary-base)"
+            "help": "rotary base of all encoder layers except the first of every three, for imported ModernBERTs with "
+            "local attention (default: --rotary-base)"
         },
     )
     dropout: Optional[float] = field(
@@ -98,72 +98,73 @@ class MaelmModelConfig(FairseqDataclass):
     attention: ChoiceEnum(list(ATTENTION_BACKENDS)) = field(  # type: ignore[valid-type]
         default="auto",
         metadata={
-            "help": "how attention is computed: as is best for the device ('auto'), written out ('plain'), by torch's "
-            "own ('sdpa'), by this package's for CPUs ('cpu') or for CUDA ('triton'). All give the same"
+            "help": "implementation of attention: the fastest on this device ('auto'), plain torch operations "
+            "('plain'), torch's fused kernels ('sdpa'), or this package's for CPUs ('cpu') or CUDA ('triton'). The "
+            "results are the same"
         },
     )
     relative_buckets: Optional[ChoiceEnum(["t5", "reference", "none"])] = field(  # type: ignore[valid-type]
         default=None,
         metadata={
-            "help": "relative bias: T5's buckets, those of the authors' code, or none (default: t5; none with rotary "
-            "positions)"
+            "help": "relative bias: T5's buckets, those of the authors' code, or none (default: t5, with rotary "
+            "positions none)"
         },
     )
     relative_num_buckets: Optional[int] = field(default=None, metadata={"help": f"relative buckets ({_OF_SIZE})"})
     relative_max_distance: Optional[int] = field(
-        default=None, metadata={"help": f"distance from which all share a relative bucket ({_OF_SIZE})"}
+        default=None, metadata={"help": f"distance from which on all share a relative bucket ({_OF_SIZE})"}
     )
     share_decoder_positions: bool = field(
-        default=False, metadata={"help": "the decoder uses the encoder's table of absolute positions"}
+        default=False, metadata={"help": "use the encoder's table of position embeddings in the decoder"}
     )
-    max_positions: int = field(default=512, metadata={"help": "longest sequence, <s> and </s> included"})
+    max_positions: int = field(default=512, metadata={"help": "length of the longest sequence, <s> and </s> included"})
     layer_norm_eps: float = field(
         default=LAYER_NORM_EPS,
-        metadata={"help": "what LayerNorm adds to the variance; models from elsewhere may have another number"},
+        metadata={"help": "epsilon that LayerNorm adds to the variance; imported models may have another one"},
     )
     init_std: float = field(
         default=0.02,
         metadata={
-            "help": "standard deviation of the random weights of linear layers; 0.02 suits a width of 768 and more, "
+            "help": "standard deviation of the random weights of linear layers; 0.02 suits widths of 768 and more, "
             "narrower models learn faster with about 0.55 / sqrt(width)"
         },
     )
     embedding_init_std: float = field(
         default=0.02,
         metadata={
-            "help": "standard deviation of the random embeddings of tokens and absolute positions; narrow models leave "
-            "the plateau of word frequencies much sooner with about 0.9 / sqrt(width)"
+            "help": "standard deviation of the random embeddings of tokens and positions; with about 0.9 / sqrt(width) "
+            "narrow models learn more than word frequencies much sooner"
         },
     )
     precision: ChoiceEnum(list(PRECISIONS)) = field(  # type: ignore[valid-type]
         default="fp32",
         metadata={
-            "help": "of the computation; 'bf16' computes in bfloat16 and keeps weights, gradients, optimizer and "
-            "checkpoints in single precision. For fp16 use fairseq's --fp16"
+            "help": "precision of the computation; 'bf16' computes in bfloat16 and keeps weights, gradients, optimizer "
+            "state and checkpoints in single precision. For fp16 use fairseq's --fp16"
         },
     )
-    compile: bool = field(default=False, metadata={"help": "compile the layers, while training on a GPU"})
+    compile: bool = field(default=False, metadata={"help": "compile the layers in training on a GPU"})
     checkpoint_activations: bool = field(
         default=False,
         metadata={
-            "help": "compute each layer again in the backward pass instead of keeping what it needs: less memory"
+            "help": "recompute each layer in the backward pass instead of storing its activations, which saves memory"
         },
     )
-    # Only to refuse it: see fairseq_maelm.models.checks.
+    # Declared only to be refused; see fairseq_maelm.models.checks.
     bf16: bool = II("common.bf16")
 
 
 def complete_config(cfg: Any) -> None:
-    """Fill what was left open, in place, whichever way the configuration was made.
+    """Fill options that are None or missing, in place, however the configuration was made.
 
-    fairseq consults architecture functions for ``--arch`` only, and some paths of fairseq-hydra-train reach
-    ``build_model`` without one: an architecture's name would then build the default size without a word. The
-    configuration in a checkpoint lacks the options that are younger than it; they take their defaults.
+    fairseq calls architecture functions for ``--arch`` only. fairseq-hydra-train can reach ``build_model`` without
+    them, and an architecture's name would then silently build the default size. A checkpoint's configuration lacks the
+    options that were added after it was written; they take their defaults.
     """
     name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None) or ""
     with open_dict(cfg) if OmegaConf.is_config(cfg) else nullcontext():
         for option, description in MaelmModelConfig.__dataclass_fields__.items():
-            elsewhere = "${" in str(description.default)  # an option of fairseq's own, whose place is not here
+            elsewhere = "${" in str(description.default)  # an option of another section
             if not option.startswith("_") and not elsewhere and not hasattr(cfg, option):
                 setattr(cfg, option, description.default)
         fill_from_size(cfg, name)

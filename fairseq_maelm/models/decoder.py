@@ -1,4 +1,4 @@
-"""The shallow decoder of pretraining, in all forms of the paper's Table 2, and what stands in for none."""
+"""The shallow decoder of pretraining in all forms of the paper's Table 2, and its substitute without layers."""
 
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from fairseq_maelm.modules.reassemble import reassemble
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION, TransformerLayer, run_layers
 from fairseq_maelm.modules.wanted import WantedPositions
 
-# In ``MaelmDecoder.identity``, what the rotary base is counted in above the kind of attention.
+# The unit of the rotary base in ``MaelmDecoder.identity``, above the kind of attention.
 _ABOVE_ATTENTION = 2**16
 
 
@@ -24,9 +24,9 @@ class Memory(NamedTuple):
 
     Attributes:
         states: <float>[B, S, D] of the encoder's last layer.
-        positions: <int64>[B or 1, S] of the tokens.
-        hidden: <bool>[B, S] True where nothing may be read: padding, and masked positions whose states the decoder
-            must not get; None where nothing is hidden.
+        positions: <int64>[B or 1, S] positions of the tokens.
+        hidden: <bool>[B, S] True at padding and at masked positions, which the decoder must not read; None where
+            nothing is hidden.
     """
 
     states: Tensor
@@ -37,9 +37,9 @@ class Memory(NamedTuple):
 def encoder_memory(
     encoded: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None, always_hides: bool = False
 ) -> Memory:
-    """Return the encoder's output for cross-attention, which reads no state that does not enter the decoder's input.
+    """Return the encoder's output for cross-attention, restricted to the states that the decoder's input contains.
 
-    Where nothing is to be hidden, ``always_hides`` asks for a mask nevertheless.
+    With ``always_hides`` there is a mask even where nothing is hidden.
     """
     states, tokens = encoded.states, encoded.tokens
     if layout is None:
@@ -53,21 +53,21 @@ def encoder_memory(
 
 
 def full_sequences(encoded: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor:
-    """The encoder's states among mask embeddings, <float>[B, T, D]; as they are, without a layout."""
+    """Return encoder states and mask embeddings at their original positions <float>[B, T, D]."""
     if layout is None:
         return encoded.states
     return reassemble(encoded.states, encoder.embed_tokens.weight[encoder.mask_index], layout)
 
 
 class NoDecoder:
-    """What 0 layers do: the prediction head sits on the encoder, as in plain MLM."""
+    """The decoder without layers: the LM head reads the encoder's states, as in plain MLM."""
 
     def wanted_of_encoder(self, wanted: WantedPositions | None, layout: Layout | None) -> WantedPositions | None:
-        """The positions at which the encoder's last layer is read: those to predict, if it sees all tokens."""
+        """Return the positions that the encoder's last layer must compute: the predicted ones if it sees all tokens."""
         return wanted if layout is not None and layout["all_visible"] else None
 
     def reassemble(self, encoded: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor:
-        """What is decoded: full sequences <float>[B, T, D], or <float>[M, D] where the encoder gave no more."""
+        """Return full sequences <float>[B, T, D], or <float>[M, D] where the encoder computed only these."""
         return encoded.states if encoded.wanted is not None else full_sequences(encoded, encoder, layout)
 
     def __call__(
@@ -78,7 +78,7 @@ class NoDecoder:
         layout: Layout | None,
         wanted: WantedPositions | None = None,
     ) -> Tensor:
-        """<float>[B, T, D] as it is, or <float>[M, D] of what is wanted."""
+        """Return the input, or its rows <float>[M, D] at the wanted positions."""
         return full if wanted is None or encoded.wanted is not None else wanted.take(full)
 
 
@@ -86,18 +86,18 @@ NO_DECODER = NoDecoder()
 
 
 class MaelmDecoder(nn.Module):
-    """Decoder of pretraining, thrown away afterwards (section 3).
+    """The decoder of pretraining, which is thrown away afterwards (section 3).
 
-    It has no relative bias and, by default, no dropout and a position table of its own, as the authors' code.
+    As in the authors' code it has no relative bias and, by default, no dropout and separate position embeddings.
 
     Args:
         layers: number of layers, at least 1.
-        shape: of each layer.
-        max_positions: size of the own position table, or None to use the encoder's or, if the shape says so, rotary
-            positions.
-        attention: "self" (MAE-LM), or with cross-attention to the encoder's output "self_cross", "causal_cross" (from
-            left to right) or "cross" (no self-attention).
-        input_dim: width of the encoder; where the decoder's differs, a linear projection stands between them.
+        shape: sizes of each layer.
+        max_positions: size of the decoder's table of positions. None for the encoder's table, or for rotary positions
+            if the shape has them.
+        attention: "self" (MAE-LM); or with cross-attention to the encoder's output "self_cross", "causal_cross"
+            (self-attention from left to right) or "cross" (without self-attention).
+        input_dim: width of the encoder. If the decoder's differs, a linear layer projects one to the other.
     """
 
     def __init__(
@@ -117,23 +117,23 @@ class MaelmDecoder(nn.Module):
 
     @property
     def reads_encoder(self) -> bool:
-        """Whether it attends to the encoder's output."""
+        """True if the decoder attends to the encoder's output."""
         return self.attention != "self"
 
     @property
     def autoregressive(self) -> bool:
-        """Whether each token is predicted from those before it; the input is then the sequence, shifted right."""
+        """True if each token is predicted from those before it; the input is then the sequence, shifted right."""
         return self.attention == "causal_cross"
 
     def wanted_of_encoder(self, wanted: WantedPositions | None, layout: Layout | None) -> WantedPositions | None:
-        """The positions at which the encoder's last layer is read: all, whatever is to be predicted."""
+        """Return None: the decoder reads the encoder's states at all positions."""
         return None
 
     def reassemble(self, encoded: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor:
-        """What ``forward`` starts from, <float>[B, T, D].
+        """Return the input of ``forward`` <float>[B, T, D].
 
-        Encoder states and mask embeddings at their original positions; for a decoder that goes from left to right the
-        embeddings of the sequence itself, shifted right behind </s> as in BART.
+        It has encoder states and mask embeddings at their original positions. A decoder from left to right gets the
+        embeddings of the sequence itself, shifted right after </s> as in BART.
         """
         if not self.autoregressive:
             return full_sequences(encoded, encoder, layout)
@@ -149,12 +149,12 @@ class MaelmDecoder(nn.Module):
         layout: Layout | None,
         wanted: WantedPositions | None = None,
     ) -> Tensor:
-        """Decode <float>[B, T, D], as ``reassemble`` gives it, to [B, T, own width], or [M, own width] for ``wanted``.
+        """Decode the result of ``reassemble``: <float>[B, T, decoder width], or [M, decoder width] at ``wanted``.
 
-        A decoder from left to right, which predicts every token, saves nothing by ``wanted``.
+        A decoder from left to right predicts every token: there ``wanted`` saves no computation.
         """
         states = self._embed(full, encoder)
-        # Padding stands on the right, where no token of a decoder from left to right looks.
+        # Padding is on the right, and a decoder from left to right never attends to the right.
         lengths = None if self.autoregressive else self._lengths(encoded, encoder, layout)
         bias = self._bias(torch.arange(full.shape[1], device=full.device)[None], lengths, states)
         compiled = in_graphs(self.layers, states)
@@ -167,19 +167,19 @@ class MaelmDecoder(nn.Module):
         return wanted.take(decoded) if wanted is not None and self.autoregressive else decoded
 
     def _lengths(self, encoded: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor | None:
-        """<int64>[B] tokens of each full sequence, or None where the layout says that there is no padding to hide."""
+        """Return the lengths of the full sequences <int64>[B], or None where there is no padding to hide."""
         if layout is None:
             return encoded.tokens.ne(encoder.padding_idx).sum(dim=1)
         hides = layout["decoder_padded"] or in_graphs(self.layers, encoded.states)
         return layout["full_lengths"] if hides else None
 
     def _bias(self, positions: Tensor, lengths: Tensor | None, states: Tensor) -> AttentionBias:
-        """Return what attention to tokens at these positions depends on besides their states."""
+        """Return the bias of self-attention; ``states`` give the dtype of rotations."""
         turns = rotations(positions, self.shape.rotary_bases, self.shape.head_dim, states)
         return AttentionBias(lengths=lengths, causal=self.autoregressive, rotations=turns, padded_to=states.shape[1])
 
     def _embed(self, full: Tensor, encoder: MaelmEncoder) -> Tensor:
-        """Bring the input to the decoder's width and add positions: what enters the first layer."""
+        """Return the first layer's input: the decoder's input at its width, with positions."""
         if self.input_projection is not None:
             full = self.input_projection(full)
         if not self.shape.rotary_bases:
@@ -195,7 +195,7 @@ class MaelmDecoder(nn.Module):
         turns = rotations(memory.positions, self.shape.rotary_bases, self.shape.head_dim, states)
         memory_bias = AttentionBias(hidden=memory.hidden, rotations=turns)
         last = None if self.autoregressive else wanted
-        # Self-attention reads all positions, so that only the last layer can leave some out.
+        # Self-attention reads all positions, so only the last layer can leave some out.
         everywhere = last if self.attention == "cross" else None
         if everywhere is not None:
             states = everywhere.take(states)
@@ -205,7 +205,7 @@ class MaelmDecoder(nn.Module):
 
 
 def decoder_settings(identity: Tensor) -> dict[str, Any]:
-    """Name what the decoder's identity holds: settings that the parameters' shapes do not show."""
+    """Unpack ``MaelmDecoder.identity``: the settings that no weight's shape shows."""
     heads, attention = identity.tolist()
     base, attention = divmod(attention, _ABOVE_ATTENTION)
     kind = DECODER_ATTENTION[attention] if attention < len(DECODER_ATTENTION) else attention
@@ -213,7 +213,7 @@ def decoder_settings(identity: Tensor) -> dict[str, Any]:
 
 
 def build_decoder(config: Any) -> MaelmDecoder | None:
-    """The decoder of a complete configuration; None where it has no layers. It has no dropout (appendix C)."""
+    """Build the decoder of a complete configuration, without dropout (appendix C); None if it has no layers."""
     if not config.decoder_layers:
         return None
     sizes = (config.decoder_embed_dim, config.decoder_ffn_embed_dim, config.decoder_attention_heads)

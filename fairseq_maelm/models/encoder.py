@@ -1,4 +1,4 @@
-"""Encoder and decoder: embeddings and positions around one layer stack."""
+"""The encoder: embeddings and positions around a stack of layers."""
 
 import hashlib
 from collections.abc import Sequence
@@ -19,23 +19,23 @@ from fairseq_maelm.modules.precision import LAYER_NORM_EPS
 from fairseq_maelm.modules.transformer import TransformerLayer, run_layers
 from fairseq_maelm.modules.wanted import WantedPositions
 
-# Relative positions are held as their place here.
+# ``MaelmEncoder.identity`` stores the bucket function as its index in this tuple.
 BUCKET_FUNCTION_NAMES = ("none", *BUCKET_FUNCTIONS, "rotary")
-# What the local rotary base is counted in above the other one.
+# Two numbers share a field of the identity. This is the unit of the upper one: of the local rotary base, above the
+# global one; and of LayerNorm's epsilon, above the number of attention heads.
 _ABOVE_BASE = 2**31
-# In ``MaelmEncoder.identity``, what LayerNorm's epsilon is counted in above the number of attention heads.
 _ABOVE_HEADS = 2**16
 
 
 class EncoderOutput(NamedTuple):
-    """What the encoder returns.
+    """The encoder's result.
 
     Attributes:
-        states: <float>[B, S, D] of the last layer, or <float>[M, D] where they were asked for at M positions alone.
-            What stands at padding means nothing.
-        all_states: L + 1 times <float>[B, S, D]: the embeddings, then the states after each layer, at last ``states``.
-        tokens: <int64>[B, S] what was encoded.
-        wanted: the positions at which alone there are states; None for all.
+        states: <float>[B, S, D] of the last layer, or <float>[M, D] at the M ``wanted`` positions. States at padding
+            are undefined.
+        all_states: L + 1 tensors <float>[B, S, D]: the embeddings, then the states after each layer.
+        tokens: <int64>[B, S] the encoded tokens.
+        wanted: the only positions that have states; None for all positions.
     """
 
     states: Tensor
@@ -45,7 +45,7 @@ class EncoderOutput(NamedTuple):
 
 
 def dictionary_fingerprint(dictionary: Dictionary) -> int:
-    """A number in [0, 2^63) that changes with any symbol of the vocabulary or its place."""
+    """Return a number in [0, 2^63) that depends on every symbol of the vocabulary and on their order."""
     digest = hashlib.sha256("\n".join(dictionary.symbols).encode("utf-8")).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
@@ -53,18 +53,18 @@ def dictionary_fingerprint(dictionary: Dictionary) -> int:
 def encoder_identity(
     vocabulary: int, heads: int, eps: float, bucket_function: str, max_distance: int, rotary_bases: Sequence[int] = ()
 ) -> Tensor:
-    """What shapes do not show, although weights are worthless under other settings: <int64>[4].
+    """Pack the settings that weights depend on and that no weight's shape shows: <int64>[4].
 
-    LayerNorm's epsilon shares the field of the heads, where its usual number leaves no trace: checkpoints that are
-    older than the option hold what they would hold today. Rotary bases share that of the largest distance.
+    LayerNorm's epsilon is stored with the number of heads, as its difference from the default. Checkpoints from before
+    that option therefore have the same identity as today's. Rotary bases take the field of the largest distance.
 
     Args:
         vocabulary: see ``dictionary_fingerprint``.
-        heads: of attention.
-        eps: of LayerNorm.
+        heads: number of attention heads.
+        eps: LayerNorm's epsilon.
         bucket_function: one of ``BUCKET_FUNCTION_NAMES``.
-        max_distance: of relative positions.
-        rotary_bases: of rotary positions, which have no bucket function: of every third layer, and of the others.
+        max_distance: distance from which on all distances share a bucket.
+        rotary_bases: rotary bases of every third layer and of the others; empty without rotary positions.
     """
     function = BUCKET_FUNCTION_NAMES.index("rotary" if rotary_bases else bucket_function)
     norm = (round(1 / eps) - round(1 / LAYER_NORM_EPS)) * _ABOVE_HEADS
@@ -73,7 +73,7 @@ def encoder_identity(
 
 
 def identity_settings(identity: Tensor) -> dict[str, Any]:
-    """Name what ``encoder_identity`` has put together, in the order in which differences are reported."""
+    """Unpack ``encoder_identity`` into named settings, in the order in which differences are reported."""
     vocabulary, heads, function, distance = identity.tolist()
     norm, heads = divmod(heads, _ABOVE_HEADS)
     name = dict(enumerate(BUCKET_FUNCTION_NAMES)).get(function, function)
@@ -89,16 +89,16 @@ def identity_settings(identity: Tensor) -> dict[str, Any]:
 
 
 class MaelmEncoder(FairseqEncoder):
-    """The text encoder: all that is kept after pretraining.
+    """The text encoder, which is kept after pretraining.
 
     Args:
-        dictionary: fairseq's, with ``<mask>``.
-        layers: L.
-        shape: of each layer. Rotary positions stand in for the table of positions.
-        max_positions: positions lie in [0, max_positions).
+        dictionary: fairseq's dictionary with ``<mask>``.
+        layers: number of layers L.
+        shape: sizes of each layer. With rotary positions there is no table of position embeddings.
+        max_positions: upper bound of positions, exclusive.
         relative_buckets: "t5", "reference" or "none".
         num_buckets: rows of the table of relative biases.
-        max_distance: from here on all distances share a bucket.
+        max_distance: distance from which on all distances share a bucket.
     """
 
     def __init__(
@@ -140,9 +140,9 @@ class MaelmEncoder(FairseqEncoder):
 
         Args:
             src_tokens: <int64>[B, S], padded on the right.
-            positions: <int64>[B, S] original positions; 0, 1, 2, ... if not given.
-            padded: whether there is any padding; looked up on a CPU if not given, and elsewhere supposed.
-            wanted: the last layer's states are wanted for these alone.
+            positions: <int64>[B, S] original positions; 0, 1, 2, ... if None.
+            padded: True if there is padding. If None, it is looked up on a CPU, and assumed on a GPU.
+            wanted: the only positions at which the last layer computes states; None for all.
         """
         if positions is None:
             positions = torch.arange(src_tokens.shape[1], device=src_tokens.device)[None, :]
@@ -155,22 +155,22 @@ class MaelmEncoder(FairseqEncoder):
         return EncoderOutput(all_states[-1], all_states, src_tokens, wanted)
 
     def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """What enters the first layer: <float>[B, S, D]."""
+        """Return the first layer's input <float>[B, S, D]."""
         states = self.embed_tokens(tokens)
         if self.embed_positions is not None:
             states = states + self.embed_positions(positions)
         return dropout(self.layernorm_embedding(states), self.shape.dropout, self.training)
 
     def _lengths(self, tokens: Tensor, padded: bool | None) -> Tensor | None:
-        """<int64>[B] tokens of each sequence, or None where there is no padding to hide."""
+        """Return the lengths of the sequences <int64>[B], or None where there is no padding to hide."""
         if padded is False and not in_graphs(self.layers, tokens):
             return None
         inside = tokens.ne(self.padding_idx)
-        # A GPU would be waited for, and its attention hides padding at no cost.
+        # On a GPU the look-up would wait for the device, and hiding padding costs nothing.
         return None if padded is None and inside.device.type == "cpu" and bool(inside.all()) else inside.sum(dim=1)
 
     def _bias(self, positions: Tensor, lengths: Tensor | None, states: Tensor) -> AttentionBias | None:
-        """Return what attention of all layers depends on besides its states, which give the type of rotations."""
+        """Return the attention bias that all layers share; ``states`` give the dtype of rotations."""
         if self.relative_attention_bias is not None:
             return self.relative_attention_bias.between(positions, lengths)
         if self.shape.rotary_bases:
@@ -179,19 +179,19 @@ class MaelmEncoder(FairseqEncoder):
         return None if lengths is None else AttentionBias(lengths=lengths, padded_to=states.shape[1])
 
     def max_positions(self) -> int:
-        """The longest sequence that has positions, <s> and </s> included."""
+        """Return the length of the longest sequence, <s> and </s> included."""
         return self.longest
 
 
 def _read_from(bias: AttentionBias | None, wanted: WantedPositions | None, sequences: int) -> AttentionBias | None:
-    """The bias of the last layer, where its states are wanted at some positions alone."""
+    """Return the bias of the last layer, with queries at the wanted positions only."""
     if wanted is None or bias is None or bias.positions is None:
         return bias
     return bias.read_from(wanted.pad(wanted.take(bias.positions.expand(sequences, -1)), sequences))
 
 
 def build_encoder(config: Any, dictionary: Dictionary) -> MaelmEncoder:
-    """The encoder of a complete configuration."""
+    """Build the encoder of a complete configuration."""
     shape = LayerShape(
         config.encoder_embed_dim,
         config.encoder_ffn_embed_dim,

@@ -1,4 +1,4 @@
-"""What fairseq and its tasks ask of any model: heads for fine-tuning, checkpoints that fit, probabilities, the hub."""
+"""The methods that fairseq and its tasks call on any model: heads, checkpoints, probabilities, the hub interface."""
 
 import logging
 from functools import partial
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class FairseqTextModel(FairseqEncoderModel):
-    """An encoder under heads that are registered by name.
+    """An encoder with heads that are registered by name.
 
     Args:
         config: a complete ``MaelmModelConfig``.
@@ -35,19 +35,19 @@ class FairseqTextModel(FairseqEncoderModel):
         self.classification_heads = nn.ModuleDict()
 
     def initialize(self, module: nn.Module) -> None:
-        """Draw the weights of a part of this model."""
+        """Draw random weights for a part of this model."""
         module.apply(partial(initialize, std=self.config.init_std, embedding_std=self.config.embedding_init_std))
 
     def register_classification_head(
         self, name: str, num_classes: int, inner_dim: int | None = None, **unused: Any
     ) -> None:
-        """Add a head with fresh weights on the first token's state, replacing one of the same name.
+        """Add a head with random weights that reads the first token's state; it replaces one of the same name.
 
         Args:
-            name: of the head.
+            name: name of the head, without dots.
             num_classes: number of classes or regression targets.
-            inner_dim: width of the dense layer, D by default.
-            unused: other fairseq models take more; accepted so that stock tasks can call this one too.
+            inner_dim: width of the dense layer; D if None.
+            **unused: options of other fairseq models, which fairseq's tasks pass.
         """
         _check_head(name, num_classes)
         width = self.config.encoder_embed_dim
@@ -58,7 +58,7 @@ class FairseqTextModel(FairseqEncoderModel):
             self._add_head(name, ClassificationHead(*numbers))
 
     def register_token_head(self, name: str, num_outputs: int, dropout: float = 0.0) -> None:
-        """Add a head that scores every token, as ``TokenHead`` does, to the heads that score sentences."""
+        """Add a head with random weights that scores every token; see ``TokenHead``."""
         _check_head(name, num_outputs)
         numbers = self.config.encoder_embed_dim, num_outputs, dropout
         modern = self.config.layer == "modern"
@@ -66,20 +66,20 @@ class FairseqTextModel(FairseqEncoderModel):
 
     def _add_head(self, name: str, head: ClassificationHead | TokenHead) -> None:
         if name in self.classification_heads:
-            logger.warning("head %r is replaced by a new one with %d outputs", name, head.out_proj.out_features)
+            logger.warning("replacing the head %r by a new one with %d outputs", name, head.out_proj.out_features)
         self.initialize(head)
         self.classification_heads[name] = head.to(self.encoder.embed_tokens.weight.device).train(self.training)
 
     def extract_features(
         self, src_tokens: Tensor, return_all_hiddens: bool = False
     ) -> tuple[Tensor, dict[str, list[Tensor] | None]]:
-        """The encoder's last states <float>[B, S, D] for whole sequences; see ``MaelmModel.forward``."""
+        """Return the encoder's last states <float>[B, S, D] of whole sequences; see ``MaelmModel.forward``."""
         return self.forward(src_tokens, features_only=True, return_all_hiddens=return_all_hiddens)
 
     def get_normalized_probs(
         self, net_output: tuple[Tensor, Any], log_probs: bool, sample: dict[str, Any] | None = None
     ) -> Tensor:
-        """Turn logits into (log-)probabilities in single precision; fairseq calls it for any model."""
+        """Return (log-)probabilities in single precision; called by fairseq."""
         logits = net_output[0].float()
         return F.log_softmax(logits, dim=-1) if log_probs else F.softmax(logits, dim=-1)
 
@@ -96,7 +96,7 @@ class FairseqTextModel(FairseqEncoderModel):
         data_name_or_path: str = ".",
         **overrides: Any,
     ) -> Any:
-        """Load a checkpoint behind the hub interface; see ``fairseq_maelm.models.hub.load``."""
+        """Load a checkpoint with the hub interface; see ``fairseq_maelm.models.hub.load``."""
         from fairseq_maelm.models import hub  # the interface imports the model
 
         return hub.load(model_name_or_path, checkpoint_file, data_name_or_path, **overrides)

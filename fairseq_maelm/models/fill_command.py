@@ -1,4 +1,4 @@
-"""The sub-command ``maelm fill``: what a pretrained checkpoint proposes for masked tokens."""
+"""The command ``maelm fill``: a pretrained checkpoint's predictions for masked tokens."""
 
 import argparse
 import json
@@ -12,9 +12,9 @@ from fairseq_maelm.models.hub import MaskCandidate, load
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm fill``."""
     parser.description = (
-        "Proposes tokens for every <mask> of the texts, each with its probability over the whole vocabulary."
+        "Predicts the tokens at every <mask> of the texts, with their probabilities among the whole vocabulary."
     )
-    parser.add_argument("texts", nargs="+", metavar="TEXT", help="text with one <mask> or more")
+    parser.add_argument("texts", nargs="+", metavar="TEXT", help="text with at least one <mask>")
     add_checkpoint(parser, "pretrained checkpoint")
     add_vocabulary(parser)
     parser.add_argument("--top", type=number(int, 1), default=5, metavar="N", help="number of candidates for each mask")
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> None:
 
     Raises:
         OSError: the vocabulary is missing.
-        ValueError: a text has no mask, or the checkpoint cannot fill any.
+        ValueError: a text has no mask, or the checkpoint has no LM head.
     """
     data = (args.vocabulary or args.checkpoint.parent).absolute()
     hub = load(str(args.checkpoint.parent), args.checkpoint.name, str(data)).to(args.device)

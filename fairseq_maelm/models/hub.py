@@ -1,4 +1,4 @@
-"""The hub interface: a checkpoint in the hands of somebody who has sentences and no batches."""
+"""The hub interface: a checkpoint as an object that takes sentences."""
 
 import os
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ from fairseq_maelm.text.truncation import special_tokens, truncate
 
 
 class MaskCandidate(NamedTuple):
-    """A token proposed for a mask.
+    """A candidate for a mask.
 
     Attributes:
-        token: as text, without the space before it.
-        probability: in [0, 1], over the whole vocabulary.
+        token: the token as text, without the space before it.
+        probability: its probability among the whole vocabulary, in [0, 1].
         text: the input with this mask filled; other masks stay.
     """
 
@@ -38,16 +38,16 @@ class MaskCandidate(NamedTuple):
 
 
 class MaelmHubInterface(nn.Module):
-    """A model with its task and tokenizer; ``load`` and ``MaelmModel.from_pretrained`` make it, ready for inference.
+    """A model with its task and tokenizer. ``MaelmModel.from_pretrained`` returns it, ready for inference.
 
-    It moves between devices as any module: ``interface.cuda()``. The downstream tasks have functions that take it, each
-    in the file hub.py of its folder.
+    It moves between devices like any module: ``interface.cuda()``. Functions for downstream tasks take it as their
+    first argument; they are in the module ``hub`` of each task's package.
 
     Args:
         config: the checkpoint's whole fairseq configuration.
         task: the checkpoint's task.
         model: the model.
-        tokenizer: of the data the model was trained on.
+        tokenizer: tokenizer of the text that the model was trained on.
     """
 
     def __init__(self, config: Any, task: Any, model: Any, tokenizer: TextTokenizer) -> None:
@@ -60,24 +60,24 @@ class MaelmHubInterface(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the model's parameters are."""
+        """The device of the model's parameters."""
         return self.model.encoder.embed_tokens.weight.device
 
     def encode(self, sentence: str, *more_sentences: str, max_length: int | None = None) -> Tensor:
-        """Turn a sentence, or a pair and more, into tokens.
+        """Turn one or more sentences into tokens.
 
         Args:
-            sentence: the text.
-            more_sentences: further ones.
-            max_length: cut a longer text or pair to so many tokens as the checkpoint's training did: at the end, if it
-                had ``--shorten-method truncate``; otherwise as ``maelm prepare glue`` does, with every </s> kept, of a
-                pair the longer one. Without it nothing is cut.
+            sentence: the first sentence.
+            more_sentences: further sentences.
+            max_length: number of tokens to which a longer text is cut, in the way of the checkpoint's training: at the
+                end with ``--shorten-method truncate``, otherwise as ``maelm prepare`` does, which keeps every </s> and
+                shortens the longer text of a pair. None cuts nothing.
 
         Returns:
-            <int64>[n]: ``<s> a </s>``, and for each further sentence ``</s> b </s>``, as fairseq's RoBERTa does it.
+            <int64>[n]: ``<s> a </s>``, then ``</s> b </s>`` for each further sentence, as in fairseq's RoBERTa.
 
         Raises:
-            ValueError: if ``max_length`` leaves no room for a token of each sentence, or there are more than two.
+            ValueError: ``max_length`` leaves no room for a token of each sentence, or is given for more than two.
         """
         begin, end = self.dictionary.bos(), self.dictionary.eos()
         sentences = checked_texts((sentence, *more_sentences))
@@ -86,25 +86,25 @@ class MaelmHubInterface(nn.Module):
         parts = [np.array([*self.tokenizer.encode(each), end]) for each in sentences]
         least = special_tokens(len(parts)) + len(parts)
         if max_length is not None and max_length < least:
-            raise ValueError(f"max_length must be {least} at least for a token of each text, and is {max_length}")
+            raise ValueError(f"max_length must be at least {least} to keep a token of each text, and is {max_length}")
         at_the_end = str(getattr(self.config.task, "shorten_method", "none")) == "truncate"
         if max_length is not None and not at_the_end:
             parts, _ = truncate(parts, max_length)
-        # One symbol stands in front of each sentence.
+        # Each sentence begins with a symbol: <s> for the first, </s> for the others.
         tokens = [np.append(end if number else begin, part) for number, part in enumerate(parts)]
         return torch.from_numpy(np.concatenate(tokens)[: max_length if at_the_end else None])
 
     def encode_batch(self, sentences: Sequence[str], max_length: int | None = None) -> Tensor:
-        """Turn sentences into <int64>[B, S], padded on the right, and cut as ``encode`` does."""
+        """Turn sentences into tokens <int64>[B, S], padded on the right; ``max_length`` as in ``encode``."""
         texts = checked_texts(sentences, "sentences")
         if not texts:
-            raise ValueError("the list of sentences is empty: give one at least")
+            raise ValueError("the list of sentences is empty: give at least one")
         return self._pad([self.encode(text, max_length=max_length).numpy() for text in texts])
 
     def decode(self, tokens: Tensor) -> str | list[str]:
-        """Turn tokens <int64>[n] into text; several sentences, as ``encode`` joins them, into a list.
+        """Turn tokens <int64>[n] into text, or into a list if ``encode`` has joined several sentences.
 
-        The text is the sentencepiece model's normal form: an uncased vocabulary gives lower case.
+        The text is normalized: an uncased vocabulary gives lower case.
         """
         self._check_tokens(tokens, "decode", 1)
         special = {self.dictionary.bos(), self.dictionary.pad()}
@@ -120,17 +120,17 @@ class MaelmHubInterface(nn.Module):
         return texts[0] if len(texts) == 1 else texts
 
     def extract_features(self, tokens: Tensor, return_all_hiddens: bool = False) -> Tensor | list[Tensor]:
-        """Encode whole sequences with the encoder alone.
+        """Return the encoder's states of whole sequences.
 
         Args:
             tokens: <int64>[S] or, padded on the right, <int64>[B, S].
-            return_all_hiddens: give the states of all layers.
+            return_all_hiddens: return the states of all layers.
 
         Returns:
-            <float>[B, S, D] (B is 1 for a single sequence); or L + 1 of them, the embeddings first.
+            <float>[B, S, D], where B is 1 for a single sequence; or a list of L + 1 such tensors, the embeddings first.
 
         Raises:
-            ValueError: if the sequences are longer than the model has positions.
+            ValueError: the sequences are longer than the model's positions.
         """
         tokens = self._check_encoded(tokens, "extract_features")
         states, extra = self.model.extract_features(tokens.to(self.device), return_all_hiddens)
@@ -141,23 +141,25 @@ class MaelmHubInterface(nn.Module):
     def fill_mask(
         self, text: str | Sequence[str], topk: int = 5
     ) -> list[list[MaskCandidate]] | list[list[list[MaskCandidate]]]:
-        """Propose tokens for every ``<mask>`` of a text, or of each of several texts, through the decoder.
+        """Predict the tokens at every ``<mask>`` of one or several texts.
 
         Args:
-            text: with one ``<mask>`` or more; or a sequence of such texts, which are filled as one batch.
-            topk: number of candidates.
+            text: a text with at least one ``<mask>``; or a sequence of such texts, which are one batch.
+            topk: number of candidates for each mask.
 
         Returns:
-            for every mask, in order, its candidates with falling probability; a list of that for several texts.
+            For every mask, in order, its candidates by falling probability; for several texts a list of these.
 
         Raises:
-            ValueError: if a text has no mask, is too long, or the checkpoint's decoder is missing or autoregressive.
+            ValueError: a text has no mask or is too long, or the model has no LM head or an autoregressive decoder.
         """
         if self.model.decoder is not None and self.model.decoder.autoregressive:
             raise ValueError("this model's decoder reads from left to right and cannot fill masks")
         texts = checked_texts([text] if isinstance(text, str) else text)
         if not texts or not isinstance(topk, int) or topk < 1:
-            raise ValueError(f"fill_mask needs one text at least and topk of 1 at least, not {len(texts)} and {topk!r}")
+            raise ValueError(
+                f"fill_mask needs at least one text and a topk of at least 1, not {len(texts)} and {topk!r}"
+            )
         sequences = [self.encode(each).numpy() for each in texts]
         for each, sequence in zip(texts, sequences):
             if self.model.mask_index not in sequence:
@@ -166,7 +168,7 @@ class MaelmHubInterface(nn.Module):
         view: EncoderView = getattr(self.task, "encoder_view", EncoderView())
         probabilities = masked_token_logits(self.model, view, sequences).float().softmax(dim=-1)
         if not bool(probabilities.isfinite().all()):
-            raise ValueError("the model's probabilities are no numbers: its weights are damaged, or training diverged")
+            raise ValueError("the model's probabilities are not finite: its weights are damaged, or training diverged")
         values, candidates = probabilities.topk(min(topk, len(self.dictionary)))
         results: list[list[list[MaskCandidate]]] = [[] for _ in texts]
         row = 0
@@ -188,22 +190,22 @@ class MaelmHubInterface(nn.Module):
         )
 
     def register_classification_head(self, name: str, num_classes: int, **options: Any) -> None:
-        """Add a head with fresh weights; see ``MaelmModel.register_classification_head``."""
+        """Add a head with random weights; see ``MaelmModel.register_classification_head``."""
         self.model.register_classification_head(name, num_classes, **options)
 
     def predict(self, head: str, tokens: Tensor, return_logits: bool = False) -> Tensor:
-        """Classify sequences or, by the head's kind, their tokens.
+        """Score sequences or, with a head of tokens, every token.
 
         Args:
             head: name of a head; fairseq's fine-tuning calls it "sentence_classification_head".
             tokens: <int64>[S] or, padded on the right, <int64>[B, S].
-            return_logits: give scores instead of log-probabilities; for regression, always ask for them.
+            return_logits: return scores instead of log-probabilities; necessary for regression.
 
         Returns:
-            <float>[B, classes], or <float>[B, S, outputs] from a head that scores tokens.
+            <float>[B, classes], or <float>[B, S, outputs] from a head of tokens.
 
         Raises:
-            ValueError: if there is no such head.
+            ValueError: there is no such head.
         """
         if head not in self.model.classification_heads:
             known = ", ".join(self.model.classification_heads) or "none"
@@ -215,7 +217,7 @@ class MaelmHubInterface(nn.Module):
     def classify(
         self, texts: Sequence[str | Sequence[str]], head: str = "sentence_classification_head"
     ) -> list[TextLabel] | list[float]:
-        """Give each text, or pair of texts, its most likely label and that one's probability, or its value."""
+        """Return the most likely label of each text or pair and its probability, or the value of a regression."""
         return classify(self, texts, head)
 
     def _pad(self, sequences: list[np.ndarray]) -> Tensor:
@@ -226,17 +228,17 @@ class MaelmHubInterface(nn.Module):
         shapes = " or ".join("<int64>[n]" if each == 1 else "<int64>[B, n]" for each in dimensions)
         if not isinstance(tokens, Tensor) or tokens.is_floating_point() or tokens.dim() not in dimensions:
             given = f"<{tokens.dtype}>{list(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
-            raise ValueError(f"{function} takes tokens as {shapes}, and not {given.replace('torch.', '')}")
+            raise ValueError(f"{function} takes tokens as {shapes}, not {given.replace('torch.', '')}")
         wrong = tokens[(tokens < 0) | (tokens >= len(self.dictionary))]
         if len(wrong):
-            raise ValueError(f"{function} takes tokens from 0 to {len(self.dictionary) - 1}, and not {int(wrong[0])}")
+            raise ValueError(f"{function} takes tokens from 0 to {len(self.dictionary) - 1}, not {int(wrong[0])}")
 
     def _check_encoded(self, tokens: Tensor, function: str) -> Tensor:
-        """Return tokens of sequences that the model can take, as <int64>[B, S]."""
+        """Return the tokens as <int64>[B, S], or refuse what the model cannot read."""
         self._check_tokens(tokens, function, 1, 2)
         tokens = (tokens[None] if tokens.dim() == 1 else tokens).long()
         if not tokens.numel():
-            raise ValueError(f"{function} needs one token at least, and not {list(tokens.shape)}")
+            raise ValueError(f"{function} needs at least one token, not {list(tokens.shape)}")
         positions = self.model.max_positions()
         self._check_length(tokens.shape[1], f"split it, or cut it by encode(..., max_length={positions})")
         return tokens
@@ -251,17 +253,16 @@ def load(folder: str, checkpoint_file: str, data_folder: str = ".", **overrides:
     """Load a checkpoint of pretraining or fine-tuning, ready for inference.
 
     Args:
-        folder: where the checkpoint is.
-        checkpoint_file: its name.
-        data_folder: the prepared data, or the folder of the fine-tuning task's data, in place of what training has laid
-            beside the checkpoint; a path starting with "." is taken from ``folder``. The path in the checkpoint is not
-            used.
-        overrides: options of the checkpoint to change, such as ``dropout``. Without ``precision`` among them it
-            computes in single precision, whatever it was trained in.
+        folder: folder of the checkpoint.
+        checkpoint_file: name of the checkpoint.
+        data_folder: prepared corpus or prepared task whose vocabulary replaces the copy that training has put next to
+            the checkpoint; a path that starts with "." is relative to ``folder``.
+        **overrides: options of the checkpoint to change, such as ``dropout``. Unless ``precision`` is among them, the
+            model computes in single precision, whatever it was trained in.
 
     Raises:
-        FileNotFoundError: if the checkpoint, the dictionary or the sentencepiece model is missing.
-        ValueError: if the checkpoint does not fit the data, is damaged, or holds what no honest checkpoint does; see
+        FileNotFoundError: the checkpoint, the dictionary or the sentencepiece model is missing.
+        ValueError: the checkpoint does not fit the data, is damaged, or is not what training writes; see
             ``fairseq_maelm.models.checkpoint_reader``.
     """
     path = os.path.join(folder, checkpoint_file)
@@ -275,12 +276,12 @@ def load_model(path: str, data: str, **overrides: Any) -> tuple[Any, Any, Any]:
     """Load a checkpoint without a tokenizer.
 
     Args:
-        path: of the checkpoint.
-        data: absolute path of the data folder; overrides and errors as in ``load``.
+        path: path of the checkpoint.
+        data: absolute path of the data folder.
+        **overrides: see ``load``.
 
     Returns:
-        the checkpoint's whole configuration, its task and the model. An encoder that was imported without a prediction
-        head gets none.
+        The checkpoint's whole configuration, its task and the model. A checkpoint without an LM head gets none.
     """
     checkpoint = read_checkpoint(Path(path), {**overrides, "data": data})
     config = checkpoint.config

@@ -25,13 +25,13 @@ __all__ = ["MaelmModel", "MaelmModelConfig", "complete_config"]
 
 @register_model("maelm", dataclass=MaelmModelConfig)
 class MaelmModel(FairseqTextModel):
-    """Encoder, and while masked tokens are predicted also decoder and prediction head.
+    """An encoder and, where masked tokens are predicted, a decoder and the LM head.
 
     Args:
         config: a complete ``MaelmModelConfig``.
-        dictionary: fairseq's, with ``<mask>``.
-        predicts_masked_tokens: whether to build decoder and prediction head; fine-tuning needs neither, and loading
-            a pretrained checkpoint then drops them.
+        dictionary: fairseq's dictionary with ``<mask>``.
+        predicts_masked_tokens: build the decoder and the LM head. Fine-tuning needs neither; loading a pretrained
+            checkpoint then drops their weights.
     """
 
     def __init__(self, config: Any, dictionary: Dictionary, predicts_masked_tokens: bool = True) -> None:
@@ -55,8 +55,8 @@ class MaelmModel(FairseqTextModel):
     def build_model(cls, cfg: Any, task: Any) -> "MaelmModel":
         """Build the model for a task; called by fairseq.
 
-        The task says by an attribute ``predicts_masked_tokens`` that it needs decoder and prediction head; stock
-        fine-tuning tasks have no such attribute and get the encoder alone.
+        A task with a true attribute ``predicts_masked_tokens`` gets the decoder and the LM head. fairseq's fine-tuning
+        tasks have no such attribute and get the encoder alone.
         """
         complete_config(cfg)
         check_config(cfg)
@@ -76,29 +76,28 @@ class MaelmModel(FairseqTextModel):
         classification_head_name: str | None = None,
         target: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Predict masked tokens (Figure 2), or give their loss, features or class scores.
+        """Predict masked tokens (Figure 2), or return their loss, the encoder's features or class scores.
 
         Args:
             src_tokens: <int64>[B, S] the tokens that the encoder sees, padded on the right.
-            src_lengths: <int64>[B] their number; accepted because fairseq passes it, padding shows in the tokens.
-            layout: where the tokens come from and what to predict. Without it every token is visible and stands at
-                its own position, and every position is predicted.
-            features_only: return the encoder's last states instead of predictions.
-            return_all_hiddens: give the states of all layers in the second value.
-            classification_head_name: return this head's scores of the encoder's last states.
-            target: <int64>[M] the tokens at the masked slots in order; asks for their loss, which is computed where it
-                is needed alone: the last layer before the prediction head has queries at the masked positions only,
-                and logits exist for some of them at a time. Needs a layout.
+            src_lengths: <int64>[B] unused; fairseq passes it. The tokens show where padding is.
+            layout: original positions of the tokens and the positions to predict. Without a layout all tokens are
+                visible, at positions 0, 1, 2, ..., and all positions are predicted.
+            features_only: return the encoder's last states.
+            return_all_hiddens: return the states of all layers in the second value.
+            classification_head_name: return this head's scores.
+            target: <int64>[M] the original tokens at the masked positions, in order. Returns their loss and needs a
+                layout. This is cheaper than logits: the last layer before the LM head has queries at the masked
+                positions only, and the logits are computed in chunks.
 
         Returns:
-            logits <float>[M, V] at the masked slots in order, or [B, S, V] without a layout; or the loss <float>[];
-            or features <float>[B, S, D]; or scores <float>[B, classes], of a token head <float>[B, S, outputs]. And a
-            dictionary whose ``inner_states`` holds L + 1 times <float>[B, S, D], or None; beside a loss it holds
-            ``correct`` <int64>[] instead.
+            A pair. First: logits <float>[M, V] at the masked positions, or [B, S, V] without a layout; or the loss
+            <float>[], summed over targets; or features <float>[B, S, D]; or scores <float>[B, classes], of a token head
+            <float>[B, S, outputs]. Second: with a target a dictionary with ``correct`` <int64>[], otherwise one with
+            ``inner_states``, a list of L + 1 tensors <float>[B, S, D] or None.
 
         Raises:
-            ValueError: if predictions are asked for, but the model was built for fine-tuning, without decoder and
-                prediction head; or a loss without a layout.
+            ValueError: predictions are asked of a model without an LM head, or a loss without a layout.
         """
         if target is None and (features_only or classification_head_name is not None):
             return self._encode_alone(src_tokens, layout, return_all_hiddens, classification_head_name)
@@ -119,33 +118,33 @@ class MaelmModel(FairseqTextModel):
     ) -> EncoderOutput:
         """Encode the visible tokens <int64>[B, S] at their original positions.
 
-        The states ``wanted`` spare the last layer the rest.
+        With ``wanted`` the last layer computes the states at these positions only.
         """
         if layout is None:
             return self.encoder(src_tokens, wanted=wanted)
         return self.encoder(src_tokens, layout["positions"], layout["encoder_padded"], wanted)
 
     def reassemble(self, visible: EncoderOutput, layout: Layout | None) -> Tensor:
-        """Put the encoder's states back among the mask embeddings: <float>[B, T, D], what the decoder starts from."""
+        """Return the decoder's input <float>[B, T, D]: encoder states, and mask embeddings at masked positions."""
         return self.decoding.reassemble(visible, self.encoder, layout)
 
     def decode(
         self, full: Tensor, visible: EncoderOutput, layout: Layout | None, wanted: WantedPositions | None = None
     ) -> Tensor:
-        """Run the decoder: <float>[B, T, D] to <float>[B, T, its width], or [M, its width] of what is ``wanted``."""
+        """Decode <float>[B, T, D] to <float>[B, T, decoder width], or to [M, decoder width] at ``wanted`` positions."""
         return self.decoding(full, visible, self.encoder, layout, wanted)
 
     def predict(
         self, decoded: Tensor, layout: Layout | None, target: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Score the vocabulary at masked positions, or give the loss of the targets; as ``forward`` returns it.
+        """Return logits or, with targets, the loss, in the form in which ``forward`` returns them.
 
-        Without targets decoded states are those of all positions, with targets those of the masked ones alone.
+        The decoded states are those of all positions; with targets they are those of the masked positions only.
         """
         if self.lm_head is None:
             raise ValueError(
-                "this model was built for fine-tuning, without decoder and prediction head: load the pretrained "
-                "checkpoint to predict masked tokens"
+                "this model was built for fine-tuning and has no LM head: load the pretrained checkpoint to predict "
+                "masked tokens"
             )
         embedding = self.encoder.embed_tokens.weight
         if target is not None:
@@ -157,15 +156,15 @@ class MaelmModel(FairseqTextModel):
 
     @property
     def decoding(self) -> MaelmDecoder | NoDecoder:
-        """The decoder, or what stands in for one without layers."""
+        """The decoder, or a substitute that does nothing where there are no decoder layers."""
         return self.decoder or NO_DECODER
 
     def _encode_alone(
         self, src_tokens: Tensor, layout: Layout | None, return_all_hiddens: bool, head_name: str | None
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Features, or the scores of a head, as ``forward`` returns them."""
+        """Return features or the scores of a head, in the form in which ``forward`` returns them."""
         head = None if head_name is None else self.classification_heads[head_name]
-        # A head on sentences reads the first state of each: up to 1.19 times as fast with 6 layers.
+        # A sentence head reads the first state only. Computing no other is up to 1.19 times as fast with 6 layers.
         reads_first = isinstance(head, ClassificationHead) and not return_all_hiddens
         encoded = self.encode(src_tokens, layout, first_positions(src_tokens) if reads_first else None)
         states = encoded.states[:, None] if reads_first else encoded.states
@@ -175,7 +174,7 @@ class MaelmModel(FairseqTextModel):
 
 def _given(layout: Layout | None) -> Layout:
     if layout is None:
-        raise ValueError("a loss needs the layout of the masked tokens beside their targets")
+        raise ValueError("a loss needs the layout of the masked tokens as well as their targets")
     return layout
 
 

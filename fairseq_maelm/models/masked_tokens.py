@@ -1,4 +1,4 @@
-"""Predictions for masks that are already in the text, as a person or a prompt puts them there."""
+"""Predictions for masks that are already in the text, such as those of a prompt."""
 
 from typing import Any
 
@@ -15,15 +15,15 @@ from fairseq_maelm.modules.wanted import masked_positions
 
 @torch.no_grad()
 def masked_token_logits(model: Any, view: EncoderView, sequences: list[np.ndarray]) -> Tensor:
-    """Score the masks of sequences, which the encoder sees, or does not see, as in pretraining; without dropout.
+    """Return the logits at the masks of sequences, in evaluation mode.
 
     Args:
-        model: with prediction head.
-        view: what the encoder saw in pretraining.
-        sequences: <int64>[n] each, with <mask>.
+        model: a model with an LM head.
+        view: the encoder's view of masked tokens in pretraining.
+        sequences: tokens <int64>[n] with <mask>.
 
     Returns:
-        logits <float>[M, V] of the masks of all sequences, in order.
+        Logits <float>[M, V] at the masks of all sequences, in order.
     """
     lengths = np.array([len(sequence) for sequence in sequences])
     pad = model.encoder.padding_idx
@@ -40,12 +40,12 @@ def masked_token_logits(model: Any, view: EncoderView, sequences: list[np.ndarra
 
 @torch.no_grad()
 def target_log_probabilities(model: Any, net_input: dict[str, Any], target: Tensor) -> Tensor:
-    """Score given tokens at the masked slots, computing as little as a loss does; see ``MaelmModel.forward``.
+    """Return the log-probabilities of given tokens at masked positions, without computing all logits.
 
     Args:
-        model: with prediction head, in evaluation.
-        net_input: ``src_tokens`` and ``layout``, on its device.
-        target: <int64>[M, K] tokens to score at each slot.
+        model: a model with an LM head, in evaluation mode.
+        net_input: ``src_tokens`` and ``layout``, on the model's device.
+        target: <int64>[M, K] tokens to score at each masked position.
 
     Returns:
         <float32>[M, K] log-probabilities in nats.

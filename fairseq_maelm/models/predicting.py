@@ -1,4 +1,4 @@
-"""A model's results for many items, computed in batches of near-equal length."""
+"""Compute a model's results for many items in batches of near-equal length."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -15,12 +15,12 @@ Places = NDArray[np.int64]
 def batches_by_length(
     lengths: Sequence[int] | NDArray[Any], batch_tokens: int | None = None, batch_size: int | None = None
 ) -> list[Places]:
-    """Put sequences of near-equal length together, the longest first, so that too little memory shows at once.
+    """Group sequences of near-equal length, the longest first, so that a lack of memory shows at once.
 
     Args:
-        lengths: of the sequences.
-        batch_tokens: slots of a batch, padding counted; a longer sequence is a batch of its own.
-        batch_size: sequences of a batch; one of the two limits must be given.
+        lengths: lengths of the sequences in tokens.
+        batch_tokens: most tokens of a batch, padding included; a longer sequence is a separate batch.
+        batch_size: most sequences of a batch. At least one of the two limits must be given.
     """
     for name, given in (("batch_tokens", batch_tokens), ("batch_size", batch_size)):
         if given is not None and given < 1:
@@ -43,15 +43,16 @@ def predict(
     batch_size: int | None = None,
     progress: str | None = None,
 ) -> list[Any]:
-    """Run a model in evaluation over all items.
+    """Run a model over all items, in evaluation mode and without gradients; return a result for each.
 
     Args:
-        model: on the device to compute on.
-        lengths: tokens of the items.
-        collate: makes a batch of items by their places.
-        forward: takes that batch on the model's device and gives a result for each of its items.
-        batch_tokens: see ``batches_by_length``, as for ``batch_size``.
-        progress: what a progress bar says; None for no bar.
+        model: the model, on the device to compute on.
+        lengths: lengths of the items in tokens.
+        collate: makes a batch of the items at these indices.
+        forward: takes this batch on the model's device and returns a result for each of its items.
+        batch_tokens: see ``batches_by_length``.
+        batch_size: see ``batches_by_length``.
+        progress: label of a progress bar; None for no bar.
     """
     device = next(model.parameters()).device
     results: list[Any] = [None] * len(lengths)

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-# Of tokens in a sequence: a table of embeddings and, in the encoder, a learned relative bias; or rotary positions.
+# "absolute": a table of position embeddings and, in the encoder, a learned relative bias.
 POSITIONS = ("absolute", "rotary")
 
-# width, feed-forward width and heads are the encoder's and the decoder's; the last two columns are the buckets of the
-# relative position bias and the distance from which all share one (paper, Table 3). A decoder has 1/6 to 1/3 of the
-# encoder's layers (section 3), and at least one: with more it learns to predict without a good encoder. The paper's
-# sizes below base are ours; the modern ones are those of Ettin (Weller et al., 2025), the first one for tests.
+# The widths and heads are those of the encoder and the decoder. The last two columns are for the relative bias (paper,
+# Table 3). The decoder has at least one layer, and 1/6 to 1/3 of the encoder's (section 3): a deeper one learns to
+# predict without a good encoder. The paper has no sizes smaller than base; those here are our choice. The modern sizes
+# are Ettin's (Weller et al., 2025), except maelm_modern_tiny, which is for tests.
 _COLUMNS = (
     "encoder_layers",
     "encoder_embed_dim",
@@ -18,8 +18,8 @@ _COLUMNS = (
     "relative_num_buckets",
     "relative_max_distance",
 )
-# 10,000 is the rotary base with which ModernBERT and Ettin were trained on sequences of up to 1,024 tokens, before both
-# went on to 8,192.
+# ModernBERT and Ettin were trained with the rotary base 10,000 on sequences of up to 1,024 tokens, before both were
+# extended to 8,192.
 _COMMON = {"rotary_base": 10_000}
 _POST_NORM = {"layer": "post_norm", "positions": "absolute", "dropout": 0.1, "attention_dropout": 0.1, **_COMMON}
 _MODERN = {"layer": "modern", "positions": "rotary", "dropout": 0.0, "attention_dropout": 0.0, **_COMMON}
@@ -43,11 +43,11 @@ DEFAULT_SIZE = "maelm_base"
 
 
 def fill_from_size(config: Any, name: str) -> None:
-    """Give every number that the user left open the value of the named architecture.
+    """Fill options that are None or missing with those of a named architecture.
 
     Args:
         config: argparse.Namespace or omegaconf.DictConfig of the model; changed in place.
-        name: row of the table; any other name means the default size.
+        name: name of the architecture; any other name means the default size.
     """
     for field, number in SIZES.get(name, SIZES[DEFAULT_SIZE]).items():
         if getattr(config, field, None) is None:

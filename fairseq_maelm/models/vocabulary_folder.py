@@ -1,4 +1,4 @@
-"""Where the vocabulary of a checkpoint lies: in a folder that was named, or beside it."""
+"""Find the vocabulary of a checkpoint: in a given folder, or next to the checkpoint."""
 
 import os
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from fairseq_maelm.text.vocabulary import MODEL_FILE as SENTENCEPIECE_MODEL
 
 
 def find_tokenizer(folder: str, data: str) -> str:
-    """Find what encodes text in the data folder or beside the checkpoint, there or in the folder ``input0`` of each.
+    """Find the tokenizer in the data folder or in the checkpoint's folder, or in the subfolder ``input0`` of either.
 
     Returns:
-        the path of an imported tokenizer.json, or of a sentencepiece model.
+        The path of an imported tokenizer.json or of a sentencepiece model.
 
     Raises:
-        FileNotFoundError: says where it was looked for.
+        FileNotFoundError: there is none; names the folders.
     """
     places = list(dict.fromkeys([data, os.path.join(data, "input0"), folder, os.path.join(folder, "input0")]))
     for place in places:
@@ -26,23 +26,23 @@ def find_tokenizer(folder: str, data: str) -> str:
         if found is not None:
             return found
     raise FileNotFoundError(
-        f"there is no {SENTENCEPIECE_MODEL} in {', '.join(places)}, and no {TOKENIZER_FILE} of `maelm import` with its "
-        "dict.txt either: copy there what the corpus was prepared with"
+        f"there is no {SENTENCEPIECE_MODEL} in {', '.join(places)}, nor a {TOKENIZER_FILE} of `maelm import` with its "
+        "dict.txt: copy the file that the corpus was prepared with into one of these folders"
     )
 
 
 def find_dictionary(places: Sequence[Path]) -> Path:
-    """Find the first of several folders that holds ``dict.txt``, itself or in its folder ``input0``.
+    """Return the first folder with a ``dict.txt`` among several folders and their subfolders ``input0``.
 
     Raises:
-        FileNotFoundError: says where it was looked for.
+        FileNotFoundError: there is none; names the folders.
     """
     for place in places:
         for folder in (place, place / "input0"):
             if (folder / DICTIONARY_FILE).is_file():
                 return folder
     raise FileNotFoundError(
-        f"there is no {DICTIONARY_FILE} in {', '.join(map(str, dict.fromkeys(places)))}: give as --vocabulary the "
-        f"folder that the model was trained on, or copy its {DICTIONARY_FILE} and {SENTENCEPIECE_MODEL} beside the "
+        f"there is no {DICTIONARY_FILE} in {', '.join(map(str, dict.fromkeys(places)))}: pass the folder that the "
+        f"model was trained on as --vocabulary, or copy its {DICTIONARY_FILE} and {SENTENCEPIECE_MODEL} next to the "
         "checkpoint"
     )

@@ -1,4 +1,4 @@
-"""AdamW as fairseq defines it, computed by torch's fused kernels."""
+"""fairseq's AdamW, computed by torch's fused kernels."""
 
 import logging
 import math
@@ -17,11 +17,11 @@ logger = logging.getLogger(__name__)
 
 @cache
 def has_fused_kernel(device_type: str) -> bool:
-    """Whether torch has a fused AdamW for a type of device; says once where it has not."""
+    """Return True if torch has a fused AdamW for a type of device; otherwise log why, once."""
     try:
         torch.optim.AdamW([torch.zeros(1, device=device_type)], fused=True)
     except RuntimeError as error:
-        logger.warning("no fused AdamW on %s, tensors are updated in groups instead: %s", device_type, error)
+        logger.warning("no fused AdamW on %s, using torch's foreach implementation: %s", device_type, error)
         return False
     return True
 
@@ -29,27 +29,27 @@ def has_fused_kernel(device_type: str) -> bool:
 class AdamW(torch.optim.Optimizer):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), equal to ``fairseq.optim.adam.Adam``.
 
-    The state of a parameter is that of fairseq's class: ``step`` <int>, ``exp_avg`` and ``exp_avg_sq`` <float32> of the
-    parameter's shape. Gradients and parameters in half precision are computed with in single precision.
+    The state of a parameter has the form of fairseq's class: ``step`` <int>, ``exp_avg`` and ``exp_avg_sq`` <float32>
+    of the parameter's shape. Updates of half-precision parameters are computed in single precision.
 
-    Two things differ from ``torch.optim.AdamW``. fairseq adds epsilon to the root of the second moment before the
-    correction of its bias, so that epsilon is in effect larger in the first few thousand updates; and the number of
-    updates is a Python number, so that nothing waits for the device.
+    It differs from ``torch.optim.AdamW`` in two ways. fairseq adds epsilon to the root of the second moment before the
+    bias correction, which makes epsilon effectively larger in the first few thousand updates. And the number of updates
+    is a Python integer, so that nothing waits for the device.
 
     Args:
-        params: parameters, or groups of them.
+        params: parameters or parameter groups.
         lr: learning rate.
         betas: decay of the first and the second moment, in [0, 1).
         eps: epsilon, at least 0.
-        weight_decay: share of a parameter that an update removes, before it is multiplied by the learning rate.
+        weight_decay: decoupled weight decay, at least 0; an update multiplies it by the learning rate.
 
     Raises:
-        ValueError: if a number is out of its range.
+        ValueError: a number is out of its range.
     """
 
     supports_memory_efficient_fp16 = True
     supports_flat_params = True
-    # fairseq's way to keep the state in single precision would undo ``load_state_dict`` below.
+    # fairseq's own way of keeping the state in single precision would undo ``load_state_dict`` below.
     disable_mem_eff_fp16_loading_hack = True
 
     def __init__(
@@ -61,7 +61,7 @@ class AdamW(torch.optim.Optimizer):
         weight_decay: float = 0.0,
     ) -> None:
         if len(betas) != 2 or not all(0.0 <= beta < 1.0 for beta in betas):
-            raise ValueError(f"--adam-betas must be two numbers in [0, 1), such as '(0.9, 0.98)', and is {betas}")
+            raise ValueError(f"--adam-betas must be two numbers in [0, 1), such as '(0.9, 0.98)', not {betas}")
         if eps < 0.0 or weight_decay < 0.0:
             raise ValueError(f"--adam-eps ({eps}) and --weight-decay ({weight_decay}) must be 0 or more")
         super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay})
@@ -71,7 +71,7 @@ class AdamW(torch.optim.Optimizer):
         """Update every parameter that has a gradient.
 
         Args:
-            closure: computes the loss again and returns it; fairseq gives none.
+            closure: recomputes and returns the loss; fairseq passes none.
         """
         loss = None
         if closure is not None:
@@ -82,7 +82,7 @@ class AdamW(torch.optim.Optimizer):
         return loss
 
     def _update_group(self, group: dict[str, Any]) -> None:
-        # Parameters that sat out some updates, such as an unused head, are corrected for another number of them.
+        # A parameter without a gradient in some updates, such as an unused head, has its own number of updates.
         together: defaultdict[tuple[int, torch.device], list[Tensor]] = defaultdict(list)
         for param in group["params"]:
             if param.grad is not None:
@@ -93,7 +93,7 @@ class AdamW(torch.optim.Optimizer):
             self._update(params, count, group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take a state over; it stays in single precision for parameters in half precision, to which torch casts it."""
+        """Load a state, and keep it in single precision where torch would cast it to a parameter's half precision."""
         super().load_state_dict(state_dict)
         saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
         own = chain.from_iterable(group["params"] for group in self.param_groups)
@@ -102,7 +102,7 @@ class AdamW(torch.optim.Optimizer):
                 self.state[param] = dict(state_dict["state"][index])
 
     def _state_of(self, param: Tensor) -> dict[str, Any]:
-        """The parameter's state, made if there is none, and moved to where it is needed after loading."""
+        """Return the parameter's state, created if there is none, on the parameter's device."""
         state: dict[str, Any] = self.state[param]
         dtype = torch.float32 if is_half(param) else param.dtype
         if not state:
@@ -114,12 +114,12 @@ class AdamW(torch.optim.Optimizer):
         return state
 
     def _update(self, params: list[Tensor], count: int, group: dict[str, Any]) -> None:
-        """Make update number ``count`` of parameters on one device."""
+        """Compute update number ``count`` of parameters on one device."""
         full = [param for param in params if not is_half(param)]
         self._update_full(full, full, count, group)
         for param in params:
             if is_half(param):
-                # One at a time: all of them in single precision would take the memory that half precision saves.
+                # One at a time: single-precision copies of all would take the memory that half precision saves.
                 copy = param.float()
                 self._update_full([copy], [param], count, group)
                 param.copy_(copy)
@@ -132,7 +132,7 @@ class AdamW(torch.optim.Optimizer):
         beta1, beta2 = group["betas"]
         device = params[0].device
         fused = has_fused_kernel(device.type)
-        # torch counts on by itself. Without the fused kernel it reads the counts on the host.
+        # torch increments the counts. Without the fused kernel it reads them on the host.
         counts = torch.full((len(params),), count - 1.0, device=device if fused else "cpu").unbind()
         adamw(
             values,
@@ -154,20 +154,20 @@ class AdamW(torch.optim.Optimizer):
 
 
 def is_half(tensor: Tensor) -> bool:
-    """Whether a tensor is of half precision, whichever of the two."""
+    """Return True for float16 and bfloat16."""
     return tensor.dtype in (torch.float16, torch.bfloat16)
 
 
 def multiply(tensors: list[Tensor], factor: float | Tensor) -> None:
-    """Multiply tensors by a number in place; the number may be a tensor on any device, nothing waits for it."""
+    """Multiply tensors by a number in place, without waiting for a number that is a tensor on a GPU."""
     for device, chosen in by_device(tensors).items():
         torch._foreach_mul_(chosen, factor.to(device) if isinstance(factor, Tensor) else factor)
 
 
 def norm_of_all(tensors: list[Tensor]) -> Tensor:
-    """The Euclidean norm <float32>[] of all elements of at least one tensor, on the device of the first.
+    """Return the Euclidean norm <float32>[] of all elements of one or more tensors, on the first one's device.
 
-    Squares are added in single precision: in half precision a norm of 256 would overflow.
+    Squares are summed in single precision: in half precision a norm of 256 would overflow.
     """
     norms: list[Tensor] = []
     for chosen in by_device(tensors).values():
@@ -176,7 +176,7 @@ def norm_of_all(tensors: list[Tensor]) -> Tensor:
 
 
 def by_device(tensors: list[Tensor]) -> dict[torch.device, list[Tensor]]:
-    """Sort tensors by their device, for torch's operations on lists."""
+    """Group tensors by device, for torch's operations on lists."""
     chosen: defaultdict[torch.device, list[Tensor]] = defaultdict(list)
     for tensor in tensors:
         chosen[tensor.device].append(tensor)

@@ -19,12 +19,12 @@ _STATE = {"step", "exp_avg", "exp_avg_sq"}
 
 @dataclass
 class FusedAdamWConfig(FairseqDataclass):
-    """Options, named and preset as those of fairseq's ``adam``."""
+    """Options, with the names and defaults of fairseq's ``adam``."""
 
     adam_betas: Any = field(default=(0.9, 0.999), metadata={"help": "decay of the first and the second moment"})
     adam_eps: float = field(default=1e-8, metadata={"help": "epsilon, added to the root of the second moment"})
     weight_decay: float = field(
-        default=0.0, metadata={"help": "decoupled weight decay, of all parameters as fairseq does it"}
+        default=0.0, metadata={"help": "decoupled weight decay of all parameters, as in fairseq"}
     )
     lr: List[float] = II("optimization.lr")
 
@@ -33,30 +33,30 @@ class FusedAdamWConfig(FairseqDataclass):
 class FusedAdamW(FairseqAdam):
     """AdamW by torch's fused kernels, with the results and the checkpoints of fairseq's ``adam``.
 
-    Works under fp32 and inside fairseq's wrappers for ``--fp16`` and ``--memory-efficient-fp16``.
+    It works in fp32 and inside fairseq's wrappers for ``--fp16`` and ``--memory-efficient-fp16``.
 
     Args:
         cfg: a ``FusedAdamWConfig``.
         params: the parameters.
 
     Raises:
-        ValueError: if an option is out of its range.
+        ValueError: an option is out of its range.
     """
 
     optimizer_class = AdamW
 
     def __init__(self, cfg: Any, params: Iterable[Tensor]) -> None:
-        FairseqOptimizer.__init__(self, cfg)  # what lies between would build fairseq's own optimizer
+        FairseqOptimizer.__init__(self, cfg)  # FairseqAdam's would build fairseq's own optimizer
         self._optimizer = self.optimizer_class(params, **self.optimizer_config)
 
     @property
     def optimizer_config(self) -> dict[str, Any]:
-        """The numbers of this run, by the names under which a checkpoint holds them."""
+        """The optimizer's settings, with the names that they have in a checkpoint."""
         betas = self.cfg.adam_betas
         try:
             betas = tuple(float(beta) for beta in (ast.literal_eval(betas) if isinstance(betas, str) else betas))
         except (ValueError, SyntaxError, TypeError):
-            raise ValueError(f"--adam-betas must be two numbers, such as '(0.9, 0.98)', and is {betas!r}") from None
+            raise ValueError(f"--adam-betas must be two numbers, such as '(0.9, 0.98)', not {betas!r}") from None
         return {
             "lr": self.cfg.lr[0],
             "betas": betas,
@@ -70,11 +70,11 @@ class FusedAdamW(FairseqAdam):
 
     @torch.no_grad()
     def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """Scale gradients down to a norm of ``max_norm`` where theirs is larger; 0 only measures.
+        """Scale the gradients down to a norm of at most ``max_norm``.
 
         Args:
-            max_norm: 0 or more.
-            aggregate_norm_fn: turns the norm of this process into that of all of them.
+            max_norm: largest norm; 0 only measures the norm.
+            aggregate_norm_fn: turns the norm of this process into that of all processes.
 
         Returns:
             <float32>[] the norm before clipping.
@@ -86,37 +86,37 @@ class FusedAdamW(FairseqAdam):
         if aggregate_norm_fn is not None:
             norm = aggregate_norm_fn(norm)
         if max_norm > 0.0:
-            # A tensor all along, so that nothing waits for the device; fairseq adds the same small number.
+            # The factor stays a tensor, so that nothing waits for the device. fairseq adds the same small number.
             multiply(grads, (float(max_norm) / (norm + 1e-6)).clamp(max=1.0))
         return norm
 
     def load_state_dict(self, state_dict: dict[str, Any], optimizer_overrides: dict[str, Any] | None = None) -> None:
-        """Continue from a checkpoint of this optimizer or of fairseq's ``adam``, with apex or without.
+        """Load the state of this optimizer or of fairseq's ``adam``, with or without apex.
 
         Raises:
-            ValueError: if the checkpoint's state is another optimizer's.
+            ValueError: the state is another optimizer's.
         """
         super().load_state_dict(adam_state(state_dict), optimizer_overrides)
 
 
-# fairseq continues only with an optimizer whose class is named as the one in the checkpoint. This one is a FairseqAdam
-# in everything that a checkpoint holds, so that runs may change between the two.
+# fairseq resumes only with an optimizer whose class has the name in the checkpoint. The state is that of FairseqAdam,
+# so a training may switch between the two.
 FusedAdamW.__name__ = FairseqAdam.__name__
 
 
 def adam_state(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Bring the state of any of fairseq's Adams into the layout of ``fairseq.optim.adam.Adam``.
+    """Convert the state of any of fairseq's Adam implementations to the form of ``fairseq.optim.adam.Adam``.
 
     Args:
-        state_dict: as ``torch.optim.Optimizer.state_dict`` gives it; not changed.
+        state_dict: result of ``torch.optim.Optimizer.state_dict``; not changed.
 
     Returns:
-        the same with ``step`` <int>, ``exp_avg`` and ``exp_avg_sq`` for every parameter.
+        The same with ``step`` <int>, ``exp_avg`` and ``exp_avg_sq`` for every parameter.
 
     Raises:
-        ValueError: if it holds something else.
+        ValueError: it is not the state of an Adam.
     """
-    # apex counts updates once for a whole group.
+    # apex stores one number of updates for a whole group.
     counts = {
         index: group["step"] for group in state_dict["param_groups"] if "step" in group for index in group["params"]
     }
@@ -125,8 +125,8 @@ def adam_state(state_dict: dict[str, Any]) -> dict[str, Any]:
         entry = {"step": counts.get(index), **entry}
         if entry.keys() != _STATE or entry["step"] is None:
             raise ValueError(
-                f"the checkpoint's optimizer state holds {', '.join(sorted(entry))} and is not that of fairseq's adam: "
-                "continue with the optimizer that wrote it, or start it anew by --reset-optimizer"
+                f"the checkpoint's optimizer state has {', '.join(sorted(entry))} and is not that of fairseq's adam: "
+                "continue with the optimizer that wrote it, or start with a new state by --reset-optimizer"
             )
         state[index] = {**entry, "step": int(entry["step"])}
     groups = [{key: value for key, value in group.items() if key != "step"} for group in state_dict["param_groups"]]

@@ -1,7 +1,7 @@
-"""Which of a model's parameters are hidden matrices, those that ``--optimizer muon`` orthogonalizes.
+"""Mark the hidden matrices of a model, whose updates ``--optimizer muon`` orthogonalizes.
 
-fairseq hands an optimizer tensors without names, and under --fp16 copies of them in single precision, to which it
-passes on the two attributes that are set here.
+fairseq passes tensors without names to an optimizer, and with --fp16 single-precision copies of them. It copies the two
+attributes that are set here.
 """
 
 from torch import Tensor, nn
@@ -14,8 +14,8 @@ HIDDEN, UNDECAYED = "hidden", "undecayed"
 def mark_parameters(model: nn.Module) -> None:
     """Mark the weights of all linear layers of a model as hidden matrices, and its relative biases as undecayed.
 
-    Called before the model gets heads for fine-tuning: their matrices are AdamW's, as embeddings are. Those of the
-    head that predicts masked tokens lie between hidden states and are hidden matrices.
+    Call it before the model gets heads for fine-tuning: AdamW updates their matrices, like embeddings. The dense layer
+    of the LM head maps hidden states to hidden states and is a hidden matrix.
     """
     for name, module in model.named_modules():
         parent, _, own_name = name.rpartition(".")
@@ -25,12 +25,12 @@ def mark_parameters(model: nn.Module) -> None:
             matrices = 1
             if own_name in ("qkv_proj", "kv_proj"):
                 matrices = module.out_features // module.in_features
-            elif own_name == "fc1":  # a gated feed-forward network has as many rows again for the gate
+            elif own_name == "fc1":  # in a gated feed-forward network it includes the matrix of the gate
                 matrices = module.out_features // model.get_submodule(f"{parent}.fc2").in_features  # type: ignore
             module.weight.param_group = HIDDEN  # type: ignore[attr-defined]
             module.weight.optim_overrides = {"matrices": matrices}  # type: ignore[attr-defined]
 
 
 def matrices_in(param: Tensor) -> int:
-    """Return how many hidden matrices, of equal shape, lie below one another in a parameter marked as such."""
+    """Return the number of hidden matrices of equal shape that are stacked in a marked parameter."""
     return int(param.optim_overrides["matrices"])  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
 """``--optimizer muon``: Muon (Jordan et al., 2024) for hidden matrices, AdamW for all other parameters.
 
-Muon takes the momentum of a matrix's gradient, makes its singular values equal, about 1, and moves the matrix along the
-result. The step is 0.2 sqrt(max(rows, columns)) times the learning rate, as in Liu et al. (2025), Muon is Scalable for
-LLM Training: elements then move as far as AdamW moves them, and --lr means the same for all parameters.
+Muon orthogonalizes the momentum of a matrix's gradient: all singular values become about 1. The step along the result
+is 0.2 sqrt(max(rows, columns)) times the learning rate (Liu et al., 2025, Muon is Scalable for LLM Training): elements
+then change as much as with AdamW, and --lr has the same meaning for all parameters.
 """
 
 import math
@@ -20,17 +20,17 @@ from fairseq_maelm.optim.adamw import AdamW, is_half
 from fairseq_maelm.optim.fused_adamw import FusedAdamW, FusedAdamWConfig
 from fairseq_maelm.optim.hidden_matrices import HIDDEN, UNDECAYED, matrices_in
 
-# A step of the Newton-Schulz iteration is a x + b x^3 + c x^5; the numbers of https://kellerjordan.github.io/posts/muon.
+# A step of the Newton-Schulz iteration is a x + b x^3 + c x^5, with a, b, c of https://kellerjordan.github.io/posts/muon.
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 _STEPS = 5
 _SMALLEST_NORM = 1e-7
-# Elements of the matrices that are orthogonalized together: enough to keep a GPU busy, and little memory.
+# Most elements that are orthogonalized at once: enough to keep a GPU busy, with little memory.
 _ELEMENTS_TOGETHER = 2**24
 
 
 @dataclass
 class MuonConfig(FusedAdamWConfig):
-    """Options: AdamW's, and Muon's own."""
+    """Options of AdamW and of Muon."""
 
     weight_decay: float = field(
         default=0.0, metadata={"help": "decoupled weight decay of matrices; norms and biases have none"}
@@ -44,16 +44,16 @@ class MuonConfig(FusedAdamWConfig):
 class MuonAdamW(AdamW):
     """Muon for the parameters that ``mark_parameters`` marked as hidden matrices, AdamW for the others.
 
-    The state of a hidden matrix is ``momentum_buffer`` <float32> of its shape. Parameters and gradients in half
-    precision are computed with in single precision. In distributed training every process updates all matrices.
+    The state of a hidden matrix is ``momentum_buffer`` <float32> of its shape. Updates of half-precision parameters are
+    computed in single precision. In distributed training every process updates all matrices.
 
     Args:
         params: the parameters.
         lr: learning rate.
         betas: decay of AdamW's first and second moment, in [0, 1).
         eps: AdamW's epsilon, at least 0.
-        weight_decay: share of a matrix that an update removes, before it is multiplied by the learning rate.
-        momentum: Muon's, in [0, 1).
+        weight_decay: decoupled weight decay of matrices, at least 0; an update multiplies it by the learning rate.
+        momentum: momentum of Muon, in [0, 1).
         lr_ratio: Muon's learning rate as a multiple of ``lr``.
 
     Raises:
@@ -73,7 +73,7 @@ class MuonAdamW(AdamW):
         lr_ratio: float = 1.0,
     ) -> None:
         if not 0.0 <= momentum < 1.0:
-            raise ValueError(f"--muon-momentum must lie in [0, 1) and is {momentum}")
+            raise ValueError(f"--muon-momentum must be in [0, 1) and is {momentum}")
         if not 0.0 < lr_ratio < math.inf:
             raise ValueError(f"--muon-lr-ratio must be positive and is {lr_ratio}")
         super().__init__(_groups(params), lr, betas, eps, weight_decay)
@@ -89,7 +89,7 @@ class MuonAdamW(AdamW):
             super()._update_group(group)
 
     def _update_hidden(self, group: dict[str, Any]) -> None:
-        """Make one update of Muon; matrices of equal shape are computed together."""
+        """Update the hidden matrices, those of equal shape together."""
         together: defaultdict[tuple[Any, ...], list[Tensor]] = defaultdict(list)
         for param in group["params"]:
             if param.grad is not None:
@@ -112,7 +112,7 @@ class MuonAdamW(AdamW):
                 param.copy_(value)
 
     def _direction(self, param: Tensor, momentum: float) -> Tensor:
-        """Add a gradient to the momentum; return what Nesterov's form makes of both, a new tensor."""
+        """Add the gradient to the momentum buffer; return Nesterov's momentum as a new tensor."""
         state, dtype = self.state[param], torch.float32 if is_half(param) else param.dtype
         if not state:
             state["momentum_buffer"] = torch.zeros_like(param, dtype=dtype)
@@ -124,25 +124,25 @@ class MuonAdamW(AdamW):
 
 
 def _groups(params: Iterable[Tensor]) -> list[dict[str, Any]]:
-    """Sort parameters by how they are updated."""
+    """Group parameters by the way they are updated."""
     kinds: dict[str, list[Tensor]] = {"decayed": [], UNDECAYED: [], HIDDEN: []}
     for param in params:
         kinds[getattr(param, "param_group", "decayed" if param.ndim > 1 else UNDECAYED)].append(param)
     if not kinds[HIDDEN]:
         raise ValueError(
-            "--optimizer muon finds no hidden matrices to train: under --fp16 give --fp16-no-flatten-grads too, and "
-            "choose another optimizer for models that are not of this package"
+            "--optimizer muon finds no hidden matrices to train: with --fp16 add --fp16-no-flatten-grads; for a model "
+            "of another package choose another optimizer"
         )
     return [{"params": chosen, "kind": kind} for kind, chosen in kinds.items()]
 
 
 def _shape(param: Tensor) -> tuple[int, int]:
-    """Rows and columns of each hidden matrix in a parameter."""
+    """Return the numbers of rows and columns of each hidden matrix in a parameter."""
     return param.shape[0] // matrices_in(param), param.shape[1]
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
-    """Bring all singular values of matrices <float>[n, rows, columns] near 1: most come between 0.7 and 1.2."""
+    """Move all singular values of matrices <float>[n, rows, columns] close to 1, most into [0.7, 1.2]."""
     norms = torch.linalg.vector_norm(matrices, dim=(1, 2), keepdim=True, dtype=torch.float32)
     values = matrices / norms.clamp(min=_SMALLEST_NORM).to(matrices.dtype)
     is_tall = values.shape[1] > values.shape[2]
@@ -156,7 +156,7 @@ def orthogonalize(matrices: Tensor) -> Tensor:
 
 @cache
 def _dtype_on(device_type: str) -> torch.dtype:
-    """bfloat16 is exact enough (Jordan et al., 2024), and fast on most GPUs and on CPUs with AMX alone."""
+    """Return bfloat16, which is exact enough (Jordan et al., 2024), where it is fast: most GPUs, CPUs with AMX."""
     if device_type == "cpu":
         is_fast = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)()
     else:
@@ -166,19 +166,19 @@ def _dtype_on(device_type: str) -> torch.dtype:
 
 @register_optimizer("muon", dataclass=MuonConfig)
 class FairseqMuon(FusedAdamW):
-    """``MuonAdamW`` as fairseq uses it.
+    """fairseq's wrapper of ``MuonAdamW``.
 
-    Works under fp32, under --fp16 with --fp16-no-flatten-grads and under --memory-efficient-fp16.
+    It works in fp32, with --fp16 --fp16-no-flatten-grads, and with --memory-efficient-fp16.
     """
 
     optimizer_class = MuonAdamW
 
     @property
     def optimizer_config(self) -> dict[str, Any]:
-        """The numbers of this run, by the names under which a checkpoint holds them."""
+        """The optimizer's settings, with the names that they have in a checkpoint."""
         own = {"momentum": self.cfg.muon_momentum, "lr_ratio": self.cfg.muon_lr_ratio}
         return {**super().optimizer_config, **own}
 
     def load_state_dict(self, state_dict: dict[str, Any], optimizer_overrides: dict[str, Any] | None = None) -> None:
-        """Continue from a checkpoint of this optimizer."""
+        """Load the state of this optimizer."""
         FairseqOptimizer.load_state_dict(self, state_dict, optimizer_overrides)

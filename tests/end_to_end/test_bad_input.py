@@ -118,7 +118,7 @@ def test_a_bad_second_shard_is_refused_before_the_first_is_trained(good_data, tm
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        ([], r"fairseq's LanguageModelingTask does not go with this model: .*fairseq-validate --task maelm"),
+        ([], r"fairseq's LanguageModelingTask does not work with this model: .*fairseq-validate --task maelm"),
         (["--task", "maelm"], r"fairseq-eval-lm measures models that predict the next .*fairseq-validate --task maelm"),
     ],
 )

@@ -75,5 +75,5 @@ def test_a_checkpoint_of_another_number_is_refused(pretrained: float) -> None:
 @pytest.mark.parametrize("eps", [0.0, -1e-5, 1e-15, 0.1, float("nan")])
 def test_numbers_that_no_model_has_are_refused(eps: float) -> None:
     config = SimpleNamespace(**{**vars(model_config()), "bf16": False, "layer_norm_eps": eps})
-    with pytest.raises(ValueError, match=r"--layer-norm-eps must lie in \[1e-14, 0.01\]"):
+    with pytest.raises(ValueError, match=r"--layer-norm-eps must be in \[1e-14, 0.01\]"):
         check_config(config)

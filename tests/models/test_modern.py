@@ -196,11 +196,14 @@ def test_bases_share_a_field(bases: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"positions": "rotary", "relative_buckets": "t5"}, "without a relative bias, and --relative-buckets is t5"),
+        (
+            {"positions": "rotary", "relative_buckets": "t5"},
+            "--relative-buckets t5 cannot be combined with --positions rotary",
+        ),
         ({"positions": "rotary", "share_decoder_positions": True}, "--share-decoder-positions shares a table"),
         ({"decoder_positions": "rotary", "share_decoder_positions": True}, "--share-decoder-positions shares a table"),
-        ({"positions": "rotary", "rotary_base": 1}, r"--rotary-base must lie in \[2, 2147483647\] and is 1"),
-        ({**MODERN, "local_rotary_base": 2**31}, "--local-rotary-base must lie in"),
+        ({"positions": "rotary", "rotary_base": 1}, r"--rotary-base must be in \[2, 2147483647\] and is 1"),
+        ({**MODERN, "local_rotary_base": 2**31}, "--local-rotary-base must be in"),
         ({"positions": "alibi"}, "unknown --positions alibi"),
         ({"decoder_positions": "none"}, "unknown --decoder-positions none"),
         ({"layer": "sandwich"}, "unknown --layer sandwich"),

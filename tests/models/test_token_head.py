@@ -57,7 +57,7 @@ def test_a_head_that_does_not_fit_starts_anew(kind, caplog):
     fit_state_dict(model, state)
     model.load_state_dict(state)
     assert torch.equal(model.classification_heads["tags"].out_proj.weight, fresh)
-    assert "starts it anew" in caplog.text
+    assert "has a new one with" in caplog.text
 
 
 def test_heads_that_the_task_made_in_the_same_size_stay(caplog):

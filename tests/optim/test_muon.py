@@ -259,7 +259,7 @@ def test_schedules_reach_all_parameters(schedule: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"muon_momentum": 1.0}, r"--muon-momentum must lie in \[0, 1\)"),
+        ({"muon_momentum": 1.0}, r"--muon-momentum must be in \[0, 1\)"),
         ({"muon_lr_ratio": 0.0}, "--muon-lr-ratio must be positive"),
         ({"weight_decay": -0.1}, "must be 0 or more"),
     ],
@@ -271,5 +271,5 @@ def test_wrong_options_are_explained(changes: dict[str, Any], message: str) -> N
 
 def test_needs_matrices_with_their_shapes() -> None:
     flat = nn.Parameter(torch.cat([param.detach().view(-1) for param in parameters()]))
-    with pytest.raises(ValueError, match="no hidden matrices to train: under --fp16 give --fp16-no-flatten-grads"):
+    with pytest.raises(ValueError, match="no hidden matrices to train: with --fp16 add --fp16-no-flatten-grads"):
         FairseqMuon(MuonConfig(**OPTIONS), [flat])
