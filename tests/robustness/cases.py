@@ -440,7 +440,7 @@ HUB: dict[str, list[tuple[str, str]]] = {
         ("hub.encode('a', None)", "number 2 of the texts is None"),
         ("hub.encode('\\ud83d')", "half of a surrogate pair"),
         ("hub.encode('a ' * 30, 'b', 'c', max_length=12)", "a pair can be cut, and here are 3 texts"),
-        ("hub.encode('a', max_length=2)", "max_length must be 3 at least"),
+        ("hub.encode('a', max_length=2)", "max_length must be at least 3"),
         ("hub.encode('a', max_length='9')", "max_length must be a whole number of tokens, not '9'"),
         ("hub.encode_batch('abc')", "sentences must be a list of strings, not 'abc'"),
         ("hub.encode_batch(None)", "sentences must be a list of strings, not None"),
