@@ -1,4 +1,4 @@
-"""Cleaning text: one normal form for every paragraph, and exact duplicates found by their hash."""
+"""Cleaning of documents, and removal of exact duplicates by their hash."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ DIGEST_BYTES = 16
 
 
 def cleaned_lines(segment: Segment) -> Iterator[str]:
-    """Yield a segment's cleaned paragraphs in order, and an empty string at every end of a document."""
+    """Yield a segment's cleaned paragraphs in order, and an empty string where a document ends."""
     for line in segment_lines(segment):
         if line is None:
             yield ""
@@ -23,13 +23,13 @@ def cleaned_lines(segment: Segment) -> Iterator[str]:
 def read_documents(path: Path | str, json_field: str = "text") -> Iterator[list[str]]:
     """Yield the documents of a file or folder, each as the list of its cleaned, non-empty paragraphs.
 
-    Plain text separates documents by blank lines; every record of JSON lines is a document. Memory holds one document.
+    Blank lines separate documents in plain text; in JSON lines each record is a document.
 
     Raises:
-        CorpusError: unreadable input, invalid UTF-8 or a bad record; the message names file and line.
+        CorpusError: the input cannot be read, is not UTF-8, or holds a bad record; the message names file and line.
     """
-    document: list[str] = []
     for source in find_sources([Path(path)], json_field):
+        document: list[str] = []
         for segment in SourceReader(source, segment_bytes=2**20):
             for paragraph in cleaned_lines(segment):
                 if paragraph:
@@ -39,22 +39,21 @@ def read_documents(path: Path | str, json_field: str = "text") -> Iterator[list[
                     document = []
         if document:
             yield document
-            document = []
 
 
 class CleanedBlock(NamedTuple):
-    """Cleaned paragraphs, one a line, with a blank line between documents."""
+    """Cleaned paragraphs, one per line, with a blank line between documents."""
 
-    data: bytes  # the UTF-8 lines, each ended by a newline; empty when nothing was left
-    paragraphs: int  # the number of lines that are not blank
-    documents: int  # how many documents begin inside the block
-    starts_document: bool  # whether the first paragraph begins a document
-    ends_document: bool  # whether a document ended after the last paragraph
-    digests: bytes = b""  # 16 bytes for every paragraph when duplicates are looked for
+    data: bytes  # UTF-8 lines, each with a newline at its end; empty if cleaning left nothing
+    paragraphs: int  # number of lines that are not blank
+    documents: int  # number of documents that begin in the block
+    starts_document: bool  # the first paragraph begins a document
+    ends_document: bool  # a document ended after the last paragraph
+    digests: bytes = b""  # 16 bytes per paragraph if duplicates are removed
 
 
 def assemble_block(lines: Iterable[bytes]) -> CleanedBlock:
-    """Build a block from cleaned lines in which any number of empty ones marks the end of a document."""
+    """Build a block from cleaned lines, in which one or more empty lines end a document."""
     kept: list[bytes] = []
     documents = paragraphs = 0
     boundary = starts_document = False
@@ -76,7 +75,7 @@ def assemble_block(lines: Iterable[bytes]) -> CleanedBlock:
 
 
 def clean_segments(segments: Sequence[Segment], with_digests: bool) -> CleanedBlock:
-    """Clean consecutive segments of the corpus into one block; what the worker processes of the first step run."""
+    """Clean consecutive segments of the corpus into one block; called by the workers of the first step."""
     lines = [line.encode("utf-8") for segment in segments for line in cleaned_lines(segment)]
     block = assemble_block(lines)
     if not with_digests:
@@ -86,10 +85,10 @@ def clean_segments(segments: Sequence[Segment], with_digests: bool) -> CleanedBl
 
 
 class Deduplicator:
-    """Drops every paragraph whose exact text came before.
+    """Drop every paragraph that is an exact copy of an earlier one.
 
-    It remembers one 128-bit hash for each distinct paragraph, which takes about 100 bytes of memory; two different
-    paragraphs share a hash with a probability below 1e-18 even among 10^10 of them.
+    Each distinct paragraph costs about 100 bytes of memory for its 128-bit hash. Among 10^10 paragraphs, the
+    probability that any two share a hash is below 1e-18.
     """
 
     def __init__(self) -> None:
@@ -97,7 +96,7 @@ class Deduplicator:
         self.dropped = 0
 
     def filter(self, block: CleanedBlock) -> CleanedBlock:
-        """Return the block without the paragraphs seen before; documents that lose all their paragraphs vanish."""
+        """Return the block without paragraphs that were seen before, and without documents that this empties."""
         fresh: list[bool] = []
         for start in range(0, len(block.digests), DIGEST_BYTES):
             digest = block.digests[start : start + DIGEST_BYTES]
@@ -108,5 +107,4 @@ class Deduplicator:
         self.dropped += len(fresh) - sum(fresh)
         is_fresh = iter(fresh)
         lines = [line for line in block.data.split(b"\n")[:-1] if not line or next(is_fresh)]
-        # An empty line is the end of a document.
         return assemble_block([*[b""] * block.starts_document, *lines, *[b""] * block.ends_document])

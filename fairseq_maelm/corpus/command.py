@@ -18,14 +18,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm prepare corpus``."""
     parser.description = (
         "Cleans text, trains a sentencepiece vocabulary (or takes yours), encodes in parallel and writes fairseq's "
-        "memory-mapped format. A run that was interrupted resumes when the same command is given again."
+        "memory-mapped format. After an interruption, the same command resumes."
     )
     add_settings(parser, PrepareSettings)
     add_verify(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prepare the corpus and write to standard output what to give to fairseq-train as its data."""
+    """Prepare the corpus and write the data argument of fairseq-train to standard output."""
     prepared = prepare(settings_of(PrepareSettings, args))
     for name, counts in prepared.manifest["counts"].items():
         logger.info(
@@ -36,7 +36,8 @@ def run(args: argparse.Namespace) -> None:
         )
         if counts["paragraphs_without_tokens"]:
             logger.warning(
-                "%s: the model leaves nothing of %s paragraphs, which will read as ends of documents",
+                "%s: the vocabulary's normalization removes all of %s paragraphs; each will be read as the end of a "
+                "document",
                 name,
                 f"{counts['paragraphs_without_tokens']:,}",
             )

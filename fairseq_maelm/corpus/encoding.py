@@ -1,6 +1,6 @@
-"""Encoding: chunks of the cleaned text become part files, which are joined into fairseq's memory-mapped datasets.
+"""Encoding of the cleaned text, chunk by chunk, into part files, and joining these into memory-mapped datasets.
 
-The cleaned text holds paragraphs by the line and a blank line between documents, and is cut into chunks of whole lines.
+The cleaned text has one paragraph per line and a blank line between documents. A chunk is a range of whole lines.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,30 +24,30 @@ _PARAGRAPHS_AT_A_TIME = 1024
 _DTYPE_CODES = {dtype: code for code, dtype in DTYPES.items()}
 _BLOCK_ITEMS = 2**20
 
-# Of one target in one part: ids <uint16 or uint32>[tokens], lengths <int32>[items], counts <int64>[len(COUNTS)].
+# One target's share of a part: ids <uint16 or uint32>[tokens], lengths <int32>[items], counts <int64>[len(COUNTS)].
 PartArrays = tuple[NDArray[np.generic], NDArray[np.int32], NDArray[np.int64]]
 
 
 class Chunk(NamedTuple):
-    """A range of whole lines of a cleaned file: the unit of work, and of resuming, of the encoding step."""
+    """A range of whole lines of the cleaned text: the encoding step works and resumes by chunks."""
 
-    offset: int  # of its first byte
+    offset: int  # of the first byte
     length: int  # in bytes
-    first_document: int  # the number of the document that its first paragraph belongs to
-    first_paragraph: int  # the number of its first paragraph
-    starts_document: bool  # whether its first paragraph is the first of its document
+    first_document: int  # number of the first paragraph's document
+    first_paragraph: int  # number of the first paragraph
+    starts_document: bool  # the first paragraph begins its document
 
 
 class ChunkText(NamedTuple):
     """The decoded content of a chunk of P paragraphs."""
 
     paragraphs: list[str]
-    documents: NDArray[np.int64]  # [P] the number of each paragraph's document
-    starts: NDArray[np.bool_]  # [P] True where a paragraph is the first of its document
+    documents: NDArray[np.int64]  # [P] number of each paragraph's document
+    starts: NDArray[np.bool_]  # [P] True at the first paragraph of a document
 
 
 def read_chunk(stream: BinaryIO, chunk: Chunk) -> ChunkText:
-    """Read one chunk of a cleaned text."""
+    """Read and decode one chunk of the cleaned text."""
     stream.seek(chunk.offset)
     lines = stream.read(chunk.length).decode("utf-8").split("\n")[:-1]
     is_blank = np.fromiter((not line for line in lines), dtype=bool, count=len(lines))
@@ -57,7 +57,7 @@ def read_chunk(stream: BinaryIO, chunk: Chunk) -> ChunkText:
 
 
 class CleanedTextWriter:
-    """Joins cleaned blocks into one text, and counts; every block that is not empty becomes one chunk of it."""
+    """Join cleaned blocks into one text, and count; each block that is not empty becomes a chunk."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self.documents = 0
@@ -68,7 +68,7 @@ class CleanedTextWriter:
         self._at_boundary = True
 
     def write(self, block: CleanedBlock) -> None:
-        """Append a block, whose first paragraph may continue the last document of the block before."""
+        """Append a block, whose first paragraph may continue the previous block's last document."""
         if block.paragraphs:
             starts_document = self._at_boundary or block.starts_document
             first_document = self.documents if starts_document else self.documents - 1
@@ -77,7 +77,7 @@ class CleanedTextWriter:
             self.chunks.append(Chunk(self.bytes, len(block.data), first_document, self.paragraphs, starts_document))
             self.bytes += self._stream.write(block.data)
             self.paragraphs += block.paragraphs
-            # The block counts its first document only when it saw the boundary before it.
+            # A block counts its first document only if it holds the boundary in front of it.
             self.documents += block.documents + int(starts_document and not block.starts_document)
             self._at_boundary = False
         self._at_boundary = self._at_boundary or block.ends_document
@@ -90,19 +90,19 @@ def part_file(folder: Path, number: int) -> Path:
 
 @dataclass(frozen=True)
 class EncodingJob:
-    """All that a worker needs to know to encode any chunk of one cleaned file."""
+    """Everything a worker needs to encode chunks of one cleaned text."""
 
     cleaned: Path
     parts: Path  # folder of the part files
-    split: Split | None  # where documents go; None sends them all to target ``shards``, the validation split
-    shards: int  # of the training split
+    split: Split | None  # None sends all documents to target ``shards``, the validation split
+    shards: int  # number of shards of the training split
     encoder: TextEncoder
 
     def encode(self, task: tuple[int, Chunk]) -> int:
-        """Encode one numbered chunk into its part file and return the bytes of text done.
+        """Encode one numbered chunk into its part file and return the number of bytes of text encoded.
 
         The part holds ``ids<t>``, ``lengths<t>`` and ``counts<t>`` for every target t that occurs. A document's first
-        item is a lone </s>, its blank line.
+        item is a lone </s>, the blank line in front of it.
         """
         number, chunk = task
         with open(self.cleaned, "rb") as cleaned:
@@ -141,7 +141,7 @@ class EncodingJob:
 
 
 def read_parts(parts: Iterable[Path], target: int) -> Iterator[PartArrays]:
-    """Yield ids, lengths and counts of one target from the part files that have any, in order."""
+    """Yield the ids, lengths and counts of one target from the part files that hold it, in order."""
     for part in parts:
         with np.load(part) as arrays:
             if f"ids{target}" in arrays:
@@ -151,10 +151,9 @@ def read_parts(parts: Iterable[Path], target: int) -> Iterator[PartArrays]:
 def write_dataset(
     prefix: Path, parts: Iterable[PartArrays], dtype: type[np.uint16] | type[np.uint32]
 ) -> dict[str, int]:
-    """Write ``prefix``.bin and ``prefix``.idx from the parts of one target in order, and return its counts.
+    """Write ``prefix``.bin and ``prefix``.idx from the parts of one target, and return its counts.
 
-    A document's first item is a lone </s>, its blank line; the one of the first document is left out, because a blank
-    line stands between documents. Memory holds one part.
+    The blank line in front of the first document is left out: blank lines separate documents. Memory holds one part.
     """
     counts = np.zeros(len(COUNTS), dtype=np.int64)
     items = 0
@@ -175,7 +174,7 @@ def write_dataset(
 
 
 def _write_offsets(index: BinaryIO, items: int, item_bytes: int) -> None:
-    """Append the byte offset of every item, from the lengths that are in the file already."""
+    """Append the byte offset of every item, computed from the lengths that are already in the file."""
     index.flush()
     offset = 0
     with open(index.name, "rb") as written:

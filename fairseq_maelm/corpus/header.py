@@ -1,9 +1,9 @@
-"""Telling a table's header from its first example, where tables have no header and labels are learned from them."""
+"""Detection of a header row in a table of examples, where its last cell would be taken for one more label."""
 
 import re
 from collections.abc import Mapping, Sequence
 
-# Names of columns as data sets have them, without digits and signs: "sentence1", "gold_label" and "#1 String" are here.
+# Usual names of columns without digits and punctuation, so that "sentence1", "gold_label" and "#1 String" are covered.
 _OF_TEXTS = """
 answer body comment content context document form hypothesis message passage premise query question review sentence
 sentences string text texts title token tokens tweet utterance word words
@@ -16,18 +16,18 @@ _NAMES_OF_TEXTS, _NAMES_OF_LABELS = frozenset(_OF_TEXTS.split()), frozenset(_OF_
 
 
 def header_reason(texts: Sequence[str], label: str, counts: Mapping[str, int]) -> str | None:
-    """Why the first row of a table looks like a header, or None if it looks like an example.
+    """Return the reason why the first row of a table looks like a header, or None if it looks like an example.
 
-    It does if its cells are names of columns and its label is "label" or stands on no other row; or if its label stands
-    on no other row, while there are two or more other labels and each of them stands on several.
+    It looks like a header if all its cells are column names and no other row has its label (unless that contains
+    "label"), or if no other row has its label while every other label, of at least two, occurs several times.
 
     Args:
-        texts: the row's cells besides the label.
+        texts: cells of the row without its label.
         label: the row's label.
-        counts: label -> rows of the whole table, this one included.
+        counts: number of rows for each label of the table, this row included.
     """
     alone, name = counts[label] == 1, _plain(label)
-    # "pos" may be a class; "label" on several lines is the header of several tables that were joined.
+    # "pos" may be a class, but "label" on several lines comes from several tables that were joined.
     named = name in _NAMES_OF_LABELS and (alone or "label" in name)
     if named and all(_plain(text) in _NAMES_OF_TEXTS for text in texts):
         cells = ", ".join(repr(cell) for cell in (*texts, label))

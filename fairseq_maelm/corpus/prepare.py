@@ -1,4 +1,4 @@
-"""From raw text to a data folder that fairseq-train reads: the steps in order, resumed where they stopped."""
+"""Preparation of a data folder for fairseq-train from raw text, in steps that resume where they were interrupted."""
 
 import logging
 import platform
@@ -26,23 +26,23 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PreparedCorpus:
-    """A finished data folder: the folder of every shard, or the only one, and the content of ``manifest.json``."""
+    """A finished data folder: the folders of its shards (or its only folder) and the content of ``manifest.json``."""
 
     folders: list[Path]
     manifest: dict[str, Any]
 
     @property
     def data_argument(self) -> str:
-        """What to give to fairseq-train as its data: the folders, separated by colons."""
+        """The data argument of fairseq-train: the folders, separated by colons."""
         return ":".join(map(str, self.folders))
 
 
 def prepare(settings: PrepareSettings) -> PreparedCorpus:
-    """Prepare a corpus, resume an interrupted preparation, or find that there is nothing to do.
+    """Prepare a corpus or resume an interrupted preparation; do nothing if the result is there.
 
     Raises:
-        CorpusError: anything the user can put right; nothing that was there is overwritten.
-        FileExistsError: the output's name is taken.
+        CorpusError: an input, a setting or the output is wrong; the message says what to do. Nothing is overwritten.
+        FileExistsError: the output exists and is not a data folder.
     """
     sources = {
         steps.CORPUS: find_sources(settings.inputs, settings.json_field),
@@ -63,27 +63,27 @@ def prepare(settings: PrepareSettings) -> PreparedCorpus:
 
 
 def _check_apart(settings: PrepareSettings, sources: dict[str, list[Source]]) -> None:
-    """Check that no file is read twice and that the output is no input."""
+    """Refuse files that are given twice, and an output inside an input."""
     seen: set[Path] = set()
     for source in (*sources[steps.CORPUS], *sources[steps.VALID]):
         if source.path.resolve() in seen:
-            raise CorpusError(f"the file {source.path} is among the inputs and --valid more than once")
+            raise CorpusError(f"the file {source.path} is among the inputs and --valid more than once: give it once")
         seen.add(source.path.resolve())
     output = settings.output.resolve()
     for path in (*settings.inputs, *settings.valid):
         if path.is_dir() and output.is_relative_to(path.resolve()):
-            raise CorpusError(f"the output folder {settings.output} lies inside the input folder {path}")
+            raise CorpusError(f"the output folder {settings.output} is inside the input folder {path}: name another")
 
 
 def _origin(settings: PrepareSettings, sources: dict[str, list[Source]]) -> dict[str, Any]:
-    """Describe what identifies this preparation: the settings that decide its result, and the state of its files."""
+    """Return what identifies this preparation: the settings that decide its result, and the state of its files."""
     files = {
-        # Their checksums are taken when they are read, once.
+        # Checksums are computed while the files are read for cleaning.
         role: fingerprints([source.path for source in found], with_checksums=False)
         for role, found in sources.items()
         if found
     }
-    # Loaded here so that a bad vocabulary is refused before any work.
+    # Opening a given vocabulary refuses a bad one before any work is done.
     if settings.sentencepiece_model is not None:
         dictionary_symbols(load_sentencepiece(settings.sentencepiece_model))
         files["sentencepiece_model"] = fingerprints([settings.sentencepiece_model])
@@ -96,10 +96,10 @@ def _origin(settings: PrepareSettings, sources: dict[str, list[Source]]) -> dict
 def _run_steps(
     settings: PrepareSettings, sources: dict[str, list[Source]], files: dict[str, Any], result: Path
 ) -> dict[str, Any]:
-    """Run the steps that an earlier run has not done, in the folder around the result's; return the facts."""
+    """Run the steps that no earlier run has finished, and return the facts for the manifest."""
     folder = result.parent
     remove_partial_files(folder)
-    # Its outputs are gone with the run that was interrupted after it.
+    # The result folder of an interrupted run is not kept, so its last step runs again.
     (folder / "binarize.json").unlink(missing_ok=True)
     work = steps.Work(folder, result, settings)
     seconds: dict[str, float] = {}
@@ -130,10 +130,10 @@ def _run_steps(
 
 
 def _step(folder: Path, name: str, seconds: dict[str, float], run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Run a step unless its state file says that it is done; return its state either way."""
+    """Run a step unless its state file exists, and return its state."""
     path = folder / f"{name}.json"
     if path.exists():
-        logger.info("%s: done earlier", name)
+        logger.info("%s: already done", name)
     else:
         logger.info("%s ...", name)
         start = time.monotonic()
@@ -142,29 +142,31 @@ def _step(folder: Path, name: str, seconds: dict[str, float], run: Callable[[], 
         logger.info("%s: %.1f s", name, time.monotonic() - start)
     finished = read_json(path)
     seconds[name] = finished["seconds"]
-    result: dict[str, Any] = finished["state"]
-    return result
+    return dict(finished["state"])
 
 
 def _draw_split(settings: PrepareSettings, cleaned: dict[str, Any]) -> Split:
-    """Draw the split of the cleaned corpus."""
     documents = cleaned[steps.CORPUS]["documents"]
     fraction = settings.resolved()["valid_fraction"]
     valid_documents = settings.valid_documents or round((fraction or 0.0) * documents)
     if documents == 0:
-        raise CorpusError("the inputs hold no documents: after cleaning, no text is left")
+        raise CorpusError("the inputs hold no documents: no text is left after cleaning")
     if steps.VALID in cleaned and cleaned[steps.VALID]["documents"] == 0:
         raise CorpusError("the validation split is empty: the files given by --valid hold no documents")
     if fraction is not None and valid_documents == 0:
         raise CorpusError(
-            f"the validation split is empty: the fraction {fraction} of {documents} documents rounds to none; use "
+            f"the validation split is empty: the fraction {fraction} of {documents} documents rounds to 0; use "
             "--valid-documents or a larger --valid-fraction"
         )
     if valid_documents >= documents:
         raise CorpusError(
-            f"the inputs hold {documents} documents (a blank line or a record separates them), so {valid_documents} "
-            "for validation leave none for training; use fewer, or give own files by --valid"
+            f"the inputs hold {documents} documents (blank lines or records separate them), so {valid_documents} "
+            "for validation leave none for training; use fewer, or give validation files by --valid"
         )
     split = draw_split(documents, valid_documents, settings.shards, settings.seed)
-    steps.check_split(cleaned, split)
+    if split.has_empty_shard(documents):
+        raise CorpusError(
+            f"{documents} documents are too few for {split.shards} shards: at least one shard would be empty; use "
+            "fewer --shards"
+        )
     return split

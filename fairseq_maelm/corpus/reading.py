@@ -1,4 +1,4 @@
-"""Reading text corpora: plain text and JSON lines, each also compressed by gzip or xz, in bounded memory."""
+"""Readers of plain text and JSON lines, also compressed by gzip or xz, in bounded memory."""
 
 import hashlib
 import io
@@ -14,7 +14,7 @@ _JSON_LINES_SUFFIXES = (".jsonl", ".ndjson")
 
 
 class Source(NamedTuple):
-    """One input file, and the field that holds a record's text in a file of JSON lines; None for plain text."""
+    """One input file, and for JSON lines the field that holds a record's text (None for plain text)."""
 
     path: Path
     json_field: str | None = None
@@ -24,13 +24,13 @@ class Segment(NamedTuple):
     """Some whole lines of one input file."""
 
     source: Source
-    first_line: int  # the number of the first line in its file, from 1
+    first_line: int  # number of the first line in its file, from 1
     data: bytes  # the undecoded lines
-    starts_file: bool  # whether these are the first lines of their file, so that a document begins here
+    starts_file: bool  # these are the first lines of their file, so a document begins here
 
 
 def find_sources(inputs: Iterable[Path], json_field: str = "text") -> list[Source]:
-    """List the files among ``inputs`` and in the folders among them (recursively, sorted, hidden files left out)."""
+    """List the input files; folders are searched recursively, in sorted order, without hidden files."""
     sources: list[Source] = []
     for path in inputs:
         if path.is_dir():
@@ -45,7 +45,7 @@ def find_sources(inputs: Iterable[Path], json_field: str = "text") -> list[Sourc
         elif path.is_file():
             sources.append(_source(path, json_field))
         else:
-            raise CorpusError(f"the input {path} does not exist or is neither a file nor a folder")
+            raise CorpusError(f"the input {path} does not exist, or is neither a file nor a folder")
     return sources
 
 
@@ -56,7 +56,7 @@ def _source(path: Path, json_field: str) -> Source:
 
 
 class _HashingFile(io.RawIOBase):
-    """Passes a raw file's bytes on while their SHA-256 and number accumulate, so that inputs are read only once."""
+    """A raw file that counts and hashes (SHA-256) its bytes as they are read, so that inputs are read only once."""
 
     def __init__(self, stream: io.RawIOBase | io.FileIO) -> None:
         self._stream = stream
@@ -77,12 +77,12 @@ class _HashingFile(io.RawIOBase):
 
 
 class SourceReader:
-    """Reads one input file as segments of whole lines."""
+    """Read one input file as segments of whole lines."""
 
     def __init__(self, source: Source, segment_bytes: int) -> None:
         self.source = source
-        self.bytes_read = 0  # as the file is on disk, up to now
-        self.sha256 = ""  # once it was read to its end
+        self.bytes_read = 0  # so far, of the file on disk
+        self.sha256 = ""  # set at the end of the file
         self._segment_bytes = segment_bytes
 
     def __iter__(self) -> Iterator[Segment]:
@@ -112,15 +112,15 @@ class SourceReader:
         if len(rest) == LONGEST_LINE_BYTES:
             raise CorpusError(
                 f"{self.source.path}:{line}: this line is longer than {LONGEST_LINE_BYTES >> 20} MiB; "
-                "write one paragraph a line and a blank line between documents"
+                "write one paragraph per line and a blank line between documents"
             )
         return rest
 
 
 def segment_lines(segment: Segment) -> Iterator[str | None]:
-    """Yield a segment's lines, not yet cleaned, with None where a document ends that no blank line ends.
+    """Yield a segment's lines before cleaning, with None at the start of a file and after each JSON record.
 
-    That is before the first line of a file and after each record of JSON lines, whose own blank lines end nothing.
+    None marks the end of a document where no blank line does. Blank lines inside a JSON record do not end a document.
     """
     text = decode(segment.source.path, segment.first_line, segment.data)
     if segment.starts_file:
@@ -131,13 +131,9 @@ def segment_lines(segment: Segment) -> Iterator[str | None]:
         return
     for number, line in enumerate(lines, segment.first_line):
         if line and not line.isspace():
-            yield from _record_text(segment.source, number, line).split("\n")
+            place = f"{segment.source.path}:{number}"
+            record, field = parse_record(line, place), segment.source.json_field
+            if field not in record:
+                raise CorpusError(f"{place}: the record has no field {field!r}; name the right one by --json-field")
+            yield from text_field(record, field, place).split("\n")
             yield None
-
-
-def _record_text(source: Source, number: int, line: str) -> str:
-    place = f"{source.path}:{number}"
-    record, field = parse_record(line, place), str(source.json_field)
-    if field not in record:
-        raise CorpusError(f"{place}: the record has no field {field!r}; name the right one by --json-field")
-    return text_field(record, field, place)

@@ -1,4 +1,4 @@
-"""The settings of one corpus preparation: their checks, and what makes two runs the same."""
+"""The settings of a corpus preparation and their checks."""
 
 import os
 from dataclasses import dataclass
@@ -17,63 +17,66 @@ _SIZES = ", ".join(f"{name} {preset.size:,}" for name, preset in PRESETS.items()
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use, on a shared machine perhaps fewer than there are."""
+    """Return the number of cores that this process may use, which a shared machine may limit."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
 class PrepareSettings:
-    """What to prepare, and how: the options of ``maelm prepare corpus``.
+    """Options of ``maelm prepare corpus``.
 
     Raises:
-        CorpusError: an option contradicts another.
-        ValueError: a number lies outside its limits.
+        CorpusError: two options contradict each other.
+        ValueError: a number is outside its limits.
     """
 
     inputs: tuple[Path, ...] = option(
-        help="text files or folders: plain text (a paragraph a line, a blank line between documents) or .jsonl "
-        "(a record a document), each also as .gz or .xz",
+        help="text files or folders: plain text (one paragraph per line, a blank line between documents) or .jsonl "
+        "(one document per record), each also as .gz or .xz",
         positional=True, metavar="INPUT", type=existing_path,
     )  # fmt: skip
     output: Path = option(help="new data folder", metavar="FOLDER", type=new_folder)
-    json_field: str = option("text", help="field with the text in .jsonl", metavar="NAME")
+    json_field: str = option("text", help="field of a .jsonl record that holds the text", metavar="NAME")
     deduplicate: bool = option(
-        False, help="drop paragraphs whose exact text came before; takes about 100 bytes of memory a distinct paragraph"
+        False, help="removal of paragraphs that are exact copies, at about 100 bytes of memory per distinct paragraph"
     )
     seed: int = option(1, help="random seed of the split, the shards and the vocabulary's sample", minimum=0)
-    workers: int = option(available_cores(), help="processes (default: all cores)", minimum=1)
-    shards: int = option(1, help="parts of the training split", minimum=1, maximum=100)
+    workers: int = option(available_cores(), help="number of processes (default: all cores)", minimum=1)
+    shards: int = option(1, help="number of parts of the training split", minimum=1, maximum=100)
     valid_fraction: float | None = option(
-        None, help=f"share of the documents held out (default: {_DEFAULT_FRACTION})", group=_VALID
+        None, help=f"share of the documents that is held out (default: {_DEFAULT_FRACTION})", group=_VALID
     )
-    valid_documents: int | None = option(None, help="number of the documents held out", minimum=1, group=_VALID)
+    valid_documents: int | None = option(None, help="number of documents that are held out", minimum=1, group=_VALID)
     valid: tuple[Path, ...] = option(
-        (), help="own files or folders, taken whole", metavar="INPUT", type=existing_path, group=_VALID
+        (), help="validation files or folders", metavar="INPUT", type=existing_path, group=_VALID
     )
     preset: str | None = option(
         None,
-        help=f"normalization and pieces: {_SIZES}; fairseq's total with <mask> is 2 more (default: uncased)",
+        help=f"normalization, and number of pieces: {_SIZES}; fairseq's dictionary with <mask> has 2 symbols more "
+        "(default: uncased)",
         choices=tuple(PRESETS),
         group=_VOCABULARY,
     )
-    vocabulary_size: int | None = option(None, help="pieces, instead of the preset's", minimum=4, group=_VOCABULARY)
+    vocabulary_size: int | None = option(
+        None, help="number of pieces, instead of the preset's", minimum=4, group=_VOCABULARY
+    )
     character_coverage: float | None = option(
         None,
-        help="share of characters the pieces must spell (default: 0.9995)",
+        help="share of the text's characters that pieces must be able to spell (default: 0.9995)",
         minimum=0.98,  # sentencepiece's limits
         maximum=1.0,
         group=_VOCABULARY,
     )
     sample_megabytes: float | None = option(
-        None, help="text that the vocabulary is trained on (default: 100)", minimum=0.001, group=_VOCABULARY
+        None, help="size of the text that the vocabulary is trained on (default: 100)", minimum=0.001, group=_VOCABULARY
     )
     sentencepiece_model: Path | None = option(
-        None, help="model to use instead of training one", metavar="FILE", type=existing_path, group=_VOCABULARY
+        None, help="sentencepiece model to use as it is", metavar="FILE", type=existing_path, group=_VOCABULARY
     )
     vocabulary: Path | None = option(
         None,
-        help="folder whose dictionary and tokenizer to use instead of training one: prepared data, a training run, or "
-        "one of `maelm import`",
+        help="folder whose dictionary and tokenizer to use as they are: prepared data, a training run, or a result of "
+        "`maelm import`",
         metavar="FOLDER",
         type=existing_path,
         group=_VOCABULARY,
@@ -83,32 +86,29 @@ class PrepareSettings:
         if not self.inputs:
             raise CorpusError("name at least one input file or folder")
         check_limits(self)
-        held_out = {"valid_fraction": self.valid_fraction, "valid_documents": self.valid_documents}
-        given = [
-            _option(name) for name, value in {**held_out, "valid": self.valid or None}.items() if value is not None
-        ]
+        given = [_option(name) for name in ("valid_fraction", "valid_documents") if getattr(self, name) is not None]
+        given += ["--valid"] if self.valid else []
         if len(given) > 1:
             raise CorpusError(f"{' and '.join(given)} exclude each other: give one of them")
         if self.valid_fraction is not None and not 0 < self.valid_fraction < 1:
-            raise CorpusError(f"--valid-fraction must lie between 0 and 1, both excluded, not {self.valid_fraction}")
-        brought = [name for name in ("vocabulary", "sentencepiece_model") if getattr(self, name) is not None]
-        for name in (*_DEFAULT_TRAINING, "vocabulary_size", *brought[1:]) if brought else ():
+            raise CorpusError(f"--valid-fraction must be between 0 and 1, both excluded, not {self.valid_fraction}")
+        existing = [name for name in ("vocabulary", "sentencepiece_model") if getattr(self, name) is not None]
+        for name in (*_DEFAULT_TRAINING, "vocabulary_size", *existing[1:]) if existing else ():
             if getattr(self, name) is not None:
-                raise CorpusError(f"{_option(brought[0])} brings a vocabulary, so {_option(name)} has no use")
+                raise CorpusError(f"{_option(existing[0])} gives a vocabulary, so {_option(name)} has no use: omit it")
         if self.preset is not None and self.preset not in PRESETS:
             raise CorpusError(f"--preset must be one of {', '.join(PRESETS)}, not {self.preset!r}")
 
     def resolved(self) -> dict[str, Any]:
-        """Return all that decides the result, as JSON values with the defaults filled in; inputs apart."""
+        """Return the settings that decide the result, without the inputs, as JSON values with defaults filled in."""
         fraction = self.valid_fraction
         if fraction is None and self.valid_documents is None and not self.valid:
             fraction = _DEFAULT_FRACTION
+        kept = ("valid_documents", "json_field", "deduplicate", "shards", "seed")
         resolved: dict[str, Any] = {
             "sentencepiece_model": None if self.sentencepiece_model is None else self.sentencepiece_model.name,
             "valid_fraction": fraction,
-            **{
-                name: getattr(self, name) for name in ("valid_documents", "json_field", "deduplicate", "shards", "seed")
-            },
+            **{name: getattr(self, name) for name in kept},
         }
         if self.vocabulary is not None:
             return {**resolved, "vocabulary": self.vocabulary.name}

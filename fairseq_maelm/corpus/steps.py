@@ -1,7 +1,7 @@
 """The four steps of corpus preparation: clean, vocabulary, encode, binarize.
 
-Every step works inside one folder. What it returns is written there as its state file, atomically and after all else:
-a step whose state file exists is done, and a step that was killed starts anew; encoding resumes part by part.
+Every step works inside one folder, where its return value is written last, as its state file. A step whose state file
+exists is done; a step that was killed starts again, except that encoding keeps the parts that are finished.
 """
 
 import functools
@@ -28,7 +28,7 @@ from fairseq_maelm.corpus.reading import Segment, Source, SourceReader
 from fairseq_maelm.corpus.settings import PrepareSettings
 from fairseq_maelm.corpus.splitting import Split, random_keys
 from fairseq_maelm.corpus.workers import ordered_map
-from fairseq_maelm.files import CorpusError, atomic_file, write_bytes
+from fairseq_maelm.files import atomic_file, write_bytes
 from fairseq_maelm.text.imported import open_encoder, vocabulary_files
 from fairseq_maelm.text.vocabulary import (
     DICTIONARY_FILE,
@@ -45,40 +45,40 @@ logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 4 * 2**20
 
-# The cleaned texts: the corpus, and the user's own validation files. The latter come first, so that de-duplication
-# drops from training what validation holds.
+# The two cleaned texts: the user's validation files, and the corpus. Validation files are cleaned first, so that
+# de-duplication removes their paragraphs from the training text.
 VALID, CORPUS = "valid", "inputs"
 
 
 @dataclass(frozen=True)
 class Work:
-    """What all steps need: where unfinished work is kept, where the result is put together, and the user's settings."""
+    """The folder of unfinished work, the folder of the result, and the user's settings."""
 
     folder: Path
     outputs: Path
     settings: PrepareSettings
 
     def cleaned(self, role: str) -> Path:
-        """The cleaned text of one role."""
+        """Return the path of the cleaned text of a role."""
         return self.folder / f"cleaned_{role}.txt"
 
     def parts(self, role: str) -> Path:
-        """The folder with the encoded parts of one role."""
+        """Return the folder of the encoded parts of a role."""
         return self.folder / f"parts_{role}"
 
     @property
     def model(self) -> Path:
-        """The sentencepiece model."""
+        """The path of the sentencepiece model."""
         return self.folder / MODEL_FILE
 
     def encoder(self) -> TextEncoder:
-        """Return what encodes text, once there is a vocabulary."""
+        """Open the vocabulary, once it is there."""
         if self.settings.vocabulary is not None:
             return open_encoder(self.folder)
         return FairseqEncoder(load_sentencepiece(self.model))
 
     def vocabulary(self) -> dict[str, bytes]:
-        """Return the files of the vocabulary that belong into every data folder: name -> content."""
+        """Return the vocabulary files of a data folder: name -> content."""
         if self.settings.vocabulary is not None:
             return {path.name: path.read_bytes() for path in vocabulary_files(self.folder)}
         dictionary = dictionary_text(load_sentencepiece(self.model))
@@ -86,7 +86,7 @@ class Work:
 
 
 def clean(work: Work, sources: dict[str, list[Source]]) -> dict[str, Any]:
-    """Clean all files of every role into one text each; return counts, chunks and checksums by role."""
+    """Clean the files of each role into one text; return counts, chunks and checksums by role."""
     duplicates = Deduplicator() if work.settings.deduplicate else None
     return {role: _clean_role(work, role, sources[role], duplicates) for role in (VALID, CORPUS) if sources.get(role)}
 
@@ -111,7 +111,7 @@ def _clean_role(work: Work, role: str, sources: list[Source], duplicates: Dedupl
 
 
 def _grouped(readers: Iterable[SourceReader], bar: Any) -> Iterator[list[Segment]]:
-    """Group the segments of many small files, so that each group has about the bytes of a chunk."""
+    """Group the segments of many small files into groups of about the size of a chunk."""
     group: list[Segment] = []
     size = 0
     for reader in readers:
@@ -129,7 +129,7 @@ def _grouped(readers: Iterable[SourceReader], bar: Any) -> Iterator[list[Segment
 
 
 def make_vocabulary(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
-    """Train the sentencepiece model on a random sample of the training split, or take one that is there."""
+    """Copy the given vocabulary or model, or train a model on a random sample of the training split."""
     if work.settings.vocabulary is not None:
         for path in vocabulary_files(work.settings.vocabulary):
             write_bytes(work.folder / path.name, path.read_bytes())
@@ -159,13 +159,13 @@ def _sample(work: Work, chunks: list[Chunk], split: Split, share: float) -> Iter
 
 
 def encode(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
-    """Encode every chunk of every role into a part file; parts that an interrupted run left are kept."""
+    """Encode every chunk of every role into a part file, except those that an interrupted run has encoded."""
     encoder = work.encoder()
     reused = 0
     for role, state in cleaned.items():
         work.parts(role).mkdir(exist_ok=True)
-        whole = None if role == VALID else split
-        job = EncodingJob(work.cleaned(role), work.parts(role), whole, split.shards, encoder)
+        job_split = None if role == VALID else split
+        job = EncodingJob(work.cleaned(role), work.parts(role), job_split, split.shards, encoder)
         chunks = [Chunk(*fields) for fields in state["chunks"]]
         missing = [(number, chunk) for number, chunk in enumerate(chunks) if not part_file(job.parts, number).exists()]
         reused += len(chunks) - len(missing)
@@ -192,34 +192,20 @@ def binarize(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any
         folder.mkdir(exist_ok=True)
         for file, content in vocabulary.items():
             write_bytes(folder / file, content)
-        counts[(Path(name) / "train").as_posix()] = write_dataset(
-            folder / "train", read_parts(parts[CORPUS], shard), dtype
-        )
+        targets = {"train": (parts[CORPUS], shard)}
         if shard == 0:
-            # The user's own validation files, when there are any, are the whole of the split.
-            of_valid = parts.get(VALID, parts[CORPUS])
-            counts[(Path(name) / "valid").as_posix()] = write_dataset(
-                folder / "valid", read_parts(of_valid, split.shards), dtype
-            )
+            # Validation files of the user, if there are any, are the whole validation split.
+            targets["valid"] = (parts.get(VALID, parts[CORPUS]), split.shards)
+        for dataset, (files, target) in targets.items():
+            written = write_dataset(folder / dataset, read_parts(files, target), dtype)
+            counts[(Path(name) / dataset).as_posix()] = written
     return counts
 
 
 def shard_names(shards: int) -> list[str]:
-    """Return the sub-folders of the data: none (".") for a single shard, otherwise shard00, shard01, ..."""
+    """Return the folders inside the data folder: "." for a single shard, otherwise shard00, shard01, ..."""
     return ["."] if shards == 1 else [f"shard{shard:02d}" for shard in range(shards)]
 
 
 def _progress(description: str, total: int) -> Any:
     return tqdm(desc=description, total=total, unit="B", unit_scale=True, disable=None)
-
-
-def check_split(cleaned: dict[str, Any], split: Split) -> None:
-    """Check that no dataset will be empty, before any of the long steps."""
-    documents = cleaned[CORPUS]["documents"]
-    filled = np.zeros(split.shards + 1, dtype=np.int64)
-    for first in range(0, documents, 2**20):
-        filled += np.bincount(split.targets(first, min(2**20, documents - first)), minlength=split.shards + 1)
-    if not filled[: split.shards].all():
-        raise CorpusError(
-            f"{documents} documents are too few for {split.shards} shards: at least one shard would be empty"
-        )

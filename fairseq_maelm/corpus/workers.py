@@ -1,4 +1,4 @@
-"""Worker processes: results in order, a bounded number of tasks under way, no orphans."""
+"""A map over worker processes: results in order, few tasks in memory, no orphaned workers."""
 
 import multiprocessing
 import os
@@ -18,14 +18,14 @@ Result = TypeVar("Result")
 
 
 def ordered_map(function: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Iterator[Result]:
-    """Yield ``function(task)`` for every task, in order, computed by ``workers`` processes; one is this process itself.
+    """Yield ``function(task)`` for every task, in order, computed by ``workers`` processes (1: in this process).
 
-    Tasks are taken from their iterable only as workers become free: memory holds a few for each worker.
+    Tasks are taken from their iterable as workers become free, so that memory holds a few for each worker.
     """
     if workers == 1:
         yield from map(function, tasks)
         return
-    # Forking shares what is already imported and loaded; a fresh interpreter would import torch in every worker.
+    # Forked workers share imported modules; a fresh interpreter would import torch in every worker.
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(workers, context, _start_worker, (os.getpid(), function)) as pool:
         under_way: deque[Future[Result]] = deque()
@@ -38,15 +38,15 @@ def ordered_map(function: Callable[[Task], Result], tasks: Iterable[Task], worke
                 yield under_way.popleft().result()
         except BrokenProcessPool as error:
             raise CorpusError(
-                "a worker process was killed, perhaps for lack of memory; run the same command again to resume, "
-                "with fewer --workers"
+                "a worker process was killed, perhaps for lack of memory; to resume, run the same command again with "
+                "fewer --workers"
             ) from error
         finally:
             for future in under_way:
                 future.cancel()
 
 
-# What a worker calls for every task: inherited by forking, so that a vocabulary is not sent along with each of them.
+# The function of a worker's tasks. Workers inherit it by forking, so that no task carries a vocabulary with it.
 _function: Callable[[Any], Any] | None = None
 
 
@@ -58,13 +58,13 @@ def _call_function(task: Any) -> Any:
 def _start_worker(parent: int, function: Callable[[Any], Any]) -> None:
     global _function
     _function = function
-    # Ctrl-C reaches the whole process group; only the parent answers it.
+    # Ctrl-C reaches the whole process group; only the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, args=(parent,), daemon=True).start()
 
 
 def _leave_with_parent(parent: int) -> None:
-    """End a worker whose parent was killed: it would otherwise wait for ever on a queue that nobody fills."""
+    """End this worker when its parent is killed; it would otherwise wait for tasks forever."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)

@@ -9,10 +9,10 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_maelm.corpus import clean_text
 from fairseq_maelm.corpus.cleaning import CleanedBlock, Deduplicator, assemble_block, clean_segments
 from fairseq_maelm.corpus.encoding import CleanedTextWriter, read_chunk
 from fairseq_maelm.corpus.reading import Segment, Source
+from fairseq_maelm.text.cleaning import clean_text
 
 from .texts import flat, make_documents, train_model
 

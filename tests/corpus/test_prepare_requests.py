@@ -81,8 +81,8 @@ def test_changed_inputs_are_noticed(folder: Path) -> None:
 
 BAD_REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
     "no inputs": ({"inputs": ()}, "name at least one input"),
-    "fraction 0": ({"valid_fraction": 0.0}, "--valid-fraction must lie between 0 and 1"),
-    "fraction 1": ({"valid_fraction": 1.0}, "--valid-fraction must lie between 0 and 1"),
+    "fraction 0": ({"valid_fraction": 0.0}, "--valid-fraction must be between 0 and 1"),
+    "fraction 1": ({"valid_fraction": 1.0}, "--valid-fraction must be between 0 and 1"),
     "fraction rounds to none": ({"valid_fraction": 0.001}, "validation split is empty: the fraction 0.001 of 120"),
     "documents 0": ({"valid_documents": 0}, "--valid-documents must be at least 1"),
     "all documents": ({"valid_documents": 120}, "hold 120 documents .* 120 for validation leave none"),
@@ -103,7 +103,7 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
     "sample": ({"sample_megabytes": 0}, "--sample-megabytes must be at least 0.001"),
     "model and size": (
         {"sentencepiece_model": Path("m"), "vocabulary_size": 9},
-        "--sentencepiece-model brings a vocabulary, so --vocabulary-size has no use",
+        "--sentencepiece-model gives a vocabulary, so --vocabulary-size has no use",
     ),
 }
 
@@ -120,7 +120,7 @@ def test_bad_requests_are_refused(folder: Path, name: str) -> None:
     ("words", "message"),
     [
         (["text.txt", "--shards", 101], "argument --shards: must be between 1 and 100"),
-        (["text.txt", "--valid-fraction", 1], "--valid-fraction must lie between 0 and 1, both excluded"),
+        (["text.txt", "--valid-fraction", 1], "--valid-fraction must be between 0 and 1, both excluded"),
         (["text.txt", "--vocabulary", "nowhere"], "argument --vocabulary: there is no nowhere"),
         (["text.txt", "--valid", "nowhere"], "argument --valid: there is no nowhere"),
         (["nowhere"], "argument INPUT: there is no nowhere"),
@@ -149,7 +149,7 @@ def test_a_file_is_read_for_one_purpose(folder: Path) -> None:
 
 
 def test_an_output_inside_an_input_is_refused(folder: Path) -> None:
-    with pytest.raises(CorpusError, match="lies inside the input folder"):
+    with pytest.raises(CorpusError, match="is inside the input folder"):
         prepare(settings_for(folder, inputs=(folder,)))
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from fairseq_maelm.corpus import PrepareSettings, clean_text
+from fairseq_maelm.corpus import PrepareSettings
+from fairseq_maelm.text.cleaning import clean_text
 
 SYLLABLES = [consonant + vowel for consonant in "bdfghjklmnprst" for vowel in "aeiou\u00e9"]
 

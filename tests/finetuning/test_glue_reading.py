@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_maelm.corpus import CorpusError
+from fairseq_maelm.files import CorpusError
 from fairseq_maelm.finetuning.glue_layout import TASKS, submission_name
 from fairseq_maelm.finetuning.glue_reading import TableReader
 

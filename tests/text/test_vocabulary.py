@@ -11,16 +11,16 @@ from fairseq.data import Dictionary
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_maelm.corpus import (
-    CorpusError,
+from fairseq_maelm.files import CorpusError
+from fairseq_maelm.text.cleaning import clean_text
+from fairseq_maelm.text.vocabulary import (
+    PRESETS,
     FairseqEncoder,
-    clean_text,
     dictionary_symbols,
     load_sentencepiece,
     train_sentencepiece,
     write_dictionary,
 )
-from fairseq_maelm.text.vocabulary import PRESETS
 
 LINES = flat(make_documents(200))
 

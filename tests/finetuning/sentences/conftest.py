@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_maelm.corpus import train_sentencepiece, write_dictionary
-from fairseq_maelm.text.vocabulary import load_sentencepiece
+from fairseq_maelm.text.vocabulary import load_sentencepiece, train_sentencepiece, write_dictionary
 
 SENTENCE = "the cook sailed a boat and ate bread while it rained on an old harbour wall"
 
