@@ -102,7 +102,7 @@ def test_errors_are_one_message_and_exit_code_1(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(["prepare", "corpus", str(tmp_path / "blank.txt"), "--output", str(tmp_path / "data")])
     assert caught.value.code == (
-        "maelm prepare corpus: error: the inputs hold no documents: after cleaning, no text is left"
+        "maelm prepare corpus: error: the inputs hold no documents: no text is left after cleaning"
     )
 
 

@@ -1,4 +1,4 @@
-"""The normal form of text: one for every paragraph that is encoded, wherever it comes from."""
+"""The normal form of text that is to be encoded, and checks of texts that users give."""
 
 import re
 import unicodedata
@@ -6,19 +6,19 @@ from collections.abc import Iterable
 
 from fairseq_maelm.files import CorpusError
 
-# C0 and C1 controls that str.split does not already take for white space, and the byte order mark.
+# C0 and C1 controls that str.split does not treat as white space, and the byte order mark.
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff]")
 
-# What sentencepiece's own normalization leaves nothing of: zero-width and direction marks, the replacement character
-# and its word marker. A paragraph of nothing else would become an empty sequence, which fairseq reads as a blank line.
+# Characters that sentencepiece's normalization removes: zero-width and direction marks, the replacement character and
+# its word marker. A paragraph of these alone would become an empty sequence, which fairseq reads as a blank line.
 _LEAVES_NO_TOKEN = " \u061c\u200b\u200c\u200e\u200f\u2581\ufffd"
 
 
 def clean_text(text: str) -> str:
-    """Return the normal form of one paragraph: Unicode NFC, no control characters, single spaces, none at the ends.
+    """Return the normal form of one paragraph: Unicode NFC, with single spaces between words and none at the ends.
 
-    Control characters (C0, C1 with U+0085, the byte order mark) and every kind of Unicode white space become one
-    ordinary space. A text of which sentencepiece would leave nothing becomes empty. Cleaning twice changes nothing.
+    Control characters (C0, C1 with U+0085, the byte order mark) and Unicode white space of all kinds become spaces.
+    A text that sentencepiece's normalization would empty becomes empty. Cleaning twice is cleaning once.
     """
     if not text.isascii():
         text = unicodedata.normalize("NFC", text)
@@ -27,25 +27,25 @@ def clean_text(text: str) -> str:
 
 
 def checked_text(text: object, what: str = "the text") -> str:
-    """Return a text; raise CorpusError, which begins with what it is called, for anything else."""
+    """Return a string as it is; raise CorpusError, which begins with ``what``, for anything else."""
     if not isinstance(text, str):
         raise CorpusError(f"{what} is {_shown(text)}, not a string")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise CorpusError(f"{what} holds half of a surrogate pair, which is no character") from error
+        raise CorpusError(f"{what} holds half of a surrogate pair, which is not a character") from error
     return text
 
 
 def checked_texts(texts: object, what: str = "texts") -> list[str]:
-    """Return texts as a list; raise CorpusError for a single one, and for what is none."""
+    """Return several strings as a list; raise CorpusError for a single string and for anything else."""
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise CorpusError(f"{what} must be a list of strings, not {_shown(texts)}")
     return [checked_text(text, f"number {place} of the {what}") for place, text in enumerate(texts, 1)]
 
 
 def checked_examples(texts: object) -> list[tuple[str, ...]]:
-    """Return examples of a text or of several texts as tuples; raise CorpusError for anything else."""
+    """Return examples, each a string or several strings, as tuples; raise CorpusError for anything else."""
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise CorpusError(f"texts must be a list of strings or of tuples of strings, not {_shown(texts)}")
     return [

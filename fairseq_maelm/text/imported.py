@@ -1,4 +1,4 @@
-"""The vocabulary of another data folder, such as one of `maelm import`: dict.txt and what encodes text."""
+"""The vocabulary of a data folder: dict.txt with a sentencepiece model, or with an imported tokenizer.json."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,12 +18,12 @@ from fairseq_maelm.text.vocabulary import (
     load_sentencepiece,
 )
 
-# Of the library tokenizers; its numbers are those of the dict.txt beside it.
+# The file of the library tokenizers, with the numbers of the dict.txt in the same folder.
 TOKENIZER_FILE = "tokenizer.json"
 
 
 def vocabulary_files(folder: Path) -> list[Path]:
-    """Return the files that a corpus must share to be encoded as another: the dictionary, and the model or tokenizer.
+    """Return the files of a folder's vocabulary: the dictionary, and the sentencepiece model or tokenizer.
 
     Raises:
         CorpusError: one of them is missing.
@@ -32,16 +32,16 @@ def vocabulary_files(folder: Path) -> list[Path]:
     if not (folder / DICTIONARY_FILE).is_file() or not encoders:
         raise CorpusError(
             f"there is no {DICTIONARY_FILE} in {folder}, or neither {MODEL_FILE} nor {TOKENIZER_FILE}: give a folder "
-            "that `maelm prepare corpus` or `maelm import` has written"
+            "that `maelm prepare corpus` or `maelm import` wrote"
         )
     return [folder / DICTIONARY_FILE, encoders[0]]
 
 
 def open_encoder(folder: Path) -> TextEncoder:
-    """Open what turns text into the numbers of the folder's dictionary.
+    """Open the encoder from text to the numbers of a folder's dictionary.
 
     Raises:
-        CorpusError: a file is missing, damaged, or does not belong to the other.
+        CorpusError: a file is missing or damaged, or the two do not belong together.
     """
     dictionary, file = vocabulary_files(folder)
     lines = dictionary.read_text(encoding="utf-8").split("\n")
@@ -56,12 +56,12 @@ def open_encoder(folder: Path) -> TextEncoder:
 
 
 class TokenizerEncoder(TextEncoder):
-    """Encodes with a tokenizer.json of the library tokenizers, whose numbers are those of a dict.txt of N symbols.
+    """An encoder by a tokenizer.json whose numbers are those of a dict.txt with ``symbols`` symbols.
 
     Its ``tokenizer`` reads special symbols in text as ordinary text.
 
     Raises:
-        CorpusError: the library is not installed, or the tokenizer does not belong to the dictionary.
+        CorpusError: the library tokenizers is not installed, or the file does not belong to the dictionary.
     """
 
     def __init__(self, path: Path, symbols: int) -> None:
@@ -78,31 +78,30 @@ class TokenizerEncoder(TextEncoder):
         special = {number for number, token in self.tokenizer.get_added_tokens_decoder().items() if token.special}
         if largest != mask or mask not in special:
             raise CorpusError(
-                f"{path} and {DICTIONARY_FILE} do not belong together: token {mask} must be <mask> and the last one, "
-                f"and the tokenizer goes up to {largest}. Both must come from one `maelm import`"
+                f"{path} and {DICTIONARY_FILE} do not belong together: the tokenizer's last token must be {mask}, "
+                f"<mask>, but it is {largest}. Take both files from one `maelm import`"
             )
-        # Byte pairs are others at the start of a text than behind a space.
+        # Byte-pair encodings differ between the start of a text and the position after a space.
         self.word_prefix = " "
         self.number_of = np.arange(mask + 1, dtype=self.dtype)
-        # The mask symbol is what the model predicts under, and never text.
+        # <mask> is never a token of ordinary text.
         self.number_of[mask] = UNKNOWN
+
+    def _tokens(self, numbers: list[int]) -> NDArray[np.int64]:
+        return self.number_of[np.array(numbers, dtype=np.int64)].astype(np.int64)
 
     def model_tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """See ``TextEncoder``."""
-        # One by one: many at a time would start threads in a worker that was forked.
+        # One text at a time: a batch would start threads, which are unsafe in forked workers.
         return [self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
 
     def encode_words(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """See ``TextEncoder``; words are the tokenizer's own, to which a punctuation mark may be one."""
+        """See ``TextEncoder``; the tokenizer defines words, and may count punctuation marks as words."""
         encoded = [self.tokenizer.encode(text, add_special_tokens=False) for text in texts]
-        return [
-            (self.number_of[np.array(each.ids, dtype=np.int64)].astype(np.int64), np.array(each.word_ids, np.int64))
-            for each in encoded
-        ]
+        return [(self._tokens(each.ids), np.array(each.word_ids, np.int64)) for each in encoded]
 
     def encode_with_offsets(self, text: str) -> AlignedTokens:
         """See ``TextEncoder``."""
         text = encodable(text)
         encoded = self.tokenizer.encode(text, add_special_tokens=False)
-        tokens = self.number_of[np.array(encoded.ids, dtype=np.int64)].astype(np.int64)
-        return AlignedTokens(tokens, *tokenizer_spans(encoded.offsets, text))
+        return AlignedTokens(self._tokens(encoded.ids), *tokenizer_spans(encoded.offsets, text))

@@ -1,7 +1,7 @@
-"""Tokens with the exact characters of the original text that each of them stands for.
+"""The characters of the original text that each token represents.
 
-Vocabularies normalize a text before they cut it: lower case, compatibility forms, white space. Lengths change with
-that, so an answer that is predicted in tokens has to find its way back.
+Vocabularies normalize a text (case, compatibility forms, white space) before they split it into tokens, which changes
+its length. An answer that is predicted in tokens must be found in the original text again.
 """
 
 import re
@@ -15,51 +15,51 @@ from sentencepiece import SentencePieceProcessor
 
 WORD_START = "\u2581"
 
-# Half of a surrogate pair is no text that can be encoded. One character for one keeps all offsets.
+# Halves of surrogate pairs cannot be encoded. Replacing each by one character keeps all offsets.
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 Spans = tuple[NDArray[np.int32], NDArray[np.int32]]
 
 
 class AlignedTokens(NamedTuple):
-    """A text as T tokens, and what of the text each stands for.
+    """The T tokens of a text and their substrings, ``text[begin:end]``.
 
-    ``begin`` and ``end`` never fall from one token to the next, so that a run of tokens is a substring of the text. A
-    token without a character of its own (the mark of a word's start before a character that is no piece) has no
-    substring: its ``begin`` is that of the next token and its ``end`` that of the one before, so ``begin >= end``. In
-    all others ``begin < end``. Several tokens can stand for one character (a half sign becomes "1", a slash and "2").
+    ``begin`` and ``end`` never decrease from one token to the next, so that a run of tokens is a substring too. A token
+    without characters, such as the mark of a word's start in front of an unknown character, has ``begin >= end``: the
+    ``begin`` of the next token and the ``end`` of the previous one. Several tokens can share one character (a half
+    sign becomes "1", a slash and "2").
     """
 
     tokens: NDArray[np.int64]  # [T] symbols of fairseq's dictionary
-    begin: NDArray[np.int32]  # [T] the first character of the text that belongs to each token, white space left out
-    end: NDArray[np.int32]  # [T] the character after its last
+    begin: NDArray[np.int32]  # [T] first character, white space excluded
+    end: NDArray[np.int32]  # [T] one past the last character
 
 
 def encodable(text: str) -> str:
-    """Return the text with a replacement character for every lone surrogate; no character moves."""
+    """Replace every lone surrogate by the replacement character; all other characters keep their positions."""
     return _LONE_SURROGATE.sub("\ufffd", text)
 
 
 def sentencepiece_spans(processor: SentencePieceProcessor, text: str) -> Spans:
-    """Return where the pieces of a text begin and end in it, <int32>[T] each.
+    """Return the begin and end of each piece of a text, <int32>[T] each.
 
-    sentencepiece's own spans count the white space and the dropped characters before a word as parts of it, give all of
-    a character that becomes several to the last piece, and are asked for differently from release to release. What its
-    normalizer tells of every character that it wrote is enough: pieces are runs of normalized characters.
+    They are computed from the normalizer's origin of each normalized character, of which pieces are runs.
+    sentencepiece's own spans include white space and removed characters in front of a word, give a character that
+    becomes several to the last piece alone, and have an interface that changes between releases.
 
     Raises:
-        ValueError: the model's pieces are not runs of the normalized text, as those of byte fallback.
+        ValueError: pieces are not runs of the normalized text, as with byte fallback.
     """
     pieces: list[str] = processor.encode(text, out_type=str)
     normalized, sources = processor.normalize(text, with_offsets=True)
     if "".join(pieces) != normalized:
         raise ValueError(
-            "this sentencepiece model writes pieces that are not in the text (byte fallback?), so that answers "
-            "could not be found in it again: train the vocabulary without that option"
+            "this sentencepiece model makes pieces that are not in the text (byte fallback?), so answers could not be "
+            "found in the text: train the vocabulary without that option"
         )
     if not pieces:
         return np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int32)
-    # The origin of several characters is the same where one became several; it ends where the next one begins.
+    # Characters that one character became share their origin, which ends where the next origin begins.
     origins = np.array(sources, dtype=np.int64)
     starts = origins[:-1]
     ends = np.append(origins, len(text))[np.searchsorted(origins, starts, side="right")]
@@ -70,10 +70,10 @@ def sentencepiece_spans(processor: SentencePieceProcessor, text: str) -> Spans:
 
 
 def tokenizer_spans(offsets: Sequence[tuple[int, int]], text: str) -> Spans:
-    """Return where tokens of the library tokenizers begin and end, <int32>[T] each.
+    """Return the begin and end of each token of the library tokenizers, <int32>[T] each, without white space.
 
-    That is what the library says, without white space. Of several characters that became one, such as a letter and its
-    accent, it names the first alone: those behind a token that belong to none are the token's too.
+    Where several characters became one, such as a letter and its accent, the library's offsets cover the first alone:
+    following characters that belong to no token are added to the token.
     """
     covered = {place for begin, end in offsets for place in range(begin, end)}
     spans = np.zeros((len(offsets), 2), dtype=np.int64)
@@ -87,12 +87,12 @@ def tokenizer_spans(offsets: Sequence[tuple[int, int]], text: str) -> Spans:
 
 
 def _is_dropped(character: str) -> bool:
-    """Tell whether a character that became nothing is white space, a control or a zero-width character."""
+    """Return whether normalization removes a character: white space, controls and zero-width characters."""
     return character.isspace() or unicodedata.category(character).startswith("C")
 
 
 def _settled(begin: NDArray[np.int64], end: NDArray[np.int64], length: int) -> Spans:
-    """Keep the promises of ``AlignedTokens``, also for tokens that have no character and where marks change places."""
+    """Make spans ascend as in ``AlignedTokens``, with tokens without characters and with reordered marks."""
     own = begin < end
     begin = np.minimum.accumulate(np.where(own, begin, length)[::-1])[::-1]
     return begin.astype(np.int32), np.maximum.accumulate(np.where(own, end, 0)).astype(np.int32)

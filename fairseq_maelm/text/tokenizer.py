@@ -1,6 +1,5 @@
-"""Text to tokens and back for the hub interface, also around <mask>."""
+"""Conversion of text with masks to tokens and back, for the hub interface."""
 
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,15 +11,15 @@ from fairseq_maelm.text.imported import TOKENIZER_FILE, TokenizerEncoder
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, FairseqEncoder, load_sentencepiece
 from fairseq_maelm.text.vocabulary import MASK_SYMBOL as MASK
 
-# Two fields of sentencepiece's normalizer in protocol buffer form, add_dummy_prefix and remove_extra_whitespaces, both
-# off. Bytes appended to a serialized message override its fields, so this needs no protocol buffer library.
+# The normalizer's fields add_dummy_prefix and remove_extra_whitespaces, both off, as a protocol buffer. Bytes that are
+# appended to a serialized message override its fields, so this needs no protocol buffer library.
 _CONTINUE_TEXT = b"\x1a\x04\x18\x00\x20\x00"
 
 
 class Tokenizer:
-    """A sentencepiece model whose pieces are looked up in a fairseq dictionary, made from it, with ``<mask>``.
+    """A sentencepiece model with the fairseq dictionary that was made from it, with ``<mask>``.
 
-    Its ``encoder`` is for texts that hold no ``<mask>``, and ``mask_text`` is how a mask is spelled.
+    ``encoder`` encodes texts without masks; ``mask_text`` is the spelling of a mask.
     """
 
     mask_text = MASK
@@ -38,27 +37,27 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Encode text without special symbols around it.
 
-        ``<mask>`` in the text becomes the mask symbol; white space before it belongs to it, and the text after it goes
-        on as it does within a sentence: "<mask>." gives the piece "." that follows a word, not the one that starts one.
-        Anything else that looks like a special symbol is ordinary text.
+        ``<mask>`` in the text becomes the mask symbol, together with the white space before it. The text after a mask
+        is encoded as the middle of a sentence: "<mask>." gives the piece "." that continues a word. Spellings of other
+        special symbols are ordinary text.
         """
         first, *others = re.sub(r"\s+", " ", text).split(MASK)
         tokens = self._tokens(self._start.encode(first.rstrip(" ")))
         for segment in others:
-            # A space at the end belongs to the next <mask>, or ends the text.
+            # A space at the end belongs to the next <mask> or to the end of the text.
             tokens += [self.dictionary.index(MASK), *self._tokens(self._middle.encode(segment.rstrip(" ")))]
         return tokens
 
     def encode_part(self, text: str, starts_word: bool) -> list[int]:
         """Encode a part of a text by itself, without white space at its ends; ``<mask>`` in it is ordinary text.
 
-        ``starts_word`` tells whether a space, or the start of the text, is before it.
+        ``starts_word`` is true if a space or the start of the text is in front of it.
         """
         processor = self._start if starts_word else self._middle
         return self._tokens(processor.encode(" ".join(text.split())))
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Turn tokens into text; ``<mask>`` is spelled out, other special symbols are left out."""
+        """Decode tokens into text with ``<mask>`` spelled out and without other special symbols."""
         mask = self.dictionary.index(MASK)
         parts: list[str] = []
         run: list[int] = []
@@ -76,7 +75,7 @@ class Tokenizer:
 
 
 class ImportedTokenizer:
-    """A tokenizer.json of the library tokenizers whose numbers are those of a fairseq dictionary; see ``Tokenizer``."""
+    """A tokenizer.json whose numbers are those of a fairseq dictionary, with the interface of ``Tokenizer``."""
 
     def __init__(self, path: str, dictionary: Dictionary) -> None:
         mask = dictionary.index(MASK)
@@ -87,10 +86,10 @@ class ImportedTokenizer:
         self._left_out = set(range(dictionary.nspecial)) - {dictionary.unk()}
 
     def encode(self, text: str) -> list[int]:
-        """Encode text as the tokenizer's own library does, without special symbols around it.
+        """Encode text as the library tokenizers does, without special symbols around it.
 
-        Where ``<mask>`` stands in the text, other special symbols that it spells are read as such too; elsewhere they
-        are ordinary text.
+        In a text with ``<mask>``, spellings of other special symbols become these symbols too; in texts without masks
+        they are ordinary text.
         """
         self._tokenizer.encode_special_tokens = MASK not in text
         tokens = self._tokenizer.encode(text.replace(MASK, self.mask_text), add_special_tokens=False).ids
@@ -98,10 +97,10 @@ class ImportedTokenizer:
         return list(tokens)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Turn tokens into text; ``<mask>`` is spelled out, other special symbols are left out."""
+        """Decode tokens into text with ``<mask>`` spelled out and without other special symbols."""
         kept = [int(token) for token in tokens if int(token) not in self._left_out]
         text = self._tokenizer.decode(kept, skip_special_tokens=False)
-        # A mask takes the space before it along, as in the text that it was encoded from.
+        # A mask's token includes the space before it.
         return re.sub(rf"\s*{re.escape(self.mask_text)}", f" {MASK}", text).strip()
 
 
@@ -109,15 +108,14 @@ TextTokenizer = Tokenizer | ImportedTokenizer
 
 
 def open_tokenizer(path: str, dictionary: Dictionary) -> TextTokenizer:
-    """Return the tokenizer of a data folder's sentencepiece model or tokenizer.json; arguments as of ``Tokenizer``."""
+    """Return the tokenizer of a sentencepiece model or of a tokenizer.json (told apart by the file's suffix)."""
     return ImportedTokenizer(path, dictionary) if path.endswith(".json") else Tokenizer(path, dictionary)
 
 
 def find_imported_tokenizer(places: Sequence[str]) -> str | None:
-    """Return the first tokenizer.json with its dict.txt and without a sentencepiece model beside it, or None."""
-    for place in places:
-        names = (TOKENIZER_FILE, DICTIONARY_FILE, MODEL_FILE)
-        there = {name for name in names if os.path.exists(os.path.join(place, name))}
-        if there == {TOKENIZER_FILE, DICTIONARY_FILE}:
-            return os.path.join(place, TOKENIZER_FILE)
+    """Return the tokenizer.json of the first folder that has it and dict.txt but no sentencepiece model, or None."""
+    for place in map(Path, places):
+        found = [(place / name).exists() for name in (TOKENIZER_FILE, DICTIONARY_FILE, MODEL_FILE)]
+        if found == [True, True, False]:
+            return str(place / TOKENIZER_FILE)
     return None

@@ -1,4 +1,4 @@
-"""Cutting examples to the model's length without losing their end symbols."""
+"""Truncation of examples to the model's length, which keeps their end symbols."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,22 +10,22 @@ Tokens = NDArray[Any]
 
 
 def special_tokens(sentences: int) -> int:
-    """Count the special tokens around one sentence, ``<s> a </s>``, or two, ``<s> a </s> </s> b </s>``."""
+    """Return the number of special tokens around one sentence, ``<s> a </s>``, or two, ``<s> a </s> </s> b </s>``."""
     return 2 * sentences
 
 
 def shortened_lengths(lengths: Sequence[int], room: int) -> list[int]:
-    """Return how many tokens of one or two sentences, special ones not counted, stay when ``room`` tokens may.
+    """Return the lengths of one or two sentences after truncation to ``room`` tokens, without special tokens.
 
-    The longer of two sentences loses tokens until both are equally long, then both lose them in turn, the second one
-    first, as in BERT's code.
+    The longer of two sentences is cut until both are equally long; then both are cut in turn, the second one first, as
+    in BERT's code.
     """
     if sum(lengths) <= room:
         return list(lengths)
     if len(lengths) == 1:
         return [room]
     if len(lengths) > 2:
-        raise ValueError(f"a text or a pair can be cut, and here are {len(lengths)} texts")
+        raise ValueError(f"only a text or a pair can be cut, and here are {len(lengths)} texts: give shorter ones")
     first, second = lengths
     if first <= room // 2:
         return [first, room - first]
@@ -35,7 +35,7 @@ def shortened_lengths(lengths: Sequence[int], room: int) -> list[int]:
 
 
 def truncate(sentences: Sequence[Tokens], max_positions: int) -> tuple[list[Tokens], bool]:
-    """Cut sentences <int>[tokens] so that they fit the model with their special tokens; </s> at their ends stays.
+    """Cut sentences <int>[tokens] before their final </s> so that they fit the model with their special tokens.
 
     Returns:
         the sentences, and whether anything was cut.

@@ -1,4 +1,4 @@
-"""The sentencepiece model, the fairseq dictionary that is made from it, never from counts, and what encodes by both."""
+"""sentencepiece models, the fairseq dictionaries that are made from them, and encoders of text by both."""
 
 import io
 import re
@@ -23,15 +23,15 @@ MASK_SYMBOL = "<mask>"
 MODEL_FILE = "sentencepiece.bpe.model"
 DICTIONARY_FILE = "dict.txt"
 
-# The model's bytes record the number of training threads; a fixed number keeps them equal on every machine.
+# The model file records the number of training threads; a fixed number gives the same bytes on every machine.
 _TRAINING_THREADS = 4
 
 
 class VocabularyPreset(NamedTuple):
-    """A named vocabulary."""
+    """A size and a normalization under one name."""
 
-    size: int  # pieces of the sentencepiece model with its three special ones; fairseq's total is 2 more
-    normalization: str  # sentencepiece's rule
+    size: int  # pieces of the sentencepiece model with its 3 special ones; fairseq's dictionary with <mask> has 2 more
+    normalization: str  # name of sentencepiece's rule
 
 
 PRESETS = {
@@ -45,8 +45,8 @@ def train_sentencepiece(
 ) -> bytes:
     """Train a byte-pair encoding and return the serialized model; the same paragraphs give the same bytes.
 
-    The size counts <unk>, <s> and </s>; the coverage (0.98 ... 1) is the share of the text's characters that must not
-    become <unk>. The text is in memory once sentencepiece has read it.
+    The size includes <unk>, <s> and </s>. The coverage (0.98 ... 1) is the share of the text's characters that pieces
+    can spell. sentencepiece keeps the whole text in memory.
     """
     model = io.BytesIO()
     try:
@@ -57,7 +57,7 @@ def train_sentencepiece(
             vocab_size=vocabulary_size,
             normalization_rule_name=normalization,
             character_coverage=character_coverage,
-            # Longer lines would be left out; a paragraph has no limit but the reader's.
+            # sentencepiece would skip longer lines.
             max_sentence_length=2**30,
             num_threads=_TRAINING_THREADS,
             minloglevel=2,
@@ -71,18 +71,18 @@ def _training_failure(message: str, size: int) -> str:
     if found := re.search(r"set it to a value <= (\d+)", message):
         return (
             f"a vocabulary of {size} pieces is too large for this text, which gives {found[1]} at most: "
-            f"use --vocabulary-size {found[1]} or less, or more text"
+            f"use --vocabulary-size {found[1]} or less, or give more text"
         )
     if found := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return (
-            f"a vocabulary of {size} pieces is too small for this text, whose characters alone need {found[1]}: "
+            f"a vocabulary of {size} pieces is too small for this text, whose characters alone take {found[1]}: "
             f"use --vocabulary-size {found[1]} or more, or a lower --character-coverage"
         )
     return f"sentencepiece could not train a vocabulary of {size} pieces: {message}"
 
 
 def load_sentencepiece(model: Path | str | bytes) -> sentencepiece.SentencePieceProcessor:
-    """Load a sentencepiece model from its file or from its serialized bytes."""
+    """Load a sentencepiece model from a file or from serialized bytes."""
     name = "the given bytes" if isinstance(model, bytes) else str(model)
     try:
         serialized = model if isinstance(model, bytes) else Path(model).read_bytes()
@@ -99,19 +99,19 @@ def load_sentencepiece(model: Path | str | bytes) -> sentencepiece.SentencePiece
 
 
 def dictionary_symbols(processor: sentencepiece.SentencePieceProcessor) -> list[str]:
-    """Return the symbols of ``dict.txt``: every piece but the unknown and the control ones, in the model's order."""
+    """Return the symbols of ``dict.txt``: all pieces except unknown and control pieces, in the model's order."""
     symbols = [processor.id_to_piece(spm_id) for spm_id in _ordinary_ids(processor)]
     special = {*FAIRSEQ_SYMBOLS, MASK_SYMBOL}
     for symbol in symbols:
         if symbol in special:
             raise CorpusError(
-                f"the sentencepiece model has {symbol!r} as an ordinary piece, which collides with the special symbol; "
-                "train it without that piece, or with it as a control symbol"
+                f"the sentencepiece model has {symbol!r} as an ordinary piece, which collides with the special symbol: "
+                "train the model without that piece, or with it as a control symbol"
             )
         if symbol.split() != [symbol]:
             raise CorpusError(
-                f"the sentencepiece model has the piece {symbol!r}, which holds white space; fairseq's dictionary "
-                "cannot hold such a piece, so train the model without it"
+                f"the sentencepiece model has the piece {symbol!r}, which holds white space and so does not fit into "
+                "fairseq's dictionary: train the model without it"
             )
     if not symbols:
         raise CorpusError("the sentencepiece model has no ordinary pieces")
@@ -128,44 +128,36 @@ def dictionary_text(processor: sentencepiece.SentencePieceProcessor) -> str:
     return "".join(f"{symbol} 1\n" for symbol in dictionary_symbols(processor))
 
 
-def write_dictionary(processor: sentencepiece.SentencePieceProcessor, path: Path | str) -> None:
-    """Write the ``dict.txt`` that belongs to a sentencepiece model."""
-    Path(path).write_text(dictionary_text(processor), encoding="utf-8", newline="\n")
-
-
 class TextEncoder(Protocol):
-    """Turns text into the numbers of a fairseq dictionary; ``text.imported.open_encoder`` opens a folder's.
+    """Encoder of text into the numbers of a fairseq dictionary; ``text.imported.open_encoder`` opens a folder's.
 
-    Numbers are mapped by number and never by spelling: text that spells ``<s>`` or ``<mask>`` stays ordinary text.
+    Tokens are mapped by number, not by spelling: text that spells ``<s>`` or ``<mask>`` stays ordinary text.
     """
 
     dictionary_size: int  # symbols of fairseq's dictionary without <mask>
-    number_of: NDArray[np.unsignedinteger]  # [tokens of the model] fairseq's number for each
-    word_prefix: str = ""  # what makes a text a word behind a space
-    files: tuple[Path, ...] = ()  # dict.txt, and the model or tokenizer, if it was opened from a folder
+    number_of: NDArray[np.unsignedinteger]  # [tokens of the model] fairseq's number of each token
+    word_prefix: str = ""  # a text with this prefix is encoded as a word after a space
+    files: tuple[Path, ...] = ()  # dict.txt, and the model or tokenizer, of an encoder that a folder was opened for
 
     def model_tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the tokens of each text in the model's own numbers."""
-        ...
 
     def encode_with_offsets(self, text: str) -> AlignedTokens:
-        """Encode one text, without special symbols around it, and tell where in it each token stands."""
-        ...
+        """Encode one text, without special symbols around it, and align its tokens with its characters."""
 
     def encode_words(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Encode texts without special symbols around them; the second <int64>[T] numbers the word of each token."""
-        ...
+        """Return the tokens <int64>[T] of each text without special symbols, and the word <int64>[T] of each token."""
 
     @property
     def dtype(self) -> type[np.uint16] | type[np.uint32]:
-        """Return the integer type that fairseq-preprocess stores for a dictionary of this size."""
+        """The integer type in which fairseq-preprocess stores tokens of a dictionary of this size."""
         return np.uint16 if self.dictionary_size < 65_500 else np.uint32
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int32]]:
-        """Encode texts one after the other, each ended by </s>.
+        """Encode texts, each with </s> at its end, into one array.
 
         Returns:
-            the ids <uint16 or uint32>[sum of lengths] and the lengths <int32>[texts], </s> counted.
+            tokens <uint16 or uint32>[sum of lengths], and the lengths <int32>[texts] with </s>.
         """
         encoded = self.model_tokens(texts)
         lengths = np.fromiter(map(len, encoded), dtype=np.int32, count=len(encoded)) + np.int32(1)
@@ -177,15 +169,15 @@ class TextEncoder(Protocol):
         return ids, lengths
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.unsignedinteger]]:
-        """Encode texts into one array <uint16 or uint32>[T] each, which ends with </s>."""
+        """Encode each text into an array <uint16 or uint32>[T] that ends with </s>."""
         ids, lengths = self.encode_flat(texts)
         return np.split(ids, np.cumsum(lengths, dtype=np.int64)[:-1])
 
 
 class FairseqEncoder(TextEncoder):
-    """Encodes with a sentencepiece model; what it does not know becomes <unk>.
+    """An encoder by a sentencepiece model.
 
-    The symbols of a dict.txt that is not made from the model hold every piece, in any order, and may hold more.
+    ``symbols`` are those of a dict.txt with all pieces of the model in another order, or with further symbols.
     """
 
     def __init__(self, processor: sentencepiece.SentencePieceProcessor, symbols: Sequence[str] | None = None) -> None:
@@ -194,8 +186,8 @@ class FairseqEncoder(TextEncoder):
         missing = [piece for piece in pieces if piece not in places]
         if missing:
             raise CorpusError(
-                f"{DICTIONARY_FILE} lacks {len(missing)} pieces of {MODEL_FILE}, such as {missing[0]!r}: the two do "
-                "not belong together; take both from one folder"
+                f"{DICTIONARY_FILE} lacks {len(missing)} pieces of {MODEL_FILE}, such as {missing[0]!r}, so the two do "
+                "not belong together: take both from one folder"
             )
         self.dictionary_size = len(FAIRSEQ_SYMBOLS) + len(places)
         self.processor = processor
@@ -207,15 +199,15 @@ class FairseqEncoder(TextEncoder):
         return list(self.processor.encode(list(texts), out_type=int))
 
     def encode_words(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """See ``TextEncoder``; a word begins behind white space."""
+        """See ``TextEncoder``; words are separated by white space."""
         pieces = self.processor.encode(list(texts), out_type=str)
         words = [np.cumsum([piece.startswith(WORD_START) for piece in each], dtype=np.int64) for each in pieces]
-        # An empty array would be one of floats.
+        # Without a dtype, the array of an empty list would hold floats.
         tokens = [self.number_of[np.array(each, dtype=np.int64)].astype(np.int64) for each in self.model_tokens(texts)]
         return list(zip(tokens, words, strict=True))
 
     def encode_with_offsets(self, text: str) -> AlignedTokens:
-        """See ``TextEncoder``; a model with byte fallback cannot tell."""
+        """See ``TextEncoder``; raise ValueError for a model with byte fallback."""
         text = encodable(text)
         tokens = self.number_of[self.processor.encode(text, out_type=int)].astype(np.int64)
         return AlignedTokens(tokens, *sentencepiece_spans(self.processor, text))

@@ -1,4 +1,4 @@
-"""A header is told from an example, and an example is not taken for a header."""
+"""A header is recognized, and an example is not taken for a header."""
 
 from collections import Counter
 

@@ -30,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def count_renames(monkeypatch: pytest.MonkeyPatch, allowed: int) -> list[Path]:
-    """Makes the process die at the rename after ``allowed`` ones; every finished file owes its name to a rename."""
+    """End the process at the rename after ``allowed`` ones; every finished file gets its name by a rename."""
     done: list[Path] = []
     rename = os.replace
 
@@ -69,7 +69,7 @@ def test_a_run_killed_again_and_again_advances(folder: Path, monkeypatch: pytest
     killed = 0
     while killed < 100:
         with monkeypatch.context() as patch:
-            # As many as the end needs, which starts anew: vocabulary, data, state, manifest, folder.
+            # As many as the last step needs, which always starts again: vocabulary, data, state, manifest, folder.
             count_renames(patch, allowed=9)
             try:
                 prepare(settings)
@@ -105,12 +105,12 @@ prepare(PrepareSettings(
 
 
 def child_processes(parent: int) -> list[int]:
-    """The numbers of the processes that ``parent`` started."""
+    """Return the numbers of the processes that ``parent`` started."""
     return [int(number) for number in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
 
 
 def is_running(process: int) -> bool:
-    """Whether a process is there and has not ended; one that nobody waited for stays listed as a zombie."""
+    """Return whether a process exists and has not ended; a zombie has ended."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
     except FileNotFoundError:

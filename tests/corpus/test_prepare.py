@@ -26,7 +26,7 @@ from .texts import (
 
 
 def preprocess(folder: Path, data: Path, name: str, documents: list[list[str]], workers: int) -> Path:
-    """What fairseq's own command makes of the text encoded by sentencepiece into pieces."""
+    """Encode documents into pieces with sentencepiece and binarize them with fairseq's command."""
     from fairseq import options
     from fairseq_cli import preprocess as command
 
@@ -64,7 +64,7 @@ def test_documents_are_kept_whole_and_each_goes_to_one_place(folder: Path, shard
     assert len(valid) == 20
     assert sorted(itertools.chain(valid, *trains)) == sorted(normalized(DOCUMENTS))
     for train in trains:
-        # Inside one dataset documents stand in the corpus's order.
+        # Within a dataset, documents keep the corpus's order.
         order = [normalized(DOCUMENTS).index(document) for document in train]
         assert order == sorted(order)
         assert len(order) > 60 / shards

@@ -15,7 +15,7 @@ SYLLABLES = [consonant + vowel for consonant in "bdfghjklmnprst" for vowel in "a
 
 
 def make_documents(count: int, seed: int = 0, paragraphs: int = 4) -> list[list[str]]:
-    """Documents of 1 ... ``paragraphs`` paragraphs of made-up words, some of them frequent, with real punctuation."""
+    """Make documents of up to ``paragraphs`` paragraphs of invented words, some of them frequent, with punctuation."""
     generator = np.random.default_rng(seed)
     words = ["".join(generator.choice(SYLLABLES, size=length)) for length in generator.integers(1, 5, size=400)]
 
@@ -34,23 +34,23 @@ DOCUMENTS = make_documents(120)
 
 
 def flat(documents: list[list[str]]) -> list[str]:
-    """The paragraphs of all documents."""
+    """Return the paragraphs of all documents."""
     return [paragraph for document in documents for paragraph in document]
 
 
 def as_text(documents: list[list[str]]) -> str:
-    """Documents in the plain format: a paragraph a line, a blank line between documents."""
+    """Write documents as plain text: one paragraph per line, a blank line between documents."""
     return "\n".join("".join(paragraph + "\n" for paragraph in document) for document in documents)
 
 
 def write_text(path: Path, documents: list[list[str]]) -> Path:
-    """Writes documents in the plain format and returns the path."""
+    """Write documents as plain text to a file, and return its path."""
     path.write_text(as_text(documents), encoding="utf-8")
     return path
 
 
 def train_model(lines: list[str], vocabulary_size: int = 100, **options: Any) -> bytes:
-    """A sentencepiece model trained by the library itself, not by the code under test."""
+    """Train a sentencepiece model by the library itself, not by the code under test."""
     model = io.BytesIO()
     settings = {"model_type": "bpe", "hard_vocab_limit": False, "minloglevel": 2, **options}
     sentencepiece.SentencePieceTrainer.train(
@@ -60,7 +60,7 @@ def train_model(lines: list[str], vocabulary_size: int = 100, **options: Any) ->
 
 
 def settings_for(folder: Path, **changes: Any) -> PrepareSettings:
-    """Settings that prepare ``folder``/text.txt into ``folder``/data by one process with a tiny vocabulary."""
+    """Return settings that prepare ``folder``/text.txt in one process with a tiny vocabulary."""
     fields: dict[str, Any] = {
         "inputs": (folder / "text.txt",),
         "output": folder / "data",
@@ -76,7 +76,7 @@ def settings_for(folder: Path, **changes: Any) -> PrepareSettings:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder by its name; of manifests only what does not depend on time and place."""
+    """Return the content of every file below a folder by its name, with the reproducible part of manifests."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -90,7 +90,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def decoded_documents(folder: Path, split: str) -> list[list[str]]:
-    """The documents of a dataset as fairseq reads it, decoded by its sentencepiece model."""
+    """Read the documents of a dataset with fairseq, and decode them with its sentencepiece model."""
     from fairseq.data import Dictionary
     from fairseq.data.indexed_dataset import MMapIndexedDataset
 
@@ -108,5 +108,5 @@ def decoded_documents(folder: Path, split: str) -> list[list[str]]:
 
 
 def normalized(documents: list[list[str]]) -> list[list[str]]:
-    """What decoding gives back for documents whose characters an uncased vocabulary all knows."""
+    """Return the documents that decoding gives if an uncased vocabulary knows all characters."""
     return [[clean_text(paragraph).casefold() for paragraph in document] for document in documents]

@@ -1,4 +1,4 @@
-"""The dictionary of a data folder, and the token classes that masking is told."""
+"""The dictionary of a data folder, and the token classes that masking uses."""
 
 import hashlib
 import json

@@ -13,7 +13,7 @@ from fairseq_maelm.finetuning.squad.prepare import token_span
 from fairseq_maelm.text.imported import open_encoder
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, FairseqEncoder, TextEncoder, load_sentencepiece
 
-# What normalization makes longer, shorter, drops or splits, beside everything else that Unicode has.
+# Characters that normalization lengthens, shortens, drops or splits.
 UGLY = "aZ  \u200b\u3000\t\n\u00bd\ufb01\u2460\ufdfae\u0301\u2581\u0130\u00df\ud55c\u30ab\u3099\uff76\uff9e\x00\u00ad"
 texts = st.text(
     alphabet=st.one_of(st.characters(), st.characters(categories=["Cs"]), st.sampled_from(UGLY + "\U0001f600\x85")),
@@ -34,7 +34,7 @@ def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> TextEncoder:
 
 
 def substrings(encoder: TextEncoder, text: str) -> list[str]:
-    """What each token that has characters stands for."""
+    """Return the substrings of all tokens that have characters."""
     _, begin, end = encoder.encode_with_offsets(text)
     return [text[first:last] for first, last in zip(begin, end) if first < last]
 
@@ -127,7 +127,7 @@ def test_any_run_of_tokens_is_a_substring(encoder: TextEncoder, text: str) -> No
 @given(text=texts, first=st.integers(0, 30), length=st.integers(1, 30))
 @many
 def test_an_answer_survives_up_to_whole_tokens(encoder: TextEncoder, text: str, first: int, length: int) -> None:
-    """What comes back holds the answer, and not one token more than the answer touches."""
+    """The span that is found holds the answer, and only tokens that the answer touches."""
     begin, end = encoder.encode_with_offsets(text)[1:]
     last = min(first + length, len(text))
     span = token_span(begin, end, first, last)

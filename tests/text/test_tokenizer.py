@@ -23,7 +23,7 @@ def symbols(tokenizer, text):
 def test_masks_by_hand(tokenizer):
     the, cat, mask, stop = "\u2581the", "\u2581cat", "<mask>", "."
     assert symbols(tokenizer, "The cat.") == [the, cat, stop]
-    assert symbols(tokenizer, "the <mask>.") == [the, mask, stop], "text after a mask goes on, it does not start anew"
+    assert symbols(tokenizer, "the <mask>.") == [the, mask, stop], "text after a mask continues the sentence"
     assert symbols(tokenizer, "<mask> cat") == [mask, cat]
     assert symbols(tokenizer, "the<mask><mask>  cat") == [the, mask, mask, cat]
     assert symbols(tokenizer, "<mask>") == [mask]

@@ -17,9 +17,9 @@ from fairseq_maelm.text.vocabulary import (
     PRESETS,
     FairseqEncoder,
     dictionary_symbols,
+    dictionary_text,
     load_sentencepiece,
     train_sentencepiece,
-    write_dictionary,
 )
 
 LINES = flat(make_documents(200))
@@ -31,12 +31,12 @@ def model() -> bytes:
 
 
 def fairseq_dictionary(processor: Any, folder: Path) -> Dictionary:
-    write_dictionary(processor, folder / "dict.txt")
+    (folder / "dict.txt").write_text(dictionary_text(processor), encoding="utf-8")
     return Dictionary.load(str(folder / "dict.txt"))
 
 
 def encoded_by_spelling(processor: Any, dictionary: Dictionary, text: str) -> list[int]:
-    """What spm_encode followed by fairseq-preprocess stores."""
+    """Return what fairseq-preprocess stores for the output of spm_encode."""
     line = " ".join(processor.encode(text, out_type=str))
     return dictionary.encode_line(line, add_if_not_exist=False).tolist()
 
@@ -88,7 +88,7 @@ def test_long_paragraphs_take_part_in_training() -> None:
 
 def test_dictionary_holds_every_piece_in_the_models_order(model: bytes, tmp_path: Path) -> None:
     processor = load_sentencepiece(model)
-    write_dictionary(processor, tmp_path / "dict.txt")
+    (tmp_path / "dict.txt").write_text(dictionary_text(processor), encoding="utf-8")
     pieces = [processor.id_to_piece(number) for number in range(150)]
     assert pieces[:3] == ["<unk>", "<s>", "</s>"]
     assert (tmp_path / "dict.txt").read_text(encoding="utf-8").splitlines() == [f"{piece} 1" for piece in pieces[3:]]
@@ -199,7 +199,7 @@ def test_a_model_with_an_impossible_piece_is_refused(options: dict[str, Any], me
 
 def test_a_model_without_ordinary_pieces_is_refused() -> None:
     class OnlySpecial:
-        """Stands in for a model that sentencepiece's trainer refuses to make."""
+        """A model that sentencepiece's trainer refuses to make."""
 
         def get_piece_size(self) -> int:
             return 3

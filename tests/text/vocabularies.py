@@ -13,9 +13,9 @@ from fairseq_maelm.text.vocabulary import (
     FAIRSEQ_SYMBOLS,
     MASK_SYMBOL,
     MODEL_FILE,
+    dictionary_text,
     load_sentencepiece,
     train_sentencepiece,
-    write_dictionary,
 )
 
 TEXT = [
@@ -30,7 +30,7 @@ def sentencepieces(folder: Path) -> Path:
     """An uncased model of 80 pieces."""
     model = train_sentencepiece(TEXT, 80, "nmt_nfkc_cf", 0.9995)
     (folder / MODEL_FILE).write_bytes(model)
-    write_dictionary(load_sentencepiece(model), folder / DICTIONARY_FILE)
+    (folder / DICTIONARY_FILE).write_text(dictionary_text(load_sentencepiece(model)), encoding="utf-8")
     return folder
 
 

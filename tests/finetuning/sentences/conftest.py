@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_maelm.text.vocabulary import load_sentencepiece, train_sentencepiece, write_dictionary
+from fairseq_maelm.text.vocabulary import dictionary_text, load_sentencepiece, train_sentencepiece
 
 SENTENCE = "the cook sailed a boat and ate bread while it rained on an old harbour wall"
 
@@ -15,5 +15,7 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("vocabulary")
     text = [f"{SENTENCE[number % 7 :]} number {number}." for number in range(67)]
     (folder / "sentencepiece.bpe.model").write_bytes(train_sentencepiece(text, 80, "nmt_nfkc_cf", 1.0))
-    write_dictionary(load_sentencepiece(folder / "sentencepiece.bpe.model"), folder / "dict.txt")
+    (folder / "dict.txt").write_text(
+        dictionary_text(load_sentencepiece(folder / "sentencepiece.bpe.model")), encoding="utf-8"
+    )
     return folder

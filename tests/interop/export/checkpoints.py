@@ -13,7 +13,7 @@ from support import model_config
 from fairseq_maelm.models.maelm import MaelmModel, MaelmModelConfig
 from fairseq_maelm.tasks.maelm import MaelmTaskConfig
 from fairseq_maelm.text.dictionary import load_dictionary
-from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, load_sentencepiece, write_dictionary
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, dictionary_text, load_sentencepiece
 from interop.export.texts import LINES
 
 HEADS = {
@@ -38,7 +38,7 @@ def train_vocabulary(folder: Path, **options: Any) -> Path:
         **{**settings, **options},
     )
     (folder / MODEL_FILE).write_bytes(model.getvalue())
-    write_dictionary(load_sentencepiece(model.getvalue()), folder / DICTIONARY_FILE)
+    (folder / DICTIONARY_FILE).write_text(dictionary_text(load_sentencepiece(model.getvalue())), encoding="utf-8")
     return folder
 
 

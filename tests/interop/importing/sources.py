@@ -15,7 +15,7 @@ from fairseq.models.roberta import RobertaModel, base_architecture
 
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer
 from fairseq_maelm.libraries import import_transformers
-from fairseq_maelm.text.vocabulary import MODEL_FILE, load_sentencepiece, train_sentencepiece, write_dictionary
+from fairseq_maelm.text.vocabulary import MODEL_FILE, dictionary_text, load_sentencepiece, train_sentencepiece
 
 tokenizers = pytest.importorskip("tokenizers")
 pytest.importorskip("transformers")
@@ -84,7 +84,7 @@ def pieces(folder: Path) -> tuple[Any, bytes]:
     """A sentencepiece model, and the tokenizer.json that belongs to it, numbered as XLM-R's."""
     model = train_sentencepiece(iter(corpus(folder)), 200, "nmt_nfkc", 1.0)
     (folder / MODEL_FILE).write_bytes(model)
-    write_dictionary(load_sentencepiece(model), folder / "dict.txt")
+    (folder / "dict.txt").write_text(dictionary_text(load_sentencepiece(model)), encoding="utf-8")
     dictionary = Dictionary.load(str(folder / "dict.txt"))
     dictionary.add_symbol("<mask>")
     return build_tokenizer(folder / MODEL_FILE, dictionary), model
@@ -133,7 +133,9 @@ def fairseq_checkpoint(folder: Path, **changes: Any) -> Path:
 
     model = train_sentencepiece(iter(corpus(folder)), 200, "nmt_nfkc", 1.0)
     (folder / MODEL_FILE).write_bytes(model)
-    write_dictionary(sentencepiece.SentencePieceProcessor(model_proto=model), folder / "dict.txt")
+    (folder / "dict.txt").write_text(
+        dictionary_text(sentencepiece.SentencePieceProcessor(model_proto=model)), encoding="utf-8"
+    )
     dictionary = Dictionary.load(str(folder / "dict.txt"))
     dictionary.add_symbol("<mask>")
     args = Namespace(task="masked_lm", arch="roberta_base", criterion="masked_lm", data="/nowhere", seed=1, **changes)
