@@ -1,1 +1,1 @@
-"""Adapting a pretrained encoder to a domain: its text, with general text beside it."""
+"""Adaptation of a pretrained encoder to the text of a domain, mixed with general text."""

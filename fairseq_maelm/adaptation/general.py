@@ -1,4 +1,4 @@
-"""General text in domain adaptation: what an encoder forgets while it is adapted is measured, and bounded."""
+"""The loss of general text during domain adaptation, which measures forgetting, and a bound on it."""
 
 import logging
 import math
@@ -14,17 +14,17 @@ from fairseq_maelm.data.dataset import MaskedBlockDataset
 
 logger = logging.getLogger(__name__)
 
-# The validation set that is read from the general text's folder, and what marks its samples.
+# The name of the validation set of general text, and the key that marks its batches.
 GENERAL = "general"
-# The loss before the first update is one of fairseq's meters: checkpoints hold them, and a new run from an old
-# checkpoint (--finetune-from-model) does not.
+# The loss before the first update is kept in a meter of fairseq, which checkpoints save for resumed runs but which
+# --finetune-from-model does not load.
 _METERS, _METER = "general_at_start", "loss"
 
 
 def check_general_options(cfg: Any) -> None:
-    """Refuse wrong options about general text with a ValueError that names the option."""
+    """Raise ValueError for wrong options about general text."""
     if not 0.0 <= cfg.general_ratio < 1.0:
-        raise ValueError(f"--general-ratio must lie in [0, 1) and is {cfg.general_ratio}")
+        raise ValueError(f"--general-ratio must be in [0, 1) and is {cfg.general_ratio}")
     if cfg.general_loss_bound is not None and not cfg.general_loss_bound > 0.0:
         raise ValueError(f"--general-loss-bound must be more than 0 bits and is {cfg.general_loss_bound}")
     if cfg.general_data is None and (cfg.general_ratio or cfg.general_loss_bound is not None):
@@ -32,51 +32,47 @@ def check_general_options(cfg: Any) -> None:
 
 
 class GeneralBlockDataset(MaskedBlockDataset):
-    """The validation set of general text: its samples say what they are, since fairseq does not name a set."""
+    """The validation set of general text, whose batches are marked because fairseq does not pass on a set's name."""
 
     def collater(self, samples: Sequence[int]) -> dict[str, Any]:
-        """Mark every sample but an empty one."""
+        """Collate a batch, and mark it unless it is empty."""
         batch = super().collater(samples)
         return {**batch, GENERAL: True} if batch else batch
 
 
 class GeneralLossBound:
-    """Tells when the loss of general text is more than ``bound`` bits per predicted token above its start."""
+    """A bound on the loss of general text: ``bound`` bits per predicted token above its value at the start."""
 
     def __init__(self, bound: float) -> None:
         self.bound = bound
 
     @property
     def start(self) -> float | None:
-        """The loss before the first update, in bits per predicted token; None before it is measured."""
+        """The loss before the first update, in bits per predicted token; None if it is not measured yet."""
         meter = metrics.get_meter(_METERS, _METER)
         return None if meter is None else float(meter.avg)
 
     def measure_start(self, model: Any, samples: Iterable[Any]) -> None:
-        """Measure the loss before the first update, on all ranks; each has its own part of the validation set."""
+        """Measure the loss before the first update over the validation samples of all ranks."""
         loss = mean_loss(model, samples)
         with metrics.aggregate(_METERS, new_root=True):
             metrics.log_scalar(_METER, loss)
         logger.info("general loss before the first update: %.3f bits, at most %.3f allowed", loss, loss + self.bound)
 
     def excess(self, loss: float) -> str | None:
-        """Return why a validation's loss, in bits per predicted token, ends the run; None if it does not."""
-        if self.start is None:
-            return None
-        limit = self.start + self.bound
-        # NaN stops the run too.
-        if loss <= limit:
+        """Return the reason to end the run after a validation loss in bits per predicted token, or None."""
+        # NaN ends the run too.
+        if self.start is None or loss <= self.start + self.bound:
             return None
         return (
-            f"the general loss is {loss:.3f} bits, above its bound of {limit:.3f} ({self.start:.3f} before the "
-            f"first update + {self.bound:g}). Nothing is saved of this state; the last checkpoint before it is "
-            "the last good one"
+            f"the general loss is {loss:.3f} bits, above its bound of {self.start + self.bound:.3f} ({self.start:.3f} "
+            f"before the first update + {self.bound:g}). This state is not saved; use the last checkpoint"
         )
 
 
 @torch.no_grad()
 def mean_loss(model: Any, samples: Iterable[Any]) -> float:
-    """Return the loss over the samples of all ranks, in bits per predicted token, as the criterion ``maelm`` does."""
+    """Return the loss over the samples of all ranks in bits per predicted token, as the criterion ``maelm`` does."""
     embedding = model.encoder.embed_tokens.weight
     sums = torch.zeros(2, dtype=torch.float64)
     training = model.training

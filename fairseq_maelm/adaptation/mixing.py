@@ -1,4 +1,4 @@
-"""A text for training with a share of another text in every epoch, for adapting an encoder to a domain."""
+"""A training set of a domain's text with a share of general text in every epoch."""
 
 import numpy as np
 
@@ -6,15 +6,15 @@ from fairseq_maelm.data.dataset import MaskedBlockDataset
 
 
 def taken_in_turn(total: int, number: int, epoch: int, seed: int) -> np.ndarray:
-    """Choose the items of an epoch, <int64>[number] in [0, total), so that over the epochs all are taken equally often.
+    """Choose ``number`` different items of an epoch, <int64>[number] in [0, total).
 
-    The items are put in a random order, of which every epoch, counted from 1, takes the next ``number``, none twice; at
-    its end comes another order.
+    Every epoch, counted from 1, takes the next items of a random order; when it ends, another order follows. So all
+    items are taken equally often over the epochs.
     """
     first = (epoch - 1) * number
     order = np.random.default_rng([seed, 0]).permutation(total)
     for turn in range(1, (first + max(number, 1) - 1) // total + 1):
-        # An epoch that takes the last items of an order and the first of the next must not meet any of them twice.
+        # An epoch that takes the last items of one order and the first of the next must not take an item twice.
         last = (turn * total) % number
         following = np.random.default_rng([seed, turn]).permutation(total)
         late = np.isin(following, order[total - last :])
@@ -26,42 +26,40 @@ def taken_in_turn(total: int, number: int, epoch: int, seed: int) -> np.ndarray:
 
 
 def blocks_to_mix(domain: np.ndarray, general: np.ndarray, ratio: float) -> int:
-    """Return how many blocks of general text an epoch takes so that they hold the share ``ratio`` of its tokens.
+    """Return the number of general blocks in an epoch that give general text the share ``ratio`` of its tokens.
 
     Args:
-        domain, general: <int>[blocks] tokens of each block; an epoch takes all of the domain's.
-        ratio: in [0, 1).
-
-    Raises:
-        ValueError: there is too little general text; no block comes twice in an epoch.
+        domain: <int>[blocks] lengths of the domain's blocks, all of which an epoch takes.
+        general: <int>[blocks] lengths of the general text's blocks, which an epoch takes at most once.
+        ratio: share of the tokens in [0, 1).
     """
     number = round(ratio / (1.0 - ratio) * int(domain.sum(dtype=np.int64)) / float(general.mean()))
     if number > len(general):
         raise ValueError(
-            f"a share of {ratio} general text needs {number:,} blocks in every epoch, and there are {len(general):,}: "
+            f"a share of {ratio} general text needs {number:,} blocks in every epoch, but there are {len(general):,}: "
             "give more general text, or a smaller --general-ratio"
         )
     return number
 
 
 class MixedBlockDataset(MaskedBlockDataset):
-    """A training split of which an epoch sees all blocks of the domain and some of the general ones, the last blocks.
+    """A training split with the domain's blocks first, all in every epoch, and the general text's, some per epoch.
 
-    Which of them is decided by the seed and the epoch alone, so that a resumed run sees what an uninterrupted one does.
+    The choice depends on the seed and the epoch alone, so that a resumed run sees what an uninterrupted one does.
     """
 
     domain_blocks: int
     general_blocks: int
 
     def mix(self, domain_blocks: int, ratio: float) -> "MixedBlockDataset":
-        """Set how many blocks are the domain's, and the general text's share of an epoch's tokens; return itself."""
+        """Set the number of the domain's blocks and the general share of an epoch's tokens, and return itself."""
         sizes = self.blocks.sizes
         self.domain_blocks = domain_blocks
         self.general_blocks = blocks_to_mix(sizes[:domain_blocks], sizes[domain_blocks:], ratio)
         return self
 
     def ordered_indices(self) -> np.ndarray:
-        """Return <int64>[blocks of the epoch], near-equal lengths together, in a random order."""
+        """Return the blocks of the epoch, <int64>[n], in the order in which they are batched."""
         general = taken_in_turn(len(self) - self.domain_blocks, self.general_blocks, self.epoch, self.seed)
         chosen = np.concatenate([np.arange(self.domain_blocks), np.sort(general) + self.domain_blocks])
         return self._ordered(chosen)

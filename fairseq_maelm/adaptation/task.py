@@ -1,4 +1,4 @@
-"""The pretraining task for adapting an encoder to a domain: general text is mixed in, and its loss is watched."""
+"""The task of domain adaptation: pretraining with general text mixed in, and with a bound on its loss."""
 
 import logging
 from dataclasses import dataclass, field
@@ -27,21 +27,21 @@ logger = logging.getLogger(__name__)
 
 __all__ = ["AdaptationTask", "AdaptationTaskConfig"]
 
-# A batch of the validation before the first update.
+# The batch size of the validation before the first update.
 _TOKENS_AT_START = 8192
-# A meter that only the validation set general has. fairseq shows no meter whose name begins so.
+# A meter that marks metrics of the set ``general``. fairseq does not log meters whose names begin with an underscore.
 _GENERAL_METER = "_general"
 
 
 @dataclass
 class AdaptationTaskConfig(MaelmTaskConfig):
-    """Options of pretraining, and those about general text."""
+    """Options of pretraining, and options about general text."""
 
     general_data: Optional[str] = field(
         default=None,
         metadata={
-            "help": "folder of general text with the same vocabulary, or several with a colon between them; its valid "
-            "split becomes the validation set 'general' (--valid-subset valid,general)"
+            "help": "folder of general text with the same vocabulary, or several, separated by colons; the valid split "
+            "is the validation set 'general' (--valid-subset valid,general)"
         },
     )
     general_ratio: float = field(
@@ -50,15 +50,15 @@ class AdaptationTaskConfig(MaelmTaskConfig):
     general_loss_bound: Optional[float] = field(
         default=None,
         metadata={
-            "help": "stop, without saving, when the loss of 'general' is more than so many bits above its value before "
-            "the first update"
+            "help": "largest increase, in bits, of the loss of 'general' over its value before the first update; above "
+            "it, training stops without saving"
         },
     )
 
 
 @register_task("maelm_adaptation", dataclass=AdaptationTaskConfig)
 class AdaptationTask(MaelmTask):
-    """Continue pretraining on a domain's text, and keep what the encoder knows of other text."""
+    """Continued pretraining on a domain's text that limits forgetting of general text."""
 
     def __init__(self, cfg: Any, dictionary: Dictionary) -> None:
         super().__init__(cfg, dictionary)
@@ -67,7 +67,7 @@ class AdaptationTask(MaelmTask):
         self.general_bound = None if bound is None else GeneralLossBound(bound)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **unused: Any) -> None:
-        """Open a split: ``general`` from the general text, training with its share of it, others as in pretraining."""
+        """Open a split: ``general`` and a share of the training split from the general text, others as pretraining."""
         if split == GENERAL and self.cfg.general_data is not None:
             paths = self._general_paths("valid", combine)[:1]
             self.datasets[split] = self.dataset_of(split, paths, GeneralBlockDataset)
@@ -78,7 +78,7 @@ class AdaptationTask(MaelmTask):
             super().load_dataset(split, epoch, combine, **unused)
 
     def _general_paths(self, split: str, combine: bool) -> list[str]:
-        """Return the files of all shards: an epoch chooses its blocks from all of them."""
+        """Return the files of all shards, since every epoch chooses its blocks from all of them."""
         folders = utils.split_paths(self.cfg.general_data)
         check_shards([utils.split_paths(self.cfg.data)[0], *folders])
         return [path for folder in folders for path in split_files(folder, split, combine)]
@@ -94,7 +94,7 @@ class AdaptationTask(MaelmTask):
         return dataset
 
     def begin_epoch(self, epoch: int, model: Any) -> None:
-        """Before the first update, measure the general loss if it is bounded; called by fairseq on all ranks."""
+        """Measure the general loss before the first update if it is bounded; called by fairseq on all ranks."""
         super().begin_epoch(epoch, model)
         if self.general_bound is None:
             return
@@ -104,7 +104,7 @@ class AdaptationTask(MaelmTask):
             self.general_bound.measure_start(model, self._general_samples())
 
     def _general_samples(self) -> Any:
-        """Return batches of this rank's part of the validation set general."""
+        """Return the batches of this rank's part of the validation set ``general``."""
         dataset, rank, ranks = self.datasets[GENERAL], 0, 1
         if torch.distributed.is_initialized():
             rank = distributed_utils.get_data_parallel_rank()
@@ -119,20 +119,20 @@ class AdaptationTask(MaelmTask):
         return iterator.next_epoch_itr(shuffle=False, set_dataset_epoch=False)
 
     def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any) -> Any:
-        """Validate on a batch, and note among the metrics whether it is of general text; called by fairseq."""
+        """Validate on a batch, and mark the metrics of general text; called by fairseq."""
         loss, sample_size, logged = super().valid_step(sample, model, criterion)
-        # Present in every batch: ranks add their metrics up by name.
+        # All batches have the mark, because ranks sum their metrics by name.
         logged[_GENERAL_METER] = int(sample.get(GENERAL, False))
         return loss, sample_size, logged
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
-        """Log the metrics of all batches and ranks, and that they are of general text; called by fairseq."""
+        """Log the metrics of all batches and ranks, with the mark of general text; called by fairseq."""
         super().reduce_metrics(logging_outputs, criterion)
         if any(logged.get(_GENERAL_METER) for logged in logging_outputs):
             metrics.log_scalar(_GENERAL_METER, 1)
 
     def post_validate(self, model: Any, stats: Any, agg: Any) -> None:
-        """Stop if the general loss is above its bound; called by fairseq after each validation set, unnamed."""
+        """Stop if the general loss is above its bound; called by fairseq after each validation set."""
         if self.general_bound is not None and _GENERAL_METER in agg:
             excess = self.general_bound.excess(float(stats["loss"]))
             if excess is not None:

@@ -23,12 +23,7 @@ def available_cores() -> int:
 
 @dataclass(frozen=True)
 class PrepareSettings:
-    """Options of ``maelm prepare corpus``.
-
-    Raises:
-        CorpusError: two options contradict each other.
-        ValueError: a number is outside its limits.
-    """
+    """Options of ``maelm prepare corpus``."""
 
     inputs: tuple[Path, ...] = option(
         help="text files or folders: plain text (one paragraph per line, a blank line between documents) or .jsonl "

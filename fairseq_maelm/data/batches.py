@@ -1,4 +1,4 @@
-"""What datasets of this package have in common: items are indices, and a batch is read and collated at once."""
+"""The base class of datasets: items are indices, and a batch is read and collated at once."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,30 +9,30 @@ from fairseq.data import FairseqDataset
 
 from fairseq_maelm.data.order import order_by_length
 
-# "buckets": near-equal lengths together, at random among themselves; "shuffled": at random; "shortest" and "longest":
-# by length, the same in every epoch.
+# "buckets": similar lengths together, in random order within a bucket; "shuffled": random; "shortest" and "longest":
+# by length, shortest or longest first, the same in every epoch.
 ORDERS = ("buckets", "shuffled", "shortest", "longest")
 
 
 class BatchDataset(FairseqDataset):
-    """Sequences, or items of several, that a subclass makes batches of by ``collate``.
+    """Items of one or several sequences; a subclass defines ``collate``, which makes a batch of them.
 
-    What is random depends on the seed and the epoch alone, so that a resumed run sees what an uninterrupted one does.
+    Random numbers depend on the seed and the epoch alone, so that a resumed run sees what an uninterrupted one does.
 
     Args:
-        sizes: <int>[items] tokens of each one's longest sequence.
-        order: of an epoch, one of ``ORDERS``.
-        seed: of the order.
-        token_counts: <int>[items] what each adds to ``--max-tokens``, by default its size.
-        fixed_epoch: if given, all epochs are this one.
-        used: <int64>[n] the items of an epoch, by default all.
+        sizes: <int>[items] length of each item's longest sequence, in tokens.
+        order: order of an epoch, one of ``ORDERS``.
+        seed: seed of the order.
+        token_counts: <int>[items] tokens that each item counts for ``--max-tokens``; by default its size.
+        fixed_epoch: the epoch whose random numbers all epochs use; by default each uses its own.
+        used: <int64>[n] items of an epoch, by default all.
     """
 
-    # For the message about an item that no batch can hold.
+    # Parts of the message about an item that no batch can hold.
     largest_item = "the longest sequence"
     remedy = "a smaller --tokens-per-sample"
 
-    # What a subclass defines: of items <int64>[B], a batch's ``ntokens``, ``net_input`` and the like.
+    # Makes ``ntokens``, ``net_input`` and the like from items <int64>[B].
     collate: Callable[[np.ndarray], dict[str, Any]]
 
     def __init__(
@@ -50,47 +50,44 @@ class BatchDataset(FairseqDataset):
         self.epoch = 1 if fixed_epoch is None else fixed_epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw for another epoch from now on; called by fairseq before an epoch's batches are made."""
+        """Use the random numbers of another epoch; called by fairseq before it makes an epoch's batches."""
         self.epoch = epoch if self.fixed_epoch is None else self.fixed_epoch
 
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        """False: fairseq makes new batches, in new worker processes, for every epoch.
-
-        Batches kept over epochs would be those of the epoch in which the run was started, so that a resumed run would
-        differ; and workers, which have copies of this object, would not hear of ``set_epoch``.
-        """
+        """False: fairseq makes new batches, in new worker processes, for every epoch."""
+        # With kept batches a resumed run would differ, and workers, which copy this object, would miss ``set_epoch``.
         return False
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     def __getitem__(self, index: int) -> int:
-        """Return the index itself: the collater reads a batch at once."""
+        """Return the index itself; the collater reads a batch at once."""
         return int(index)
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[int]:
-        """Return the indices themselves; called by torch's loader for a batch."""
+        """Return the indices themselves; called by torch's data loader for a batch."""
         return indices
 
     def num_tokens(self, index: int) -> int:
-        """Return what an item adds to ``--max-tokens``."""
+        """Return the number of tokens that an item counts for ``--max-tokens``."""
         return int(self.token_counts[index])
 
     def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
-        """Return ``num_tokens`` of many, <int>[indices]."""
+        """Return ``num_tokens`` of several items, <int>[indices]."""
         return self.token_counts[indices]
 
     def size(self, index: int) -> int:
-        """Return the tokens of an item's longest sequence, which must not exceed ``--max-positions``."""
+        """Return the length of an item's longest sequence, which must not exceed ``--max-positions``."""
         return int(self.sizes[index])
 
     def ordered_indices(self) -> np.ndarray:
-        """Return <int64>[n], the items of the epoch in the order in which they are batched."""
+        """Return the items of the epoch, <int64>[n], in the order in which they are batched."""
         return self._ordered(np.arange(len(self)) if self.used is None else self.used)
 
     def _ordered(self, indices: np.ndarray) -> np.ndarray:
-        """Put the items of an epoch, <int64>[n], in order."""
+        """Sort the items of an epoch, <int64>[n], in its order."""
         if self.order == "buckets":
             return indices[order_by_length(self.sizes[indices], self._draws(indices))]
         if self.order == "shuffled":
@@ -99,7 +96,7 @@ class BatchDataset(FairseqDataset):
         return indices[np.argsort(-sizes if self.order == "longest" else sizes, kind="stable")]
 
     def _draws(self, indices: np.ndarray) -> np.ndarray:
-        """Return <float64>[n] random numbers in [0, 1) by which a bucket is ordered."""
+        """Return random numbers <float64>[n] in [0, 1) by which items are ordered within a bucket."""
         return np.random.default_rng([self.seed, self.epoch]).random(len(indices))
 
     def batch_by_size(
@@ -109,11 +106,7 @@ class BatchDataset(FairseqDataset):
         max_sentences: int | None = None,
         required_batch_size_multiple: int = 1,
     ) -> list[np.ndarray]:
-        """Cut ordered indices into batches; called by fairseq.
-
-        Raises:
-            ValueError: an item alone has more than ``max_tokens`` tokens.
-        """
+        """Split ordered indices into batches; called by fairseq."""
         most = int(self.token_counts[indices].max(initial=0))
         if max_tokens is not None and most > max_tokens:
             raise ValueError(
@@ -123,9 +116,9 @@ class BatchDataset(FairseqDataset):
         return list(super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple))
 
     def collater(self, samples: Sequence[int]) -> dict[str, Any]:
-        """Make a batch of items <int>[B]: ``id`` <int64>[B], ``nsentences`` and what ``collate`` gives.
+        """Make a batch of items <int>[B]: ``id`` <int64>[B], ``nsentences`` and the result of ``collate``.
 
-        Empty for no item, which is how fairseq gives ranks equally many batches.
+        Without items the batch is empty; fairseq gives such batches to ranks that have fewer batches than others.
         """
         if not len(samples):
             return {}

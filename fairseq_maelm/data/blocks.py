@@ -1,7 +1,7 @@
-"""Blocks of tokens cut from binarized text, as fairseq's break modes define them.
+"""Blocks of tokens from binarized text, as fairseq's break modes define them.
 
-fairseq's memory-mapped format stores all items of a split one after another, so a block is one slice of the file. A
-line that is longer than a block is cut into blocks; fairseq would skip it or stop.
+fairseq's memory-mapped format stores the items of a split one after another, so a block is a slice of the file. A line
+that is longer than a block is cut into several; fairseq would skip it or stop.
 """
 
 import logging
@@ -19,19 +19,19 @@ logger = logging.getLogger(__name__)
 
 BREAK_MODES = ("none", "complete", "complete_doc", "eos")
 
-# fairseq-preprocess writes a blank line as the end-of-sentence symbol alone; that is how documents are separated.
+# The length of a blank line, which separates documents: fairseq-preprocess writes its end-of-sentence symbol alone.
 _BLANK_LINE = 1
 
 
 def block_slices(line_sizes: np.ndarray, break_mode: str, block_size: int) -> np.ndarray:
-    """Cut lines <int>[lines], end-of-sentence symbols counted, into blocks of at most ``block_size`` tokens.
+    """Cut lines of given lengths <int>[lines], with end-of-sentence symbols, into blocks of ``block_size`` tokens.
 
-    The mode "none" cuts every ``block_size`` tokens; "complete" packs whole lines; "complete_doc" packs whole lines of
-    one document, blank lines separate documents and are left out; "eos" takes line by line.
+    Mode "none" cuts after every ``block_size`` tokens, "complete" packs whole lines, "complete_doc" packs whole lines
+    of one document without the blank lines between documents, and "eos" makes one block per line.
 
     Returns:
-        <int64>[blocks, 2] first token and one past the last. Blocks of a single token are left out: with nothing but an
-        end-of-sentence symbol there is nothing to learn.
+        <int64>[blocks, 2] first token and one past the last. Blocks of a single token, the end-of-sentence symbol, are
+        left out.
     """
     ends = np.cumsum(line_sizes, dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
@@ -52,7 +52,7 @@ def block_slices(line_sizes: np.ndarray, break_mode: str, block_size: int) -> np
 
 
 def _documents(ends: np.ndarray, line_sizes: np.ndarray) -> np.ndarray:
-    """Return <int64>[documents, 2], first token and one past the last, blank lines between them left out."""
+    """Return the first token and one past the last of each document, <int64>[documents, 2], without blank lines."""
     blank = line_sizes == _BLANK_LINE
     starts = np.concatenate([[0], ends[blank]])
     stops = np.concatenate([ends[blank] - _BLANK_LINE, ends[-1:]])
@@ -60,17 +60,17 @@ def _documents(ends: np.ndarray, line_sizes: np.ndarray) -> np.ndarray:
 
 
 def _greedy(ends: np.ndarray, spans: np.ndarray, block_size: int) -> np.ndarray:
-    """Fill blocks with as many whole lines as fit, within each span; a line longer than a block is cut."""
+    """Pack as many whole lines as fit into each block, span by span; cut lines that are longer than a block."""
     fits = spans[:, 1] - spans[:, 0] <= block_size
     if fits.all():
         return spans
     span_starts, span_stops = np.ascontiguousarray(spans[~fits].T)
     first_lines = np.searchsorted(ends, span_starts, side="right")
-    # Machine integers, read and written one by one: lists of a long text's numbers would take gigabytes.
+    # Arrays of machine integers, because lists of Python integers would take gigabytes for a long text.
     line_ends, starts, stops, filled = ends.data, array("q"), array("q"), array("q")
     for start, stop, line in zip(span_starts.data, span_stops.data, first_lines.data):
         while start < stop:
-            # A line has at least one token, so no block holds more lines than tokens; nor does it leave its span.
+            # A line has at least one token, so a block holds at most ``block_size`` lines.
             limit = min(start + block_size, stop)
             after = bisect_right(line_ends, limit, line, min(line + block_size, len(ends)))
             end = line_ends[after - 1] if after > line else start + block_size
@@ -86,7 +86,7 @@ def _greedy(ends: np.ndarray, spans: np.ndarray, block_size: int) -> np.ndarray:
 
 
 def _windows(stream: np.ndarray, starts: np.ndarray, width: int) -> np.ndarray:
-    """Return <dtype>[B, width], the tokens from each start on, and zeros behind the end of the stream."""
+    """Return the tokens from each start on, <dtype>[B, width], with zeros after the end of the stream."""
     if int(starts.max()) + width <= len(stream):
         return sliding_window_view(stream, width)[starts]
     windows = np.zeros((len(starts), width), dtype=stream.dtype)
@@ -97,16 +97,13 @@ def _windows(stream: np.ndarray, starts: np.ndarray, width: int) -> np.ndarray:
 
 
 class TokenBlocks:
-    """Blocks of one split, read from disk on demand; ``sizes`` are the tokens of each, <int32>[blocks].
+    """Blocks of one split, read from disk on demand; ``sizes`` <int32>[blocks] are their lengths in tokens.
 
     Args:
-        paths: the split's files without ``.bin`` and ``.idx``; several are read as one.
+        paths: files of the split without ``.bin`` and ``.idx``; several are read as one.
         break_mode: see ``block_slices``.
-        block_size: the most tokens of a block, the symbol put in front included.
-        first_symbol: token put in front of every block.
-
-    Raises:
-        ValueError: the files hold no block, or an .idx is damaged, or does not fit its .bin.
+        block_size: largest length of a block, with its first symbol.
+        first_symbol: symbol to put in front of every block.
     """
 
     def __init__(self, paths: Sequence[str], break_mode: str, block_size: int, first_symbol: int) -> None:
@@ -126,8 +123,8 @@ class TokenBlocks:
         self._first_blocks = np.cumsum([0] + [len(part) for part in starts])
         if not len(self._starts):
             raise ValueError(
-                f"{', '.join(self.paths)}: the split is empty (no line with a token). Prepare it again, or check that "
-                "the text file was not empty"
+                f"{', '.join(self.paths)}: the split is empty (no line has a token). Check that the text is not empty, "
+                "and prepare it again"
             )
         self.sizes = np.concatenate(sizes)
 
@@ -135,18 +132,18 @@ class TokenBlocks:
         return len(self._starts)
 
     def blocks_of_files(self, number: int) -> int:
-        """Return how many blocks the first ``number`` files have; they are the first ones."""
+        """Return the number of blocks in the first ``number`` files."""
         return int(self._first_blocks[number])
 
     def __getstate__(self) -> dict:
-        # A memory map would be pickled as the whole file; workers open it themselves.
+        # Pickling a memory map would copy the whole file; workers open it themselves.
         return {**self.__dict__, "_streams": None}
 
     @property
     def streams(self) -> list[np.ndarray]:
-        """Return one memory-mapped <uint16 or int32>[tokens] for each file."""
+        """The memory-mapped tokens of each file, <uint16 or int32>[tokens]."""
         if self._streams is None:
-            # Plain arrays that keep the map alive: slicing np.memmap itself costs several times as much.
+            # Views as plain arrays, because slicing np.memmap itself takes several times as long.
             self._streams = [
                 np.memmap(path + ".bin", dtype=dtype, mode="r").view(np.ndarray)
                 for path, dtype in zip(self.paths, self._dtypes)
@@ -154,7 +151,7 @@ class TokenBlocks:
         return self._streams
 
     def read(self, indices: np.ndarray, filler: int) -> tuple[np.ndarray, np.ndarray]:
-        """Read blocks <int64>[B] at once: <int64>[B, T] with each one's first symbol, and <int64>[B] their lengths."""
+        """Return the tokens of blocks <int64>[B], padded by the filler, <int64>[B, T], and their lengths <int64>[B]."""
         lengths = self.sizes[indices].astype(np.int64)
         starts, width = self._starts[indices], int(lengths.max())
         tokens = np.empty((len(indices), width), dtype=np.int64)
@@ -171,21 +168,17 @@ class TokenBlocks:
         return tokens, lengths
 
     def __getitem__(self, index: int) -> np.ndarray:
-        """Return <int64>[n], the first symbol and the tokens of the block."""
+        """Return the first symbol and the tokens of a block, <int64>[n]."""
         return self.read(np.array([index]), self.first_symbol)[0][0]
 
     def check_tokens(self, symbols: int) -> None:
-        """See ``fairseq_maelm.data.stored.check_tokens``, which reads a file whole once."""
+        """Check the tokens of all files; see ``fairseq_maelm.data.stored.check_tokens``."""
         for path in self.paths:
             check_tokens(path, symbols)
 
 
 def split_files(folder: str, split: str, combine: bool) -> list[str]:
-    """Find the files of a split: ``split``, and with ``combine`` also ``split1``, ``split2`` and so on.
-
-    Raises:
-        FileNotFoundError: if there is none; says what to do.
-    """
+    """Find the files of a split: ``split``, and with ``combine`` also ``split1``, ``split2`` and so on."""
     paths: list[str] = []
     while combine or not paths:
         path = os.path.join(folder, f"{split}{len(paths) or ''}")
@@ -201,13 +194,8 @@ def split_files(folder: str, split: str, combine: bool) -> list[str]:
 
 
 def shard_files(folders: Sequence[str], split: str, epoch: int, combine: bool) -> list[str]:
-    """Find the files of a split that an epoch reads: of training the next folder's, otherwise always the first one's.
-
-    Training files are looked for in all folders at once: one that is missing would otherwise show only in its epoch.
-
-    Raises:
-        FileNotFoundError: see ``split_files``.
-    """
+    """Find the files of a split for an epoch: training takes the folders in turn, other splits are in the first."""
     if not split.startswith("train"):
         return split_files(folders[0], split, combine)
+    # Searching all folders reports a missing file before its epoch.
     return [split_files(folder, split, combine) for folder in folders][(epoch - 1) % len(folders)]

@@ -1,4 +1,4 @@
-"""Blocks of text, masked anew in every epoch and collated into batches that the model takes as they are."""
+"""The pretraining dataset: blocks of text with new masks in every epoch, collated into the model's batches."""
 
 import logging
 from dataclasses import replace
@@ -16,32 +16,32 @@ from fairseq_maelm.data.rate import RateOfUpdates
 
 logger = logging.getLogger(__name__)
 
-# From this share of padding on, a run spends hours on nothing and is told so.
+# The share of padding above which a warning is logged.
 _MUCH_PADDING = 0.1
 
 
 class Symbols(NamedTuple):
-    """Symbols of the vocabulary that batches need: padding and <mask>."""
+    """The symbols of the vocabulary that batches need."""
 
     pad: int
     mask: int
 
 
 class MaskedBlockDataset(BatchDataset):
-    """A split for pretraining; what an item adds to ``--max-tokens`` is its tokens, masked ones included.
+    """A split for pretraining.
 
-    fairseq multiplies the most of a batch by its number of sequences. That is the padded rectangle [B, T] of the
-    decoder, which processes masked tokens too; the encoder's [B, S] is never larger.
+    ``--max-tokens`` counts masked tokens too, since fairseq bounds the largest item of a batch times its number of
+    items: the padded rectangle [B, T] of the decoder. The encoder's [B, S] is never larger.
 
     Args:
         blocks: the text, cut into blocks.
-        scheme: how tokens are chosen and treated.
-        symbols: of the vocabulary.
+        scheme: which tokens are predicted, and which of these are masked.
+        symbols: symbols of the vocabulary.
         view: what the encoder sees at masked positions.
-        seed: of the masks and of the order.
-        fixed_epoch: if given, the masks of this epoch are drawn in every epoch (for validation).
-        predicts_all: every token is predicted, by a decoder that reads the sequence from left to right; the batch then
-            holds the sequence for it.
+        seed: seed of the masks and of the order.
+        fixed_epoch: the epoch whose masks all epochs use, for validation.
+        predicts_all: every token is predicted, by a decoder that reads from left to right; the batch then holds the
+            full sequence for it.
     """
 
     def __init__(
@@ -57,23 +57,23 @@ class MaskedBlockDataset(BatchDataset):
         super().__init__(blocks.sizes, "buckets", seed, fixed_epoch=fixed_epoch)
         self.blocks, self.scheme, self.symbols, self.view = blocks, scheme, symbols, view
         self.predicts_all = predicts_all
-        # Of the epoch's batches, where it is not that of the scheme.
+        # The masking rates of the epoch's batches, if they differ from the scheme's.
         self.rate: RateOfUpdates | None = None
 
     def _draws(self, indices: np.ndarray) -> np.ndarray:
-        # Those that round the number of masked tokens: see ``order_by_length``.
+        # The numbers that round the count of masked tokens; see ``order_by_length``.
         return rounding_draws(self.seed, self.epoch, indices)
 
     def batch_by_size(self, *args: Any, **kwargs: Any) -> list[np.ndarray]:
-        """As ``BatchDataset`` does, and log how much padding the batches hold."""
+        """Split indices into batches, as ``BatchDataset``, and log the share of padding."""
         batches = super().batch_by_size(*args, **kwargs)
         share = padding_share(batches, self.sizes) if batches else 0.0
         logger.info("%s batches, %.2f %% of their slots padding", f"{len(batches):,}", 100 * share)
-        # The few sequences of a validation set fill no batch with equal lengths, and take no time worth a warning.
+        # Validation sets are too small to avoid padding, and too small for it to matter.
         if share > _MUCH_PADDING and self.fixed_epoch is None:
             logger.warning(
-                "%.1f %% of the work of this epoch will be done on padding, because batches hold sequences of very "
-                "different lengths. Take smaller batches (--max-tokens, --batch-size, "
+                "%.1f %% of this epoch's computation will be on padding, because batches hold sequences of very "
+                "different lengths. Use smaller batches (--max-tokens, --batch-size, "
                 "--required-batch-size-multiple 1), or --sample-break-mode none, which makes blocks of equal length",
                 100 * share,
             )
@@ -83,8 +83,8 @@ class MaskedBlockDataset(BatchDataset):
         """Read, mask and collate sequences <int64>[B].
 
         Returns:
-            ``ntokens`` (original tokens, masked ones included), ``target`` <int64>[M], and ``net_input`` with
-            ``src_tokens`` <int64>[B, S], ``src_lengths`` <int64>[B] and ``layout`` (see ``fairseq_maelm.batch``).
+            ``ntokens`` (all original tokens), ``target`` <int64>[M], and ``net_input`` with ``src_tokens``
+            <int64>[B, S], ``src_lengths`` <int64>[B] and ``layout`` (see ``fairseq_maelm.batch``).
         """
         tokens, lengths = self.blocks.read(indices, self.symbols.pad)
         inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]

@@ -1,4 +1,4 @@
-"""What the encoder sees of a masked sequence, and which of its states the decoder gets (Table 2 and Figure 4)."""
+"""The encoder's view of a masked sequence: its input, and the states that enter the decoder (Table 2 and Figure 4)."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,16 +18,13 @@ class EncoderView:
     """The rows of the paper's Table 2 that concern the encoder's input.
 
     Attributes:
-        masked_input: what stands at masked positions in the encoder's input. "dropped": nothing (MAE-LM). "kept":
-            <mask>, whose states enter the decoder. "reset": <mask>, but the decoder gets the mask embedding there.
-            "random": a random real token, and the decoder gets the mask embedding. "random_kept": a random real token,
-            whose state enters the decoder.
-        mask_fraction: the paper's delta in [0, 1]: each mask stays in the encoder's input with this probability, and
-            its state enters the decoder; only for "dropped".
+        masked_input: the encoder's input at masked positions. "dropped": nothing (MAE-LM). "kept": <mask>, whose state
+            enters the decoder. "reset": <mask>, but the decoder gets the mask embedding. "random": a random real
+            token, and the decoder gets the mask embedding. "random_kept": a random real token, whose state enters
+            the decoder.
+        mask_fraction: the paper's delta in [0, 1]: with this probability a mask stays in the encoder's input, and its
+            state enters the decoder; only for "dropped".
         positions: "original", or "consecutive" to number the tokens that the encoder sees without gaps.
-
-    Raises:
-        ValueError: if a value is none of these.
     """
 
     masked_input: str = "dropped"
@@ -42,31 +39,31 @@ class EncoderView:
                 f"unknown --encoder-positions {self.positions}; choose one of {', '.join(ENCODER_POSITIONS)}"
             )
         if not 0.0 <= self.mask_fraction <= 1.0:
-            raise ValueError(f"--encoder-mask-fraction must lie in [0, 1] and is {self.mask_fraction}")
+            raise ValueError(f"--encoder-mask-fraction must be in [0, 1] and is {self.mask_fraction}")
         if self.mask_fraction and self.masked_input != "dropped":
             raise ValueError(
-                "--encoder-mask-fraction says how many masks are not dropped: it goes with --masked-input dropped, not "
-                f"with {self.masked_input}"
+                "--encoder-mask-fraction is the share of masks that are not dropped: it goes with --masked-input "
+                f"dropped, not with {self.masked_input}"
             )
 
     @property
     def hides_all_masks(self) -> bool:
-        """Tell whether no state of a masked position reaches the decoder: without one nothing could be predicted."""
+        """True if no state of a masked position reaches the decoder, so that a decoder is needed to predict it."""
         return self.masked_input in ("dropped", "reset", "random") and self.mask_fraction < 1.0
 
     @property
     def asks_with_masks(self) -> bool:
-        """Tell whether a model that was trained so sees <mask> when it is asked to fill one.
+        """True if the encoder sees <mask> when a model that was trained with this view predicts masked tokens.
 
-        One that was trained with random tokens, which cannot ask for a prediction, is asked as if it never saw a mask.
+        After training with random tokens, which cannot mark a position to predict, masks are dropped.
         """
         return self.masked_input in ("kept", "reset") or self.mask_fraction > 0.5
 
 
 class Shown(NamedTuple):
-    """A batch as the encoder is to see it."""
+    """The encoder's view of a batch."""
 
-    tokens: np.ndarray  # <int64>[B, T] with what stands at masked positions filled in
+    tokens: np.ndarray  # <int64>[B, T] with masked positions replaced
     visible: np.ndarray  # <bool>[B, T] True where the encoder sees the token
     returned: np.ndarray  # <bool>[B, T] True where the state of a visible token enters the decoder
 
@@ -77,11 +74,12 @@ def show(
     """Apply a view to drawn masks.
 
     Args:
-        view, draw: what to show, and what was drawn.
+        view: what the encoder sees.
+        draw: the drawn masks.
         inside: <bool>[B, T] True at tokens, False at padding.
         mask_index: the <mask> symbol.
-        fraction: <bool>[B, T] masks that stay under ``mask_fraction``; see ``keep_fraction``.
-        random: <int64>[B, T] real tokens to put at masked positions; see ``replacements``.
+        fraction: <bool>[B, T] True at masks that stay by ``mask_fraction``; see ``keep_fraction``.
+        random: <int64>[B, T] random real tokens for masked positions; see ``replacements``.
     """
     masked = draw.masked
     unmasked = inside & ~masked
@@ -108,7 +106,7 @@ def show_batch(
 ) -> Shown:
     """Apply a view with the random numbers of the sequences; arguments as in ``draw_masks`` and ``show``."""
     length = inside.shape[1]
-    # Without a fraction and without random tokens, what stands here is not read.
+    # Placeholders that views without a fraction or random tokens do not read.
     fraction, random = inside, draw.tokens
     if view.mask_fraction:
         fraction = keep_fraction(view.mask_fraction, indices, seed, epoch, length)
@@ -118,7 +116,7 @@ def show_batch(
 
 
 def wanted_rows(predicted: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return ``wanted_rows`` <int64>[M] and ``wanted_length`` of the layout for the places to predict <bool>[B, T]."""
+    """Return the layout's ``wanted_rows`` <int64>[M] and ``wanted_length`` for positions to predict <bool>[B, T]."""
     counts = np.count_nonzero(predicted, axis=1)
     length = int(counts.max())
     return _rows(counts, length), length
@@ -127,12 +125,12 @@ def wanted_rows(predicted: np.ndarray) -> tuple[np.ndarray, int]:
 def encoder_input(
     shown: Shown, predicted: np.ndarray, lengths: np.ndarray, pad: int, positions: str = "original"
 ) -> dict[str, Any]:
-    """Take the visible tokens out of full sequences and say where they came from.
+    """Gather the visible tokens of full sequences and record their original positions.
 
     Args:
         shown: what the encoder sees.
         predicted: <bool>[B, T] True at positions to predict.
-        lengths: <int64>[B] of the full sequences.
+        lengths: <int64>[B] lengths of the full sequences.
         pad: padding symbol.
         positions: "original" or "consecutive".
 
@@ -181,11 +179,10 @@ def encoder_input_of_masks(
     pad: int,
     predicted: np.ndarray | None = None,
 ) -> dict[str, Any]:
-    """Ask for the tokens at given masks, which the encoder must see as it did in pretraining.
+    """Make the input for predicting the tokens at given masks <bool>[B, T], which follow the view of pretraining.
 
-    Nothing is drawn: under a ``mask_fraction`` all masks stay if most of them did. Arguments and result are those of
-    ``encoder_input``, with the masks <bool>[B, T], all of them to predict if ``predicted`` does not say which, and the
-    view of pretraining.
+    No random numbers are used: with a ``mask_fraction``, either all masks stay or none, as most did in pretraining.
+    Other arguments and the result are those of ``encoder_input``; by default all masks are predicted.
     """
     inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
     visible = inside if view.asks_with_masks else inside & ~masks
@@ -196,12 +193,12 @@ def encoder_input_of_masks(
 
 
 def _rows(counts: np.ndarray, width: int) -> np.ndarray:
-    """Return <int64>[sum of counts], places in a flattened [B, width] of rows filled from the left."""
+    """Return the places <int64>[sum of counts] in a flattened [B, width] whose rows are filled from the left."""
     return np.flatnonzero(np.arange(width) < counts[:, None])
 
 
 def _spread(values: np.ndarray, rows: np.ndarray | None, shape: tuple[int, int], filler: int) -> np.ndarray:
-    """Return <int64>[B, S] with values at their rows, the filler elsewhere; ``rows`` None if they fill all."""
+    """Return <int64>[B, S] with values at their rows and the filler elsewhere; without rows, values fill it."""
     if rows is None:
         return values.reshape(shape)
     spread = np.full(shape, filler, dtype=np.int64)

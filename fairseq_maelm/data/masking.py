@@ -1,8 +1,7 @@
-"""Choosing the positions to predict: one draw per (seed, epoch, index), for a whole batch at once, in numpy.
+"""Random choice of the positions to predict, for a whole batch at once, in numpy.
 
-The draw is a counter-based hash of (seed, epoch, index of the sequence, position) and no stateful generator. So it is
-the same whatever batch, worker or rank a sequence falls into, needs no replay, and is computed for all sequences of a
-batch in a few array operations.
+Random numbers are a hash of (seed, epoch, index of the sequence, position), without a generator's state. So a sequence
+gets the same masks in any batch, worker and rank, and resuming needs no replay.
 """
 
 from dataclasses import dataclass
@@ -19,14 +18,14 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 # Independent streams of random numbers for one (seed, epoch, index).
 _PRIORITY, _ROUNDING, _TREATMENT, _REPLACEMENT, _STAYING = range(5)
 
-# The lowest 16 bits of a priority hold the position, which makes priorities distinct.
+# The lowest 16 bits of a priority are the position, so that all priorities of a sequence differ.
 MAX_LENGTH = 1 << 16
 
 
 def mix(x: np.ndarray) -> np.ndarray:
-    """Apply splitmix64's finalizer to <uint64> values of any shape; wrapping multiplication is intended.
+    """Apply splitmix64's finalizer to <uint64> values of any shape, in place, and return them.
 
-    Works in place, because this is the data path's innermost loop, and returns its argument.
+    It works in place because this is the innermost loop of the data path. Overflow in multiplication is intended.
     """
     shifted = np.empty_like(x)
     for shift, factor in ((np.uint64(30), _MIX_1), (np.uint64(27), _MIX_2)):
@@ -37,22 +36,22 @@ def mix(x: np.ndarray) -> np.ndarray:
 
 
 def random_bits(seed: int, epoch: int, indices: np.ndarray, stream: int, length: int) -> np.ndarray:
-    """Return the random bits <uint64>[B, length] that belong to sequences, a function of the arguments alone.
+    """Return random bits <uint64>[B, length], a function of the arguments alone.
 
-    Epochs count from 1, indices <int64>[B] are those of the sequences in their data set.
+    Epochs count from 1; ``indices`` <int64>[B] are those of the sequences in their dataset.
     """
     columns = np.arange(1, length + 1, dtype=np.uint64) * GOLDEN_GAMMA
     return mix(mix(_row_bits(seed, epoch, indices, stream))[:, None] + columns)
 
 
 def _row_bits(seed: int, epoch: int, indices: np.ndarray, stream: int) -> np.ndarray:
-    """Return <uint64>[B] random bits, one value for each sequence."""
+    """Return random bits <uint64>[B], one value for each sequence."""
     return mix(_key(seed, epoch, stream) + (indices.astype(np.uint64) + np.uint64(1)) * GOLDEN_GAMMA)
 
 
 @lru_cache(maxsize=64)
 def _key(seed: int, epoch: int, stream: int) -> np.ndarray:
-    """Return <uint64>[1], what an epoch's sequences have in common; cached, because numpy is slow at scalars."""
+    """Return the part <uint64>[1] that an epoch's sequences share; cached, because numpy is slow at scalars."""
     key = np.array([seed % (1 << 64)], dtype=np.uint64)
     for part in (epoch, stream):
         key = mix(key * GOLDEN_GAMMA + np.uint64(part) + GOLDEN_GAMMA)
@@ -60,36 +59,35 @@ def _key(seed: int, epoch: int, stream: int) -> np.ndarray:
 
 
 def rounding_draws(seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:
-    """Draw <float64>[B] in [0, 1), what is added to p * n of each sequence before it is rounded down.
+    """Draw the numbers <float64>[B] in [0, 1) that are added to p * n of each sequence before rounding down.
 
-    Sequences of equal length whose draws are near each other therefore mask equally many tokens; see
-    ``order_by_length``.
+    Sequences of equal length with similar draws therefore mask the same number of tokens; see ``order_by_length``.
     """
     return uniform(_row_bits(seed, epoch, indices, _ROUNDING))
 
 
 def uniform(bits: np.ndarray) -> np.ndarray:
-    """Turn <uint64> random bits into <float64> numbers in [0, 1)."""
+    """Convert <uint64> random bits into <float64> numbers in [0, 1)."""
     return (bits >> np.uint64(11)) * (1.0 / (1 << 53))
 
 
 @dataclass(frozen=True)
 class MaskingScheme:
-    """Which tokens are chosen, and what the encoder sees in their place."""
+    """Probabilities and token classes of masking."""
 
     mask_prob: float  # fraction of tokens (of words, with ``word_starts``) to predict, in (0, 1)
-    real_tokens: np.ndarray  # <int64>[R] the tokens to draw replacements from, neither special symbols nor <mask>
-    leave_unmasked_prob: float = 0.0  # of the predicted, the fraction left in place, which the encoder sees
-    random_token_prob: float = 0.0  # of the predicted, the fraction replaced by a random real token
+    real_tokens: np.ndarray  # <int64>[R] tokens that replacements are drawn from: no special symbols, no <mask>
+    leave_unmasked_prob: float = 0.0  # fraction of predicted tokens that stay in place, visible to the encoder
+    random_token_prob: float = 0.0  # fraction of predicted tokens that are replaced by a random real token
     word_starts: np.ndarray | None = None  # <bool>[V] tokens that begin a word; None masks single tokens
-    protected: np.ndarray | None = None  # <bool>[V] tokens that are never chosen; None for all may be
+    protected: np.ndarray | None = None  # <bool>[V] tokens that are never chosen; None if all may be
 
     def __post_init__(self) -> None:
         if not 0.0 < self.mask_prob < 1.0:
-            raise ValueError(f"the mask probability must lie between 0 and 1, both excluded, and is {self.mask_prob}")
+            raise ValueError(f"the mask probability must be between 0 and 1, both excluded, and is {self.mask_prob}")
         for name in ("leave_unmasked_prob", "random_token_prob"):
             if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name} must lie in [0, 1] and is {getattr(self, name)}")
+                raise ValueError(f"{name} must be in [0, 1] and is {getattr(self, name)}")
         if self.leave_unmasked_prob + self.random_token_prob > 1.0:
             raise ValueError(
                 f"leave_unmasked_prob ({self.leave_unmasked_prob}) and random_token_prob ({self.random_token_prob}) "
@@ -98,11 +96,11 @@ class MaskingScheme:
 
 
 class MaskDraw(NamedTuple):
-    """The outcome for a batch of full sequences."""
+    """The drawn masks of a batch of full sequences."""
 
     predicted: np.ndarray  # <bool>[B, T] True at positions to predict
-    masked: np.ndarray  # <bool>[B, T] True where the encoder must not see the token: not left and not replaced
-    tokens: np.ndarray  # <int64>[B, T] with random replacements done; masked positions keep the original
+    masked: np.ndarray  # <bool>[B, T] True at predicted tokens that are neither left in place nor replaced
+    tokens: np.ndarray  # <int64>[B, T] with random replacements; masked positions keep the original token
 
 
 def draw_masks(
@@ -110,20 +108,18 @@ def draw_masks(
 ) -> MaskDraw:
     """Choose the positions to predict in a batch.
 
-    The number of chosen tokens of a sequence (of words, when words are masked whole) is floor(p * n + u) with u uniform
-    in [0, 1), as in fairseq and in the authors' code: p * n on average at every length, in every epoch. Each sequence
-    has its own u, by which the data set puts equal lengths in order, so that those of a batch mask equally many tokens
-    all the same and the encoder needs no padding. At least one token of every sequence stays visible. If no token of
-    the whole batch was chosen, which happens for tiny p, one token of its longest sequence is.
+    In a sequence of n tokens (or words, if whole words are masked), floor(p * n + u) are chosen, with u uniform in
+    [0, 1), as in fairseq and in the authors' code. The dataset orders sequences of equal length by u, so that those of
+    a batch mask the same number and the encoder needs no padding. At least one token of every sequence stays visible.
+    If a tiny p chooses none in the whole batch, one token of the longest sequence is chosen.
 
     Args:
         scheme: probabilities and token classes.
         tokens: <int64>[B, T] full sequences, padded on the right with any value.
-        lengths: <int64>[B] their lengths, between 1 and T.
-        indices, seed, epoch: as in ``random_bits``.
-
-    Raises:
-        ValueError: sequences are longer than 65,536 tokens, or none of the batch has a token to spare.
+        lengths: <int64>[B] lengths of the sequences, from 1 to T.
+        indices: <int64>[B] indices of the sequences in their dataset.
+        seed: seed of the random numbers.
+        epoch: number of the epoch, from 1.
     """
     length = tokens.shape[1]
     if length > MAX_LENGTH:
@@ -133,13 +129,13 @@ def draw_masks(
     starts = _unit_starts(scheme, tokens, eligible)
     priority = _priorities(seed, epoch, indices, length)
     units = lengths if starts is inside else np.count_nonzero(starts, axis=1)
-    # Where every token may be chosen, one must be left for the encoder to see.
+    # If every token may be chosen, one must stay visible.
     spared = 1 if eligible is inside else (eligible == inside).all(axis=1)
     counts = (scheme.mask_prob * units + rounding_draws(seed, epoch, indices)).astype(np.int64)
     counts = np.minimum(counts, np.maximum(units - spared, 0))
     first = None if scheme.word_starts is None else _first_of_unit(starts, eligible)
     predicted = _smallest(priority, starts, counts, first)
-    # The threshold of a row that has nothing to choose means nothing.
+    # The threshold is meaningless in rows without tokens to choose.
     predicted &= eligible & (counts[:, None] > 0)
     if not predicted.any():
         predicted = _one_prediction(eligible, inside, lengths, priority)
@@ -147,10 +143,10 @@ def draw_masks(
 
 
 def _smallest(priority: np.ndarray, starts: np.ndarray, counts: np.ndarray, first: np.ndarray | None) -> np.ndarray:
-    """Return <bool>[B, T], True at the tokens of each row's ``counts`` units of smallest priority, and others."""
+    """Return <bool>[B, T], True at each row's ``counts`` units of smallest priority; other places are undefined."""
     ranked = priority if starts.all() else np.where(starts, priority, np.iinfo(np.uint64).max)
     ranks = np.maximum(counts - 1, 0)
-    # Only the smallest need an order, and among sequences of one length only the last of them.
+    # Only the smallest need sorting, and if all rows have the same count not even these.
     most = int(ranks.max())
     ranked = np.partition(ranked, most, axis=1)[:, : most + 1]
     if ranks.min() < most:
@@ -160,24 +156,24 @@ def _smallest(priority: np.ndarray, starts: np.ndarray, counts: np.ndarray, firs
 
 
 def _first_of_unit(starts: np.ndarray, eligible: np.ndarray) -> np.ndarray:
-    """Return <int64>[B, T], where each token's unit begins: all its tokens take the random numbers of the first."""
+    """Return the first position of each token's unit, <int64>[B, T], whose random numbers the whole unit uses."""
     columns = np.arange(starts.shape[1])[None, :]
     return np.maximum.accumulate(np.where(starts | ~eligible, columns, 0), axis=1)
 
 
 def _unit_starts(scheme: MaskingScheme, tokens: np.ndarray, eligible: np.ndarray) -> np.ndarray:
-    """Return <bool>[B, T], True at the first token of every unit that is chosen as a whole."""
+    """Return <bool>[B, T], True at the first token of every unit (token or word)."""
     if scheme.word_starts is None:
         return eligible
     starts = scheme.word_starts[tokens]
-    # A word cut off by the start of the block, or by a protected token, begins where it becomes eligible.
+    # A word that is cut by the start of the block or by a protected token begins at its first eligible token.
     follows = np.zeros_like(eligible)
     follows[:, 1:] = eligible[:, :-1]
     return eligible & (starts | ~follows)
 
 
 def _priorities(seed: int, epoch: int, indices: np.ndarray, length: int) -> np.ndarray:
-    """Return <uint64>[B, length], distinct within a sequence; the smallest are chosen."""
+    """Return priorities <uint64>[B, length], distinct within a sequence; the smallest are chosen."""
     bits = random_bits(seed, epoch, indices, _PRIORITY, length)
     bits &= ~np.uint64(MAX_LENGTH - 1)
     bits |= np.arange(length, dtype=np.uint64)
@@ -185,14 +181,14 @@ def _priorities(seed: int, epoch: int, indices: np.ndarray, length: int) -> np.n
 
 
 def _one_prediction(eligible: np.ndarray, inside: np.ndarray, lengths: np.ndarray, priority: np.ndarray) -> np.ndarray:
-    """Return <bool>[B, T] with one True: a batch without any prediction has neither a loss nor a gradient."""
+    """Choose one token, <bool>[B, T], since a batch without predictions has neither a loss nor a gradient."""
     row = int(np.argmax(lengths))
     if lengths[row] < 2:
-        raise ValueError("no sequence of this batch has two tokens, so none can be hidden and none can be seen")
+        raise ValueError("no sequence of this batch has two tokens, one to mask and one to see: give longer texts")
     candidates = eligible[row].copy()
     candidates[0] = False
     if not candidates.any():
-        # Only protected tokens: one prediction matters more than the protection of a sequence without content.
+        # All tokens are protected. A prediction is more important here than protection.
         candidates = inside[row].copy()
         candidates[0] = False
     predicted = np.zeros_like(eligible)
@@ -209,7 +205,7 @@ def _treat(
     epoch: int,
     indices: np.ndarray,
 ) -> MaskDraw:
-    """Decide for each predicted token whether it is masked, left in place, or replaced at random."""
+    """Mask each predicted token, leave it in place, or replace it at random."""
     if scheme.leave_unmasked_prob == 0.0 and scheme.random_token_prob == 0.0:
         return MaskDraw(predicted, predicted, tokens)
     length = tokens.shape[1]
@@ -224,13 +220,10 @@ def _treat(
 
 
 def replacements(real_tokens: np.ndarray, indices: np.ndarray, seed: int, epoch: int, length: int) -> np.ndarray:
-    """Draw one of the real tokens <int64>[R], each as likely as the others, for every position: <int64>[B, length]."""
+    """Draw a token <int64>[B, length] for every position, uniformly from real tokens <int64>[R]."""
     return real_tokens[random_bits(seed, epoch, indices, _REPLACEMENT, length) % np.uint64(len(real_tokens))]
 
 
 def keep_fraction(fraction: float, indices: np.ndarray, seed: int, epoch: int, length: int) -> np.ndarray:
-    """Draw <bool>[B, length], each True with probability ``fraction``, independently of all other draws.
-
-    What is True for one fraction is True for every larger one.
-    """
+    """Draw <bool>[B, length], each True with probability ``fraction``, and True for all larger fractions too."""
     return uniform(random_bits(seed, epoch, indices, _STAYING, length)) < fraction

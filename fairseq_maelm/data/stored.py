@@ -1,6 +1,6 @@
-"""fairseq's memory-mapped format, checked before it is used: of the .idx everything, and every token of the .bin once.
+"""Checks of fairseq's memory-mapped format before its use: the whole .idx, and once every token of the .bin.
 
-A flipped bit or half a copy would otherwise show hours later, in the epoch that reads it, or never.
+Without them, a flipped bit or an incomplete copy would cause an error hours later, or none at all.
 """
 
 import contextlib
@@ -23,38 +23,34 @@ logger = logging.getLogger(__name__)
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
 HEADER = struct.Struct("<9sQBQ")
-_DTYPES = {code: np.dtype(name) for code, name in enumerate(("u1", "i1", "<i2", "<i4", "<i8"), 1)}
-DTYPES = {**_DTYPES, 8: np.dtype("<u2"), 9: np.dtype("<u4")}
+_NAMES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2", 9: "<u4"}
+DTYPES = {code: np.dtype(name) for code, name in _NAMES.items()}
 
-# Of the folder: what was found when its .bin files were read, for the next run.
+# The file of a folder with the smallest and largest tokens of its .bin files, so that the next run need not read them.
 _REMEMBERED = ".checked.json"
 _TOKENS_AT_A_TIME = 2**24
 
 
 def read_index(prefix: str) -> tuple[np.ndarray, np.dtype]:
-    """Read ``prefix``.idx: the lengths <int32>[items], and the type of the tokens in ``prefix``.bin.
-
-    Raises:
-        ValueError: it is damaged, or the .bin is not as long as it says; names the file.
-    """
+    """Read ``prefix``.idx: the lengths <int32>[items], and the dtype of the tokens in ``prefix``.bin."""
     path, size = f"{prefix}.idx", os.path.getsize(f"{prefix}.idx")
     with open(path, "rb") as stream:
         head = stream.read(HEADER.size).ljust(HEADER.size, b"\0")
     magic, version, code, items = HEADER.unpack(head)
     if (magic, version) != (MAGIC, VERSION) or code not in DTYPES:
-        raise _damaged(path, "it does not begin as fairseq's memory-mapped format does")
+        raise _damaged(path, "it does not begin with the header of fairseq's memory-mapped format")
     if size != HEADER.size + 12 * items:
-        raise _damaged(path, f"it has {size:,} bytes, and its {items:,} items need {HEADER.size + 12 * items:,}")
+        raise _damaged(path, f"it has {size:,} bytes, but its {items:,} items need {HEADER.size + 12 * items:,}")
     lengths = np.fromfile(path, "<i4", items, offset=HEADER.size)
     offsets = np.fromfile(path, "<i8", items, offset=HEADER.size + 4 * items)
     own = lengths * np.int64(DTYPES[code].itemsize)
     if items and (lengths.min() < 0 or not np.array_equal(offsets, np.cumsum(own) - own)):
-        raise _damaged(path, "its lengths and its offsets do not belong together")
+        raise _damaged(path, "its lengths and its offsets contradict each other")
     expected, actual = int(own.sum()), os.path.getsize(f"{prefix}.bin")
     if actual != expected:
         raise ValueError(
             f"{prefix}.bin has {actual:,} bytes, but {path} describes {expected:,}: one of them was not copied "
-            "whole, or they do not belong together. Copy both again, or prepare the text again"
+            "completely, or they do not belong together. Copy both again, or prepare the text again"
         )
     return lengths, DTYPES[code]
 
@@ -64,7 +60,7 @@ def _damaged(path: str, reason: str) -> ValueError:
 
 
 def read_arrays(path: Path, mapped: bool = False) -> Any:
-    """Read a .npz as a dictionary of arrays, or a .npy as an array; raise a ValueError for a damaged one."""
+    """Read a .npz as a dictionary of arrays, or a .npy as an array; raise a ValueError if it is damaged."""
     try:
         content = np.load(path, mmap_mode="r" if mapped else None)
         return dict(content) if path.suffix == ".npz" else content
@@ -75,18 +71,15 @@ def read_arrays(path: Path, mapped: bool = False) -> Any:
 
 
 def check_tokens(prefix: str, symbols: int) -> None:
-    """Refuse a .bin with tokens that a dictionary of so many symbols, <mask> not counted, does not have.
+    """Check that all tokens of a .bin are below ``symbols``, the size of the dictionary without <mask>.
 
-    All tokens are read, at the speed of the memory, when a file is opened for the first time since it was changed.
-
-    Raises:
-        ValueError: names the file and the token.
+    The file is read only if it has changed since its last check.
     """
     smallest, largest = _range_of_tokens(prefix)
     if smallest < 0 or largest >= symbols:
         raise ValueError(
             f"{prefix}.bin holds token {smallest if smallest < 0 else largest}, but dict.txt has only {symbols} "
-            "symbols: the file is damaged, or the text was binarized with another dictionary"
+            "symbols: copy the file again if it is damaged, or use the dictionary that the text was binarized with"
         )
 
 
@@ -105,9 +98,8 @@ def _range_of_tokens(prefix: str) -> tuple[int, int]:
         return 0, 0
     tokens = np.memmap(file, dtype, "r").view(np.ndarray)
     parts = [tokens[begin : begin + _TOKENS_AT_A_TIME] for begin in range(0, len(tokens), _TOKENS_AT_A_TIME)]
-    # An unsigned minimum is no news.
     smallest = min(int(part.min()) for part in parts) if dtype.kind == "i" else 0
     found = {**known, "smallest": smallest, "largest": max(int(part.max()) for part in parts)}
-    with contextlib.suppress(OSError):  # a folder that others share may be read-only
+    with contextlib.suppress(OSError):  # a shared folder may be read-only
         write_json(memory, {**remembered, file.name: found})
     return smallest, found["largest"]

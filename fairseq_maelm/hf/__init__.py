@@ -1,7 +1,7 @@
-"""Our models as classes of Hugging Face transformers; importing this package registers them there.
+"""MAE-LM models as classes of Hugging Face transformers, which importing this package registers.
 
-``transformers.AutoModel`` and its relatives then open exported folders without running code from them. Nothing here
-needs fairseq.
+``transformers.AutoModel`` and the like then open exported folders without running code from them. This package does not
+need fairseq.
 """
 
 import json
@@ -15,7 +15,7 @@ from fairseq_maelm.libraries import import_transformers
 
 transformers = import_transformers()
 
-from .configuration_maelm import MaelmConfig  # noqa: E402  (transformers is imported the safe way first)
+from .configuration_maelm import MaelmConfig  # noqa: E402  (import_transformers must run first)
 from .modeling_maelm import (  # noqa: E402
     MaelmForMaskedLM,
     MaelmForQuestionAnswering,
@@ -32,36 +32,31 @@ AUTO_CLASSES = {
     "AutoModelForQuestionAnswering": MaelmForQuestionAnswering,
 }
 
-# Families whose first position is pad + 1, so that their tables have that many rows more than positions.
+# Families whose first position is pad + 1, so that their position tables have pad + 1 unused rows.
 _OFFSET_POSITIONS = {"roberta", "xlm-roberta", "camembert", "mpnet", MaelmConfig.model_type}
-# Of which a model makes as many modules as they say, and the most that any has.
+# Numbers of layers in config.json, and the largest that is accepted.
 _DEPTHS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "encoder_layers", "decoder_layers")
 _DEEPEST = 1000
-# Larger numbers of anything must be the size of some weight: positions may be computed, and have none.
+# Larger numbers of config.json must be the size of a weight. Smaller ones need not: computed positions have no table.
 _COMMON = 100_000
-# A pooler, or a head that the weights lack, is made anew.
+# A model may have this many times the parameters of its weight files: poolers and new heads are not in them.
 _SLACK = 2
 
-
-def _register() -> None:
-    transformers.AutoConfig.register(MaelmConfig.model_type, MaelmConfig, exist_ok=True)
-    # With these, save_pretrained copies the code beside the weights, and the folder stays one that anybody can open.
-    MaelmConfig.register_for_auto_class()
-    for name, model in AUTO_CLASSES.items():
-        getattr(transformers, name).register(MaelmConfig, model, exist_ok=True)
-        model.register_for_auto_class(name)
-
-
-_register()
+transformers.AutoConfig.register(MaelmConfig.model_type, MaelmConfig, exist_ok=True)
+# register_for_auto_class makes save_pretrained copy the code, so that anybody can open the folder.
+MaelmConfig.register_for_auto_class()
+for _name, _model in AUTO_CLASSES.items():
+    getattr(transformers, _name).register(MaelmConfig, _model, exist_ok=True)
+    _model.register_for_auto_class(_name)
 
 
 def open_pretrained(auto_class: str, folder: Path, **options: Any) -> Any:
-    """Open a local folder with one of transformers' auto classes, without downloading and without code of the folder.
+    """Open a local folder with one of transformers' auto classes, without downloads and without running its code.
 
     Args:
-        auto_class: such as "AutoModel" or "AutoTokenizer".
-        folder: that ``save_pretrained`` or ``maelm export`` wrote.
-        options: of ``from_pretrained``.
+        auto_class: name of the class, such as "AutoModel" or "AutoTokenizer".
+        folder: folder that ``save_pretrained`` or ``maelm export`` wrote.
+        options: options of ``from_pretrained``.
 
     Raises:
         ValueError: transformers cannot read the folder, or only by running its code; the message is one line.
@@ -71,19 +66,19 @@ def open_pretrained(auto_class: str, folder: Path, **options: Any) -> Any:
         if hasattr(kind, "from_config"):
             _refuse_sizes(folder, kind, **safely)
         return kind.from_pretrained(folder, **options, local_files_only=True, **safely)
-    except Exception as error:  # for damaged and for foreign folders transformers raises errors of every kind
+    except Exception as error:  # transformers raises errors of all kinds for damaged and foreign folders
         reason = " ".join(str(error).split())
         raise ValueError(f"transformers cannot read {folder}: {reason[:300] or type(error).__name__}") from error
 
 
 def longest_sequence(tokenizer: Any, config: Any) -> int:
-    """Return the tokens of the longest sequence that a model has positions for, special symbols included."""
+    """Return the length, with special symbols, of the longest sequence that a model and its tokenizer accept."""
     offset = tokenizer.pad_token_id + 1 if config.model_type in _OFFSET_POSITIONS else 0
     return min(int(config.max_position_embeddings) - offset, int(tokenizer.model_max_length))
 
 
 def _refuse_sizes(folder: Path, auto_class: Any, **safely: Any) -> None:
-    """Refuse sizes in config.json that the weights do not have, before anything of these sizes is made."""
+    """Raise ValueError for sizes in config.json that the weights do not have, before memory of these sizes is used."""
     shapes = dict(_shapes(folder))
     if not shapes:
         return
@@ -91,14 +86,14 @@ def _refuse_sizes(folder: Path, auto_class: Any, **safely: Any) -> None:
     largest = max(_COMMON, *(size for shape in shapes.values() for size in shape))
     for name, value in options.items():
         if type(value) is int and value > (_DEEPEST if name in _DEPTHS else largest):
-            raise ValueError(f"config.json says {name} {value}, which the weights beside it do not have")
+            raise ValueError(f"config.json says {name} {value}, which the weights do not have")
     with torch.device("meta"):
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, **safely)
         model = auto_class.from_config(config, **safely)
     held = sum(torch.Size(shape).numel() for shape in shapes.values())
     asked = sum(parameter.numel() for parameter in model.parameters())
     if asked > _SLACK * held:
-        raise ValueError(f"config.json asks for {asked:,} numbers, and the weights beside it are {held:,}")
+        raise ValueError(f"config.json asks for {asked:,} parameters, but the weights have {held:,}")
 
 
 def _shapes(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:

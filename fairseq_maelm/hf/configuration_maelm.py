@@ -1,4 +1,4 @@
-"""The configuration of MAE-LM encoders for Hugging Face transformers, and their buckets of relative positions."""
+"""The configuration of MAE-LM models for Hugging Face transformers, and their buckets of relative positions."""
 
 import math
 from typing import Any
@@ -7,21 +7,21 @@ from transformers import MPNetConfig
 
 
 class MaelmConfig(MPNetConfig):
-    """MPNet's configuration and what an MAE-LM checkpoint has besides.
+    """MPNet's configuration with the options of MAE-LM.
 
     Args:
-        relative_attention_buckets: "t5", "reference" (those of the authors' code) or "none".
-        relative_attention_max_distance: from here on all distances share a bucket.
-        mask_token_id: the mask symbol.
-        masked_input: what the encoder sees of masks: nothing ("dropped", MAE-LM), the mask symbol ("kept", MLM), or the
-            symbol, but its state does not enter the decoder ("reset").
-        encoder_positions: "original", or "consecutive" to number what the encoder sees without gaps.
-        decoder_layers: 0 puts the prediction head on the encoder.
-        decoder_hidden_size: width of the decoder, the encoder's if not given; so are the next two.
-        decoder_intermediate_size: width of its feed-forward networks.
-        decoder_attention_heads: its attention heads.
-        share_decoder_positions: the decoder reads the encoder's table of positions.
-        **kwargs: MPNet's.
+        relative_attention_buckets: bucket function, "t5", "reference" (of the authors' code) or "none".
+        relative_attention_max_distance: distance from which on all distances share a bucket.
+        mask_token_id: number of the mask symbol.
+        masked_input: encoder's input at masks: nothing ("dropped", MAE-LM), the mask symbol ("kept", MLM), or the mask
+            symbol, whose state does not enter the decoder ("reset").
+        encoder_positions: "original", or "consecutive" to number the tokens that the encoder sees without gaps.
+        decoder_layers: number of the decoder's layers; 0 puts the LM head on the encoder.
+        decoder_hidden_size: width of the decoder, by default the encoder's.
+        decoder_intermediate_size: width of the decoder's feed-forward networks, by default the encoder's.
+        decoder_attention_heads: number of the decoder's attention heads, by default the encoder's.
+        share_decoder_positions: whether the decoder uses the encoder's position table.
+        **kwargs: options of MPNet.
     """
 
     model_type = "maelm"
@@ -54,12 +54,13 @@ class MaelmConfig(MPNetConfig):
 
 
 def relative_bucket(function: str, distance: int, num_buckets: int, max_distance: int) -> int:
-    """Return the bucket of a relative position: key's minus query's.
+    """Return the bucket of a relative position (the key's position minus the query's).
 
     Args:
-        function: "t5" (Raffel et al., 2020), or "reference", symmetric and rounding up.
-        num_buckets: a multiple of 4; half of them serve each direction, and half of those single distances.
-        max_distance: from here on all distances share a bucket.
+        function: "t5" (Raffel et al., 2020), or "reference", which is symmetric and rounds up.
+        distance: relative position.
+        num_buckets: multiple of 4; each direction has half of the buckets, of which half are for single distances.
+        max_distance: distance from which on all distances share a bucket.
     """
     half, size = num_buckets // 2, abs(distance)
     exact = half // 2

@@ -1,7 +1,6 @@
-"""The parts of MAE-LM models for Hugging Face transformers: layers, encoder, decoder and prediction head.
+"""Layers, encoder, decoder and LM head of MAE-LM models for Hugging Face transformers, with MPNet's parameter names.
 
-Shapes: B sequences, T tokens of the full sequence, S of them that the encoder sees, D width, H heads, V vocabulary.
-Parameters have MPNet's names.
+Shapes: B sequences, T tokens of a full sequence, S tokens that the encoder sees, D width, H heads, V vocabulary.
 """
 
 import copy
@@ -16,32 +15,32 @@ from transformers.models.mpnet.modeling_mpnet import MPNetLayer
 
 from .configuration_maelm import MaelmConfig, relative_bucket
 
-# Rows of the position table before the first position: RoBERTa's and MPNet's count starts behind the padding symbol, 1.
+# The row of the position table for the first position: RoBERTa and MPNet count from the padding symbol, 1, plus 1.
 OFFSET = 2
 
 
 def hide(bias: Tensor | None, attention_mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Give keys whose mask <int64 or bool>[B, S] is 0 the lowest logit: <dtype>[B, H or 1, S or 1, S]."""
+    """Return a bias <dtype>[B, H or 1, S or 1, S] with the lowest logit where the mask <int64 or bool>[B, S] is 0."""
     hidden = attention_mask[:, None, None, :] == 0
     if bias is None:
         bias = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
-    # Not -inf: a sequence of padding alone must not give NaN.
+    # With -inf, a sequence of padding alone would give NaN.
     return bias.masked_fill(hidden, torch.finfo(dtype).min)
 
 
 class MaelmLayer(MPNetLayer):
-    """MPNet's layer with torch's fused attention, which keeps its input alone for the backward pass where asked to."""
+    """MPNet's layer with torch's fused attention and gradient checkpointing."""
 
-    # transformers finds the modules that have this attribute, and gives them the function that recomputes.
+    # transformers sets the function that recomputes in all modules with this attribute.
     gradient_checkpointing = False
     _gradient_checkpointing_func: Callable[..., Any]
 
     def forward(
         self, states: Tensor, bias: Tensor | None, output_attentions: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """<float>[B, S, D] to states <float>[B, S, D] and, if asked for, attention weights <float>[B, H, S, S].
+        """Return states <float>[B, S, D] and attention weights <float>[B, H, S, S], which are None unless asked for.
 
-        ``bias`` broadcasts to [B, H, S, S] and is added to the scaled products of queries and keys.
+        ``bias`` broadcasts to [B, H, S, S] and is added to the attention logits.
         """
         if self.gradient_checkpointing and self.training:
             computed: tuple[Tensor, Tensor | None]
@@ -69,7 +68,7 @@ class MaelmLayer(MPNetLayer):
 
 
 class MaelmEncoder(nn.Module):
-    """The layers and their one table of relative biases."""
+    """The layers, with one table of relative position biases."""
 
     def __init__(self, config: MaelmConfig) -> None:
         super().__init__()
@@ -79,21 +78,21 @@ class MaelmEncoder(nn.Module):
         if config.relative_attention_buckets != "none":
             numbers = config.relative_attention_num_buckets, config.relative_attention_max_distance
             self.relative_attention_bias = nn.Embedding(numbers[0], config.num_attention_heads)
-            # Integers, so that half precision moves no distance to another bucket; no buffer, so that nothing depends
-            # on how transformers fills buffers that a checkpoint does not hold.
+            # A list, because half precision would move distances between buckets, and because transformers does not
+            # restore buffers that are not in a checkpoint.
             self.bucket_of_distance = [
                 relative_bucket(config.relative_attention_buckets, distance, *numbers)
                 for distance in range(1 - self.positions, self.positions)
             ]
 
     def check_length(self, length: int) -> None:
-        """Refuse sequences that are longer than the table of positions."""
-        # A length is a number only while nothing traces the model.
+        """Raise ValueError for sequences that are longer than the position table."""
+        # While the model is traced, a length may be symbolic.
         if not torch.compiler.is_compiling() and length > self.positions:
             raise ValueError(f"{length} tokens are more than the model's {self.positions} positions: truncate")
 
     def position_bias(self, positions: Tensor) -> Tensor | None:
-        """Return <float>[B or 1, H, S, S] for positions <int64>[B or 1, S]; None without relative positions."""
+        """Return the bias <float>[B or 1, H, S, S] of positions <int64>[B or 1, S], or None if there is none."""
         if self.relative_attention_bias is None:
             return None
         of_distance = self.relative_attention_bias(torch.tensor(self.bucket_of_distance, device=positions.device))
@@ -101,7 +100,7 @@ class MaelmEncoder(nn.Module):
         return of_distance.t().index_select(1, index.flatten()).unflatten(1, index.shape).transpose(0, 1)
 
     def forward(self, states: Tensor, bias: Tensor | None, output_attentions: bool) -> tuple[list, list]:
-        """Return L + 1 states <float>[B, S, D] before, between and after layers, and L attention weights or None."""
+        """Return the states <float>[B, S, D] before the first and after each layer, and each layer's weights or None."""
         all_states, all_weights = [states], []
         for layer in self.layer:
             states, weights = layer(states, bias, output_attentions)
@@ -128,7 +127,7 @@ class MaelmDecoder(nn.Module):
         self.layer = nn.ModuleList(MaelmLayer(shape) for _ in range(config.decoder_layers))
 
     def forward(self, full: Tensor, position_ids: Tensor, shared: nn.Embedding, attention_mask: Tensor) -> Tensor:
-        """Decode <float>[B, T, D] to <float>[B, T, decoder's width]; ``shared`` is the encoder's table of positions."""
+        """Decode <float>[B, T, D] to <float>[B, T, decoder's width]; ``shared`` is the encoder's position table."""
         if self.projection is not None:
             full = self.projection(full)
         table = shared if self.position_embeddings is None else self.position_embeddings
@@ -140,7 +139,7 @@ class MaelmDecoder(nn.Module):
 
 
 class MaelmLMHead(nn.Module):
-    """Dense, GELU, LayerNorm and the product with the token embeddings, which are tied, plus a bias."""
+    """The LM head: a dense layer, GELU, LayerNorm, the product with the tied token embeddings, and a bias."""
 
     def __init__(self, config: MaelmConfig) -> None:
         super().__init__()
@@ -151,12 +150,12 @@ class MaelmLMHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, states: Tensor, embedding: Tensor) -> Tensor:
-        """<float>[B, T, width] and <float>[V, D] to logits <float>[B, T, V]."""
+        """Return logits <float>[B, T, V] of states <float>[B, T, width] with token embeddings <float>[V, D]."""
         states = self.layer_norm(F.gelu(self.dense(states)))
         return F.linear(states if self.projection is None else self.projection(states), embedding, self.bias)
 
     def resize(self, vocabulary_size: int) -> None:
-        """Cut the bias to a number of symbols, or give new ones a bias of 0."""
+        """Cut the bias to the vocabulary's new size, or extend it by zeros."""
         with torch.no_grad():
             bias = F.pad(self.bias, (0, vocabulary_size - len(self.bias)))
         self.bias = nn.Parameter(bias, requires_grad=self.bias.requires_grad)

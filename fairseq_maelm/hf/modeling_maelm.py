@@ -1,7 +1,7 @@
-"""MAE-LM encoders for Hugging Face transformers: MPNet with other relative positions, and MAE-LM's prediction of masks.
+"""MAE-LM models for Hugging Face transformers: MPNet with other relative positions, and MAE-LM's masked prediction.
 
-An exported folder holds copies of the files named ..._maelm.py: with ``trust_remote_code=True`` a machine needs neither
-fairseq nor fairseq_maelm. Shapes as in layers_maelm.py.
+Exported folders hold copies of the files ..._maelm.py, which ``trust_remote_code=True`` opens without fairseq and
+fairseq_maelm. Shapes as in layers_maelm.py.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ from .layers_maelm import OFFSET, MaelmDecoder, MaelmEncoder, MaelmLMHead, hide
 
 
 class MaelmPreTrainedModel(MPNetPreTrainedModel):
-    """Loading and saving."""
+    """The base class, which loads and saves."""
 
     config_class = MaelmConfig
     base_model_prefix = "mpnet"
@@ -38,7 +38,7 @@ class MaelmPreTrainedModel(MPNetPreTrainedModel):
 
 
 class MaelmModel(MaelmPreTrainedModel):
-    """The encoder. It has no pooler: MAE-LM trains none."""
+    """The encoder, without a pooler, which MAE-LM does not train."""
 
     def __init__(self, config: MaelmConfig) -> None:
         super().__init__(config)
@@ -47,11 +47,11 @@ class MaelmModel(MaelmPreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
-        """Return the table of token embeddings."""
+        """Return the token embeddings."""
         return self.embeddings.word_embeddings
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the table of token embeddings."""
+        """Replace the token embeddings."""
         self.embeddings.word_embeddings = value
 
     def forward(
@@ -67,10 +67,9 @@ class MaelmModel(MaelmPreTrainedModel):
     ) -> tuple | BaseModelOutputWithPooling:
         """Encode tokens <int64>[B, S], or their embeddings <float>[B, S, D].
 
-        Args:
-            attention_mask: <int64>[B, S], 1 at tokens, 0 at padding; looked up in ``input_ids`` if not given.
-            position_ids: <int64>[B, S] original positions plus 2, where they are not simply those in the sequence.
-            head_mask: older versions of transformers pass None.
+        ``attention_mask`` <int64>[B, S] is 1 at tokens and 0 at padding, by default derived from ``input_ids``.
+        ``position_ids`` <int64>[B, S] are original positions plus 2, by default those in the sequence. Older versions
+        of transformers pass ``head_mask``, None.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
@@ -94,13 +93,12 @@ class MaelmModel(MaelmPreTrainedModel):
         )
         if self.config.return_dict if return_dict is None else return_dict:
             return output
-        # The place of the pooled output, which MPNet's heads skip.
+        # None is the pooled output, which MPNet's heads skip.
         return (output[0], None, *output.to_tuple()[1:])
 
 
 class MaelmForMaskedLM(MaelmPreTrainedModel):
-    """Prediction of masked tokens as in pretraining: they are dropped from the encoder's input, and the decoder gets
-    the mask's embedding in their places, or what else ``config.masked_input`` says."""
+    """Prediction of masked tokens as in pretraining, by default with masks dropped from the encoder's input."""
 
     def __init__(self, config: MaelmConfig) -> None:
         super().__init__(config)
@@ -110,18 +108,16 @@ class MaelmForMaskedLM(MaelmPreTrainedModel):
         self.post_init()
 
     def get_output_embeddings(self) -> None:
-        """Return None: the head reads the table of token embeddings itself, and there is nothing to tie."""
+        """Return None, because the head uses the token embeddings themselves and nothing must be tied."""
         return None
 
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, *arguments: Any, **options: Any
     ) -> nn.Embedding:
-        """Give the table of token embeddings, and the head's bias with it, another number of symbols.
-
-        New ones have a bias of 0. Other arguments are those of transformers' own method.
+        """Resize the token embeddings and the head's bias, with zeros for new symbols; arguments as in transformers.
 
         Raises:
-            ValueError: the mask symbol would be left out.
+            ValueError: the mask symbol would be removed.
         """
         mask = self.config.mask_token_id
         if None not in (new_num_tokens, mask) and new_num_tokens <= mask:
@@ -134,20 +130,19 @@ class MaelmForMaskedLM(MaelmPreTrainedModel):
         return embeddings
 
     def encode(self, input_ids: Tensor, inside: Tensor, **options: Any) -> tuple[Tensor, Tensor, Any]:
-        """Encode what the encoder is to see of tokens <int64>[B, T], and put its states back to their places.
+        """Encode the visible ones of tokens <int64>[B, T], and put their states back to their original positions.
 
-        Args:
-            inside: <bool>[B, T] True at tokens, False at padding.
-            options: for the encoder.
+        ``inside`` <bool>[B, T] is True at tokens and False at padding; ``options`` are the encoder's.
 
         Returns:
-            <float>[B, T, D] with the mask's embedding where no state is, position ids <int64>[B, T], encoder's output.
+            states <float>[B, T, D] with the mask embedding at other positions, position ids <int64>[B, T], and the
+            encoder's output.
         """
         masked = input_ids == self.config.mask_token_id
         dropped = masked if self.config.masked_input == "dropped" else torch.zeros_like(masked)
         visible = inside & ~dropped
         position_ids = (inside.cumsum(dim=1) - 1).clamp(min=0) + OFFSET
-        # What is visible moves to the left, in its order.
+        # Visible tokens move to the left and keep their order.
         order = visible.logical_not().to(torch.uint8).argsort(dim=1, stable=True)
         if not (torch.jit.is_tracing() or torch.compiler.is_compiling()):
             order = order[:, : max(1, int(visible.sum(dim=1).max()))]
@@ -171,12 +166,11 @@ class MaelmForMaskedLM(MaelmPreTrainedModel):
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
     ) -> tuple | MaskedLMOutput:
-        """Score the vocabulary at every position of tokens <int64>[B, T] with masks: logits <float>[B, T, V].
+        """Compute logits <float>[B, T, V] at every position of tokens <int64>[B, T] with masks.
 
-        Args:
-            attention_mask: <int64>[B, T], 1 at tokens, 0 at padding; looked up in ``input_ids`` if not given.
-            labels: <int64>[B, T] the original tokens, -100 where no loss is wanted.
-            output_attentions, output_hidden_states: of the encoder, over the tokens that it saw.
+        ``attention_mask`` <int64>[B, T] is 1 at tokens and 0 at padding, by default derived from ``input_ids``.
+        ``labels`` <int64>[B, T] are the original tokens, -100 where no loss is computed. Attentions and hidden states
+        are the encoder's, for the tokens that it saw.
         """
         self.mpnet.encoder.check_length(input_ids.shape[1])
         inside = input_ids.ne(self.config.pad_token_id) if attention_mask is None else attention_mask.bool()
@@ -193,11 +187,11 @@ class MaelmForMaskedLM(MaelmPreTrainedModel):
         return output if (self.config.return_dict if return_dict is None else return_dict) else output.to_tuple()
 
 
-# The constructors of MPNet's own heads are passed by: they would build MPNet's encoder.
+# The following constructors bypass those of MPNet's heads, which would build MPNet's encoder.
 
 
 class MaelmForSequenceClassification(MaelmPreTrainedModel, MPNetForSequenceClassification):
-    """Classification or regression of sequences by MPNet's head, which is RoBERTa's: on the first token."""
+    """Classification or regression of sequences by MPNet's head on the first token, which equals RoBERTa's."""
 
     def __init__(self, config: MaelmConfig) -> None:
         MPNetPreTrainedModel.__init__(self, config)
@@ -220,7 +214,7 @@ class MaelmForTokenClassification(MaelmPreTrainedModel, MPNetForTokenClassificat
 
 
 class MaelmForQuestionAnswering(MaelmPreTrainedModel, MPNetForQuestionAnswering):
-    """Start and end of an answer by a linear head."""
+    """Prediction of an answer's start and end by a linear head."""
 
     def __init__(self, config: MaelmConfig) -> None:
         MPNetPreTrainedModel.__init__(self, config)

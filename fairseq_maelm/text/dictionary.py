@@ -18,12 +18,7 @@ _COUNTED_TOKENS = 20_000_000
 
 
 def load_dictionary(folder: str) -> Dictionary:
-    """Read ``dict.txt`` and append ``<mask>``.
-
-    Raises:
-        FileNotFoundError: there is no dict.txt.
-        ValueError: the dictionary does not match the folder's manifest or sentencepiece model.
-    """
+    """Read ``dict.txt``, check it against the folder's manifest and sentencepiece model, and append ``<mask>``."""
     path = os.path.join(folder, "dict.txt")
     if not os.path.exists(path):
         raise FileNotFoundError(
@@ -45,12 +40,7 @@ def class_names(dictionary: Dictionary) -> list[str]:
 
 
 def check_shards(folders: Sequence[str]) -> None:
-    """Check all shards of a corpus at the start, since a shard is opened only in its epoch, perhaps days later.
-
-    Raises:
-        FileNotFoundError: a folder is missing.
-        ValueError: a shard's dict.txt differs from the first one's.
-    """
+    """Check all shards of a corpus at the start, since a shard is opened only in its epoch, perhaps days later."""
     contents = []
     for folder in folders:
         if not os.path.isdir(folder):
@@ -108,11 +98,7 @@ def real_tokens(dictionary: Dictionary) -> np.ndarray:
 
 
 def word_starts(dictionary: Dictionary) -> np.ndarray:
-    """Return <bool>[V], True for pieces that begin a word and for special symbols, each a word by itself.
-
-    Raises:
-        ValueError: no piece has the mark of a word's start, because the vocabulary is not sentencepiece's.
-    """
+    """Return <bool>[V], True for pieces that begin a word and for special symbols, each a word by itself."""
     starts = np.array([symbol.startswith(WORD_START) for symbol in dictionary.symbols])
     if not starts.any():
         raise ValueError(

@@ -23,11 +23,7 @@ TOKENIZER_FILE = "tokenizer.json"
 
 
 def vocabulary_files(folder: Path) -> list[Path]:
-    """Return the files of a folder's vocabulary: the dictionary, and the sentencepiece model or tokenizer.
-
-    Raises:
-        CorpusError: one of them is missing.
-    """
+    """Return the files of a folder's vocabulary: the dictionary, and the sentencepiece model or tokenizer."""
     encoders = [folder / name for name in (MODEL_FILE, TOKENIZER_FILE) if (folder / name).is_file()]
     if not (folder / DICTIONARY_FILE).is_file() or not encoders:
         raise CorpusError(
@@ -38,11 +34,7 @@ def vocabulary_files(folder: Path) -> list[Path]:
 
 
 def open_encoder(folder: Path) -> TextEncoder:
-    """Open the encoder from text to the numbers of a folder's dictionary.
-
-    Raises:
-        CorpusError: a file is missing or damaged, or the two do not belong together.
-    """
+    """Open the encoder from text to the numbers of a folder's dictionary."""
     dictionary, file = vocabulary_files(folder)
     lines = dictionary.read_text(encoding="utf-8").split("\n")
     symbols = [line.rsplit(" ", 1)[0] for line in lines if line]
@@ -59,9 +51,6 @@ class TokenizerEncoder(TextEncoder):
     """An encoder by a tokenizer.json whose numbers are those of a dict.txt with ``symbols`` symbols.
 
     Its ``tokenizer`` reads special symbols in text as ordinary text.
-
-    Raises:
-        CorpusError: the library tokenizers is not installed, or the file does not belong to the dictionary.
     """
 
     def __init__(self, path: Path, symbols: int) -> None:

@@ -32,16 +32,16 @@ def test_none_can_be_taken() -> None:
 
 
 def test_the_share_is_one_of_tokens() -> None:
-    # 60 tokens of the domain; a quarter of general text is 20 tokens beside them, at 8 a block.
+    # With 60 tokens of the domain, a quarter of general text is 20 tokens, in blocks of 8.
     assert blocks_to_mix(np.array([10, 20, 30]), np.array([4, 8, 12] * 9), 0.25) == round(20 / 8)
     assert blocks_to_mix(np.array([10, 20, 30]), np.array([10] * 9), 0.0) == 0
-    with pytest.raises(ValueError, match="needs 9 blocks in every epoch, and there are 3: give more general text"):
+    with pytest.raises(ValueError, match="needs 9 blocks in every epoch, but there are 3: give more general text"):
         blocks_to_mix(np.array([30]), np.array([10] * 3), 0.75)
 
 
 @pytest.fixture
 def mixed(tmp_path: Path) -> MixedBlockDataset:
-    """Ten domain lines of token 5 and forty general ones of token 6, each a document of its own."""
+    """Ten domain lines of token 5 and forty general ones of token 6, each a document."""
     for name, lines, token in (("domain", 10, 5), ("general", 40, 6)):
         items = [item for _ in range(lines) for item in (torch.tensor([token] * 9 + [2]), BLANK_LINE)]
         write_split(tmp_path / name, items)

@@ -119,7 +119,7 @@ def test_predicting_all_tokens():
     [
         ({"masked_input": "hidden"}, "masked-input hidden"),
         ({"positions": "none"}, "encoder-positions none"),
-        ({"mask_fraction": 1.5}, r"must lie in \[0, 1\]"),
+        ({"mask_fraction": 1.5}, r"must be in \[0, 1\]"),
         ({"mask_fraction": 0.5, "masked_input": "kept"}, "goes with --masked-input dropped"),
     ],
 )

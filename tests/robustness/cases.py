@@ -402,7 +402,7 @@ _TRAINED = {
     "--arch roberta_base": "the task maelm needs a model of this package, and roberta_base is none: give --arch",
     "--arch maelm_huge": "invalid choice: 'maelm_huge'",
     "--task masked_lm --criterion masked_lm": "MaskedLMTask does not work with this model|the options: ",
-    "--mask-prob 1.5": "mask probability must lie between 0 and 1, both excluded, .* 1.5",
+    "--mask-prob 1.5": "mask probability must be between 0 and 1, both excluded, .* 1.5",
     "--tokens-per-sample 1024": "sequences of up to 1024 tokens, but the model has only 32 positions",
     "--tokens-per-sample 1": "--tokens-per-sample must lie between 2 and",
     "--encoder-attention-heads 3": "is not a multiple of its number of attention heads",
