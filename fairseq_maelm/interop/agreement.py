@@ -1,4 +1,4 @@
-"""Whether two models compute the same and two tokenizers read the same: the one check of export, import and ONNX."""
+"""The comparison of two models and of two tokenizers, for export, import and ONNX."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -13,20 +13,21 @@ from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.models.masked_tokens import masked_token_logits
 from fairseq_maelm.text.vocabulary import FAIRSEQ_SYMBOLS
 
-# Lengths of the sequences that are compared, cut to the model's positions: each alone, and all padded in one batch.
+# Lengths of the compared sequences, cut to the model's positions.
 LENGTHS = (2, 7, 512)
-# The largest difference that rounding explains where outputs are of size 1 or less; larger outputs may differ by more.
+# The largest difference due to rounding, relative to the largest output if that is above 1.
 TOLERANCE = 1e-5
 
 PAD = FAIRSEQ_SYMBOLS.index("<pad>")
 STATES = "hidden states"
 
-# Tokens <int64>[B, S] to outputs by name: of every token <float>[B, S, ...], or of sequences or masks <float>[n, D].
+# A function from tokens <int64>[B, S] to outputs by name: of all tokens <float>[B, S, ...], or of sequences or masks
+# <float>[n, D].
 Computation = Callable[[Tensor], dict[str, Tensor]]
 
 
 class Agreement(NamedTuple):
-    """How far two computations differ: the largest absolute difference, and the largest value of what is expected."""
+    """The largest absolute difference of an output, and the largest expected value."""
 
     what: str
     difference: float
@@ -34,16 +35,16 @@ class Agreement(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether rounding explains the difference."""
+        """True if the difference is within rounding."""
         return self.difference <= TOLERANCE * max(1.0, self.size)
 
     def describe(self) -> str:
-        """Return one line for people."""
+        """Return one line for the user."""
         return f"{self.what}: largest difference {self.difference:.2e}, largest value {self.size:.2e}"
 
 
 def comparison_batches(model: MaelmModel, masks: bool) -> list[Tensor]:
-    """Return sequences of ``LENGTHS`` <int64>[1, n], with masks or without, and all of them in one batch."""
+    """Return random sequences of ``LENGTHS``, with or without masks: each alone <int64>[1, n], and all in one batch."""
     generator = np.random.default_rng(1)
     bos, eos = (FAIRSEQ_SYMBOLS.index(symbol) for symbol in ("<s>", "</s>"))
     symbols = np.arange(len(FAIRSEQ_SYMBOLS), model.encoder.embed_tokens.num_embeddings)
@@ -53,7 +54,7 @@ def comparison_batches(model: MaelmModel, masks: bool) -> list[Tensor]:
         sequence = generator.choice(symbols, length)
         sequence[0], sequence[-1] = bos, eos
         if masks:
-            # In the shortest one, <s> alone is not masked.
+            # The shortest sequence is <s> and a mask.
             sequence[1 + generator.permutation(length - 1)[: max(1, length // 6)]] = model.mask_index
         sequences.append(sequence)
     return [*(padded([sequence]) for sequence in sequences), padded(sequences)]
@@ -65,14 +66,14 @@ def padded(sequences: Sequence[np.ndarray]) -> Tensor:
 
 
 def inside(output: Tensor, tokens: Tensor) -> Tensor:
-    """Return what an output [B, S, ...] holds at tokens <int64>[B, S] as [n, ...]; one [n, D] is returned as it is."""
+    """Return an output [B, S, ...] without padding, [n, ...]; an output [n, D] is returned as it is."""
     return output if output.dim() == 2 else output[tokens != PAD]
 
 
 def checkpoint_outputs(
     model: MaelmModel, view: EncoderView, architecture: str, head: str | None, tokens: Tensor
 ) -> dict[str, Tensor]:
-    """Compute hidden states of tokens <int64>[B, S], and the scores of masks or of a fine-tuned head."""
+    """Compute the hidden states of tokens <int64>[B, S], and the scores of masks or of a fine-tuned head."""
     outputs = {STATES: model.extract_features(tokens)[0]}
     if architecture == "masked-lm":
         outputs[scores_of(architecture)] = masked_token_logits(model, view, [row[row != PAD].numpy() for row in tokens])
@@ -88,30 +89,26 @@ def scores_of(architecture: str) -> str:
 
 @torch.no_grad()
 def agreements(expected: Computation, found: Computation, batches: Sequence[Tensor], problem: str) -> list[Agreement]:
-    """Run two computations on every batch and find the largest difference of each output, padding left out.
+    """Return the largest difference of each output over all batches, without padding.
 
     Raises:
-        ValueError: they differ by more than rounding; the message begins with the problem.
+        ValueError: an output differs by more than rounding; the message begins with ``problem``.
     """
     worst: dict[str, Agreement] = {}
     for tokens in batches:
         others = found(tokens)
         for what, output in expected(tokens).items():
             one, other = inside(output, tokens), inside(others[what], tokens)
-            _, difference, size = worst.get(what, Agreement(what, 0.0, 0.0))
-            difference = max(difference, _difference(one, other))
-            worst[what] = Agreement(what, difference, max(size, float(one.abs().max())))
+            comparable = one.shape == other.shape and bool(torch.isfinite(other).all())
+            difference = float((one - other).abs().max()) if comparable else float("inf")
+            last = worst.get(what, Agreement(what, 0.0, 0.0))
+            size = max(last.size, float(one.abs().max()))
+            worst[what] = Agreement(what, max(last.difference, difference), size)
     return refuse_differences(list(worst.values()), problem)
 
 
-def _difference(one: Tensor, other: Tensor) -> float:
-    if one.shape != other.shape or not torch.isfinite(other).all():
-        return float("inf")
-    return float((one - other).abs().max())
-
-
 def refuse_differences(compared: list[Agreement], problem: str) -> list[Agreement]:
-    """Return the agreements if all of them hold; else name those that do not in a ValueError."""
+    """Return the agreements if all hold; raise a ValueError that names the others."""
     wrong = [f"{each.what} differ by {each.difference:.2g} (of {each.size:.2g})" for each in compared if not each.holds]
     if wrong:
         raise ValueError(f"{problem}: {'; '.join(wrong)}")
@@ -119,7 +116,7 @@ def refuse_differences(compared: list[Agreement], problem: str) -> list[Agreemen
 
 
 class Difference(NamedTuple):
-    """A text that two tokenizers read differently, with the tokens of both."""
+    """A text for which two tokenizers give different tokens."""
 
     text: str
     expected: list[int]
@@ -129,10 +126,10 @@ class Difference(NamedTuple):
 def differences(
     expected: Callable[[str], list[int]], found: Callable[[str], list[int]], texts: Sequence[str], ties: bool = False
 ) -> list[Difference]:
-    """Compare two functions from texts to tokens, without special tokens around them.
+    """Compare two functions that return the tokens of a text without special tokens around them.
 
-    ``ties`` accepts the same pieces in another order: in unigram models several orders of repeated characters ("rr r"
-    and "r rr") may have one score, and either is a best one.
+    ``ties`` accepts the same tokens in another order: in unigram models, several segmentations of repeated characters
+    ("rr r" and "r rr") may have the same best score.
     """
     read = [Difference(text, expected(text), found(text)) for text in texts]
     if ties:

@@ -1,7 +1,7 @@
 """Strings on which tokenizers tend to differ.
 
-``HARD_STRINGS`` must give the same tokens in an exported tokenizer as in fairseq. ``MAY_DIFFER`` lists the kinds of
-text that are known to come out differently, with the reason; an export says which of them do.
+An exported tokenizer must give the same tokens as fairseq for all ``HARD_STRINGS``. ``MAY_DIFFER`` lists examples of
+text that may give different tokens, with the reason; an export reports those that do.
 """
 
 _WORDS = [
@@ -81,29 +81,29 @@ _MASKS = [
 ]
 HARD_STRINGS = _WORDS + _WHITE_SPACE + _LETTERS + _SYMBOLS + _MASKS
 
-# text -> why transformers may read it differently. Cleaned corpora hold nothing of the kind.
+# Text -> the reason why transformers may tokenize it differently. Cleaned corpora contain no such text.
 MAY_DIFFER = {
     "Ti\u00ea\u0301ng Vi\u00ea\u0323t A\u0344": (
-        "letters that are composed in part, as in converted Vietnamese, and the mark U+0344, which is two: "
-        "sentencepiece leaves the last mark, and the exported tokenizer composes it with the letter"
+        "partly composed letters, as in converted Vietnamese, and the mark U+0344, which is two marks: the exported "
+        "tokenizer composes the last mark with the letter, and sentencepiece does not"
     ),
     "\u00aa\u0301 \uff45\u0301 n\u00ba\u0301": (
-        "a mark behind a letter of compatibility, such as a full-width or a raised one: sentencepiece composes it with "
-        "the plain letter, and the exported tokenizer leaves it"
+        "a mark after a compatibility letter, such as a full-width or superscript letter: sentencepiece composes it "
+        "with the plain letter, and the exported tokenizer does not"
     ),
     "\uff76\uff9e\uff77\uff9e\uff8a\uff9f \u304b\uff9e": (
-        "kana with a half-width voice mark: sentencepiece composes them, and the exported tokenizer leaves the mark"
+        "kana with a half-width voice mark: sentencepiece composes them, and the exported tokenizer does not"
     ),
     "text with <s> and </s> and <unk> and <pad> spelled out": (
-        "the spelling of a special token is that token to transformers and text to fairseq; "
-        "tokenizer(..., split_special_tokens=True) reads it as text"
+        "transformers reads the spelling of a special token as that token, and fairseq reads it as text, as "
+        "tokenizer(..., split_special_tokens=True) does"
     ),
     "a <mask> b\u200b \u200bc <mask> \u00b4": (
-        "characters that become spaces, beside other spaces or at the end, behind a mask"
+        "after a mask, characters that become spaces, next to other spaces or at the end"
     ),
 }
 
-# Ordinary text of several scripts, which an imported tokenizer must read as its source does.
+# Ordinary text in several scripts, for which an imported tokenizer must give the tokens of its source.
 ORDINARY_STRINGS = (
     "The quick brown fox jumps over the lazy dog.",
     "It's 3.14159 o'clock, isn't it? (Yes: e-mail me at 17:30!)",

@@ -1,4 +1,4 @@
-"""Names of weights, ours and those of the families of models that are exported and imported, and the way between."""
+"""Conversion of weights between our names and those of the model families that are exported and imported."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -8,32 +8,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Rows of position tables in front of the first position: RoBERTa and MPNet count from behind the padding symbol.
+# Rows of RoBERTa's and MPNet's position tables in front of the first position, which is that of padding plus 1.
 POSITION_OFFSET = 2
 _POSITIONS = "embed_positions.weight"
+# Function, number and largest distance of MPNet's buckets, which transformers has fixed in its code
+# (MPNetEncoder.compute_position_bias), whatever the configuration says.
+MPNET_BUCKETS = ("t5", 32, 128)
 
 
 @dataclass(frozen=True)
 class Family:
-    """Our names -> a family's. A name without ".weight" or ".bias" at its end stands for both.
+    """The names of a family's weights, by our names. A name without ".weight" or ".bias" stands for both."""
 
-    Attributes:
-        prefix: in front of the encoder's names in models with a head.
-        encoder: the encoder outside of its layers.
-        layers: where layer {} of the encoder is.
-        layer: one layer; several names are one matrix in ours, stacked by rows.
-        lm_head: the prediction head.
-        decoder: the decoder outside of its layers, for families that have one.
-        heads: architecture -> the fine-tuned head.
-    """
-
-    prefix: str
-    encoder: dict[str, str]
-    layers: str
-    layer: dict[str, tuple[str, ...]]
+    prefix: str  # in front of the encoder's names in models with a head
+    encoder: dict[str, str]  # the encoder without its layers
+    layers: str  # in front of the names of the encoder's layer {}
+    layer: dict[str, tuple[str, ...]]  # one layer; several names are stacked by rows in our matrix
     lm_head: dict[str, str]
-    decoder: dict[str, str] = field(default_factory=dict)
-    heads: dict[str, dict[str, str]] = field(default_factory=dict)
+    decoder: dict[str, str] = field(default_factory=dict)  # the decoder without its layers
+    heads: dict[str, dict[str, str]] = field(default_factory=dict)  # the fine-tuned head of each architecture
 
 
 _HUGGING_FACE_ENCODER = {
@@ -61,7 +54,7 @@ ROBERTA = Family(
     lm_head=_LM_HEAD,
     heads=_HEADS,
 )
-# Our own classes of transformers keep MPNet's names.
+# Our own classes for transformers use MPNet's names too.
 MPNET = Family(
     prefix="mpnet.",
     encoder={
@@ -88,7 +81,7 @@ _MODERN_HEAD = {
     "transform.layer_norm.weight": "head.norm.weight",
     "out_proj": "classifier",
 }
-# What our modern layer is, in the words of a ModernBERT's configuration: written by export, required by import.
+# Our modern layer as ModernBERT's configuration: written by export, required by import.
 MODERNBERT_SETTINGS: dict[str, Any] = {
     "hidden_activation": "gelu",
     "norm_bias": False,
@@ -140,7 +133,7 @@ FAIRSEQ_ROBERTA = Family(
     },
     lm_head={name: f"encoder.{name}" for name in _LM_HEAD},
 )
-# The value of model_type in config.json -> the family.
+# model_type in config.json -> family
 FAMILIES = {
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ROBERTA),
     **dict.fromkeys(("mpnet", "maelm"), MPNET),
@@ -151,7 +144,7 @@ FAMILIES = {
 def _names(
     family: Family, options: Mapping[str, Any], architecture: str, head: str | None
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield our name and theirs of every weight of a model with these options."""
+    """Yield our name and the family's names of every weight of a model with these options."""
     table: dict[str, tuple[str, ...]] = {ours: (theirs,) for ours, theirs in family.encoder.items()}
     stacks = {"encoder": family.layers}
     if architecture == "masked-lm":
@@ -176,8 +169,8 @@ def _names(
 
 
 def _left_out(options: Mapping[str, Any]) -> set[str]:
-    """Return our names of what a model with these options does not have."""
-    # The first of ModernBERT's layers has no LayerNorm in front: the embeddings have one.
+    """Return our names of weights that a model with these options does not have."""
+    # The first layer of ModernBERT has no LayerNorm in front, because the embeddings have one.
     left_out = {"encoder.layers.0.self_attn_layer_norm.weight"}
     if str(options["relative_buckets"]) == "none":
         left_out.add("encoder.relative_attention_bias.weight")
@@ -196,13 +189,13 @@ def weights_of_family(
     architecture: str = "encoder",
     head: str | None = None,
 ) -> dict[str, Tensor]:
-    """Give our weights a family's names, <float32> and each in memory of its own, as safetensors wants it.
+    """Return our weights by a family's names as <float32> copies, since safetensors refuses shared memory.
 
     Args:
-        state: of our model, name -> tensor.
-        family: whose names.
-        options: of our model: sizes, buckets.
-        architecture: "encoder", "masked-lm", or that of the head.
+        state: our state dictionary.
+        family: names of the weights.
+        options: options of our model.
+        architecture: "encoder", "masked-lm", or the architecture of the head.
         head: name of the fine-tuned head, or None.
     """
     prefix = "" if architecture == "encoder" else family.prefix
@@ -225,15 +218,10 @@ def take_weights(
     head: str | None = None,
     first_position: int = POSITION_OFFSET,
 ) -> dict[str, Tensor]:
-    """Give a family's weights our names.
+    """Return a family's weights by our names, with the arguments of ``weights_of_family``.
 
-    Args:
-        theirs: name -> tensor, without the prefix of models with a head; emptied of all that was used.
-        family, options, architecture, head: as for ``weights_of_family``.
-        first_position: row of the position table at which the first token stands.
-
-    Raises:
-        KeyError: the name of a weight that is missing.
+    ``theirs`` has names without the prefix of models with a head; the weights that are used are removed from it.
+    ``first_position`` is the row of the position table for the first token. A missing weight is a KeyError.
     """
     state = {}
     for ours, names in _names(family, options, architecture, head):

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from roberta import stock_roberta
 from support import FAMILIES, batch_of, model_of, random_sequences
 
-from fairseq_maelm.interop.importing.fairseq_roberta import load_roberta_weights
+from fairseq_maelm.interop.weights import FAIRSEQ_ROBERTA, take_weights
 from fairseq_maelm.modules.attention.bias import AttentionBias
 
 LENGTHS = [13, 30, 7, 2]
@@ -110,7 +110,9 @@ def test_equals_stock_roberta(training_layout):
     """No decoder, masks kept, no relative bias: fairseq's own RoBERTa, with its weights copied."""
     model = model_of(decoder_layers=0, relative_buckets="none", encoder_embed_dim=32)
     roberta = stock_roberta(model, layers=2, width=32, ffn=64, heads=4, max_positions=64)
-    load_roberta_weights(model, roberta.state_dict())
+    options = {"encoder_layers": 2, "encoder_embed_dim": 32, "decoder_layers": 0, "relative_buckets": "none"}
+    state = take_weights(roberta.state_dict(), FAIRSEQ_ROBERTA, options, "masked-lm")
+    model.load_state_dict({"encoder.identity": model.encoder.identity, **state})
     sequences = random_sequences(LENGTHS)
     net_input, _ = batch_of(sequences, MASKED, model.mask_index)
     if training_layout:
@@ -154,20 +156,3 @@ def test_information_flow(family):
         changed[position] = 5 if sequence[position] != 5 else 6
         moved, _ = model(**batch_of([changed], [[4, 7]])[0])
         assert not torch.equal(first, moved), f"position {position} has no influence"
-
-
-def test_roberta_weights_need_a_model_of_its_kind():
-    roberta = stock_roberta(model_of(), layers=2, width=32, ffn=64, heads=4, max_positions=64)
-    with pytest.raises(ValueError, match="neither decoder"):
-        load_roberta_weights(model_of(), roberta.state_dict())
-    with pytest.raises(ValueError, match="another size"):
-        load_roberta_weights(model_of(decoder_layers=0, relative_buckets="none", encoder_layers=3), _shallow(roberta))
-
-
-def _shallow(roberta):
-    """The same weights with a third layer made up, but of another width."""
-    state = roberta.state_dict()
-    third = {
-        name.replace("layers.1.", "layers.2."): weight[:5] for name, weight in state.items() if "layers.1." in name
-    }
-    return {**state, **third}

@@ -1,1 +1,1 @@
-"""Checkpoints become Hugging Face folders, exactly, or not at all."""
+"""Export of checkpoints to Hugging Face folders that compute the same."""

@@ -17,9 +17,9 @@ from fairseq_maelm.interop.export.run import ExportSettings, export
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm export``."""
     parser.description = (
-        "Turns a checkpoint into a folder for Hugging Face transformers (configuration, weights, tokenizer, model "
-        "card), an ONNX file, or another checkpoint of fairseq. Both sides are run and compared before the folder gets "
-        "its name; what a format cannot hold exactly is refused."
+        "Converts a checkpoint to a folder for Hugging Face transformers (configuration, weights, tokenizer, model "
+        "card), to an ONNX file, or to a smaller fairseq checkpoint. The result is compared with the checkpoint before "
+        "the folder gets its name; a model that the format cannot represent exactly is refused."
     )
     add_checkpoint(parser)
     add_vocabulary(parser)
@@ -29,12 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Export, and write to standard output what was compared and where the folder is.
-
-    Raises:
-        OSError: a file is missing, or the folder exists.
-        ValueError: the checkpoint cannot be exported like this, or the verification fails.
-    """
+    """Export, and write the comparison and the folder to standard output."""
     settings = settings_of(ExportSettings, args)
     if settings.format == "onnx":
         from fairseq_maelm.interop.onnx.run import export_onnx as chosen

@@ -1,4 +1,4 @@
-"""config.json of exported folders."""
+"""The config.json of exported folders."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from fairseq_maelm.interop.weights import MODERNBERT_SETTINGS, POSITION_OFFSET
 
 
 def configuration(source: Source, content: Content) -> dict[str, Any]:
-    """Return config.json of a folder that ``obstacles`` finds nothing against."""
+    """Return the config.json of a folder."""
     config, dictionary = source.options, source.dictionary
     settings: dict[str, Any] = {
         "architectures": [content.class_name],
@@ -50,9 +50,9 @@ def _post_norm_settings(source: Source) -> dict[str, Any]:
 
 
 def _modernbert_settings(source: Source) -> dict[str, Any]:
-    """Return what versions 4 and 5 of transformers read: the latter has other names for layers and rotary bases."""
+    """Return the settings for versions 4 and 5 of transformers, which name layers and rotary bases differently."""
     config, dictionary = source.options, source.dictionary
-    # All layers attend to all tokens. Two rotary bases need two kinds of layers, the second with a window for all.
+    # Two rotary bases need two kinds of layers, though all layers attend to all tokens: the local window holds all.
     local = config.local_rotary_base != config.rotary_base
     kinds = [
         "sliding_attention" if local and number % 3 else "full_attention" for number in range(config.encoder_layers)
@@ -81,12 +81,12 @@ def _modernbert_settings(source: Source) -> dict[str, Any]:
 def _maelm_settings(source: Source, content: Content) -> dict[str, Any]:
     config, view = source.options, source.checkpoint.view
     settings: dict[str, Any] = {
-        # Every folder holds the code of all classes and opens as any of them; a head that it lacks is fresh.
+        # A folder holds the code of all classes and opens as any of them, with new weights for missing heads.
         "auto_map": {
             "AutoConfig": "configuration_maelm.MaelmConfig",
             **{name: f"modeling_maelm.Maelm{ARCHITECTURES[each]}" for each, name in AUTO_CLASSES.items()},
         },
-        # Without a decoder of its own, a fresh head predicts masks as an MLM's.
+        # A new LM head, without a decoder, predicts masks as an MLM does.
         "mask_token_id": source.model.mask_index,
         "masked_input": "kept",
         "relative_attention_buckets": str(config.relative_buckets),

@@ -1,4 +1,4 @@
-"""What an exported folder holds: the encoder, the prediction of masks, or a fine-tuned head with its labels."""
+"""The content of an exported folder: the encoder, the prediction of masks, or a fine-tuned head with its labels."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -10,13 +10,15 @@ from fairseq.data import Dictionary
 from fairseq_maelm.files import read_json
 from fairseq_maelm.interop.agreement import STATES, scores_of
 from fairseq_maelm.interop.export.source import Source
+from fairseq_maelm.interop.weights import MPNET_BUCKETS
 from fairseq_maelm.lines import numbered_lines
 from fairseq_maelm.modules.heads import ClassificationHead, TokenHead
 from fairseq_maelm.prepared_folder import MANIFEST_FILE
+from fairseq_maelm.text.dictionary import class_names
 
 logger = logging.getLogger(__name__)
 
-# Format -> the beginning of its classes' names, and architecture -> the end.
+# Format -> start of its class names; architecture -> end of the class name.
 FORMATS = {"mpnet": "MPNet", "roberta": "Roberta", "modernbert": "ModernBert", "maelm": "Maelm"}
 ARCHITECTURES = {
     "encoder": "Model",
@@ -27,30 +29,19 @@ ARCHITECTURES = {
 }
 AUTO_CLASSES = {name: f"AutoModel{ending.removeprefix('Model')}" for name, ending in ARCHITECTURES.items()}
 
-# MPNetEncoder.compute_position_bias has these numbers of its own and does not ask its configuration.
-_MPNET_BUCKETS = ("t5", 32, 128)
-# The tasks whose heads on tokens find answers; other heads on tokens tag them.
-_ANSWERING_TASKS = ("maelm_squad",)
 _START_AND_END = ("start", "end")
-# Where the folders of fine-tuning name labels: sentences in fairseq's dictionary, words in the manifest.
+# The files with labels in folders of fine-tuning data.
 _LABEL_FILES = {"sequence-classification": "label/dict.txt", "token-classification": MANIFEST_FILE}
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a folder is to hold.
+    """The content of an exported folder."""
 
-    Attributes:
-        format: one of ``FORMATS``.
-        architecture: one of ``ARCHITECTURES``.
-        head: name of the fine-tuned head, None for the encoder and for the prediction of masks.
-        labels: names of the head's outputs, or None.
-    """
-
-    format: str
-    architecture: str
-    head: str | None = None
-    labels: tuple[str, ...] | None = None
+    format: str  # one of ``FORMATS``
+    architecture: str  # one of ``ARCHITECTURES``
+    head: str | None = None  # name of the fine-tuned head
+    labels: tuple[str, ...] | None = None  # names of the head's outputs
 
     @property
     def class_name(self) -> str:
@@ -59,12 +50,12 @@ class Content:
 
     @property
     def auto_class(self) -> str:
-        """The class of transformers that finds it."""
+        """The auto class of transformers for this architecture."""
         return AUTO_CLASSES[self.architecture]
 
     @property
     def what(self) -> str:
-        """The name of what it computes."""
+        """The name of the output in comparisons."""
         return STATES if self.architecture == "encoder" else scores_of(self.architecture)
 
 
@@ -75,18 +66,10 @@ def choose_content(
     head: str | None = None,
     labels: Path | None = None,
 ) -> Content:
-    """Decide what to export, and refuse what cannot be exact.
+    """Choose the content of an export to ``form``, one of ``FORMATS``, or raise ValueError if it would not be exact.
 
-    Args:
-        source: the checkpoint.
-        form: one of ``FORMATS``.
-        architecture: one of ``ARCHITECTURES``; by default what the checkpoint was trained for, and the encoder alone
-            where the format cannot hold the prediction of masks.
-        head: name of a fine-tuned head, needed only where there are several.
-        labels: file with the names of the head's outputs, one a line.
-
-    Raises:
-        ValueError: there is no such head, or the format cannot hold it; says why.
+    The default architecture is what the checkpoint was trained for, or the encoder alone if the format cannot represent
+    its prediction of masks. ``head`` is needed only if there are several; ``labels`` is a file with one label per line.
     """
     wanted = architecture or _trained_for(source, head)
     content = _content(source, form, wanted, head, labels)
@@ -94,7 +77,7 @@ def choose_content(
     if found and architecture is None and wanted == "masked-lm":
         encoder = Content(form, "encoder")
         if not obstacles(source, encoder):
-            logger.warning("the encoder is exported alone, without prediction of masks: %s", "; ".join(found))
+            logger.warning("only the encoder is exported, without prediction of masks: %s", "; ".join(found))
             return encoder
     if found:
         other = "" if obstacles(source, replace(content, format="maelm")) else " --format maelm holds it."
@@ -105,11 +88,10 @@ def choose_content(
 
 
 def obstacles(source: Source, content: Content) -> list[str]:
-    """Return why a format cannot hold this; empty if it can."""
-    if (source.options.layer == "modern") != (content.format == "modernbert"):
-        return [
-            f"its layers are {source.options.layer}: --format modernbert is for modern ones, others are for the rest"
-        ]
+    """Return the reasons why the format cannot represent the content; empty if it can."""
+    layer = source.options.layer
+    if (layer == "modern") != (content.format == "modernbert"):
+        return [f"its layers are {layer}: --format modernbert is for modern layers, other formats are for other layers"]
     found = _obstacles_of_positions(source.options, content.format)
     if content.architecture == "masked-lm":
         found += _obstacles_of_prediction(source, content.format)
@@ -122,23 +104,23 @@ def obstacles(source: Source, content: Content) -> list[str]:
 def _obstacles_of_positions(config: Any, form: str) -> list[str]:
     buckets = (str(config.relative_buckets), config.relative_num_buckets, config.relative_max_distance)
     if form == "mpnet" and buckets[0] == "none":
-        return ["it has no relative position bias, which every MPNet has"]
-    if form == "mpnet" and buckets != _MPNET_BUCKETS:
+        return ["it has no relative position bias, but every MPNet has one"]
+    if form == "mpnet" and buckets != MPNET_BUCKETS:
         return [
-            f"its relative positions are {buckets[0]} buckets {buckets[1]}/{buckets[2]}, and transformers' MPNet "
-            "always computes T5's 32/128, whatever its configuration says: the folder would load and be wrong"
+            f"its relative positions are {buckets[0]} buckets {buckets[1]}/{buckets[2]}, but transformers' MPNet "
+            "always computes T5's 32/128, whatever its configuration says, so its results would be wrong"
         ]
     if form == "roberta" and buckets[0] != "none":
-        return ["it has a relative position bias, and RoBERTa has absolute positions only"]
+        return ["it has a relative position bias, but RoBERTa has absolute positions only"]
     if (config.positions == "rotary") != (form == "modernbert"):
-        return [f"its positions are {config.positions}, and those of {FORMATS[form]} are not"]
+        return [f"its positions are {config.positions}, but those of {FORMATS[form]} are not"]
     return []
 
 
 def _obstacles_of_prediction(source: Source, form: str) -> list[str]:
     model, view, found = source.model, source.checkpoint.view, []
     if model.lm_head is None:
-        found.append("the checkpoint has no prediction head: it was fine-tuned")
+        found.append("the checkpoint has no prediction head, because it was fine-tuned")
     if model.decoder is not None and model.decoder.reads_encoder:
         found.append(f"its decoder has cross-attention (--decoder-attention {model.decoder.attention})")
     elif model.decoder is not None and form != "maelm":
@@ -155,7 +137,7 @@ def _trained_for(source: Source, head: str | None) -> str:
         return "encoder"
     if not isinstance(source.model.classification_heads[_head(source, head)], TokenHead):
         return "sequence-classification"
-    return "question-answering" if source.checkpoint.task_name in _ANSWERING_TASKS else "token-classification"
+    return "question-answering" if source.checkpoint.task_name == "maelm_squad" else "token-classification"
 
 
 def _head(source: Source, name: str | None) -> str:
@@ -174,9 +156,9 @@ def _head(source: Source, name: str | None) -> str:
 def _content(source: Source, form: str, architecture: str, head: str | None, labels: Path | None) -> Content:
     if architecture in ("encoder", "masked-lm"):
         if labels is not None:
-            raise ValueError(f"--labels names the outputs of a fine-tuned head, and {architecture} has none")
+            raise ValueError(f"--labels names the outputs of a fine-tuned head, but {architecture} has none: omit it")
         if head is not None:
-            raise ValueError(f"--head names a fine-tuned head, and {architecture} has none: give --architecture")
+            raise ValueError(f"--head names a fine-tuned head, but {architecture} has none: give --architecture")
         return Content(form, architecture)
     name = _head(source, head)
     scores_tokens = isinstance(source.model.classification_heads[name], TokenHead)
@@ -186,7 +168,7 @@ def _content(source: Source, form: str, architecture: str, head: str | None, lab
     outputs = source.checkpoint.heads[name][0]
     if architecture == "question-answering":
         if outputs != len(_START_AND_END):
-            raise ValueError(f"an answer has a start and an end, and the head {name!r} has {outputs} outputs")
+            raise ValueError(f"an answer has a start and an end, but the head {name!r} has {outputs} outputs")
         return Content(form, architecture, name, _START_AND_END)
     return Content(form, architecture, name, _labels(source.data / _LABEL_FILES[architecture], outputs, labels))
 
@@ -196,10 +178,10 @@ def _labels(usual: Path, outputs: int, given: Path | None) -> tuple[str, ...]:
     names = _read_labels(path) if given is not None or (outputs > 1 and usual.is_file()) else []
     if given is None and not names:
         if outputs > 1:
-            logger.warning("no labels in %s: the outputs are called LABEL_0 ...; --labels names them", usual)
+            logger.warning("no labels in %s: the outputs are named LABEL_0 ...; give names by --labels", usual)
         return tuple(f"LABEL_{number}" for number in range(outputs))
     if len(names) != outputs:
-        raise ValueError(f"{path} names {len(names)} labels, and the head has {outputs} outputs")
+        raise ValueError(f"{path} names {len(names)} labels, but the head has {outputs} outputs")
     if len(set(names)) < len(names):
         raise ValueError(f"{path} names a label twice")
     return tuple(names)
@@ -209,7 +191,5 @@ def _read_labels(path: Path) -> list[str]:
     if path.suffix == ".json":
         return [str(name) for name in read_json(path).get("tagging", {}).get("labels", [])]
     if path.name == "dict.txt":
-        dictionary = Dictionary.load(str(path))
-        # Labels follow fairseq's special symbols; what pads the dictionary to a round size is none.
-        return [name for name in dictionary.symbols[dictionary.nspecial :] if not name.startswith("madeupword")]
+        return class_names(Dictionary.load(str(path)))
     return [name.strip() for _, name in numbered_lines(path, blank=False)]

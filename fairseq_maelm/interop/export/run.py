@@ -1,4 +1,4 @@
-"""From a checkpoint to a folder that transformers opens, or another checkpoint of fairseq."""
+"""Export of a checkpoint to a folder for transformers, or to another fairseq checkpoint."""
 
 import json
 import logging
@@ -27,91 +27,84 @@ from fairseq_maelm.prepared_folder import whole_folder
 logger = logging.getLogger(__name__)
 
 WEIGHTS_FILE = "model.safetensors"
-# The name that the hub interface opens when none is given.
+# The default file name of the hub interface.
 CHECKPOINT_FILE = "checkpoint_best.pt"
-# What an exported folder holds of this package, for machines without it.
+# The code in folders of the format maelm.
 MODEL_CODE = ("configuration_maelm.py", "layers_maelm.py", "modeling_maelm.py")
 _OF_HUGGING_FACE = ("architecture", "head", "labels", "name", "license")
 
 
 @dataclass(frozen=True)
 class ExportSettings:
-    """What to export, and how the folder describes it."""
+    """Options of ``maelm export``."""
 
     format: str = option(
         choices=(*FORMATS, "onnx", "fairseq"),
-        help="mpnet, roberta, modernbert: stock models of transformers, for T5's buckets 32/128, for "
-        "--relative-buckets none, and for the architectures maelm_modern_*; maelm: every model but the modern ones, "
-        "with its code in the folder (trust_remote_code=True) or by `import fairseq_maelm.hf`; onnx: encoders and "
+        help="format of the folder. mpnet, roberta, modernbert: stock models of transformers, for T5's buckets 32/128, "
+        "for --relative-buckets none, and for the architectures maelm_modern_*; maelm: all models except modern ones, "
+        "with their code in the folder (trust_remote_code=True) or by `import fairseq_maelm.hf`; onnx: encoders and "
         "heads for runtimes without torch; fairseq: a checkpoint without the optimizer's state, and its vocabulary",
     )
-    averaged_weights: bool = option(False, help="export the running average of the weights that --store-ema kept")
+    averaged_weights: bool = option(False, help="export of the average of the weights that --store-ema kept")
     architecture: str | None = option(
         None,
         choices=tuple(ARCHITECTURES),
-        help="what the folder is for (default: what the checkpoint was trained for; where the format cannot hold its "
-        "prediction of masks, the encoder)",
+        help="architecture of the exported model (default: what the checkpoint was trained for, or the encoder if the "
+        "format cannot represent its prediction of masks)",
     )
     head: str | None = option(None, metavar="NAME", help="the fine-tuned head, if there are several")
     labels: Path | None = option(
         None,
         type=existing_path,
         metavar="FILE",
-        help="names of the head's outputs, one a line (default: those beside the vocabulary)",
+        help="file with names of the head's outputs, one per line (default: the labels in the vocabulary's folder)",
     )
     name: str | None = option(None, help="name of the model in its card (default: that of the folder)")
     license: str | None = option(None, metavar="SPDX", help="license in the card (default: left to be filled in)")
-    int8: bool = option(False, help="onnx: a second file in 8 bits, and what it loses on a sample of texts")
+    int8: bool = option(False, help="onnx: a second file in 8 bits, with its loss of precision on a sample of texts")
     texts: Path | None = option(
         None,
         type=existing_path,
         metavar="FILE",
-        help="onnx: the sample for --int8, one text a line (default: bundled hard strings)",
+        help="onnx: file with the sample for --int8, one text per line (default: bundled hard strings)",
     )
 
     def __post_init__(self) -> None:
         if self.format != "onnx" and (self.int8 or self.texts is not None):
-            raise ValueError(f"--int8 and --texts are for --format onnx, not {self.format}")
+            raise ValueError(f"--int8 and --texts are for --format onnx, not {self.format}: omit them")
         if self.texts is not None and not self.int8:
-            raise ValueError("--texts are for measuring what 8 bits lose: give --int8 as well")
+            raise ValueError("--texts is the sample for --int8: give --int8 as well")
         given = [name for name in _OF_HUGGING_FACE if getattr(self, name) is not None]
         if self.format == "fairseq" and given:
-            raise ValueError(f"--{given[0]} means nothing to --format fairseq")
+            raise ValueError(f"--{given[0]} has no effect with --format fairseq: omit it")
 
 
 @dataclass(frozen=True)
 class Export:
-    """What was exported.
-
-    Attributes:
-        folder: where it is.
-        content: what it holds; None for a checkpoint of fairseq.
-        agreements: with the checkpoint.
-        remarks: further lines for people.
-    """
+    """The result of an export."""
 
     folder: Path
-    content: Content | None
+    content: Content | None  # None for a fairseq checkpoint
     agreements: list[Agreement] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)  # further lines for the user
 
 
 def export(
     checkpoint: Path, vocabulary: Path | None, output: Path, settings: ExportSettings, replace: bool = False
 ) -> Export:
-    """Export a checkpoint: the folder appears when both sides have computed the same.
+    """Export a checkpoint to a new folder, which appears only after its verification.
 
     Args:
         checkpoint: file of pretraining or fine-tuning.
         vocabulary: folder with dictionary, tokenizer, labels and manifest; None for the folder of the checkpoint.
-        output: the folder to make.
-        settings: what to export.
-        replace: rename a folder that has this name.
+        output: folder to make.
+        settings: options of the export.
+        replace: whether to rename an existing folder of this name.
 
     Raises:
         FileNotFoundError: a file is missing.
-        FileExistsError: the folder exists and is not to be replaced.
-        ValueError: the format cannot hold the model or the vocabulary, or the verification fails.
+        FileExistsError: the folder exists, and ``replace`` is false.
+        ValueError: the format cannot represent the model or the vocabulary, or the verification fails.
     """
     with whole_folder(output, "maelm export", replace) as folder:
         source = load_source(checkpoint, vocabulary, settings.averaged_weights)
@@ -125,32 +118,30 @@ def export(
         agreements = verify_model(source, content, folder) + verify_sentence_vectors(source, content, folder)
         card = model_card(source, content, settings.name or output.name, settings.license, agreements, differences)
         (folder / "README.md").write_text(card, encoding="utf-8")
-    remarks = [f"tokenizer: {ascii(text)} is known to be read differently ({why})" for text, why in differences.items()]
+    remarks = [f"tokenizer: {ascii(text)} is tokenized differently ({why})" for text, why in differences.items()]
     return Export(output, content, agreements, [*remarks, f"{output}: {content.class_name}, verified"])
 
 
 def _export_checkpoint(source: Source, folder: Path, output: Path) -> Export:
-    """Write a checkpoint without the optimizer's state, and the files that its task is set up from."""
+    """Write a checkpoint without the optimizer's state, and the files that its task reads."""
     checkpoint = source.checkpoint
     state = {name: value for name, value in checkpoint.state.items() if name != "last_optimizer_state"}
     extra = state.get("extra_state") or {}
     state["extra_state"] = {name: value for name, value in extra.items() if not name.startswith("ema")}
     torch.save({**state, "model": checkpoint.weights}, folder / CHECKPOINT_FILE)
     for name in {*VOCABULARY_FILES, *setup_files(TASK_REGISTRY[checkpoint.task_name])}:
-        found = next(
-            (place / name for place in (source.data, checkpoint.path.parent) if (place / name).is_file()), None
-        )
-        if found is not None:
+        files = [place / name for place in (source.data, checkpoint.path.parent) if (place / name).is_file()]
+        if files:
             (folder / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(found, folder / name)
+            shutil.copyfile(files[0], folder / name)
     load_source(folder / CHECKPOINT_FILE)
     return Export(output, None, remarks=[str(output / CHECKPOINT_FILE)])
 
 
 def write_tokenizer(source: Source, folder: Path, makes_batches: bool = False) -> dict[str, str]:
-    """Write the tokenizer's files, and return the listed texts that they read differently, with the reason.
+    """Write the tokenizer's files, and return the texts of ``MAY_DIFFER`` that do differ, with the reason.
 
-    ``makes_batches`` lets tokenizer.json cut and pad by itself, for programs without transformers.
+    With ``makes_batches``, tokenizer.json itself truncates and pads, for programs without transformers.
     """
     tokenizer, positions = build_tokenizer(source.tokenizer_file, source.dictionary), source.model.max_positions()
     if makes_batches:
@@ -163,7 +154,7 @@ def write_tokenizer(source: Source, folder: Path, makes_batches: bool = False) -
 
 
 def write_model(source: Source, content: Content, folder: Path) -> None:
-    """Write config.json, the weights, and for the format "maelm" the code of the model."""
+    """Write config.json, the weights, and for the format "maelm" the model's code."""
     from safetensors.torch import save_file
 
     settings = json.dumps(configuration(source, content), indent=2) + "\n"
@@ -175,7 +166,7 @@ def write_model(source: Source, content: Content, folder: Path) -> None:
 
 
 def model_weights(source: Source, content: Content) -> dict[str, Tensor]:
-    """Return the weights of a folder under their names there, <float32>."""
+    """Return the weights of a folder, <float32>, by their names in it."""
     state: dict[str, Any] = source.model.state_dict()
     family, width = FAMILIES[content.format], source.options.encoder_embed_dim
     weights = weights_of_family(state, family, source.options, content.architecture, content.head)
@@ -183,6 +174,6 @@ def model_weights(source: Source, content: Content) -> dict[str, Tensor]:
         prefix = "" if content.architecture == "encoder" else family.prefix
         weights[f"{prefix}embeddings.token_type_embeddings.weight"] = torch.zeros(1, width)
     if content.format in ("mpnet", "roberta") and content.architecture == "encoder":
-        # Stock encoders always have a pooler. Ours was never trained; this one changes nothing but for its tanh.
+        # Stock encoders have a pooler, and ours does not; this one is tanh alone.
         weights |= {"pooler.dense.weight": torch.eye(width), "pooler.dense.bias": torch.zeros(width)}
     return weights

@@ -1,4 +1,4 @@
-"""What sentence-transformers needs besides a model: how the vector of a text is made from the states of its tokens."""
+"""The files of sentence-transformers, which define how the vector of a text is computed from its tokens' states."""
 
 import importlib.util
 import logging
@@ -18,45 +18,35 @@ logger = logging.getLogger(__name__)
 
 POOLINGS = ("mean", "first")
 
-# Of several lengths, for the comparison.
+# Texts of several lengths, for the comparison.
 _TEXTS = ("a", "Two sentences are compared.", "The longer one has many more words than the other, and a number: 1234.")
 
 
 class SentenceVectors(NamedTuple):
-    """How a retrieval checkpoint makes a text's vector.
+    """The way in which a retrieval checkpoint computes a text's vector."""
 
-    Attributes:
-        pooling: "mean" of the states of all tokens, or "first", the state of <s>.
-        normalized: whether vectors have length 1, as for cosine similarity.
-        max_tokens: longer texts are cut; <s> and </s> counted.
-    """
-
-    pooling: str
-    normalized: bool
-    max_tokens: int
+    pooling: str  # "mean" of the states of all tokens, or "first", the state of <s>
+    normalized: bool  # vectors have length 1, as for cosine similarity
+    max_tokens: int  # longer texts are cut to this number of tokens, with <s> and </s>
 
 
 def sentence_vectors_of(source: Source) -> SentenceVectors | None:
-    """Return the settings in a checkpoint's task, or None for tasks that make no vectors of texts.
-
-    Raises:
-        ValueError: the pooling is not known.
-    """
+    """Return the settings in a checkpoint's task, or None for tasks without vectors of texts."""
     task = source.checkpoint.config["task"]
     pooling, similarity = task.get("pooling"), task.get("similarity")
     if pooling is None or similarity is None:
         return None
     if str(pooling) not in POOLINGS:
-        raise ValueError(f"{source.checkpoint.path} pools by {pooling!r}, and what is known is {', '.join(POOLINGS)}")
+        raise ValueError(f"{source.checkpoint.path} pools by {pooling!r}, which is none of {', '.join(POOLINGS)}")
     positions = source.model.max_positions()
     limit = min(int(task.get("tokens_per_sample") or positions), positions)
     return SentenceVectors(str(pooling), str(similarity) == "cosine", limit)
 
 
 def write_sentence_vectors(source: Source, content: Content, folder: Path) -> None:
-    """Write the modules of sentence-transformers into a folder that holds the encoder of a retrieval checkpoint.
+    """Write the files of sentence-transformers, in a form that all its versions read, for a retrieval encoder.
 
-    The files are of the form that all its versions read. Other folders need none: sentence-transformers takes the mean.
+    Folders of other checkpoints need no such files, because sentence-transformers takes the mean by default.
     """
     vectors = sentence_vectors_of(source)
     if vectors is None or content.architecture != "encoder":
@@ -85,29 +75,23 @@ def write_sentence_vectors(source: Source, content: Content, folder: Path) -> No
 
 
 def verify_sentence_vectors(source: Source, content: Content, folder: Path) -> list[Agreement]:
-    """Compare the vectors of sentence-transformers with the checkpoint's, where there are any to compare.
-
-    Raises:
-        ValueError: they differ by more than rounding.
-    """
+    """Compare the vectors of sentence-transformers with those of a retrieval checkpoint."""
     vectors = sentence_vectors_of(source)
     if vectors is None or content.architecture != "encoder":
         return []
     if importlib.util.find_spec("sentence_transformers") is None:
-        logger.warning("sentence-transformers is not installed: its vectors are not compared")
+        logger.warning("sentence-transformers is not installed, so its vectors are not compared")
         return []
-    # Not before transformers: that import is guarded against what else may be installed.
+    # sentence-transformers imports transformers, which must be imported by this function.
     import_transformers()
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     found = torch.from_numpy(model.encode(list(_TEXTS)))
     expected = torch.stack([_vector(source, vectors, text) for text in _TEXTS])
-    what, difference = "vectors of sentence-transformers", float((found - expected).abs().max())
-    return refuse_differences(
-        [Agreement(what, difference, float(expected.abs().max()))],
-        "sentence-transformers gives other vectors than the checkpoint",
-    )
+    difference, size = float((found - expected).abs().max()), float(expected.abs().max())
+    compared = [Agreement("vectors of sentence-transformers", difference, size)]
+    return refuse_differences(compared, "sentence-transformers gives other vectors than the checkpoint")
 
 
 @torch.no_grad()
@@ -119,6 +103,6 @@ def _vector(source: Source, vectors: SentenceVectors, text: str) -> Tensor:
 
 
 def text_vector(states: Tensor, pooling: str | None, normalized: bool) -> Tensor:
-    """Return the vector <float>[D] of a text from the states <float>[n, D] of its tokens."""
+    """Compute the vector <float>[D] of a text from the states <float>[n, D] of its tokens."""
     vector = states[0] if pooling == "first" else states.mean(dim=0)
     return vector / vector.norm() if normalized else vector

@@ -1,4 +1,4 @@
-"""tokenizer.json with the dictionary's ids: from a sentencepiece model, or as it was imported."""
+"""A tokenizer.json with the dictionary's ids, made from a sentencepiece model or imported."""
 
 import json
 import re
@@ -19,37 +19,28 @@ _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 _UNIGRAM, _BPE = 1, 2
 
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-# What Python's \s matches, spelled out for a library whose \s leaves the four separators out.
+# The white space of Python's \s, of which the \s of tokenizers lacks the four separators.
 _WHITE_SPACE = "[\\s\\x1c-\\x1f\\x85]+"
-# In front of characters that Unicode counts as parts of the one before: marks, joiners, the Thai and Lao AM, marks of
-# half-width kana, skin tones and tags. Not at the start, where the removal of a character shifts tokenizers' places.
+# The position in front of characters that Unicode attaches to the previous one: marks, joiners, the Thai and Lao AM,
+# marks of half-width kana, skin tones and tags. Not at the start, where removing a character shifts offsets.
 _ATTACHED = "(?=[\\p{M}\u200c\u200d\u0e33\u0eb3\uff9e\uff9f\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f])(?!^)"
 _PART = "\x01"
 
 
 def build_tokenizer(file: Path, dictionary: Dictionary) -> Any:
-    """Make a ``tokenizers.Tokenizer`` whose ids are the dictionary's.
+    """Make a ``tokenizers.Tokenizer`` with the ids of a fairseq dictionary, or raise ValueError if there is none.
 
-    Args:
-        file: a byte-pair or unigram model of sentencepiece, or a tokenizer.json that was imported with the dictionary.
-        dictionary: fairseq's, in any order, with ``<mask>``; symbols that are not pieces, such as padding to a round
-            size, keep their ids and are never produced.
-
-    Raises:
-        ValueError: tokenizer.json cannot express the model, or does not belong to the dictionary.
+    ``file`` is a byte-pair or unigram model of sentencepiece, or a tokenizer.json that was imported with the
+    dictionary. The dictionary includes ``<mask>``; symbols that are not pieces keep their ids and are never produced.
     """
-    return _imported(file, dictionary) if _is_imported(file) else _of_sentencepiece(file, dictionary)
-
-
-def _is_imported(file: Path) -> bool:
-    return file.suffix == ".json"
+    return _imported(file, dictionary) if file.suffix == ".json" else _of_sentencepiece(file, dictionary)
 
 
 def _imported(file: Path, dictionary: Dictionary) -> Any:
-    """Return the file's own tokenizer, its names of special tokens included."""
+    """Open an imported tokenizer, which keeps its names of special tokens."""
     from tokenizers import Tokenizer
 
-    ImportedTokenizer(str(file), dictionary)  # refuses a file that does not belong to the dictionary
+    ImportedTokenizer(str(file), dictionary)  # raises ValueError for another dictionary
     tokenizer = Tokenizer.from_file(str(file))
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -57,7 +48,7 @@ def _imported(file: Path, dictionary: Dictionary) -> Any:
     inner = tokenizer.encode("a", add_special_tokens=False).ids
     bos, eos = dictionary.bos(), dictionary.eos()
     if joined != [bos, *inner, eos, eos, *inner, eos]:
-        # The source puts two texts together in another way than fairseq does, which may have fine-tuned the model.
+        # The source joins two texts differently than fairseq, which may have fine-tuned the model.
         first, last = (str(tokenizer.id_to_token(number)) for number in (bos, eos))
         tokenizer.post_processor = _template(first, last, dictionary)
     return tokenizer
@@ -94,18 +85,16 @@ def _check_expressible(model: Any, dictionary: Dictionary, path: Path) -> None:
     if trainer.model_type not in (_UNIGRAM, _BPE):
         found.append("it is neither a byte-pair nor a unigram model")
     if trainer.treat_whitespace_as_suffix:
-        found.append("it puts the space behind words")
+        found.append("it marks the ends of words")
     if not (normalizer.add_dummy_prefix and normalizer.escape_whitespaces and normalizer.remove_extra_whitespaces):
-        found.append("it treats white space in another way than sentencepiece does by default")
+        found.append("its options of white space are not sentencepiece's defaults")
     if any(piece.type == _USER_DEFINED for piece in model.pieces):
         found.append("it has user-defined symbols")
     missing = [name for name in _scores(model) if name not in dictionary.indices]
     if missing:
-        found.append(
-            f"{len(missing)} of its pieces are not in dict.txt (the first: {missing[0]!r}), as if it were <unk>"
-        )
+        found.append(f"{len(missing)} of its pieces are not in dict.txt, such as {missing[0]!r}")
     if found:
-        raise ValueError(f"no tokenizer.json can stand for {path}: {'; '.join(found)}")
+        raise ValueError(f"{path} cannot be converted to a tokenizer.json: {'; '.join(found)}")
 
 
 def _scores(model: Any) -> dict[str, float]:
@@ -118,7 +107,7 @@ def _model(model: Any, dictionary: Dictionary) -> Any:
     scores, trainer = _scores(model), model.trainer_spec
     byte_fallback = bool(trainer.byte_fallback)
     if trainer.model_type == _UNIGRAM:
-        # Symbols that are no pieces get the lowest score that there is: a lower one would change that of <unk>.
+        # Symbols that are not pieces get the lowest score of the model; a lower one would change the score of <unk>.
         lowest = min(scores.values())
         vocabulary = [(symbol, scores.get(symbol, lowest)) for symbol in dictionary.symbols]
         return Unigram(vocabulary, unk_id=dictionary.unk(), byte_fallback=byte_fallback)
@@ -132,7 +121,7 @@ def _model(model: Any, dictionary: Dictionary) -> Any:
 
 
 def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
-    """Return every way to make a piece of two, best first; sentencepiece goes by the score of the result alone."""
+    """Return all merges of two pieces into a third, best first; sentencepiece uses the third one's score alone."""
     pieces = sorted((piece for piece in scores if not _BYTE.fullmatch(piece)), key=lambda piece: -scores[piece])
     halves = ((piece[:place], piece[place:]) for piece in pieces for place in range(1, len(piece)))
     return [(left, right) for left, right in halves if left in scores and right in scores]
@@ -146,13 +135,13 @@ def _normalizer(model: Any) -> Any:
     charsmap = model.normalizer_spec.precompiled_charsmap
     if charsmap:
         compiled = Precompiled(charsmap)
-        # tokenizers' Precompiled drops what is attached to a character that it changes: composed first, most is safe,
-        # and the rest behind a control character that the rules remove, which nothing is attached to.
+        # Precompiled of tokenizers drops marks that are attached to a character that it changes. Composing first keeps
+        # most marks; the others are separated by a control character, which the rules remove.
         steps.append(NFC())
         if compiled.normalize_str(f"a{_PART}b") == "ab":
             steps.append(Replace(Regex(_ATTACHED), _PART))
         steps.append(compiled)
-    # No stripping on the left: Metaspace looks where a text begins and would find that it does not begin there.
+    # The left side is not stripped, because Metaspace would no longer recognize the beginning of the text.
     steps += [Replace(Regex(f"[ {WORD_START}]+$"), ""), Replace(Regex(" {2,}"), " ")]
     return Sequence(steps)
 
@@ -160,16 +149,15 @@ def _normalizer(model: Any) -> Any:
 def _add_spaces_and_specials(tokenizer: Any, byte_fallback: bool, dictionary: Dictionary) -> None:
     from tokenizers import AddedToken, decoders, pre_tokenizers
 
-    # "first": what follows a mask goes on within the sentence, as in pretraining.
+    # "first": text after a mask continues the sentence, as in pretraining.
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, prepend_scheme="first", split=True)
     tokenizer.decoder = decoders.Metaspace(WORD_START, prepend_scheme="first", split=True)
     if byte_fallback:
         steps = [decoders.Replace(WORD_START, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
         tokenizer.decoder = decoders.Sequence(steps)
-    first, last = FAIRSEQ_SYMBOLS[dictionary.bos()], FAIRSEQ_SYMBOLS[dictionary.eos()]
-    tokenizer.post_processor = _template(first, last, dictionary)
+    tokenizer.post_processor = _template("<s>", "</s>", dictionary)
     tokens = [AddedToken(symbol, special=True, normalized=False) for symbol in FAIRSEQ_SYMBOLS]
-    # The white space before a mask belongs to it.
+    # A mask includes the white space before it.
     tokenizer.add_special_tokens([*tokens, AddedToken(MASK, lstrip=True, special=True, normalized=False)])
 
 
@@ -186,8 +174,8 @@ def _template(first: str, last: str, dictionary: Dictionary) -> Any:
 def tokenizer_files(tokenizer: Any, max_positions: int) -> dict[str, str]:
     """Return the names and contents of the tokenizer's files.
 
-    tokenizer_config.json is written by hand: without its class transformers 5 opens an MPNet folder with MPNet's own
-    WordPiece tokenizer and gives wrong ids, and what transformers 5 saves, version 4 cannot open.
+    tokenizer_config.json is not written by transformers, because version 4 cannot open what version 5 saves. Without
+    ``tokenizer_class``, version 5 would open an MPNet folder with MPNet's WordPiece tokenizer and give wrong ids.
     """
     added = tokenizer.get_added_tokens_decoder()
     names = ("content", "lstrip", "normalized", "rstrip", "single_word")
@@ -198,7 +186,7 @@ def tokenizer_files(tokenizer: Any, max_positions: int) -> dict[str, str]:
         "cls_token": first,
         "eos_token": last,
         "sep_token": last,
-        # MPNet's tokenizer has one of its own for what it does not know, among the ordinary tokens.
+        # MPNet's tokenizer has its unknown token among the ordinary tokens.
         "unk_token": getattr(tokenizer.model, "unk_token", None) or unknown,
         "pad_token": pad,
     }
@@ -214,7 +202,7 @@ def tokenizer_files(tokenizer: Any, max_positions: int) -> dict[str, str]:
     }
     words = json.loads(content)["pre_tokenizer"] or {}
     if "add_prefix_space" in words:
-        # transformers 4 gives the tokenizer what stands here, or False.
+        # transformers 4 would set it to False.
         settings["add_prefix_space"] = words["add_prefix_space"]
     return {
         "tokenizer.json": content,
@@ -224,15 +212,12 @@ def tokenizer_files(tokenizer: Any, max_positions: int) -> dict[str, str]:
 
 
 def check_strings(dictionary: Dictionary, special: Sequence[str] = ()) -> list[str]:
-    """Return the texts on which an export is checked: the bundled ones, and every piece of the vocabulary as a word.
-
-    Pieces in ``special``, which transformers takes for special tokens, are left out.
-    """
+    """Return the texts that check an export: the hard strings, and every piece except ``special`` tokens as a word."""
     known = {*FAIRSEQ_SYMBOLS, MASK, *special}
     pieces = [symbol.replace(WORD_START, " ") for symbol in dictionary.symbols if symbol not in known]
     return HARD_STRINGS + [piece for piece in pieces if "madeupword" not in piece and not _BYTE.fullmatch(piece)]
 
 
 def has_ties(file: Path) -> bool:
-    """Tell whether texts may have several best cuts, as with unigram models of sentencepiece."""
-    return not _is_imported(file) and bool(_read_model(file).trainer_spec.model_type == _UNIGRAM)
+    """Return whether a text may have several best segmentations, as with sentencepiece's unigram models."""
+    return file.suffix != ".json" and bool(_read_model(file).trainer_spec.model_type == _UNIGRAM)

@@ -1,4 +1,4 @@
-"""An exported folder against its checkpoint, as transformers opens it."""
+"""Comparison of an exported folder, as transformers opens it, with its checkpoint."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,24 +27,16 @@ from fairseq_maelm.text.vocabulary import MASK_SYMBOL
 
 
 def verify_model(source: Source, content: Content, folder: Path) -> list[Agreement]:
-    """Compare what a folder computes, opened as its own class and as an encoder, with the checkpoint.
-
-    Raises:
-        ValueError: transformers opens the folder as something else, misses weights, or computes other numbers.
-    """
+    """Compare the outputs of a folder, opened as its class and as an encoder, with those of the checkpoint."""
+    model, view, architecture = source.model, source.checkpoint.view, content.architecture
     whole = open_model(folder, content)
-    encoder = (
-        whole
-        if content.architecture == "encoder"
-        else open_model(folder, Content(content.format, "encoder"), strict=False)
-    )
-    mask = source.model.mask_index
+    encoder = whole
+    if architecture != "encoder":
+        encoder = open_model(folder, Content(content.format, "encoder"), strict=False)
     return agreements(
-        lambda tokens: checkpoint_outputs(
-            source.model, source.checkpoint.view, content.architecture, content.head, tokens
-        ),
-        lambda tokens: transformers_outputs(encoder, whole, content.architecture, tokens, tokens.ne(PAD), mask),
-        comparison_batches(source.model, masks=content.architecture == "masked-lm"),
+        lambda tokens: checkpoint_outputs(model, view, architecture, content.head, tokens),
+        lambda tokens: transformers_outputs(encoder, whole, architecture, tokens, tokens.ne(PAD), model.mask_index),
+        comparison_batches(model, masks=architecture == "masked-lm"),
         "the exported model computes something else than the checkpoint",
     )
 
@@ -53,22 +45,16 @@ def verify_model(source: Source, content: Content, folder: Path) -> list[Agreeme
 def transformers_outputs(
     encoder: Any, whole: Any, architecture: str, tokens: Tensor, attended: Tensor, mask: int
 ) -> dict[str, Tensor]:
-    """Compute with models of transformers what ``checkpoint_outputs`` computes with ours.
+    """Compute the outputs of ``checkpoint_outputs`` by models of transformers, without and with the head.
 
-    Args:
-        encoder: model without head.
-        whole: model with the architecture's head, or the encoder.
-        architecture: one of ``ARCHITECTURES``.
-        tokens: <int64>[B, S] in the numbers of the model.
-        attended: <bool>[B, S], False at padding.
-        mask: number of the mask symbol.
+    ``tokens`` <int64>[B, S] and ``mask`` are in the model's numbers; ``attended`` <bool>[B, S] is False at padding.
     """
     inputs = {"input_ids": tokens, "attention_mask": attended.long()}
     states = encoder(**inputs).last_hidden_state
     if architecture == "encoder":
         return {STATES: states}
     if architecture == "masked-lm" and type(whole).__name__ != "MaelmForMaskedLM":
-        # Scores of a large vocabulary at every token of a long sequence would take gigabytes.
+        # Scores at all tokens of a long sequence would take gigabytes with a large vocabulary.
         asked = states[tokens == mask]
         scores = whole.lm_head(asked) if hasattr(whole, "lm_head") else whole.decoder(whole.head(asked))
         return {STATES: states, scores_of(architecture): scores}
@@ -81,12 +67,11 @@ def transformers_outputs(
 
 
 def open_model(folder: Path, content: Content, strict: bool = True) -> Any:
-    """Open a folder as a user does, with the classes of this installation instead of the folder's copies.
+    """Open a folder with the classes of this package instead of the folder's copies, and check its class.
 
-    Raises:
-        ValueError: it opens as another class, or (``strict``) weights are missing or superfluous.
+    ``strict`` also refuses missing and superfluous weights.
     """
-    from fairseq_maelm.hf import open_pretrained  # brings transformers along
+    from fairseq_maelm.hf import open_pretrained  # imports transformers
 
     with _quiet(import_transformers()):
         model, report = open_pretrained(content.auto_class, folder, output_loading_info=True)
@@ -100,7 +85,7 @@ def open_model(folder: Path, content: Content, strict: bool = True) -> Any:
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Silence transformers' account of the weights: an encoder in a model with a head leaves some aside."""
+    """Silence transformers, which warns of unused weights when it opens a model with a head as an encoder."""
     logging_of = transformers.utils.logging
     verbosity, progress = logging_of.get_verbosity(), logging_of.is_progress_bar_enabled()
     logging_of.set_verbosity_error()
@@ -114,13 +99,10 @@ def _quiet(transformers: Any) -> Iterator[None]:
 
 
 def verify_tokenizer(source: Source, folder: Path) -> dict[str, str]:
-    """Compare the folder's tokenizer, as transformers opens it, with fairseq's.
+    """Compare the folder's tokenizer, as transformers opens it, with fairseq's, and raise ValueError if they differ.
 
     Returns:
-        the listed texts that are known to come out differently and do, with the reason.
-
-    Raises:
-        ValueError: any other text does, or sequences are put together in another way.
+        the texts of ``MAY_DIFFER`` that do differ, with the reason.
     """
     from fairseq_maelm.hf import open_pretrained
 
@@ -128,7 +110,7 @@ def verify_tokenizer(source: Source, folder: Path) -> dict[str, str]:
     expected = source.tokenizer.encode
 
     def found(text: str) -> list[int]:
-        # An imported tokenizer may spell the mask in another way. A word may be longer than the model's positions.
+        # verbose=False: a warning about texts that are longer than the model's positions is not needed.
         text = text.replace(MASK_SYMBOL, tokenizer.mask_token)
         return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
@@ -137,7 +119,7 @@ def verify_tokenizer(source: Source, folder: Path) -> dict[str, str]:
     if wrong:
         raise ValueError(
             f"the exported tokenizer reads {len(wrong)} texts differently from {source.tokenizer_file.name} and "
-            f"dict.txt, for example {ascii(wrong[0].text)}: {wrong[0].found} and not {wrong[0].expected}"
+            f"dict.txt, for example {ascii(wrong[0].text)}: {wrong[0].found} instead of {wrong[0].expected}"
         )
     bos, eos = source.dictionary.bos(), source.dictionary.eos()
     one, two = HARD_STRINGS[7], HARD_STRINGS[9]

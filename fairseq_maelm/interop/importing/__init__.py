@@ -1,1 +1,1 @@
-"""Encoders from elsewhere as checkpoints of this package: Hugging Face folders and fairseq's RoBERTa."""
+"""Import of Hugging Face folders and of fairseq's RoBERTa as checkpoints of this package."""

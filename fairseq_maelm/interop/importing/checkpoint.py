@@ -1,4 +1,4 @@
-"""Writing what was imported as a checkpoint that fairseq's trainer could have written."""
+"""Imported models as checkpoints in the form of fairseq's trainer."""
 
 from typing import Any
 
@@ -17,10 +17,13 @@ _OF_BOTH_STACKS = ("embed_dim", "ffn_embed_dim", "attention_heads")
 
 
 def fairseq_options(source: Source) -> list[str]:
-    """Return the options of fairseq-train that build this model: --arch, and what differs from it."""
+    """Return the options of fairseq-train that build this model: --arch and its differences from that size."""
     model = source.options
-    sizes = (name for name, size in SIZES.items() if _agrees(size, model))
-    arch = next(sizes, DEFAULT_SIZE)
+
+    def agrees(size: dict[str, int]) -> bool:
+        return all(model.get(name, number) == number for name, number in size.items() if name != "decoder_layers")
+
+    arch = next((name for name, size in SIZES.items() if agrees(size)), DEFAULT_SIZE)
     size = MaelmModelConfig(_name=arch)
     complete_config(size)
     defaults = vars(size) | {f"decoder_{name}": model[f"encoder_{name}"] for name in _OF_BOTH_STACKS}
@@ -31,24 +34,20 @@ def fairseq_options(source: Source) -> list[str]:
     return words
 
 
-def _agrees(size: dict[str, int], model: dict[str, Any]) -> bool:
-    return all(model.get(name, number) == number for name, number in size.items() if name != "decoder_layers")
-
-
 def task_options(source: Source) -> list[str]:
-    """Return the options of the task maelm with which the source's pretraining continues."""
+    """Return the options of the task maelm that continue the source's pretraining."""
     return [word for name, value in source.task_options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def build_state(source: Source, dictionary: Any) -> dict[str, Any]:
-    """Return the content of the checkpoint; ``dictionary`` is made from the dict.txt of the result, with <mask>."""
+    """Return the content of the checkpoint; ``dictionary`` is the result's, with <mask>."""
     model, order = source.options, source.vocabulary.order
     weights = dict(source.weights)
     if order != list(range(len(order))):
         for name in ("encoder.embed_tokens.weight", "lm_head.bias"):
             if name in weights:
                 weights[name] = weights[name][torch.tensor(order)]
-    # Slices and shared storages would be saved with all that they are cut from.
+    # Without copying, torch would save the whole storage of every slice.
     weights = {name: weight.detach().clone() for name, weight in weights.items()}
     known = dictionary_fingerprint(dictionary), model["encoder_attention_heads"], model["layer_norm_eps"]
     buckets = model["relative_buckets"], model.get("relative_max_distance", 0)
@@ -64,15 +63,16 @@ def untrained_state(
 
     Args:
         weights: the model's whole state dictionary.
-        arch: name of the size, whose numbers hold where ``model_options`` say nothing.
-        model_options, task_options: options of the model and the task ``maelm``, name -> value.
+        arch: name of the size, which gives options that ``model_options`` lack.
+        model_options: options of the model ``maelm``, name -> value.
+        task_options: options of the task ``maelm``, name -> value.
     """
     return {
         "args": None,
         "cfg": _configuration(arch, model_options, task_options),
         "model": weights,
         "criterion": {},
-        # No update has been made: optimizer, schedule and data start from the beginning.
+        # Optimizer, schedule and data start from the beginning.
         "optimizer_history": [
             {"criterion_name": "MaelmCriterion", "optimizer_name": "none", "lr_scheduler_state": {}, "num_updates": 0}
         ],
@@ -82,9 +82,9 @@ def untrained_state(
 
 
 def _configuration(arch: str, model_options: dict[str, Any], task_options: dict[str, Any]) -> Any:
-    """Return the whole of fairseq's configuration: defaults, and what builds this task and this model."""
+    """Return fairseq's whole configuration, with this task and this model."""
     tokens = model_options.get("max_positions", MaelmModelConfig.max_positions)
-    # The folder of the data is not the checkpoint's business: whoever loads it says where they are.
+    # The data folder is given when the checkpoint is loaded.
     task = MaelmTaskConfig(_name="maelm", data=".", tokens_per_sample=tokens, **task_options)
     model = MaelmModelConfig(_name=arch, **model_options)
     configuration = OmegaConf.create(OmegaConf.structured(FairseqConfig(task=task, model=model)))

@@ -10,28 +10,23 @@ from fairseq_maelm.arguments import add_output, add_vocabulary
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm import``."""
     parser.description = (
-        "Turns a masked language model from elsewhere into a checkpoint and a vocabulary for fairseq: Hugging Face "
-        "folders of RoBERTa's, MPNet's or ModernBERT's shape, and checkpoints of fairseq's RoBERTa. Both models run on "
-        "the same batch before the result gets its name; what cannot be exact is refused."
+        "Converts a masked language model to a checkpoint and a vocabulary for fairseq: Hugging Face folders with the "
+        "architecture of RoBERTa, MPNet or ModernBERT, and checkpoints of fairseq's RoBERTa. The result is compared "
+        "with the source before it gets its name; a model that cannot be converted exactly is refused."
     )
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help="folder that save_pretrained has written, checkpoint file of fairseq's roberta, or with --download the "
-        "name of a model on the Hugging Face Hub",
+        help="folder that save_pretrained wrote, checkpoint file of fairseq's roberta, or with --download the name of "
+        "a model on the Hugging Face Hub",
     )
     add_output(parser, "new folder")
     add_vocabulary(parser)
-    parser.add_argument("--download", action="store_true", help="download SOURCE from the Hugging Face Hub")
+    parser.add_argument("--download", action="store_true", help="download of SOURCE from the Hugging Face Hub")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Import the model, and write to standard output what was compared and how training continues.
-
-    Raises:
-        OSError: something of the source is missing, or the output exists.
-        ValueError: the source cannot be downloaded, or not be imported exactly.
-    """
+    """Import the model, and write the comparison and the options for further training to standard output."""
     from fairseq_maelm.interop.importing.run import CHECKPOINT_FILE, download, import_model
 
     path = download(args.source) if args.download else Path(args.source)
@@ -44,4 +39,4 @@ def run(args: argparse.Namespace) -> None:
         f"continued pretraining: --task maelm {' '.join(imported.task_options)}\n"
     )
     if not imported.reads_text:
-        sys.stdout.write("text: the source has no tokenizer; train on data that were binarized with its dict.txt\n")
+        sys.stdout.write("text: the source has no tokenizer; train on data that was binarized with its dict.txt\n")

@@ -1,4 +1,4 @@
-"""fairseq's own RoBERTa checkpoints as sources: RoBERTa, XLM-R, CamemBERT and whatever `--arch roberta` has trained."""
+"""Checkpoints of fairseq's `--arch roberta` as sources: RoBERTa, XLM-R, CamemBERT and others."""
 
 import re
 from argparse import Namespace
@@ -17,15 +17,14 @@ from fairseq_maelm.checkpoint_data import check_weights, declared_options, plain
 from fairseq_maelm.fairseq_fixes.building import OF_FAIRSEQ, other_names
 from fairseq_maelm.files import read_json, sha256_of
 from fairseq_maelm.interop.agreement import STATES, scores_of
-from fairseq_maelm.interop.importing.source import Source, SourceVocabulary, refuse
-from fairseq_maelm.interop.weights import FAIRSEQ_ROBERTA, POSITION_OFFSET, take_weights
+from fairseq_maelm.interop.importing.source import MLM_TASK, Source, SourceVocabulary, refuse
+from fairseq_maelm.interop.weights import FAIRSEQ_ROBERTA, take_weights
 from fairseq_maelm.models.checkpoint_reader import check_depth, check_sizes
-from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, FAIRSEQ_SYMBOLS, MASK_SYMBOL, MODEL_FILE
 
-# What fairseq's hub lays beside its RoBERTa: GPT-2's byte pairs, whose numbers are the symbols of dict.txt.
+# GPT-2's byte pairs, which fairseq's hub adds to its RoBERTa; their numbers are the symbols of dict.txt.
 GPT2_FILES = ("encoder.json", "vocab.bpe")
 
 _ENCODER = "encoder.sentence_encoder"
@@ -34,13 +33,10 @@ _SIZES = {
     "encoder_ffn_embed_dim": (f"{_ENCODER}.layers.0.fc1.weight", 0),
 }
 
-# The encoder of an MLM has seen <mask>, and goes on seeing it.
-_TASK_OPTIONS = {"masked_input": "kept", "leave_unmasked_prob": 0.1, "random_token_prob": 0.1}
-
 
 @dataclass
 class RobertaOptions:
-    """The options of a checkpoint that decide what fairseq's RoBERTa computes, once it is trained."""
+    """The options of fairseq's RoBERTa that matter for a trained checkpoint."""
 
     encoder_layers: int
     encoder_embed_dim: int
@@ -58,23 +54,14 @@ class RobertaOptions:
 
 
 def open_checkpoint(path: Path, vocabulary: Path | None) -> Source:
-    """Read a checkpoint of fairseq's model roberta.
-
-    Args:
-        path: of the checkpoint.
-        vocabulary: folder with its dict.txt and what text is encoded with; by default the checkpoint's own.
-
-    Raises:
-        FileNotFoundError: there is no checkpoint or no dict.txt.
-        ValueError: it is no RoBERTa, or cannot be imported exactly.
-    """
+    """Read a checkpoint of fairseq's model roberta, by default with the dictionary and tokenizer in its folder."""
     folder = vocabulary or path.parent
     state = read_state(path)
     sections = plain_sections(state, path)
     check_weights(state["model"], path)
-    # fairseq would build any task and model, and some of them evaluate their options.
+    # fairseq would build any task and model, and some of these evaluate their options as code.
     for section, name in other_names(sections):
-        raise refuse(path, f"its {section} is {shown(name)}, and only {', '.join(OF_FAIRSEQ[section])} are RoBERTa's")
+        raise refuse(path, f"its {section} is {shown(name)}, but RoBERTa's are {', '.join(OF_FAIRSEQ[section])}")
     if not (folder / DICTIONARY_FILE).is_file():
         raise FileNotFoundError(
             f"there is no {DICTIONARY_FILE} in {folder}: give --vocabulary with the folder of the dictionary that the "
@@ -93,7 +80,7 @@ def open_checkpoint(path: Path, vocabulary: Path | None) -> Source:
 
     return Source(
         options=options,
-        task_options=_TASK_OPTIONS,
+        task_options=MLM_TASK,
         architecture="masked-lm",
         weights=take_weights(model.state_dict(), FAIRSEQ_ROBERTA, options, "masked-lm", first_position=first_position),
         vocabulary=_read_vocabulary(folder, dictionary),
@@ -102,43 +89,21 @@ def open_checkpoint(path: Path, vocabulary: Path | None) -> Source:
     )
 
 
-def load_roberta_weights(model: MaelmModel, roberta: dict[str, Tensor]) -> None:
-    """Copy the weights of fairseq's stock RoBERTa; the model then computes the same function.
-
-    Args:
-        model: without decoder and without relative bias, of the same size and vocabulary.
-        roberta: the state dictionary of ``fairseq.models.roberta.RobertaModel``.
-
-    Raises:
-        ValueError: the model has a decoder or a relative bias, or another size.
-    """
-    if model.decoder is not None or model.encoder.relative_attention_bias is not None:
-        raise ValueError(
-            "RoBERTa has neither decoder nor relative bias: use decoder_layers 0 and relative_buckets none"
-        )
-    width = model.encoder.embed_tokens.embedding_dim
-    options = {"encoder_layers": len(model.encoder.layers), "encoder_embed_dim": width, "decoder_layers": 0}
-    state = take_weights(
-        dict(roberta), FAIRSEQ_ROBERTA, {**options, "relative_buckets": "none"}, "masked-lm", None, POSITION_OFFSET
-    )
-    model.load_state_dict({"encoder.identity": model.encoder.identity, **state})
-
-
 def _build(path: Path, options: dict[str, Any], weights: dict[str, Tensor], dictionary: Dictionary) -> RobertaModel:
-    """Build the source's model from its declared options, none larger than its weights, and load the weights."""
-    # fairseq called the encoder of its first RoBERTas a decoder.
+    """Build the source's model from its options, whose sizes must be those of its weights, and load the weights."""
+    # The first versions of fairseq's RoBERTa named the encoder a decoder.
     renamed = {re.sub(r"^decoder\.", "encoder.", name): weight for name, weight in weights.items()}
     args = Namespace(**declared_options(options, RobertaOptions, path, "model"))
     base_architecture(args)
     check_depth(path, "encoder_layers", args.encoder_layers, renamed, f"{_ENCODER}.layers.")
     check_sizes(path, args, renamed, _SIZES)
-    # The table has rows in front that no token uses.
+    # The rows of the table up to padding are not used.
     rows = len(renamed.get(f"{_ENCODER}.embed_positions.weight", ()))
     args.max_positions = max(rows - dictionary.pad() - 1, 1)
     try:
         model = RobertaModel.build_model(args, SimpleNamespace(source_dictionary=dictionary))
         model.load_state_dict(renamed, strict=True, model_cfg=args)
-    except Exception as error:  # fairseq's errors for what does not fit are of all kinds
+    except Exception as error:  # fairseq raises errors of all kinds for weights that do not fit
         reason = " ".join(str(error).split())[:300]
         raise ValueError(f"fairseq cannot read {path} with this dict.txt: {reason}") from error
     return model.eval().float()
@@ -148,20 +113,20 @@ def _model_options(path: Path, model: RobertaModel) -> dict[str, Any]:
     encoder = model.encoder.sentence_encoder
     layer = encoder.layers[0]
     if layer.normalize_before or encoder.layer_norm is not None:
-        raise refuse(path, "its LayerNorms stand before the sub-layers, and ours stand behind them")
+        raise refuse(path, "its LayerNorms are before the sub-layers, and ours are after them")
     if encoder.layernorm_embedding is None:
-        raise refuse(path, "it has no LayerNorm behind the embeddings")
-    # fairseq may take apex' LayerNorm instead of torch's.
+        raise refuse(path, "it has no LayerNorm after the embeddings")
+    # fairseq may use apex' LayerNorm instead of torch's.
     eps = sorted({part.eps for part in model.modules() if hasattr(part, "normalized_shape")})
     if len(eps) != 1:
-        raise refuse(path, f"its LayerNorms add several numbers to the variance ({eps}), and ours one")
+        raise refuse(path, f"its LayerNorms add several numbers to the variance ({eps}), and ours add one")
     sample = torch.linspace(-4.0, 4.0, 101)
     if not torch.allclose(layer.activation_fn(sample), F.gelu(sample), atol=1e-6):
         raise refuse(path, "its activation is not the exact gelu")
     if getattr(encoder.embed_positions, "weight", None) is None:
-        raise refuse(path, "its positions are no learned table")
+        raise refuse(path, "its positions are not a learned table")
     if model.encoder.lm_head.weight is not encoder.embed_tokens.weight:
-        raise refuse(path, "its prediction head has a table of its own, and ours uses the token embeddings")
+        raise refuse(path, "its prediction head does not use the token embeddings, and ours does")
     return {
         "encoder_layers": len(encoder.layers),
         "encoder_embed_dim": layer.embed_dim,
@@ -175,7 +140,6 @@ def _model_options(path: Path, model: RobertaModel) -> dict[str, Any]:
 
 
 def _read_vocabulary(folder: Path, dictionary: Dictionary) -> SourceVocabulary:
-    """Return the dictionary as it is: <mask> is its last symbol already, and not in dict.txt."""
     if dictionary.index(MASK_SYMBOL) != len(dictionary) - 1:
         raise refuse(folder, "<mask> is not the last symbol of its dictionary")
     symbols = dictionary.symbols[dictionary.nspecial : -1]

@@ -1,4 +1,4 @@
-"""Hugging Face folders of RoBERTa's, MPNet's and ModernBERT's shape as sources."""
+"""Hugging Face folders with the architecture of RoBERTa, MPNet or ModernBERT as sources."""
 
 import logging
 from pathlib import Path
@@ -10,13 +10,7 @@ from torch import Tensor
 from fairseq_maelm.files import read_json, sha256_of
 from fairseq_maelm.interop.export.content import ARCHITECTURES, AUTO_CLASSES
 from fairseq_maelm.interop.export.verification import transformers_outputs
-from fairseq_maelm.interop.importing.huggingface_config import (
-    check_config,
-    first_position,
-    model_options,
-    read_config,
-    task_options,
-)
+from fairseq_maelm.interop.importing.huggingface_config import first_position, model_options, read_config, task_options
 from fairseq_maelm.interop.importing.huggingface_vocabulary import read_vocabulary
 from fairseq_maelm.interop.importing.source import Source, refuse
 from fairseq_maelm.interop.weights import FAMILIES, take_weights
@@ -24,21 +18,18 @@ from fairseq_maelm.models.config import DECODER_ATTENTION
 
 logger = logging.getLogger(__name__)
 
-_WEIGHT_FILES = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
+_WEIGHT_FILES = tuple(
+    name + ending for name in ("model.safetensors", "pytorch_model.bin") for ending in ("", ".index.json")
 )
-# Buffers that old versions saved, and the pooler, which no masked language model has trained.
+# Buffers that old versions saved, and the pooler, which masked language models do not train.
 _NOT_NEEDED = ("embeddings.position_ids", "embeddings.token_type_ids", "pooler.dense.weight", "pooler.dense.bias")
 _TIED = {
     "lm_head.decoder.weight": "embeddings.word_embeddings.weight",
     "lm_head.decoder.bias": "lm_head.bias",
     "decoder.weight": "embeddings.tok_embeddings.weight",
 }
-# Architecture -> a weight that no other has, and the name that the task of its kind gives to the head.
-_TOLD_BY = {
+# Architecture -> a weight that only it has, and the head's name in the task of its kind.
+_DISTINCTIVE = {
     "masked-lm": ("lm_head.dense.weight", None),
     "sequence-classification": ("classifier.dense.weight", "sentence_classification_head"),
     "token-classification": ("classifier.weight", "tagging_head"),
@@ -47,22 +38,16 @@ _TOLD_BY = {
 
 
 def open_folder(folder: Path) -> Source:
-    """Read a folder that transformers' save_pretrained has written. No code of the folder is run.
-
-    Raises:
-        FileNotFoundError: the configuration or the weights are missing.
-        ValueError: transformers is not installed, or the model cannot be imported exactly.
-    """
+    """Read a folder that save_pretrained of transformers wrote, without running its code."""
     config = read_config(folder)
-    check_config(folder, config)
     theirs, files = read_weights(folder)
     architecture = _architecture(config, theirs)
-    head = _TOLD_BY.get(architecture, ("", None))[1]
+    head = _DISTINCTIVE.get(architecture, ("", None))[1]
     weights = convert_weights(folder, config, theirs, architecture, head)
     rows, pad = len(weights["encoder.embed_tokens.weight"]), first_position(config) - 1
     vocabulary = read_vocabulary(folder, rows, pad)
 
-    from fairseq_maelm.hf import open_pretrained  # brings transformers along
+    from fairseq_maelm.hf import open_pretrained  # imports transformers
 
     model = open_pretrained(AUTO_CLASSES[architecture], folder).eval().float()
     mask = vocabulary.order[-1]
@@ -84,9 +69,9 @@ def open_folder(folder: Path) -> Source:
 
 
 def _architecture(config: dict[str, Any], theirs: dict[str, Tensor]) -> str:
-    """Tell by the weights what they are for; ModernBERT's heads, which all have the same, by the configuration."""
+    """Recognize the architecture by its weights, or ModernBERT's heads, which are alike, by the configuration."""
     if config["model_type"] != "modernbert":
-        return next((name for name, (weight, _) in _TOLD_BY.items() if weight in theirs), "encoder")
+        return next((name for name, (weight, _) in _DISTINCTIVE.items() if weight in theirs), "encoder")
     if "classifier.weight" in theirs:
         named = str(config.get("architectures"))
         return next((name for name, ending in ARCHITECTURES.items() if f"{ending}'" in named), "encoder")
@@ -94,16 +79,10 @@ def _architecture(config: dict[str, Any], theirs: dict[str, Tensor]) -> str:
 
 
 def read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path]]:
-    """Read all weights of a folder in single precision, from one file or from shards.
-
-    Nothing but tensors is read: a file of pickled code is refused by torch.
+    """Read all weights of a folder in single precision, from one file or from shards, and no pickled code.
 
     Returns:
         name -> tensor, without the prefix of the base model; and the files.
-
-    Raises:
-        FileNotFoundError: there are no weights, or a shard is missing.
-        ValueError: safetensors is not installed, or a file cannot be read.
     """
     name = next((name for name in _WEIGHT_FILES if (folder / name).is_file()), None)
     if name is None:
@@ -115,7 +94,7 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path]]:
     weights: dict[str, Tensor] = {}
     for file in files:
         if not file.is_file():
-            raise FileNotFoundError(f"there is no {file}, which {name} names")
+            raise FileNotFoundError(f"there is no {file}, which {name} lists")
         weights |= _read_file(file)
     prefixes = sorted({family.prefix for family in FAMILIES.values()})
     bases = {each: next((prefix for prefix in prefixes if each.startswith(prefix)), "") for each in weights}
@@ -131,18 +110,14 @@ def _read_file(file: Path) -> dict[str, Tensor]:
         return dict(torch.load(file, map_location="cpu", weights_only=True))
     except ImportError as error:
         raise ValueError(f"{file} needs the package safetensors: pip install 'fairseq_maelm[hf]'") from error
-    except Exception as error:  # each library has errors of its own for a damaged or a dangerous file
+    except Exception as error:  # each library has other errors for damaged and dangerous files
         raise ValueError(f"{file} cannot be read as weights: {error}") from error
 
 
 def convert_weights(
     folder: Path, config: dict[str, Any], theirs: dict[str, Tensor], architecture: str, head: str | None
 ) -> dict[str, Tensor]:
-    """Give weights of ``read_weights``, which are used up, our names; the vocabulary stays in the source's order.
-
-    Raises:
-        ValueError: weights are missing, are there that we have no place for, or are not tied as ours.
-    """
+    """Return the weights, which are removed from ``theirs``, by our names; the vocabulary keeps the source's order."""
     family, options = FAMILIES[config["model_type"]], model_options(config)
     types = theirs.pop("embeddings.token_type_embeddings.weight", None)
     _check_tied(folder, theirs)
@@ -155,9 +130,9 @@ def convert_weights(
     if theirs:
         raise refuse(folder, f"our encoder has no place for {len(theirs)} of its weights, such as {sorted(theirs)[0]}")
     if types is not None and bool(types.any()):
-        # Every token has type 0 unless somebody says otherwise: the row is one more part of every position.
+        # Every token has type 0 by default, so its row is added to all positions.
         ours["encoder.embed_positions.weight"] = ours["encoder.embed_positions.weight"] + types[0]
-        logger.info("the embedding of token type 0 is added to the positions; %d others are dropped", len(types) - 1)
+        logger.info("the embedding of token type 0 is added to the positions; %d others are omitted", len(types) - 1)
     if architecture == "masked-lm" and options["decoder_layers"]:
         identity = [options["decoder_attention_heads"], DECODER_ATTENTION.index("self")]
         ours["decoder.identity"] = torch.tensor(identity, dtype=torch.int64)

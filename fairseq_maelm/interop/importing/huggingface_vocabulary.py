@@ -1,4 +1,4 @@
-"""The vocabulary of a Hugging Face folder as a fairseq dictionary, and its tokenizer."""
+"""The vocabulary of a Hugging Face folder as a fairseq dictionary, with its tokenizer."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -16,10 +16,10 @@ from fairseq_maelm.text.vocabulary import (
     load_sentencepiece,
 )
 
-# Rows of the table that no text leads to have names of this form, as in fairseq's own dictionaries.
+# Embeddings without a token get names of this form, as in fairseq's dictionaries.
 FILLER = "madeupword"
 
-# Our special symbols in order: the names of their roles in tokenizer_config.json, then how they are usually spelled.
+# Our special symbols in order, each with its names in tokenizer_config.json and its usual spellings.
 _ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "<s>": (("cls_token", "bos_token"), ("<s>", "[CLS]")),
     "<pad>": (("pad_token",), ("<pad>", "[PAD]")),
@@ -30,19 +30,11 @@ _ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def read_vocabulary(folder: Path, rows: int, pad: int) -> SourceVocabulary:
-    """Order the rows of a model's embedding table as a fairseq dictionary does.
+    """Order the embeddings of a model as a fairseq dictionary: <s>, <pad>, </s>, <unk>, all other tokens, <mask>.
 
-    Where the folder already has <s>, <pad>, </s> and <unk> in front and <mask> at the end, as the RoBERTas and MPNet
-    have them, every number stays. Text is encoded with the folder's sentencepiece model, or, where it has none, with
-    its tokenizer.json, whose tokens get our numbers.
-
-    Args:
-        folder: of the model.
-        rows: V, of the embedding table.
-        pad: the model's number of the padding symbol.
-
-    Raises:
-        ValueError: there is no tokenizer, it lacks a special symbol, or it does not belong to the model.
+    RoBERTa and MPNet have this order already, so that their numbers stay. Text is encoded with the folder's
+    sentencepiece model, or else with its tokenizer.json, whose tokens get our numbers. ``rows`` is the number of
+    embeddings, and ``pad`` the model's number of the padding symbol.
     """
     tokenizer = _open_tokenizer(folder)
     numbers: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
@@ -73,16 +65,16 @@ def _open_tokenizer(folder: Path) -> Any:
     if (folder / TOKENIZER_FILE).is_file():
         from tokenizers import Tokenizer
 
-        # Not through transformers, which may take another class than the file's for a model of this kind.
+        # transformers might ignore this file and use another class of tokenizers for the kind of model.
         try:
             return Tokenizer.from_file(str(folder / TOKENIZER_FILE))
-        except Exception as error:  # the library knows no other kind
+        except Exception as error:  # the library raises no other class of errors
             raise refuse(folder, f"its {TOKENIZER_FILE} cannot be read ({error})") from error
     from fairseq_maelm.hf import open_pretrained
 
     try:
         return open_pretrained("AutoTokenizer", folder).backend_tokenizer
-    except (ValueError, AttributeError) as error:  # the latter from tokenizers that are written in Python
+    except (ValueError, AttributeError) as error:  # tokenizers that are written in Python raise AttributeError
         raise ValueError(
             f"transformers finds no tokenizer in {folder} ({error}): put {TOKENIZER_FILE} or {MODEL_FILE} there"
         ) from error
@@ -110,11 +102,11 @@ def _special_numbers(folder: Path, numbers: dict[str, int]) -> dict[str, int]:
         given = [each["content"] if isinstance(each, dict) else each for each in map(named.get, roles)]
         candidates = [*given, *spellings]
         if symbol == "<unk>":
-            # MPNet has both "<unk>", in its place, and "[UNK]" among the ordinary tokens, which its tokenizer uses.
+            # MPNet has both "<unk>" and, among the ordinary tokens, "[UNK]", which its tokenizer uses.
             candidates = [symbol, *candidates]
         place = next((numbers[each] for each in candidates if each in numbers), None)
         if place is None:
-            raise refuse(folder, f"its tokenizer has no {roles[0]}, which a fairseq dictionary needs as {symbol}")
+            raise refuse(folder, f"its tokenizer has no {roles[0]}, which is {symbol} in a fairseq dictionary")
         if place in found.values():
             other = next(name for name, number in found.items() if number == place)
             raise refuse(folder, f"its tokenizer has one token for {other} and {symbol}")
@@ -123,7 +115,7 @@ def _special_numbers(folder: Path, numbers: dict[str, int]) -> dict[str, int]:
 
 
 def _symbols(rows: Sequence[tuple[int, str | None]]) -> list[str]:
-    """Return names of the ordinary symbols that dict.txt can hold: without white space, each once."""
+    """Return names for the ordinary symbols that are allowed in dict.txt: different, and without white space."""
     taken = {*FAIRSEQ_SYMBOLS, MASK_SYMBOL}
     symbols = []
     for number, token in rows:
@@ -138,7 +130,7 @@ def _symbols(rows: Sequence[tuple[int, str | None]]) -> list[str]:
 
 
 def _check_pieces(folder: Path, symbols: list[str]) -> list[str]:
-    """Name what is not a piece of the sentencepiece model as a filler."""
+    """Rename symbols that are not pieces of the sentencepiece model as fillers."""
     pieces = set(dictionary_symbols(load_sentencepiece(folder / MODEL_FILE)))
     missing = pieces.difference(symbols)
     if missing:
@@ -149,16 +141,7 @@ def _check_pieces(folder: Path, symbols: list[str]) -> list[str]:
 
 
 def renumber(content: str, number_of: dict[int, int], where: Any) -> str:
-    """Give every token of a tokenizer.json another number, and return the new content.
-
-    Args:
-        content: of the file.
-        number_of: old number -> new number, for all tokens.
-        where: named in errors.
-
-    Raises:
-        ValueError: the kind of model or template is not known to hold numbers.
-    """
+    """Return the content of a tokenizer.json with new numbers for all tokens; ``where`` is named in errors."""
     state = json.loads(content)
     model = state["model"]
     if isinstance(model["vocab"], dict):
@@ -166,7 +149,7 @@ def renumber(content: str, number_of: dict[int, int], where: Any) -> str:
     elif model.get("type") == "Unigram":
         model["vocab"], model["unk_id"] = _renumber_unigram(model, number_of, where)
     else:
-        raise refuse(where, f"the tokens of a tokenizer {model.get('type')!r} cannot be given other numbers")
+        raise refuse(where, f"the tokens of a tokenizer {model.get('type')!r} cannot be renumbered")
     for token in state["added_tokens"]:
         token["id"] = number_of[token["id"]]
     state["added_tokens"].sort(key=lambda token: int(token["id"]))
@@ -176,10 +159,10 @@ def renumber(content: str, number_of: dict[int, int], where: Any) -> str:
 
 
 def _renumber_unigram(model: dict[str, Any], number_of: dict[int, int], where: Any) -> tuple[list[Any], Any]:
-    """Numbers are places in the list; a place that gets no piece stands for an added token, which is found first."""
+    """Reorder the pieces, whose numbers are their places in the list, and return them with the unknown's number."""
     pieces: dict[int, Any] = {number_of[number]: piece for number, piece in enumerate(model["vocab"])}
     if sorted(pieces) != list(range(len(pieces))):
-        raise refuse(where, "its tokens would leave gaps in the list of a Unigram tokenizer")
+        raise refuse(where, "the list of its Unigram tokenizer would have gaps after renumbering")
     unknown = model.get("unk_id")
     return [pieces[number] for number in range(len(pieces))], None if unknown is None else number_of[unknown]
 
@@ -200,4 +183,4 @@ def _renumber_template(processor: dict[str, Any], number_of: dict[int, int], whe
         return {**processor, "special_tokens": special}
     if kind == "ByteLevel":
         return processor
-    raise refuse(where, f"numbers of tokens in a post-processor {kind!r} are not known")
+    raise refuse(where, f"the tokens of a post-processor {kind!r} cannot be renumbered")

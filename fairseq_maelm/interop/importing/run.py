@@ -1,4 +1,4 @@
-"""From a source to a folder that fairseq trains from: checkpoint, dictionary and tokenizer, verified."""
+"""Import of a source into a verified folder for fairseq: checkpoint, dictionary and tokenizer."""
 
 import logging
 from pathlib import Path
@@ -34,24 +34,17 @@ FACTS_FILE = "import.json"
 
 
 class Imported(NamedTuple):
-    """The folder that was written, with the options of fairseq-train that build its model and continue its training.
-
-    ``reads_text`` says whether the folder holds what text is encoded with.
-    """
+    """The result of an import."""
 
     folder: Path
     agreements: list[Agreement]
-    model_options: list[str]
-    task_options: list[str]
-    reads_text: bool
+    model_options: list[str]  # options of fairseq-train that build the model
+    task_options: list[str]  # options of the task maelm that continue its pretraining
+    reads_text: bool  # the folder holds a sentencepiece model or tokenizer
 
 
 def download(name: str) -> Path:
-    """Download a model of the Hugging Face Hub, in safetensors where there are any, and return its folder.
-
-    Raises:
-        ValueError: huggingface_hub is not installed, or the Hub does not give the model.
-    """
+    """Download a model of the Hugging Face Hub, preferably as safetensors, and return its folder."""
     try:
         import huggingface_hub
     except ImportError as error:
@@ -61,7 +54,7 @@ def download(name: str) -> Path:
         folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*settings, "model*.safetensors"]))
         if not any(folder.glob("model*.safetensors")):
             huggingface_hub.snapshot_download(name, allow_patterns=[*settings, "pytorch_model*.bin"])
-    except Exception as error:  # of the network, of the Hub, for a name that is none
+    except Exception as error:  # errors of the network and of the Hub, and for wrong names
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ValueError(f"the Hugging Face Hub does not give {name}: {reason}") from error
     return folder
@@ -69,15 +62,15 @@ def download(name: str) -> Path:
 
 def open_source(path: Path, vocabulary: Path | None) -> Source:
     """Open a Hugging Face folder or a fairseq checkpoint."""
-    # Each kind brings a large library along; only the one that is needed is imported.
+    # Each kind needs a large library, which is imported only when needed.
     if path.is_file():
         from fairseq_maelm.interop.importing.fairseq_roberta import open_checkpoint
 
         return open_checkpoint(path, vocabulary)
     if not path.is_dir():
         raise FileNotFoundError(
-            f"there is no folder or checkpoint {path}: give one on this machine, as save_pretrained makes it, or "
-            "--download for a name on the Hugging Face Hub"
+            f"there is no folder or checkpoint {path}: give a folder that save_pretrained wrote, a checkpoint file, or "
+            "--download with a name on the Hugging Face Hub"
         )
     from fairseq_maelm.interop.importing.huggingface import open_folder
 
@@ -85,18 +78,18 @@ def open_source(path: Path, vocabulary: Path | None) -> Source:
 
 
 def import_model(path: Path, output: Path, vocabulary: Path | None = None, name: str | None = None) -> Imported:
-    """Import a model into a new folder, which gets its name when everything in it is verified.
+    """Import a model into a new folder, which appears only after its verification.
 
     Args:
-        path: a Hugging Face folder, or a checkpoint of fairseq's RoBERTa.
-        output: the folder to write; must not exist.
-        vocabulary: for a checkpoint, the folder of its dict.txt; by default its own.
-        name: of the source, for the record; by default the path's last part.
+        path: Hugging Face folder, or checkpoint of fairseq's RoBERTa.
+        output: folder to write, which must not exist.
+        vocabulary: for a checkpoint, the folder of its dict.txt; by default the checkpoint's folder.
+        name: name of the source in the record; by default the path's last part.
 
     Raises:
-        FileNotFoundError: something of the source is missing.
+        FileNotFoundError: a file of the source is missing.
         FileExistsError: the output exists.
-        ValueError: the source cannot be imported exactly; nothing is left behind.
+        ValueError: the source cannot be imported exactly; no files are left behind.
     """
     with whole_folder(output, "maelm import") as folder:
         imported = _write(path, open_source(path, vocabulary), folder, name or path.name)
@@ -112,7 +105,6 @@ def _write(path: Path, source: Source, folder: Path, name: str) -> Imported:
     if len(dictionary) != len(source.vocabulary.order):
         raise refuse(path, f"its {len(source.vocabulary.order)} symbols became {len(dictionary)} in dict.txt")
     torch.save(build_state(source, dictionary), folder / CHECKPOINT_FILE)
-    # Read back from the disk as users read it.
     written = load_source(folder / CHECKPOINT_FILE)
     found = _verify(path, source, written)
     if source.vocabulary.tokenize is not None and source.vocabulary.files:
@@ -136,7 +128,7 @@ def _write(path: Path, source: Source, folder: Path, name: str) -> Imported:
 
 
 def _verify(path: Path, source: Source, written: Written) -> list[Agreement]:
-    """Compare the source's model with the checkpoint; refuse more than rounding."""
+    """Compare the source's model with the checkpoint, and refuse differences beyond rounding."""
     order, of_masks = torch.tensor(source.vocabulary.order), scores_of("masked-lm")
 
     def theirs(tokens: Tensor) -> dict[str, Tensor]:
@@ -154,9 +146,9 @@ def _verify(path: Path, source: Source, written: Written) -> list[Agreement]:
 
 
 def _compare_tokens(path: Path, source: Source, written: Written) -> None:
-    """Refuse other tokens of ordinary text, and say how many hard texts have others.
+    """Refuse different tokens of ordinary text, and log the hard texts with different tokens.
 
-    The library tokenizers reads some of these otherwise than sentencepiece, whose model it stands for.
+    For some hard texts, a tokenizer.json that was made from a sentencepiece model gives other tokens than the model.
     """
     encode, order, tokenize = written.tokenizer.encode, source.vocabulary.order, source.vocabulary.tokenize
     assert tokenize is not None
@@ -167,9 +159,9 @@ def _compare_tokens(path: Path, source: Source, written: Written) -> None:
     wrong = differences(tokenize, ours, ORDINARY_STRINGS)
     if wrong:
         text, expected, found = wrong[0]
-        raise refuse(path, f"its tokenizer makes {expected} of {text!r} and the imported one {found}")
+        raise refuse(path, f"its tokenizer gives {expected} for {text!r}, and the imported one gives {found}")
     hard = [text for text in HARD_STRINGS if "<mask>" not in text]
     other = differences(tokenize, ours, hard)
     logger.info("%d of %d hard texts have the tokens of the source", len(hard) - len(other), len(hard))
     for each in other:
-        logger.warning("%s is read in another way than by the source's tokenizer", ascii(each.text))
+        logger.warning("%s has other tokens than with the source's tokenizer", ascii(each.text))

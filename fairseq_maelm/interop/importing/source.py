@@ -1,4 +1,4 @@
-"""What every kind of source gives to the import, and what it is refused with."""
+"""A source of an import, of any kind."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,43 +9,31 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class SourceVocabulary:
-    """The source's vocabulary in the order of a fairseq dictionary.
+    """The source's vocabulary in the order of a fairseq dictionary."""
 
-    Attributes:
-        order: V times the source's number of our symbol 0, 1, 2, ...
-        symbols: the lines of dict.txt, V - 5 of them: our symbols without the four in front and <mask>.
-        files: what text is encoded with, file name -> content; empty where the source brings nothing of the kind.
-        tokenize: text to the source's numbers without special symbols, by the source's own tokenizer, or None.
-    """
-
-    order: list[int]
-    symbols: list[str]
-    files: dict[str, bytes]
-    tokenize: Callable[[str], list[int]] | None = None
+    order: list[int]  # [V] the source's number of each of our symbols
+    symbols: list[str]  # [V - 5] the symbols of dict.txt: ours without the first four and <mask>
+    files: dict[str, bytes]  # sentencepiece model or tokenizer, file name -> content; empty if there is none
+    tokenize: Callable[[str], list[int]] | None = None  # the source's tokenizer, without special symbols
 
 
 @dataclass(frozen=True)
 class Source:
-    """A model that can be imported exactly.
+    """A model that can be imported exactly."""
 
-    Attributes:
-        options: of the model ``maelm``, name -> value: sizes, positions, buckets.
-        task_options: of the task ``maelm``: what the encoder saw in pretraining.
-        architecture: "encoder", "masked-lm", or that of its fine-tuned head.
-        weights: our parameters by our names; tables of the vocabulary in the source's order.
-        vocabulary: the order of the vocabulary, and the tokenizer.
-        compute: the source's own model, for the comparison: tokens <int64>[B, S] in the source's numbers, and
-            <bool>[B, S] False at padding, to what ``checkpoint_outputs`` returns, masks' scores in the source's order.
-        facts: to be recorded with the result.
-    """
-
-    options: dict[str, Any]
-    task_options: dict[str, Any]
-    architecture: str
-    weights: dict[str, Tensor]
+    options: dict[str, Any]  # of the model ``maelm``, name -> value
+    task_options: dict[str, Any]  # of the task ``maelm``: the encoder's view in pretraining
+    architecture: str  # "encoder", "masked-lm", or the architecture of its fine-tuned head
+    weights: dict[str, Tensor]  # by our names, with tables of the vocabulary in the source's order
     vocabulary: SourceVocabulary
+    # The source's model: from tokens <int64>[B, S] in its numbers, and <bool>[B, S] False at padding, to the outputs of
+    # ``checkpoint_outputs``, with scores of the vocabulary in its order.
     compute: Callable[[Tensor, Tensor], dict[str, Tensor]]
-    facts: dict[str, Any]
+    facts: dict[str, Any]  # to be recorded with the result
+
+
+# The options of a task that continues the pretraining of an MLM, whose encoder sees <mask>.
+MLM_TASK = {"masked_input": "kept", "leave_unmasked_prob": 0.1, "random_token_prob": 0.1}
 
 
 def refuse(path: Any, reason: str) -> ValueError:

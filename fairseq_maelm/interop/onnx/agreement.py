@@ -1,4 +1,4 @@
-"""How far ONNX files agree with the checkpoint, and 8 bits with single precision."""
+"""Comparison of ONNX files with the checkpoint, and of 8 bits with single precision."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,32 +15,21 @@ from fairseq_maelm.interop.export.source import Source
 from fairseq_maelm.interop.onnx.graph import EMBEDDING, SCORES, STATES, EncoderGraph
 from fairseq_maelm.interop.onnx.onnx_file import OnnxEncoder
 
-# Texts of a batch while two files are compared; the result does not depend on it.
-_BATCH = 8
+_BATCH_SIZE = 8
 
 
 class Loss(NamedTuple):
-    """What 8 bits change on a sample of texts.
+    """The loss of precision by 8 bits on a sample of texts."""
 
-    Attributes:
-        texts: number of texts.
-        mean_cosine: of each text's vector in 8 bits and in single precision, the mean over texts; None behind a head.
-        lowest_cosine: the lowest of them, or None.
-        same_answers: behind a head, the share of texts (of tokens, for a head on tokens) with the same best output, or
-            None for one output or no head.
-        largest_difference: of all numbers that the file gives.
-        largest_value: of these numbers in single precision.
-    """
-
-    texts: int
-    mean_cosine: float | None
-    lowest_cosine: float | None
-    same_answers: float | None
-    largest_difference: float
-    largest_value: float
+    texts: int  # number of texts
+    mean_cosine: float | None  # mean cosine of the vectors of a text in both precisions; None with a head
+    lowest_cosine: float | None  # lowest of these cosines
+    same_answers: float | None  # share of texts (or tokens) with the same best of several outputs of a head
+    largest_difference: float  # of all outputs
+    largest_value: float  # of all outputs in single precision
 
     def describe(self) -> str:
-        """Return one line for people."""
+        """Return one line for the user."""
         parts = []
         if self.mean_cosine is not None:
             parts.append(
@@ -53,11 +42,7 @@ class Loss(NamedTuple):
 
 
 def agreements_with(source: Source, content: Content, graph: EncoderGraph, encoder: OnnxEncoder) -> list[Agreement]:
-    """Compare all outputs of an ONNX file with the checkpoint, alone and padded.
-
-    Raises:
-        ValueError: an output differs by more than rounding.
-    """
+    """Compare all outputs of an ONNX file with the checkpoint's."""
     names = {STATES: agreement.STATES, EMBEDDING: "sentence vectors", SCORES: content.what}
 
     def expected(tokens: Tensor) -> dict[str, Tensor]:
@@ -78,23 +63,16 @@ def agreements_with(source: Source, content: Content, graph: EncoderGraph, encod
 
 def run(encoder: OnnxEncoder, tokens: Tensor) -> dict[str, Tensor]:
     """Return the outputs of an ONNX file for tokens <int64>[B, S] padded on the right."""
-    return {
-        name: torch.from_numpy(each) for name, each in encoder(tokens.numpy(), tokens.ne(PAD).long().numpy()).items()
-    }
+    outputs = encoder(tokens.numpy(), tokens.ne(PAD).long().numpy())
+    return {name: torch.from_numpy(output) for name, output in outputs.items()}
 
 
 def quantization_loss(single: OnnxEncoder, quantized: OnnxEncoder, sequences: Sequence[np.ndarray]) -> Loss:
-    """Compare two files on texts.
-
-    Args:
-        single: in single precision.
-        quantized: in 8 bits.
-        sequences: <int64>[n] each, with <s> and </s>.
-    """
+    """Compare a file in single precision with one in 8 bits on sequences <int64>[n] with <s> and </s>."""
     output = single.outputs[-1]
     pairs: list[tuple[Tensor, Tensor]] = []
-    for begin in range(0, len(sequences), _BATCH):
-        tokens = padded(sequences[begin : begin + _BATCH])
+    for begin in range(0, len(sequences), _BATCH_SIZE):
+        tokens = padded(sequences[begin : begin + _BATCH_SIZE])
         one, other = (agreement.inside(run(file, tokens)[output], tokens) for file in (single, quantized))
         pairs.append((one, other))
     one, other = (torch.cat(both) for both in zip(*pairs))

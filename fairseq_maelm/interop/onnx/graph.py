@@ -1,4 +1,4 @@
-"""Our model as a graph that torch.onnx can follow: whole sequences, attention written out, nothing but inference."""
+"""The model in a form that torch.onnx can trace: inference on whole sequences, with attention in plain operations."""
 
 import torch
 import torch.nn.functional as F
@@ -11,24 +11,15 @@ from fairseq_maelm.modules.transformer import TransformerLayer
 
 INPUTS = ("input_ids", "attention_mask")
 
-# What a graph may give: states of all tokens, scores of a fine-tuned head, or one vector for each text.
+# The possible outputs: states of all tokens, scores of a fine-tuned head, one vector for each text.
 STATES, SCORES, EMBEDDING = "last_hidden_state", "logits", "sentence_embedding"
 
 
 class EncoderGraph(nn.Module):
-    """The encoder, with a head or pooling behind it.
+    """The encoder, optionally with a fine-tuned head or with pooling.
 
-    The bias of relative positions is a table over distances here, computed once from the table over buckets.
-
-    Args:
-        model: in evaluation.
-        head: name of a fine-tuned head whose scores are wanted, or None.
-        pooling: "mean" of the states of all tokens or "first", the state of <s>, to give a vector for each text as
-            well; None for states alone.
-        normalized: whether these vectors get length 1.
-
-    Raises:
-        ValueError: if there is no such head or pooling, or both are asked for.
+    Pooling, "mean" of the states of all tokens or "first", the state of <s>, adds a vector for each text as an output;
+    ``normalized`` vectors have length 1. The relative position bias is computed once, as a table over distances.
     """
 
     def __init__(
@@ -38,7 +29,7 @@ class EncoderGraph(nn.Module):
         if head is not None and head not in model.classification_heads:
             raise ValueError(f"the model has no head {head!r}")
         if pooling is not None and (pooling not in POOLINGS or head is not None):
-            raise ValueError(f"pooling is one of {', '.join(POOLINGS)}, and there is none behind a head")
+            raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}, and a model with a head has none")
         encoder = model.encoder
         self.embed_tokens, self.embed_positions = encoder.embed_tokens, encoder.embed_positions
         self.layernorm_embedding, self.layers = encoder.layernorm_embedding, encoder.layers
@@ -52,21 +43,17 @@ class EncoderGraph(nn.Module):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Return the names of what ``forward`` returns, in order."""
+        """The names of the outputs of ``forward``, in order."""
         if self.head is not None:
             return (SCORES,)
         return (STATES,) if self.pooling is None else (STATES, EMBEDDING)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
-        """Encode.
-
-        Args:
-            input_ids: <int64>[B, S], padded on the right.
-            attention_mask: <int64>[B, S] 1 at tokens, 0 at padding.
+        """Encode tokens <int64>[B, S] with a mask <int64>[B, S], 1 at tokens and 0 at padding, on the right.
 
         Returns:
-            states <float>[B, S, D], and with pooling vectors <float>[B, D]; or scores <float>[B, classes], of a head
-            on tokens <float>[B, S, outputs].
+            states <float>[B, S, D], and with pooling vectors <float>[B, D]; or scores of sequences <float>[B, classes]
+            or tokens <float>[B, S, outputs].
         """
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)
         states = self.embed_tokens(input_ids)
@@ -88,7 +75,7 @@ class EncoderGraph(nn.Module):
         return states, F.normalize(vectors, dim=-1) if self.normalized else vectors
 
     def _bias(self, positions: Tensor, attention_mask: Tensor, dtype: torch.dtype) -> Tensor:
-        """<float>[B, H or 1, S or 1, S]. The hidden get the lowest finite number: -inf for all keys would give NaN."""
+        """Return <float>[B, H or 1, S or 1, S] with the lowest finite logit at padding, since -inf might give NaN."""
         hidden = (1 - attention_mask[:, None, None, :].to(dtype)) * torch.finfo(dtype).min
         if self.of_distance is None:
             return hidden
@@ -97,7 +84,7 @@ class EncoderGraph(nn.Module):
 
 
 def _layer(layer: TransformerLayer, states: Tensor, bias: Tensor, rotation: Rotation | None) -> Tensor:
-    """Compute what the layer does in evaluation: <float>[B, S, D] to <float>[B, S, D]."""
+    """Compute the layer's output <float>[B, S, D] in evaluation mode."""
     norm = layer.self_attn_layer_norm
     if not layer.modern:
         states = norm(states + _attend(layer, states, bias, rotation))
@@ -111,7 +98,7 @@ def _attend(layer: TransformerLayer, states: Tensor, bias: Tensor, rotation: Rot
     attention = layer.self_attn
     query, key, value = attention.qkv_proj(states).unflatten(-1, (3, attention.num_heads, -1)).unbind(dim=2)
     query, key, value = (each.transpose(1, 2) for each in (rotate(query, rotation), rotate(key, rotation), value))
-    # The square root goes to the queries: a product of [B, H, S, S] less.
+    # Scaling the queries instead of the logits saves a product over [B, H, S, S].
     logits = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1) + bias
     return attention.out_proj((logits.softmax(dim=-1) @ value).transpose(1, 2).flatten(2))
 

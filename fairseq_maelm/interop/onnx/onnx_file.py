@@ -1,4 +1,4 @@
-"""Writing an ONNX file, quantizing it, and running it."""
+"""Writing, quantizing and running ONNX files."""
 
 import logging
 import warnings
@@ -16,17 +16,13 @@ logger = logging.getLogger(__name__)
 
 MODEL_FILE, QUANTIZED_FILE = "model.onnx", "model_int8.onnx"
 
-# What is stored in 8 bits: weights of matrix products, which are also multiplied in 8 bits, and the token embeddings.
+# The operations with weights in 8 bits: matrix products, which are also computed in 8 bits, and the token embeddings.
 _QUANTIZED = ["MatMul", "Gemm", "Gather"]
 _OPSET = 18
 
 
 def require_onnx() -> Any:
-    """Return the package onnxruntime.
-
-    Raises:
-        ValueError: something that the export needs is not installed; says how to install it.
-    """
+    """Return the package onnxruntime; raise ValueError if a package that the export needs is not installed."""
     try:
         import onnx  # noqa: F401
         import onnxruntime
@@ -39,17 +35,17 @@ def require_onnx() -> Any:
 
 
 def write_onnx(graph: EncoderGraph, path: Path) -> None:
-    """Write a graph on the CPU for any batch size and length, weights inside the file."""
+    """Write a graph for any batch size and length, with the weights inside the file."""
     graph = graph.eval()
-    # Lengths that differ from all sizes of the model, so that none of those is taken for one.
+    # 2 and 11 must not equal a size of the model, which the exporter could take for a dynamic dimension.
     tokens = torch.full((2, 11), 4)
     mask = torch.ones_like(tokens)
     mask[1, 9:] = 0
-    # The largest batch is a bound for torch 2.6, which finds an unbounded size violated; the file holds neither bound.
+    # torch 2.6 needs a bound of the batch size. The file contains neither bound.
     batch = torch.export.Dim("batch", max=2**20)
     length = torch.export.Dim("length", max=graph.max_positions)
     with warnings.catch_warnings(), _quiet("onnx_ir", "onnxscript", "torch.onnx"):
-        # About the exporter's own insides; the result is compared afterwards.
+        # Warnings about the exporter's internals; the result is verified later.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             graph,
@@ -66,15 +62,15 @@ def write_onnx(graph: EncoderGraph, path: Path) -> None:
 
 
 def quantize(source: Path, target: Path) -> None:
-    """Write a copy whose weights are in 8 bits; activations are put into 8 bits while it runs."""
+    """Write a copy with weights in 8 bits; activations are converted to 8 bits at run time."""
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     model = onnx.load(str(source))
-    # The exporter leaves shapes of weights that it has transposed since; they are inferred again.
+    # The exporter leaves outdated shapes of transposed weights; without them, shapes are inferred again.
     del model.graph.value_info[:]
     with _quiet(""):
-        # It asks on the root logger for a preparation that changes nothing here.
+        # It recommends, by the root logger, a preprocessing that changes nothing here.
         quantize_dynamic(
             model,
             target,
@@ -87,7 +83,7 @@ def quantize(source: Path, target: Path) -> None:
 
 @contextmanager
 def _quiet(*names: str) -> Iterator[None]:
-    """Keep libraries from telling about every step; their errors are exceptions."""
+    """Silence the progress messages of libraries, which report errors as exceptions."""
     loggers = [logging.getLogger(name) for name in names]
     levels = [each.level for each in loggers]
     for each in loggers:
@@ -100,12 +96,7 @@ def _quiet(*names: str) -> Iterator[None]:
 
 
 class OnnxEncoder:
-    """An ONNX file on the CPU.
-
-    Args:
-        path: of the file.
-        threads: of one computation; 0 means all cores.
-    """
+    """An ONNX file on the CPU, with a number of threads (0: all cores)."""
 
     def __init__(self, path: Path, threads: int = 0) -> None:
         onnxruntime = require_onnx()
@@ -115,6 +106,6 @@ class OnnxEncoder:
         self.outputs = tuple(output.name for output in self._session.get_outputs())
 
     def __call__(self, tokens: np.ndarray, mask: np.ndarray) -> dict[str, np.ndarray]:
-        """Encode tokens <int64>[B, S] under a mask <int64>[B, S] of 1 and 0; returns the outputs by name."""
+        """Return the outputs by name for tokens <int64>[B, S] with a mask <int64>[B, S] of 1 and 0."""
         results = self._session.run(None, dict(zip(INPUTS, (tokens, mask), strict=True)))
         return dict(zip(self.outputs, results, strict=True))

@@ -1,4 +1,4 @@
-"""From a checkpoint to a folder with ONNX files, tokenizer and card, verified."""
+"""Export of a checkpoint to a verified folder with ONNX files, tokenizer and model card."""
 
 import logging
 from pathlib import Path
@@ -31,14 +31,14 @@ logger = logging.getLogger(__name__)
 
 FACTS_FILE = "onnx.json"
 
-# Of a user's sample: more change nothing that the comparison would say.
+# The comparison of precisions uses this many texts of the sample.
 _MOST_TEXTS = 1000
 
 
 def export_onnx(
     checkpoint: Path, vocabulary: Path | None, output: Path, settings: ExportSettings, replace: bool = False
 ) -> Export:
-    """Export a checkpoint's encoder, or its fine-tuned head with it, as ONNX; arguments and errors as of ``export``."""
+    """Export a checkpoint's encoder, with its fine-tuned head if any, as ONNX; arguments and errors as in ``export``."""
     require_onnx()
     with whole_folder(output, "maelm export", replace) as folder:
         source = load_source(checkpoint, vocabulary, settings.averaged_weights)
@@ -71,13 +71,12 @@ def _content(source: Source, settings: ExportSettings) -> Content:
     architecture = settings.architecture
     if architecture == "masked-lm":
         raise ValueError(
-            "the format onnx holds encoders and fine-tuned heads; masked tokens, which leave the encoder's input and "
-            "come back in the decoder's, are filled by --format maelm"
+            "the format onnx is for encoders and fine-tuned heads: use --format maelm to predict masked tokens"
         )
     fine_tuned = source.model.lm_head is None and bool(source.model.classification_heads)
     if architecture is None and settings.head is None and not fine_tuned:
         architecture = "encoder"
-    # The formats that hold every model of its layers.
+    # These two formats represent all models with such layers.
     form = "modernbert" if source.options.layer == "modern" else "maelm"
     return choose_content(source, form, architecture, settings.head, settings.labels)
 
@@ -90,18 +89,14 @@ def _graph(source: Source, content: Content) -> EncoderGraph:
 
 
 def _sequences(source: Source, texts: Path | None) -> list[np.ndarray]:
-    """Texts <int64>[n] between <s> and </s>, cut to the model's positions.
-
-    Raises:
-        ValueError: if the file holds no text.
-    """
+    """Return texts as tokens <int64>[n] with <s> and </s>, cut to the model's positions."""
     lines = HARD_STRINGS if texts is None else texts.read_text(encoding="utf-8").split("\n")
     longest = source.model.max_positions() - 2
     bos, eos = source.dictionary.bos(), source.dictionary.eos()
     encoded = [source.tokenizer.encode(line)[:longest] for line in lines if line.strip()][:_MOST_TEXTS]
     sequences = [np.array([bos, *tokens, eos], dtype=np.int64) for tokens in encoded if tokens]
     if not sequences:
-        raise ValueError(f"there is no text in {texts}")
+        raise ValueError(f"there is no text in {texts}: give a file with one text per line")
     return sequences
 
 
@@ -130,7 +125,7 @@ def _facts(
 
 
 def _use(graph: EncoderGraph, name: str) -> str:
-    """Lines of Python that need onnxruntime and tokenizers, and neither torch nor transformers."""
+    """Return Python code that needs onnxruntime and tokenizers, but neither torch nor transformers."""
     results = ", ".join({SCORES: "scores", STATES: "states"}.get(output, "vectors") for output in graph.outputs)
     rows = {"input_ids": "ids", "attention_mask": "attention_mask"}
     inputs = ", ".join(f'"{key}": numpy.array([row.{value} for row in batch])' for key, value in rows.items())

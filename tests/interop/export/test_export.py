@@ -329,7 +329,13 @@ def test_card_has_the_facts_and_a_use_that_works(data: Path, tmp_path: Path) -> 
     done = exported(tmp_path, own, "maelm", {"license": "mit", "name": str(tmp_path / "folder")})
     card = (done.folder / "README.md").read_text(encoding="utf-8")
     assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: fill-mask\nlicense: mit\n")
-    for fact in ("| updates | 30 |", "up to 16 sequences an update", "`text.txt`", "34,567 tokens", "| lr | [0.001] |"):
+    for fact in (
+        "| updates | 30 |",
+        "up to 16 sequences per update",
+        "`text.txt`",
+        "34,567 tokens",
+        "| lr | [0.001] |",
+    ):
         assert fact in card
     assert "/somewhere" not in card
     code = card.split("```python\n")[1].split("\n```")[0]
@@ -395,7 +401,7 @@ def test_the_command_says_what_it_has_compared(data: Path, tmp_path: Path, capsy
     assert output.endswith(f"{tmp_path / 'folder'}: MPNetForMaskedLM, verified\n")
     with pytest.raises(SystemExit, match=f"^maelm export: error: {tmp_path / 'folder'} exists already.* --replace"):
         cli.main([*command, "--format", "maelm"])
-    assert "--head means nothing to --format fairseq" in usage_error(
+    assert "--head has no effect with --format fairseq" in usage_error(
         capsys, [*command, "--format", "fairseq", "--head", "a"]
     )
     command[2] = str(tmp_path / "other.pt")

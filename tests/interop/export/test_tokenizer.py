@@ -158,8 +158,8 @@ def test_text_comes_back(readers, kind: str) -> None:
     ("options", "message"),
     [
         ({"model_type": "char"}, "neither a byte-pair nor a unigram"),
-        ({"add_dummy_prefix": False}, "white space in another way"),
-        ({"remove_extra_whitespaces": False}, "white space in another way"),
+        ({"add_dummy_prefix": False}, "options of white space are not"),
+        ({"remove_extra_whitespaces": False}, "options of white space are not"),
         ({"user_defined_symbols": ["[name]"]}, "user-defined symbols"),
     ],
 )

@@ -272,8 +272,8 @@ def refused(folder: Path, output: Path, match: str, data: Any = None) -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"layer_norm_eps": 0.5}, "layer_norm_eps is 0.5 and no number from 1e-14 to 0.01"),
-        ({"layer_norm_eps": "small"}, "layer_norm_eps is 'small' and no number"),
+        ({"layer_norm_eps": 0.5}, "layer_norm_eps is 0.5, not a number from 1e-14 to 0.01"),
+        ({"layer_norm_eps": "small"}, "layer_norm_eps is 'small', not a number"),
         ({"hidden_act": "gelu_new"}, "hidden_act is 'gelu_new' and ours is 'gelu'"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ({"is_decoder": True}, "decoder"),
