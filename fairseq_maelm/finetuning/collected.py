@@ -1,9 +1,9 @@
-"""Metrics of a whole validation set that are not a mean over its batches: F1, correlations, exact match.
+"""Metrics of a whole validation set that are not means over its batches: F1, correlations, exact match.
 
-A criterion puts the predictions of a batch into its logging output, fairseq brings the logging outputs of all ranks
-together, and ``reduce_metrics`` hands them to ``log_collected``. They are kept by example, so that batches which are
-seen twice count once, and the metrics are computed when validation ends. Such a criterion must say that its logging
-outputs cannot be summed.
+A criterion puts the predictions of a batch into its logging output, fairseq gathers the logging outputs of all ranks,
+and ``reduce_metrics`` passes them to ``log_collected``. Predictions are stored by example, so that an example that
+occurs in two batches counts once, and the metrics are computed when validation ends. Such a criterion must report that
+its logging outputs cannot be summed.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,26 +17,25 @@ from torch import Tensor
 from fairseq_maelm.fairseq_fixes.private import DerivedMeter
 from fairseq_maelm.finetuning.sentence_metrics import compute_metrics
 
-# fairseq does not print what begins with an underscore.
+# fairseq does not print metrics whose names begin with an underscore.
 _KEY = "_collected"
 
 
 class Collected(DerivedMeter):
     """Predictions of a validation set by example, and the metrics of all of them.
 
-    fairseq writes all meters into checkpoints but for derived ones, and can restore only its own kinds: as a plain
-    meter, this one would make every checkpoint larger and no run could be resumed.
+    A derived meter, because fairseq does not save those: it writes all other meters into checkpoints and can restore
+    only its own classes, so that no run could resume from a checkpoint that holds this one.
     """
 
     def __init__(self) -> None:
         super().__init__(lambda meters: self.smoothed_value)
-        self.rows: dict[Any, Any] = {}
-        self._metrics: Mapping[str, float] | None = None
+        self.reset()
 
     def reset(self) -> None:
-        """Forget everything."""
-        self.rows = {}
-        self._metrics = None
+        """Forget all rows."""
+        self.rows: dict[Any, Any] = {}
+        self._metrics: Mapping[str, float] | None = None
 
     def update(self, rows: Iterable[tuple[Any, Any]]) -> None:
         """Add pairs of an example's key, unique in the set, and its values."""
@@ -44,14 +43,14 @@ class Collected(DerivedMeter):
         self._metrics = None
 
     def metrics(self, compute: Callable[[dict[Any, Any]], Mapping[str, float]]) -> Mapping[str, float]:
-        """Return the metrics of all rows; computed once, however many of them are asked for."""
+        """Return the metrics of all rows; ``compute`` is called once for all metrics."""
         if self._metrics is None:
             self._metrics = compute(self.rows)
         return self._metrics
 
     @property
     def smoothed_value(self) -> int:
-        """The number of examples, the one metric that any such set has."""
+        """The number of examples."""
         return len(self.rows)
 
 
@@ -60,30 +59,26 @@ def log_collected(
     compute: Callable[[dict[Any, Any]], Mapping[str, float]],
     names: Iterable[str],
 ) -> None:
-    """Collect rows of a validation set and log metrics of the whole set under their names.
+    """Collect rows of a validation set and log metrics of the whole set.
 
-    Call it in ``reduce_metrics``, for validation alone: in training the rows of an epoch would pile up.
+    Call it from ``reduce_metrics`` in validation only: in training the rows of a whole epoch would be stored.
 
     Args:
-        rows: pairs of an example's key and its values, from all ranks, in any order; repetitions count once.
-        compute: returns metrics by name for rows by key. Called for all rows when validation ends, and by fairseq's own
-            logging for those of each batch.
-        names: of the metrics to log; ``compute`` returns at least these.
+        rows: pairs of an example's key and its values, from all ranks, in any order; duplicates count once.
+        compute: returns metrics by name for rows by key. It is called for all rows when validation ends, and by
+            fairseq's own logging for the rows of each batch.
+        names: the metrics to log; ``compute`` must return them.
     """
-    # fairseq hands them to one meter after the other: an iterator would be empty for the second.
+    # A list, because fairseq passes it to several meters: the first would exhaust an iterator.
     metrics.log_custom(Collected, _KEY, list(rows))
-
-    def value(name: str) -> Callable[[Any], float]:
-        return lambda meters: meters[_KEY].metrics(compute)[name]
-
     for name in names:
-        metrics.log_derived(name, value(name))
+        metrics.log_derived(name, lambda meters, name=name: meters[_KEY].metrics(compute)[name])
 
 
 def example_rows(sample: Mapping[str, Any], gold: Tensor, predicted: Tensor) -> dict[str, NDArray[Any]]:
-    """Return what a criterion puts into its logging output for ``log_predictions``: B examples, classes or numbers.
+    """Return the part of a criterion's logging output that ``log_predictions`` reads, for B classes or numbers.
 
-    fairseq limits how much a batch may send to the other ranks, so numbers go in 4 bytes each.
+    Values take 4 bytes each, because fairseq limits how much a batch may send to the other ranks.
     """
     arrays = {"ids": sample["id"], "gold": gold, "predicted": predicted}
     numbers = {name: tensor.detach().cpu().numpy() for name, tensor in arrays.items()}
@@ -93,12 +88,12 @@ def example_rows(sample: Mapping[str, Any], gold: Tensor, predicted: Tensor) -> 
 def log_predictions(
     logging_outputs: Iterable[Mapping[str, Any]], names: Sequence[str], positive: int | None = 1
 ) -> None:
-    """Log metrics of a whole validation set, by their names, from ``example_rows`` of all ranks.
+    """Log metrics of a whole validation set from the ``example_rows`` of all ranks.
 
     Args:
-        logging_outputs: those without rows, of training, are passed over.
-        names: see ``compute_metrics``, as for ``positive``.
-        positive: the class that F1 is of.
+        logging_outputs: outputs without rows, those of training, are ignored.
+        names: as in ``compute_metrics``.
+        positive: as in ``compute_metrics``.
     """
     rows = [
         (key, pair)

@@ -30,23 +30,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm finetune``."""
     parser.usage = "maelm finetune TASK --checkpoint PATH --output FOLDER [options] [-- FAIRSEQ OPTIONS]"
     parser.description = (
-        "Fine-tunes a checkpoint on a prepared task through fairseq-train: its sizes come from the checkpoint, classes "
-        "and the number of updates from the task, all else from a recipe. The same command resumes. What follows -- "
-        "goes to fairseq-train and wins. By default one GPU is used if there is one."
+        "Fine-tunes a checkpoint on a prepared task with fairseq-train. The model's sizes come from the checkpoint, "
+        "the classes and the number of updates from the task, everything else from a recipe. The same command resumes "
+        "an interrupted run. Options after -- are passed to fairseq-train and override all others. By default one GPU "
+        "is used if there is one."
     )
     parser.add_argument("task", type=existing_path, metavar="TASK", help="folder that one of `maelm prepare ...` wrote")
-    add_checkpoint(parser, "checkpoint of pretraining, or any other with the encoder")
+    add_checkpoint(parser, "pretrained checkpoint, or any other with an encoder")
     add_output(parser, "folder for the new checkpoints and the log")
     parser.add_argument(
         "--recipe", type=recipe_type(RECIPES), metavar="NAME",
-        help=f"a YAML file, or one of {', '.join(names_in(RECIPES))} (default: what fits the task)",
+        help=f"a YAML file, or one of {', '.join(names_in(RECIPES))} (default: the recipe for the kind of task)",
     )  # fmt: skip
-    group = parser.add_argument_group("instead of the recipe's setting")
+    group = parser.add_argument_group("settings that override the recipe")
     group.add_argument("--lr", type=number(float, 0), metavar="X", help="peak learning rate")
     group.add_argument("--epochs", type=number(int, 1), metavar="N", help="passes over the training data")
-    group.add_argument("--batch-size", type=number(int, 1), metavar="N", help="examples of an update, over all GPUs")
+    group.add_argument("--batch-size", type=number(int, 1), metavar="N", help="examples per update, over all GPUs")
     group.add_argument(
-        "--warm-up", type=number(float, 0, 1), metavar="X", help="fraction of the updates in which the rate rises"
+        "--warm-up", type=number(float, 0, 1), metavar="X", help="fraction of the updates for learning rate warm-up"
     )
     group = parser.add_argument_group("the run")
     add_seed(group, "data order, new weights and dropout")
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
 
     Raises:
         FileNotFoundError: the task is not a prepared folder.
-        ValueError: task, checkpoint and recipe do not fit.
+        ValueError: the task, the checkpoint and the recipe do not fit together.
     """
     machine = machine_of(count_gpus(args.gpus, most=1), args.precision)
     recipe = read_recipe(args.recipe or Path(default_recipe(args.task)))
@@ -80,18 +81,14 @@ def run(args: argparse.Namespace) -> None:
     tried = rehearse(words(1, encoder.options), [size], recipe.metric, recipe.metrics)
     if tried.vocabulary != encoder.vocabulary:
         raise ValueError(
-            f"{args.task} was prepared with another vocabulary than the checkpoint {args.checkpoint} has: prepare it "
-            "with the data folder that the checkpoint was pretrained on"
+            f"{args.task} was prepared with a different vocabulary than the checkpoint {args.checkpoint}: prepare it "
+            "again with the checkpoint's data folder as --vocabulary"
         )
     run_or_show(words(tried.updates_per_epoch[size]), args.dry_run)
 
 
 def default_recipe(folder: Path) -> str:
-    """Return the name of the recipe for a prepared folder.
-
-    Raises:
-        FileNotFoundError: it is not one.
-    """
+    """Return the name of the recipe for a prepared folder; raise a FileNotFoundError for any other folder."""
     manifest: dict[str, Any] = read_json(folder / MANIFEST_FILE) if (folder / MANIFEST_FILE).is_file() else {}
     if manifest.get("task") in names_in(RECIPES):
         return str(manifest["task"])
@@ -105,6 +102,5 @@ def default_recipe(folder: Path) -> str:
     if kind == "squad" and "valid" in manifest["splits"]:
         return "squad" if manifest["splits"]["valid"]["version"] == "1.1" else "squad2"
     raise FileNotFoundError(
-        f"{folder} is not a folder to train on: make one with `maelm prepare sentences`, or with glue, tagging, squad "
-        "or retrieval in place of sentences"
+        f"{folder} is not a prepared task: make one with `maelm prepare sentences`, glue, squad, tagging or retrieval"
     )

@@ -6,16 +6,15 @@ from typing import Any, NamedTuple
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.sizes import DEFAULT_SIZE, SIZES
 
-# Options that say how random weights were drawn before pretraining.
-_DRAWN = ("init_std", "embedding_init_std")
+_INITIALIZATION = ("init_std", "embedding_init_std")
 
 
 class Encoder(NamedTuple):
-    """An encoder as options of fairseq-train.
+    """An encoder as options of fairseq-train, by name without dashes.
 
     Attributes:
-        options: name without dashes -> value, of all that its weights need to be loaded.
-        drawn: name -> value, of what draws weights as its own were drawn before pretraining.
+        options: the options that build it, so that its weights can be loaded.
+        drawn: the options of its random initialization before pretraining.
         vocabulary: a number that differs between vocabularies.
     """
 
@@ -28,9 +27,9 @@ def read_encoder(checkpoint: Path) -> Encoder:
     """Read the encoder's options from a checkpoint of our model."""
     content = read_checkpoint(checkpoint)
     options = {name.replace("_", "-"): _plain(value) for name, value in content.encoder_options.items()}
-    # A model that took its sizes from another has no named size; any name will do, as all numbers are given.
+    # A model that took its sizes from another has no named size. Any name will do, because all sizes are given.
     options["arch"] = options["arch"] if options["arch"] in SIZES else DEFAULT_SIZE
-    drawn = {field.replace("_", "-"): getattr(content.config.model, field) for field in _DRAWN}
+    drawn = {field.replace("_", "-"): getattr(content.config.model, field) for field in _INITIALIZATION}
     return Encoder(options, drawn, content.vocabulary)
 
 

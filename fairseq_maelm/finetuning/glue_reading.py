@@ -1,4 +1,4 @@
-"""Reading GLUE's files: columns are separated by tabs and rows by line feeds, and quotation marks are text."""
+"""Readers of GLUE's files: tabs separate columns, line feeds separate rows, and quotation marks are text."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,8 +19,8 @@ class GlueExample(NamedTuple):
     Attributes:
         place: file and line, for error messages.
         sentences: one or two, cleaned.
-        label: as written, None in test sets.
-        number: under which its prediction is submitted.
+        label: as written; None in test sets.
+        number: the index under which the prediction is submitted.
     """
 
     place: str
@@ -31,12 +31,12 @@ class GlueExample(NamedTuple):
 
 @dataclass
 class Quirks:
-    """Oddities of a file.
+    """Irregular rows of a file.
 
     Attributes:
         rejoined: first lines of rows that were cut into several lines and joined again.
-        left_out: lines that are pieces of rows and do not fit together; they are not examples.
-        empty_sentences: rows with an empty sentence.
+        left_out: lines that are pieces of rows but do not fit together; they are skipped.
+        empty_sentences: number of rows with an empty sentence.
     """
 
     rejoined: list[int] = field(default_factory=list)
@@ -45,12 +45,12 @@ class Quirks:
 
 
 class TableReader:
-    """Reads one file of a task; ``quirks`` is filled while ``examples`` is read."""
+    """A reader of one file of a task; ``examples`` fills ``quirks``."""
 
     def __init__(self, path: Path, table: Table, task: GlueTask) -> None:
         self.path, self.table, self.task = path, table, task
         self.quirks = Quirks()
-        self._held_out = frozenset() if table.held_out is None else _held_out_pairs(path.parent)
+        self._dev_pairs = set() if table.held_out is None else _read_dev_pairs(path.parent)
 
     def examples(self) -> Iterator[GlueExample]:
         """Yield the examples in the file's order."""
@@ -59,7 +59,7 @@ class TableReader:
         for line, cells in self._rows():
             row = dict(zip(self.table.columns, cells))
             if self.table.held_out is not None:
-                listed = (row["#1 ID"].strip(), row["#2 ID"].strip()) in self._held_out
+                listed = (row["#1 ID"].strip(), row["#2 ID"].strip()) in self._dev_pairs
                 if listed != self.table.held_out:
                     continue
             place = f"{self.path}:{line}"
@@ -78,7 +78,9 @@ class TableReader:
     def _checked_label(self, label: str, place: str) -> str:
         if self.task.labels is not None:
             if label not in self.task.labels:
-                raise CorpusError(f"{place} has the label {label!r}; the task's are {', '.join(self.task.labels)}")
+                raise CorpusError(
+                    f"{place} has the label {label!r}; the task's labels are {', '.join(self.task.labels)}"
+                )
             return label
         try:
             inside = 0.0 <= float(label) <= HIGHEST_SCORE
@@ -89,7 +91,7 @@ class TableReader:
         return label
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield rows with the right number of columns; where the task has broken rows, their pieces are joined."""
+        """Yield the line number and the cells of each row; join the pieces of broken rows if the task has any."""
         width = len(self.table.columns)
         pieces: list[tuple[int, list[str]]] = []
         for number, line in numbered_lines(self.path):
@@ -125,23 +127,23 @@ class TableReader:
             )
 
     def _is_whole(self, cells: list[str]) -> bool:
-        """Return whether joined pieces begin and end as a row does."""
-        if not cells[0].strip().isdigit() or self.table.label is None:
-            return cells[0].strip().isdigit()
-        return cells[self.table.columns.index(self.table.label)].strip() in (self.task.labels or ())
+        """Return whether joined pieces have the index and the label of a row."""
+        row = dict(zip(self.table.columns, cells))
+        has_label = self.table.label is None or row[self.table.label].strip() in (self.task.labels or ())
+        return cells[0].strip().isdigit() and has_label
 
     def _leave_out(self, pieces: list[tuple[int, list[str]]]) -> None:
         self.quirks.left_out += [number for number, _ in pieces]
         pieces.clear()
 
 
-def _held_out_pairs(folder: Path) -> frozenset[tuple[str, str]]:
-    """Read the pairs of sentence numbers that make MRPC's dev set from GLUE's list."""
+def _read_dev_pairs(folder: Path) -> set[tuple[str, str]]:
+    """Read GLUE's list of the pairs of sentence numbers in MRPC's dev set."""
     path = next((folder / name for name in DEV_IDS_FILES if (folder / name).is_file()), None)
     if path is None:
         raise FileNotFoundError(
-            f"{folder} has MRPC as Microsoft distributes it, where dev and train are one file: put GLUE's "
-            f"{DEV_IDS_FILES[0]} beside it, which lists the dev set"
+            f"{folder} has MRPC as Microsoft distributes it, where dev and train are one file: put GLUE's list of the "
+            f"dev set, {DEV_IDS_FILES[0]}, into this folder"
         )
     pairs = set()
     for number, line in numbered_lines(path, blank=False):
@@ -149,4 +151,4 @@ def _held_out_pairs(folder: Path) -> frozenset[tuple[str, str]]:
         if len(pair) != 2:
             raise CorpusError(f"{path}:{number} is not a pair of sentence numbers")
         pairs.add((pair[0], pair[1]))
-    return frozenset(pairs)
+    return pairs

@@ -1,4 +1,4 @@
-"""What every kind of fine-tuning gives to ``maelm predict``."""
+"""The result that every kind of fine-tuning returns to ``maelm predict``."""
 
 import argparse
 from collections.abc import Mapping
@@ -11,8 +11,8 @@ class Predicted(NamedTuple):
     """The predictions for one input.
 
     Attributes:
-        text: as the command writes it.
-        metrics: where the input has labels.
+        text: the predictions as the command writes them.
+        metrics: None for an input without labels.
     """
 
     text: str
@@ -20,5 +20,5 @@ class Predicted(NamedTuple):
 
 
 def hub_of(args: argparse.Namespace) -> MaelmHubInterface:
-    """Load the checkpoint of ``maelm predict``, on its device, with the vocabulary and labels it was told to use."""
+    """Load the checkpoint of ``maelm predict`` with its vocabulary and labels, onto its device."""
     return load(str(args.checkpoint.parent), args.checkpoint.name, str(args.vocabulary)).to(args.device)

@@ -1,7 +1,7 @@
-"""Recipes: YAML files that say how a task is fine-tuned, which settings are searched, and the paper's scores.
+"""Recipes: YAML files with the options of a fine-tuning task, its search space, and the paper's scores.
 
-A recipe is given by its path, or by the name of one of the package's own. Its list ``defaults`` names recipes, in the
-same folder or of the package, whose content it takes over and adds to.
+A recipe is named by its path, or by the name of one in the package. Its list ``defaults`` names recipes, in the same
+folder or in the package, whose content it inherits.
 """
 
 import re
@@ -12,15 +12,15 @@ from typing import Any
 
 from fairseq_maelm.train_command import load_yaml, mapping_of, number_if_it_is_one
 
-# Values to try, by the name of what they are values of.
+# Option -> values to try.
 Search = dict[str, tuple[Any, ...]]
 
 RECIPES = Path(__file__).with_name("recipes")
 _REQUIRED = ("task", "data", "metric", "options", "search")
 _OPTIONAL = ("metrics", "setting", "search_large", "paper")
-# What the length of a run is computed from; every other name in a search is an option of fairseq-train.
+# Every search has these; any other name in it is an option of fairseq-train.
 _SEARCHED = ("lr", "batch-size", "epochs", "warm-up")
-# What the sweep itself decides in every run.
+# Options that the sweep sets in every run.
 _RESERVED = (
     "save-dir", "finetune-from-model", "restore-file", "seed", "max-epoch", "max-update", "total-num-update",
     "warmup-updates", "best-checkpoint-metric", "arch", "user-dir", "log-format", "log-file", "no-save", *_SEARCHED,
@@ -29,19 +29,19 @@ _RESERVED = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a task is fine-tuned.
+    """The settings of a fine-tuning task.
 
     Attributes:
         path: the file.
-        task: its name in tables.
-        data: the folder below the one of all data.
-        metric: of validation, which chooses checkpoint and setting; larger is better.
-        metrics: what is reported, the metric among it.
-        options: of fairseq-train, without leading dashes; True is a flag.
+        task: the task's name in tables.
+        data: the task's folder, below the folder of all data.
+        metric: the validation metric that chooses checkpoint and setting; larger is better.
+        metrics: the metrics to report, ``metric`` included.
+        options: options of fairseq-train, without leading dashes; True is a flag.
         search: values to try; it has lr, batch-size, epochs (passes over the training data) and warm-up (fraction of
             the updates).
-        search_large: the same for large models, None if there is none.
-        setting: a value of each name in search: for one run without a search.
+        search_large: the same for large models; None to use ``search``.
+        setting: one value for each name in ``search``, for a single run.
         paper: group -> model -> published scores in percent, one for each validation set.
     """
 
@@ -63,7 +63,7 @@ class Recipe:
 
 
 def check_name(name: Any, what: str) -> str:
-    """Return a name that tables and paths can hold; raise a ValueError for another."""
+    """Return a name that can be used in tables and paths; raise a ValueError for any other."""
     if not (isinstance(name, str) and re.fullmatch(r"\w[\w.+ -]*", name)):
         raise ValueError(f"{what} {name!r} must be a name of letters, digits, spaces, '.', '+', '-' and '_'")
     return name
@@ -81,11 +81,11 @@ def read_recipes(paths: Iterable[Path]) -> list[Recipe]:
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Read a recipe: a file, or one of the package by its name.
+    """Read a recipe from a file, or from the package by its name.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is not as it must be; the message says what.
+        FileNotFoundError: there is no such recipe.
+        ValueError: its content is invalid.
     """
     content = load_yaml(path, RECIPES)
     try:
@@ -119,17 +119,17 @@ def _check_keys(content: Mapping[str, Any]) -> None:
     unknown = sorted(set(content) - {*_REQUIRED, *_OPTIONAL})
     if missing or unknown:
         raise ValueError(
-            f"it lacks {', '.join(missing) or 'nothing'}, and {', '.join(unknown) or 'nothing'} is unknown; there are "
-            f"{', '.join(_REQUIRED)} and, if wanted, {', '.join(_OPTIONAL)}"
+            f"missing keys: {', '.join(missing) or 'none'}; unknown keys: {', '.join(unknown) or 'none'}. A recipe has "
+            f"{', '.join(_REQUIRED)} and optionally {', '.join(_OPTIONAL)}"
         )
 
 
 def _options(options: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         if name.startswith("-") or isinstance(value, dict):
-            raise ValueError(f"the option {name} must be written without leading dashes and have a value or true")
+            raise ValueError(f"the option {name} must have no leading dashes, and a value or true")
         if name in _RESERVED:
-            raise ValueError(f"the option {name} is decided by the sweep (or by search): leave it out of options")
+            raise ValueError(f"the option {name} is set by the sweep or by search: remove it from options")
     missing = [name for name in ("task", "criterion") if name not in options]
     if missing:
         raise ValueError(f"its options lack {' and '.join(missing)}")
@@ -144,7 +144,7 @@ def _search(search: Mapping[str, Any], what: str) -> Search:
     for name, values in search.items():
         listed = [number_if_it_is_one(value) for value in (values if isinstance(values, list) else [values])]
         if not listed or len(set(map(str, listed))) < len(listed):
-            raise ValueError(f"{what}: {name} must be a list of different values and is {values}")
+            raise ValueError(f"{what}: {name} must be a list of different values, not {values}")
         for value in listed:
             _check_value(name, value, what)
         found[name] = tuple(listed)
@@ -152,7 +152,7 @@ def _search(search: Mapping[str, Any], what: str) -> Search:
 
 
 def _setting(setting: Mapping[str, Any], search: Search) -> dict[str, Any]:
-    """Return one value of everything that is searched: the recipe's if it is searched, or else the first."""
+    """Return one value for each name in the search: the recipe's if the search has it, or else the first."""
     chosen = {name: number_if_it_is_one(value) for name, value in setting.items()}
     for name, value in chosen.items():
         _check_value(name, value, "setting")
@@ -182,12 +182,12 @@ def _paper(paper: Mapping[str, Any]) -> dict[str, dict[str, tuple[float, ...]]]:
 
 
 def _published(value: Any) -> tuple[float, ...]:
-    """Read scores as the paper prints them: 61.2, 87.2/87.1, or none where it has a dash."""
+    """Read scores as the paper prints them: 61.2, 87.2/87.1, or a dash for none."""
     parts = value if isinstance(value, list) else str("-" if value is None else value).split("/")
     numbers = [number_if_it_is_one(part.strip() if isinstance(part, str) else part) for part in parts]
     if numbers[0] == "-":
         return ()
-    # "84.5/-" has the first of two sets only; an average of both cannot be made of it.
+    # "84.5/-" has a score for the first of two sets only; NaN keeps anyone from averaging them.
     numbers = [float("nan") if number == "-" else number for number in numbers]
     if not all(isinstance(number, (int, float)) for number in numbers):
         raise ValueError(f"the published score {value!r} is neither a number nor two with a / between them")

@@ -1,6 +1,6 @@
 """A rehearsal of a task before its first run, which finds mistakes in seconds and counts the updates.
 
-fairseq's own parser reads the options, and a very small model takes one batch of training and one of validation.
+fairseq's own parser reads the options, and a very small model processes one training batch and one validation batch.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from fairseq.logging import metrics
 from fairseq_maelm.finetuning.training import words_of
 from fairseq_maelm.train_command import parse_training
 
-# As small as a model can be; the number of positions stays, because examples are measured against it.
+# The smallest model; it keeps its number of positions, which limits the length of examples.
 _SMALL = {
     "encoder-layers": 1,
     "encoder-embed-dim": 8,
@@ -33,7 +33,13 @@ _BATCH = 2
 
 
 class Rehearsal(NamedTuple):
-    """Examples that training uses; batch size -> updates in a pass over them; ``Encoder.vocabulary`` of the data."""
+    """The results of a rehearsal.
+
+    Attributes:
+        examples: number of examples that training uses.
+        updates_per_epoch: batch size -> updates in a pass over these examples.
+        vocabulary: the data's, as ``Encoder.vocabulary``.
+    """
 
     examples: int
     updates_per_epoch: dict[int, int]
@@ -41,17 +47,17 @@ class Rehearsal(NamedTuple):
 
 
 def rehearse(words: Sequence[str], batch_sizes: Sequence[int], metric: str, reported: Sequence[str]) -> Rehearsal:
-    """Try a task with each of some batch sizes.
+    """Try a task, and count its updates at each batch size.
 
     Args:
         words: fairseq-train, the task's folder, and all options of a run.
-        batch_sizes: to count the updates of.
-        metric: must be logged for every validation set.
-        reported: must be logged for the first one.
+        batch_sizes: numbers of examples in a batch.
+        metric: metric that every validation set must log.
+        reported: metrics that the first validation set must log.
 
     Raises:
         FileNotFoundError: there is no such folder.
-        ValueError: the options, the data or the metrics are not as they must be.
+        ValueError: the options, the data or the metrics are wrong.
     """
     data = Path(words[1])
     if not data.is_dir():
@@ -69,7 +75,7 @@ def rehearse(words: Sequence[str], batch_sizes: Sequence[int], metric: str, repo
             criterion(model, _first_examples(task.dataset("train")))
         except (FileNotFoundError, ValueError):
             raise
-        except Exception as error:  # a task may fail in any way, and each is one that a run would fail in
+        except Exception as error:  # whatever fails here would fail in a run
             raise ValueError(
                 f"the first batch of {data} cannot be computed: {type(error).__name__}: {error}"
             ) from error
@@ -79,7 +85,7 @@ def rehearse(words: Sequence[str], batch_sizes: Sequence[int], metric: str, repo
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence what fairseq and Hydra say about every dictionary, file and option; errors come as exceptions."""
+    """Silence fairseq's log and all warnings; errors are raised as exceptions."""
     logger = logging.getLogger("fairseq")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -98,7 +104,7 @@ def _first_examples(dataset: Any) -> dict[str, Any]:
 
 
 def _validate_a_little(config: Any, task: Any, model: Any, criterion: Any) -> dict[str, set[str]]:
-    """Return the names of the metrics that are logged, for every validation set."""
+    """Return validation set -> names of the metrics that it logs."""
     data_utils.raise_if_valid_subsets_unintentionally_ignored(config)
     logged = {}
     for subset in config.dataset.valid_subset.split(","):
@@ -111,7 +117,7 @@ def _validate_a_little(config: Any, task: Any, model: Any, criterion: Any) -> di
 
 
 def _count(config: Any, task: Any, model: Any, batch_sizes: Sequence[int]) -> tuple[int, dict[int, int]]:
-    """Return the examples of training, and the updates of an epoch by batch size, as fairseq will form them."""
+    """Return the number of training examples, and batch size -> updates of an epoch, as fairseq will form them."""
     task.load_dataset("train", combine=True, epoch=1)
     dataset, updates, examples = task.dataset("train"), {}, 0
     longest = utils.resolve_max_positions(task.max_positions(), model.max_positions(), config.dataset.max_tokens)
@@ -144,6 +150,6 @@ def _check_metrics(logged: dict[str, set[str]], metric: str, reported: Sequence[
         if missing:
             raise ValueError(
                 f"validation on {subset} logs no {' and no '.join(dict.fromkeys(missing))}, but "
-                f"{', '.join(sorted(names))}: choose the metrics among these, or give the criterion the option "
-                "that makes it log them"
+                f"{', '.join(sorted(names))}: choose among these, or give the criterion the option that makes it log "
+                "the others"
             )

@@ -1,9 +1,9 @@
-"""The folder of labeled sentences, which fairseq's own task sentence_prediction reads too.
+"""The folder of labeled sentences, which fairseq's own task sentence_prediction can read too.
 
 FOLDER/input0/{train,valid,...}.{bin,idx}  dict.txt  sentencepiece.bpe.model
-FOLDER/input1/...                                     of pairs
+FOLDER/input1/...                                     the second sentences of pairs
 FOLDER/label/{train,valid,...}.{bin,idx}  dict.txt    classes, in the order of the dictionary; or
-FOLDER/label/{train,valid,...}.label                  numbers, one a line
+FOLDER/label/{train,valid,...}.label                  numbers, one per line
 """
 
 import itertools
@@ -33,17 +33,17 @@ _Example = TypeVar("_Example")
 
 
 def label_dictionary(labels: Iterable[str]) -> Dictionary:
-    """Make the dictionary of labels, which are classes in the given order."""
+    """Make the dictionary of labels; their order is that of the classes."""
     dictionary = Dictionary()
     for label in labels:
         if label in dictionary:
-            raise CorpusError(f"the label {label!r} is spelled like one of fairseq's special symbols: rename it")
+            raise CorpusError(f"the label {label!r} is the name of one of fairseq's special symbols: rename it")
         dictionary.add_symbol(label)
     return dictionary
 
 
 def copy_vocabulary(vocabulary: Path, folder: Path, sentences: int) -> None:
-    """Copy a vocabulary to where fairseq and the hub interface look for it."""
+    """Copy a vocabulary to the places where fairseq and the hub interface look for it."""
     for number in range(sentences):
         shutil.copyfile(vocabulary / DICTIONARY_FILE, folder / f"input{number}" / DICTIONARY_FILE)
     for path in vocabulary_files(vocabulary):
@@ -51,24 +51,21 @@ def copy_vocabulary(vocabulary: Path, folder: Path, sentences: int) -> None:
 
 
 def example_lengths(folder: Path, split: str) -> NDArray[np.int64]:
-    """Return the tokens <int64>[n] of each example of a split as ``<s> a </s>`` or ``<s> a </s> </s> b </s>``."""
-    lengths: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-    for prefix in (folder / f"input{number}" / split for number in range(2)):
-        if Path(f"{prefix}.idx").is_file():
-            # The end symbols are stored; one more symbol precedes each sentence.
-            own = read_index(str(prefix))[0].astype(np.int64) + 1
-            lengths = lengths + own if len(lengths) else own
-    return lengths
+    """Return the number of tokens <int64>[n] of each example, ``<s> a </s>`` or ``<s> a </s> </s> b </s>``."""
+    prefixes = [folder / name / split for name in ("input0", "input1") if (folder / name / f"{split}.idx").is_file()]
+    # Each sentence is stored with </s>; the symbol in front of it is not stored.
+    lengths = [read_index(str(prefix))[0].astype(np.int64) + 1 for prefix in prefixes]
+    return np.sum(lengths, axis=0, dtype=np.int64)
 
 
 def encoded(
     examples: Iterable[_Example], texts: Callable[[_Example], Sequence[str]], encoder: TextEncoder, description: str
 ) -> Iterator[tuple[_Example, list[NDArray[np.unsignedinteger]]]]:
-    """Yield examples with their texts as tokens that end with </s>, and show a progress bar with the description.
+    """Yield examples with their texts as tokens that end in </s>, and show a progress bar with the description.
 
-    ``texts`` returns the texts of an example, equally many of each; the encoder gets thousands of them at a time.
+    ``texts`` returns the texts of an example, the same number for every example.
     """
-    # One iterator for all chunks: a bar that is asked for another one ends the examples early.
+    # One iterator for all chunks, because a second iterator over the bar would lose examples.
     progress = iter(tqdm(examples, desc=description, unit=" examples", mininterval=1))
     while chunk := list(itertools.islice(progress, _CHUNK)):
         columns = [encoder.encode(column) for column in zip(*map(texts, chunk))]
@@ -76,14 +73,14 @@ def encoded(
 
 
 class SplitWriter:
-    """Writes one split.
+    """A writer of one split.
 
     Args:
-        folder: of the task.
-        split: "train", "valid", "test", perhaps with a number behind.
-        sentences: of an example, 1 or 2.
-        dictionary_size: symbols of the dictionary without <mask>, which decides how tokens are stored.
-        labels: the classes, or None for numbers.
+        folder: the task's folder.
+        split: "train", "valid" or "test", possibly followed by a number.
+        sentences: sentences of an example, 1 or 2.
+        dictionary_size: symbols of the dictionary without <mask>; decides the integer type of stored tokens.
+        labels: the classes; None for numbers.
         labeled: whether the split has labels; test sets may lack them.
     """
 
@@ -98,11 +95,8 @@ class SplitWriter:
     ) -> None:
         self._folder, self._split = folder, split
         self._labels, self._labeled = labels, labeled
-        names = [f"input{number}" for number in range(sentences)]
-        self._builders = {name: self._builder(name, dictionary_size) for name in names}
-        self._inputs = list(self._builders.values())
-        if labeled and labels is not None:
-            self._builders["label"] = self._builder("label", len(labels))
+        self._inputs = [self._builder(f"input{number}", dictionary_size) for number in range(sentences)]
+        self._classes = self._builder("label", len(labels)) if labeled and labels is not None else None
         self._numbers: list[str] = []
 
     def _builder(self, name: str, symbols: int) -> Any:
@@ -114,20 +108,21 @@ class SplitWriter:
 
         Args:
             sentences: <uint16 or uint32>[tokens] each, with </s> at the end.
-            label: one of the classes, or a number as text that ``float`` reads; None where the split has no labels.
+            label: one of the classes, or the text of a number; None in a split without labels.
         """
         for builder, tokens in zip(self._inputs, sentences, strict=True):
             builder.add_item(torch.from_numpy(tokens.astype("int64")))
-        if self._labeled and label is not None:
-            if self._labels is None:
-                self._numbers.append(label)
-            else:
-                self._builders["label"].add_item(torch.tensor([self._labels.index(label), self._labels.eos()]))
+        if self._classes is not None and self._labels is not None:
+            self._classes.add_item(torch.tensor([self._labels.index(label), self._labels.eos()]))
+        elif self._labeled and label is not None:
+            self._numbers.append(label)
 
     def close(self) -> None:
         """Write the indices, and the numbers of a regression."""
-        for name, builder in self._builders.items():
-            builder.finalize(f"{self._folder / name / self._split}.idx")
+        for number, builder in enumerate(self._inputs):
+            builder.finalize(f"{self._folder / f'input{number}' / self._split}.idx")
+        if self._classes is not None:
+            self._classes.finalize(f"{self._folder / 'label' / self._split}.idx")
         if self._labeled and self._labels is None:
             (self._folder / "label").mkdir(exist_ok=True)
             lines = "".join(f"{number}\n" for number in self._numbers)

@@ -15,29 +15,27 @@ from fairseq_maelm.lines import numbered_lines, parse_record
 from fairseq_maelm.text.cleaning import clean_text
 
 _COMPRESSED = (".gz", ".xz")
-
-
-_PLACES = "its name, which the first line then holds, or its place from 0 on"
+_FORMS = "a name in the table's header, or a number from 0 for a table without a header"
 _COLUMNS = "columns of the table, by default texts first and the label last"
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Names or places of the columns of texts and labels; a table without any has no line of names."""
+    """Columns of texts and labels, by name or by number; a table has a header if any of them is a name."""
 
-    text: str | None = option(None, help=f"column of the text: {_PLACES}", metavar="COLUMN", group=_COLUMNS)
+    text: str | None = option(None, help=f"column of the text: {_FORMS}", metavar="COLUMN", group=_COLUMNS)
     text_pair: str | None = option(None, help="column of the second text of pairs", metavar="COLUMN", group=_COLUMNS)
     label: str | None = option(None, help="column of the label", metavar="COLUMN", group=_COLUMNS)
 
     @property
     def keys(self) -> tuple[str | None, ...]:
-        """The three columns; None for what is not given."""
+        """The columns of text, second text and label; None for each one that is not given."""
         return (self.text, self.text_pair, self.label)
 
     @property
     def named(self) -> bool:
-        """Whether columns are given by name."""
-        return any(each is not None and _place(each) is None for each in self.keys)
+        """True if a column is given by name."""
+        return any(each is not None and _number(each) is None for each in self.keys)
 
 
 class Example(NamedTuple):
@@ -60,14 +58,14 @@ def read_table(
     """Yield the rows of a table.
 
     Args:
-        path: .tsv, .csv or .jsonl, perhaps with .gz behind it; of any other name as .tsv.
-        columns: of texts and labels.
-        texts: number of texts of a row, where it is known: a table with as many columns has no labels. Without it a
-            table whose columns are not given has labels.
-        allow_empty: let one text of a pair be empty.
+        path: a .tsv, .csv or .jsonl file, plain or with .gz or .xz appended; any other name is read as .tsv.
+        columns: the columns of texts and labels.
+        texts: number of texts of a row, if known: a table with only that many columns has no labels. Otherwise a table
+            has labels if its columns are not given.
+        allow_empty: accept an empty text in a pair.
 
     Raises:
-        CorpusError: names file and line of anything that is not an example.
+        CorpusError: a row is not an example; the message names file and line.
     """
     rows = _rows(path)
     first = next(rows, None)
@@ -75,8 +73,8 @@ def read_table(
         raise CorpusError(f"{path} is empty")
     cells = first[1]
     if isinstance(cells, dict) and columns.text is None:
-        raise CorpusError(f"{path} holds JSON: name its fields, as in --text {next(iter(cells), 'text')} --label ...")
-    chosen = _chosen(columns, cells, texts, first[0])
+        raise CorpusError(f"{path} is JSON: name its fields, as in --text {next(iter(cells), 'text')} --label ...")
+    chosen = _choose(columns, cells, texts, first[0])
     if isinstance(cells, dict) or not columns.named:
         rows = itertools.chain([first], rows)
     for place, row in rows:
@@ -87,21 +85,21 @@ def read_table(
 
 
 class _Chosen(NamedTuple):
-    """Keys of a row's cells, and the number of cells, None where any is right."""
+    """Keys of a row's cells, and the number of cells; None for any number."""
 
     texts: tuple[Any, ...]
     label: Any
     width: int | None
 
 
-def _place(column: str) -> int | None:
+def _number(column: str) -> int | None:
     return int(column) if column.removeprefix("-").isdecimal() else None
 
 
-def _chosen(columns: Columns, first: Any, texts: int | None, place: str) -> _Chosen:
+def _choose(columns: Columns, first: Any, texts: int | None, place: str) -> _Chosen:
     if columns.text is None:
         if any(columns.keys):
-            raise CorpusError("--text-pair and --label say columns: give --text too")
+            raise CorpusError("--text-pair and --label name columns: give --text too")
         count = len(first) if len(first) == texts else len(first) - 1
         if count not in (1, 2):
             raise CorpusError(
@@ -109,20 +107,24 @@ def _chosen(columns: Columns, first: Any, texts: int | None, place: str) -> _Cho
                 "TAB text TAB label'"
             )
         return _Chosen(tuple(range(count)), None if count == len(first) else count, len(first))
-    if columns.named and not isinstance(first, dict):
+    if isinstance(first, dict):
+        *keys, label = columns.keys
+        width, has_label = None, label in first
+    elif columns.named:
         names = {name.strip(): number for number, name in enumerate(first)}
-        keys = [_number_of(each, names, place, each == columns.label) for each in columns.keys]
-        return _Chosen(tuple(key for key in keys[:2] if key is not None), keys[2], len(first))
-    own: list[Any] = [each if isinstance(first, dict) or each is None else _place(each) for each in columns.keys]
-    absent = own[2] is not None and (own[2] not in first if isinstance(first, dict) else own[2] >= len(first))
-    return _Chosen(tuple(key for key in own[:2] if key is not None), None if absent else own[2], None)
+        *keys, label = (_find_column(each, names, place, each == columns.label) for each in columns.keys)
+        width, has_label = len(first), True
+    else:
+        *keys, label = (None if each is None else _number(each) for each in columns.keys)
+        width, has_label = None, label is not None and label < len(first)
+    return _Chosen(tuple(key for key in keys if key is not None), label if has_label else None, width)
 
 
-def _number_of(column: str | None, names: dict[str, int], place: str, optional: bool) -> int | None:
-    """Return the place of a column; a table may lack that of the label."""
+def _find_column(column: str | None, names: dict[str, int], place: str, optional: bool) -> int | None:
+    """Return the number of a column; None for an optional one that the header lacks."""
     if column is None:
         return None
-    found = names.get(column, _place(column))
+    found = names.get(column, _number(column))
     if found is None and not optional:
         raise CorpusError(f"{place} has no column {column!r}, but {', '.join(map(repr, names))}")
     return found
@@ -130,7 +132,7 @@ def _number_of(column: str | None, names: dict[str, int], place: str, optional: 
 
 def _example(place: str, row: Any, chosen: _Chosen) -> Example:
     if chosen.width is not None and len(row) != chosen.width:
-        raise CorpusError(f"{place} has {len(row)} columns, and the first line {chosen.width}")
+        raise CorpusError(f"{place} has {len(row)} columns, but the first line has {chosen.width}")
     texts = tuple(clean_text(_cell(row, key, place)) for key in chosen.texts)
     if chosen.label is None:
         return Example(place, texts, None)
@@ -150,11 +152,11 @@ def _cell(row: Any, key: Any, place: str, label: bool = False) -> str:
         return cell
     if label and isinstance(cell, (int, float)):
         return json.dumps(cell)
-    raise CorpusError(f"{place}: the field {key!r} holds {json.dumps(cell)[:60]}, which is not text")
+    raise CorpusError(f"{place}: the field {key!r} is {json.dumps(cell)[:60]}, not text")
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield file and line of each row with its cells, or with its fields."""
+    """Yield the place of each row, as "file:line", and its cells or its JSON fields."""
     suffix = (path.with_suffix("") if path.suffix in _COMPRESSED else path).suffix.lower()
     if suffix == ".csv":
         yield from _comma_separated(path)

@@ -1,4 +1,4 @@
-"""The one writer of fine-tuning commands: fairseq-train by a recipe, a checkpoint and a task's folder."""
+"""The fairseq-train command of a fine-tuning run, from a recipe, a checkpoint and a task's folder."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +8,7 @@ from fairseq_maelm.finetuning.encoder import Encoder
 from fairseq_maelm.finetuning.recipe import Recipe
 from fairseq_maelm.train_command import USER_DIR, Machine, words_of
 
-# The paper's Table 4, and what is written to the log; a recipe may change them.
+# The paper's Table 4, and logging; a recipe can override them.
 _FINE_TUNING: dict[str, Any] = {
     "optimizer": "fused_adamw",
     "adam-betas": "(0.9, 0.98)",
@@ -21,9 +21,10 @@ _FINE_TUNING: dict[str, Any] = {
     "required-batch-size-multiple": 1,
     "log-interval": 100,
 }
-# The encoder of --finetune-from-model.
+# The option that takes the encoder's sizes from --finetune-from-model.
 FROM_CHECKPOINT = {"arch": "maelm"}
-# The length of sequences, which an encoder may have too few positions for, and what then shrinks with it.
+# Options for the length of sequences, which are limited by the encoder's positions, and for lengths within a sequence,
+# which are then limited to a quarter of the positions.
 _LENGTHS = ("tokens-per-sample", "max-length")
 _WITHIN = ("window-overlap", "doc-stride", "max-question-length")
 
@@ -35,14 +36,14 @@ def run_options(
     updates_per_epoch: int,
     sizes: Mapping[str, Any] = FROM_CHECKPOINT,
 ) -> dict[str, Any]:
-    """Return the options of a run, apart from its start, its seed, its place and its machine.
+    """Return the options of a run, except for those of its initial weights, seed, folders and machine.
 
     Args:
-        recipe: of the task.
-        encoder: of the checkpoint.
-        setting: a value of all that the recipe searches.
-        updates_per_epoch: batches of the training data.
-        sizes: options that build the encoder; those of ``encoder`` for a run that does not start from the checkpoint.
+        recipe: the task's recipe.
+        encoder: the checkpoint's encoder.
+        setting: one value for each name in the recipe's search.
+        updates_per_epoch: number of training batches.
+        sizes: options that build the encoder; ``encoder.options`` for a run that does not start from the checkpoint.
     """
     rest = dict(setting)
     epochs, warm_up = int(rest.pop("epochs")), rest.pop("warm-up")
@@ -67,12 +68,12 @@ def run_options(
 
 
 def train_words(options: Mapping[str, Any], folder: Path, save_dir: Path, machine: Machine) -> list[str]:
-    """Return the command of a run; given again, it goes on from the last epoch that it finished.
+    """Return the command of a run; the same command resumes after the last finished epoch.
 
     Args:
-        options: of ``run_options``, and where it starts.
-        folder: of the task's data.
-        save_dir: for checkpoints.
+        options: those of ``run_options``, and the initial weights and seed.
+        folder: the task's folder.
+        save_dir: folder for checkpoints.
         machine: where it runs.
     """
     saving = {"save-dir": save_dir, "no-epoch-checkpoints": True}

@@ -218,6 +218,6 @@ def test_what_is_missing_is_said(tasks, pretrained, tmp_path, capsys):
     line = usage_error(capsys, ["finetune", tasks / "MNLI", *words, "--recipe", "SNLI"])
     assert "there is no recipe SNLI: give a file, or one of CoLA, MNLI, MRPC" in line
     assert "there is no" in usage_error(capsys, ["finetune", tasks / "SNLI", *words])
-    with pytest.raises(SystemExit, match="is not a folder to train on: make one with `maelm prepare sentences`"):
+    with pytest.raises(SystemExit, match="is not a prepared task: make one with `maelm prepare sentences`"):
         cli.main(["finetune", str(tasks), *map(str, words)])
     assert not (tmp_path / "run").exists()

@@ -108,7 +108,7 @@ def test_paraphrases_as_glues_script_writes_them(tmp_path):
 
 
 def test_microsofts_file_without_the_list_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="put GLUE's dev_ids.tsv beside it"):
+    with pytest.raises(FileNotFoundError, match="put GLUE's list of the dev set, dev_ids.tsv, into this folder"):
         reader_of(tmp_path, "MRPC", "train", MSR, alternative=1)
 
 
@@ -150,7 +150,7 @@ def test_empty_questions_are_kept_as_in_the_official_file(tmp_path):
         ("RTE", "train", "index\tsentence1\tsentence2\tlabel\n0\tA.\tentailment\n",
          ":2 has 3 columns and must have 4"),
         ("RTE", "valid", "index\tsentence1\tsentence2\tlabel\n0\tA.\tB.\tneutral\n",
-         ":2 has the label 'neutral'; the task's are entailment, not_entailment"),
+         ":2 has the label 'neutral'; the task's labels are entailment, not_entailment"),
         ("CoLA", "valid", "gj04\t-\t\tA.\n", ":1 has the label '-'"),
         ("CoLA", "valid", "gj04\t1\t\t \n", ":1 has an empty sentence"),
         ("CoLA", "valid", "gj04\t1\t\tA.\n\n", ":2 has 1 columns and must have 4"),

@@ -71,18 +71,18 @@ def test_a_text_of_a_pair_may_be_empty_where_that_is_allowed(tmp_path: Path) -> 
     [
         ("t.tsv", "", (), "t.tsv is empty"),
         ("t.tsv", "a\n", (), "t.tsv:1 has 1 columns: without --text and --label it must be 'text TAB label'"),
-        ("t.tsv", "a\tgood\nb\n", (), "t.tsv:2 has 1 columns, and the first line 2"),
+        ("t.tsv", "a\tgood\nb\n", (), "t.tsv:2 has 1 columns, but the first line has 2"),
         ("t.tsv", "a\tgood\n \tbad\n", (), "t.tsv:2 has an empty sentence"),
         ("t.tsv", "a\tgood\nb\t \n", (), "t.tsv:2 has no label"),
-        ("t.tsv", "a\tgood\n", (None, None, "1"), "say columns: give --text too"),
+        ("t.tsv", "a\tgood\n", (None, None, "1"), "name columns: give --text too"),
         ("t.csv", "s,label\na,b\n", ("text", None, "label"), "t.csv:1 has no column 'text', but 's', 'label'"),
         ("t.csv", 's,label\n"a,b\n', ("s", None, "label"), "t.csv:2 is not a row of comma-separated values"),
         ("t.tsv", "a\tgood\n", ("7", None, "1"), "t.tsv:1 has no column 7 (counted from 0)"),
-        ("t.jsonl", '{"s": "a"}\n', (), "t.jsonl holds JSON: name its fields, as in --text s"),
+        ("t.jsonl", '{"s": "a"}\n', (), "t.jsonl is JSON: name its fields, as in --text s"),
         ("t.jsonl", '{"s": "a"}\n["b"]\n', ("s",), "t.jsonl:2: not a JSON record, but list"),
         ("t.jsonl", '{"s": "a"}\n{"s": \n', ("s",), "t.jsonl:2: the record is not JSON"),
         ("t.jsonl", '{"s": "a"}\n{"t": "b"}\n', ("s",), "t.jsonl:2 has no field 's'"),
-        ("t.jsonl", '{"s": ["a"]}\n', ("s",), "t.jsonl:1: the field 's' holds [\"a\"], which is not text"),
+        ("t.jsonl", '{"s": ["a"]}\n', ("s",), "t.jsonl:1: the field 's' is [\"a\"], not text"),
     ],
 )
 def test_bad_tables_are_explained(name: str, text: str, columns: tuple[Any, ...], message: str, tmp_path: Path) -> None:

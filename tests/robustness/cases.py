@@ -379,7 +379,7 @@ answer {text.txt} '' --checkpoint {reader} --vocabulary {data} | a question is e
 answer {text.txt} Who? --checkpoint {pretrained} --vocabulary {data} | was not fine-tuned to answer questions
 embed {text.txt} --checkpoint {pretrained} --vocabulary {data} --output {new} --max-length 9999 | must be between 3
 search {embeddings} {data} --output {new} | data was not written by `maelm embed`
-finetune {data} --checkpoint {pretrained} --output {new} | data is not a folder to train on
+finetune {data} --checkpoint {pretrained} --output {new} | data is not a prepared task
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 -- --lr abc | the options: argument --lr
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 -- --no-such | the options: .*no-such
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 --precision fp16 | --precision fp16 needs a GPU

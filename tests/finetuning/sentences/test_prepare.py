@@ -94,7 +94,7 @@ def test_numbers_and_a_test_table_without_labels(vocabulary: Path, tmp_path: Pat
         ("a\tgood\nb\tbad\n", "c\tugly\n", "valid.tsv:1 has the label 'ugly', which no training example has"),
         ("a\tx\tgood\nb\ty\tbad\n", "c\tgood\n", "valid.tsv:1 has no label: only --test may be without"),
         ("a\tgood\nb\tgood\n", "", "classification needs two at least"),
-        ("a\tgood\nb\t<unk>\n", "", "the label '<unk>' is spelled like one of fairseq's special symbols"),
+        ("a\tgood\nb\t<unk>\n", "", "the label '<unk>' is the name of one of fairseq's special symbols"),
         ("a\tgood\nb\xff\tbad\n", "", "train.tsv:2: not valid UTF-8"),
         ("a\tgood\nb\tbad\n", "", "valid.tsv is empty"),
         ("a\t1.5\nb\tmuch\n", "", "train.tsv:2 has the label 'much': --regression needs a finite number"),
