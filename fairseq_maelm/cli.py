@@ -26,10 +26,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Data": {
         "prepare corpus": ("fairseq_maelm.corpus.command", "turn raw text into a data folder for pretraining"),
         "prepare sentences": (
-            "fairseq_maelm.finetuning.sentences.prepare_command",
+            "fairseq_maelm.finetuning.sentences.prepare",
             "turn tables of texts and labels into a task folder",
         ),
-        "prepare glue": ("fairseq_maelm.finetuning.sentences.glue_command", "turn GLUE's files into task folders"),
+        "prepare glue": ("fairseq_maelm.finetuning.sentences.glue", "turn GLUE's files into task folders"),
         "prepare squad": ("fairseq_maelm.finetuning.squad.prepare", "turn SQuAD's files into a task folder"),
         "prepare tagging": (
             "fairseq_maelm.finetuning.tagging.prepare",

@@ -107,8 +107,9 @@ def _choose(columns: Columns, first: Any, texts: int | None, place: str) -> _Cho
                 "TAB text TAB label'"
             )
         return _Chosen(tuple(range(count)), None if count == len(first) else count, len(first))
+    label: Any
     if isinstance(first, dict):
-        *keys, label = columns.keys
+        keys, label = list[Any](columns.keys[:2]), columns.label
         width, has_label = None, label in first
     elif columns.named:
         names = {name.strip(): number for number, name in enumerate(first)}

@@ -1,4 +1,4 @@
-"""The loss of classes or numbers of sentences, with metrics of the whole validation set."""
+"""The loss of classifying or scoring sentences, with metrics of the whole validation set."""
 
 import math
 from dataclasses import dataclass, field
@@ -22,16 +22,16 @@ class SentencesCriterionConfig(FairseqDataclass):
 
     positive_label: str = field(
         default="",
-        metadata={"help": "of two labels, the one that F1 is of; by default 1 or entailment if it is among them"},
+        metadata={"help": "positive label of F1, for two labels; by default 1 or entailment if a label has that name"},
     )
 
 
 @register_criterion("maelm_sentences", dataclass=SentencesCriterionConfig)
 class SentencesCriterion(FairseqCriterion):
-    """Cross-entropy of classes, or the squared error of one number.
+    """Cross-entropy of classes, or the squared error of a number.
 
-    Logged: ``loss``, in bits an example or as mean squared error; ``accuracy`` of classes. In validation also, of the
-    whole set: ``mcc``, ``f1`` of the positive one of two labels, or ``pearson`` and ``spearman`` of numbers, all in
+    It logs ``loss`` (bits per example, or mean squared error) and ``accuracy`` of classes. For a whole validation set
+    it also logs ``mcc``, ``f1`` if one of two labels is positive, or ``pearson`` and ``spearman`` of numbers, all in
     percent.
     """
 
@@ -42,13 +42,13 @@ class SentencesCriterion(FairseqCriterion):
         self.positive = _positive_class(labels, cfg.positive_label)
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
-        """Compute the loss of one batch of B examples.
+        """Compute the loss of a batch of B examples.
 
         Returns:
-            the loss summed over the batch, in nats or as squared errors; B; and what is logged.
+            the loss summed over the batch, in nats or as squared errors; B; and the values to log.
         """
         if "target" not in sample:
-            raise ValueError("this split has no labels: it can be predicted by `maelm predict`, and not validated")
+            raise ValueError("this split has no labels to validate on: `maelm predict` predicts it")
         scores, _ = model(**sample["net_input"], features_only=True, classification_head_name=HEAD)
         target = sample["target"].view(-1)
         scores = scores.float()
@@ -91,11 +91,11 @@ class SentencesCriterion(FairseqCriterion):
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """Predictions are no sums."""
+        """Return False, because predictions cannot be summed."""
         return False
 
 
 def _positive_class(labels: list[str], wanted: str) -> int | None:
     if wanted and (len(labels) != 2 or wanted not in labels):
-        raise ValueError(f"--positive-label {wanted} is not one of two labels: the data have {', '.join(labels)}")
+        raise ValueError(f"--positive-label {wanted} must be one of two labels, but the data have {', '.join(labels)}")
     return labels.index(wanted) if wanted else positive_class(labels)

@@ -20,12 +20,12 @@ class SentencesDataset(BatchDataset):
     """A split of a folder of sentences.
 
     Args:
-        folder: as ``fairseq_maelm.finetuning.sentence_data`` describes it.
-        split: its name.
-        dictionary: of the vocabulary.
-        labels: the labels' dictionary, or None for numbers.
-        limit: tokens of an example at most, special ones included; longer ones are cut, of a pair the longer sentence.
-        seed: of the order, which is another in each epoch of training and the same in each validation.
+        folder: a folder with the layout of ``fairseq_maelm.finetuning.sentence_data``.
+        split: name of the split.
+        dictionary: the vocabulary's.
+        labels: the labels' dictionary; None for numbers.
+        limit: maximum number of tokens, special tokens included; the longer sentence of a pair is cut first.
+        seed: of the order, which changes with each epoch of training and never in validation.
 
     Attributes:
         cut: number of examples that are cut.
@@ -36,7 +36,7 @@ class SentencesDataset(BatchDataset):
     ) -> None:
         names = [name for name in ("input0", "input1") if (folder / name / f"{split}.idx").is_file()]
         if not names:
-            raise FileNotFoundError(f"there is no {folder / 'input0' / split}.idx: prepare the task with this split")
+            raise FileNotFoundError(f"there is no {folder / 'input0' / split}.idx: prepare the task with that split")
         lengths = example_lengths(folder, split)
         for name in names:
             check_tokens(str(folder / name / split), dictionary.index(MASK))
@@ -50,9 +50,9 @@ class SentencesDataset(BatchDataset):
         """Make a batch of examples <int64>[B].
 
         Returns:
-            ``ntokens``; ``target`` <int64>[B] classes or <float32>[B] numbers, where the split has labels; and
-            ``net_input`` with ``src_tokens`` <int64>[B, S], which are ``<s> a </s>`` or ``<s> a </s> </s> b </s>``,
-            and ``src_lengths`` <int64>[B].
+            ``ntokens``; ``target``, <int64>[B] classes or <float32>[B] numbers, if the split has labels; and
+            ``net_input`` with ``src_tokens`` <int64>[B, S], each ``<s> a </s>`` or ``<s> a </s> </s> b </s>``, and
+            ``src_lengths`` <int64>[B].
         """
         lengths = self.sizes[indices].astype(np.int64)
         rows = pad_rows([self._tokens(int(index)) for index in indices], lengths, self.dictionary.pad())
@@ -71,7 +71,7 @@ class SentencesDataset(BatchDataset):
 
 
 def _targets(prefix: Path, labels: Dictionary | None) -> np.ndarray | None:
-    """<int64>[examples] classes, or <float32>[examples] numbers; None of a split without labels."""
+    """Return <int64>[examples] classes or <float32>[examples] numbers; None for a split without labels."""
     if labels is None:
         numbers = prefix.with_name(f"{prefix.name}.label")
         return np.loadtxt(numbers, dtype=np.float32, ndmin=1) if numbers.is_file() else None

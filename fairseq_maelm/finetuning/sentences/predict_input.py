@@ -32,7 +32,7 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
 def predict_input(args: argparse.Namespace) -> Predicted:
     """Predict a label and its probability, or a value, for each row of a table or of a prepared split.
 
-    A split of ``maelm prepare glue`` is predicted in the layout of GLUE's submissions.
+    Predictions for a split of ``maelm prepare glue`` have the layout of GLUE's submissions.
     """
     hub = hub_of(args)
     regression = hub.config.task.get("regression_target", hub.task.label_dictionary is None)
@@ -86,8 +86,8 @@ def score_split(hub: MaelmHubInterface, split: str, batch_size: int) -> tuple[Te
     """Run a model over a prepared split.
 
     Returns:
-        outputs <float64>[n, outputs] in the order of the file, and targets: <int64>[n] classes or <float32>[n] numbers,
-        None of a split without labels.
+        outputs <float64>[n, outputs] in the order of the file; and the targets, <int64>[n] classes or <float32>[n]
+        numbers, None for a split without labels.
     """
     hub.task.load_dataset(split)
     dataset = hub.task.datasets[split]
@@ -95,8 +95,8 @@ def score_split(hub: MaelmHubInterface, split: str, batch_size: int) -> tuple[Te
     limit = hub.model.max_positions()
     if sizes.max() > limit:
         raise ValueError(
-            f"split {split} has examples of up to {sizes.max()} tokens and the model has {limit} positions: prepare "
-            f"the task with --max-length {limit}"
+            f"split {split} has examples of {sizes.max()} tokens, but the model has {limit} positions: prepare the "
+            f"task with --max-length {limit}"
         )
 
     def run(sample: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
@@ -117,7 +117,7 @@ def score_split(hub: MaelmHubInterface, split: str, batch_size: int) -> tuple[Te
 
 
 def _rows(args: argparse.Namespace, names: list[str], regression: bool) -> list[Example]:
-    """Return the rows of a table. Without names of columns, the last one holds labels if all of them can be."""
+    """Return the rows of a table; without given columns, the last one has labels if all its cells can be labels."""
     columns = settings_of(Columns, args)
     if columns.text is not None:
         return list(read_table(args.input, columns))
@@ -140,7 +140,7 @@ def _can_be_label(text: str | None, names: list[str], regression: bool) -> bool:
 
 
 def _targets(examples: list[Example], names: list[str], regression: bool) -> NDArray[Any] | None:
-    """Return classes <int64>[n] or numbers <float64>[n] of the rows; None where a table has no labels."""
+    """Return classes <int64>[n] or numbers <float64>[n] of the rows; None for a table without labels."""
     if examples[0].label is None:
         return None
     for example in examples:

@@ -1,7 +1,10 @@
-"""From tables of texts and labels to the folder of a task of sentences."""
+"""The sub-command ``maelm prepare sentences``: from tables of texts and labels to a task folder."""
 
+import argparse
 import dataclasses
+import logging
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,23 +15,34 @@ from typing import Any
 import numpy as np
 from fairseq.data import Dictionary
 
-from fairseq_maelm.arguments import check_limits, existing_path, option
+from fairseq_maelm.arguments import (
+    add_output,
+    add_settings,
+    add_verify,
+    add_vocabulary,
+    check_limits,
+    existing_path,
+    option,
+    settings_of,
+)
 from fairseq_maelm.corpus.header import header_reason
 from fairseq_maelm.files import CorpusError
 from fairseq_maelm.finetuning.sentence_data import SplitWriter, copy_vocabulary, encoded, label_dictionary
 from fairseq_maelm.finetuning.sentence_table import Columns, Example, read_table
-from fairseq_maelm.prepared_folder import made_from, prepare_folder
+from fairseq_maelm.prepared_folder import made_from, prepare_folder, verify_outputs
 from fairseq_maelm.text.imported import TextEncoder, open_encoder, vocabulary_files
 from fairseq_maelm.text.truncation import truncate
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
 
+logger = logging.getLogger(__name__)
+
 SHORTEST = 6
-"""Tokens of a pair of texts of one token each, special ones included."""
+"""Number of tokens of the shortest pair of texts, special tokens included."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceSettings(Columns):
-    """What decides the content of the folder."""
+    """The options of ``maelm prepare sentences``."""
 
     train: Path = option(help="table to train on", type=existing_path, metavar="TABLE")
     valid: Path | None = option(
@@ -39,12 +53,14 @@ class SentenceSettings(Columns):
     )
     regression: bool = option(False, help="labels are numbers")
     valid_fraction: float = option(
-        0.1, help="fraction of the training examples to hold out where there is no --valid, of each label alike",
+        0.1, help="fraction of the training examples, the same for each label, to hold out where there is no --valid",
         minimum=0, maximum=1,
     )  # fmt: skip
-    seed: int = option(1, help="random seed of the examples that are held out", minimum=0)
+    seed: int = option(1, help="random seed of the held-out examples", minimum=0)
     max_length: int | None = option(
-        None, help="longest example in tokens; longer ones are cut here, and otherwise in training", minimum=SHORTEST
+        None,
+        help="number of tokens to which longer examples are cut now; by default training cuts them",
+        minimum=SHORTEST,
     )
 
     def __post_init__(self) -> None:
@@ -52,16 +68,39 @@ class SentenceSettings(Columns):
 
     @property
     def tables(self) -> dict[str, Path]:
-        """The tables that there are, by split."""
+        """The given tables, by split."""
         given = {split: getattr(self, split) for split in ("train", "valid", "test")}
         return {split: path for split, path in given.items() if path is not None}
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``maelm prepare sentences``."""
+    parser.description = (
+        "Turns tables of texts and labels (.tsv, .csv or .jsonl, plain or compressed) into a task folder for "
+        "fine-tuning. Without --text and --label a table has no header, and its columns are 'text, label' or 'text, "
+        "text, label'."
+    )
+    add_vocabulary(parser, required=True)
+    add_output(parser, "new folder of the task")
+    add_settings(parser, SentenceSettings)
+    add_verify(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Prepare the task and write the name of its folder to standard output."""
+    manifest = prepare_sentences(settings_of(SentenceSettings, args), args.vocabulary, args.output)
+    for split, facts in manifest["splits"].items():
+        logger.info("%s: %s examples", split, f"{facts['examples']:,}")
+    if args.verify:
+        verify_outputs(args.output)
+    sys.stdout.write(f"{args.output}\n")
+
+
 def prepare_sentences(settings: SentenceSettings, vocabulary: Path, output: Path) -> dict[str, Any]:
-    """Write the task's folder and return its manifest; the folder gets its name only when it is complete.
+    """Write the task's folder and return its manifest; the folder gets its name when it is complete.
 
     Raises:
-        CorpusError: a table is not as it must be; the message says what.
+        CorpusError: a table is not valid; the message names file and line.
         OSError: a file is missing or cannot be written.
     """
     chosen = dataclasses.asdict(settings)
@@ -73,9 +112,9 @@ def prepare_sentences(settings: SentenceSettings, vocabulary: Path, output: Path
 
 
 def _write(settings: SentenceSettings, vocabulary: Path, folder: Path) -> dict[str, Any]:
-    """Write all files; return what the manifest says of them."""
+    """Write all files, and return facts for the manifest."""
     encoder = open_encoder(vocabulary)
-    first, labels, held_out = _look(settings)
+    first, labels, held_out = _survey(settings)
     texts, splits = len(first.texts), {}
 
     def write(split: str, path: Path, examples: Iterable[Example]) -> None:
@@ -101,7 +140,7 @@ def write_split(
     encoder: TextEncoder,
     max_length: int | None,
 ) -> dict[str, Any]:
-    """Encode and store the examples of a file; return what the manifest says of the split."""
+    """Encode and store the examples of a file, and return facts for the manifest."""
     writer, counts, count, truncated = None, Counter[str](), 0, 0
     for example, tokens in encoded(examples, attrgetter("texts"), encoder, split):
         if writer is None:
@@ -124,21 +163,21 @@ def write_split(
 
 
 def finish_folder(folder: Path, vocabulary: Path, labels: Dictionary | None, texts: int) -> dict[str, Any]:
-    """Write vocabulary and labels into the folder; return what the manifest says of the labels."""
+    """Write the vocabulary and the labels into the folder, and return the labels for the manifest."""
     copy_vocabulary(vocabulary, folder, texts)
     if labels is not None:
         labels.save(str(folder / "label" / DICTIONARY_FILE))
     return {"labels": labels and labels.symbols[labels.nspecial :]}
 
 
-def _look(settings: SentenceSettings) -> tuple[Example, Dictionary | None, set[int]]:
-    """Return the first training example; the labels in alphabetical order, which is the order of the classes, or None
-    for numbers; and the numbers of the examples that are held out."""
+def _survey(settings: SentenceSettings) -> tuple[Example, Dictionary | None, set[int]]:
+    """Return the first training example, the dictionary of labels in alphabetical order (None for numbers), and the
+    numbers of the held-out examples."""
     table = settings.train
     found = [(example.label, example.place) for example in read_table(table, settings)]
     first = next(read_table(table, settings))
     if first.label is None:
-        raise CorpusError(f"{table} has no labels: name their column, as in --label label")
+        raise CorpusError(f"{table} has no labels: name their column by --label")
     labels = None if settings.regression else _labels_of(table, first, Counter(str(label) for label, _ in found))
     if settings.valid is not None:
         return first, labels, set()
@@ -146,15 +185,15 @@ def _look(settings: SentenceSettings) -> tuple[Example, Dictionary | None, set[i
     held_out = draw(strata, settings.valid_fraction, settings.seed)
     if not 0 < len(held_out) < len(strata):
         raise CorpusError(
-            f"--valid-fraction {settings.valid_fraction} takes {len(held_out)} of the {len(strata)} examples of "
-            f"{table}: choose another, or give --valid"
+            f"--valid-fraction {settings.valid_fraction} holds out {len(held_out)} of the {len(strata)} examples of "
+            f"{table}: choose another fraction, or give --valid"
         )
     return first, labels, held_out
 
 
 def _labels_of(table: Path, first: Example, counts: Mapping[str, int]) -> Dictionary:
     if len(counts) < 2:
-        raise CorpusError(f"{table} has {len(counts)} different labels; classification needs two at least")
+        raise CorpusError(f"{table} has {len(counts)} different labels: classification needs at least two")
     if reason := header_reason(first.texts, str(first.label), counts):
         raise CorpusError(
             f"{first.place} looks like a header: {reason}. Name the columns with --text and --label, remove the line, "
@@ -164,15 +203,9 @@ def _labels_of(table: Path, first: Example, counts: Mapping[str, int]) -> Dictio
 
 
 def draw(strata: list[str], fraction: float, seed: int) -> set[int]:
-    """Draw a fraction of examples at random, of each stratum the same fraction as nearly as can be.
+    """Draw about the same fraction of examples, in [0, 1], from each stratum at random.
 
-    Args:
-        strata: of each example.
-        fraction: of all of them, in [0, 1].
-        seed: of the draw.
-
-    Returns:
-        numbers of examples.
+    ``strata`` has the stratum of each example. Returns the numbers of the drawn examples.
     """
     order = np.random.default_rng(seed).permutation(len(strata))
     members: dict[str, list[int]] = {name: [] for name in sorted(set(strata))}
@@ -187,16 +220,16 @@ def draw(strata: list[str], fraction: float, seed: int) -> set[int]:
 
 
 def _stored_label(example: Example, split: str, texts: int, labels: Dictionary | None) -> str | None:
-    """Check an example and return its label as it is stored."""
+    """Check an example and return the label to store."""
     if len(example.texts) != texts:
-        raise CorpusError(f"{example.place} has {len(example.texts)} texts, and the training table {texts}")
+        raise CorpusError(f"{example.place} has {len(example.texts)} texts, but the training table has {texts}")
     if example.label is None:
         if split != "test":
-            raise CorpusError(f"{example.place} has no label: only --test may be without")
+            raise CorpusError(f"{example.place} has no label: only --test may lack labels")
         return None
     if labels is not None:
         if example.label not in labels:
-            raise CorpusError(f"{example.place} has the label {example.label!r}, which no training example has")
+            raise CorpusError(f"{example.place} has the label {example.label!r}, which the training data lack")
         return example.label
     try:
         number = float(example.label)

@@ -1,4 +1,4 @@
-"""The task of classifying sentences and pairs of them, or predicting a number."""
+"""The task of classifying or scoring sentences and pairs of sentences."""
 
 import logging
 from dataclasses import dataclass, field
@@ -30,40 +30,37 @@ class SentencesTaskConfig(FairseqDataclass):
     data: str = field(default=MISSING, metadata={"help": "folder of `maelm prepare sentences` or `maelm prepare glue`"})
     tokens_per_sample: Optional[int] = field(
         default=None,
-        metadata={"help": "longest example, special tokens included; longer ones are cut (default: all positions)"},
+        metadata={
+            "help": "number of tokens to which longer examples are cut, special tokens included (default: the model's "
+            "positions)"
+        },
     )
     seed: int = II("common.seed")
 
 
 @register_task("maelm_sentences", dataclass=SentencesTaskConfig)
 class SentencesTask(EncoderTask):
-    """Predict the class of a sentence or a pair of sentences, or a number where the folder has no classes.
-
-    Args:
-        cfg: ``SentencesTaskConfig``.
-        dictionary: fairseq's, with ``<mask>``.
-        label_dictionary: of the classes, or None for numbers.
-    """
+    """Predict a class or a number for a sentence or a pair; a ``label_dictionary`` of None stands for numbers."""
 
     name = "maelm_sentences"
     setup_files = (*(f"input0/{name}" for name in EncoderTask.setup_files), _LABELS)
 
     def __init__(self, cfg: Any, dictionary: Dictionary, label_dictionary: Dictionary | None) -> None:
-        # Without the option the model says it, which fairseq builds before it opens any data.
+        # Without the option ``build_model`` sets the limit; fairseq builds the model before it opens any data.
         super().__init__(cfg, dictionary, cfg.tokens_per_sample or 0)
         if cfg.tokens_per_sample is not None and cfg.tokens_per_sample < 6:
-            raise ValueError(f"--tokens-per-sample must be 6 at least and is {cfg.tokens_per_sample}")
+            raise ValueError(f"--tokens-per-sample must be at least 6, not {cfg.tokens_per_sample}")
         self.label_dictionary = label_dictionary
 
     @classmethod
     def setup_task(cls, cfg: Any, **unused: Any) -> "SentencesTask":
-        """Load vocabulary and labels and build the task; called by fairseq."""
+        """Load the vocabulary and the labels, and build the task; called by fairseq."""
         labels = Path(cfg.data) / _LABELS
         dictionary = load_dictionary(str(Path(cfg.data) / "input0"))
         return cls(cfg, dictionary, Dictionary.load(str(labels)) if labels.is_file() else None)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model and give it a head of as many outputs as there are classes, or of one."""
+        """Build the model and give it a head with an output for each class, or with one output for numbers."""
         model = super().build_model(cfg, from_checkpoint)
         self.longest = self.longest or model.max_positions()
         classes = 1 if self.label_dictionary is None else len(class_names(self.label_dictionary))

@@ -83,12 +83,12 @@ def test_scores_are_stored_between_0_and_1(tmp_path: Path, vocabulary: Path) -> 
 def test_a_training_file_of_ones_own_has_no_official_count(tmp_path: Path, vocabulary: Path) -> None:
     write_rte(tmp_path / "glue")
     with pytest.raises(
-        SystemExit, match=r"RTE/train.tsv has 3 examples and the official file 2,490: it is cut off or another version"
+        SystemExit, match=r"RTE/train.tsv has 3 examples, but the official file has 2,490: the file is incomplete or an"
     ):
         prepare(tmp_path, vocabulary, counts=True)
     own = tmp_path / "own.tsv"
     own.write_text(HEADER + "".join(f"{number}\tA cook.\tA boat.\tentailment\n" for number in range(67)))
-    with pytest.raises(SystemExit, match=r"RTE/dev.tsv has 2 examples and the official file 277"):
+    with pytest.raises(SystemExit, match=r"RTE/dev.tsv has 2 examples, but the official file has 277"):
         prepare(tmp_path, vocabulary, "--train-file", f"RTE={own}", counts=True)
     assert not (tmp_path / "out" / "RTE").exists()
     assert prepare(tmp_path, vocabulary, "--train-file", f"RTE={own}")["splits"]["train"]["examples"] == 67

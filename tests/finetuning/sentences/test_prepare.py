@@ -90,10 +90,10 @@ def test_numbers_and_a_test_table_without_labels(vocabulary: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("train", "valid", "message"),
     [
-        ("a\tgood\nb\tbad\n", "c\td\tgood\n", "valid.tsv:1 has 2 texts, and the training table 1"),
-        ("a\tgood\nb\tbad\n", "c\tugly\n", "valid.tsv:1 has the label 'ugly', which no training example has"),
-        ("a\tx\tgood\nb\ty\tbad\n", "c\tgood\n", "valid.tsv:1 has no label: only --test may be without"),
-        ("a\tgood\nb\tgood\n", "", "classification needs two at least"),
+        ("a\tgood\nb\tbad\n", "c\td\tgood\n", "valid.tsv:1 has 2 texts, but the training table has 1"),
+        ("a\tgood\nb\tbad\n", "c\tugly\n", "valid.tsv:1 has the label 'ugly', which the training data lack"),
+        ("a\tx\tgood\nb\ty\tbad\n", "c\tgood\n", "valid.tsv:1 has no label: only --test may lack labels"),
+        ("a\tgood\nb\tgood\n", "", "classification needs at least two"),
         ("a\tgood\nb\t<unk>\n", "", "the label '<unk>' is the name of one of fairseq's special symbols"),
         ("a\tgood\nb\xff\tbad\n", "", "train.tsv:2: not valid UTF-8"),
         ("a\tgood\nb\tbad\n", "", "valid.tsv is empty"),
@@ -107,7 +107,7 @@ def test_numbers_and_a_test_table_without_labels(vocabulary: Path, tmp_path: Pat
             "looks like a header: its label 'Urteil' is on no other line, and every other label is on several. Name "
             "the columns with --text and --label, remove the line, or move it down if it is an example",
         ),
-        ("a\tgood\nb\tbad\n", None, "--valid-fraction 0.1 takes 0 of the 2 examples of"),
+        ("a\tgood\nb\tbad\n", None, "--valid-fraction 0.1 holds out 0 of the 2 examples of"),
     ],
 )
 def test_bad_tables_are_explained(
