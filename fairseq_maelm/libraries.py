@@ -1,18 +1,22 @@
-"""Libraries that are needed for some purposes only."""
+"""Optional libraries, and figures in files."""
 
 import importlib
+import io
 import sys
+from pathlib import Path
 from typing import Any
+
+from fairseq_maelm.files import write_bytes
 
 
 def import_transformers() -> Any:
-    """Return the package transformers, whatever torchaudio there is.
+    """Return the package transformers, even if the installed torchaudio is broken.
 
     Raises:
-        ValueError: says how to install it.
+        ValueError: transformers is missing.
     """
-    # fairseq brings torchaudio along, pip may choose one that was built for another torch, and transformers imports any
-    # that there is. Text needs none: with None in its place Python says that it is not installed.
+    # fairseq requires torchaudio, pip may install a build for another torch, and transformers imports it if it can.
+    # Text does not need it: with None in sys.modules, Python treats it as not installed.
     try:
         importlib.import_module("torchaudio")
     except (ImportError, OSError):
@@ -20,11 +24,9 @@ def import_transformers() -> Any:
     try:
         import transformers
     except ImportError as error:
-        raise ValueError(
-            "Hugging Face models need the package transformers: pip install 'fairseq_maelm[hf]'"
-        ) from error
+        raise ValueError("Hugging Face models need transformers: pip install 'fairseq_maelm[hf]'") from error
     if sys.modules["torchaudio"] is None:
-        # Imported before, transformers may have noted that torchaudio is there: version 5 in a cache, 4 in a variable.
+        # If transformers was imported before, it remembers torchaudio: version 5 in a cache, version 4 in a variable.
         noted = transformers.utils.is_torchaudio_available
         if hasattr(noted, "cache_clear"):
             noted.cache_clear()
@@ -34,10 +36,10 @@ def import_transformers() -> Any:
 
 
 def import_pyplot() -> Any:
-    """Return matplotlib.pyplot, drawing to files.
+    """Return matplotlib.pyplot, set up to draw into files.
 
     Raises:
-        ValueError: says how to install it.
+        ValueError: matplotlib is missing.
     """
     try:
         import matplotlib
@@ -47,3 +49,13 @@ def import_pyplot() -> Any:
     from matplotlib import pyplot
 
     return pyplot
+
+
+def save_figure(figure: Any, path: Path) -> str:
+    """Write a figure as ``path``.png and .svg, close it, and return the SVG text."""
+    for suffix, options in (("png", {"dpi": 160}), ("svg", {"metadata": {"Date": None}})):
+        stream = io.BytesIO()
+        figure.savefig(stream, format=suffix, bbox_inches="tight", **options)
+        write_bytes(path.with_name(f"{path.name}.{suffix}"), stream.getvalue())
+    import_pyplot().close(figure)
+    return stream.getvalue().decode("utf-8")

@@ -19,7 +19,7 @@ from fairseq_maelm.models.vocabulary_folder import find_dictionary, find_tokeniz
 from fairseq_maelm.text.dictionary import MASK, load_dictionary, special_tokens
 from fairseq_maelm.text.tokenizer import TextTokenizer, open_tokenizer
 
-# What the task's options, as the checkpoint holds them, say about the encoder's input in pretraining.
+# Options of the pretraining task that determine the encoder's input.
 _TASK_OPTIONS = (
     *("masked_input", "encoder_mask_fraction", "encoder_positions", "mask_prob", "mask_prob_end"),
     *("leave_unmasked_prob", "random_token_prob", "mask_whole_words", "protect_special_tokens"),
@@ -30,13 +30,13 @@ class CheckpointEncoder:
     """The encoder of a fairseq checkpoint; see ``fairseq_maelm.analysis.encoders``.
 
     Args:
-        path: of the checkpoint.
-        vocabulary: folder of its dictionary and tokenizer, where they are not in the checkpoint's own.
-        random_seed: of random weights in place of the checkpoint's, as before its pretraining.
+        path: the checkpoint file.
+        vocabulary: folder of the dictionary and tokenizer, if they are not in the checkpoint's folder.
+        random_seed: seed of random weights that replace the checkpoint's.
 
     Raises:
         FileNotFoundError: there is no dictionary.
-        ValueError: the checkpoint is not of the model maelm, or belongs to another dictionary.
+        ValueError: the checkpoint is not of the model maelm, or was trained with another dictionary.
     """
 
     def __init__(self, path: Path, vocabulary: Path | None, random_seed: int | None = None) -> None:
@@ -64,7 +64,7 @@ class CheckpointEncoder:
         self.num_heads = int(size.encoder_attention_heads)
         self.width = int(size.encoder_embed_dim)
         self.max_length = self._model.max_positions()
-        # A delta above 0 keeps some masks although "dropped" is the rule.
+        # A mask fraction (delta) above 0 keeps some masks in the input.
         sees_masks = self._view.masked_input in ("kept", "reset") or self._view.mask_fraction > 0.0
         self.kind = "mlm" if sees_masks else "maelm"
         if not checkpoint.predicts_masked_tokens:
@@ -73,16 +73,16 @@ class CheckpointEncoder:
         self.settings: dict[str, Any] = {"source": "fairseq checkpoint", "architecture": str(size._name), **said}
 
     def to(self, device: str) -> "CheckpointEncoder":
-        """Move the model."""
+        """Move the model to a device."""
         self._model.to(device)
         return self
 
     def hidden_states(self, tokens: Tensor, positions: Tensor | None = None) -> Sequence[Tensor]:
-        """Encode; see ``fairseq_maelm.analysis.encoders``."""
+        """Return the states of all layers; see ``fairseq_maelm.analysis.encoders``."""
         return self._model.encoder(tokens, positions).all_states
 
     def masked_logits(self, sequences: list[np.ndarray]) -> Tensor | None:
-        """Score masks with the decoder, as in pretraining; see ``fairseq_maelm.analysis.encoders``."""
+        """Return the decoder's logits at masks; see ``fairseq_maelm.analysis.encoders``."""
         decoder = self._model.decoder
         if self._model.lm_head is None or (decoder is not None and decoder.autoregressive):
             return None
@@ -93,23 +93,23 @@ class CheckpointEncoder:
         return open_tokenizer(find_tokenizer(self._folder, self._folder), self._dictionary)
 
     def encode_line(self, line: str) -> list[int]:
-        """Return the tokens of a line of text; <mask> in it is ordinary text."""
+        """Return the tokens of a line of text without any <mask>."""
         return [token for token in self._tokenizer.encode(line) if token != self.vocabulary.mask]
 
     def check_data(self, folder: Path) -> None:
-        """Refuse another dictionary's data."""
+        """Refuse data of another dictionary."""
         if load_dictionary(str(folder)).symbols != self._dictionary.symbols:
             raise ValueError(
-                f"the data in {folder} were prepared with another dictionary than the model's: analyze a text file "
-                "with --text, which each model encodes by itself"
+                f"the data in {folder} were prepared with another dictionary than the model's: give --text, a text "
+                "file that each model tokenizes for itself"
             )
 
     def attention_weights(self) -> Iterator[AttentionWeights]:
-        """Yield the weights of each layer's attention."""
+        """Yield the attention weights of each layer."""
         for layer in self._model.encoder.layers:
             attention = layer.self_attn
             heads, width = attention.num_heads, self.width
-            # Rows of the weight are outputs, three times heads times d_h of them.
+            # The weight is [3 H d_h, D].
             query, key, value = attention.qkv_proj.weight.view(3, heads, width // heads, width).transpose(-1, -2)
             output = attention.out_proj.weight.view(width, heads, width // heads).permute(1, 2, 0)
             yield attention_weights(query, key, value, output)

@@ -1,8 +1,8 @@
-"""Running a model over text and adding up Gram matrices, one for each layer, condition and set of tokens.
+"""Run a model over text and add up Gram matrices, one for each layer, condition and set of tokens.
 
-Conditions: "whole", the input as it is; "masked", the same input with <mask> in the masked places, as MLM pretrains;
-"dropped", the masked tokens left out and the others at their original positions, as MAE-LM pretrains. Sets of tokens:
-"real", "mask", and "all", which is the sum of the two and costs no product of its own.
+Conditions: "whole", the input as it is; "masked", the same input with <mask> at the masked positions, as MLM is
+pretrained; "dropped", without the masked tokens and with the others at their original positions, as MAE-LM is
+pretrained. Sets of tokens: "real", "mask", and "all", the sum of these two.
 """
 
 import logging
@@ -29,48 +29,51 @@ from fairseq_maelm.lines import numbered_lines
 logger = logging.getLogger(__name__)
 
 CONDITIONS = ("whole", "masked", "dropped")
-_MEASURED, _RUN = "what is measured", "how it is run"
-# The order in which blocks are taken is drawn by this key, with the seed of the analysis.
+MEASURED, _RUN = "what is measured", "how it is run"
+# Together with the seed, this key determines the order in which blocks are chosen.
 _ORDER = 7
 
 
 @dataclass(frozen=True, kw_only=True)
 class CollectSettings:
-    """What is run; the options explain themselves."""
+    """Options of a pass over text."""
 
     conditions: tuple[str, ...] = option(
-        (),
-        help="inputs: whole; masked, with <mask> in place; dropped, without the masked tokens (default: whole and "
-        "masked, and for checkpoints pretrained so also dropped)",
-        choices=CONDITIONS,
-        group=_MEASURED,
-    )
+        (), help="inputs: whole; masked, with <mask>; dropped, without the masked tokens (default: whole and masked, "
+        "for MAE-LM checkpoints also dropped)", choices=CONDITIONS, group=MEASURED,
+    )  # fmt: skip
     layers: tuple[int, ...] | None = option(
-        None, help="layers, such as 0 6 12; 0 is the embeddings (default: all)", group=_MEASURED
+        None, help="layers, such as 0 6 12; 0 is the embeddings (default: all)", group=MEASURED
     )
-    mask_prob: float = option(0.15, help="fraction of tokens to mask", group=_MEASURED)
-    leave_unmasked_prob: float = option(0.0, help="fraction of those left in place (BERT: 0.1)", group=_MEASURED)
-    random_token_prob: float = option(0.0, help="fraction of those replaced (BERT: 0.1)", group=_MEASURED)
+    mask_prob: float = option(0.15, help="fraction of tokens to mask", group=MEASURED)
+    leave_unmasked_prob: float = option(
+        0.0, help="fraction of the masked tokens to leave in place (BERT: 0.1)", group=MEASURED
+    )
+    random_token_prob: float = option(
+        0.0, help="fraction of the masked tokens to replace by random tokens (BERT: 0.1)", group=MEASURED
+    )
     skip_special_tokens: bool = option(
-        False, help="leave <s>, </s> and the like out of the representations; the model sees them", group=_MEASURED
+        False, help="leave out the representations of special symbols, which the model still sees", group=MEASURED
     )
-    tokens: int = option(5_000_000, help="number of tokens to analyze, up to one block more", minimum=1, group=_RUN)
+    tokens: int = option(5_000_000, help="number of tokens to analyze, rounded up to a block", minimum=1, group=_RUN)
     batch_tokens: int = option(16_384, help="number of tokens in a batch, padding included", minimum=1, group=_RUN)
     seed: int = option(1, help="random seed of the masks and of the choice of text", minimum=0, group=_RUN)
-    double: bool = option(False, help="take products in double precision, for singular values below 1e-3", group=_RUN)
+    double: bool = option(
+        False, help="compute products in double precision, for singular values below 1e-3 of the largest", group=_RUN
+    )
 
 
 class TextBlocks:
     """A text file cut into blocks of whole lines of one document, as in pretraining.
 
     Args:
-        path: UTF-8, a paragraph a line, a blank line between documents.
-        encoder: whose tokens to make.
-        block_size: the most tokens of a block, special symbols included.
-        tokens: stop reading the file once it has given this many.
+        path: UTF-8 text with a paragraph a line and a blank line between documents.
+        encoder: tokenizes the text.
+        block_size: largest number of tokens in a block, special symbols included.
+        tokens: number of tokens after which reading ends.
 
     Raises:
-        ValueError: the file is not UTF-8 text or has no line with a token.
+        ValueError: the file is not UTF-8 text or contains no tokens.
     """
 
     def __init__(self, path: Path, encoder: Encoder, block_size: int, tokens: int) -> None:
@@ -88,14 +91,14 @@ class TextBlocks:
         room = block_size - 1 - len(last)
         self._blocks = [np.array([vocabulary.first, *block, *last], dtype=np.int64) for block in pack(lines, room)]
         if not self._blocks:
-            raise ValueError(f"{path} holds no line with a token")
+            raise ValueError(f"{path} has no line with a token")
         self.sizes = np.array([len(block) for block in self._blocks], dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self._blocks)
 
     def __getitem__(self, index: int) -> np.ndarray:
-        """<int64>[n]."""
+        """Return a block <int64>[n]."""
         return self._blocks[index]
 
 
@@ -103,9 +106,9 @@ Blocks = TokenBlocks | TextBlocks
 
 
 def pack(lines: Iterable[list[int]], room: int) -> Iterator[list[int]]:
-    """Fill blocks of at most ``room`` tokens with whole lines of one document, which an empty line ends.
+    """Fill blocks of at most ``room`` tokens with whole lines of one document; an empty line ends a document.
 
-    A line that is longer than a block is cut.
+    Lines longer than a block are cut.
     """
     block: list[int] = []
     for line in chain(lines, [[]]):
@@ -119,11 +122,10 @@ def pack(lines: Iterable[list[int]], room: int) -> Iterator[list[int]]:
 
 
 def choose_blocks(sizes: np.ndarray, tokens: int, seed: int) -> np.ndarray:
-    """Take random blocks until they hold ``tokens`` tokens, or all there are.
+    """Choose random blocks until they have ``tokens`` tokens, or all blocks.
 
     Returns:
-        <int64>[chosen] by falling size: neighbors make batches with little padding, and the batch that needs most
-        memory comes first.
+        <int64>[chosen] by falling size, so that batches have little padding and the largest batch comes first.
     """
     order = np.random.default_rng([seed, _ORDER]).permutation(len(sizes))
     chosen = order[: int(np.searchsorted(np.cumsum(sizes[order]), tokens)) + 1]
@@ -131,7 +133,7 @@ def choose_blocks(sizes: np.ndarray, tokens: int, seed: int) -> np.ndarray:
 
 
 def batches(chosen: np.ndarray, sizes: np.ndarray, batch_tokens: int) -> list[np.ndarray]:
-    """Cut blocks of falling size into batches of at most ``batch_tokens`` tokens, padding included, or one block."""
+    """Cut blocks of falling size into batches of one block or at most ``batch_tokens`` tokens with padding."""
     result: list[list[int]] = []
     for index in chosen.tolist():
         if not result or (len(result[-1]) + 1) * sizes[result[-1][0]] > batch_tokens:
@@ -143,14 +145,14 @@ def batches(chosen: np.ndarray, sizes: np.ndarray, batch_tokens: int) -> list[np
 class ModelInput(NamedTuple):
     """One batch under one condition, on the model's device."""
 
-    tokens: Tensor  # <int64>[B, S] what the encoder sees
-    positions: Tensor | None  # <int64>[B, S] original positions, or None for 0, 1, 2, ...
-    real: Tensor | None  # <int64>[n] rows of the flattened batch that are real tokens; None if all are
-    mask: Tensor | None  # <int64>[m] rows that are <mask>; None if there is none
+    tokens: Tensor  # <int64>[B, S] the encoder's input
+    positions: Tensor | None  # <int64>[B, S] original positions; None for 0, 1, 2, ...
+    real: Tensor | None  # <int64>[n] rows of real tokens in the flattened batch; None for all rows
+    mask: Tensor | None  # <int64>[m] rows of <mask>; None if there are none
 
 
 class LayerGrams:
-    """Accumulators of real and [MASK] tokens in the chosen layers under one condition."""
+    """Gram matrices of real and of [MASK] tokens in the chosen layers under one condition."""
 
     def __init__(self, layers: Sequence[int], width: int, device: str, double: bool) -> None:
         self.layers = layers
@@ -158,7 +160,7 @@ class LayerGrams:
         self.mask = [GramAccumulator(width, device, double) for _ in layers]
 
     def add(self, states: Sequence[Tensor], batch: ModelInput) -> None:
-        """Add a batch: L + 1 times <float>[B, S, D], and which rows are what."""
+        """Add the states of a batch, L + 1 times <float>[B, S, D]."""
         for place, layer in enumerate(self.layers):
             rows = states[layer].flatten(0, 1)
             self.real[place].add(rows if batch.real is None else rows.index_select(0, batch.real))
@@ -166,7 +168,7 @@ class LayerGrams:
                 self.mask[place].add(rows.index_select(0, batch.mask))
 
     def sets(self, place: int) -> dict[str, GramAccumulator]:
-        """Return the sets of tokens that there are: "real", and with masks also "mask" and "all"."""
+        """Return the accumulators of "real" tokens, and if there are masks also those of "mask" and "all"."""
         real, mask = self.real[place], self.mask[place]
         return {"real": real, "mask": mask, "all": real.merged(mask)} if mask.rows else {"real": real}
 
@@ -174,10 +176,10 @@ class LayerGrams:
 def condition_input(
     condition: str, tokens: np.ndarray, lengths: np.ndarray, draw: MaskDraw, vocabulary: Vocabulary
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return what the encoder sees of full sequences <int64>[B, T] of <int64>[B] tokens.
+    """Return the encoder's input for full sequences <int64>[B, T] with lengths <int64>[B].
 
     Returns:
-        tokens <int64>[B, S], padded on the right, and original positions <int64>[B, S] where they are not 0, 1, 2, ...
+        tokens <int64>[B, S], padded on the right, and their positions <int64>[B, S], or None for 0, 1, 2, ...
     """
     if condition == "whole":
         return tokens, None
@@ -192,7 +194,6 @@ def condition_input(
 def _model_input(
     tokens: np.ndarray, positions: np.ndarray | None, vocabulary: Vocabulary, skip_special: bool, device: str
 ) -> ModelInput:
-    """Say which tokens count as what, and move a batch to the device."""
     mask = tokens == vocabulary.mask
     left_out = tokens == vocabulary.pad
     if skip_special:
@@ -210,7 +211,7 @@ def _model_input(
 def model_inputs(
     encoder: Encoder, blocks: Blocks, settings: CollectSettings, device: str
 ) -> Iterator[tuple[int, dict[str, ModelInput]]]:
-    """Make all batches: the number of original tokens, and the input under each condition."""
+    """Yield all batches: the number of original tokens, and the input under each condition."""
     vocabulary = encoder.vocabulary
     scheme = MaskingScheme(
         mask_prob=settings.mask_prob,
@@ -238,13 +239,14 @@ def collect(
 ) -> dict[str, LayerGrams]:
     """Add up the Gram matrices of a model's representations under each condition.
 
-    Memory does not grow with the text: one batch, and two matrices <float64>[D, D] for each layer and condition.
+    Memory does not grow with the text: it holds one batch, and two matrices <float64>[D, D] for each layer and
+    condition.
     """
     layers = chosen_layers(name, encoder, settings.layers)
     grams = {condition: LayerGrams(layers, encoder.width, device, settings.double) for condition in settings.conditions}
     total = int(blocks.sizes[choose_blocks(blocks.sizes, settings.tokens, settings.seed)].sum())
     if total < settings.tokens:
-        logger.info("%s: the text has %s tokens, all are analyzed", name, f"{total:,}")
+        logger.info("%s: the text has only %s tokens; all of them are analyzed", name, f"{total:,}")
     with tqdm(total=total, desc=name, unit=" tokens", unit_scale=True, mininterval=1.0) as progress:
         for count, inputs in model_inputs(encoder, blocks, settings, device):
             for condition, batch in inputs.items():

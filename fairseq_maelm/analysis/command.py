@@ -14,44 +14,44 @@ AFTER_INTERRUPT = "the same command resumes after the last finished model"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm analyze``."""
     parser.description = (
-        "Measures the effective rank of representations layer by layer, with [MASK] in the input and without, the "
-        "subspace that [MASK] takes for itself, and the theorem behind MAE-LM in numbers. Writes JSON, CSV, figures "
-        "and an HTML page. A run that was interrupted resumes after the last finished model, and models can be added "
-        "later, when the same settings are given again."
+        "Measures the effective rank of representations in each layer, with and without [MASK] in the input, the "
+        "subspace of [MASK], and the inequality behind MAE-LM. Writes JSON, CSV, figures and an HTML page. An "
+        "interrupted run resumes after the last finished model, and the same command can add models later."
     )
+    add_models(parser, AnalysisSettings, required=True)
+
+
+def add_models(parser: argparse.ArgumentParser, settings: type, required: bool) -> None:
+    """Declare ``--checkpoint``, ``--output``, the options of a settings class, and ``--device``."""
     parser.add_argument(
-        "--checkpoint", required=True, action="append", type=named_path, metavar="NAME=PATH",
+        "--checkpoint", required=required, action="append", default=[], type=named_path, metavar="NAME=PATH",
         help="name and checkpoint, once for each model: a file, the folder of a training run (its best checkpoint, or "
         "else its last), or the folder of a Hugging Face masked language model",
     )  # fmt: skip
     add_output(parser, "folder for the results")
-    add_settings(parser, AnalysisSettings)
+    add_settings(parser, settings)
     add_device(parser)
 
 
 def named_path(text: str) -> tuple[str, Path]:
-    """Convert an option's value, NAME=PATH, to a name and a checkpoint file or the folder of a Hugging Face model."""
+    """Convert NAME=PATH to a name and a checkpoint file or the folder of a Hugging Face model."""
     name, _, path = text.partition("=")
     if not path or not re.fullmatch(r"[\w][\w.+ -]*", name):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not NAME=PATH, with a name of letters, digits, spaces, '.', '+', '-' and '_'"
+            f"{text!r} is not NAME=PATH with a name of letters, digits, spaces, '.', '+', '-' and '_'"
         )
     return name, model_path(path)
 
 
 def check_names(models: list[tuple[str, Path]]) -> None:
-    """Refuse models of the same name."""
+    """Refuse models with the same name."""
     names = [name for name, _ in models]
     if len(set(names)) < len(names):
-        raise UsageError(f"every model needs a name of its own; given were {', '.join(names)}")
+        raise UsageError(f"two models have the same name: give each of {', '.join(names)} a different one")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Analyze the models and write to standard output where the report is.
-
-    Raises:
-        ValueError: a setting, a model or the output folder is not as it must be.
-    """
+    """Analyze the models and write the path of the report to standard output."""
     check_names(args.checkpoint)
     report = analyze(dict(args.checkpoint), settings_of(AnalysisSettings, args), args.output, args.device)
     sys.stdout.write(f"{report}\n")

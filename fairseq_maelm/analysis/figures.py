@@ -1,10 +1,9 @@
-"""Figures in the form of the paper's 1, 5 and 6, of spectra and subspaces, as PNG and SVG.
+"""Figures of ranks like the paper's Figures 1, 5 and 6, and figures of spectra and subspaces, as PNG and SVG.
 
-A model keeps its color and marker in all figures; the line style says which input or which tokens. Both can be told
-apart without color.
+Color and marker show the model in all figures, and the line style the input or the set of tokens, so the curves can be
+distinguished without color.
 """
 
-import io
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,21 +11,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairseq_maelm.files import write_bytes
-from fairseq_maelm.libraries import import_pyplot
+from fairseq_maelm.libraries import import_pyplot, save_figure
 
-# Okabe and Ito's colors, which people of every color vision tell apart, ordered so that neighbors differ in gray.
+# The palette of Okabe and Ito for all kinds of color vision, ordered so that neighbors also differ in gray.
 _COLORS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _SOLID, _DASHED, _DOTTED = "-", "--", ":"
 
 Result = dict[str, Any]
-# What a model's curve is of: line style, what follows its name in the legend, input and set of tokens.
+# A curve of a model: line style, text after its name in the legend, input, set of tokens.
 Line = tuple[str, str, str, str]
 
 
 class Figure(NamedTuple):
-    """A figure: what draws it of the results, its caption, and whether the results can fill it."""
+    """A function that draws results, the figure's caption, and whether these results have any data for it."""
 
     draw: Callable[[list[Result]], Any]
     caption: str
@@ -34,7 +32,7 @@ class Figure(NamedTuple):
 
 
 def figures_of(results: list[Result]) -> dict[str, Figure]:
-    """Return the figures that these results can fill, by file name without its ending."""
+    """Return file name without suffix -> figure, for all figures that these results have data for."""
     settings = results[0]["settings"]
     has_masks = any(result["subspace"] for result in results)
     fine_tuned = [result["kind"] == "fine-tuned" for result in results]
@@ -42,10 +40,10 @@ def figures_of(results: list[Result]) -> dict[str, Figure]:
     figures = {
         "figure_6_rank_bert_masking" if replaces else "figure_1a_rank": Figure(
             partial(_rank_figure, title="All tokens of the input", lines=_by_input),
-            "The same with BERT's masking: some predicted tokens are left or replaced at random (the paper's Figure 6)."
+            "The same with BERT's masking: some predicted tokens are kept or replaced at random (the paper's Figure 6)."
             if replaces
-            else "Effective rank of all token representations, with [MASK] in the input and without (the paper's "
-            "Figure 1a). The gap is what inputs without [MASK] leave unused.",
+            else "Effective rank of all token representations, with and without [MASK] in the input (the paper's "
+            "Figure 1a). The gap counts the dimensions that inputs without [MASK] leave unused.",
             True,
         ),
         "figure_1b_rank_of_mask": Figure(
@@ -55,7 +53,7 @@ def figures_of(results: list[Result]) -> dict[str, Figure]:
         ),
         "figure_5a_rank_pretrained": Figure(
             partial(_rank_figure, title="After pretraining", lines=_pretrained),
-            "Pretrained models: those that saw [MASK], with and without it, and MAE-LM (Figure 5a).",
+            "Pretrained models: MLM with and without [MASK] in the input, and MAE-LM (Figure 5a).",
             not all(fine_tuned),
         ),
         "figure_5b_rank_fine_tuned": Figure(
@@ -66,15 +64,15 @@ def figures_of(results: list[Result]) -> dict[str, Figure]:
         "spectrum": Figure(spectrum, "The spectrum of the last layer. The gray line is tau.", True),
         "subspace": Figure(
             subspace,
-            "Where [MASK] lives. Left: the share of its energy outside the real tokens' leading directions. Middle: "
-            "the median principal angle between both spans of leading directions; 90 degrees is orthogonal. Right: how "
-            "many directions must be added to the real tokens' to hold tau of [MASK]'s energy.",
+            "The subspace of [MASK]. Left: share of its energy outside the real tokens' leading directions. Middle: "
+            "median principal angle between both spans of leading directions; 90 degrees is orthogonal. Right: number "
+            "of directions to add to the real tokens' directions to hold tau of [MASK]'s energy.",
             has_masks,
         ),
         "collapse": Figure(
             collapse,
             "The proof of Theorem 2.2 in numbers: the distance of real tokens' representations from equal rows. "
-            "Attention alone collapses; residual connections and feed-forward networks keep the encoder from it.",
+            "Attention alone makes them collapse; residual connections and feed-forward networks prevent that.",
             any(result["theorem"] for result in results),
         ),
     }
@@ -82,32 +80,15 @@ def figures_of(results: list[Result]) -> dict[str, Figure]:
 
 
 def save_figures(results: list[Result], folder: Path) -> dict[str, str]:
-    """Draw all figures as ``folder``/NAME.png and .svg.
-
-    Returns:
-        NAME -> SVG text.
-
-    Raises:
-        ValueError: if matplotlib is missing.
-    """
+    """Draw all figures as ``folder``/NAME.png and .svg, and return NAME -> SVG text."""
     pyplot = import_pyplot()
     folder.mkdir(exist_ok=True)
     drawings = {}
     for name, each in figures_of(results).items():
-        # The salt makes the names inside an SVG, and with them the file, the same in every run.
+        # The salt makes the identifiers inside an SVG, and so the file, the same in every run.
         with pyplot.rc_context({"svg.hashsalt": name, "font.size": 10, "axes.grid": True, "grid.alpha": 0.3}):
             drawings[name] = save_figure(each.draw(results), folder / name)
     return drawings
-
-
-def save_figure(figure: Any, path: Path) -> str:
-    """Write a figure as ``path``.png and .svg, close it, and return the SVG text."""
-    for ending, options in (("png", {"dpi": 160}), ("svg", {"metadata": {"Date": None}})):
-        stream = io.BytesIO()
-        figure.savefig(stream, format=ending, bbox_inches="tight", **options)
-        write_bytes(path.with_name(f"{path.name}.{ending}"), stream.getvalue())
-    import_pyplot().close(figure)
-    return stream.getvalue().decode("utf-8")
 
 
 def _by_input(result: Result) -> list[Line]:
@@ -115,7 +96,7 @@ def _by_input(result: Result) -> list[Line]:
 
 
 def _pretrained(result: Result) -> list[Line]:
-    """Show models that saw [MASK] in pretraining with and without it, the others without it alone."""
+    """Return curves with and without [MASK] for MLM, and only without for MAE-LM."""
     if result["kind"] == "mlm":
         return [(_SOLID, " w. [MASK]", "masked", "all"), (_DASHED, " w/o [MASK]", "whole", "real")]
     return [] if result["kind"] == "fine-tuned" else [(_DASHED, "", "whole", "real")]
@@ -145,7 +126,7 @@ def _rank_figure(results: list[Result], title: str, lines: Callable[[Result], li
 
 
 def spectrum(results: list[Result]) -> Any:
-    """Draw the energy that the leading directions of the last layer hold, and what is left of it."""
+    """Draw the share of energy in the leading directions of the last layer, and its singular values."""
     figure, axes = import_pyplot().subplots(1, 2, figsize=(10, 4))
     for number, result in enumerate(results):
         last = max(row["layer"] for row in result["ranks"])
@@ -170,7 +151,7 @@ def spectrum(results: list[Result]) -> Any:
 
 
 def subspace(results: list[Result]) -> Any:
-    """Draw where [MASK] lives, against the real tokens of the same input (solid) and of the whole input (dashed)."""
+    """Draw [MASK] compared with the real tokens of the same input (solid) and of the whole text (dashed)."""
     figure, axes = import_pyplot().subplots(1, 3, figsize=(13, 4))
     panels: tuple[tuple[str, Callable[[Any], float]], ...] = (
         ("share of [MASK] energy outside", lambda row: row["mask_energy_outside"]),
@@ -196,7 +177,7 @@ def subspace(results: list[Result]) -> Any:
 
 
 def collapse(results: list[Result]) -> Any:
-    """Draw the residual through attention alone, and through the whole encoder that does not collapse."""
+    """Draw the residual in each layer of attention alone, which collapses, and of the whole encoder."""
     figure, axis = import_pyplot().subplots(figsize=(6, 4))
     for number, result in enumerate(results):
         for name, style, text in (
@@ -208,7 +189,7 @@ def collapse(results: list[Result]) -> Any:
             values = [row["relative"] for row in rows]
             if name != "encoder":
                 values = [*values[:1], *(row["relative_after"] for row in rows)]
-            # Rows that are equal to the last bit have no logarithm.
+            # Rows that are equal to the last bit have a residual of 0, which a logarithmic axis cannot show.
             axis.plot(
                 range(len(values)),
                 [max(value, 1e-17) for value in values],
@@ -221,7 +202,7 @@ def collapse(results: list[Result]) -> Any:
 
 
 def look_of(number: int, style: str, markevery: int = 1) -> dict[str, Any]:
-    """Return how the curve of a model, by its number, looks in every figure."""
+    """Return the matplotlib options for the curve of a model, given by its number, in all figures."""
     return {
         "color": _COLORS[number % len(_COLORS)],
         "marker": _MARKERS[number % len(_MARKERS)],
@@ -233,7 +214,7 @@ def look_of(number: int, style: str, markevery: int = 1) -> dict[str, Any]:
 
 
 def _with_legend(figure: Any, axis: Any) -> Any:
-    """Put the legend beside the axes: with many models it would hide curves inside."""
+    """Put the legend outside the axes, where it cannot hide curves."""
     figure.tight_layout()
     if axis.get_legend_handles_labels()[0]:
         axis.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), fontsize=8, handlelength=3.5)
@@ -241,5 +222,5 @@ def _with_legend(figure: Any, axis: Any) -> Any:
 
 
 def whole_numbers(axis: Any) -> None:
-    """Label an axis with whole numbers alone."""
+    """Label an axis with whole numbers only."""
     axis.get_major_locator().set_params(integer=True)

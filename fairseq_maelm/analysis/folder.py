@@ -1,4 +1,4 @@
-"""The folder of an analysis or of probes: of one process at a time, and of one choice of settings."""
+"""The folder of an analysis or of probes, for one process at a time and one choice of settings."""
 
 import contextlib
 import hashlib
@@ -15,7 +15,7 @@ _SETTINGS_FILE = "settings.json"
 
 @contextlib.contextmanager
 def claimed(output: Path, recorded: dict[str, Any], command: str) -> Iterator[None]:
-    """Keep a folder for this process; one that was new is removed when it has come to no result."""
+    """Lock a folder for this process; a new folder is removed if the work fails without a result."""
     output.parent.mkdir(parents=True, exist_ok=True)
     with FolderLock(output.with_name(f".{output.name}.lock"), command, output):
         is_new = not _files(output)
@@ -30,29 +30,28 @@ def claimed(output: Path, recorded: dict[str, Any], command: str) -> Iterator[No
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the files of a folder and all below it, without what a run left that was killed at its very start."""
+    """Return all files in a folder, except unfinished settings of a killed run."""
     left = f"{_SETTINGS_FILE}.*{PARTIAL_SUFFIX}"
     return [path for path in folder.rglob("*") if path.is_file() and not path.match(left)]
 
 
 def _claim(output: Path, recorded: dict[str, Any], command: str) -> None:
-    """Take a folder for these settings, or refuse it."""
     path = output / _SETTINGS_FILE
     if path.exists():
         earlier = read_json(path)
         if changed := [name for name in recorded if earlier.get(name) != recorded[name]]:
             raise ValueError(
-                f"{output} holds results with other settings ({', '.join(changed)} differ): choose another --output"
+                f"{output} has results with other settings ({', '.join(changed)} differ): choose another --output"
             )
         return
     if output.exists() and (not output.is_dir() or _files(output)):
-        raise ValueError(f"{output} exists and holds no results of {command}: choose another --output")
+        raise ValueError(f"{output} exists and has no results of {command}: choose another --output")
     output.mkdir(parents=True, exist_ok=True)
     write_json(path, recorded)
 
 
 def fingerprint_of(path: Path) -> str:
-    """Checksum sizes and times of a model's files; reading them whole would take as long as a small run."""
+    """Return a checksum of the sizes and times of a model's files; reading them takes as long as a small run."""
     files = sorted(each for each in path.iterdir() if each.is_file()) if path.is_dir() else [path]
     facts = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return hashlib.sha256(repr((str(path.resolve()), facts)).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Encoders from Hugging Face folders: BERT, RoBERTa, MPNet, ModernBERT, and others that say what they have alike."""
+"""Encoders from Hugging Face folders: BERT, RoBERTa, MPNet, ModernBERT, and models with the same attribute names."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -17,14 +17,14 @@ from fairseq_maelm.batch import pad_rows
 class HuggingFaceEncoder:
     """The encoder of a masked language model in a local folder; see ``fairseq_maelm.analysis.encoders``.
 
-    Nothing is downloaded and no code of the folder is run. With ``random_seed`` its weights are random ones.
+    Nothing is downloaded and no code of the folder is run. With ``random_seed`` the model gets random weights.
 
     Raises:
-        ValueError: transformers is missing or cannot read the folder, or the model has no mask token.
+        ValueError: transformers is missing or cannot read the folder, or the tokenizer has no mask token.
     """
 
     def __init__(self, path: Path, random_seed: int | None = None) -> None:
-        from fairseq_maelm.hf import longest_sequence, open_pretrained  # brings transformers along
+        from fairseq_maelm.hf import longest_sequence, open_pretrained  # imports transformers
 
         tokenizer, model = open_pretrained("AutoTokenizer", path), open_pretrained("AutoModel", path)
         self._tokenizer, config = tokenizer, model.config
@@ -45,12 +45,12 @@ class HuggingFaceEncoder:
         return model.eval().float()
 
     def to(self, device: str) -> "HuggingFaceEncoder":
-        """Move the model."""
+        """Move the model to a device."""
         self._model.to(device)
         return self
 
     def hidden_states(self, tokens: Tensor, positions: Tensor | None = None) -> Sequence[Tensor]:
-        """Encode; see ``fairseq_maelm.analysis.encoders``. Positions cannot be given."""
+        """Return the states of all layers; see ``fairseq_maelm.analysis.encoders``. Positions must be None."""
         if positions is not None:
             raise ValueError("masked tokens cannot be dropped from the input of a Hugging Face model")
         attention_mask = tokens.ne(self.vocabulary.pad)
@@ -61,13 +61,13 @@ class HuggingFaceEncoder:
     def _masked_model(self) -> Any:
         from fairseq_maelm.hf import open_pretrained
 
-        # Without a head of its own the model would get a random one.
+        # transformers would give a model without an LM head a random one.
         if not any("MaskedLM" in name for name in self._model.config.architectures or ()):
             return None
         return self._ready(open_pretrained("AutoModelForMaskedLM", self._path)).to(self._model.device)
 
     def masked_logits(self, sequences: list[np.ndarray]) -> Tensor | None:
-        """Score masks with the prediction head; see ``fairseq_maelm.analysis.encoders``."""
+        """Return the LM head's logits at masks; see ``fairseq_maelm.analysis.encoders``."""
         if self._masked_model is None:
             return None
         lengths = np.array([len(sequence) for sequence in sequences])
@@ -77,20 +77,20 @@ class HuggingFaceEncoder:
         return logits[tokens == self.vocabulary.mask]
 
     def encode_line(self, line: str) -> list[int]:
-        """Return the tokens of a line of text; special symbols that its characters spell are left out."""
+        """Return the tokens of a line of text without special symbols that the text happens to spell."""
         tokens = self._tokenizer(line, add_special_tokens=False, verbose=False)["input_ids"]
         unknown = self._tokenizer.unk_token_id
         return [token for token in tokens if token == unknown or not self.vocabulary.special[token]]
 
     def check_data(self, folder: Path) -> None:
-        """Refuse prepared data: their tokens are those of a fairseq dictionary."""
+        """Refuse prepared data, whose tokens are those of a fairseq dictionary."""
         raise ValueError(
-            f"the tokens in {folder} are not those of a Hugging Face model: analyze a text file with --text, which "
-            "each model encodes by itself"
+            f"the tokens in {folder} are not those of a Hugging Face model: give --text, a text file that each model "
+            "tokenizes for itself"
         )
 
     def attention_weights(self) -> Iterator[AttentionWeights] | None:
-        """Return the weights of every layer's attention, or None if its parts have names that are not known."""
+        """Return the attention weights of each layer, or None if their names are unknown."""
         layers = next((part for name, part in self._model.named_modules() if name in ("encoder.layer", "layers")), None)
         if not isinstance(layers, nn.ModuleList):
             return None
@@ -103,11 +103,12 @@ def _vocabulary(tokenizer: Any, config: Any, path: Path) -> Vocabulary:
     last = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
     if None in (tokenizer.mask_token_id, tokenizer.pad_token_id, first, last):
         raise ValueError(
-            f"the tokenizer in {path} lacks a mask, padding, first or last symbol: it is no masked language model's"
+            f"the tokenizer in {path} is not that of a masked language model: it lacks a mask, padding, first or last "
+            "symbol"
         )
     special = np.zeros(int(config.vocab_size), dtype=bool)
     special[[token for token in tokenizer.all_special_ids if token < len(special)]] = True
-    # Rows that pad the table to a round size stand for no token.
+    # Rows behind the tokenizer's last token only pad the embedding table to a round size.
     special[len(tokenizer) :] = True
     return Vocabulary(
         size=len(special),
@@ -122,7 +123,7 @@ def _vocabulary(tokenizer: Any, config: Any, path: Path) -> Vocabulary:
 
 
 def _projections(parts: dict[str, Any]) -> list[Tensor] | None:
-    """Find the weights [out, in] of query, key, value and output under the names of the known families."""
+    """Find the weights [out, in] of query, key, value and output by the names in the known families."""
     for names in (
         ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"),
         ("attention.attn.q", "attention.attn.k", "attention.attn.v", "attention.attn.o"),

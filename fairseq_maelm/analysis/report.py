@@ -1,4 +1,4 @@
-"""The results of all models as JSON, CSV and one page of HTML that needs no other file."""
+"""The results of all models as JSON, CSV and one self-contained HTML page."""
 
 import csv
 import html
@@ -22,7 +22,7 @@ def write_report(results: list[Result], folder: Path) -> None:
     """Write results.json, ranks.csv, subspace.csv, theorem.csv, figures/ and report.html into ``folder``.
 
     Raises:
-        ValueError: if matplotlib is missing.
+        ValueError: matplotlib is missing.
     """
     write_json(folder / "results.json", results)
     settings = {name: _cell(value) for name, value in results[0]["settings"].items()}
@@ -38,7 +38,7 @@ def write_report(results: list[Result], folder: Path) -> None:
 
 
 def tables(results: list[Result]) -> dict[str, list[dict[str, Any]]]:
-    """Return the tables "ranks", "subspace" and "theorem" of all models, flat; spectra and angles are left to JSON."""
+    """Return the rows of the tables "ranks", "subspace" and "theorem" of all models, without spectra and angles."""
     lists: dict[str, list[dict[str, Any]]] = {"ranks": [], "subspace": [], "theorem": []}
     for result in results:
         model = {"model": result["name"], "kind": result["kind"]}
@@ -59,11 +59,11 @@ def _cell(value: Any) -> Any:
 
 
 def page(results: list[Result], drawings: dict[str, str]) -> str:
-    """Return the HTML page: what was run, the figures in line, and the numbers under them."""
+    """Return the HTML page: models, settings, inline figures with captions, and tables of numbers."""
     settings = [[name, _cell(value)] for name, value in results[0]["settings"].items()]
     parts = ["<h1>Representations, layer by layer</h1>", _models(results), _table(["setting", "value"], settings)]
     for name, figure in figures_of(results).items():
-        # An XML declaration may not stand inside HTML.
+        # HTML does not allow an XML declaration inside it.
         drawing = drawings[name][drawings[name].index("<svg") :]
         parts.append(f"<h2>{html.escape(name.replace('_', ' '))}</h2><p>{html.escape(figure.caption)}</p>{drawing}")
     parts += ["<h2>Effective ranks</h2>", _rank_table(results), _theorem_sentence(results)]
@@ -87,7 +87,7 @@ def _models(results: list[Result]) -> str:
 
 
 def _rank_table(results: list[Result]) -> str:
-    """Return the table of effective ranks: a row a layer, a column for each model, condition and set of tokens."""
+    """Return the table of effective ranks: a row for each layer; a column for each model, condition and token set."""
     cells = {
         ((result["name"], row["condition"], row["token_set"]), row["layer"]): row["effective_rank"]
         for result in results
@@ -105,6 +105,6 @@ def _theorem_sentence(results: list[Result]) -> str:
         return ""
     held = sum(row["holds"] for row in rows)
     return (
-        f"<p>The inequality |R'| &le; 4&epsilon;|R|&sup3; was true in {held} of {len(rows)} attention layers checked; "
-        f"in {sum(row['proved'] for row in rows)} of them the logits lie in the range in which it must be.</p>"
+        f"<p>The inequality |R'| &le; 4&epsilon;|R|&sup3; holds in {held} of {len(rows)} attention layers. "
+        f"In {sum(row['proved'] for row in rows)} of them the logits are in the range for which it is proved.</p>"
     )

@@ -1,5 +1,6 @@
-"""The whole analysis of several models: one file of results for each, so that an interrupted run loses one model."""
+"""The analysis of several models, with one file of results for each: an interruption loses one model at most."""
 
+import json
 import logging
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -11,6 +12,7 @@ import torch
 
 from fairseq_maelm.analysis.collect import (
     CONDITIONS,
+    MEASURED,
     Blocks,
     CollectSettings,
     LayerGrams,
@@ -21,7 +23,7 @@ from fairseq_maelm.analysis.collect import (
 from fairseq_maelm.analysis.encoders import Encoder, chosen_layers
 from fairseq_maelm.analysis.folder import MODELS_FOLDER, claimed, fingerprint_of
 from fairseq_maelm.analysis.report import write_report
-from fairseq_maelm.analysis.spectrum import compare_subspaces, effective_rank, singular_values
+from fairseq_maelm.analysis.spectrum import SMALLEST_TAU, compare_subspaces, effective_rank, singular_values
 from fairseq_maelm.analysis.theorem import (
     AttentionWeights,
     LayerCheck,
@@ -39,62 +41,55 @@ from fairseq_maelm.libraries import import_pyplot
 logger = logging.getLogger(__name__)
 
 _TEXT = "what is analyzed"
-# The attention-only stack is followed for so many tokens of one batch; the pseudo-inverse takes their cube.
+# Real tokens of one batch that pass through attention alone; the cost of the pseudo-inverse is their cube.
 _STACK_TOKENS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnalysisSettings(CollectSettings):
-    """What is measured, for all models alike; the options explain themselves.
+    """Options of ``maelm analyze``, the same for all models.
 
     Raises:
-        ValueError: no text is given, or a number lies outside its limits.
+        ValueError: there is no text, or a number is outside its limits.
     """
 
     data: Path | None = option(None, help="prepared data folder", metavar="FOLDER", type=existing_path, group=_TEXT)
     split: str = option("valid", help="split of --data to analyze", group=_TEXT)
     text: Path | None = option(
-        None,
-        help="text to analyze in place of --data, a paragraph a line, a blank line between documents",
-        metavar="FILE",
-        type=existing_path,
-        group=_TEXT,
-    )
+        None, help="text to analyze instead of --data, a paragraph a line, a blank line between documents",
+        metavar="FILE", type=existing_path, group=_TEXT,
+    )  # fmt: skip
     vocabulary: Path | None = option(
-        None,
-        help="folder with dict.txt and the tokenizer of checkpoints that have none in their folder (default: --data)",
-        metavar="FOLDER",
-        type=existing_path,
-        group=_TEXT,
-    )
+        None, help="folder with dict.txt and the tokenizer, for checkpoints without them in their folder (default: "
+        "--data)", metavar="FOLDER", type=existing_path, group=_TEXT,
+    )  # fmt: skip
     max_length: int = option(
-        512, help="number of tokens in the longest sequence, cut to each model's", minimum=8, group=_TEXT
+        512, help="number of tokens in the longest sequence, at most the model's positions", minimum=8, group=_TEXT
     )
-    tau: float = option(0.9, help="share of the energy that the rank must hold", group="what is measured")
+    tau: float = option(
+        0.9, help="share of the energy in the effective rank", minimum=SMALLEST_TAU, maximum=1, group=MEASURED
+    )
     centered: bool = option(
-        False, help="subtract the mean of each set of representations; the paper does not", group="what is measured"
+        False, help="subtract the mean of each set of representations; the paper does not", group=MEASURED
     )
 
     def __post_init__(self) -> None:
         if self.data is None and self.text is None:
-            raise ValueError("give --data or --text: without text there is nothing to analyze")
+            raise ValueError("there is no text to analyze: give --data or --text")
         check_limits(self)
-        if not 0.0 < self.tau <= 1.0:
-            raise ValueError(f"--tau must lie in (0, 1] and is {self.tau}")
         # Refuses impossible probabilities before any model is loaded.
         no_tokens = np.empty(0, dtype=np.int64)
         MaskingScheme(self.mask_prob, no_tokens, self.leave_unmasked_prob, self.random_token_prob)
 
     def recorded(self) -> dict[str, Any]:
-        """Return the settings as they stand in the results: paths as given, tuples as lists."""
-        values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+        """Return the settings as JSON types, for the results."""
+        return dict(json.loads(json.dumps(asdict(self), default=str)))
 
     def for_encoder(self, name: str, encoder: Encoder) -> CollectSettings:
-        """Return what to run with one model.
+        """Return the options of a pass with one model.
 
         Raises:
-            ValueError: the model lacks a layer, or its input cannot be made so.
+            ValueError: the model lacks a layer, or cannot process one of the inputs.
         """
         suits = CONDITIONS if encoder.kind == "maelm" else CONDITIONS[:2]
         conditions = tuple(each for each in CONDITIONS if each in (self.conditions or suits))
@@ -104,19 +99,19 @@ class AnalysisSettings(CollectSettings):
 
 
 def analyze(models: dict[str, Path], settings: AnalysisSettings, output: Path, device: str) -> Path:
-    """Analyze models, or those that ``output`` has no results of yet, and write the report on all.
+    """Analyze the models that ``output`` has no results of yet, and write the report on all models.
 
     Args:
-        models: paths by name, in the order of the figures.
-        settings: for all of them.
-        output: folder for results; new, empty, or of an analysis with the same settings.
-        device: where the models run.
+        models: name -> path, in the order of the figures.
+        settings: the options for all models.
+        output: folder for results: new, empty, or of an analysis with the same settings.
+        device: device of the models.
 
     Returns:
-        the HTML page.
+        the path of the HTML page.
 
     Raises:
-        ValueError, FileNotFoundError: say what is wrong with a setting, a model, a text or the folder.
+        ValueError, FileNotFoundError: a setting, a model, a text or the folder cannot be used.
     """
     import_pyplot()
     recorded = settings.recorded()
@@ -127,9 +122,9 @@ def analyze(models: dict[str, Path], settings: AnalysisSettings, output: Path, d
             if not file.exists():
                 write_json(file, {**_analyze_one(name, path, settings, device), "fingerprint": fingerprint})
             elif read_json(file)["fingerprint"] != fingerprint:
-                raise ValueError(f"{file} holds results of another model named {name!r}: choose another name or folder")
+                raise ValueError(f"{file} has results of another model named {name!r}: choose another name or folder")
             else:
-                logger.info("%s: has results already", name)
+                logger.info("%s has results already", name)
         results = [{**read_json(output / MODELS_FOLDER / f"{name}.json"), "settings": recorded} for name in models]
         write_report(results, output)
     return output / "report.html"
@@ -140,7 +135,7 @@ def _analyze_one(name: str, path: Path, settings: AnalysisSettings, device: str)
     chosen = settings.for_encoder(name, encoder)
     blocks = _blocks(encoder, settings)
     grams = collect(encoder, blocks, chosen, device, name)
-    logger.info("%s: spectra, subspaces and the check of the theorem", name)
+    logger.info("%s: computing spectra and subspaces, checking the theorem", name)
     first = grams[chosen.conditions[0]]
     return {
         "name": name,
@@ -159,13 +154,13 @@ def _analyze_one(name: str, path: Path, settings: AnalysisSettings, device: str)
 def open_encoder(path: Path, vocabulary: Path | None = None, random_seed: int | None = None) -> Encoder:
     """Open a fairseq checkpoint of this package (a file) or a Hugging Face masked language model (a folder).
 
-    With ``random_seed`` the model has random weights, as before its pretraining.
+    With ``random_seed`` the model gets random weights, as before its pretraining.
 
     Raises:
-        FileNotFoundError: a checkpoint has no dictionary, neither in its folder nor in ``vocabulary``.
-        ValueError: it is neither, or transformers is needed and not installed.
+        FileNotFoundError: there is no dictionary in the checkpoint's folder and in ``vocabulary``.
+        ValueError: it is neither of these, or transformers is needed and not installed.
     """
-    # Each kind brings a large library along; only the one that is needed is imported.
+    # Each kind needs a large library, so only the module of one kind is imported.
     if path.is_file():
         from fairseq_maelm.analysis.checkpoints import CheckpointEncoder
 
@@ -188,7 +183,7 @@ def _blocks(encoder: Encoder, settings: AnalysisSettings) -> Blocks:
 
 
 def rank_rows(grams: dict[str, LayerGrams], tau: float, centered: bool) -> list[dict[str, Any]]:
-    """Return effective rank and whole spectrum, falling, for each condition, set of tokens and layer."""
+    """Return the effective rank and the falling spectrum for each condition, set of tokens and layer."""
     rows = []
     for condition, each in grams.items():
         for place, layer in enumerate(each.layers):
@@ -208,7 +203,7 @@ def rank_rows(grams: dict[str, LayerGrams], tau: float, centered: bool) -> list[
 
 
 def subspace_rows(grams: dict[str, LayerGrams], tau: float, centered: bool) -> list[dict[str, Any]]:
-    """Compare [MASK] with the real tokens of the same input ("masked") and of the whole one ("whole") in each layer."""
+    """Compare [MASK] in each layer with the real tokens of the same ("masked") and of the whole input ("whole")."""
     masked = grams.get("masked")
     if masked is None or not masked.mask[0].rows:
         return []
@@ -227,12 +222,12 @@ def subspace_rows(grams: dict[str, LayerGrams], tau: float, centered: bool) -> l
 def theorem_rows(
     encoder: Encoder, blocks: Blocks, settings: CollectSettings, device: str
 ) -> dict[str, list[dict[str, Any]]]:
-    """Follow one batch's embeddings through attention alone.
+    """Check the theorem on one batch's embeddings, with attention alone.
 
     Returns:
-        for "trained" weights, if they are known, and for "random" ones of the same shape: a dictionary a layer; and for
-        the whole "encoder", residual connections, feed-forward networks and all: ``layer`` (0 for the embeddings) and
-        ``relative`` residual of the same tokens. Empty without any [MASK].
+        "trained" (the model's weights, if they are known) and "random" (of the same shape) -> a dictionary for each
+        layer; "encoder" (the whole encoder, with residual connections and feed-forward networks) -> ``layer`` (0 for
+        the embeddings) and ``relative`` residual of the same tokens. Empty if no input has a [MASK].
     """
     masked = (inputs["masked"] for _, inputs in model_inputs(encoder, blocks, settings, device) if "masked" in inputs)
     batch = next((each for each in masked if each.mask is not None), None)

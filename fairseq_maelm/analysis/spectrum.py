@@ -1,11 +1,11 @@
 """Singular values, effective rank and subspaces of millions of rows in constant memory.
 
-The singular values of X <float>[n, D] are the square roots of the eigenvalues of its Gram matrix X^T X <float>[D, D],
-which is a sum over rows: batches are added and forgotten.
+The singular values of X <float>[n, D] are the square roots of the eigenvalues of its Gram matrix X^T X <float>[D, D].
+The Gram matrix is a sum over rows, so batches can be added one by one.
 
 Theorem 2.2 says that in some layer the row space of the [MASK] representations H_M is not contained in that of the real
-tokens' representations H_R. With noise every row space is all of R^D, so row spaces are replaced by spans of leading
-directions: as many right singular vectors as the tau-effective rank.
+tokens' representations H_R. With noise every row space is all of R^D, so the span of the leading directions takes its
+place: the first k right singular vectors, where k is the tau-effective rank.
 """
 
 from typing import NamedTuple
@@ -14,17 +14,17 @@ import torch
 from scipy.linalg import subspace_angles
 from torch import Tensor
 
-# Sums of squares that are equal on paper differ by rounding; this much of the total decides no rank.
+# Sums of squares that are equal on paper differ by rounding; this share of the total does not change a rank.
 _ROUNDING = 1e-12
+SMALLEST_TAU = 1e-6
 
 
 class GramAccumulator:
-    """The sum of x x^T, the sum of x and the number of rows x.
+    """The sum of x^T x, the sum of x and the number of the rows x.
 
-    The sums are kept in double precision. The product over the rows of one call is taken in single precision by
-    default, as fast as the model's own products; its rounding, about 1e-7 of the largest eigenvalue, hides singular
-    values below about 3e-4 of the largest. With ``double`` the products are exact to about 1e-16 and the limit is
-    about 1e-8.
+    The sums have double precision. The product of one call's rows has single precision by default, which is as fast as
+    the model's own products. Its rounding errors, about 1e-7 of the largest eigenvalue, hide singular values below
+    about 3e-4 of the largest. With ``double`` they are about 1e-16, and the limit is about 1e-8.
     """
 
     def __init__(self, width: int, device: torch.device | str = "cpu", double: bool = False) -> None:
@@ -49,13 +49,13 @@ class GramAccumulator:
         return result
 
     def gram(self, centered: bool = False) -> Tensor:
-        """Return X^T X <float64>[D, D] on the CPU, of the rows minus their mean if ``centered``.
+        """Return X^T X <float64>[D, D] on the CPU; with ``centered``, the mean is subtracted from the rows.
 
         Raises:
-            ValueError: a row held a value that is infinite or not a number.
+            ValueError: a row has infinite values or NaN.
         """
         if not bool(torch.isfinite(self.squares).all()):
-            raise ValueError("the representations hold values that are not finite: run the model in single precision")
+            raise ValueError("the representations have values that are not finite: run the model in single precision")
         gram = self.squares
         if centered and self.rows:
             gram = gram - torch.outer(self.sums, self.sums) / self.rows
@@ -65,22 +65,22 @@ class GramAccumulator:
 def singular_values(gram: Tensor) -> Tensor:
     """Return the singular values of X <float64>[D], falling, from its Gram matrix <float64>[D, D].
 
-    Rounding that made an eigenvalue negative is cut off at 0.
+    Eigenvalues that are negative through rounding become 0.
     """
     return torch.linalg.eigvalsh(gram).flip(0).clamp_min(0.0).sqrt()
 
 
 def effective_rank(values: Tensor, tau: float) -> int:
-    """Return the tau-effective rank (section 2.2, after Cai et al., 2021) of singular values <float64>[D], falling.
+    """Return the tau-effective rank (section 2.2, after Cai et al., 2021) of falling singular values <float64>[D].
 
-    That is the smallest k such that the k largest squared singular values sum to at least ``tau``, in (0, 1], of the
-    sum of all; 0 if all are 0.
+    This is the smallest k for which the k largest squared singular values sum to at least the share ``tau``, in (0, 1],
+    of the sum of all; 0 if all are 0.
 
     Raises:
-        ValueError: tau lies outside (0, 1].
+        ValueError: tau is outside (0, 1].
     """
     if not 0.0 < tau <= 1.0:
-        raise ValueError(f"tau must lie in (0, 1] and is {tau}")
+        raise ValueError(f"tau must be in (0, 1], not {tau}")
     energy = values.double().square().cumsum(dim=0)
     total = float(energy[-1])
     if total == 0.0:
@@ -89,46 +89,46 @@ def effective_rank(values: Tensor, tau: float) -> int:
 
 
 class SubspaceComparison(NamedTuple):
-    """[MASK] against real tokens in one layer, for one tau.
+    """Comparison of [MASK] with real tokens in one layer, for one tau.
 
     P is the projection on the real tokens' leading directions, Q = I - P.
     """
 
-    # k, the tau-effective rank of the real tokens, which is the dimension of P, and m, that of [MASK].
+    # The tau-effective ranks k of the real tokens, which is the dimension of P, and m of [MASK].
     real_rank: int
     mask_rank: int
-    # |H_M Q|^2 / |H_M|^2 in [0, 1], the share of [MASK]'s energy that P does not hold; to compare with, the same share
-    # of the real tokens themselves, at most 1 - tau.
+    # |H_M Q|^2 / |H_M|^2 in [0, 1], the share of [MASK]'s energy outside of P; and for comparison the same share of the
+    # real tokens, at most 1 - tau.
     mask_energy_outside: float
     real_energy_outside: float
-    # min(k, m) angles in degrees, rising, between the two spans of leading directions. An angle of 90 degrees is a
-    # direction of one span that is orthogonal to the whole other one.
+    # min(k, m) rising angles in degrees between the two spans of leading directions. At 90 degrees, a direction of one
+    # span is orthogonal to the whole other span.
     principal_angles: list[float]
-    # The least number of directions that must be added to the real tokens' k for the span to hold tau of [MASK]'s
-    # energy; 0 if the real tokens' directions hold it already.
+    # The smallest number of directions to add to the real tokens' k so that the span holds tau of [MASK]'s energy; 0 if
+    # the real tokens' directions hold it already.
     mask_dimensions: int
-    # The tau-effective rank of H_M Q, the size of what P does not hold, however weak.
+    # The tau-effective rank of H_M Q.
     outside_rank: int
-    # The tau-effective rank of the joint representations minus k: what Figure 1(a) shows as a gap.
+    # The tau-effective rank of the joint representations minus k, the gap in Figure 1(a).
     joint_gain: int
 
 
 def leading_directions(gram: Tensor, tau: float) -> Tensor:
-    """Return <float64>[D, k], orthonormal: the right singular vectors with the k = rank_tau largest singular values."""
+    """Return the right singular vectors <float64>[D, k] of the k = rank_tau largest singular values."""
     _, vectors = torch.linalg.eigh(gram)
     return vectors.flip(1)[:, : effective_rank(singular_values(gram), tau)]
 
 
 def principal_angles(first: Tensor, second: Tensor) -> Tensor:
-    """Return the angles <float64>[min(k, m)] in degrees, rising, between spans of orthonormal columns [D, k or m]."""
+    """Return the rising angles <float64>[min(k, m)] in degrees between the spans of [D, k] and [D, m], orthonormal."""
     return torch.rad2deg(torch.from_numpy(subspace_angles(first.numpy(), second.numpy())).flip(0))
 
 
 def compare_subspaces(real: Tensor, mask: Tensor, joint: Tensor, tau: float) -> SubspaceComparison:
-    """Compare [MASK] with real tokens by their Gram matrices <float64>[D, D] and that of both in one input.
+    """Compare [MASK] with real tokens by the Gram matrices <float64>[D, D] of each of them and of both together.
 
     Raises:
-        ValueError: the real or the [MASK] tokens have no energy at all.
+        ValueError: there are no real tokens or no [MASK] tokens with any energy.
     """
     if float(real.trace()) <= 0.0 or float(mask.trace()) <= 0.0:
         raise ValueError("both real and [MASK] tokens are needed to compare their subspaces")

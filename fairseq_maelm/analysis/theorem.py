@@ -1,15 +1,15 @@
-"""Theorem 2.2 in numbers: what attention alone does to representations (appendix A of the paper).
+"""Theorem 2.2 in numbers: the effect of attention alone on representations (appendix A of the paper).
 
-The proof supposes that the [MASK] representations are combinations of the real tokens', H_M = U H_R with U 1 = 1
+The proof assumes that the [MASK] representations are combinations of the real tokens', H_M = U H_R with U 1 = 1
 (equation 3), and follows the residual R = H_R - 1 h^T through a self-attention layer without residual connection and
 feed-forward network. It concludes |R'| <= 4 epsilon |R|^3: representations would collapse toward equal rows.
 
 The proof as written has two gaps: it needs exp(x) <= 1 + 2x, and the step before equation (9) bounds a sum over all
-rows by its largest term. The inequality is true nonetheless wherever exp(s) <= 2 (1 + 1 / |U|_inf), s being
-``logit_range``, the most that the logits F = R W^QK [R; UR]^T of one row differ. With r the attention that is left when
-F is 0,
+rows by its largest term. The inequality is true nonetheless if exp(s) <= 2 (1 + 1 / |U|_inf), where s
+(``logit_range``) is the largest difference between two logits of one row of F = R W^QK [R; UR]^T. If r is the attention
+for F = 0 and |.| is taken of every entry,
 
-    |A_ij - r_j| <= exp(s) r_j (|F_ij| + sum_k r_k |F_ik|),   and so, |.| taken of every entry,
+    |A_ij - r_j| <= exp(s) r_j (|F_ij| + sum_k r_k |F_ik|),   and therefore
     |R'| <= exp(s) |R| |W^QK| (E_r[|x| |x|^T] + E_r|x| E_r|x|^T) |W^VO|,   x a row of [R; UR] drawn by r.
 
 Both matrices in the brackets have an l1 norm of at most |U|_inf^2 |R|_1 |R|_inf, which gives equations (9) and (10)
@@ -23,7 +23,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# Residuals below this share of the representations are rounding in double precision.
+# Residuals below this share of the representations are rounding errors of double precision.
 _ROUNDING = 1e-12
 
 
@@ -35,27 +35,27 @@ class AttentionWeights(NamedTuple):
 
 
 class LayerCheck(NamedTuple):
-    """The inequality for one layer."""
+    """Both sides of the inequality for one layer."""
 
     before: float  # |R| of the real tokens before the layer
-    after: float  # |R'| after it
-    epsilon: float  # as the paper defines it; for several heads see ``epsilon``
+    after: float  # |R'| after the layer
+    epsilon: float  # as in the paper; for several heads see the function ``epsilon``
     bound: float  # 4 epsilon |R|^3
-    logit_range: float  # the most that the logits R W^QK [R; UR]^T of one row differ
+    logit_range: float  # the largest difference between two logits R W^QK [R; UR]^T of one row
     combination_norm: float  # |U|_inf, at least 1
-    misfit: float  # how much of H_M is no combination of H_R, 0 to 1, before it is replaced by U H_R
-    relative: float  # |R| / |H_R|, before the layer
-    relative_after: float  # the same after it
-    rounding: float  # how much of ``after`` may be rounding
+    misfit: float  # share of H_M, 0 to 1, that is not a combination of H_R, before U H_R replaces it
+    relative: float  # |R| / |H_R| before the layer
+    relative_after: float  # the same after the layer
+    rounding: float  # largest rounding error of ``after``
 
     @property
     def proved(self) -> bool:
-        """Tell whether the logits lie in the range in which the inequality must be true."""
+        """Tell whether the logits are in the range for which the inequality is proved."""
         return self.logit_range <= math.log(2.0 * (1.0 + 1.0 / self.combination_norm))
 
     @property
     def holds(self) -> bool:
-        """Tell whether the paper's inequality is true here, up to rounding."""
+        """Tell whether the paper's inequality is true for this layer, up to rounding."""
         return self.after <= self.bound + self.rounding
 
 
@@ -66,11 +66,12 @@ def composite_norm(matrix: Tensor) -> float:
 
 
 def common_row(states: Tensor, *candidates: Tensor) -> Tensor:
-    """Return the h <float64>[D] of R = H - 1 h^T for states <float64>[n, D].
+    """Return h <float64>[D] of R = H - 1 h^T for states <float64>[n, D].
 
-    The paper's argmin has no closed form for the composite norm, which is not convex. The column medians minimize the
-    l1 norm exactly, the column means the Frobenius norm and both norms up to a factor of 2, the mid-ranges the
-    largest entry; the best of them, and of the candidates given, is taken.
+    The paper's argmin has no closed form for the composite norm, which is not convex. The best of three rows and of the
+    given candidates is taken: the column medians, which minimize the l1 norm; the column means, which minimize the
+    Frobenius norm, and the l1 and the infinity norm up to a factor of 2; the mid-ranges, which minimize the largest
+    entry.
     """
     rows = [states.mean(dim=0), states.quantile(0.5, dim=0), (states.amax(dim=0) + states.amin(dim=0)) / 2]
     return min([*rows, *candidates], key=lambda row: composite_norm(states - row))
@@ -82,19 +83,23 @@ def relative_residual(states: Tensor) -> float:
 
 
 def combination(real: Tensor, mask: Tensor) -> tuple[Tensor, float]:
-    """Find U with H_M = U H_R and U 1 = 1 (equation 3), of least Frobenius norm, for <float64>[n, D] and [m, D].
+    """Find the U of smallest Frobenius norm with H_M = U H_R and U 1 = 1 (equation 3).
+
+    Args:
+        real: H_R <float64>[n, D].
+        mask: H_M <float64>[m, D].
 
     Returns:
-        <float64>[m, n] with rows that sum to 1 up to rounding, however near the rows of H_R are to each other; and
-        |H_M - U H_R| / |H_M - 1 mean(H_R)^T| (Frobenius), 0 if H_M lies in the affine hull of the rows of H_R and
-        positive, 1 at most, if this U only comes nearest.
+        U <float64>[m, n], whose rows sum to 1 up to rounding even if the rows of H_R are nearly equal; and the misfit
+        |H_M - U H_R| / |H_M - 1 mean(H_R)^T| (Frobenius): 0 if H_M is in the affine hull of the rows of H_R. If not, U
+        gives the nearest point, and the misfit is positive, at most 1.
     """
     mean = real.mean(dim=0)
     centered, offsets = real - mean, mask - mean
     weights = offsets @ torch.linalg.pinv(centered, rtol=1e-10)
-    # Each row sums to 0, as the rows of ``centered`` do over the tokens, but only up to the rounding of the mean. Once
-    # the states have nearly collapsed, that is as large as what is left of them, and U 1 = 1 would be lost. What a row
-    # has too much is the same for all tokens and multiplies the sum of ``centered``, 0: U H_R does not need it.
+    # Each row sums to 0, but only up to the rounding of the mean. Once the states have nearly collapsed, that rounding
+    # is as large as the states themselves, and U 1 = 1 would not hold any more. Subtracting the same number for all
+    # tokens does not change U H_R, because the rows of ``centered`` sum to 0.
     weights = weights - weights.mean(dim=-1, keepdim=True)
     distance = torch.linalg.norm(offsets)
     misfit = float(torch.linalg.norm(offsets - weights @ centered) / distance) if distance > 0 else 0.0
@@ -102,7 +107,7 @@ def combination(real: Tensor, mask: Tensor) -> tuple[Tensor, float]:
 
 
 def attend_only(real: Tensor, mask: Tensor, weights: AttentionWeights) -> tuple[Tensor, Tensor]:
-    """Return real and [MASK] states after attention alone, H' = sum over heads of A H W^VO (equation 4)."""
+    """Return real and [MASK] states after attention alone, H' = A H W^VO summed over heads (equation 4)."""
     states = torch.cat([real, mask])
     logits = states @ weights.query_key @ states.T
     attended = (logits.softmax(dim=-1) @ states @ weights.value_output).sum(dim=0)
@@ -112,8 +117,8 @@ def attend_only(real: Tensor, mask: Tensor, weights: AttentionWeights) -> tuple[
 def epsilon(weights: AttentionWeights, combination_norm: float) -> float:
     """Return |W^QK|_1 |W^VO|_{1,inf} |U|_inf (1 + |U|_inf) (appendix A, after equation 10).
 
-    The paper has one head. Over several, equations (9) and (10) add up head by head before the geometric mean is
-    taken: sqrt(sum |W^QK|_1 |W^VO|_1 * sum |W^QK|_1 |W^VO|_inf) in place of the first two factors.
+    The paper has one head. For several heads, equations (9) and (10) are summed over the heads before the geometric
+    mean: sqrt(sum |W^QK|_1 |W^VO|_1 * sum |W^QK|_1 |W^VO|_inf) replaces the first two factors.
     """
     query_key = weights.query_key.abs().sum(dim=-2).amax(dim=-1)
     columns = weights.value_output.abs().sum(dim=-2).amax(dim=-1)
@@ -123,7 +128,7 @@ def epsilon(weights: AttentionWeights, combination_norm: float) -> float:
 
 
 def _proof_row(residual: Tensor, row: Tensor, weights: AttentionWeights, combined: Tensor) -> Tensor:
-    """Return the h' <float64>[D] that the proof names after equation (8)."""
+    """Return h' <float64>[D] as the proof defines it after equation (8)."""
     logits = torch.cat([residual, combined @ residual]) @ weights.query_key.transpose(-1, -2) @ row  # [H, n + m]: g, g'
     shares = logits.softmax(dim=-1)
     real = len(residual)
@@ -132,9 +137,13 @@ def _proof_row(residual: Tensor, row: Tensor, weights: AttentionWeights, combine
 
 
 def check_layer(real: Tensor, combined: Tensor, weights: AttentionWeights, misfit: float = 0.0) -> LayerCheck:
-    """Compare both sides of |R'| <= 4 epsilon |R|^3 for one layer whose [MASK] states are ``combined @ real``.
+    """Compare both sides of |R'| <= 4 epsilon |R|^3 for a layer whose [MASK] states are U H_R.
 
-    ``combined`` is U <float64>[m, n], whose rows sum to 1; the misfit is kept in the result.
+    Args:
+        real: H_R <float64>[n, D].
+        combined: U <float64>[m, n], whose rows sum to 1.
+        weights: of the layer.
+        misfit: of U, copied into the result.
     """
     row = common_row(real)
     residual = real - row
@@ -162,9 +171,9 @@ def check_layer(real: Tensor, combined: Tensor, weights: AttentionWeights, misfi
 def check_stack(real: Tensor, mask: Tensor, layers: Iterable[AttentionWeights]) -> list[LayerCheck]:
     """Check a stack of attention layers under the proof's assumption.
 
-    Before every layer the [MASK] states are replaced by the nearest combination of the real tokens' (they are that
-    already if the real tokens span the space), as the proof by contradiction supposes. The stack ends early once the
-    rows are equal up to rounding: that is the collapse.
+    Before each layer the [MASK] states are replaced by the nearest combination of the real tokens' states, as the proof
+    by contradiction assumes. The checks end early when the representations have collapsed, that is when the rows are
+    equal up to rounding.
     """
     checks = []
     for weights in layers:
@@ -178,9 +187,9 @@ def check_stack(real: Tensor, mask: Tensor, layers: Iterable[AttentionWeights]) 
 
 
 def logarithm_of_recursive_bound(checks: Sequence[LayerCheck]) -> list[float]:
-    """Return log10 of the bound on |R^l| from |R^0| alone, l = 0 to the number of checks.
+    """Return log10 of the bound on |R^l| that follows from |R^0|, for l from 0 to the number of checks.
 
-    The paper writes it as (4 max epsilon)^((3^l - 1) / 2) |R^0|^(3^l); here each layer keeps its own epsilon.
+    The paper's bound is (4 max epsilon)^((3^l - 1) / 2) |R^0|^(3^l); here each layer has its own epsilon.
     """
     bounds = [math.log10(checks[0].before)]
     for check in checks:
@@ -196,6 +205,6 @@ def random_weights(width: int, heads: int, generator: torch.Generator, scale: fl
 
 
 def attention_weights(query: Tensor, key: Tensor, value: Tensor, output: Tensor) -> AttentionWeights:
-    """Join projections <float>[H, D, d_h], applied to rows from the right, and the output's <float>[H, d_h, D]."""
+    """Combine input projections <float>[H, D, d_h] and the output projection <float>[H, d_h, D] of row vectors."""
     query, key, value, output = (each.detach().double().cpu() for each in (query, key, value, output))
     return AttentionWeights(query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5, value @ output)

@@ -1,4 +1,4 @@
-"""Collecting: which rows count as what under each condition, and sums that equal one big matrix."""
+"""Inputs under each condition, and sums over batches that equal the sum over one big matrix."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -40,7 +40,7 @@ class Blocks:
 
 
 def encoder_of(**changes: Any) -> Any:
-    """A model of this package behind the interface of the analysis."""
+    """Return a model of this package with the interface of the analysis."""
     model = model_of(**changes)
 
     def hidden_states(tokens: torch.Tensor, positions: torch.Tensor | None = None) -> Any:
@@ -73,7 +73,7 @@ def test_conditions_show_what_they_say() -> None:
 
 @pytest.mark.parametrize("skip_special", [False, True])
 def test_sums_equal_one_matrix_of_all_representations(skip_special: bool) -> None:
-    """Sequence by sequence, without padding, and with the masks read from the inputs themselves."""
+    """The reference is computed sequence by sequence, without padding, with the masks of the inputs."""
     encoder, blocks = encoder_of(), Blocks([9, 14, 5, 14, 20, 7, 11])
     settings = settings_of(skip_special_tokens=skip_special)
     grams = collect(encoder, blocks, settings)

@@ -33,7 +33,7 @@ SMALL = ("--tokens", 2000, "--max-length", 48, "--batch-tokens", 512)
 
 @pytest.fixture
 def mlm(tmp_path: Path) -> Path:
-    """A checkpoint that says that it saw <mask>."""
+    """Return a checkpoint whose configuration says that its encoder saw <mask>."""
     state = torch.load(CHECKPOINT)
     state["cfg"]["task"]["masked_input"] = "kept"
     torch.save(state, tmp_path / "mlm.pt")
@@ -42,7 +42,7 @@ def mlm(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fine_tuned(tmp_path: Path) -> Path:
-    """What fine-tuning leaves of a checkpoint: no decoder and prediction head, a classification head."""
+    """Return a checkpoint as after fine-tuning: without decoder and LM head, with a classification head."""
     state = torch.load(CHECKPOINT)
     kept = {key: value for key, value in state["model"].items() if key.startswith("encoder.")}
     head = "classification_heads.sentence_classification_head."
@@ -70,7 +70,7 @@ def test_analysis_of_checkpoints(
     mlm: Path, fine_tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "analysis"
-    # The folder of a run stands for its checkpoint.
+    # The folder of a run can be given instead of its checkpoint.
     models = [f"--checkpoint=MAE-LM={KEPT}", f"--checkpoint=MLM={mlm}"]
     analyze(output, *models, "--data", DATA, *SMALL)
     page = output / "report.html"
@@ -143,7 +143,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n\n")
     with pytest.raises(SystemExit, match="no line with a token"):
         analyze(tmp_path / "e", model, "--vocabulary", DATA, "--text", tmp_path / "empty.txt")
-    with pytest.raises(SystemExit, match="holds no results"):
+    with pytest.raises(SystemExit, match="exists and has no results"):
         analyze(whole, model, "--data", DATA)
     assert len(list(whole.iterdir())) == 3
 
@@ -151,12 +151,12 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "give --data or --text"),
-        (["--data", DATA, "--tau", 1.5], r"--tau must lie in \(0, 1\]"),
+        ([], "there is no text to analyze: give --data or --text"),
+        (["--data", DATA, "--tau", 1.5], "--tau: must be between 1e-06 and 1, not 1.5"),
         (["--data", DATA, "--tokens", 0], "--tokens: must be at least 1"),
         (["--data", DATA, "--layers", "0,6"], "--layers: '0,6' is not an integer"),
         (["--data", DATA, "--mask-prob", 1.0], "mask probability"),
-        (["--data", DATA, "--checkpoint", f"a={KEPT}"], "name of its own"),
+        (["--data", DATA, "--checkpoint", f"a={KEPT}"], "two models have the same name: give each of a, a"),
         (["--data", DATA / "nothing"], "there is no"),
         (["--data", DATA, "--device", "abacus"], "abacus cannot be used"),
         (["--data", DATA, "--checkpoint", f"b={DATA}"], "no checkpoint_best.pt"),

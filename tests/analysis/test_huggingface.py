@@ -31,7 +31,7 @@ FAMILIES = ("Bert", "Roberta", "MPNet", "ModernBert")
 
 
 def save_model(family: str, folder: Path) -> Path:
-    """A tiny model with random weights, and a tokenizer of whole words, as save_pretrained writes them."""
+    """Save a tiny model with random weights and a tokenizer of whole words."""
     symbols = ["<s>", "<pad>", "</s>", "<unk>", *WORDS, "<mask>"]
     vocabulary = {symbol: number for number, symbol in enumerate(symbols)}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -109,7 +109,7 @@ def test_masks_are_scored_and_weights_drawn(family_folder: tuple[str, Path]) -> 
     with torch.inference_mode():
         states = [open_encoder(folder, None, seed).hidden_states(tokens)[-1] for seed in (1, 1, 2, None)]
     assert [torch.equal(states[0], each) for each in states[1:]] == [True, False, False]
-    # A model without a prediction head would be given a random one.
+    # transformers would give a model without an LM head a random one.
     transformers.AutoModel.from_pretrained(folder).save_pretrained(folder)
     assert open_encoder(folder).masked_logits([np.array([0, mask, 2])]) is None
 
@@ -120,7 +120,7 @@ def attention_of(model: Any, family: str) -> Any:
 
 
 def test_attention_weights_compute_the_model_s_attention(family_folder: tuple[str, Path]) -> None:
-    """Written out head by head from the model's own parameters."""
+    """The reference is computed head by head from the model's own parameters."""
     family, folder = family_folder
     encoder = open_encoder(folder)
     found = encoder.attention_weights()
@@ -148,13 +148,9 @@ def test_attention_weights_compute_the_model_s_attention(family_folder: tuple[st
     assert torch.allclose(torch.cat([real, mask]).float(), expected, atol=1e-5)
 
 
-def test_folders_that_are_no_model_are_refused(tmp_path: Path) -> None:
+def test_broken_folders_and_prepared_data_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ValueError, match="transformers cannot read"):
         open_encoder(tmp_path)
-
-
-def test_prepared_data_are_refused_with_the_way_out(tmp_path: Path) -> None:
-    encoder = open_encoder(save_model("Bert", tmp_path / "model"))
-    with pytest.raises(ValueError, match="--text"):
-        encoder.check_data(tmp_path)
+    with pytest.raises(ValueError, match="give --text"):
+        open_encoder(save_model("Bert", tmp_path / "model")).check_data(tmp_path)

@@ -1,4 +1,4 @@
-"""``maelm probe``: states against the hub's, the command from inputs to the table, interruption, refusals."""
+"""``maelm probe``: states compared with the hub's, the command from inputs to the table, interruption, refusals."""
 
 import json
 import random
@@ -80,7 +80,7 @@ def test_texts_are_cut_and_sentences_split_and_no_word_is_lost() -> None:
     assert all(len(sequence) <= 8 for sequence in encoded.sequences) and len(encoded.sequences) > 3
     pieces = [encoded.sequences[number][start:end].tolist() for number, start, end in encoded.places]
     assert pieces == [frozen.encoder.encode_line(word) for word in [*words, "", words[0]]]
-    # Nothing is left of an empty word: it is read at the end symbol.
+    # An empty word has no tokens and is represented by the token after it, the end symbol.
     number, start, end = encoded.places[len(words)]
     assert start == end and encoded.sequences[number].tolist()[start] == 2
 
@@ -99,7 +99,7 @@ def test_rank_and_mean_cosine_are_those_of_the_states() -> None:
 
 
 class CopyingEncoder:
-    """Gives "rope" (token 10), of two tokens (10, 11), the mask's place if the text holds it elsewhere."""
+    """Predicts "rope" (tokens 10 and 11) at the mask if the text contains it elsewhere."""
 
     max_length, width, num_layers = 40, 4, 1
     words = {"rope": [10, 11]}
@@ -137,7 +137,7 @@ def test_share_of_repeated_words_matched() -> None:
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small one of everything: sentences of one topic are alike, as their words are."""
+    """Write a small input of each kind; sentences and words of one topic are similar."""
     folder, generator = tmp_path_factory.mktemp("inputs"), random.Random(1)
 
     def pair() -> tuple[float, str, str]:
@@ -190,7 +190,7 @@ TASKS = ["sts-2012", "sts-2013", "words", "topics", "pairs", "scores", "tagging"
 
 
 def value(result: dict[str, Any], *wanted: Any) -> float:
-    """The one value of a set, measure, layer, pooling and whitening."""
+    """Return the value of a set, measure, layer, pooling and whitening."""
     keys = ("set", "measure", "layer", "pooling", "whitened")
     (found,) = (row["value"] for row in result["rows"] if tuple(row[key] for key in keys) == wanted)
     return float(found)
@@ -246,18 +246,8 @@ def refuse_to_measure(*_: Any) -> None:
 
 
 def test_results_are_kept_apart(inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = [
-        "probe",
-        "--words",
-        inputs / "words",
-        "--vocabulary",
-        DATA,
-        "--device",
-        "cpu",
-        "--output",
-        tmp_path / "out",
-    ]
-    words = [str(word) for word in words]
+    known = ["--vocabulary", DATA, "--device", "cpu", "--output", tmp_path / "out"]
+    words = [str(word) for word in ["probe", "--words", inputs / "words", *known]]
     cli.main([*words, f"--checkpoint=a={CHECKPOINT}"])
     monkeypatch.setattr(measures, "spearman", refuse_to_measure)
     with pytest.raises(SystemExit, match="other settings.*seed"):
@@ -275,18 +265,8 @@ def test_results_are_kept_apart(inputs: Path, tmp_path: Path, monkeypatch: pytes
 
 def test_a_hugging_face_folder_of_the_same_weights_has_the_same_results(inputs: Path, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    words = [
-        "export",
-        "--format",
-        "maelm",
-        "--checkpoint",
-        CHECKPOINT,
-        "--vocabulary",
-        DATA,
-        "--output",
-        tmp_path / "hf",
-    ]
-    cli.main([str(word) for word in words])
+    known = ["--checkpoint", CHECKPOINT, "--vocabulary", DATA, "--output", tmp_path / "hf"]
+    cli.main([str(word) for word in ["export", "--format", "maelm", *known]])
     output = tmp_path / "out"
     cli.main(words_of(inputs, output, f"--checkpoint=ours={CHECKPOINT}", f"--checkpoint=theirs={tmp_path / 'hf'}"))
     ours, theirs = json.loads((output / "results.json").read_text())["models"]
@@ -301,11 +281,11 @@ def test_a_hugging_face_folder_of_the_same_weights_has_the_same_results(inputs: 
     ("options", "message"),
     [
         ([], "nothing to probe: give one of --sts"),
-        (["--words", DATA, "--tau", 0], r"--tau must lie in \(0, 1\]"),
+        (["--words", DATA, "--tau", 0], "--tau: must be between 1e-06 and 1, not 0"),
         (["--words", DATA, "--train-rows", 1], "--train-rows: must be at least 2"),
         (["--words", DATA / "nothing"], "there is no"),
         (["--treebank", DATA], "--treebank: expected 2 arguments"),
-        (["--words", DATA, "--random-weights", f"a={CHECKPOINT}"], "name of its own"),
+        (["--words", DATA, "--random-weights", f"a={CHECKPOINT}"], "two models have the same name"),
         (["--words", DATA, "--random-weights", "b"], "NAME=PATH"),
     ],
 )
@@ -323,13 +303,13 @@ def test_wrong_options_are_refused(
     ("option", "content", "message"),
     [
         ("--sts", None, "there is no .tsv file"),
-        ("--sts", "1.0\tone text\n", r"x\.tsv:1 has 2 columns: it must be score, tab, sentence"),
+        ("--sts", "1.0\tone text\n", r"x\.tsv:1 has 2 columns: each line must be score, tab, sentence"),
         ("--sts", "1.0\ta\tb\nmuch\tc\td\n", r"x\.tsv:2 has the score 'much'"),
         ("--sts", "1.0\ta\t \n", "an empty text"),
         ("--sts", "1.0\ta\tb\n", "a correlation needs two"),
-        ("--words", "1.0\ta\tb\n", "it must be word, tab, word, tab, score"),
-        ("--tasks", None, "no task folder of `maelm prepare sentences`"),
-        ("--text", "too few words\n", "less than two stretches of 64 words"),
+        ("--words", "1.0\ta\tb\n", "each line must be word, tab, word, tab, score"),
+        ("--tasks", None, "is not a task folder of `maelm prepare sentences`"),
+        ("--text", "too few words\n", "fewer than two passages of 64 words"),
         ("--treebank", "1\tword\n", "CoNLL-U has 10"),
     ],
 )
@@ -341,18 +321,9 @@ def test_wrong_inputs_are_refused_before_anything_is_written(
     if content is not None:
         (folder / "x.tsv").write_text(content)
     given = {"--text": [folder / "x.tsv"], "--treebank": [folder / "x.tsv"] * 2}.get(option, [folder])
-    words = [
-        "probe",
-        f"--checkpoint=a={CHECKPOINT}",
-        "--vocabulary",
-        DATA,
-        "--output",
-        tmp_path / "out",
-        option,
-        *given,
-    ]
+    known = ["probe", f"--checkpoint=a={CHECKPOINT}", "--vocabulary", DATA, "--output", tmp_path / "out"]
     with pytest.raises(SystemExit, match=message):
-        cli.main([str(word) for word in words])
+        cli.main([str(word) for word in [*known, option, *given]])
     assert not (tmp_path / "out").exists()
 
 

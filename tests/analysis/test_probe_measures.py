@@ -1,4 +1,4 @@
-"""The measures of frozen states: cases worked by hand, and scikit-learn's and scipy's plain computations."""
+"""The measures of frozen states, compared with cases worked by hand and with scikit-learn and scipy."""
 
 import logging
 
@@ -82,7 +82,7 @@ def test_search_and_mean_cosine() -> None:
 
 
 def test_repetitions_are_of_rare_words_some_words_apart() -> None:
-    # "the" makes up half of the text. "cook" stands twice far apart, "oak" next to itself, "x1" is no word.
+    # "the" makes up half of the text. "cook" occurs twice far apart, "oak" next to itself; "x1" is not a word.
     words = ["cook", "the", "oak", "oak", "the", "x1", "the", "the", "the", "x1", "the", "the", "the", "cook", "the"]
     other = ["a", "the", "b", "the", "c", "the", "d", "the", "e", "the", "f", "the", "g", "the", "h"]
     cases = find_repetitions([words, other], np.random.default_rng(0))

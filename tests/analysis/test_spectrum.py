@@ -1,4 +1,4 @@
-"""Effective rank, streamed Gram matrices and subspaces against hand-worked cases and the full decomposition."""
+"""Effective rank, streamed Gram matrices and subspaces, compared with cases worked by hand and the full SVD."""
 
 import math
 
@@ -114,7 +114,7 @@ def test_values_that_are_not_finite_are_refused() -> None:
 
 
 def diagonal(*energies: float) -> torch.Tensor:
-    """The Gram matrix of rows along the axes with these energies."""
+    """Return the Gram matrix of rows along the axes with these energies."""
     return torch.diag(torch.tensor(energies, dtype=torch.float64))
 
 
@@ -147,8 +147,9 @@ def test_rotation_changes_nothing() -> None:
     real, mask = diagonal(5, 4, 1, 0.3), diagonal(1, 0.5, 2, 1)
     plain = compare_subspaces(real, mask, real + mask, 0.8)
     turned = compare_subspaces(*(rotation @ each @ rotation.T for each in (real, mask, real + mask)), 0.8)
+    # An angle of 0 is exact up to the square root of double precision, some 1e-6 degrees.
     for one, other in zip(plain, turned):
-        assert one == pytest.approx(other, abs=1e-6)
+        assert one == pytest.approx(other, abs=5e-6)
 
 
 @pytest.mark.parametrize("angle", [1e-9, 0.3, 45.0, 60.0, 89.9999999])

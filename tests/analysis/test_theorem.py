@@ -1,4 +1,4 @@
-"""The inequality of Theorem 2.2's proof: by hand, by random search, on a model's own weights, and its collapse."""
+"""The inequality of Theorem 2.2's proof, by hand, by random search and on a model's weights; and the collapse."""
 
 import math
 
@@ -104,7 +104,7 @@ def test_inequality_holds(
 
 
 def trained_like() -> tuple[list[AttentionWeights], torch.Tensor]:
-    """The weights of a model of this package, and embeddings of its tokens."""
+    """Return the attention weights of a model of this package, and the embeddings of its tokens."""
     model = model_of(encoder_layers=6)
     layers = []
     for layer in model.encoder.layers:
@@ -139,7 +139,7 @@ def test_attention_alone_is_the_model_s_attention_without_biases() -> None:
 
 
 def test_rows_become_equal_doubly_exponentially_fast() -> None:
-    """With small weights every layer cubes the residual, up to a factor; the recursive bound stays above it."""
+    """With small weights, each layer cubes the residual up to a factor; the recursive bound stays above it."""
     generator = torch.Generator().manual_seed(0)
     layers = [random_weights(8, 1, generator, scale=0.4) for _ in range(8)]
     checks = check_stack(normal(0, 20, 8), normal(1, 4, 8), layers)
@@ -154,7 +154,7 @@ def test_rows_become_equal_doubly_exponentially_fast() -> None:
 
 
 def test_no_layer_of_a_collapsing_stack_reads_as_a_counterexample(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On 20 random stacks, down to where all rows are equal up to rounding: U 1 = 1, and what is proved holds."""
+    """On 20 random stacks, down to rows that are equal up to rounding: U 1 = 1, and proved inequalities hold."""
     lost = []
 
     def combination_watched(real: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, float]:

@@ -1,1 +1,1 @@
-"""What frozen states know: probes of one or several encoders, layer by layer."""
+"""Probes of the frozen states of one or several encoders, layer by layer."""

@@ -1,5 +1,6 @@
-"""The options of ``maelm probe``, and the reading of what they name: everything is read before any model runs."""
+"""The options of ``maelm probe``, and readers of its inputs, all of which are read before any model runs."""
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ from fairseq_maelm.analysis.probes.tasks import (
     Task,
     TokenStates,
 )
+from fairseq_maelm.analysis.spectrum import SMALLEST_TAU
 from fairseq_maelm.arguments import check_limits, existing_path, option
 from fairseq_maelm.labeled_words import Layout, Sentence, read
 from fairseq_maelm.lines import numbered_lines
@@ -35,8 +37,8 @@ from fairseq_maelm.text.tokenizer import open_tokenizer
 
 _READ, _MEASURED = "what is probed (at least one)", "how it is probed"
 _INPUTS = ("sts", "words", "tasks", "treebank", "text")
-# Words of a stretch of text, of the first part of it that looks for the rest, and between two occurrences of a word.
-_STRETCH, _SHORT, _DISTANCE = 64, 16, 6
+# Numbers of words: of a passage, of its first part, which searches for the rest, and between two occurrences of a word.
+_PASSAGE, _SHORT, _DISTANCE = 64, 16, 6
 
 
 def _inputs(text: str, **more: Any) -> Any:
@@ -45,25 +47,25 @@ def _inputs(text: str, **more: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeSettings:
-    """What is probed and how; the options explain themselves.
+    """Options of ``maelm probe``.
 
     Raises:
-        ValueError: nothing is to be probed, or a number lies outside its limits.
+        ValueError: there are no inputs, or a number is outside its limits.
     """
 
     sts: Path | None = _inputs(
-        "similarity of sentences: a folder for each set, in it a .tsv file for each of its parts, with score, tab, "
-        "sentence, tab, sentence", metavar="FOLDER",
+        "similarity of sentences: a folder for each set, with a .tsv file for each of its parts (score, tab, sentence, "
+        "tab, sentence)", metavar="FOLDER",
     )  # fmt: skip
     words: Path | None = _inputs(
-        "similarity of words: a .tsv file for each set, with word, tab, word, tab, score", metavar="FOLDER"
+        "similarity of words: a .tsv file for each set (word, tab, word, tab, score)", metavar="FOLDER"
     )
     tasks: tuple[Path, ...] = _inputs(
-        "task folders of `maelm prepare sentences` or `glue`: classes are probed, scores of pairs (STS-B) "
-        "compared with cosines", metavar="FOLDER", default=(),
+        "task folders of `maelm prepare sentences` or `glue`: probes predict classes, cosines are compared with scores "
+        "of pairs (STS-B)", metavar="FOLDER", default=(),
     )  # fmt: skip
     treebank: tuple[Path, ...] = _inputs(
-        "parts of speech: CoNLL-U to fit the probe to, and CoNLL-U to test it on", nargs=2, default=(),
+        "parts of speech: CoNLL-U files to fit the probe to and to test it on", nargs=2, default=(),
         metavar=("TRAIN", "TEST"),
     )  # fmt: skip
     text: Path | None = _inputs(
@@ -71,50 +73,46 @@ class ProbeSettings:
         "documents", metavar="FILE",
     )  # fmt: skip
     vocabulary: Path | None = option(
-        None, help="folder with dict.txt and the tokenizer of checkpoints that have none in their folder",
+        None, help="folder with dict.txt and the tokenizer, for checkpoints without them in their folder",
         metavar="FOLDER", type=existing_path, group=_MEASURED,
     )  # fmt: skip
     layers: tuple[int, ...] | None = option(
         None, help="layers, such as 0 6 12; 0 is the embeddings (default: all)", group=_MEASURED
     )
     max_length: int = option(
-        128, help="number of tokens to which longer texts are cut; longer sentences of a treebank are split",
+        128, help="largest number of tokens in a sequence; longer texts are cut, longer sentences of a treebank split",
         minimum=8, group=_MEASURED,
     )  # fmt: skip
     train_rows: int = option(
-        10_000, help="largest number of examples of a task to fit probes to", minimum=2, group=_MEASURED
+        10_000, help="largest number of a task's examples to fit probes to", minimum=2, group=_MEASURED
     )
     train_words: int = option(
-        25_000, help="largest number of words of the treebank to fit the probe to", minimum=2, group=_MEASURED
+        25_000, help="largest number of the treebank's words to fit the probe to", minimum=2, group=_MEASURED
     )
     stretches: int = option(
-        1_000, help=f"largest number of stretches of {_STRETCH} words of the text", minimum=2, group=_MEASURED
+        1_000, help=f"largest number of passages of {_PASSAGE} words from the text", minimum=2, group=_MEASURED
     )
-    tau: float = option(0.9, help="share of the energy that the effective rank must hold", group=_MEASURED)
-    seed: int = option(1, help="random seed of the examples drawn and of random weights", minimum=0, group=_MEASURED)
-    precision: str = option("fp32", help="numbers that the models compute in", choices=PRECISIONS, group=_MEASURED)
+    tau: float = option(
+        0.9, help="share of the energy in the effective rank", minimum=SMALLEST_TAU, maximum=1, group=_MEASURED
+    )
+    seed: int = option(1, help="random seed of the examples and of random weights", minimum=0, group=_MEASURED)
+    precision: str = option("fp32", help="precision of the computation", choices=PRECISIONS, group=_MEASURED)
     batch_tokens: int = option(8_192, help="number of tokens in a batch, padding included", minimum=1, group=_MEASURED)
 
     def __post_init__(self) -> None:
         check_limits(self)
         if not any(getattr(self, name) for name in _INPUTS):
-            raise ValueError(f"nothing to probe: give one of {', '.join(f'--{name}' for name in _INPUTS)}")
-        if not 0.0 < self.tau <= 1.0:
-            raise ValueError(f"--tau must lie in (0, 1] and is {self.tau}")
+            raise ValueError(f"there is nothing to probe: give one of {', '.join(f'--{name}' for name in _INPUTS)}")
 
     def recorded(self) -> dict[str, Any]:
-        """Return what decides results besides the inputs, as it comes back from JSON."""
+        """Return the settings that determine the results, except the inputs, as JSON types."""
         left_out = {*_INPUTS, "vocabulary", "batch_tokens"}
         values = {name: value for name, value in asdict(self).items() if name not in left_out}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        return dict(json.loads(json.dumps(values)))
 
 
 def read_tasks(settings: ProbeSettings) -> list[Task]:
-    """Read everything that the settings name.
-
-    Raises:
-        ValueError, OSError: a file is missing or not as it must be; the message says which and why.
-    """
+    """Read all inputs; raise a ValueError or an OSError for a missing or invalid file."""
     tasks: list[Task] = [] if settings.sts is None else list(_read_sts(settings.sts))
     if settings.words is not None:
         files = _tables(settings.words)
@@ -127,7 +125,7 @@ def read_tasks(settings: ProbeSettings) -> list[Task]:
         tasks += _read_text(settings.text, settings)
     names = Counter(task.name for task in tasks)
     if twice := [name for name, count in names.items() if count > 1]:
-        raise ValueError(f"two inputs are named {twice[0]}: results are told apart by the names of folders")
+        raise ValueError(f"two inputs are named {twice[0]}: rename one folder, since results have the folders' names")
     return tasks
 
 
@@ -140,7 +138,7 @@ def _tables(folder: Path) -> list[Path]:
 
 def _read_sts(folder: Path) -> Iterator[Similarity]:
     folders = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
-    # A set may be given by itself.
+    # The folder may also be that of a single set.
     for each in folders or [folder]:
         files = _tables(each)
         parts = {file.stem: _read_pairs(file, score_first=True) for file in files}
@@ -153,14 +151,14 @@ def _read_pairs(path: Path, score_first: bool) -> Pairs:
         cells = line.split("\t")
         layout = "score, tab, sentence, tab, sentence" if score_first else "word, tab, word, tab, score"
         if len(cells) != 3:
-            raise ValueError(f"{path}:{number} has {len(cells)} columns: it must be {layout}")
+            raise ValueError(f"{path}:{number} has {len(cells)} columns: each line must be {layout}")
         score, *texts = cells if score_first else (cells[2], *cells[:2])
         value, (first, second) = _number(score), (clean_text(text) for text in texts)
         if not math.isfinite(value) or not first or not second:
-            raise ValueError(f"{path}:{number} has the score {score!r} or an empty text: it must be {layout}")
+            raise ValueError(f"{path}:{number} has the score {score!r} or an empty text: each line must be {layout}")
         rows.append((first, second, value))
     if len(rows) < 2:
-        raise ValueError(f"{path} has {len(rows)} pairs: a correlation needs two at least")
+        raise ValueError(f"{path} has {len(rows)} pairs: a correlation needs two or more")
     firsts, seconds, scores = zip(*rows)
     return Pairs(list(firsts), list(seconds), np.array(scores))
 
@@ -173,24 +171,24 @@ def _number(text: str) -> float:
 
 
 def _read_task(folder: Path, settings: ProbeSettings) -> Task:
-    """Read a task folder; its texts are decoded, so that every encoder can read them with its own vocabulary."""
+    """Read a task folder, and decode its texts so that every encoder can tokenize them with its own vocabulary."""
     is_task = all((folder / "input0" / f"{split}.idx").is_file() for split in ("train", "valid"))
     if not is_task or not (folder / "label").is_dir():
         raise ValueError(
-            f"{folder} is no task folder of `maelm prepare sentences` or `maelm prepare glue`: it lacks "
+            f"{folder} is not a task folder of `maelm prepare sentences` or `maelm prepare glue`: it lacks "
             "input0/train.idx, input0/valid.idx or label"
         )
     files = sorted(path for path in folder.rglob("*.*") if path.stem in ("train", "valid", "dict"))
     if not (folder / "label" / "dict.txt").is_file():
         columns = _texts(folder, "valid")
         if len(columns) != 2:
-            raise ValueError(f"{folder} has scores of single texts: cosines need pairs of texts, and probes classes")
+            raise ValueError(f"{folder} has scores of single texts: give one with scores of pairs, or with classes")
         scores = np.loadtxt(folder / "label" / "valid.label", ndmin=1)
         return Similarity(folder.name, files, {"valid": Pairs(columns[0], columns[1], scores)}, together=True)
     train, test = (_labels(folder, split) for split in ("train", "valid"))
     drawn = np.sort(np.random.default_rng(settings.seed).permutation(len(train))[: settings.train_rows])
     if len(np.unique(train[drawn])) < 2:
-        raise ValueError(f"the {len(drawn)} training examples of {folder} have one label: raise --train-rows")
+        raise ValueError(f"the {len(drawn)} training examples of {folder} all have one label: raise --train-rows")
     fitted = Labeled(_texts(folder, "train", drawn), train[drawn])
     return Classification(folder.name, files, fitted, Labeled(_texts(folder, "valid"), test))
 
@@ -230,37 +228,37 @@ def _tagged(sentences: Sequence[Sentence]) -> Tagged:
 
 
 def _read_text(path: Path, settings: ProbeSettings) -> list[Task]:
-    stretches: list[list[str]] = []
+    passages: list[list[str]] = []
     words: list[str] = []
     for _, line in numbered_lines(path):
         words = [*words, *clean_text(line).split()] if line.strip() else []
-        while len(words) >= _STRETCH:
-            stretches.append(words[:_STRETCH])
-            words = words[_STRETCH:]
-    if len(stretches) < 2:
-        raise ValueError(f"{path} has less than two stretches of {_STRETCH} words within a document")
+        while len(words) >= _PASSAGE:
+            passages.append(words[:_PASSAGE])
+            words = words[_PASSAGE:]
+    if len(passages) < 2:
+        raise ValueError(f"{path} has fewer than two passages of {_PASSAGE} words within a document")
     generator = np.random.default_rng(settings.seed)
-    chosen = [stretches[number] for number in generator.permutation(len(stretches))[: settings.stretches].tolist()]
+    chosen = [passages[number] for number in generator.permutation(len(passages))[: settings.stretches].tolist()]
     cases = find_repetitions(chosen, generator)
     tasks: list[Task] = [TokenStates("tokens", [path], chosen, settings.tau)]
     tasks.append(Search("search", [path], chosen, _SHORT, settings.tau))
     return [*tasks, RepeatedWords("repeated-words", [path], cases)] if cases else tasks
 
 
-def find_repetitions(stretches: Sequence[list[str]], generator: np.random.Generator) -> list[Repetition]:
-    """Find words that a stretch holds twice or more, some words apart; a place of each is drawn to be predicted.
+def find_repetitions(passages: Sequence[list[str]], generator: np.random.Generator) -> list[Repetition]:
+    """Find words that occur twice or more in a passage, some words apart, and draw one place of each to predict.
 
-    Words that make up the more frequent half of the text, and those with anything but letters, are left out: frequent
-    ones need no repetition to be guessed. The replacements are drawn from the others.
+    The words that make up the more frequent half of the text are left out, because a model can guess them without the
+    repetition; so are words with other characters than letters. Replacements are drawn from the remaining words.
     """
-    counts = Counter(word for words in stretches for word in words)
+    counts = Counter(word for words in passages for word in words)
     rest, rare = sum(counts.values()) / 2, []
     for word, count in counts.most_common():
         if rest <= 0 and word.isalpha():
             rare.append(word)
         rest -= count
     known, cases = set(rare), []
-    for words in stretches:
+    for words in passages:
         for word in sorted({each for each in words if each in known and words.count(each) > 1}):
             places = np.flatnonzero([each == word for each in words])
             place = int(generator.choice(places))

@@ -1,4 +1,4 @@
-"""Measures of frozen states, as functions of arrays: whitening, correlation, probes, search."""
+"""Measures of frozen states as functions of arrays: whitening, correlation, probes, search."""
 
 import logging
 import warnings
@@ -17,30 +17,30 @@ logger = logging.getLogger(__name__)
 
 Rows = NDArray[np.floating[Any]]
 
-# The probe's L2 penalty is fixed: scikit-learn's C, the inverse of its strength, on standardized features.
+# scikit-learn's C, the inverse strength of the probe's L2 penalty, on standardized features.
 INVERSE_PENALTY = 0.1
 _ITERATIONS = 200
-# Principal axes that hold less than this share of the largest variance are rounding errors.
+# Principal axes with less than this share of the largest variance are rounding errors.
 _LEAST_VARIANCE = 1e-9
-# Queries that are compared with all other vectors in one product.
+# Rows that are compared with all training rows in one product.
 _CHUNK = 2048
 
 
 class Whitening(NamedTuple):
-    """A map that gives the rows it was fitted on mean 0 and, in their principal axes, covariance 1."""
+    """An affine map that gives the rows it was fitted to mean 0 and the identity as covariance."""
 
     mean: NDArray[np.float64]  # [D]
     axes: NDArray[np.float64]  # [D, K], K at most D
 
     def apply(self, rows: Rows) -> NDArray[np.float64]:
-        """<float>[n, D] to <float64>[n, K]."""
+        """Map rows <float>[n, D] to <float64>[n, K]."""
         return (rows - self.mean) @ self.axes
 
 
 def fit_whitening(rows: Rows) -> Whitening:
     """Fit a PCA whitening (as Su et al., 2021, for sentence vectors) to <float>[n, D], n >= 2, in double precision.
 
-    Axes without variance are left out: a row keeps as many numbers as the rows have directions.
+    Axes without variance are dropped, so K is the rank of the centered rows.
     """
     rows = rows.astype(np.float64)
     mean = rows.mean(axis=0)
@@ -51,14 +51,14 @@ def fit_whitening(rows: Rows) -> Whitening:
 
 
 def normalized(rows: Rows) -> Rows:
-    """Return rows of length 1; rows of zeros stay zeros."""
+    """Scale rows to length 1; rows of zeros stay zeros."""
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float32).tiny)
 
 
 def spearman(first: Rows, second: Rows, scores: Rows) -> float:
-    """Correlate the cosines of rows <float>[n, D] with scores <float>[n] by rank; 0 if either is constant."""
+    """Return the rank correlation of the rows' cosines [n] with scores <float>[n], 0 if either of them is constant."""
     cosines = (normalized(first.astype(np.float64)) * normalized(second.astype(np.float64))).sum(axis=1)
-    # Cosines that are equal on paper differ by rounding, and their order would be noise.
+    # Cosines that are equal on paper differ by rounding, which would give them a random order.
     cosines = cosines.round(9)
     if np.ptp(cosines) == 0 or np.ptp(scores) == 0:
         return 0.0
@@ -66,7 +66,7 @@ def spearman(first: Rows, second: Rows, scores: Rows) -> float:
 
 
 def nearest_neighbor(train: Rows, labels: NDArray[Any], test: Rows, expected: NDArray[Any]) -> float:
-    """Return the accuracy of giving each test row the label of the training row with the largest cosine."""
+    """Return the test accuracy of the label of the training row with the largest cosine."""
     unit = normalized(train.astype(np.float32)).T
     right = 0
     for start in range(0, len(test), _CHUNK):
@@ -81,7 +81,7 @@ def make_probe() -> Pipeline:
 
 
 def logistic_regression(train: Rows, labels: NDArray[Any], test: Rows, expected: NDArray[Any]) -> float:
-    """Return the test accuracy of a logistic regression that was fitted to the training rows."""
+    """Return the test accuracy of a logistic regression fitted to the training rows."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
         probe = make_probe().fit(train.astype(np.float32), labels)
@@ -91,21 +91,21 @@ def logistic_regression(train: Rows, labels: NDArray[Any], test: Rows, expected:
 
 
 def reciprocal_rank(queries: Rows, texts: Rows) -> float:
-    """Look for text i by query i among all texts <float>[n, D] by cosine: the mean of 1 / rank, in (0, 1]."""
+    """Return the mean of 1 / rank, in (0, 1], of text i among all texts <float>[n, D] by cosine with query i."""
     scores = normalized(queries.astype(np.float64)) @ normalized(texts.astype(np.float64)).T
     ranks = (scores > np.diagonal(scores)[:, None]).sum(axis=1) + 1
     return float((1 / ranks).mean())
 
 
 def mean_cosine(unit_sum: Rows, number: int) -> float:
-    """Return the mean cosine of all pairs of different rows, n >= 2, by the sum <float64>[D] of the rows at length 1.
+    """Return the mean cosine of all pairs of different rows, from the sum <float64>[D] of the rows scaled to length 1.
 
-    This is what the mean over random pairs estimates (Ethayarajh, 2019); near 1 all rows look alike.
+    The mean over random pairs (Ethayarajh, 2019) is an estimate of it. Near 1, all rows have the same direction.
     """
     return float((unit_sum @ unit_sum - number) / (number * (number - 1)))
 
 
 def most_frequent(labels: NDArray[Any], expected: NDArray[Any]) -> float:
-    """Return the accuracy of always answering the most frequent training label."""
+    """Return the accuracy of always predicting the most frequent training label."""
     kinds, counts = np.unique(labels, return_counts=True)
     return float((expected == kinds[counts.argmax()]).mean())

@@ -1,4 +1,4 @@
-"""Probing several models: one file of results for each task of each, and the report on all of them."""
+"""Probes of several models, with one file of results for each model and task, and a report on all of them."""
 
 import hashlib
 import logging
@@ -11,52 +11,46 @@ from typing import Any, NamedTuple
 from tabulate import tabulate
 
 from fairseq_maelm.analysis.encoders import Encoder, chosen_layers
-from fairseq_maelm.analysis.figures import look_of, save_figure, whole_numbers
+from fairseq_maelm.analysis.figures import look_of, whole_numbers
 from fairseq_maelm.analysis.folder import claimed, fingerprint_of
 from fairseq_maelm.analysis.probes.inputs import ProbeSettings, read_tasks
 from fairseq_maelm.analysis.probes.states import FrozenEncoder
 from fairseq_maelm.analysis.probes.tasks import Row, Task
 from fairseq_maelm.analysis.run import open_encoder
 from fairseq_maelm.files import read_json, sha256_of, write_bytes, write_json
-from fairseq_maelm.libraries import import_pyplot
+from fairseq_maelm.libraries import import_pyplot, save_figure
 
 logger = logging.getLogger(__name__)
 
 _RESULTS_FOLDER, _MODEL_FILE = "results", "model.json"
 _TABLE_FILE = "probes.md"
-# Measures that are no shares or correlations, which are shown in hundredths.
+# Measures that are not shown in hundredths, as shares and correlations are.
 _AS_THEY_ARE = ("effective rank", "bits gained by the repetition")
-_PANELS = 4  # of a figure's row
+_PANELS = 4  # in a row of the figure
 
 
 class Probed(NamedTuple):
-    """A model to probe.
-
-    Attributes:
-        name: of its results.
-        path: a checkpoint, or the folder of a Hugging Face model.
-        random_seed: of random weights in place of its own; None for its own.
-    """
+    """A model to probe."""
 
     name: str
-    path: Path
-    random_seed: int | None
+    path: Path  # a checkpoint, or the folder of a Hugging Face model
+    random_seed: int | None  # seed of random weights; None for the model's own weights
 
 
 def probe(models: list[Probed], settings: ProbeSettings, output: Path, device: str) -> Path:
-    """Measure what ``output`` has no results of yet, and write the report on all models and tasks.
+    """Measure the models and tasks that ``output`` has no results of yet, and write the report on all of them.
 
     Args:
-        models: in the order of the report, with names of their own.
-        settings: what to probe, for all of them.
-        output: folder for results; new, empty, or of probes with the same settings.
-        device: where the models run.
+        models: in the order of the report, with different names.
+        settings: inputs and options for all models.
+        output: folder for results: new, empty, or of probes with the same settings.
+        device: device of the models.
 
     Returns:
-        the table.
+        the path of the table.
 
     Raises:
-        ValueError, OSError: say what is wrong with an input, a model or the folder; nothing was measured then.
+        ValueError, OSError: an input, a model or the folder cannot be used; nothing has been measured then.
     """
     import_pyplot()
     tasks = read_tasks(settings)
@@ -86,7 +80,7 @@ def _open(model: Probed, settings: ProbeSettings) -> Encoder:
 
 
 def _unfinished(output: Path, name: str, model: str, tasks: list[Task], origins: dict[str, str]) -> list[Task]:
-    """Return the tasks that a model has no results of; those of another model or input are refused."""
+    """Return the tasks without results of a model; raise a ValueError for results of another model or input."""
     left = []
     for task in tasks:
         file = output / _RESULTS_FOLDER / name / f"{task.name}.json"
@@ -96,7 +90,7 @@ def _unfinished(output: Path, name: str, model: str, tasks: list[Task], origins:
         found = read_json(file)
         other = "model" if found["model"] != model else "input" if found["input"] != origins[task.name] else ""
         if other:
-            raise ValueError(f"{file} holds results of another {other} of this name: choose another name or folder")
+            raise ValueError(f"{file} has results of another {other} of this name: choose another name or folder")
     return left
 
 
@@ -109,7 +103,7 @@ def _measure(
     output: Path,
     device: str,
 ) -> None:
-    """Measure a model on tasks and write the results of each as soon as there are."""
+    """Measure a model on tasks, and write the results of each task at once."""
     encoder = _open(model, settings).to(device)
     layers = chosen_layers(model.name, encoder, settings.layers)
     running = settings.max_length, settings.batch_tokens, settings.precision, device
@@ -132,11 +126,8 @@ def _measure(
 def _read_results(folder: Path, tasks: list[Task]) -> dict[str, Any]:
     found = {task.name: read_json(folder / f"{task.name}.json") for task in tasks}
     seconds = {name: each["seconds"] for name, each in found.items()}
-    return {
-        **read_json(folder / _MODEL_FILE),
-        "seconds": seconds,
-        "rows": [r for e in found.values() for r in e["rows"]],
-    }
+    rows = [row for each in found.values() for row in each["rows"]]
+    return {**read_json(folder / _MODEL_FILE), "seconds": seconds, "rows": rows}
 
 
 def _kind(row: Row) -> tuple[Any, ...]:
@@ -151,7 +142,7 @@ def _shown(row: Row | None) -> str:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """Return the table in Markdown: a row for each set, measure, pooling and whitening, three columns a model."""
+    """Return a Markdown table with a row for each set, measure, pooling and whitening, and three columns a model."""
     cells: dict[tuple[Any, ...], list[str]] = {_kind(row): [] for result in results for row in result["rows"]}
     for result in results:
         for kind, shown in cells.items():
@@ -168,14 +159,12 @@ def table(results: list[dict[str, Any]]) -> str:
         [name, measure, pooling or "", {True: "yes", False: "no", None: ""}[whitened], *shown]
         for (name, measure, pooling, whitened), shown in cells.items()
     ]
-    note = (
-        "Shares, correlations and cosines in hundredths. The highest layer is chosen on the rows that are reported.\n\n"
-    )
+    note = "Shares, correlations and cosines are in hundredths. The highest layer is chosen on the reported rows.\n\n"
     return note + str(tabulate(lines, header, tablefmt="github", disable_numparse=True)) + "\n"
 
 
 def draw(results: list[dict[str, Any]], path: Path) -> None:
-    """Draw every set and measure through the layers, first tokens left out: solid, and dashed where whitened."""
+    """Draw a panel for each set and measure, without first tokens; curves of whitened states are dashed."""
     rows = [row for result in results for row in result["rows"] if row["layer"] is not None]
     panels = list(dict.fromkeys(_kind(row)[:2] for row in rows))
     pyplot = import_pyplot()

@@ -1,4 +1,4 @@
-"""An encoder's frozen states of texts and words: computed once for all layers, in batches of near-equal length."""
+"""An encoder's frozen states of texts and words, computed once for all layers in batches of similar length."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -22,37 +22,22 @@ States = NDArray[np.float32]
 
 
 class EncodedWords(NamedTuple):
-    """Words as sequences of tokens; words that do not fit into one sequence go on in the next.
+    """Sentences of words as sequences of tokens; words that do not fit into a sequence continue in the next one."""
 
-    Attributes:
-        sequences: <int64>[n] each, special symbols included.
-        places: <int64>[words, 3] sequence, first token, and the token behind the last.
-    """
-
-    sequences: list[NDArray[np.int64]]
-    places: NDArray[np.int64]
+    sequences: list[NDArray[np.int64]]  # <int64>[n] each, special symbols included
+    places: NDArray[np.int64]  # <int64>[words, 3] sequence, first token, and the token after the last one
 
 
 @dataclass(frozen=True)
 class FrozenEncoder:
-    """An encoder, and how its states are computed.
+    """An encoder with the settings by which its states are computed."""
 
-    Attributes:
-        name: for progress bars.
-        encoder: on its device.
-        layers: whose states are kept, 0 for the embeddings.
-        max_length: longer texts are cut to so many tokens.
-        batch_tokens: of a batch, padding included.
-        precision: one of ``fairseq_maelm.modules.precision.PRECISIONS``; states are returned in single precision.
-        device: where the encoder is.
-    """
-
-    name: str
-    encoder: Encoder
-    layers: list[int]
-    max_length: int
-    batch_tokens: int
-    precision: str
+    name: str  # for progress bars
+    encoder: Encoder  # on ``device``
+    layers: list[int]  # layers whose states are kept, 0 for the embeddings
+    max_length: int  # tokens to which longer texts are cut
+    batch_tokens: int  # of a batch, padding included
+    precision: str  # one of ``fairseq_maelm.modules.precision.PRECISIONS``; the states are single precision
     device: str
 
     @property
@@ -65,11 +50,11 @@ class FrozenEncoder:
         return np.array([vocabulary.first, *tokens, last], dtype=np.int64)
 
     def encode(self, text: str) -> NDArray[np.int64]:
-        """Turn a text into tokens <int64>[n] between special symbols, cut at its end."""
+        """Return the tokens <int64>[n] of a text between special symbols, cut to ``max_length``."""
         return self._enclosed(self.encoder.encode_line(text)[: self._room])
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> EncodedWords:
-        """Encode every word by itself, as one that follows a space."""
+        """Tokenize each word separately, as a word after a space."""
         known: dict[str, list[int]] = {}
         sequences, places = [], []
         for sentence in sentences:
@@ -80,7 +65,7 @@ class FrozenEncoder:
                 if len(tokens) + len(known[word]) > self._room:
                     sequences.append(self._enclosed(tokens))
                     tokens = []
-                # A word of which the vocabulary leaves nothing is read at the token that follows.
+                # A word without any tokens is represented by the token after it.
                 start = len(tokens) + 1
                 tokens += known[word]
                 places.append((len(sequences), start, start + len(known[word])))
@@ -90,14 +75,14 @@ class FrozenEncoder:
     def states(
         self, sequences: Sequence[NDArray[np.int64]], title: str
     ) -> Iterator[tuple[Places, Tensor, list[Tensor]]]:
-        """Yield batches: places of the sequences, tokens <int64>[B, S], and <float32>[B, S, D] of each chosen layer."""
+        """Yield places, tokens <int64>[B, S] and the states <float32>[B, S, D] of each chosen layer, in batches."""
         for places, tokens in self.batches(sequences, title):
             with torch.inference_mode(), self.computing():
                 states = self.encoder.hidden_states(tokens)
             yield places, tokens, [states[layer].float() for layer in self.layers]
 
     def batches(self, sequences: Sequence[NDArray[np.int64]], title: str) -> Iterator[tuple[Places, Tensor]]:
-        """Yield places and tokens <int64>[B, S] of batches, and show a progress bar."""
+        """Yield the places of a batch's sequences and their tokens <int64>[B, S]."""
         lengths = np.array([len(sequence) for sequence in sequences])
         with tqdm(total=len(sequences), desc=f"{self.name}: {title}", unit=" texts", mininterval=1, leave=False) as bar:
             for places in batches_by_length(lengths, self.batch_tokens):
@@ -107,14 +92,14 @@ class FrozenEncoder:
                 bar.update(len(places))
 
     def computing(self) -> AbstractContextManager[Any]:
-        """Return the context that computes in the chosen precision."""
+        """Return a context manager for computation in the chosen precision."""
         return computing_in(self.precision, torch.empty(0, device=self.device), training=False)
 
     def pooled(self, texts: Sequence[str], title: str) -> States:
-        """Return <float32>[layers, poolings, texts, D].
+        """Return pooled states <float32>[layers, poolings, texts, D].
 
-        The mean is over the text's own tokens, without the special symbols around them; a text without any has the mean
-        of these.
+        The mean is over a text's own tokens, without special symbols. A text without tokens gets the mean over its
+        special symbols.
         """
         result = np.empty((len(self.layers), len(POOLINGS), len(texts), self.encoder.width), dtype=np.float32)
         for places, tokens, states in self.states([self.encode(text) for text in texts], title):
@@ -131,7 +116,7 @@ class FrozenEncoder:
         return result
 
     def first_subwords(self, sentences: Sequence[Sequence[str]], title: str) -> States:
-        """Return <float32>[layers, words, D], the states of the first token of every word."""
+        """Return the states <float32>[layers, words, D] of the first token of each word."""
         encoded = self.encode_words(sentences)
         order = np.argsort(encoded.places[:, 0], kind="stable")
         bounds = np.searchsorted(encoded.places[order, 0], np.arange(len(encoded.sequences) + 1))
@@ -148,7 +133,7 @@ class FrozenEncoder:
     def token_sums(
         self, sequences: Sequence[NDArray[np.int64]], title: str
     ) -> tuple[list[GramAccumulator], list[NDArray[np.float64]]]:
-        """Add up the states of all tokens, for each layer: their Gram matrix, and the sum <float64>[D] at length 1."""
+        """Return each layer's Gram matrix of all tokens' states, and the sum <float64>[D] of their unit vectors."""
         grams = [GramAccumulator(self.encoder.width, self.device) for _ in self.layers]
         sums = [np.zeros(self.encoder.width) for _ in self.layers]
         for _, tokens, states in self.states(sequences, title):

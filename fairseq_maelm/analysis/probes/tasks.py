@@ -1,4 +1,4 @@
-"""What is probed: each task holds its texts and labels, and measures a frozen encoder on them."""
+"""The tasks of probes: each has its texts and labels, and measures a frozen encoder on them."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -18,20 +18,16 @@ from fairseq_maelm.analysis.spectrum import effective_rank, singular_values
 logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
-# What a row is of: layer, pooling, whether states were whitened. None where that does not apply.
+# Layer, pooling, and whether states were whitened; None if that does not apply.
 Variant = tuple[int | None, str | None, bool | None]
 
 
+@dataclass(frozen=True)
 class Task(Protocol):
-    """Something to measure."""
+    """A task with the name of its results and the files that it was read from."""
 
-    @property
-    def name(self) -> str:
-        """The name of its file of results."""
-
-    @property
-    def files(self) -> Sequence[Path]:
-        """The files that it was read from."""
+    name: str
+    files: Sequence[Path]
 
     def measure(self, frozen: FrozenEncoder) -> list[Row]:
         """Return rows of set, measure, layer, pooling, whitened and value."""
@@ -45,7 +41,7 @@ def _row(name: str, measure: str, value: float, variant: Variant = (None, None, 
 def _variants(
     frozen: FrozenEncoder, states: States, poolings: Sequence[str | None], fit: Any, title: str
 ) -> Iterator[tuple[Variant, measures.Rows]]:
-    """Yield states <float32>[layers, poolings, n, D] as they are and whitened, which is fitted to the rows ``fit``."""
+    """Yield states <float32>[layers, poolings, n, D] as they are, and whitened by a map fitted to the rows ``fit``."""
     pairs = [(place, number) for place in range(len(frozen.layers)) for number in range(len(poolings))]
     # The first token's embedding is the same in every text.
     pairs = [(place, number) for place, number in pairs if frozen.layers[place] or poolings[number] != "first"]
@@ -56,14 +52,14 @@ def _variants(
 
 
 def _unique(columns: Sequence[Sequence[str]]) -> tuple[list[str], list[NDArray[np.int64]]]:
-    """Return every text once, and the places of the texts of each column among them."""
+    """Return each different text once, and for each column the places of its texts among them."""
     texts = list(dict.fromkeys(text for column in columns for text in column))
     place_of = {text: place for place, text in enumerate(texts)}
     return texts, [np.array([place_of[text] for text in column], dtype=np.int64) for column in columns]
 
 
 class Pairs(NamedTuple):
-    """Pairs of texts with a score of their similarity."""
+    """Pairs of texts with scores of their similarity."""
 
     first: list[str]
     second: list[str]
@@ -71,15 +67,13 @@ class Pairs(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Similarity:
-    """Rank correlation of the cosine of two texts' vectors with scores, without any training.
+class Similarity(Task):
+    """Rank correlation of two texts' cosine with scores, without training.
 
-    ``together`` makes the parts one set, as the years of STS are: it is measured concatenated, and as the mean of its
-    parts. Otherwise every part is a set by itself. Whitening is fitted to all texts of the task.
+    With ``together`` the parts are one set, as in a year of STS: the correlation is measured over all parts together,
+    and as the mean over the parts. Otherwise each part is a set. Whitening is fitted to all texts of the task.
     """
 
-    name: str
-    files: Sequence[Path]
     parts: dict[str, Pairs]
     together: bool
 
@@ -103,22 +97,20 @@ class Similarity:
 
 
 class Labeled(NamedTuple):
-    """Texts, or columns of paired texts, with the numbers of their classes."""
+    """A column of texts, or two columns of paired texts, with the numbers of their classes."""
 
     columns: list[list[str]]
     labels: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(Task):
     """Accuracy on the validation split of probes that were fitted to the training split.
 
-    Of pairs, each text is encoded by itself; a pair's features are |u - v| and u * v, as in SentEval. Whitening is
+    The texts of a pair are encoded separately, and its features are |u - v| and u * v, as in SentEval. Whitening is
     fitted to the texts of the training split.
     """
 
-    name: str
-    files: Sequence[Path]
     train: Labeled
     test: Labeled
 
@@ -144,18 +136,16 @@ def _features(vectors: measures.Rows, places: Sequence[NDArray[np.int64]]) -> me
 
 
 class Tagged(NamedTuple):
-    """Sentences of words, and the tags of all words in order."""
+    """Sentences of words, and the tags of all words."""
 
     sentences: list[tuple[str, ...]]
     tags: NDArray[np.str_]
 
 
 @dataclass(frozen=True)
-class Tagging:
+class Tagging(Task):
     """Accuracy of a linear probe on the state of each word's first token; whitening is fitted to the training words."""
 
-    name: str
-    files: Sequence[Path]
     train: Tagged
     test: Tagged
 
@@ -171,17 +161,15 @@ class Tagging:
 
 
 @dataclass(frozen=True)
-class TokenStates:
-    """The states of all tokens of a text, special symbols included: effective rank, and mean cosine of two of them."""
+class TokenStates(Task):
+    """Effective rank and mean cosine of the states of all tokens of a text, special symbols included."""
 
-    name: str
-    files: Sequence[Path]
-    stretches: list[list[str]]
+    passages: list[list[str]]
     tau: float
 
     def measure(self, frozen: FrozenEncoder) -> list[Row]:
         """See ``Task``."""
-        grams, sums = frozen.token_sums([frozen.encode(" ".join(words)) for words in self.stretches], self.name)
+        grams, sums = frozen.token_sums([frozen.encode(" ".join(words)) for words in self.passages], self.name)
         rows = []
         for layer, gram, total in zip(frozen.layers, grams, sums):
             rank = effective_rank(singular_values(gram.gram()), self.tau)
@@ -191,23 +179,21 @@ class TokenStates:
 
 
 @dataclass(frozen=True)
-class Search:
-    """The vectors of stretches of text: whether the first words of each find the others, among those of all.
+class Search(Task):
+    """Search for the last words of a passage by its first words, among the last words of all passages.
 
-    Effective rank (centered) and mean cosine are those of the vectors searched. Whitening is fitted to both parts.
+    Effective rank (centered) and mean cosine are those of the last words' vectors. Whitening is fitted to both parts.
     """
 
-    name: str
-    files: Sequence[Path]
-    stretches: list[list[str]]
-    short: int  # words
+    passages: list[list[str]]
+    short: int  # number of first words
     tau: float
 
     def measure(self, frozen: FrozenEncoder) -> list[Row]:
         """See ``Task``."""
-        texts = [" ".join(words[: self.short]) for words in self.stretches]
-        texts += [" ".join(words[self.short :]) for words in self.stretches]
-        count, rows = len(self.stretches), []
+        texts = [" ".join(words[: self.short]) for words in self.passages]
+        texts += [" ".join(words[self.short :]) for words in self.passages]
+        count, rows = len(self.passages), []
         for variant, vectors in _variants(frozen, frozen.pooled(texts, self.name), POOLINGS, slice(None), self.name):
             queries, found = vectors[:count], vectors[count:]
             rows.append(_row(self.name, "reciprocal rank", measures.reciprocal_rank(queries, found), variant))
@@ -222,11 +208,11 @@ class Search:
 
 
 class Repetition(NamedTuple):
-    """A word to predict that the stretch holds again, and the stretch with other words there instead."""
+    """A passage with a word that occurs more than once."""
 
     words: list[str]
-    place: int
-    replaced: list[str]
+    place: int  # of the occurrence to predict
+    replaced: list[str]  # the passage with other words in the place of the other occurrences
 
     @property
     def occurrences(self) -> NDArray[np.int64]:
@@ -235,14 +221,12 @@ class Repetition(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RepeatedWords:
-    """Words that a stretch holds twice: one is masked there, and predicted with and without the other.
+class RepeatedWords(Task):
+    """Prediction of one of a word's occurrences, which is masked, with and without the other occurrences.
 
-    Matched is a word of which the prediction head finds every token. Models without such a head have no rows.
+    A word is matched if the LM head predicts all of its tokens. Models without an LM head have no rows.
     """
 
-    name: str
-    files: Sequence[Path]
     cases: list[Repetition]
 
     def measure(self, frozen: FrozenEncoder) -> list[Row]:
@@ -252,7 +236,7 @@ class RepeatedWords:
         if repeated is None or replaced is None or not (both := repeated[2] & replaced[2]).any():
             return []
         if not both.all():
-            logger.info("%s: %d of %d repeated words lie in one sequence", frozen.name, both.sum(), len(both))
+            logger.info("%s: %d of %d repeated words are in one sequence", frozen.name, both.sum(), len(both))
         (with_it, bits, _), (without, more_bits, _) = repeated, replaced
         return [
             _row(self.name, "matched", float(with_it[both].mean())),
@@ -261,11 +245,11 @@ class RepeatedWords:
         ]
 
     def _predict(self, frozen: FrozenEncoder, texts: Sequence[list[str]]) -> tuple[NDArray[Any], ...] | None:
-        """Return of every case whether the word was found, its loss in bits, and whether it could be asked for."""
+        """Return for each case whether the word was predicted, its loss in bits, and whether it could be tried."""
         encoded = frozen.encode_words(texts)
         offsets = np.cumsum([0, *map(len, texts[:-1])])
         asked = encoded.places[offsets + [case.place for case in self.cases]]
-        # A stretch of several sequences may hold word and repetition apart.
+        # A long passage may have its occurrences in different sequences.
         together = [
             (encoded.places[offset + case.occurrences, 0] == sequence).all()
             for offset, case, sequence in zip(offsets, self.cases, asked[:, 0])
