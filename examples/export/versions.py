@@ -1,11 +1,11 @@
-"""Does an exported folder compute the same under every version of transformers?
+"""Comparison of an exported folder under several versions of transformers.
 
-    python versions.py run FOLDER OUTPUT.json       with each interpreter that has a version of transformers
+    python versions.py run FOLDER OUTPUT.json       by an interpreter for each version of transformers
     python versions.py compare OUTPUT.json ...      ids must be equal, outputs equal up to rounding
 
-``run`` opens the folder as its config.json says, with the folder's own code where it has some, and needs neither
-fairseq nor fairseq_maelm. It also opens it as an encoder, saves it by transformers, opens the saved copy, and compares.
-Our own classes are trained for a step, with activations recomputed and not, and given more symbols.
+``run`` opens the folder as the class in its config.json and as an encoder, saves it by transformers, opens the copy,
+and compares. It needs neither fairseq nor fairseq_maelm: the folder may contain its code. For our own classes it also
+runs a training step with and without recomputed activations, and adds symbols.
 """
 
 import argparse
@@ -33,7 +33,7 @@ TOLERANCE = 1e-5
 
 
 def numbers(model: Any, batch: Any) -> list[float]:
-    """The model's first output at the tokens of a padded batch, without padding, thinned out to some 2,000 numbers."""
+    """Return about 2,000 numbers of the model's first output for a padded batch, without padding."""
     import torch
 
     with torch.no_grad():
@@ -45,7 +45,7 @@ def numbers(model: Any, batch: Any) -> list[float]:
 
 
 def train(model: Any, batch: Any) -> bool:
-    """Do recomputed activations give equal gradients, and does the model take more symbols?"""
+    """Return whether recomputed activations give equal gradients; also add symbols to the model."""
     import torch
 
     gradients = []
@@ -62,7 +62,7 @@ def train(model: Any, batch: Any) -> bool:
 
 
 def run(folder: str, output: Path) -> None:
-    """Compute with the installed transformers and write what came out."""
+    """Compute with the installed transformers and write the results."""
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
@@ -89,7 +89,7 @@ def run(folder: str, output: Path) -> None:
 
 
 def compare(paths: list[Path]) -> None:
-    """Compare what several versions wrote for one folder."""
+    """Compare the results of several versions for one folder."""
     first, *others = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
     if not others:
         sys.exit("give the outputs of two versions or more")

@@ -73,7 +73,12 @@ class AdaptationTask(MaelmTask):
             self.datasets[split] = self.dataset_of(split, paths, GeneralBlockDataset)
         elif split.startswith("train") and self.cfg.general_ratio:
             paths = shard_files(utils.split_paths(self.cfg.data), split, epoch, combine)
-            self.datasets[split] = self._mixed(split, paths, self._general_paths("train", combine))
+            files = [*paths, *self._general_paths("train", combine)]
+            dataset = self.dataset_of(split, files, MixedBlockDataset)
+            dataset.mix(dataset.blocks.blocks_of_files(len(paths)), self.cfg.general_ratio)
+            counts = f"{dataset.domain_blocks:,}", f"{dataset.general_blocks:,}"
+            logger.info("an epoch takes %s blocks of the domain and %s of the general text", *counts)
+            self.datasets[split] = dataset
         else:
             super().load_dataset(split, epoch, combine, **unused)
 
@@ -82,16 +87,6 @@ class AdaptationTask(MaelmTask):
         folders = utils.split_paths(self.cfg.general_data)
         check_shards([utils.split_paths(self.cfg.data)[0], *folders])
         return [path for folder in folders for path in split_files(folder, split, combine)]
-
-    def _mixed(self, split: str, domain: list[str], general: list[str]) -> MixedBlockDataset:
-        dataset = self.dataset_of(split, [*domain, *general], MixedBlockDataset)
-        dataset.mix(dataset.blocks.blocks_of_files(len(domain)), self.cfg.general_ratio)
-        logger.info(
-            "an epoch takes %s blocks of the domain and %s of the general text",
-            f"{dataset.domain_blocks:,}",
-            f"{dataset.general_blocks:,}",
-        )
-        return dataset
 
     def begin_epoch(self, epoch: int, model: Any) -> None:
         """Measure the general loss before the first update if it is bounded; called by fairseq on all ranks."""

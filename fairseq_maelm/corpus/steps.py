@@ -34,8 +34,6 @@ from fairseq_maelm.text.vocabulary import (
     DICTIONARY_FILE,
     MODEL_FILE,
     PRESETS,
-    FairseqEncoder,
-    TextEncoder,
     dictionary_text,
     load_sentencepiece,
     train_sentencepiece,
@@ -65,24 +63,6 @@ class Work:
     def parts(self, role: str) -> Path:
         """Return the folder of the encoded parts of a role."""
         return self.folder / f"parts_{role}"
-
-    @property
-    def model(self) -> Path:
-        """The path of the sentencepiece model."""
-        return self.folder / MODEL_FILE
-
-    def encoder(self) -> TextEncoder:
-        """Open the vocabulary, once it is there."""
-        if self.settings.vocabulary is not None:
-            return open_encoder(self.folder)
-        return FairseqEncoder(load_sentencepiece(self.model))
-
-    def vocabulary(self) -> dict[str, bytes]:
-        """Return the vocabulary files of a data folder: name -> content."""
-        if self.settings.vocabulary is not None:
-            return {path.name: path.read_bytes() for path in vocabulary_files(self.folder)}
-        dictionary = dictionary_text(load_sentencepiece(self.model))
-        return {MODEL_FILE: self.model.read_bytes(), DICTIONARY_FILE: dictionary.encode("utf-8")}
 
 
 def clean(work: Work, sources: dict[str, list[Source]]) -> dict[str, Any]:
@@ -131,19 +111,22 @@ def _grouped(readers: Iterable[SourceReader], bar: Any) -> Iterator[list[Segment
 def make_vocabulary(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
     """Copy the given vocabulary or model, or train a model on a random sample of the training split."""
     if work.settings.vocabulary is not None:
-        for path in vocabulary_files(work.settings.vocabulary):
-            write_bytes(work.folder / path.name, path.read_bytes())
-    elif work.settings.sentencepiece_model is not None:
-        write_bytes(work.model, work.settings.sentencepiece_model.read_bytes())
+        files = {path.name: path.read_bytes() for path in vocabulary_files(work.settings.vocabulary)}
     else:
-        resolved = work.settings.resolved()
-        share = resolved["sample_megabytes"] * 1e6 / cleaned[CORPUS]["bytes"]
-        sample = _sample(work, [Chunk(*fields) for fields in cleaned[CORPUS]["chunks"]], split, min(share, 1.0))
-        normalization = PRESETS[resolved["preset"]].normalization
-        model = train_sentencepiece(sample, resolved["vocabulary_size"], normalization, resolved["character_coverage"])
-        write_bytes(work.model, model)
-    encoder = work.encoder()
-    return {"dictionary_symbols": encoder.dictionary_size, "dictionary_symbols_with_mask": encoder.dictionary_size + 1}
+        if work.settings.sentencepiece_model is not None:
+            model = work.settings.sentencepiece_model.read_bytes()
+        else:
+            resolved = work.settings.resolved()
+            share = resolved["sample_megabytes"] * 1e6 / cleaned[CORPUS]["bytes"]
+            sample = _sample(work, [Chunk(*fields) for fields in cleaned[CORPUS]["chunks"]], split, min(share, 1.0))
+            size, preset, coverage = (resolved[name] for name in ("vocabulary_size", "preset", "character_coverage"))
+            model = train_sentencepiece(sample, size, PRESETS[preset].normalization, coverage)
+        dictionary = dictionary_text(load_sentencepiece(model))
+        files = {MODEL_FILE: model, DICTIONARY_FILE: dictionary.encode("utf-8")}
+    for name, content in files.items():
+        write_bytes(work.folder / name, content)
+    symbols = open_encoder(work.folder).dictionary_size
+    return {"dictionary_symbols": symbols, "dictionary_symbols_with_mask": symbols + 1}
 
 
 def _sample(work: Work, chunks: list[Chunk], split: Split, share: float) -> Iterator[str]:
@@ -160,7 +143,7 @@ def _sample(work: Work, chunks: list[Chunk], split: Split, share: float) -> Iter
 
 def encode(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
     """Encode every chunk of every role into a part file, except those that an interrupted run has encoded."""
-    encoder = work.encoder()
+    encoder = open_encoder(work.folder)
     reused = 0
     for role, state in cleaned.items():
         work.parts(role).mkdir(exist_ok=True)
@@ -180,8 +163,7 @@ def encode(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
 
 def binarize(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any]:
     """Join the parts into the data folders under ``outputs``; return counts by dataset, such as "train"."""
-    dtype = work.encoder().dtype
-    vocabulary = work.vocabulary()
+    dtype = open_encoder(work.folder).dtype
     parts = {
         role: [part_file(work.parts(role), number) for number in range(len(state["chunks"]))]
         for role, state in cleaned.items()
@@ -190,8 +172,8 @@ def binarize(work: Work, cleaned: dict[str, Any], split: Split) -> dict[str, Any
     for shard, name in enumerate(shard_names(split.shards)):
         folder = work.outputs / name
         folder.mkdir(exist_ok=True)
-        for file, content in vocabulary.items():
-            write_bytes(folder / file, content)
+        for path in vocabulary_files(work.folder):
+            write_bytes(folder / path.name, path.read_bytes())
         targets = {"train": (parts[CORPUS], shard)}
         if shard == 0:
             # Validation files of the user, if there are any, are the whole validation split.

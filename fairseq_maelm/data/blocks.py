@@ -45,18 +45,12 @@ def block_slices(line_sizes: np.ndarray, break_mode: str, block_size: int) -> np
     elif break_mode == "complete":
         slices = _greedy(ends, np.array([[0, total]], dtype=np.int64), block_size)
     elif break_mode == "complete_doc":
-        slices = _greedy(ends, _documents(ends, line_sizes), block_size)
+        blank = line_sizes == _BLANK_LINE
+        starts, stops = np.append(0, ends[blank]), np.append(ends[blank] - _BLANK_LINE, total)
+        slices = _greedy(ends, np.stack([starts, stops], axis=1)[starts < stops], block_size)
     else:
         raise ValueError(f"unknown break mode {break_mode!r}; choose one of {', '.join(BREAK_MODES)}")
     return slices[slices[:, 1] - slices[:, 0] > 1]
-
-
-def _documents(ends: np.ndarray, line_sizes: np.ndarray) -> np.ndarray:
-    """Return the first token and one past the last of each document, <int64>[documents, 2], without blank lines."""
-    blank = line_sizes == _BLANK_LINE
-    starts = np.concatenate([[0], ends[blank]])
-    stops = np.concatenate([ends[blank] - _BLANK_LINE, ends[-1:]])
-    return np.stack([starts, stops], axis=1)[starts < stops]
 
 
 def _greedy(ends: np.ndarray, spans: np.ndarray, block_size: int) -> np.ndarray:

@@ -9,8 +9,8 @@ import torch
 
 from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.data.blocks import TokenBlocks
-from fairseq_maelm.data.encoder_view import EncoderView, encoder_input, show_batch
-from fairseq_maelm.data.masking import MaskingScheme, draw_masks, rounding_draws
+from fairseq_maelm.data.encoder_view import EncoderView, encoder_input, show
+from fairseq_maelm.data.masking import MaskingScheme, draw_masks, keep_fraction, replacements, rounding_draws
 from fairseq_maelm.data.order import padding_share
 from fairseq_maelm.data.rate import RateOfUpdates
 
@@ -90,9 +90,11 @@ class MaskedBlockDataset(BatchDataset):
         inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
         scheme = self.scheme if self.rate is None else replace(self.scheme, mask_prob=self.rate.of_batch(indices))
         draw = draw_masks(scheme, tokens, lengths, indices, self.seed, self.epoch)
-        shown = show_batch(
-            self.view, draw, inside, self.symbols.mask, self.scheme.real_tokens, indices, self.seed, self.epoch
-        )
+        numbers = indices, self.seed, self.epoch, tokens.shape[1]
+        # Unused arguments of ``show`` are placeholders.
+        fraction = keep_fraction(self.view.mask_fraction, *numbers) if self.view.mask_fraction else inside
+        random = replacements(scheme.real_tokens, *numbers) if self.view.shows_random_tokens else tokens
+        shown = show(self.view, draw, inside, self.symbols.mask, fraction, random)
         predicted = inside if self.predicts_all else draw.predicted
         net_input = encoder_input(shown, predicted, lengths, self.symbols.pad, self.view.positions)
         if self.predicts_all:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from fairseq_maelm.batch import Layout
-from fairseq_maelm.data.masking import MaskDraw, keep_fraction, replacements
+from fairseq_maelm.data.masking import MaskDraw
 
 MASKED_INPUTS = ("dropped", "kept", "reset", "random", "random_kept")
 ENCODER_POSITIONS = ("original", "consecutive")
@@ -47,6 +47,11 @@ class EncoderView:
             )
 
     @property
+    def shows_random_tokens(self) -> bool:
+        """True if the encoder sees random tokens at masked positions."""
+        return self.masked_input in ("random", "random_kept")
+
+    @property
     def hides_all_masks(self) -> bool:
         """True if no state of a masked position reaches the decoder, so that a decoder is needed to predict it."""
         return self.masked_input in ("dropped", "reset", "random") and self.mask_fraction < 1.0
@@ -78,8 +83,8 @@ def show(
         draw: the drawn masks.
         inside: <bool>[B, T] True at tokens, False at padding.
         mask_index: the <mask> symbol.
-        fraction: <bool>[B, T] True at masks that stay by ``mask_fraction``; see ``keep_fraction``.
-        random: <int64>[B, T] random real tokens for masked positions; see ``replacements``.
+        fraction: <bool>[B, T] True at masks that stay by ``mask_fraction``, if the view has one.
+        random: <int64>[B, T] random real tokens for masked positions, if the view shows them.
     """
     masked = draw.masked
     unmasked = inside & ~masked
@@ -89,30 +94,9 @@ def show(
         staying = masked & fraction
         visible = unmasked | staying
         return Shown(np.where(staying, mask_index, draw.tokens), visible, visible)
-    filler = random if view.masked_input in ("random", "random_kept") else mask_index
+    filler = random if view.shows_random_tokens else mask_index
     returned = inside if view.masked_input in ("kept", "random_kept") else unmasked
     return Shown(np.where(masked, filler, draw.tokens), inside, returned)
-
-
-def show_batch(
-    view: EncoderView,
-    draw: MaskDraw,
-    inside: np.ndarray,
-    mask_index: int,
-    real_tokens: np.ndarray,
-    indices: np.ndarray,
-    seed: int,
-    epoch: int,
-) -> Shown:
-    """Apply a view with the random numbers of the sequences; arguments as in ``draw_masks`` and ``show``."""
-    length = inside.shape[1]
-    # Placeholders that views without a fraction or random tokens do not read.
-    fraction, random = inside, draw.tokens
-    if view.mask_fraction:
-        fraction = keep_fraction(view.mask_fraction, indices, seed, epoch, length)
-    if view.masked_input in ("random", "random_kept"):
-        random = replacements(real_tokens, indices, seed, epoch, length)
-    return show(view, draw, inside, mask_index, fraction, random)
 
 
 def wanted_rows(predicted: np.ndarray) -> tuple[np.ndarray, int]:

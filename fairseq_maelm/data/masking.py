@@ -127,13 +127,18 @@ def draw_masks(
     inside = np.arange(length)[None, :] < lengths[:, None]
     eligible = inside if scheme.protected is None else inside & ~scheme.protected[tokens]
     starts = _unit_starts(scheme, tokens, eligible)
-    priority = _priorities(seed, epoch, indices, length)
+    priority = random_bits(seed, epoch, indices, _PRIORITY, length)
+    priority &= ~np.uint64(MAX_LENGTH - 1)
+    priority |= np.arange(length, dtype=np.uint64)
     units = lengths if starts is inside else np.count_nonzero(starts, axis=1)
     # If every token may be chosen, one must stay visible.
     spared = 1 if eligible is inside else (eligible == inside).all(axis=1)
     counts = (scheme.mask_prob * units + rounding_draws(seed, epoch, indices)).astype(np.int64)
     counts = np.minimum(counts, np.maximum(units - spared, 0))
-    first = None if scheme.word_starts is None else _first_of_unit(starts, eligible)
+    first = None
+    if scheme.word_starts is not None:
+        # <int64>[B, T] the first position of each token's word: a word uses the random numbers of its first token.
+        first = np.maximum.accumulate(np.where(starts | ~eligible, np.arange(length), 0), axis=1)
     predicted = _smallest(priority, starts, counts, first)
     # The threshold is meaningless in rows without tokens to choose.
     predicted &= eligible & (counts[:, None] > 0)
@@ -155,12 +160,6 @@ def _smallest(priority: np.ndarray, starts: np.ndarray, counts: np.ndarray, firs
     return (priority if first is None else np.take_along_axis(priority, first, axis=1)) <= threshold
 
 
-def _first_of_unit(starts: np.ndarray, eligible: np.ndarray) -> np.ndarray:
-    """Return the first position of each token's unit, <int64>[B, T], whose random numbers the whole unit uses."""
-    columns = np.arange(starts.shape[1])[None, :]
-    return np.maximum.accumulate(np.where(starts | ~eligible, columns, 0), axis=1)
-
-
 def _unit_starts(scheme: MaskingScheme, tokens: np.ndarray, eligible: np.ndarray) -> np.ndarray:
     """Return <bool>[B, T], True at the first token of every unit (token or word)."""
     if scheme.word_starts is None:
@@ -170,14 +169,6 @@ def _unit_starts(scheme: MaskingScheme, tokens: np.ndarray, eligible: np.ndarray
     follows = np.zeros_like(eligible)
     follows[:, 1:] = eligible[:, :-1]
     return eligible & (starts | ~follows)
-
-
-def _priorities(seed: int, epoch: int, indices: np.ndarray, length: int) -> np.ndarray:
-    """Return priorities <uint64>[B, length], distinct within a sequence; the smallest are chosen."""
-    bits = random_bits(seed, epoch, indices, _PRIORITY, length)
-    bits &= ~np.uint64(MAX_LENGTH - 1)
-    bits |= np.arange(length, dtype=np.uint64)
-    return bits
 
 
 def _one_prediction(eligible: np.ndarray, inside: np.ndarray, lengths: np.ndarray, priority: np.ndarray) -> np.ndarray:

@@ -100,7 +100,7 @@ class MaelmEncoder(nn.Module):
         return of_distance.t().index_select(1, index.flatten()).unflatten(1, index.shape).transpose(0, 1)
 
     def forward(self, states: Tensor, bias: Tensor | None, output_attentions: bool) -> tuple[list, list]:
-        """Return the states <float>[B, S, D] before and after each layer, and each layer's attention weights or None."""
+        """Return the states <float>[B, S, D] before and after each layer, and the layers' attention weights or None."""
         all_states, all_weights = [states], []
         for layer in self.layer:
             states, weights = layer(states, bias, output_attentions)

@@ -80,15 +80,13 @@ def tokenizer_spans(offsets: Sequence[tuple[int, int]], text: str) -> Spans:
     for number, (begin, end) in enumerate(offsets):
         part = text[begin:end]
         begin, end = begin + len(part) - len(part.lstrip()), end - len(part) + len(part.rstrip())
-        while begin < end < len(text) and end not in covered and not _is_dropped(text[end]):
+        # Normalization removes white space, controls and zero-width characters.
+        while begin < end < len(text) and end not in covered and not text[end].isspace():
+            if unicodedata.category(text[end]).startswith("C"):
+                break
             end += 1
         spans[number] = begin, end
     return _settled(spans[:, 0], spans[:, 1], len(text))
-
-
-def _is_dropped(character: str) -> bool:
-    """Return whether normalization removes a character: white space, controls and zero-width characters."""
-    return character.isspace() or unicodedata.category(character).startswith("C")
 
 
 def _settled(begin: NDArray[np.int64], end: NDArray[np.int64], length: int) -> Spans:

@@ -24,7 +24,17 @@ def configuration(source: Source, content: Content) -> dict[str, Any]:
         "eos_token_id": dictionary.eos(),
         "tie_word_embeddings": True,
     }
-    settings |= _modernbert_settings(source) if content.format == "modernbert" else _post_norm_settings(source)
+    if content.format == "modernbert":
+        settings |= _modernbert_settings(source)
+    else:
+        settings |= {
+            "hidden_act": "gelu",
+            "hidden_dropout_prob": config.dropout,
+            "attention_probs_dropout_prob": config.attention_dropout,
+            "max_position_embeddings": config.max_positions + POSITION_OFFSET,
+            "layer_norm_eps": config.layer_norm_eps,
+            "relative_attention_num_buckets": config.relative_num_buckets,
+        }
     if content.format == "roberta":
         settings["type_vocab_size"] = 1
     elif content.format == "maelm":
@@ -35,18 +45,6 @@ def configuration(source: Source, content: Content) -> dict[str, Any]:
         if content.architecture == "sequence-classification" and len(content.labels) == 1:
             settings["problem_type"] = "regression"
     return settings
-
-
-def _post_norm_settings(source: Source) -> dict[str, Any]:
-    config = source.options
-    return {
-        "hidden_act": "gelu",
-        "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": config.attention_dropout,
-        "max_position_embeddings": config.max_positions + POSITION_OFFSET,
-        "layer_norm_eps": config.layer_norm_eps,
-        "relative_attention_num_buckets": config.relative_num_buckets,
-    }
 
 
 def _modernbert_settings(source: Source) -> dict[str, Any]:

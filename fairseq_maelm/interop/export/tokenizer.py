@@ -111,20 +111,16 @@ def _model(model: Any, dictionary: Dictionary) -> Any:
         lowest = min(scores.values())
         vocabulary = [(symbol, scores.get(symbol, lowest)) for symbol in dictionary.symbols]
         return Unigram(vocabulary, unk_id=dictionary.unk(), byte_fallback=byte_fallback)
+    # All merges of two pieces into a third, best first: sentencepiece ranks them by the score of the third piece alone.
+    pieces = sorted((piece for piece in scores if not _BYTE.fullmatch(piece)), key=lambda piece: -scores[piece])
+    halves = ((piece[:place], piece[place:]) for piece in pieces for place in range(1, len(piece)))
     return BPE(
         {symbol: index for index, symbol in enumerate(dictionary.symbols)},
-        _merges(scores),
+        [(left, right) for left, right in halves if left in scores and right in scores],
         unk_token=FAIRSEQ_SYMBOLS[dictionary.unk()],
         fuse_unk=True,
         byte_fallback=byte_fallback,
     )
-
-
-def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
-    """Return all merges of two pieces into a third, best first; sentencepiece uses the third one's score alone."""
-    pieces = sorted((piece for piece in scores if not _BYTE.fullmatch(piece)), key=lambda piece: -scores[piece])
-    halves = ((piece[:place], piece[place:]) for piece in pieces for place in range(1, len(piece)))
-    return [(left, right) for left, right in halves if left in scores and right in scores]
 
 
 def _normalizer(model: Any) -> Any:

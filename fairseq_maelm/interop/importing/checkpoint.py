@@ -67,9 +67,17 @@ def untrained_state(
         model_options: options of the model ``maelm``, name -> value.
         task_options: options of the task ``maelm``, name -> value.
     """
+    tokens = model_options.get("max_positions", MaelmModelConfig.max_positions)
+    # The data folder is given when the checkpoint is loaded.
+    task = MaelmTaskConfig(_name="maelm", data=".", tokens_per_sample=tokens, **task_options)
+    model = MaelmModelConfig(_name=arch, **model_options)
+    configuration = OmegaConf.create(OmegaConf.structured(FairseqConfig(task=task, model=model)))
+    with open_dict(configuration):
+        complete_config(configuration.model)
+        configuration.criterion = {"_name": "maelm"}
     return {
         "args": None,
-        "cfg": _configuration(arch, model_options, task_options),
+        "cfg": OmegaConf.to_container(configuration, resolve=True, enum_to_str=True),
         "model": weights,
         "criterion": {},
         # Optimizer, schedule and data start from the beginning.
@@ -79,16 +87,3 @@ def untrained_state(
         "task_state": {},
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0, "shuffle": True}},
     }
-
-
-def _configuration(arch: str, model_options: dict[str, Any], task_options: dict[str, Any]) -> Any:
-    """Return fairseq's whole configuration, with this task and this model."""
-    tokens = model_options.get("max_positions", MaelmModelConfig.max_positions)
-    # The data folder is given when the checkpoint is loaded.
-    task = MaelmTaskConfig(_name="maelm", data=".", tokens_per_sample=tokens, **task_options)
-    model = MaelmModelConfig(_name=arch, **model_options)
-    configuration = OmegaConf.create(OmegaConf.structured(FairseqConfig(task=task, model=model)))
-    with open_dict(configuration):
-        complete_config(configuration.model)
-        configuration.criterion = {"_name": "maelm"}
-    return OmegaConf.to_container(configuration, resolve=True, enum_to_str=True)

@@ -120,7 +120,10 @@ def convert_weights(
     """Return the weights, which are removed from ``theirs``, by our names; the vocabulary keeps the source's order."""
     family, options = FAMILIES[config["model_type"]], model_options(config)
     types = theirs.pop("embeddings.token_type_embeddings.weight", None)
-    _check_tied(folder, theirs)
+    for name, other in _TIED.items():
+        weight = theirs.pop(name, None)
+        if weight is not None and not torch.equal(weight, theirs.setdefault(other, weight)):
+            raise refuse(folder, f"{name} differs from {other}, and our prediction head has one tensor for both")
     try:
         ours = take_weights(theirs, family, options, architecture, head, first_position(config))
     except KeyError as error:
@@ -137,10 +140,3 @@ def convert_weights(
         identity = [options["decoder_attention_heads"], DECODER_ATTENTION.index("self")]
         ours["decoder.identity"] = torch.tensor(identity, dtype=torch.int64)
     return ours
-
-
-def _check_tied(folder: Path, theirs: dict[str, Tensor]) -> None:
-    for name, other in _TIED.items():
-        weight = theirs.pop(name, None)
-        if weight is not None and not torch.equal(weight, theirs.setdefault(other, weight)):
-            raise refuse(folder, f"{name} differs from {other}, and our prediction head has one tensor for both")

@@ -60,23 +60,6 @@ def download(name: str) -> Path:
     return folder
 
 
-def open_source(path: Path, vocabulary: Path | None) -> Source:
-    """Open a Hugging Face folder or a fairseq checkpoint."""
-    # Each kind needs a large library, which is imported only when needed.
-    if path.is_file():
-        from fairseq_maelm.interop.importing.fairseq_roberta import open_checkpoint
-
-        return open_checkpoint(path, vocabulary)
-    if not path.is_dir():
-        raise FileNotFoundError(
-            f"there is no folder or checkpoint {path}: give a folder that save_pretrained wrote, a checkpoint file, or "
-            "--download with a name on the Hugging Face Hub"
-        )
-    from fairseq_maelm.interop.importing.huggingface import open_folder
-
-    return open_folder(path)
-
-
 def import_model(path: Path, output: Path, vocabulary: Path | None = None, name: str | None = None) -> Imported:
     """Import a model into a new folder, which appears only after its verification.
 
@@ -92,7 +75,21 @@ def import_model(path: Path, output: Path, vocabulary: Path | None = None, name:
         ValueError: the source cannot be imported exactly; no files are left behind.
     """
     with whole_folder(output, "maelm import") as folder:
-        imported = _write(path, open_source(path, vocabulary), folder, name or path.name)
+        # Each kind of source needs a large library.
+        if path.is_file():
+            from fairseq_maelm.interop.importing.fairseq_roberta import open_checkpoint
+
+            source = open_checkpoint(path, vocabulary)
+        elif path.is_dir():
+            from fairseq_maelm.interop.importing.huggingface import open_folder
+
+            source = open_folder(path)
+        else:
+            raise FileNotFoundError(
+                f"there is no folder or checkpoint {path}: give a folder that save_pretrained wrote, a checkpoint "
+                "file, or --download with a name on the Hugging Face Hub"
+            )
+        imported = _write(path, source, folder, name or path.name)
     return imported._replace(folder=output)
 
 

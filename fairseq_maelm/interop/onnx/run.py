@@ -38,13 +38,15 @@ _MOST_TEXTS = 1000
 def export_onnx(
     checkpoint: Path, vocabulary: Path | None, output: Path, settings: ExportSettings, replace: bool = False
 ) -> Export:
-    """Export a checkpoint's encoder, with its fine-tuned head if any, as ONNX; arguments and errors as in ``export``."""
+    """Export a checkpoint's encoder, with its fine-tuned head if any, as ONNX; arguments as in ``export``."""
     require_onnx()
     with whole_folder(output, "maelm export", replace) as folder:
         source = load_source(checkpoint, vocabulary, settings.averaged_weights)
         content = _content(source, settings)
         sample = _sequences(source, settings.texts) if settings.int8 else []
-        graph = _graph(source, content)
+        vectors = sentence_vectors_of(source) if content.architecture == "encoder" else None
+        pooling = (None, False) if vectors is None else (vectors.pooling, vectors.normalized)
+        graph = EncoderGraph(source.model, content.head, *pooling).eval()
         logger.info("exporting %s: %s", checkpoint, ", ".join(graph.outputs))
         write_onnx(graph, folder / MODEL_FILE)
         single = OnnxEncoder(folder / MODEL_FILE)
@@ -79,13 +81,6 @@ def _content(source: Source, settings: ExportSettings) -> Content:
     # These two formats represent all models with such layers.
     form = "modernbert" if source.options.layer == "modern" else "maelm"
     return choose_content(source, form, architecture, settings.head, settings.labels)
-
-
-def _graph(source: Source, content: Content) -> EncoderGraph:
-    vectors = sentence_vectors_of(source)
-    if vectors is None or content.architecture != "encoder":
-        return EncoderGraph(source.model, content.head).eval()
-    return EncoderGraph(source.model, None, vectors.pooling, vectors.normalized).eval()
 
 
 def _sequences(source: Source, texts: Path | None) -> list[np.ndarray]:
