@@ -15,7 +15,7 @@ from fairseq_maelm.adaptation.general import GeneralLossBound, check_general_opt
 
 @pytest.fixture(autouse=True)
 def clean() -> Iterator[None]:
-    """Meters do not outlive a test."""
+    """Reset fairseq's meters after each test."""
     yield
     metrics.reset()
 

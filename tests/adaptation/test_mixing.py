@@ -1,4 +1,4 @@
-"""General text in a domain's epochs: how much, which blocks, and every one of them in turn."""
+"""The amount and the choice of general blocks in the epochs of a domain."""
 
 from pathlib import Path
 

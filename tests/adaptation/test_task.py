@@ -1,4 +1,4 @@
-"""The task maelm_adaptation tells the general text's validation from others, and stops at the bound."""
+"""The task maelm_adaptation recognizes the validation of general text, and stops at the bound."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ from fairseq_maelm.tasks.maelm import MaelmTaskConfig
 
 @pytest.fixture(autouse=True)
 def clean() -> Iterator[None]:
-    """Meters do not outlive a test."""
+    """Reset fairseq's meters after each test."""
     yield
     metrics.reset()
 
@@ -64,7 +64,7 @@ def test_the_general_set_is_known_by_its_samples(
     with metrics.aggregate(new_root=True) as meters:
         logged = [task.valid_step(batch(kind, first), model, criterion)[2] for first in (0, 2)]
         assert logged[0].keys() == logged[1].keys()
-        # What fairseq makes of the metrics of two ranks: sums, to which a rank without a batch adds nothing.
+        # fairseq sums the metrics of all ranks; a rank without a batch adds nothing.
         ranks = 2 if second_rank_has_a_batch else 1
         sums = {name: sum(torch.as_tensor(each[name]).double() for each in logged[:ranks]) for name in logged[0]}
         task.reduce_metrics([sums], criterion)

@@ -1,4 +1,4 @@
-"""What all datasets share; their orders are pinned, because a resumed run must see the batches it would have seen."""
+"""The base class of datasets, with fixed orders, since a resumed run must see the same batches."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Blocks equal fairseq's where fairseq makes any, lose no token, and cut what is too long."""
+"""Blocks equal fairseq's, except that lines longer than a block are cut, and lose no token."""
 
 import pickle
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fairseq_maelm.data.blocks import BREAK_MODES, TokenBlocks, block_slices, split_files
 
 BLOCK = 20
-# A size of 1 is a blank line; no line is longer than a block. fairseq fails on a text of blank lines alone.
+# A size of 1 is a blank line. No line is longer than a block. fairseq fails on a text of blank lines alone.
 line_sizes = (
     st.lists(st.one_of(st.just(1), st.integers(2, BLOCK)), min_size=1, max_size=60)
     .map(np.array)
@@ -33,7 +33,7 @@ any_line_sizes = st.lists(st.integers(1, 90), min_size=1, max_size=40).map(np.ar
 
 
 def plain_blocks(sizes, mode):
-    """Line by line: a line that does not fit any more ends the block; a line longer than a block is cut into some."""
+    """Pack lines into blocks by a plain loop; a line longer than a block is cut."""
     blocks, block, first = [], [], 0
 
     def flush():
@@ -75,7 +75,7 @@ def test_loses_no_token_of_long_lines(sizes, mode):
     ends = np.cumsum(sizes)
     blank = {int(end) - 1 for end, size in zip(ends, sizes) if size == 1}
     lost = set(np.flatnonzero(covered == 0).tolist()) - blank
-    # Only blank lines, and single tokens left over at the end of a line or of the text, have no block.
+    # Only blank lines, and single tokens at the end of a line or of the text, are in no block.
     assert lost <= {int(end) - 1 for end in ends}
 
 
@@ -92,7 +92,7 @@ def test_unknown_mode():
 
 
 def write_split(folder):
-    """Two files ``train`` and ``train1`` with lines 10..., blank lines between documents."""
+    """Write two files, ``train`` and ``train1``, with lines of tokens from 10 on and blank lines between documents."""
     lines = [[10, 11, 2], [12, 13, 14, 2], [2], [15, 2]], [[16, 17, 2]]
     for name, content in zip(("train", "train1"), lines):
         builder = MMapIndexedDatasetBuilder(str(folder / f"{name}.bin"), dtype=np.uint16)
@@ -127,7 +127,7 @@ def test_combines_files_and_survives_pickling(split):
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=6))
 def test_a_batch_is_read_as_its_blocks_are(two_files, rows):
-    """Across files, in any order, twice the same, and up to the last token of a file."""
+    """Batches may contain blocks of several files in any order, also twice, and the last token of a file."""
     blocks = TokenBlocks(two_files, "eos", 5, first_symbol=0)
     content = [[0, 10, 11, 2], [0, 12, 13, 14, 2], [0, 15, 2], [0, 16, 17, 2]]
     tokens, lengths = blocks.read(np.array(rows), filler=99)

@@ -1,4 +1,4 @@
-"""Batches: worked out by hand, and nothing lost or doubled between the full sequence and what the model gets."""
+"""Batches, computed by hand and by properties: no token of a sequence is lost or doubled."""
 
 import numpy as np
 import pytest
@@ -67,7 +67,7 @@ def test_encoder_input_by_hand():
 
 
 def reassembled(sample) -> np.ndarray:
-    """Put visible tokens and targets back into their slots: the full batch, 0 where nothing came."""
+    """Return the full batch with visible tokens and targets in their slots, and 0 elsewhere."""
     layout = sample["net_input"]["layout"]
     size = len(sample["id"]) * layout["full_length"]
     full = torch.zeros(size, dtype=torch.int64)
@@ -153,7 +153,7 @@ def test_order_is_by_length_and_anew_each_epoch():
     st.sampled_from(MASKED_INPUTS),
 )
 def test_batches_hold_every_sequence_once_and_keep_the_bounds(sizes, max_tokens, max_sentences, multiple, masked_input):
-    """--max-tokens bounds the slots that are processed, padding included, in the encoder and in the decoder."""
+    """--max-tokens bounds the slots of encoder and decoder, with padding."""
     dataset = dataset_of(sizes, EncoderView(masked_input), mask_prob=0.3)
     batches = dataset.batch_by_size(dataset.ordered_indices(), max_tokens, max_sentences, multiple)
     assert sorted(np.concatenate(batches).tolist()) == list(range(len(sizes)))
@@ -165,14 +165,14 @@ def test_batches_hold_every_sequence_once_and_keep_the_bounds(sizes, max_tokens,
 
 
 def test_batches_fill_the_bound():
-    """Of 10 tokens, 6 sequences fit into 64; with the default multiple of 8 no batch can be cut better."""
+    """Six sequences of 10 tokens fit into 64; the default multiple of 8 changes nothing."""
     dataset = dataset_of([10] * 20)
     batches = dataset.batch_by_size(dataset.ordered_indices(), max_tokens=64)
     assert [len(batch) for batch in batches] == [6, 6, 6, 2]
 
 
 def contents(sample):
-    """For each sequence of a batch: what the encoder sees of it and where, and what is to be predicted where."""
+    """Return for each sequence of a batch the visible tokens and the targets, with their positions."""
     layout, net_input = sample["net_input"]["layout"], sample["net_input"]
     masked_rows = layout["masked_slots"] // layout["full_length"]
     found = {}
@@ -209,7 +209,7 @@ def test_a_sequence_is_the_same_whatever_its_batch(sizes, order, batch_size, vie
 
 @pytest.mark.parametrize("fixed_epoch", [None, 1])
 def test_full_blocks_make_dense_batches(fixed_epoch):
-    """9.6 of 64 tokens are masked, 9 in some batches and 10 in the others: only where they meet is a batch padded."""
+    """9.6 of 64 tokens are masked on average: 9 or 10 in all sequences of a batch, except in one batch."""
     dataset = dataset_of([64] * 800, mask_prob=0.15, fixed_epoch=fixed_epoch)
     for epoch in (1, 2):
         dataset.set_epoch(epoch)
@@ -241,7 +241,7 @@ def test_much_padding_is_told_before_the_epoch_begins(sizes, fixed_epoch, warned
 
 @pytest.mark.parametrize("masked_input", MASKED_INPUTS)
 def test_batch_moves_between_devices_like_any_sample(masked_input):
-    """fairseq walks through the sample; everything must survive that walk."""
+    """All parts of a sample survive fairseq's recursive copy."""
     from fairseq import utils
 
     dataset = dataset_of([12, 8], EncoderView(masked_input))

@@ -1,4 +1,4 @@
-"""Each view of masked positions, worked out from the draw; every one differs from all others."""
+"""Every view of masked positions follows from the draw and differs from all others."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ SIZES = [40, 33, 25]
 
 
 def batch(view, **scheme):
-    """A collated batch, the full sequences and the draw behind it, everything <int64 or bool>[B, T]."""
+    """Return a collated batch with its full sequences and its draw, <int64 or bool>[B, T]."""
     dataset = dataset_of(SIZES, view, mask_prob=0.4, **scheme)
     sample = dataset.collater([dataset[index] for index in range(len(SIZES))])
     tokens = np.full((len(SIZES), max(SIZES)), PAD)
@@ -35,7 +35,7 @@ def seen(sample):
         tokens[row, positions[row, :length]] = source[row, :length]
     returned = np.zeros(shape, dtype=bool)
     returned.reshape(-1)[layout["visible_slots"].numpy()] = True
-    # The state that is said to belong to a slot is the one of the token that stands there.
+    # A slot's state belongs to the token in that slot.
     flat = source.reshape(-1)[layout["visible_rows"].numpy()]
     assert (tokens.reshape(-1)[layout["visible_slots"].numpy()] == flat).all()
     return tokens, returned

@@ -1,4 +1,4 @@
-"""Masking: the draw is a function of (seed, epoch, index), and chooses what it promises."""
+"""Masking: the draw is a function of (seed, epoch, index) and has the promised distribution."""
 
 import math
 
@@ -67,18 +67,18 @@ def test_count_is_rounded_at_random(length, probability, index):
 @settings(max_examples=50, deadline=None)
 @given(st.integers(2, 600), probabilities, st.integers(0, 2**40), st.integers(1, 50))
 def test_equal_lengths_mask_equally_many_where_their_draws_are_near(length, probability, seed, epoch):
-    """In the order of their draws the number rises once, by one: hardly a batch holds both numbers."""
+    """In the order of draws, the number of masked tokens rises once, by one."""
     indices = np.argsort(rounding_draws(seed, epoch, np.arange(40)))
     _, _, result = draw(scheme_of(mask_prob=probability), [length] * 40, indices=indices, seed=seed, epoch=epoch)
     counts = result.predicted.sum(axis=1)
-    # Of very short sequences and tiny p the whole batch has one prediction, of its first sequence.
+    # With very short sequences and a tiny p, the whole batch has one prediction, in its first sequence.
     assert counts.sum() == 1 or (np.diff(counts) >= 0).all() and counts[-1] - counts[0] <= 1
 
 
 @pytest.mark.parametrize("length", [2, 7, 64, 127, 512])
 @pytest.mark.parametrize("probability", [0.15, 0.4])
 def test_masking_rate_of_every_length_is_exact_in_every_epoch(length, probability):
-    """Within five standard deviations of rounding alone; blocks of 64 once masked 15.6 % where 15 % was asked for."""
+    """The rate is p within five standard deviations of rounding alone, at every length."""
     exact = min(probability * length, length - 1)
     fraction = exact - math.floor(exact)
     for epoch in (1, 2):
@@ -89,7 +89,7 @@ def test_masking_rate_of_every_length_is_exact_in_every_epoch(length, probabilit
 @settings(max_examples=200, deadline=None)
 @given(st.integers(2, 600), probabilities, st.booleans(), st.booleans())
 def test_number_is_the_expected_one_over_all_draws(length, probability, protect, whole_words):
-    """With the quantiles of a uniform distribution in the place of draws: p * n of the words that may be chosen."""
+    """With the quantiles of a uniform distribution as draws, exactly p * n of the eligible words are chosen."""
     scheme = scheme_of(
         mask_prob=probability, protected=SPECIAL if protect else None, word_starts=STARTS if whole_words else None
     )
@@ -102,13 +102,13 @@ def test_number_is_the_expected_one_over_all_draws(length, probability, protect,
     first = eligible & (STARTS[row[0]] | ~np.concatenate([[False], eligible[:-1]])) if whole_words else eligible
     units, chosen = int(first.sum()), (predicted & first).sum(axis=1)
     assume(math.floor(probability * units) < units - (not protect))  # otherwise one must be kept from being chosen
-    # If there is none in the whole batch, one is chosen all the same.
+    # If there is none in the whole batch, one is chosen.
     assert abs(chosen.mean() - probability * units) <= 0.5 / quantiles + 1e-9 or predicted.sum() == 1
 
 
 @pytest.mark.parametrize("index", [1234, 1235, 1236, 1237])
 def test_draw_is_the_one_of_the_plain_hash(index):
-    """The smallest hashes of (seed, epoch, index, position) are chosen, so many as a hash of the first three says."""
+    """The smallest hashes of (seed, epoch, index, position) are chosen, and another hash rounds their number."""
     seed, epoch, length = 2**63 + 5, 3, 100
     gamma, word = 0x9E3779B97F4A7C15, 2**64 - 1
 
@@ -132,7 +132,7 @@ def test_draw_is_the_one_of_the_plain_hash(index):
 
 
 def test_expected_count_and_equal_chances():
-    """On 200,000 tokens: the rate within 1 %, every position equally often, neighbors independent."""
+    """In 200,000 tokens, the rate is within 1 %, positions are uniform, and neighbors are independent."""
     length, rows = 100, 2000
     _, _, result = draw(scheme_of(mask_prob=0.15), [length] * rows)
     assert abs(result.predicted.mean() / 0.15 - 1) < 0.01
@@ -169,7 +169,7 @@ def test_bert_treatment_fractions():
     shown = predicted & ~result.masked
     replaced = shown & (result.tokens != tokens)
     assert abs((result.masked.sum() / predicted.sum()) - 0.8) < 0.01
-    # One replacement in 34 happens to be the token itself.
+    # One replacement in 34 is the token itself.
     assert abs(replaced.sum() / predicted.sum() - 0.1 * (1 - 1 / 35)) < 0.005
     assert (result.tokens[~predicted] == tokens[~predicted]).all()
     assert set(np.unique(result.tokens[replaced])) == set(range(4, MASK)), "a special token, or not all real ones"
@@ -193,7 +193,7 @@ def test_whole_words_by_hand():
 
 
 def test_word_cut_by_the_block_is_still_one_unit():
-    """A block may begin in the middle of a word; its rest is masked whole."""
+    """The rest of a word at the start of a block is masked as a whole."""
     starts = np.ones(VOCABULARY, dtype=bool)
     starts[7] = False
     scheme = scheme_of(mask_prob=0.5, word_starts=starts, protected=SPECIAL)
@@ -204,7 +204,7 @@ def test_word_cut_by_the_block_is_still_one_unit():
 
 
 def test_extreme_probabilities():
-    """One token is predicted, of the longest sequence, which has the most to spare; and one is left to see."""
+    """One token of the longest sequence is predicted, and one stays visible."""
     _, _, result = draw(scheme_of(mask_prob=1e-9), [5, 9, 7])
     assert result.predicted.sum(axis=1).tolist() == [0, 1, 0]
     _, _, result = draw(scheme_of(mask_prob=0.999999), [5, 2, 3])

@@ -1,4 +1,4 @@
-"""Order: every sequence once, near-equal lengths together, other companions in every epoch."""
+"""The order contains every sequence once, with similar lengths together, mixed differently in every epoch."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -46,7 +46,7 @@ def test_equal_lengths_are_in_the_order_of_their_draws():
 
 
 def test_companions_change_although_every_length_is_another():
-    """Sorted by exact length these would meet in the same batches for ever."""
+    """Sorted by exact length, these sequences would always be in the same batches."""
     sizes = np.arange(4000, 4064)
     batches = [order_by_length(sizes, np.random.default_rng([1, epoch]).random(64)).reshape(8, 8) for epoch in (1, 2)]
     first, second = ({frozenset(batch) for batch in batches_.tolist()} for batches_ in batches)
@@ -61,7 +61,7 @@ def test_padding_share_by_hand():
 
 
 def test_padding_of_documents_is_small():
-    """Lengths as documents have them, in batches as base models have them."""
+    """Padding for typical lengths of documents in batches of a base model."""
     sizes = np.minimum(np.random.default_rng(0).geometric(1 / 400, 20_000) + 1, 512)
     order = order_by_length(sizes, np.random.default_rng(1).random(len(sizes)))
     assert padding_share(np.split(order, range(32, len(order), 32)), sizes) < 0.02

@@ -1,4 +1,4 @@
-"""Our classes of transformers by themselves: buckets, padding, lengths, and machines without fairseq or without us."""
+"""Our classes for transformers: buckets, padding, lengths, and machines without fairseq or this package."""
 
 import json
 import subprocess
@@ -34,7 +34,7 @@ NUMBERS: dict[str, Any] = {
 }
 TOKENS = torch.tensor([[0, 5, MASK, 7, 2, 1, 1], [0, MASK, MASK, 6, 8, 9, 2]])
 
-# Opens a folder where fairseq, or this package, cannot be imported, and compares with what the test has computed.
+# Opens a folder without fairseq, or without this package, and compares its outputs with the expected ones.
 ELSEWHERE = """
 import json, sys
 sys.modules["fairseq"] = None
@@ -49,7 +49,7 @@ for name, output in expected["outputs"].items():
     model = getattr(transformers, name).from_pretrained(sys.argv[1], trust_remote_code=not sys.argv[2]).eval()
     with torch.no_grad():
         found = model(expected["tokens"])[0]
-    # Weights lie elsewhere in memory than those that were computed with, and products may be summed in another order.
+    # Products may be summed in another order, because the weights have another alignment in memory.
     torch.testing.assert_close(found, output, rtol=1e-5, atol=1e-5, msg=lambda text: f"{name}: {text}")
 print(type(model).__module__, any(name.startswith("fairseq.") for name in sys.modules))
 """
@@ -67,7 +67,7 @@ def model_of(model_class: type = MaelmForMaskedLM, **changes: Any) -> Any:
     further=st.integers(2, 500),
 )
 def test_buckets_are_those_of_pretraining(function: str, distance: int, quarter: int, further: int) -> None:
-    """The shipped file cannot import the package's own functions, and repeats them."""
+    """The exported file cannot import the package's functions and repeats them."""
     numbers = 4 * quarter, quarter + further
     assert relative_bucket(function, distance, *numbers) == BUCKET_FUNCTIONS[function](distance, *numbers)
 
@@ -80,7 +80,7 @@ def test_padding_changes_nothing(masked_input: str) -> None:
         for row, tokens in zip(batch, TOKENS):
             alone = tokens[tokens != 1]
             torch.testing.assert_close(row[: len(alone)], model(alone[None]).logits[0], rtol=1e-4, atol=1e-5)
-            # On the left, as generation pipelines pad: positions start where the text does.
+            # With padding on the left, as in generation pipelines, positions start at the text.
             padded = torch.cat([torch.ones(3, dtype=torch.int64), alone])
             left = model(padded[None], padded.ne(1).long()[None]).logits[0, 3:]
             torch.testing.assert_close(left, row[: len(alone)], rtol=1e-4, atol=1e-5)
@@ -101,7 +101,7 @@ def test_more_tokens_than_positions_are_refused(model_class: type) -> None:
 
 
 def test_attention_weights_belong_to_the_states() -> None:
-    """The written-out attention, which gives weights, computes what torch's fused one computes."""
+    """Attention in plain operations, which returns weights, equals torch's fused attention."""
     model = model_of(MaelmModel)
     with torch.no_grad():
         fused, plain = model(TOKENS), model(TOKENS, output_attentions=True, output_hidden_states=True)
@@ -136,7 +136,7 @@ def test_inputs_are_given_once() -> None:
 
 @pytest.mark.parametrize("with_package", [True, False])
 def test_a_machine_without_fairseq_computes_the_same(with_package: bool, tmp_path: Path) -> None:
-    """By the registered classes without fairseq, and by the folder's own code without this package."""
+    """The registered classes work without fairseq, and the folder's code works without this package."""
     model = model_of()
     model.save_pretrained(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["auto_map"]["AutoModelForMaskedLM"]

@@ -1,4 +1,4 @@
-"""What users of transformers do with our classes before they train: resize the vocabulary, recompute activations."""
+"""Resizing the vocabulary and recomputing activations with our classes for transformers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -61,7 +61,7 @@ def test_the_vocabulary_is_resized(name: str, size: int, tmp_path: Path) -> None
     with torch.no_grad():
         assert torch.equal(again(TOKENS)[0], model(TOKENS)[0])
     assert again.config.vocab_size == size
-    # The trainer goes on: new rows are learned, and those of the head with them.
+    # Training works after resizing.
     model(TOKENS, **LABELS.get(name, {}))[0].sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
 
@@ -93,7 +93,7 @@ def test_a_frozen_bias_stays_frozen_and_nothing_changes_without_a_size() -> None
 
 
 def test_the_mask_is_not_cut_off() -> None:
-    """Without its symbol nothing can be asked of the model, and every exported vocabulary ends with it."""
+    """The mask symbol, the last one, cannot be removed."""
     model = model_of("AutoModelForMaskedLM").eval()
     with pytest.raises(ValueError, match=f"12 symbols would leave out <mask>, which is symbol {MASK}: keep 13 or more"):
         model.resize_token_embeddings(MASK)
@@ -106,7 +106,7 @@ def test_the_mask_is_not_cut_off() -> None:
 @by_name
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_recomputed_activations_give_equal_gradients(name: str, reentrant: bool) -> None:
-    """With dropout: the second computation must draw what the first has drawn."""
+    """Recomputation uses the same dropout masks."""
     model = model_of(name, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2).train()
     calls = count_layer_calls(model)
 
@@ -132,7 +132,7 @@ def test_recomputed_activations_give_equal_gradients(name: str, reentrant: bool)
 
 
 def count_layer_calls(model: torch.nn.Module) -> list[None]:
-    """Every computation of a layer's feed-forward network adds an entry."""
+    """Return a list that gets an entry for every computation of a layer's feed-forward network."""
     calls: list[None] = []
     note: Callable[..., None] = lambda *_: calls.append(None)  # noqa: E731
     for part in model.modules():

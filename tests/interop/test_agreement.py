@@ -1,4 +1,4 @@
-"""What is compared, and what counts as the same."""
+"""The comparison of models and tokenizers, and its tolerance."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""From text to tokens and back: every token stands for known characters of the original text."""
+"""Every token is aligned with characters of the original text."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def test_words_are_whole_pieces(sentencepiece: TextEncoder) -> None:
 
 
 def test_characters_that_become_several_belong_to_each_token_of_them(encoder: TextEncoder) -> None:
-    """One half is a digit, a slash and a digit; bytes are parts of a character."""
+    """A half sign becomes a digit, a slash and a digit; bytes are parts of a character."""
     text = "a \u00bd mat"
     _, begin, end = encoder.encode_with_offsets(text)
     assert (2, 3) in zip(begin.tolist(), end.tolist())
@@ -118,7 +118,7 @@ def test_any_run_of_tokens_is_a_substring(encoder: TextEncoder, text: str) -> No
     assert (np.diff(begin) >= 0).all() and (np.diff(end) >= 0).all()
     own = np.flatnonzero(begin < end)
     assert (begin[own] >= 0).all() and (end <= len(text)).all()
-    # Tokens with characters are separated by nothing but white space and what the normalizer drops; none are lost.
+    # Every token with characters has more than white space, and runs of tokens are not empty.
     assert all(text[begin[number] : end[number]].strip() for number in own)
     for first in own:
         assert (begin[first] < end[own[own >= first]]).all()

@@ -1,4 +1,4 @@
-"""Text to tokens and back, around masks as within a sentence."""
+"""Conversion of text with masks to tokens and back."""
 
 import pytest
 from hypothesis import given, settings

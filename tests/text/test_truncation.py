@@ -1,4 +1,4 @@
-"""Examples are cut as BERT's code cuts them, and keep their end symbols."""
+"""Examples are cut as in BERT's code, and keep their end symbols."""
 
 import numpy as np
 import pytest

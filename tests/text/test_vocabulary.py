@@ -1,4 +1,4 @@
-"""The vocabulary: its size, its dictionary, the ids it gives, and every model that must be refused."""
+"""Vocabularies: size, dictionary, ids, and models that are refused."""
 
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ def encoded_by_spelling(processor: Any, dictionary: Dictionary, text: str) -> li
 
 @pytest.mark.parametrize(("preset", "total"), [("uncased", 32_768), ("cased", 64_000)])
 def test_presets_give_the_papers_totals(preset: str, total: int) -> None:
-    """sentencepiece's three special pieces go; fairseq's four symbols and <mask> come."""
+    """sentencepiece's three special pieces are replaced by fairseq's four symbols and <mask>."""
     assert PRESETS[preset].size - 3 + 4 + 1 == total
 
 
@@ -81,7 +81,7 @@ def test_an_impossible_size_names_the_nearest_possible_one(size: int, problem: s
 
 
 def test_long_paragraphs_take_part_in_training() -> None:
-    """sentencepiece by itself leaves out every line of more than 4,192 bytes."""
+    """By default, sentencepiece skips lines of more than 4,192 bytes."""
     pieces = dictionary_symbols(load_sentencepiece(train_sentencepiece(["zyxw " * 5000], 12, "nmt_nfkc_cf", 1.0)))
     assert "\u2581zyxw" in pieces
 
@@ -145,7 +145,7 @@ def test_ids_equal_those_of_fairseqs_dictionary_for_any_text(
 
 @pytest.mark.parametrize("special", ["<s>", "</s>", "<pad>", "<unk>", "<mask>"])
 def test_text_that_spells_a_special_symbol_stays_text(special: str, tmp_path: Path) -> None:
-    """By spelling, an unknown stretch "<s>" would become the symbol <s>; by number it is unknown text."""
+    """Mapping by spelling would turn unknown text "<s>" into the symbol <s>; mapping by number does not."""
     text = f"{special} zo {special}zo zo{special} {special}{special}"
     training_text = [f"{line} {text} < / > {' '.join('unkpadmask')}" for line in LINES]
     known = load_sentencepiece(train_sentencepiece(training_text, 150, "nmt_nfkc_cf", 1.0))
@@ -187,7 +187,7 @@ def test_a_file_that_is_no_model_is_refused(content: bytes, tmp_path: Path) -> N
     ("options", "message"),
     [
         *[({"user_defined_symbols": [symbol]}, f"{symbol}.* collides") for symbol in ("<mask>", "<pad>")],
-        # An end symbol of another spelling, so that text could reach fairseq's.
+        # With another spelling of the end symbol, text could become fairseq's.
         ({"eos_piece": "[E]", "user_defined_symbols": ["</s>"]}, "</s>.* collides"),
         *[({"user_defined_symbols": [symbol]}, "holds white space") for symbol in ("a b", "tab\tbed", "\u00a0")],
     ],

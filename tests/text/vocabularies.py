@@ -1,4 +1,4 @@
-"""A small vocabulary of every kind, in folders as `maelm prepare corpus` and `maelm import` write them."""
+"""Small vocabularies of all kinds, in folders like those of `maelm prepare corpus` and `maelm import`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +27,7 @@ TEXT = [
 
 
 def sentencepieces(folder: Path) -> Path:
-    """An uncased model of 80 pieces."""
+    """Make an uncased model of 80 pieces."""
     model = train_sentencepiece(TEXT, 80, "nmt_nfkc_cf", 0.9995)
     (folder / MODEL_FILE).write_bytes(model)
     (folder / DICTIONARY_FILE).write_text(dictionary_text(load_sentencepiece(model)), encoding="utf-8")
@@ -35,20 +35,20 @@ def sentencepieces(folder: Path) -> Path:
 
 
 def byte_pairs(folder: Path) -> Path:
-    """A byte-level BPE as RoBERTa's, to which a word at the start of a text is another than one behind a space."""
+    """Make a byte-level BPE like RoBERTa's, which distinguishes words at the start of a text and after a space."""
     tokenizers = pytest.importorskip("tokenizers")
     return _imported(folder, tokenizers.ByteLevelBPETokenizer(), 340)
 
 
 def word_pieces(folder: Path) -> Path:
-    """An uncased WordPiece as BERT's."""
+    """Make an uncased WordPiece like BERT's."""
     tokenizers = pytest.importorskip("tokenizers")
     names = dict(zip(("cls_token", "pad_token", "sep_token", "unk_token"), FAIRSEQ_SYMBOLS))
     return _imported(folder, tokenizers.BertWordPieceTokenizer(lowercase=True, **names), 80)
 
 
 def exported(folder: Path) -> Path:
-    """The sentencepiece model as a tokenizer.json, whose normalizer composes characters."""
+    """Make a tokenizer.json of the sentencepiece model, whose normalizer composes characters."""
     pytest.importorskip("tokenizers")
     model = sentencepieces(folder) / MODEL_FILE
     build_tokenizer(model, load_dictionary(str(folder))).save(str(folder / TOKENIZER_FILE))

@@ -1,4 +1,4 @@
-"""Vocabularies and checkpoints as ``maelm prepare corpus`` and ``fairseq-train`` leave them, made in a moment."""
+"""Small vocabularies and checkpoints in the form of ``maelm prepare corpus`` and ``fairseq-train``."""
 
 import io
 import random
@@ -26,7 +26,7 @@ HEADS = {
 
 
 def train_vocabulary(folder: Path, **options: Any) -> Path:
-    """A data folder with a sentencepiece model of ``LINES`` and the dictionary made from it."""
+    """Make a data folder with a sentencepiece model of ``LINES`` and its dictionary."""
     folder.mkdir(parents=True, exist_ok=True)
     settings: dict[str, Any] = {"model_type": "bpe", "vocab_size": 620, "normalization_rule_name": "nmt_nfkc_cf"}
     model = io.BytesIO()
@@ -43,7 +43,7 @@ def train_vocabulary(folder: Path, **options: Any) -> Path:
 
 
 def shuffle_dictionary(folder: Path, surplus: int = 0) -> None:
-    """Put the symbols of dict.txt into another order, and symbols that pad the vocabulary behind them."""
+    """Shuffle the symbols of dict.txt, and append filler symbols."""
     path = folder / DICTIONARY_FILE
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     random.Random(1).shuffle(lines)
@@ -59,7 +59,7 @@ def write_checkpoint(
     scale: float = 0.3,
     **model_options: Any,
 ) -> MaelmModel:
-    """Save a model with random weights, with fairseq's configuration and history around them.
+    """Save a checkpoint of a model with random weights, with fairseq's configuration and history.
 
     Args:
         path: of the checkpoint.
@@ -101,7 +101,7 @@ def write_checkpoint(
 
 
 def _of_sentences(heads: tuple[str, ...], config: Any) -> dict[str, Any]:
-    """What fairseq's sentence_prediction says of its head."""
+    """Return the configuration of a head as fairseq's sentence_prediction writes it."""
     sentence = [head for head in heads if HEADS[head][0] == "sentence"]
     return {
         name: value
@@ -115,7 +115,7 @@ def _of_sentences(heads: tuple[str, ...], config: Any) -> dict[str, Any]:
 
 
 def str_or_number(value: Any) -> Any:
-    """What a checkpoint holds of an option."""
+    """Return the form of an option's value in a checkpoint."""
     return value if value is None or isinstance(value, (bool, int, float)) else str(value)
 
 
@@ -125,7 +125,7 @@ def _task_defaults(data: Path) -> dict[str, Any]:
 
 
 def _own_options(dataclass: Any) -> dict[str, Any]:
-    """Names and defaults, without options that stand for some of fairseq's own."""
+    """Return the names and defaults of options, without those that are resolved from fairseq's."""
     return {
         field.name: field.default
         for field in fields(dataclass)

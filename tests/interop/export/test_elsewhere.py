@@ -1,4 +1,4 @@
-"""Exported folders on a machine that has transformers, and neither fairseq nor this package."""
+"""Exported folders on a machine with transformers, but without fairseq and this package."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from interop.export.checkpoints import train_vocabulary, write_checkpoint
 
 pytest.importorskip("transformers")
 
-# Opens a folder by every class and prints a line for each: what opened it, and which weights are new.
+# Opens a folder by every class and prints for each the class of the model and the new weights.
 OPEN = """
 import sys
 sys.modules["fairseq"] = sys.modules["fairseq_maelm"] = None
@@ -48,7 +48,7 @@ HEADS = {
 
 
 def without_package(code: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in a process of its own, away from the checkout."""
+    """Run a program in another process, outside of the checkout."""
     environment = {"HF_HOME": str(folder.parent / "cache"), "HF_HUB_OFFLINE": "1", "PATH": "", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", code, str(folder), *arguments]
     done = subprocess.run(command, env=environment, cwd=folder.parent, capture_output=True, text=True, check=False)
@@ -71,7 +71,7 @@ def test_every_folder_opens_as_every_class(own: str, options: dict[str, Any], tm
     write_checkpoint(tmp_path / "checkpoint.pt", data, scale=0.1, **options)
     done = export(tmp_path / "checkpoint.pt", data, tmp_path / "folder", ExportSettings("maelm"))
     assert done.content.architecture == own
-    # Its own class first: the others have the same encoder.
+    # The folder's class is first; the others have the same encoder.
     others = [each for each in ARCHITECTURES if each != own]
     ran = without_package(OPEN, done.folder, *(AUTO_CLASSES[each] for each in (own, *others)))
     expected = [f"transformers_modules Maelm{ARCHITECTURES[own]}"]

@@ -1,4 +1,4 @@
-"""Checkpoints against the folders that are made of them: equal numbers, or a refusal."""
+"""Exported folders compute the same as their checkpoints, or the export is refused."""
 
 import json
 import re
@@ -22,7 +22,7 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("safetensors")
 pytest.importorskip("tokenizers")
 
-# What stock MPNet computes whatever its configuration says.
+# Stock MPNet computes these buckets, whatever its configuration says.
 MPNET_BUCKETS = {"relative_num_buckets": 32, "relative_max_distance": 128}
 STOCK = {"mpnet": MPNET_BUCKETS, "roberta": {"relative_buckets": "none", "max_positions": 64}}
 MLM = {"task": {"masked_input": "kept"}, "decoder_layers": 0}
@@ -54,7 +54,7 @@ def exported(tmp_path: Path, data: Path, form: str, settings: dict[str, Any] | N
 
 
 def opened(done: Export, architecture: str | None = None) -> tuple[Any, Any]:
-    """The tokenizer and the model of a folder, as a user opens them who has imported our classes."""
+    """Open the tokenizer and the model of a folder after our classes were imported."""
     import fairseq_maelm.hf  # noqa: F401
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(done.folder)
@@ -63,12 +63,12 @@ def opened(done: Export, architecture: str | None = None) -> tuple[Any, Any]:
 
 
 def hub_of(tmp_path: Path, data: Path) -> Any:
-    """The same checkpoint behind the hub interface."""
+    """Open the checkpoint by the hub interface."""
     return MaelmModel.from_pretrained(str(tmp_path), "checkpoint.pt", str(data))
 
 
 def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
-    """Within 1e-5, of the largest value where that is above 1."""
+    """Compare within 1e-5, relative to the largest value if that is above 1."""
     scale = max(1.0, float(expected.abs().max()))
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * scale)
 
@@ -109,7 +109,7 @@ def test_masks_are_filled_as_by_the_hub(variant: str, data: Path, tmp_path: Path
 
 
 def test_a_mask_is_worth_nothing_to_the_encoder(data: Path, tmp_path: Path) -> None:
-    """Dropped masks leave no trace: another embedding of <mask> changes no state of another token."""
+    """With dropped masks, the embedding of <mask> has no influence on the states of other tokens."""
     _, model = opened(exported(tmp_path, data, "maelm"))
     mask = model.config.mask_token_id
     tokens = torch.tensor([[0, 9, mask, 12, 2], [0, mask, mask, 2, 1]])
@@ -139,7 +139,7 @@ def test_mlm_becomes_a_stock_masked_lm(form: str, shape: dict[str, Any], data: P
 
 
 def test_base_shape_has_equal_states(data: Path, tmp_path: Path) -> None:
-    """Base in all but the number of layers, with weights of the size that training starts from."""
+    """The base size except for the number of layers, with weights of the initial scale."""
     size = {**SIZES["maelm_base"], "encoder_layers": 2, "decoder_layers": 0, "max_positions": 512}
     write_checkpoint(tmp_path / "checkpoint.pt", data, scale=0.05, task={"masked_input": "kept"}, **size)
     hub = hub_of(tmp_path, data)
@@ -277,11 +277,11 @@ def test_the_encoder_of_mae_lm_is_exported_without_a_prediction_head(
     assert "pooler.dense.weight" in names and not any(name.startswith(("lm_head", "decoder")) for name in names)
 
 
-# Verification and what is left behind
+# Verification, and files after a failure
 
 
 def one_number_changed(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """2 % in one number of one tensor."""
+    """Change one number of one tensor by 2 %."""
     weights["mpnet.encoder.layer.1.output.dense.weight"][3, 5] *= 1.02
     return weights
 
@@ -413,7 +413,7 @@ def test_the_command_says_what_it_has_compared(data: Path, tmp_path: Path, capsy
 
 @pytest.mark.parametrize("averaged", [True, False])
 def test_checkpoints_of_fairseq_are_whole(averaged: bool, data: Path, tmp_path: Path) -> None:
-    """The average in the place of the weights, with its vocabulary and labels, and without what training needs."""
+    """The checkpoint has the averaged weights, its vocabulary and labels, and no optimizer state."""
     write_checkpoint(tmp_path / "checkpoint.pt", data, heads=("tags",), task={"_name": "maelm_tagging"})
     outputs = {"dict.txt": {"sha256": sha256_of(data / "dict.txt")}}
     (data / "manifest.json").write_text(json.dumps({"outputs": outputs}), encoding="utf-8")

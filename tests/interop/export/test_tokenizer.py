@@ -1,4 +1,4 @@
-"""tokenizer.json against sentencepiece and dict.txt: the ids are equal, and what is known to differ is listed."""
+"""tokenizer.json gives the ids of sentencepiece and dict.txt, except for the listed differences."""
 
 import unicodedata
 from collections.abc import Callable
@@ -31,7 +31,7 @@ KINDS = {
 
 
 class Both:
-    """Two readers of one vocabulary: ours, and the exported tokenizer."""
+    """Our tokenizer and the exported tokenizer of one vocabulary."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -50,7 +50,7 @@ class Both:
 
 @pytest.fixture(scope="module")
 def readers(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Both]:
-    """Both readers of a kind of vocabulary, made once."""
+    """Both tokenizers of a kind of vocabulary, made once."""
     made: dict[str, Both] = {}
 
     def get(kind: str) -> Both:
@@ -75,7 +75,7 @@ def test_hard_strings_and_all_pieces_have_the_same_ids(readers, kind: str) -> No
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_text_of_many_languages_has_the_ids_of_the_prepared_corpus(readers, kind: str) -> None:
-    """Against sentencepiece and dict.txt as ``maelm prepare corpus`` writes the .bin file, not only the hub's."""
+    """The ids equal those in the .bin file of ``maelm prepare corpus``, not only those of the hub interface."""
     both = readers(kind)
     lines = [clean_text(line) for line in (*LINES, *(line.upper() for line in LINES))]
     lines += [unicodedata.normalize("NFD", line) for line in lines if kind != "unchanged text"]
@@ -88,7 +88,7 @@ def test_text_of_many_languages_has_the_ids_of_the_prepared_corpus(readers, kind
         assert sorted(found) == sorted(ids.tolist()) if both.ties else found == ids.tolist()
 
 
-# Neither marks, which MAY_DIFFER behind some letters, nor joiners, controls and what becomes a space.
+# Without marks, which MAY_DIFFER after some letters, joiners, controls and characters that become spaces.
 LETTERS = st.characters(exclude_categories=("M", "C", "Z"), max_codepoint=0x1FFFF).filter(
     lambda character: character != "\u2581" and " " not in unicodedata.normalize("NFKC", character)
 )
@@ -99,7 +99,7 @@ TEXTS = st.one_of(KNOWN, st.lists(st.one_of(st.text(LETTERS, max_size=8), BETWEE
 
 
 @pytest.mark.parametrize("kind", ["uncased", "cased with bytes", "shuffled"])
-# The same texts in every run: what is compared with is another project's, which has differences of its own to find.
+# The same texts in every run, because random texts could find unknown differences in the library.
 @settings(max_examples=90, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=TEXTS)
 def test_any_text_has_the_same_ids(readers, kind: str, text: str) -> None:
@@ -109,7 +109,7 @@ def test_any_text_has_the_same_ids(readers, kind: str, text: str) -> None:
 
 
 def test_what_is_attached_to_a_changed_letter_stays(readers) -> None:
-    """Marks, joiners, skin tones and the like behind a capital, which an uncased vocabulary changes; all that exist."""
+    """All marks, joiners, skin tones and the like after a capital letter, which an uncased vocabulary changes."""
     both = readers("uncased")
     attached = [chr(code) for code in range(0x110000) if unicodedata.category(chr(code)).startswith("M")]
     attached += [
@@ -123,7 +123,7 @@ def test_what_is_attached_to_a_changed_letter_stays(readers) -> None:
 
 
 def test_places_in_the_text_stay_true(readers) -> None:
-    """Answers are cut out of the text by them: nothing that the normalizer puts in may shift them."""
+    """Answers are cut out of the text by offsets, which must not be shifted by inserted characters."""
     text = "The old\u200d houSe A\u200c B\u0301 by the R\U0001f3fdiver \u0915\u094d\u200d\u0937 has three windows."
     encoded = readers("uncased").tokenizer.encode(text, add_special_tokens=False)
     assert len(encoded.ids) > 10
@@ -135,7 +135,7 @@ def test_places_in_the_text_stay_true(readers) -> None:
 
 
 def test_what_is_listed_as_different_is_different(readers) -> None:
-    """A difference that has gone needs no place in the list."""
+    """Every listed difference still exists."""
     for kind in ("uncased", "cased with bytes"):
         both = readers(kind)
         assert len(differences(both.ours, both.exported, list(MAY_DIFFER))) == len(MAY_DIFFER)
@@ -179,7 +179,7 @@ def test_a_piece_that_the_dictionary_lacks_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_check_sees_a_wrong_tokenizer(readers) -> None:
-    """One piece with another's id, one forgotten merge: a check that cannot fail would prove nothing."""
+    """The check can fail: it finds one wrong id and one missing merge."""
     both = readers("uncased")
 
     def swapped(text: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""Sources with random weights, as the libraries themselves write them: folders of transformers, fairseq checkpoints."""
+"""Sources with random weights, written by transformers and fairseq themselves."""
 
 import json
 from argparse import Namespace
@@ -44,14 +44,14 @@ BERT_NAMES = {
 
 
 def corpus(folder: Path) -> list[str]:
-    """A few hundred short lines of text, with accents and other scripts among them."""
+    """Yield a few hundred short lines of text, some with accents or in other scripts."""
     write_corpus(folder / "corpus.txt", documents=60)
     others = ["Übung macht den Meister; déjà vu, naïve, señor.", "Съешь же ещё этих мягких булок.", "日本語の文章。"]
     return [line for line in (folder / "corpus.txt").read_text().splitlines() if line] + others
 
 
 def byte_pairs(folder: Path, special: list[str], last: list[str]) -> Any:
-    """A byte-level BPE as RoBERTa's; ``special`` comes first in its vocabulary, ``last`` behind all else."""
+    """Train a byte-level BPE like RoBERTa's, with ``special`` first in its vocabulary and ``last`` at its end."""
     tokenizer = tokenizers.ByteLevelBPETokenizer()
     tokenizer.train_from_iterator(corpus(folder), vocab_size=400, special_tokens=special, show_progress=False)
     inner = tokenizer._tokenizer
@@ -62,7 +62,7 @@ def byte_pairs(folder: Path, special: list[str], last: list[str]) -> Any:
 
 
 def word_pieces(folder: Path, special: list[str], last: list[str]) -> Any:
-    """A WordPiece as MPNet's and BERT's; ``special`` comes first in its vocabulary, ``last`` behind all else."""
+    """Train a WordPiece like MPNet's and BERT's, with ``special`` first in its vocabulary and ``last`` at its end."""
     tokenizer = tokenizers.BertWordPieceTokenizer(lowercase=True)
     tokenizer.train_from_iterator(corpus(folder), vocab_size=300, special_tokens=special, show_progress=False)
     inner = tokenizer._tokenizer
@@ -81,7 +81,7 @@ def between(inner: Any, first: str, last: str) -> Any:
 
 
 def pieces(folder: Path) -> tuple[Any, bytes]:
-    """A sentencepiece model, and the tokenizer.json that belongs to it, numbered as XLM-R's."""
+    """Make a sentencepiece model and its tokenizer.json, numbered like XLM-R's."""
     model = train_sentencepiece(iter(corpus(folder)), 200, "nmt_nfkc", 1.0)
     (folder / MODEL_FILE).write_bytes(model)
     (folder / "dict.txt").write_text(dictionary_text(load_sentencepiece(model)), encoding="utf-8")
@@ -91,7 +91,7 @@ def pieces(folder: Path) -> tuple[Any, bytes]:
 
 
 def save(folder: Path, family: str, tokenizer: Any, rows: int, names: dict[str, str] = NAMES, **changes: Any) -> Path:
-    """A masked language model with random weights beside its tokenizer, written by transformers."""
+    """Write a masked language model with random weights, with its tokenizer, by transformers."""
     folder.mkdir(parents=True, exist_ok=True)
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names, model_max_length=40)
     fast.save_pretrained(folder)
@@ -99,20 +99,20 @@ def save(folder: Path, family: str, tokenizer: Any, rows: int, names: dict[str, 
     torch.manual_seed(3)
     model = getattr(transformers, f"{family}ForMaskedLM")(config)
     for parameter in model.parameters():
-        # In this scale no part of the model hides in rounding errors.
+        # This scale makes all parts of the model larger than rounding errors.
         parameter.data = torch.randn_like(parameter) * 0.3
     model.save_pretrained(folder)
     return folder
 
 
 def roberta_folder(folder: Path, **changes: Any) -> Path:
-    """As roberta-base: byte pairs, the usual numbers, <mask> last."""
+    """Make a folder like roberta-base: byte pairs, the usual numbers, <mask> last."""
     tokenizer = byte_pairs(folder_of(folder), SPECIAL, ["<mask>"])
     return save(folder, "Roberta", tokenizer, tokenizer.get_vocab_size(), **changes)
 
 
 def folder_of(folder: Path) -> Path:
-    """Where the corpus of a source is written: beside it."""
+    """Return the path of a source's corpus, next to it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     return folder.parent
 
@@ -127,7 +127,7 @@ def edit_config(folder: Path, **changes: Any) -> Path:
 
 
 def fairseq_checkpoint(folder: Path, **changes: Any) -> Path:
-    """A checkpoint of fairseq's roberta as its trainer writes it, with dict.txt and sentencepiece model beside it."""
+    """Write a checkpoint of fairseq's roberta, with dict.txt and sentencepiece model in its folder."""
     folder.mkdir(parents=True, exist_ok=True)
     import sentencepiece
 
@@ -154,7 +154,7 @@ def fairseq_checkpoint(folder: Path, **changes: Any) -> Path:
 
 
 def gpt2_checkpoint(folder: Path) -> Path:
-    """The same over GPT-2's byte pairs, with encoder.json and vocab.bpe beside dict.txt, as fairseq's hub lays them."""
+    """Write one with GPT-2's byte pairs, with encoder.json and vocab.bpe in the folder, as fairseq's hub does."""
     checkpoint = fairseq_checkpoint(folder)
     inner = tokenizers.ByteLevelBPETokenizer()
     inner.train_from_iterator(corpus(folder), vocab_size=400, show_progress=False)

@@ -1,4 +1,4 @@
-"""From a folder of Hugging Face to fairseq and out again, with its own tokenizer: the folder computes what it did."""
+"""A Hugging Face folder that is imported and exported again computes the same, with the same tokenizer."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ from .test_import import FOLDERS, MASKED, TEXT
 
 pytest.importorskip("safetensors")
 
-# Source and format; only MPNet has relative positions of the kind that the format mpnet holds.
+# Source and format; only MPNet has the relative positions of the format mpnet.
 CASES = [("roberta", "maelm"), ("early", "maelm"), ("bert_vocabulary", "maelm"), ("mpnet", "maelm"), ("mpnet", "mpnet")]
 # Short enough for the 40 positions of the sources.
 TEXTS = [text for text in HARD_STRINGS if len(text.encode("utf-8")) < 30] + [TEXT, MASKED]
@@ -45,7 +45,7 @@ def test_a_folder_comes_back_with_its_tokenizer(kind: str, form: str, tmp_path: 
     done = there_and_back(source, tmp_path, form)
     assert done.content.architecture == "masked-lm"
     before, after = transformers.PreTrainedTokenizerFast.from_pretrained(source), tokenizer_of(folder)
-    # Where the source has other numbers, tokens are compared by their names.
+    # If the source has other numbers, tokens are compared by their names.
     moved = json.loads((imported / FACTS_FILE).read_text())["vocabulary"]["moved"] > 0
     assert moved == (kind in ("early", "bert_vocabulary"))
     for text in TEXTS:
@@ -76,7 +76,7 @@ def test_a_folder_comes_back_with_its_tokenizer(kind: str, form: str, tmp_path: 
     import_model(folder, tmp_path / "again")
     first, second = (torch.load(tmp_path / name / CHECKPOINT_FILE)["model"] for name in ("imported", "again"))
     assert first.keys() == second.keys()
-    # Spare rows are named after their numbers in the source, which differ here: another vocabulary by its names alone.
+    # Rows without a token are named after their numbers in the source, which differ here.
     other = {"encoder.identity"} if kind == "bert_vocabulary" else set()
     assert {name for name, tensor in first.items() if not torch.equal(tensor, second[name])} == other
     if not other:
@@ -84,7 +84,7 @@ def test_a_folder_comes_back_with_its_tokenizer(kind: str, form: str, tmp_path: 
 
 
 def test_masks_are_filled_by_the_five_lines_of_the_card(tmp_path: Path) -> None:
-    """Where the source spells a mask in another way, the folder does too, and its card with it."""
+    """The folder and its card keep the source's spelling of a mask."""
     there_and_back(FOLDERS["bert_vocabulary"](tmp_path / "source"), tmp_path, name=str(tmp_path / "folder"))
     card = (tmp_path / "folder" / "README.md").read_text(encoding="utf-8")
     code = card.split("```python\n")[1].split("\n```")[0]
@@ -98,7 +98,7 @@ def test_masks_are_filled_by_the_five_lines_of_the_card(tmp_path: Path) -> None:
 
 
 def test_text_is_read_as_the_source_reads_it_also_behind_a_space(tmp_path: Path) -> None:
-    """A tokenizer that puts a space in front of text says so, or transformers 4 takes the space away."""
+    """A tokenizer with a space in front of text has add_prefix_space, or transformers 4 would remove the space."""
     tokenizer = sources.byte_pairs(sources.folder_of(tmp_path / "source"), sources.SPECIAL, ["<mask>"])
     tokenizer.pre_tokenizer = sources.tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=True)
     source = sources.save(tmp_path / "source", "Roberta", tokenizer, tokenizer.get_vocab_size())
@@ -111,7 +111,7 @@ def test_text_is_read_as_the_source_reads_it_also_behind_a_space(tmp_path: Path)
 
 
 def test_two_texts_are_joined_as_fairseq_does(tmp_path: Path) -> None:
-    """By whom the model was fine-tuned; the source's own template has one separator between them."""
+    """fairseq, which may have fine-tuned the model, joins texts by two separators, and the source by one."""
     folder = FOLDERS["bert_vocabulary"](tmp_path / "source")
     import_model(folder, tmp_path / "imported")
     content = json.loads((tmp_path / "imported" / TOKENIZER_FILE).read_text())
@@ -133,7 +133,7 @@ def test_gpt2_pairs_of_fairseq_are_exported(tmp_path: Path) -> None:
 
 
 def test_another_tokenizer_than_the_imported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The verification looks at imported tokenizers too: one merge less is seen."""
+    """The verification includes imported tokenizers: it finds a missing merge."""
     import_model(sources.roberta_folder(tmp_path / "source"), tmp_path / "imported")
     honest = export_run.tokenizer_files
 

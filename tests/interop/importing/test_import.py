@@ -1,4 +1,4 @@
-"""Models from elsewhere become checkpoints that compute the same, or are refused."""
+"""Imported models compute the same as their sources, or the import is refused."""
 
 import json
 import shutil
@@ -24,20 +24,20 @@ MASKED = "The sailor takes the <mask> to the harbour."
 
 
 def bert_vocabulary(folder: Path) -> Path:
-    """RoBERTa over a vocabulary whose special symbols have BERT's names and numbers, and a table with spare rows."""
+    """Make a RoBERTa whose special symbols have BERT's names and numbers, with rows without tokens."""
     tokenizer = sources.word_pieces(sources.folder_of(folder), sources.BERT_SPECIAL, [])
     rows = tokenizer.get_vocab_size() + 3
     return sources.save(folder, "Roberta", tokenizer, rows, sources.BERT_NAMES, pad_token_id=0)
 
 
 def early_mask(folder: Path) -> Path:
-    """<mask> right behind the other special symbols, where it stands when a tokenizer is trained with all of them."""
+    """Make a RoBERTa with <mask> right after the other special symbols, as when a tokenizer is trained with them."""
     tokenizer = sources.byte_pairs(sources.folder_of(folder), [*sources.SPECIAL, "<mask>"], [])
     return sources.save(folder, "Roberta", tokenizer, tokenizer.get_vocab_size())
 
 
 def mpnet(folder: Path) -> Path:
-    """As mpnet-base: text leads to [UNK] among the ordinary rows, and never to <unk>."""
+    """Make a folder like mpnet-base: unknown text becomes [UNK], an ordinary token, and never <unk>."""
     tokenizer = sources.word_pieces(sources.folder_of(folder), [*sources.SPECIAL, "[UNK]"], ["<mask>"])
     return sources.save(folder, "MPNet", tokenizer, tokenizer.get_vocab_size())
 
@@ -60,7 +60,7 @@ FOLDERS = {
 
 @pytest.fixture(scope="module", params=FOLDERS)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A Hugging Face folder and what was imported from it."""
+    """A Hugging Face folder and its import."""
     root = tmp_path_factory.mktemp(request.param)
     folder = FOLDERS[request.param](root / "source")
     import_model(folder, root / "imported")
@@ -68,7 +68,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def their_numbers(folder: Path, imported: Path) -> torch.Tensor:
-    """Our number -> the source's, found by the names of the tokens; fillers and rows without a name by their place."""
+    """Return the source's number for each of ours, found by the token's name, or by its place if it has none."""
     tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
     dictionary = Dictionary.load(str(imported / "dict.txt"))
     numbers = tokenizer.get_vocab()
@@ -79,7 +79,7 @@ def their_numbers(folder: Path, imported: Path) -> torch.Tensor:
 
 
 def test_logits_and_filled_masks_are_those_of_transformers(pair: tuple[Path, Path]) -> None:
-    """From text on, each side with its own tokenizer: every token's scores under the tokens' names."""
+    """Both sides give the same scores by token name, from text on, each with its tokenizer."""
     folder, imported = pair
     hub = MaelmModel.from_pretrained(str(imported))
     tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
@@ -138,7 +138,7 @@ def test_imported_models_are_analyzed(pair: tuple[Path, Path]) -> None:
 
 @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
 def test_old_files_shards_and_half_precision_are_read(half: torch.dtype, tmp_path: Path) -> None:
-    """pytorch_model.bin in two shards and half precision: the same numbers as transformers computes in single."""
+    """pytorch_model.bin in two shards and half precision gives the results of transformers in single precision."""
     folder = sources.roberta_folder(tmp_path / "source")
     state = {
         name: weight.to(half)
@@ -174,7 +174,7 @@ def test_an_encoder_without_head_is_imported_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", [sources.roberta_folder, mpnet], ids=["roberta", "mpnet"])
 @pytest.mark.parametrize("written", [True, False], ids=["written", "left out"])
 def test_transformers_default_of_layer_norm_is_carried(family: Any, written: bool, tmp_path: Path) -> None:
-    """1e-12, which config.json need not say; embeddings are so small that 1e-5 would give other states."""
+    """The default of 1e-12 is used; embeddings are so small that 1e-5 would give other states."""
     folder = family(tmp_path / "source")
     weights = {
         name: tensor * (0.003 if "_embeddings.weight" in name else 1.0)
@@ -200,7 +200,7 @@ def test_transformers_default_of_layer_norm_is_carried(family: Any, written: boo
 
 
 def test_the_number_of_fairseqs_roberta_is_carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """fairseq has no option for it: what a fork's model would look like, and one with several numbers."""
+    """fairseq has no option for it, but a fork's model may have one number, or several."""
     from fairseq_maelm.interop.importing import fairseq_roberta
 
     checkpoint, honest = sources.fairseq_checkpoint(tmp_path / "source"), fairseq_roberta._model_options
@@ -221,7 +221,7 @@ def test_the_number_of_fairseqs_roberta_is_carried(tmp_path: Path, monkeypatch: 
 def test_fairseq_roberta_is_imported(tmp_path: Path) -> None:
     checkpoint = sources.fairseq_checkpoint(tmp_path / "source")
     imported = import_model(checkpoint, tmp_path / "imported")
-    # Padding is left out of ours and not of theirs: the same sums in matrix products of other shapes.
+    # Our model omits padding and theirs does not, so matrix products have other shapes.
     assert [each.what for each in imported.agreements] == ["hidden states", "masked-lm scores"] and imported.reads_text
     assert max(each.difference for each in imported.agreements) < 2e-6
     theirs = sources.RobertaModel.from_pretrained(
@@ -236,7 +236,7 @@ def test_fairseq_roberta_is_imported(tmp_path: Path) -> None:
 
 
 def test_gpt2_pairs_of_fairseq_are_read(tmp_path: Path) -> None:
-    """encoder.json and vocab.bpe beside dict.txt, as with roberta.base: text becomes what fairseq's own code makes."""
+    """With encoder.json and vocab.bpe, as in roberta.base, text is encoded as by fairseq's code."""
     from fairseq.data.encoders.gpt2_bpe_utils import Encoder
 
     checkpoint = sources.gpt2_checkpoint(tmp_path / "source")
@@ -306,7 +306,7 @@ def test_other_buckets_of_mpnet_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_model_that_computes_something_else_is_refused(copied: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    """The comparison is what stands behind all refusals: it finds a wrong epsilon that nobody looked at."""
+    """The comparison finds differences that no check covers, such as a wrong epsilon."""
     from fairseq_maelm.interop.importing import huggingface
 
     sources.edit_config(copied, layer_norm_eps=1e-3)
@@ -333,7 +333,7 @@ def test_untied_and_missing_parts_are_refused(copied: Path, tmp_path: Path) -> N
 def test_a_model_is_downloaded_by_its_name(
     roberta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Only when asked for: settings, and weights in one of two formats."""
+    """Only with --download: settings, and weights in one of two formats."""
     import huggingface_hub
 
     asked: list[list[str]] = []

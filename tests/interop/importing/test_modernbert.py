@@ -1,4 +1,4 @@
-"""Folders of ModernBERT's and Ettin's shape: read as far as local attention is global, or refused."""
+"""ModernBERT and Ettin are imported with positions up to the window of local attention, or refused."""
 
 import shutil
 from pathlib import Path
@@ -14,7 +14,7 @@ from . import sources
 from .sources import transformers
 
 NUMBERS = {"hidden_size": 48, "num_hidden_layers": 5, "num_attention_heads": 4, "intermediate_size": 72}
-# Tokens that a layer of local attention sees on either side: half of its window.
+# The tokens on either side that local attention sees: half of its window.
 WINDOW = 16
 BASES = {"full_attention": 160_000.0, "sliding_attention": 10_000.0}
 MASKED = "the <mask> sails"
@@ -26,7 +26,7 @@ def rope(**bases: float) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def modernbert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As ModernBERT: byte pairs, special symbols behind them, every third layer global and of another rotary base."""
+    """Make a folder like ModernBERT: special symbols after byte pairs, every third layer global with another base."""
     folder = tmp_path_factory.mktemp("modernbert") / "source"
     tokenizer = sources.byte_pairs(sources.folder_of(folder), [*sources.SPECIAL], ["<mask>"])
     sources.between(tokenizer, "<s>", "</s>")
@@ -81,7 +81,7 @@ def test_it_computes_the_same_within_the_window(case: str, copied: Path, tmp_pat
 
 
 def test_beyond_the_window_it_would_not(copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guards the test above: one position more, and the comparison of every import sees it."""
+    """With one position more, the comparison fails."""
     from fairseq_maelm.interop.importing import huggingface
 
     honest = huggingface.model_options

@@ -1,4 +1,4 @@
-"""Out to a folder of Hugging Face and back: every tensor bit for bit, for both formats of ``maelm export``."""
+"""Export to a Hugging Face folder and import restore every tensor bit for bit, for both formats."""
 
 from pathlib import Path
 from typing import Any

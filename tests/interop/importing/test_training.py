@@ -1,4 +1,4 @@
-"""What was imported goes on in fairseq, through the real commands: text is prepared, training starts from it."""
+"""Imported models are trained further by the real commands, from the preparation of text on."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from fairseq_maelm.text.vocabulary import MODEL_FILE
 
 from . import sources
 
-# One update that changes nothing: what is saved is what was loaded.
+# One update that changes nothing, so that the loaded weights are saved.
 STILL = ["--optimizer", "sgd", "--lr", "0", "--batch-size", "4", "--max-update", "1", "--cpu", "--num-workers", "0"]
 STILL += ["--disable-validation", "--log-format", "json"]
 
@@ -75,7 +75,7 @@ def test_fine_tuning_starts_from_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_epsilon_of_layer_norm_goes_all_the_way(tmp_path: Path) -> None:
-    """transformers' default of 1e-12: imported, fine-tuned without a word about it, exported; another is refused."""
+    """transformers' default of 1e-12 is kept by import, fine-tuning and export; another value is refused."""
     folder = sources.roberta_folder(tmp_path / "source", layer_norm_eps=1e-12)
     assert "--layer-norm-eps 1e-12" in run(["maelm", "import", folder, "--output", tmp_path / "imported"])
     lines = "the sailor rows\tsea\nthe cook fries\tkitchen\n" * 4

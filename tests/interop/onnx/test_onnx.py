@@ -1,4 +1,4 @@
-"""ONNX files: the command, the numbers of every variant, and what is refused."""
+"""ONNX files: the command, the outputs of every variant, and refusals."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ HEAD = {"dense.weight": (48, 48), "dense.bias": (48,), "out_proj.weight": (3, 48
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint with T5 buckets and its vocabulary, and another one with a fine-tuned head."""
+    """Checkpoints with T5 buckets: one of pretraining with its vocabulary, and one with a fine-tuned head."""
     from interop.importing import sources
 
     root = tmp_path_factory.mktemp("checkpoints")
@@ -48,7 +48,7 @@ def words(checkpoint: Path, output: Path, *options: Any) -> list[str]:
 
 
 def test_encoder_and_its_card(checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exported by the command; used as the card says; 8 bits measured on own texts."""
+    """The command exports, the card's code works, and the loss by 8 bits is measured on given texts."""
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
     folder = tmp_path / "onnx"
     cli.main(words(checkpoints, folder, "--int8", "--texts", tmp_path / "texts.txt"))
@@ -97,7 +97,7 @@ def test_a_fine_tuned_head_is_in_the_file(checkpoints: Path, tmp_path: Path) -> 
     ids=str,
 )
 def test_the_graph_is_the_model(shape: dict[str, Any], pooling: str | None) -> None:
-    """Before it is exported: all lengths, padding, positions, vectors of length 1; no NaN where all is padding."""
+    """The graph equals the model for all lengths, with padding and pooling, without NaN for padding alone."""
     model = model_of(**shape)
     graph = EncoderGraph(model, pooling=pooling, normalized=True).eval()
     tokens = torch.randint(4, 39, (4, 64), generator=torch.Generator().manual_seed(1))
@@ -117,7 +117,7 @@ def test_the_graph_is_the_model(shape: dict[str, Any], pooling: str | None) -> N
 
 @pytest.mark.parametrize("shape", [{"relative_buckets": "reference", "encoder_layers": 1}, MODERN], ids=str)
 def test_vectors_of_texts_are_in_the_file(shape: dict[str, Any], tmp_path: Path) -> None:
-    """Pooling in one model, through onnxruntime; two equal files lose nothing."""
+    """Pooling works in onnxruntime, and the loss between equal files is zero."""
     model = model_of(**shape)
     write_onnx(EncoderGraph(model, pooling="mean", normalized=True), tmp_path / "model.onnx")
     encoder = OnnxEncoder(tmp_path / "model.onnx")

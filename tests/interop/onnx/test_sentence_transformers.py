@@ -1,4 +1,4 @@
-"""Exported folders in sentence-transformers: with the pooling of a retrieval checkpoint, and the mean of any other."""
+"""Exported folders in sentence-transformers, with the pooling of a retrieval checkpoint or the mean."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trained_for_retrieval(data: Path, **task: Any) -> Path:
-    """The checkpoint as a task with vectors of texts would save it: its options, no prediction head."""
+    """Give a checkpoint the options of a task with vectors of texts, and remove its LM head."""
     state = torch.load(data / "checkpoint_best.pt", weights_only=True)
     state["model"] = {name: weight for name, weight in state["model"].items() if not name.startswith("lm_head.")}
     state["cfg"]["task"] |= task
