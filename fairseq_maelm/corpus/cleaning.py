@@ -41,47 +41,18 @@ def read_documents(path: Path | str, json_field: str = "text") -> Iterator[list[
             yield document
 
 
-class CleanedBlock(NamedTuple):
-    """Cleaned paragraphs, one per line, with a blank line between documents."""
+class CleanedLines(NamedTuple):
+    """Cleaned paragraphs, one per line, with one or more empty lines at each end of a document."""
 
-    data: bytes  # UTF-8 lines, each with a newline at its end; empty if cleaning left nothing
-    paragraphs: int  # number of lines that are not blank
-    documents: int  # number of documents that begin in the block
-    starts_document: bool  # the first paragraph begins a document
-    ends_document: bool  # a document ended after the last paragraph
-    digests: bytes = b""  # 16 bytes per paragraph if duplicates are removed
+    data: bytes  # UTF-8 lines, each with a newline at its end
+    digests: bytes  # 16 bytes per paragraph if duplicates are removed
 
 
-def assemble_block(lines: Iterable[bytes]) -> CleanedBlock:
-    """Build a block from cleaned lines, in which one or more empty lines end a document."""
-    kept: list[bytes] = []
-    documents = paragraphs = 0
-    boundary = starts_document = False
-    for line in lines:
-        if not line:
-            boundary = True
-            continue
-        if boundary:
-            documents += 1
-            if kept:
-                kept.append(b"")
-            else:
-                starts_document = True
-            boundary = False
-        kept.append(line)
-        paragraphs += 1
-    data = b"\n".join(kept) + b"\n" if kept else b""
-    return CleanedBlock(data, paragraphs, documents, starts_document, boundary)
-
-
-def clean_segments(segments: Sequence[Segment], with_digests: bool) -> CleanedBlock:
-    """Clean consecutive segments of the corpus into one block; called by the workers of the first step."""
+def clean_segments(segments: Sequence[Segment], with_digests: bool) -> CleanedLines:
+    """Clean consecutive segments of the corpus; called by the workers of the first step."""
     lines = [line.encode("utf-8") for segment in segments for line in cleaned_lines(segment)]
-    block = assemble_block(lines)
-    if not with_digests:
-        return block
-    digests = b"".join(hashlib.blake2b(line, digest_size=DIGEST_BYTES).digest() for line in lines if line)
-    return block._replace(digests=digests)
+    hashed = (hashlib.blake2b(line, digest_size=DIGEST_BYTES).digest() for line in lines if line and with_digests)
+    return CleanedLines(b"".join(line + b"\n" for line in lines), b"".join(hashed))
 
 
 class Deduplicator:
@@ -95,16 +66,15 @@ class Deduplicator:
         self._seen: set[bytes] = set()
         self.dropped = 0
 
-    def filter(self, block: CleanedBlock) -> CleanedBlock:
-        """Return the block without paragraphs that were seen before, and without documents that this empties."""
-        fresh: list[bool] = []
-        for start in range(0, len(block.digests), DIGEST_BYTES):
-            digest = block.digests[start : start + DIGEST_BYTES]
-            fresh.append(digest not in self._seen)
-            self._seen.add(digest)
-        if all(fresh):
-            return block
-        self.dropped += len(fresh) - sum(fresh)
-        is_fresh = iter(fresh)
-        lines = [line for line in block.data.split(b"\n")[:-1] if not line or next(is_fresh)]
-        return assemble_block([*[b""] * block.starts_document, *lines, *[b""] * block.ends_document])
+    def filter(self, lines: Iterable[bytes], digests: bytes) -> Iterator[bytes]:
+        """Yield the empty lines, and the paragraphs whose digests were not seen before."""
+        position = 0
+        for line in lines:
+            if line:
+                digest = digests[position : position + DIGEST_BYTES]
+                position += DIGEST_BYTES
+                if digest in self._seen:
+                    self.dropped += 1
+                    continue
+                self._seen.add(digest)
+            yield line

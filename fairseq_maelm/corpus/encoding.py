@@ -11,7 +11,6 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_maelm.corpus.cleaning import CleanedBlock
 from fairseq_maelm.corpus.splitting import Split
 from fairseq_maelm.data.stored import DTYPES, HEADER, MAGIC, VERSION
 from fairseq_maelm.files import atomic_file
@@ -57,7 +56,7 @@ def read_chunk(stream: BinaryIO, chunk: Chunk) -> ChunkText:
 
 
 class CleanedTextWriter:
-    """Join cleaned blocks into one text, and count; each block that is not empty becomes a chunk."""
+    """Join cleaned lines into one text with a blank line between documents, and count; each call writes one chunk."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self.documents = 0
@@ -67,20 +66,29 @@ class CleanedTextWriter:
         self._stream = stream
         self._at_boundary = True
 
-    def write(self, block: CleanedBlock) -> None:
-        """Append a block, whose first paragraph may continue the previous block's last document."""
-        if block.paragraphs:
-            starts_document = self._at_boundary or block.starts_document
-            first_document = self.documents if starts_document else self.documents - 1
+    def write(self, lines: Iterable[bytes]) -> None:
+        """Append paragraphs; one or more empty lines end a document, which otherwise continues in the next call."""
+        kept: list[bytes] = []
+        first_document, first_paragraph, starts_document = 0, self.paragraphs, False
+        for line in lines:
+            if not line:
+                self._at_boundary = True
+                continue
+            if self._at_boundary:
+                self.documents += 1
+                if kept:
+                    kept.append(b"")
+            if not kept:
+                first_document, starts_document = self.documents - 1, self._at_boundary
+            kept.append(line)
+            self.paragraphs += 1
+            self._at_boundary = False
+        if kept:
             if starts_document and self.chunks:
                 self.bytes += self._stream.write(b"\n")
-            self.chunks.append(Chunk(self.bytes, len(block.data), first_document, self.paragraphs, starts_document))
-            self.bytes += self._stream.write(block.data)
-            self.paragraphs += block.paragraphs
-            # A block counts its first document only if it holds the boundary in front of it.
-            self.documents += block.documents + int(starts_document and not block.starts_document)
-            self._at_boundary = False
-        self._at_boundary = self._at_boundary or block.ends_document
+            data = b"\n".join(kept) + b"\n"
+            self.chunks.append(Chunk(self.bytes, len(data), first_document, first_paragraph, starts_document))
+            self.bytes += self._stream.write(data)
 
 
 def part_file(folder: Path, number: int) -> Path:

@@ -79,7 +79,8 @@ def _clean_role(work: Work, role: str, sources: list[Source], duplicates: Dedupl
     with atomic_file(work.cleaned(role)) as stream, _progress(f"clean {role}", size) as bar:
         writer = CleanedTextWriter(stream)
         for block in ordered_map(clean_group, _grouped(readers, bar), work.settings.workers):
-            writer.write(duplicates.filter(block) if duplicates else block)
+            lines = block.data.split(b"\n")[:-1]
+            writer.write(duplicates.filter(lines, block.digests) if duplicates else lines)
     return {
         "documents": writer.documents,
         "paragraphs": writer.paragraphs,

@@ -9,7 +9,7 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_maelm.corpus.cleaning import CleanedBlock, Deduplicator, assemble_block, clean_segments
+from fairseq_maelm.corpus.cleaning import Deduplicator, clean_segments
 from fairseq_maelm.corpus.encoding import CleanedTextWriter, read_chunk
 from fairseq_maelm.corpus.reading import Segment, Source
 from fairseq_maelm.text.cleaning import clean_text
@@ -79,7 +79,7 @@ def test_blocks_join_to_the_same_text_wherever_they_are_cut(lines: list[str], cu
     writer = CleanedTextWriter(stream)
     edges = [0, *sorted(min(cut, len(lines)) for cut in cuts), len(lines)]
     for begin, end in zip(edges, edges[1:], strict=False):
-        writer.write(assemble_block(line.encode() for line in lines[begin:end]))
+        writer.write(line.encode() for line in lines[begin:end])
     documents = reference_documents(lines)
     assert stream.getvalue().decode() == "\n".join("".join(f"{line}\n" for line in document) for document in documents)
     counted = (writer.documents, writer.paragraphs, writer.bytes)
@@ -96,25 +96,22 @@ def test_blocks_join_to_the_same_text_wherever_they_are_cut(lines: list[str], cu
     ]
 
 
-def block_of(data: bytes, starts_file: bool) -> CleanedBlock:
-    return clean_segments([Segment(Source(Path("a")), 1, data, starts_file)], with_digests=True)
+def write_without_duplicates(blocks: list[bytes], starts_file: bool) -> tuple[bytes, int, int, int]:
+    """Return the written text, the numbers of documents and paragraphs, and that of dropped paragraphs."""
+    duplicates, stream = Deduplicator(), io.BytesIO()
+    writer = CleanedTextWriter(stream)
+    for data in blocks:
+        cleaned = clean_segments([Segment(Source(Path("a")), 1, data, starts_file)], with_digests=True)
+        writer.write(duplicates.filter(cleaned.data.split(b"\n")[:-1], cleaned.digests))
+    return stream.getvalue(), writer.documents, writer.paragraphs, duplicates.dropped
 
 
 def test_duplicates_are_dropped_within_and_across_blocks() -> None:
-    duplicates = Deduplicator()
-    first = duplicates.filter(block_of(b"x\ny\n\nx\n\nz\n", starts_file=True))
-    assert first.data == b"x\ny\n\nz\n"
-    assert (first.documents, first.paragraphs) == (2, 3)
-    second = duplicates.filter(block_of(b"  y \nw\n", starts_file=False))
-    assert second.data == b"w\n"
-    assert duplicates.dropped == 2
+    first, second = b"x\ny\n\nx\n\nz\n", b"  y \nw\n"
+    assert write_without_duplicates([first], starts_file=True) == (b"x\ny\n\nz\n", 2, 3, 1)
+    assert write_without_duplicates([first, second], starts_file=False) == (b"x\ny\n\nz\nw\n", 2, 4, 2)
 
 
 def test_a_document_goes_on_after_its_first_paragraph_was_dropped() -> None:
-    duplicates = Deduplicator()
-    stream = io.BytesIO()
-    writer = CleanedTextWriter(stream)
-    for data in (b"same\nend\n", b"same\n\nsame\nnew\n", b"more\n"):
-        writer.write(duplicates.filter(block_of(data, starts_file=False)))
-    assert stream.getvalue() == b"same\nend\n\nnew\nmore\n"
-    assert writer.documents == 2
+    blocks = [b"same\nend\n", b"same\n\nsame\nnew\n", b"more\n"]
+    assert write_without_duplicates(blocks, starts_file=False) == (b"same\nend\n\nnew\nmore\n", 2, 4, 2)
