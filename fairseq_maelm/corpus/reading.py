@@ -55,25 +55,19 @@ def _source(path: Path, json_field: str) -> Source:
     return Source(path, json_field if is_json_lines else None)
 
 
-class _HashingFile(io.RawIOBase):
+class _HashingFile(io.FileIO):
     """A raw file that counts and hashes (SHA-256) its bytes as they are read, so that inputs are read only once."""
 
-    def __init__(self, stream: io.RawIOBase | io.FileIO) -> None:
-        self._stream = stream
-        self._digest = hashlib.sha256()
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.digest = hashlib.sha256()
         self.size = 0
 
-    def readable(self) -> bool:
-        return True
-
     def readinto(self, buffer: Any) -> int:
-        count = self._stream.readinto(buffer) or 0
-        self._digest.update(memoryview(buffer)[:count])
+        count = super().readinto(buffer) or 0
+        self.digest.update(memoryview(buffer)[:count])
         self.size += count
         return count
-
-    def sha256(self) -> str:
-        return self._digest.hexdigest()
 
 
 class SourceReader:
@@ -87,25 +81,19 @@ class SourceReader:
 
     def __iter__(self) -> Iterator[Segment]:
         """Yield the file's lines in order, about ``segment_bytes`` at a time."""
-        path = self.source.path
+        path, line = self.source.path, 1
         try:
-            with damage_told(path), open(path, "rb", buffering=0) as raw:
-                file = _HashingFile(raw)
-                for segment in self._segments(file):
+            with damage_told(path), _HashingFile(path) as file:
+                stream = decompressed(path, io.BufferedReader(file, 2**20))
+                while data := stream.read(self._segment_bytes):
+                    if not data.endswith(b"\n"):
+                        data += self._rest_of_line(stream, line + data.count(b"\n"))
                     self.bytes_read = file.size
-                    yield segment
-                self.bytes_read, self.sha256 = file.size, file.sha256()
+                    yield Segment(self.source, line, data, starts_file=line == 1)
+                    line += data.count(b"\n")
+                self.bytes_read, self.sha256 = file.size, file.digest.hexdigest()
         except OSError as error:
             raise CorpusError(f"cannot read {path}: {error.strerror or error}") from error
-
-    def _segments(self, file: _HashingFile) -> Iterator[Segment]:
-        stream = decompressed(self.source.path, io.BufferedReader(file, 2**20))
-        line = 1
-        while data := stream.read(self._segment_bytes):
-            if not data.endswith(b"\n"):
-                data += self._rest_of_line(stream, line + data.count(b"\n"))
-            yield Segment(self.source, line, data, starts_file=line == 1)
-            line += data.count(b"\n")
 
     def _rest_of_line(self, stream: BinaryIO, line: int) -> bytes:
         rest = stream.readline(LONGEST_LINE_BYTES)
