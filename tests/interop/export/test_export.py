@@ -198,7 +198,7 @@ def test_labels_may_be_given_and_must_fit(data: Path, tmp_path: Path) -> None:
     labels.write_text("O\nB-PER\nI-PER\nB-LOC\nI-LOC\n", encoding="utf-8")
     done = exported(tmp_path, data, "maelm", {"labels": labels}, heads=("tags",))
     assert json.loads((done.folder / "config.json").read_text())["id2label"]["1"] == "B-PER"
-    for text, message in (("O\nB\n", "names 2 labels, and the head has 5 outputs"), ("O\n" * 5, "names a label twice")):
+    for text, message in (("O\nB\n", "names 2 labels, but the head has 5 outputs"), ("O\n" * 5, "names a label twice")):
         labels.write_text(text, encoding="utf-8")
         with pytest.raises(ValueError, match=message):
             export(tmp_path / "checkpoint.pt", data, tmp_path / "other", ExportSettings("maelm", labels=labels))
@@ -234,14 +234,14 @@ def test_one_of_several_heads_is_chosen_by_name(data: Path, tmp_path: Path) -> N
         (
             {"architecture": "question-answering"},
             {**MPNET_BUCKETS, "heads": ("tags",)},
-            "a start and an end, and the head 'tags' has 5 outputs",
+            "a start and an end, but the head 'tags' has 5 outputs",
         ),
         (
             {"architecture": "token-classification"},
             {**MPNET_BUCKETS, "heads": ("sentence_classification_head",)},
             "scores whole sequences",
         ),
-        ({"architecture": "masked-lm"}, {**MPNET_BUCKETS, "heads": ("tags",)}, "no prediction head: it was fine-tuned"),
+        ({"architecture": "masked-lm"}, {**MPNET_BUCKETS, "heads": ("tags",)}, "no prediction head, because it was fine-tuned"),
         ({"format": "roberta"}, {}, "RoBERTa has absolute positions only.*--format maelm holds it"),
         ({"format": "modernbert"}, {}, "its layers are post_norm: .*--format maelm holds it"),
         ({"format": "maelm"}, {"layer": "modern", "positions": "rotary"}, "its layers are modern: --format modernbert"),
