@@ -30,11 +30,11 @@ class SentenceVectors(NamedTuple):
     max_tokens: int  # longer texts are cut to this number of tokens, with <s> and </s>
 
 
-def sentence_vectors_of(source: Source) -> SentenceVectors | None:
-    """Return the settings in a checkpoint's task, or None for tasks without vectors of texts."""
+def sentence_vectors_of(source: Source, content: Content) -> SentenceVectors | None:
+    """Return the settings of a retrieval checkpoint that is exported as an encoder; None for other exports."""
     task = source.checkpoint.config["task"]
     pooling, similarity = task.get("pooling"), task.get("similarity")
-    if pooling is None or similarity is None:
+    if pooling is None or similarity is None or content.architecture != "encoder":
         return None
     if str(pooling) not in POOLINGS:
         raise ValueError(f"{source.checkpoint.path} pools by {pooling!r}, which is none of {', '.join(POOLINGS)}")
@@ -48,8 +48,8 @@ def write_sentence_vectors(source: Source, content: Content, folder: Path) -> No
 
     Folders of other checkpoints need no such files, because sentence-transformers takes the mean by default.
     """
-    vectors = sentence_vectors_of(source)
-    if vectors is None or content.architecture != "encoder":
+    vectors = sentence_vectors_of(source, content)
+    if vectors is None:
         return
     names = ["Transformer", "Pooling", *(["Normalize"] if vectors.normalized else [])]
     paths = ["", *(f"{number}_{name}" for number, name in enumerate(names[1:], 1))]
@@ -74,10 +74,11 @@ def write_sentence_vectors(source: Source, content: Content, folder: Path) -> No
     write_json(folder / "config_sentence_transformers.json", settings)
 
 
+@torch.no_grad()
 def verify_sentence_vectors(source: Source, content: Content, folder: Path) -> list[Agreement]:
     """Compare the vectors of sentence-transformers with those of a retrieval checkpoint."""
-    vectors = sentence_vectors_of(source)
-    if vectors is None or content.architecture != "encoder":
+    vectors = sentence_vectors_of(source, content)
+    if vectors is None:
         return []
     if importlib.util.find_spec("sentence_transformers") is None:
         logger.warning("sentence-transformers is not installed, so its vectors are not compared")
@@ -88,18 +89,14 @@ def verify_sentence_vectors(source: Source, content: Content, folder: Path) -> l
 
     model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     found = torch.from_numpy(model.encode(list(_TEXTS)))
-    expected = torch.stack([_vector(source, vectors, text) for text in _TEXTS])
+    expected = torch.empty_like(found)
+    for row, text in zip(expected, _TEXTS, strict=True):
+        tokens = source.tokenizer.encode(text)[: vectors.max_tokens - 2]
+        sequence = torch.tensor([[source.dictionary.bos(), *tokens, source.dictionary.eos()]])
+        row.copy_(text_vector(source.model.extract_features(sequence)[0][0], vectors.pooling, vectors.normalized))
     difference, size = float((found - expected).abs().max()), float(expected.abs().max())
     compared = [Agreement("vectors of sentence-transformers", difference, size)]
     return refuse_differences(compared, "sentence-transformers gives other vectors than the checkpoint")
-
-
-@torch.no_grad()
-def _vector(source: Source, vectors: SentenceVectors, text: str) -> Tensor:
-    tokens = source.tokenizer.encode(text)[: vectors.max_tokens - 2]
-    sequence = [source.dictionary.bos(), *tokens, source.dictionary.eos()]
-    states = source.model.extract_features(torch.tensor([sequence]))[0][0]
-    return text_vector(states, vectors.pooling, vectors.normalized)
 
 
 def text_vector(states: Tensor, pooling: str | None, normalized: bool) -> Tensor:

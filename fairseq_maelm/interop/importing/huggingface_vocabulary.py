@@ -1,7 +1,7 @@
 """The vocabulary of a Hugging Face folder as a fairseq dictionary, with its tokenizer."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,9 @@ def read_vocabulary(folder: Path, rows: int, pad: int) -> SourceVocabulary:
         if order != list(range(rows)):
             content = renumber(content, number_of, folder)
         files = {TOKENIZER_FILE: content.encode("utf-8")}
-    return SourceVocabulary(order, symbols, files, _without_special(tokenizer))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return SourceVocabulary(order, symbols, files, lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 def _open_tokenizer(folder: Path) -> Any:
@@ -78,17 +80,6 @@ def _open_tokenizer(folder: Path) -> Any:
         raise ValueError(
             f"transformers finds no tokenizer in {folder} ({error}): put {TOKENIZER_FILE} or {MODEL_FILE} there"
         ) from error
-
-
-def _without_special(tokenizer: Any) -> Callable[[str], list[int]]:
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-
-    def tokenize(text: str) -> list[int]:
-        numbers: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
-        return numbers
-
-    return tokenize
 
 
 def _special_numbers(folder: Path, numbers: dict[str, int]) -> dict[str, int]:

@@ -44,7 +44,7 @@ def export_onnx(
         source = load_source(checkpoint, vocabulary, settings.averaged_weights)
         content = _content(source, settings)
         sample = _sequences(source, settings.texts) if settings.int8 else []
-        vectors = sentence_vectors_of(source) if content.architecture == "encoder" else None
+        vectors = sentence_vectors_of(source, content)
         pooling = (None, False) if vectors is None else (vectors.pooling, vectors.normalized)
         graph = EncoderGraph(source.model, content.head, *pooling).eval()
         logger.info("exporting %s: %s", checkpoint, ", ".join(graph.outputs))

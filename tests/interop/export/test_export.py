@@ -241,7 +241,11 @@ def test_one_of_several_heads_is_chosen_by_name(data: Path, tmp_path: Path) -> N
             {**MPNET_BUCKETS, "heads": ("sentence_classification_head",)},
             "scores whole sequences",
         ),
-        ({"architecture": "masked-lm"}, {**MPNET_BUCKETS, "heads": ("tags",)}, "no prediction head, because it was fine-tuned"),
+        (
+            {"architecture": "masked-lm"},
+            {**MPNET_BUCKETS, "heads": ("tags",)},
+            "no prediction head, because it was fine",
+        ),
         ({"format": "roberta"}, {}, "RoBERTa has absolute positions only.*--format maelm holds it"),
         ({"format": "modernbert"}, {}, "its layers are post_norm: .*--format maelm holds it"),
         ({"format": "maelm"}, {"layer": "modern", "positions": "rotary"}, "its layers are modern: --format modernbert"),

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fairseq_maelm import MaelmModel
+from fairseq_maelm.interop.export.content import Content
 from fairseq_maelm.interop.export.run import ExportSettings, export
 from fairseq_maelm.interop.export.sentence_vectors import sentence_vectors_of
 from fairseq_maelm.interop.export.source import load_source
@@ -80,4 +81,4 @@ def test_other_encoders_load_with_the_mean(data: Path, tmp_path: Path) -> None:
 def test_settings_that_are_not_known_are_refused(data: Path) -> None:
     checkpoint = trained_for_retrieval(data, pooling="max", similarity="dot")
     with pytest.raises(ValueError, match="pools by 'max'"):
-        sentence_vectors_of(load_source(checkpoint, data))
+        sentence_vectors_of(load_source(checkpoint, data), Content("mpnet", "encoder"))
