@@ -14,7 +14,7 @@ from fairseq_maelm.finetuning.recipe import Recipe, read_recipe
 from fairseq_maelm.finetuning.sentence_metrics import metric_names, positive_class
 from fairseq_maelm.finetuning.squad import scoring
 from fairseq_maelm.finetuning.squad.task import SquadTaskConfig
-from fairseq_maelm.finetuning.tagging.metrics import ENTITY_METRICS
+from fairseq_maelm.finetuning.tagging.schemes import ENTITY_METRICS
 from fairseq_maelm.registration import register
 from fairseq_maelm.train_command import names_in, words_of
 

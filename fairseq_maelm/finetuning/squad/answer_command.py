@@ -14,8 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm answer``."""
     parser.description = (
         "Answers questions about a text of any length. For each question it writes the answer as it is in the text, "
-        "its first character and the one after its last (counted from 0, in characters and not in bytes), and how "
-        "probable it is among the best answers and no answer."
+        "the offset of its first character and of the character after its last (in characters, from 0), and its "
+        "probability among the best answers and no answer."
     )
     parser.add_argument("text", type=existing_path, metavar="TEXT", help="file of UTF-8 text")
     parser.add_argument("questions", nargs="+", metavar="QUESTION", help="question about the text")
@@ -27,15 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write the answers to standard output; as JSON a line for each question, with all answers that were found."""
+    """Write the answers to standard output; as JSON, one line per question with all answers that were found."""
     try:
-        # Line ends stay as they are: offsets count every character of the file.
+        # Line ends are kept, because offsets count every character of the file.
         text = args.text.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{args.text} is not UTF-8 ({error.reason} at byte {error.start})") from error
     vocabulary = (args.vocabulary or args.checkpoint.parent).absolute()
     hub = load(str(args.checkpoint.parent), args.checkpoint.name, str(vocabulary)).to(args.device)
-    # A progress bar would only hide the answers about a short text.
     lists = answer_questions(hub, text, args.questions, progress=len(text) > 100_000)
     for question, answers in zip(args.questions, lists):
         chosen = choose(hub, answers, args.threshold)
@@ -43,10 +42,10 @@ def run(args: argparse.Namespace) -> None:
             content = {"question": question, **chosen._asdict(), "answers": [each._asdict() for each in answers]}
             sys.stdout.write(json.dumps(content) + "\n")
         else:
-            sys.stdout.write(f"{question}\n    {_described(chosen)}\n")
+            sys.stdout.write(f"{question}\n    {_describe(chosen)}\n")
 
 
-def _described(chosen: SpanAnswer) -> str:
+def _describe(chosen: SpanAnswer) -> str:
     if chosen.begin < 0:
         return f"no answer  (probability {chosen.probability:.3f})"
     place = f"characters {chosen.begin} to {chosen.end}, probability {chosen.probability:.3f}"

@@ -1,4 +1,4 @@
-"""The loss of SQuAD, and in validation the answer that each window proposes."""
+"""The loss of SQuAD, and in validation the best answer of each window."""
 
 import math
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ class SquadCriterionConfig(FairseqDataclass):
 
 @register_criterion("maelm_squad", dataclass=SquadCriterionConfig)
 class SquadCriterion(FairseqCriterion):
-    """Cross-entropy of the answer's first and of its last token, half of each, summed over windows.
+    """The mean cross-entropy of an answer's first and last token, summed over windows.
 
-    Only ``<s>``, which stands for no answer, and tokens of the context compete. Logged: ``loss`` in bits a window, and
-    ``span_accuracy``, the percentage of windows whose first and last token both score highest. The metrics of answers
-    are the task's: it knows the texts.
+    The softmax is over ``<s>``, which stands for no answer, and the tokens of the context. It logs ``loss`` in bits per
+    window and ``span_accuracy``, the percentage of windows whose first and last token both score highest. The task,
+    which has the texts, logs the metrics of answers.
     """
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
@@ -36,13 +36,13 @@ class SquadCriterion(FairseqCriterion):
 
         Returns:
             the loss in nats, summed over windows that have a target; their number, by which fairseq divides the
-            gradient; and what to log, in validation with the best answer <WINDOW_DTYPE>[B] of every window.
+            gradient; and the values to log, in validation with the best answer <WINDOW_DTYPE>[B] of every window.
         """
         logits, _ = model(**sample["net_input"], classification_head_name=SPAN_HEAD)
         allowed = sample["context_mask"].clone()
         allowed[:, 0] = True
         scores, target = logits.float().masked_fill(~allowed[..., None], -torch.inf), sample["target"]
-        # The first and the last token are two examples.
+        # [2 B, S]: the first and the last token are separate examples.
         sides = scores.transpose(1, 2).flatten(0, 1)
         loss = 0.5 * F.cross_entropy(sides, target.flatten(), ignore_index=NO_TARGET, reduction="sum")
         sample_size = int((target[:, 0] != NO_TARGET).sum())
@@ -64,12 +64,12 @@ class SquadCriterion(FairseqCriterion):
         size, loss, correct = (
             sum(output.get(name, 0) for output in logging_outputs) for name in ("sample_size", "loss", "ncorrect")
         )
-        # A batch in which no window has a target says nothing about the loss.
+        # No window of a batch may have a target.
         if size:
             metrics.log_scalar("loss", loss / size / math.log(2), size, round=3)
             metrics.log_scalar("span_accuracy", 100.0 * correct / size, size, round=2)
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """Return False: in validation they hold the answers of windows."""
+        """Return False, because in validation they contain the answers of windows."""
         return False

@@ -1,7 +1,7 @@
-"""Windows of questions and contexts as batches.
+"""Batches of windows, which are a question with a part of its context.
 
-A sequence is ``<s> question </s> </s> window </s>``. Windows of a context begin a stride apart; the last is the first
-that reaches the context's end.
+A sequence is ``<s> question </s> </s> window </s>``. Windows of a context begin a stride apart, and the first one that
+reaches the end of the context is the last.
 """
 
 import logging
@@ -20,12 +20,12 @@ logger = logging.getLogger(__name__)
 
 # <s> and </s> around the question, and </s> before and after the window.
 SPECIAL_TOKENS = 4
-# The target of a window whose question has an answer that its context does not hold: no part of the loss.
+# The target of a window whose question has an answer that is not in its context; the loss ignores it.
 NO_TARGET = -100
 
 
 class Windows(NamedTuple):
-    """W windows of Q questions, those of a question together and in order."""
+    """W windows of Q questions, in the order of the questions and of each context."""
 
     question: NDArray[np.int64]  # [W] number of the question
     begin: NDArray[np.int64]  # [W] first piece of the context in the window
@@ -38,7 +38,7 @@ def cut_windows(
 ) -> Windows:
     """Cut each question's context, of at least one piece, into windows for sequences of up to ``max_length`` tokens.
 
-    A window that is smaller than the stride is its own stride, so that no piece is left out.
+    If windows are shorter than the stride, their length is the stride, so that no piece is left out.
     """
     room = max_length - SPECIAL_TOKENS - question_lengths
     step = np.minimum(stride, room)
@@ -51,11 +51,11 @@ def cut_windows(
 
 
 def best_context(begin: NDArray[np.int64], end: NDArray[np.int64], number: int) -> NDArray[np.bool_]:
-    """Mark the pieces of a window that no other window of the question shows with more context around them.
+    """Mark the pieces for which window ``number`` is the one with the most context around them.
 
-    A piece's context in a window is the smaller of the numbers of pieces to its left and to its right, plus a hundredth
-    of the window's length, as in BERT's fine-tuning; of equal windows the first has it. Every piece of a context is
-    marked in exactly one window. ``begin`` and ``end`` [K] are those of all windows of the question, ascending.
+    The amount of context is the minimum of the numbers of pieces to the left and to the right, plus a hundredth of the
+    window's length, as in BERT's fine-tuning. The first of equal windows wins, so that every piece is marked in exactly
+    one window. ``begin`` and ``end`` [K] are the bounds of all windows of the question, ascending.
     """
     near = np.arange(np.searchsorted(end, begin[number], side="right"), np.searchsorted(begin, end[number]))
     pieces = np.arange(begin[number], end[number])
@@ -67,8 +67,8 @@ def best_context(begin: NDArray[np.int64], end: NDArray[np.int64], number: int) 
 class SquadDataset(BatchDataset):
     """All windows of a split.
 
-    In training, windows are shuffled and questions without a located answer left out. Otherwise samples say which
-    pieces have their best context in the window, which is what decoding needs. ``cfg`` is a ``SquadTaskConfig``.
+    Training shuffles the windows and leaves out questions whose answer was not located. Other batches mark the pieces
+    whose best context is in the window, for decoding. ``cfg`` is a ``SquadTaskConfig``.
     """
 
     remedy = "a smaller --max-length"
@@ -92,28 +92,32 @@ class SquadDataset(BatchDataset):
             "%s: %s questions in %s windows of up to %d tokens; %s windows hold an answer",
             *(self.name, f"{len(split):,}", f"{len(self):,}", self.cfg.max_length, f"{self._holds_answer.sum():,}"),
         )
-        unheld = "have an answer that no window holds whole: all their windows say 'no answer'"
+        unheld = "have an answer that fits into no window: the target of all their windows is 'no answer'"
         for concerned, what in (
-            (split.question_lengths > self.cfg.max_question_length, "are longer than may be and are cut"),
+            (
+                split.question_lengths > self.cfg.max_question_length,
+                "are longer than --max-question-length and are cut",
+            ),
             ((first >= 0) & ~held, unheld),
-            (first == NOT_LOCATED, "have an answer that is not in their context: no part of the loss"),
+            (first == NOT_LOCATED, "have an answer that is not in their context: the loss ignores them"),
         ):
             if concerned.any():
                 logger.warning("%s: %s questions %s", self.name, f"{concerned.sum():,}", what)
 
     def collate(self, indices: np.ndarray) -> dict[str, Any]:
-        """Make a batch of B windows by their numbers.
+        """Make a batch of B windows.
 
         Returns:
             ``ntokens``; ``net_input`` with ``src_tokens`` <int64>[B, S] and ``src_lengths`` <int64>[B]; ``target``
-            <int64>[B, 2] the positions of the answer's first and last token, twice 0 where the window does not hold it,
-            or ``NO_TARGET``; ``context_mask`` <bool>[B, S], True at tokens that can begin or end an answer. For
-            evaluation also ``start_mask`` <bool>[B, S], True at those that have their best context in this window,
-            ``shift`` <int64>[B], which added to a position gives the number of the piece in the context, and ``split``.
+            <int64>[B, 2], the positions of the answer's first and last token, (0, 0) if the answer is not in the
+            window, or ``NO_TARGET`` twice; and ``context_mask`` <bool>[B, S], True at tokens that can begin or end an
+            answer. Outside of training also ``start_mask`` <bool>[B, S], True at those with their best context in this
+            window; ``shift`` <int64>[B], the number to add to a position for the piece's number in the context; and
+            ``split``, the split's name.
         """
         lengths = self.sizes[indices]
-        # The position of the context's first piece, which may be before the window.
         windows = self.windows
+        # The position of the context's first piece; negative if the window begins far behind it.
         shift = self.question_lengths[windows.question[indices]] + SPECIAL_TOKENS - 1 - windows.begin[indices]
         answers = self.split.answers[windows.question[indices]].astype(np.int64)
         absent = np.where(answers == NOT_LOCATED, NO_TARGET, 0)
@@ -135,9 +139,9 @@ class SquadDataset(BatchDataset):
         return batch
 
     def _sequence(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the tokens of a window, which of them can be answers, and which of these have their best context here.
+        """Return the tokens of a window and two masks: tokens that can be answers, and those with their best context.
 
-        Tokens without characters of their own can be no answers. Both masks end with the window.
+        Tokens that stand for no character cannot be answers. Both masks end with the window.
         """
         question, begin, end = (int(each[index]) for each in self.windows[:3])
         context = self.split.question_context[question]

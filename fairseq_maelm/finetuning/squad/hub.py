@@ -1,4 +1,4 @@
-"""Answers to questions about a text, by a checkpoint behind the hub interface."""
+"""Answers to questions about a text, from a checkpoint behind the hub interface."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ __all__ = ["SpanAnswer", "answer", "answer_questions", "choose", "score_windows"
 
 
 class SpanAnswer(NamedTuple):
-    """An answer that a model proposes: a substring of the context, or "" for no answer."""
+    """A possible answer: a substring of the context, or "" for no answer."""
 
     text: str
     begin: int  # its first character in the context; -1 for no answer
@@ -33,11 +33,11 @@ def answer(hub: MaelmHubInterface, question: str, context: str, threshold: float
     """Answer a question about a text of any length.
 
     Args:
-        hub: of a checkpoint of the task ``maelm_squad``.
+        hub: a checkpoint of the task ``maelm_squad``.
         question: the question.
         context: the text.
-        threshold: no answer is given where it scores higher than the best text by more than this, in logits;
-            infinity always gives a text. By default the task's ``--null-threshold``.
+        threshold: "no answer" is returned if its score exceeds that of the best text by more than this, in logits;
+            infinity always returns a text. By default the task's ``--null-threshold``.
 
     Raises:
         ValueError: the checkpoint cannot answer, or the question or the context is empty.
@@ -46,7 +46,7 @@ def answer(hub: MaelmHubInterface, question: str, context: str, threshold: float
 
 
 def choose(hub: MaelmHubInterface, answers: Sequence[SpanAnswer], threshold: float | None) -> SpanAnswer:
-    """Choose the answer to give from a list of ``answer_questions``; ``threshold`` as in ``answer``."""
+    """Choose the answer from a list of ``answer_questions``; ``threshold`` as in ``answer``."""
     threshold = hub.task.cfg.null_threshold if threshold is None else threshold
     if math.isnan(threshold):
         raise ValueError("the threshold must be a number of logits, or infinity, not NaN")
@@ -58,14 +58,14 @@ def choose(hub: MaelmHubInterface, answers: Sequence[SpanAnswer], threshold: flo
 def answer_questions(
     hub: MaelmHubInterface, context: str, questions: Sequence[str], progress: bool = False
 ) -> list[list[SpanAnswer]]:
-    """Return the best answers to each question about a text of any length, the best first, one of them no answer.
+    """Return the best answers to each question about a text, the best first; one of them is "no answer".
 
     Raises:
         ValueError: the checkpoint cannot answer, or a question or the context is empty.
     """
     if SPAN_HEAD not in hub.model.classification_heads:
         raise ValueError(
-            "this checkpoint was not fine-tuned to answer questions: give one of the task maelm_squad (see "
+            "this checkpoint was not fine-tuned to answer questions: give a checkpoint of the task maelm_squad (see "
             "examples/squad)"
         )
     context = checked_text(context, "the context")
@@ -82,7 +82,7 @@ def answer_questions(
 def score_windows(
     hub: MaelmHubInterface, dataset: SquadDataset, kept: int, batch_size: int = 32, progress: bool = False
 ) -> NDArray[np.void]:
-    """Find the K = ``kept`` best answers <WINDOW_DTYPE>[W, K] of all windows of a data set, not one of training."""
+    """Find the K = ``kept`` best answers <WINDOW_DTYPE>[W, K] of all windows of a dataset that is not for training."""
 
     def forward(batch: dict[str, Any]) -> NDArray[np.void]:
         logits, _ = hub.model(**batch["net_input"], classification_head_name=SPAN_HEAD)
@@ -96,7 +96,7 @@ def score_windows(
 
 
 def _best_answers(dataset: SquadDataset, candidates: NDArray[np.void], question: int) -> list[SpanAnswer]:
-    """Return as many different texts as the task's ``--n-best`` says, and no answer, the best first."""
+    """Return up to ``--n-best`` different texts and "no answer", the best first."""
     windows = slice(*dataset.windows.first[question : question + 2])
     rows = candidates[windows].ravel()
     found = {"": (-1, -1, float(rows["null"].min()))}

@@ -16,12 +16,12 @@ from fairseq_maelm.finetuning.squad.spans import best_of_questions, null_odds
 
 
 def add_input_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what is predicted for questions without an answer."""
+    """Declare the options for questions without an answer."""
     group = parser.add_argument_group("questions", "of SQuAD 2.0, which may have no answer")
     add_threshold(group)
     group.add_argument(
         "--null-odds", type=Path, metavar="FILE",
-        help="new file for how much higher no answer scores than the best text: id -> logits",
+        help="new file for the score of no answer minus that of the best text: id -> logits",
     )  # fmt: skip
 
 
@@ -29,8 +29,8 @@ def add_threshold(parser: Any) -> None:
     """Declare ``--threshold``."""
     parser.add_argument(
         "--threshold", type=number(float), metavar="X",
-        help="highest score of no answer, in logits above the best text's, at which the text is given; inf always "
-        "gives the text (default: the checkpoint's --null-threshold, usually 0)",
+        help="largest score of no answer minus that of the best text, in logits, at which the text is the answer; inf "
+        "always answers with a text (default: the checkpoint's --null-threshold, usually 0)",
     )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def predict_input(args: argparse.Namespace) -> Predicted:
         split, _ = build_split(hub.tokenizer.encoder, read_squad(args.input), "questions")
     may_have_none = hub.task.version_of(split) == "2.0"
     if not may_have_none and (args.null_odds or args.threshold) is not None:
-        raise UsageError("all questions of SQuAD 1.1 are answered: leave out --threshold and --null-odds")
+        raise UsageError("all questions of SQuAD 1.1 have answers: leave out --threshold and --null-odds")
     dataset = hub.task.dataset_of(split, "questions")
     windows = score_windows(hub, dataset, 1, args.batch_size, progress=True)[:, 0]
     best = best_of_questions(windows, dataset.windows.first)

@@ -1,4 +1,4 @@
-"""The sub-command ``maelm prepare squad``: files in, a folder for the task ``maelm_squad`` out."""
+"""The sub-command ``maelm prepare squad``: from SQuAD's files to a folder for the task ``maelm_squad``."""
 
 import argparse
 import logging
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 AFTER_INTERRUPT = "nothing was written"
 PROBLEMS = "problems.json"
-INSIDE_PIECES = "answers that begin or end inside a piece, whose whole piece belongs to the predicted text"
+INSIDE_PIECES = "answers that begin or end inside a piece, so that predictions contain the whole piece"
 
 _SHOWN = 3
 
@@ -33,14 +33,14 @@ _SHOWN = 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm prepare squad``."""
     parser.description = (
-        "Reads SQuAD 1.1 or 2.0 (the official JSON, or your own questions in its layout), checks that every answer is "
-        "where the file says, and writes the folder that the task maelm_squad trains on. What is wrong with single "
-        f"questions is counted in the log and listed in {PROBLEMS}; nothing is dropped."
+        "Reads SQuAD 1.1 or 2.0 (the official JSON, or your own questions in its layout), checks the offset of every "
+        "answer, and writes a task folder for fine-tuning. Problems of single questions are counted in the log and "
+        f"listed in {PROBLEMS}; no question is dropped."
     )
     for split, use in (
         ("train", "questions to train on"),
         ("valid", "questions to validate on: SQuAD's dev file"),
-        ("test", "questions to predict; they need no answers"),
+        ("test", "questions to predict, with or without answers"),
     ):
         parser.add_argument(f"--{split}", type=existing_path, metavar="JSON", help=use)
     add_vocabulary(parser, required=True)
@@ -64,8 +64,8 @@ def prepare_squad(files: Mapping[str, Path], vocabulary: Path, output: Path) -> 
 
     Raises:
         OSError: a file is missing.
-        ValueError: a file is not in the layout of SQuAD, a split that needs answers has none, the vocabulary does not
-            fit together, or ``output`` was made from something else.
+        ValueError: a file does not have SQuAD's layout, a split lacks answers, the files of the vocabulary do not
+            belong together, or ``output`` was made from something else.
     """
     encoder = open_encoder(vocabulary)
     origin = made_from({}, {**{split: [path] for split, path in files.items()}, "vocabulary": encoder.files})
@@ -76,7 +76,7 @@ def _write(files: Mapping[str, Path], encoder: TextEncoder, folder: Path) -> dic
     sources = {split: read_squad(path) for split, path in files.items()}
     for split, source in sources.items():
         if split != "test" and not source.has_answers:
-            raise ValueError(f"{files[split]} has no answers: give it as --test, which needs none")
+            raise ValueError(f"{files[split]} has no answers: only --test may lack them")
     for path in encoder.files:
         shutil.copyfile(path, folder / path.name)
     facts, problems = {}, {}
@@ -90,16 +90,16 @@ def _write(files: Mapping[str, Path], encoder: TextEncoder, folder: Path) -> dic
 
 
 def build_split(encoder: TextEncoder, source: SquadFile, name: str | None = None) -> tuple[PreparedSplit, list[str]]:
-    """Turn a file's texts into tokens; return also the ids of questions whose answer begins or ends inside a piece.
+    """Tokenize a file's texts; return also the ids of questions whose answer begins or ends inside a piece.
 
-    With a name of the split a progress bar is shown.
+    ``name``, of the split, is the title of a progress bar; None shows no bar.
     """
     progress = tqdm(source.contexts, f"{name}: contexts", disable=name is None)
     contexts = list(map(encoder.encode_with_offsets, progress))
     for text, context in zip(source.contexts, contexts):
         if not (context.begin < context.end).any():
             raise ValueError(f"the context {text[:60]!r} has no character that could be an answer: remove it")
-    # Without the end symbols.
+    # The end symbols are not stored.
     questions = [ids[:-1] for ids in encoder.encode([encodable(question.text) for question in source.questions])]
     answers, inside = _answer_pieces(source, contexts)
     arrays = {
@@ -119,10 +119,10 @@ def build_split(encoder: TextEncoder, source: SquadFile, name: str | None = None
 
 
 def token_span(begin: NDArray[np.int32], end: NDArray[np.int32], first: int, last: int) -> tuple[int, int] | None:
-    """Find the first and the last token (inclusive) that hold any of the characters ``first`` to ``last`` (exclusive).
+    """Find the first and the last token (inclusive) that cover any of the characters ``first`` to ``last`` (exclusive).
 
-    A boundary inside a piece takes the whole piece: the answer that comes back is never shorter than the one that went
-    in. ``begin`` and ``end`` [T] are those of ``AlignedTokens``; None if no token holds such a character.
+    A boundary inside a piece includes the whole piece. ``begin`` and ``end`` [T] are those of ``AlignedTokens``. Return
+    None if no token covers such a character.
     """
     first_token = int(np.searchsorted(end, first, side="right"))
     last_token = int(np.searchsorted(begin, last, side="left")) - 1
@@ -130,7 +130,7 @@ def token_span(begin: NDArray[np.int32], end: NDArray[np.int32], first: int, las
 
 
 def _answer_pieces(source: SquadFile, contexts: Sequence[AlignedTokens]) -> tuple[NDArray[np.int32], list[str]]:
-    """Find each answer's first and last piece [Q, 2], and the ids of those that reach into a piece."""
+    """Find each answer's first and last piece [Q, 2], and the ids of answers that begin or end inside a piece."""
     answers = np.full((len(source.questions), 2), NO_ANSWER, dtype=np.int32)
     inside = []
     for number, question in enumerate(source.questions):
@@ -145,7 +145,7 @@ def _answer_pieces(source: SquadFile, contexts: Sequence[AlignedTokens]) -> tupl
 
 
 def _facts(split: str, source: SquadFile, prepared: PreparedSplit, problems: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Log counts and problems of a split, and return them for the manifest."""
+    """Log the counts and the problems of a split, and return them for the manifest."""
     counts = {
         "contexts": len(source.contexts),
         "context_tokens": int(prepared.context_start[-1]),

@@ -1,8 +1,8 @@
-"""The prepared folder: contexts and questions as tokens, with the offsets that lead back to the text.
+"""The prepared folder: contexts and questions as tokens, with their offsets in the text.
 
-Nothing in it depends on the length of sequences or on the stride: windows are cut when the data are loaded, which takes
-a moment. Besides the vocabulary each split has two files: ``SPLIT.npz`` with all that training needs, and
-``SPLIT.json`` with the texts, which only scoring and predicting read.
+It does not depend on the length of sequences or on the stride, because windows are cut when the data are loaded. Each
+split has two files: ``SPLIT.npz`` with the arrays for training, and ``SPLIT.json`` with the texts, which only scoring
+and prediction read.
 """
 
 from functools import cached_property
@@ -16,7 +16,7 @@ from fairseq_maelm.data.stored import read_arrays
 from fairseq_maelm.files import atomic_file, read_json, write_json
 from fairseq_maelm.prepared_folder import read_manifest
 
-# In place of an answer's first and last piece.
+# Stored instead of an answer's first and last piece.
 NO_ANSWER = -1
 NOT_LOCATED = -2
 
@@ -27,19 +27,19 @@ class Texts(NamedTuple):
     version: str  # "1.1" or "2.0"
     contexts: list[str]
     identities: list[str]  # of the questions
-    answers: list[list[str]] | None  # the right answers of each question, or None where they are unknown
+    answers: list[list[str]] | None  # the right answers of each question; None if they are unknown
 
 
 class PreparedSplit:
     """Q questions about C contexts as tokens.
 
     Args:
-        arrays: ``context_tokens`` <uint16 or uint32>[pieces of all contexts], ``context_begin`` and ``context_end``
-            <int32>[pieces of all contexts] (see ``AlignedTokens``), ``context_start`` <int64>[C + 1] the first piece of
-            each; ``question_tokens``, ``question_start`` <int64>[Q + 1]; ``question_context`` <int32>[Q]; ``answers``
-            <int32>[Q, 2] first and last piece (inclusive) of the first right answer in its context, or twice
-            ``NO_ANSWER`` or ``NOT_LOCATED``.
-        texts: of the split, or where to read them.
+        arrays: ``context_tokens`` <uint16 or uint32>[pieces of all contexts]; ``context_begin`` and ``context_end``
+            <int32>[pieces of all contexts] (see ``AlignedTokens``); ``context_start`` <int64>[C + 1], the first piece
+            of each context; ``question_tokens`` and ``question_start``, the same for questions; ``question_context``
+            <int32>[Q]; ``answers`` <int32>[Q, 2], the first and last piece (inclusive) of the first right answer in its
+            context, or twice ``NO_ANSWER`` or ``NOT_LOCATED``.
+        texts: the texts, or the file to read them from.
     """
 
     def __init__(self, arrays: dict[str, NDArray[Any]], texts: Texts | Path) -> None:
@@ -55,7 +55,7 @@ class PreparedSplit:
 
     @cached_property
     def texts(self) -> Texts:
-        """The texts, read when they are first asked for."""
+        """The texts, read on first use."""
         return Texts(**read_json(self._texts)) if isinstance(self._texts, Path) else self._texts
 
     def __len__(self) -> int:
@@ -70,16 +70,16 @@ class PreparedSplit:
         return self.arrays[f"context_{name}"][self.context_start[number] : self.context_start[number + 1]]
 
     def characters(self, question: int, first: int, last: int) -> tuple[int, int]:
-        """Return the characters of its context, from and to, for which pieces ``first`` to ``last`` (inclusive) are."""
+        """Return the characters, from and to, of pieces ``first`` to ``last`` (inclusive) of the question's context."""
         start = self.context_start[self.question_context[question]]
         return int(self.arrays["context_begin"][start + first]), int(self.arrays["context_end"][start + last])
 
     def answer_text(self, question: int, first: int, last: int) -> str:
-        """Return the substring of its context for which pieces ``first`` to ``last`` (inclusive) are."""
+        """Return the text of pieces ``first`` to ``last`` (inclusive) of the question's context."""
         return self.texts.contexts[self.question_context[question]][slice(*self.characters(question, first, last))]
 
     def answer_texts(self, first: NDArray[np.int64], last: NDArray[np.int64]) -> list[str]:
-        """Return the same for every question; ``first`` and ``last`` [Q]."""
+        """Return ``answer_text`` for every question; ``first`` and ``last`` are [Q]."""
         return [self.answer_text(*pieces) for pieces in zip(range(len(self)), first.tolist(), last.tolist())]
 
     def save(self, folder: Path, split: str) -> None:
@@ -93,11 +93,11 @@ def load_split(folder: Path | str, split: str) -> PreparedSplit:
     """Open a split of a prepared folder.
 
     Raises:
-        FileNotFoundError: the folder has no such split, or was not prepared.
-        ValueError: another version prepared it.
+        FileNotFoundError: the folder was not prepared or lacks the split.
+        ValueError: another version prepared the folder.
     """
     manifest = read_manifest(Path(folder), "squad")
     if split not in manifest["splits"]:
-        raise FileNotFoundError(f"{folder} has no split {split!r} but {', '.join(manifest['splits'])}")
+        raise FileNotFoundError(f"{folder} has no split {split!r}, only {', '.join(manifest['splits'])}")
     path = Path(folder) / f"{split}.npz"
     return PreparedSplit(read_arrays(path), path.with_suffix(".json"))

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from fairseq_maelm.files import parse_json
 
-# What is wrong with a question but no reason to stop; each is counted, and listed by id in problems.json.
-WRONG_OFFSET = "answers whose offset is wrong, found again elsewhere in the context"
+# Problems of a question that do not stop preparation; they are counted, and listed by id in problems.json.
+WRONG_OFFSET = "answers whose offset is wrong, found elsewhere in the context"
 NOT_FOUND = "answers that are not in their context"
 EMPTY_ANSWER = "empty answers, which can be neither found nor predicted"
 EMPTY_QUESTION = "questions without text"
@@ -18,24 +18,24 @@ CONTRADICTION = (
 
 
 class Question(NamedTuple):
-    """A question with what is expected."""
+    """A question with its answers."""
 
     identity: str  # unique in the file
     text: str
     context: int  # number of its context
-    answers: list[str]  # the right ones as given; none where there is no answer
-    span: tuple[int, int] | None  # characters of the first answer that the context holds, without white space around it
-    impossible: bool  # whether training shall predict no answer
+    answers: list[str]  # the right answers as given; empty if there is no answer
+    span: tuple[int, int] | None  # characters of the first answer found in the context, without white space around it
+    impossible: bool  # whether the target of training is no answer
 
 
 class SquadFile(NamedTuple):
     """A file of questions."""
 
-    version: str  # "1.1" if every question has an answer and none says whether it is possible, otherwise "2.0"
+    version: str  # "1.1" if every question has an answer and no field "is_impossible", otherwise "2.0"
     contexts: list[str]
     questions: list[Question]  # in the order of the file
     has_answers: bool  # whether the questions come with right answers; those of a test set do not
-    problems: dict[str, list[str]]  # kind -> the ids of the questions that have it
+    problems: dict[str, list[str]]  # problem -> ids of the questions that have it
 
 
 def read_squad(path: Path | str) -> SquadFile:
@@ -49,13 +49,13 @@ def read_squad(path: Path | str) -> SquadFile:
     for place, paragraph in _paragraphs(content, str(path)):
         context = _part(paragraph, "context", str, place)
         if not context.strip():
-            raise ValueError(f"{place} has an empty context, in which there can be no answer: remove it")
+            raise ValueError(f"{place} has an empty context: remove it")
         for number, entry in enumerate(_part(paragraph, "qas", list, place), 1):
             question = _question(entry, context, len(contexts), f"{place}, question {number}", problems)
             if question.identity in seen:
                 raise ValueError(
-                    f"{path} has the id {question.identity!r} twice (the second time in {place}); predictions are "
-                    "stored by id, so every question needs its own"
+                    f"{path} has the id {question.identity!r} twice, the second time in {place}: give every question a "
+                    "unique id"
                 )
             seen.add(question.identity)
             marked |= "is_impossible" in entry
@@ -69,10 +69,9 @@ def read_squad(path: Path | str) -> SquadFile:
 
 
 def find_answer(context: str, text: str, start: int) -> tuple[tuple[int, int] | None, bool]:
-    """Find an answer in its context.
+    """Find an answer in its context, at the given offset (-1 if unknown) or at the nearest match.
 
-    The given offset (-1 if unknown) is taken if the text is there; otherwise the nearest place with exactly this text,
-    or else the nearest with the same words in any case and with any white space between them.
+    An exact match is preferred to one of the same words in any case and with any white space between them.
 
     Returns:
         its span without white space at the ends, or None; and whether the given offset was right.
@@ -101,7 +100,7 @@ def _question(entry: Any, context: str, number: int, place: str, problems: dict[
     def note(problem: str) -> None:
         problems.setdefault(problem, []).append(identity)
 
-    # Empty answers are kept, because the official scorer counts their question among those that have an answer.
+    # Empty answers are kept, because for the official scorer their question has an answer.
     answers, spans = [], []
     for each in _part(entry, "answers", list, place) if "answers" in entry else []:
         answers.append(_part(each, "text", str, place))
@@ -125,5 +124,5 @@ def _question(entry: Any, context: str, number: int, place: str, problems: dict[
 def _part(record: Any, name: str, kind: Any, place: str) -> Any:
     if not isinstance(record, dict) or not isinstance(record.get(name), kind):
         what = "list" if kind is list else "text"
-        raise ValueError(f"{place} has no {what} {name!r}: it is not in the layout of SQuAD")
+        raise ValueError(f"{place} has no {what} {name!r}: it does not have SQuAD's layout")
     return record[name]

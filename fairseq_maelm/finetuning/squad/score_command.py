@@ -15,7 +15,7 @@ from fairseq_maelm.finetuning.squad.scoring import LOGIT_THRESHOLD, OFFICIAL_THR
 
 logger = logging.getLogger(__name__)
 
-# A file of this name holds logits even if they could all be probabilities.
+# A file of this name contains logits even if all its values are in [0, 1].
 _NULL_ODDS = "null_odds.json"
 
 
@@ -31,17 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--null-odds", type=existing_path, metavar="FILE",
-        help="odds of no answer, an object of id -> probability or logits, as `maelm predict --null-odds` writes; "
-        "logits need predictions of `--threshold inf`",
+        help="odds of no answer: an object of id -> probability, or id -> logits as `maelm predict --null-odds` writes "
+        "(with predictions of `--threshold inf`)",
     )  # fmt: skip
     parser.add_argument(
         "--threshold", type=number(float), metavar="X",
-        help="highest odds of no answer at which the text is scored (default: 1 for probabilities, as in the official "
+        help="largest odds of no answer at which the text is scored (default: 1 for probabilities, as in the official "
         "script; 0 for logits, as in `maelm predict`)",
     )  # fmt: skip
     parser.add_argument(
-        "--squad-version", choices=("auto", "1.1", "2.0"), default="auto", help="version whose rules hold; auto is "
-        "that of the data",
+        "--squad-version", choices=("auto", "1.1", "2.0"), default="auto",
+        help="version of the scoring rules; auto is the version of the data",
     )  # fmt: skip
     add_output(parser, "new file for the metrics", metavar="FILE", required=False)
     add_json(parser)
@@ -56,14 +56,14 @@ def run(args: argparse.Namespace) -> None:
     if args.output is not None:
         refuse_existing(args.output)
     if args.threshold is not None and args.null_odds is None:
-        raise UsageError("--threshold is one of the odds of no answer: give --null-odds")
+        raise UsageError("--threshold applies to the odds of no answer: give --null-odds too")
     source = read_squad(args.data)
     if not source.has_answers:
         raise ValueError(f"{args.data} has no answers to score with")
     version = source.version if args.squad_version == "auto" else args.squad_version
     odds = None if args.null_odds is None else _read_object(args.null_odds, (int, float), "numbers")
     if odds is not None and version == "1.1":
-        raise UsageError("version 1.1 knows no questions without answer: leave --null-odds out")
+        raise UsageError("version 1.1 has no questions without an answer: leave out --null-odds")
     predictions = _read_object(args.predictions, str, "texts")
     threshold = OFFICIAL_THRESHOLD if odds is None else _threshold(args, odds, predictions)
     answers = {each.identity: each.answers for each in source.questions}
@@ -79,28 +79,27 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _threshold(args: argparse.Namespace, odds: Mapping[str, float], predictions: Mapping[str, str]) -> float:
-    """Return the threshold of the odds of no answer, after a check that all files belong together.
+    """Return the threshold of the odds of no answer, and check that it fits the odds and the predictions.
 
-    Logits are told from probabilities by a value outside of 0 to 1, or by their file's name: few and small ones could
-    pass for probabilities.
+    Odds are logits if a value is outside of [0, 1] or if the file has the name ``_NULL_ODDS``.
     """
     file, given = args.null_odds, args.threshold
     if file.name != _NULL_ODDS and all(0.0 <= value <= 1.0 for value in odds.values()):
         if given is not None and not 0.0 <= given <= 1.0:
             raise UsageError(
-                f"--threshold {given:g} is in logits, and {file} holds probabilities: give one from 0 to 1"
+                f"--threshold {given:g} is in logits, but {file} has probabilities: give a threshold from 0 to 1"
             )
         return OFFICIAL_THRESHOLD if given is None else float(given)
     empty = sum(not text for text in predictions.values())
     if empty and given is None:
         raise ValueError(
-            f"{args.predictions} has {empty} empty texts, so no answer is decided in it: score it without --null-odds, "
-            f"or give the logits of {file} with predictions of `maelm predict --threshold inf`"
+            f"{args.predictions} already has {empty} questions without an answer: score it without --null-odds, or "
+            f"give the logits of {file} with predictions of `maelm predict --threshold inf`"
         )
     if empty:
         logger.warning("%s has %d empty texts: best_exact and best_f1 cannot fill them", args.predictions, empty)
     threshold = LOGIT_THRESHOLD if given is None else float(given)
-    logger.info("%s holds logits: no answer where they exceed %g", file, threshold)
+    logger.info("%s has logits; questions whose logit exceeds %g get no answer", file, threshold)
     return threshold
 
 
@@ -109,5 +108,5 @@ def _read_object(path: Path, kind: Any, what: str) -> dict[str, Any]:
     content = read_json(path)
     for identity, value in content.items():
         if not isinstance(value, kind) or isinstance(value, bool):
-            raise ValueError(f"{path} has no {what[:-1]} for {identity!r} but {value!r}")
+            raise ValueError(f"{path} must map ids to {what}, but {identity!r} has {value!r}")
     return content

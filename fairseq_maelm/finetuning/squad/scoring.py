@@ -1,11 +1,11 @@
 """The metrics of SQuAD 1.1 and 2.0, as the official scripts evaluate-v1.1 and evaluate-v2.0 define them.
 
-A prediction is compared with each of a question's answers and the best comparison counts. Both are normalized: lower
-case, no punctuation, no articles, single spaces. ``exact`` asks for equal texts, ``f1`` is the harmonic mean of
-precision and recall of their words, counted as often as they occur.
+A prediction is compared with each of a question's answers, and the best score counts. Both are normalized: lower case,
+no punctuation, no articles, single spaces. ``exact`` requires equal texts; ``f1`` is the harmonic mean of the precision
+and recall of their words, as multisets.
 
 In 2.0 a question without an answer expects the empty text. A prediction file may come with the odds of no answer for
-each question; where they exceed a threshold, "no answer" is scored in the prediction's place.
+each question; if they exceed a threshold, "no answer" is scored instead of the prediction.
 """
 
 import re
@@ -20,18 +20,18 @@ from numpy.typing import NDArray
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
-# Of the odds of no answer where no threshold is given: of probabilities as in the official script, and of logits.
+# Default thresholds of the odds of no answer: probabilities, as in the official script, and logits.
 OFFICIAL_THRESHOLD = 1.0
 LOGIT_THRESHOLD = 0.0
 
 
 def normalize_answer(text: str) -> str:
-    """Lower-case a text, take punctuation (ASCII's) and articles out of it, and put single spaces between its words."""
+    """Lower-case a text, remove ASCII punctuation and articles, and put single spaces between its words."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def f1_score(gold: str, predicted: str, empty_matches_empty: bool = True) -> float:
-    """Return the F1 of the words of two normalized texts, in [0, 1]; two texts without words match in version 2.0."""
+    """Return the F1 of the words of two normalized texts, in [0, 1]; in version 2.0 two empty texts match."""
     gold_words, predicted_words = gold.split(), predicted.split()
     if not gold_words or not predicted_words:
         return float(empty_matches_empty and gold_words == predicted_words)
@@ -43,10 +43,7 @@ def f1_score(gold: str, predicted: str, empty_matches_empty: bool = True) -> flo
 
 
 def right_texts(answers: Sequence[str], version: str) -> tuple[str, ...]:
-    """Normalize a question's answers.
-
-    In version 2.0 those that normalize to nothing are left out, and one empty text stands for no answer.
-    """
+    """Normalize a question's answers; in version 2.0 drop the empty ones, and return one empty text for no answer."""
     texts = tuple(map(normalize_answer, answers))
     return tuple(filter(None, texts)) or ("",) if version == "2.0" else texts
 
@@ -61,7 +58,7 @@ class RawScores(NamedTuple):
 
 
 def raw_scores(answers: Sequence[Sequence[str]], predictions: Sequence[str | None], version: str) -> RawScores:
-    """Score each of Q predictions against its question's answers; one that is None is always wrong."""
+    """Score each of Q predictions against its question's answers; a prediction of None is always wrong."""
     exact, f1 = np.zeros(len(answers)), np.zeros(len(answers))
     for number, (own, prediction) in enumerate(zip(answers, predictions, strict=True)):
         if prediction is not None:
@@ -79,17 +76,22 @@ def raw_scores(answers: Sequence[Sequence[str]], predictions: Sequence[str | Non
 def best_threshold(
     scores: NDArray[np.float64], raw: RawScores, odds: NDArray[np.float64], order: NDArray[np.int64]
 ) -> tuple[float, float]:
-    """Find the highest mean score in percent that any threshold of the odds gives, and that threshold.
+    """Find the highest mean score in percent over all thresholds of the odds, and the threshold that gives it.
 
-    Starting from no answer everywhere, questions are answered one after the other with growing odds. An answered
-    question that has an answer adds its score; one that has none takes its point away, unless its prediction is empty.
-    The first best place counts. As in the official script, questions of equal odds are answered one at a time, in the
-    order of their file, although no threshold can tell them apart; and before the first the threshold is 0.
-    ``scores`` are exact or F1 of ``raw``, and ``order`` [Q] the questions in the order of the file with the odds.
+    Starting with "no answer" for all questions, questions are answered in the order of their odds. A question with an
+    answer then adds its score; one without loses its point, unless its prediction is empty. The first maximum counts.
+    As in the official script, questions with equal odds are answered one at a time, in the order of their file,
+    although no threshold separates them, and the threshold before the first question is 0.
+
+    Args:
+        scores: exact or F1 scores of ``raw`` [Q].
+        raw: scores of the questions.
+        odds: odds of no answer [Q].
+        order: numbers of the questions [Q] in the order of the file with the odds.
     """
     walk = order[np.argsort(odds[order], kind="stable")]
     gains = np.where(raw.has_answer, scores, -raw.answered.astype(np.float64))[walk]
-    # One sum after the other, as the script does it, and not in pairs: near ties are then decided alike.
+    # Summed sequentially as in the official script, not pairwise, so that near ties are decided alike.
     totals = np.cumsum(np.concatenate([[float((~raw.has_answer).sum())], gains]))
     best = int(np.argmax(totals))
     return 100.0 * float(totals[best]) / len(scores), float(odds[walk[best - 1]]) if best else 0.0
@@ -102,12 +104,12 @@ def squad_metrics(
     threshold: float = OFFICIAL_THRESHOLD,
     order: NDArray[np.int64] | None = None,
 ) -> dict[str, float]:
-    """Return the metrics in percent, under the official names and in their order.
+    """Return the metrics in percent, with the official names and in their order.
 
-    These are ``exact``, ``f1`` and ``total``; in version 2.0 the same as ``HasAns_...`` for questions with an answer
-    and as ``NoAns_...`` for those without one, where there are any; with odds also ``best_exact``, ``best_f1`` and
-    ``best_..._thresh``. A question whose odds [Q] exceed the threshold gets no answer; without odds every prediction
-    is taken as it is. ``order`` [Q] of the questions in the file with the odds decides ties.
+    These are ``exact``, ``f1`` and ``total``; in version 2.0 also ``HasAns_...`` for questions with an answer and
+    ``NoAns_...`` for questions without one, if there are any; with odds also ``best_exact``, ``best_f1`` and
+    ``best_..._thresh``. A question whose odds [Q] exceed the threshold gets no answer. ``order`` as in
+    ``best_threshold``.
     """
     exact, f1 = raw.exact, raw.f1
     if odds is not None:
@@ -127,7 +129,7 @@ def squad_metrics(
 
 
 def metric_names(version: str, has_answer: Sequence[bool]) -> list[str]:
-    """Return the names of the metrics in percent, and of the thresholds, that a validation set of this kind has."""
+    """Return the names of the metrics and thresholds of a validation set."""
     nothing, flags = np.zeros(len(has_answer)), np.array(has_answer, dtype=bool)
     metrics = squad_metrics(RawScores(nothing, nothing, flags, flags), version, nothing if version == "2.0" else None)
     return [name for name in metrics if not name.endswith("total")]
@@ -143,8 +145,8 @@ def score_predictions(
 ) -> dict[str, float]:
     """Score a predictions file as the official script does; see ``squad_metrics``.
 
-    All are by the ids of the questions: the right answers in the order of the data, the texts that are predicted, and
-    for version 2.0 the odds of no answer. ``report`` is told what is left aside, or scored 0.
+    The right answers (in the order of the data), the predicted texts and the odds of no answer are given by question
+    id. ``report`` is called with a message about predictions that are missing or ignored.
     """
     missing = [identity for identity in answers if identity not in predictions]
     if missing and version == "2.0":
@@ -153,7 +155,7 @@ def score_predictions(
         report(f"{len(missing)} of {len(answers)} questions have no prediction and score 0 (the first: {missing[0]})")
     surplus = [identity for identity in predictions if identity not in answers]
     if surplus:
-        report(f"{len(surplus)} predictions belong to no question and are left aside (the first: {surplus[0]})")
+        report(f"{len(surplus)} predictions belong to no question and are ignored (the first: {surplus[0]})")
     raw = raw_scores(list(answers.values()), [predictions.get(key) for key in answers], version)
     if odds is None:
         return squad_metrics(raw, version)
@@ -166,5 +168,5 @@ def score_predictions(
 
 
 def _mean(scores: NDArray[np.float64]) -> float:
-    # One after the other, as the script adds them up.
+    # Summed sequentially, as in the official script.
     return 100.0 * sum(scores.tolist()) / len(scores)

@@ -15,11 +15,11 @@ class WindowSpans(NamedTuple):
 
     first: Tensor  # <int64>[B, K] position of the first token
     last: Tensor  # <int64>[B, K] position of the last token, not before the first
-    score: Tensor  # <float32>[B, K] sum of the start's and the end's logit; -inf where a window has fewer answers
+    score: Tensor  # <float32>[B, K] sum of the start and end logits; -inf if a window has fewer answers
     null: Tensor  # <float32>[B] the same sum at position 0, which stands for no answer
 
 
-# An answer that a window proposes: its pieces and its score, and the score of no answer.
+# An answer of a window: the numbers of its pieces, its score, and the score of no answer.
 WINDOW_DTYPE = np.dtype(
     [("window", "<i4"), ("first", "<i4"), ("last", "<i4"), ("score", "<f4"), ("null", "<f4")],
 )
@@ -28,18 +28,18 @@ WINDOW_DTYPE = np.dtype(
 def best_spans(
     logits: Tensor, context_mask: Tensor, start_mask: Tensor, n_best: int, max_answer_length: int, kept: int
 ) -> WindowSpans:
-    """Choose the best answers of each window, all windows at once.
+    """Choose the best answers of each window.
 
-    As in BERT's fine-tuning the best ``n_best`` starts are combined with ends that do not come before them and make no
-    answer longer than ``max_answer_length``. The ends are looked for among those alone, and not among the best ends of
-    the whole window: a window that can hold an answer then always has one.
+    As in BERT's fine-tuning, the ``n_best`` best starts are combined with ends. Unlike there, all ends within
+    ``max_answer_length`` of a start are considered, not only the best ends of the window, so that a window with a
+    possible answer always yields one.
 
     Args:
         logits: <float>[B, S, 2] scores of every token as start and as end.
         context_mask: <bool>[B, S] True at tokens that may be an end.
-        start_mask: <bool>[B, S] True at tokens that may be a start, a part of the former.
-        n_best: number of starts that are looked at in a window.
-        max_answer_length: in tokens.
+        start_mask: <bool>[B, S] True at tokens that may be a start, a subset of ``context_mask``.
+        n_best: number of starts to consider in a window.
+        max_answer_length: maximum length of an answer in tokens.
         kept: K.
     """
     logits = logits.float()
@@ -60,7 +60,7 @@ def best_spans(
 def window_rows(logits: Tensor, batch: Mapping[str, Any], cfg: Any, kept: int) -> NDArray[np.void]:
     """Return the K = ``kept`` best answers of each window of a batch, <WINDOW_DTYPE>[B, K], as pieces of the context.
 
-    ``logits`` <float>[B, S, 2] are for a batch of ``SquadDataset`` that is not of training.
+    ``logits`` are <float>[B, S, 2]; ``batch`` comes from a ``SquadDataset`` that is not for training.
     """
     spans = best_spans(logits, batch["context_mask"], batch["start_mask"], cfg.n_best, cfg.max_answer_length, kept)
     shift = batch["shift"][:, None]
@@ -72,15 +72,16 @@ def window_rows(logits: Tensor, batch: Mapping[str, Any], cfg: Any, kept: int) -
 
 
 def best_of_questions(rows: NDArray[np.void], first_window: NDArray[np.int64]) -> NDArray[np.void]:
-    """Choose the window with the best answer of each question from <WINDOW_DTYPE>[W] of all windows, in order.
+    """Choose the best answer [Q] of each question from <WINDOW_DTYPE>[W], the answers of all windows in order.
 
-    ``first_window`` [Q + 1] is the first of each question. No answer scores the lowest that any of its windows gives.
+    ``first_window`` [Q + 1] has the first window of each question. The score of no answer is the minimum over the
+    question's windows.
     """
     if len(rows) != first_window[-1] or (rows["window"] != np.arange(len(rows))).any():
-        raise ValueError(f"{len(rows)} windows were scored and there are {first_window[-1]}")
+        raise ValueError(f"{len(rows)} windows were scored, but there are {first_window[-1]}")
     starts = first_window[:-1]
     question = np.repeat(np.arange(len(starts)), np.diff(first_window))
-    # The last key sorts first: within a question by falling score, then by window.
+    # The last key is the primary one: by question, then by descending score, then by window.
     order = np.lexsort((rows["window"], -rows["score"].astype(np.float64), question))
     best = rows[order[starts]]
     best["null"] = np.minimum.reduceat(rows["null"], starts)
@@ -88,5 +89,5 @@ def best_of_questions(rows: NDArray[np.void], first_window: NDArray[np.int64]) -
 
 
 def null_odds(best: NDArray[np.void]) -> NDArray[np.float64]:
-    """Return how much higher no answer scores than the best one [Q], in logits, from what best_of_questions returns."""
+    """Return the score of no answer minus that of the best answer [Q], in logits, from ``best_of_questions``."""
     return best["null"].astype(np.float64) - best["score"]

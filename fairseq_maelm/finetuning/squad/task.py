@@ -1,4 +1,4 @@
-"""The task SQuAD: answers are spans of a context, or there is none."""
+"""The task of question answering: an answer is a span of a context, or there is no answer."""
 
 import logging
 import math
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 __all__ = ["SquadCriterion", "SquadTask", "SquadTaskConfig"]
 
-# A window of fewer pieces than this behind the longest question would see next to nothing of its context.
+# Minimum number of pieces of context in a window with the longest question.
 _SMALLEST_WINDOW = 8
 
 
@@ -34,21 +34,23 @@ class SquadTaskConfig(FairseqDataclass):
     """Options of the task."""
 
     data: str = field(default=MISSING, metadata={"help": "folder of `maelm prepare squad`"})
-    max_length: int = field(default=512, metadata={"help": "longest sequence: question, window and 4 special tokens"})
+    max_length: int = field(
+        default=512, metadata={"help": "maximum tokens of a sequence: question, window and 4 special tokens"}
+    )
     doc_stride: int = field(default=128, metadata={"help": "pieces from one window of a context to the next"})
-    max_question_length: int = field(default=64, metadata={"help": "longer questions are cut after so many pieces"})
-    max_answer_length: int = field(default=30, metadata={"help": "longest answer that is predicted, in pieces"})
-    n_best: int = field(default=20, metadata={"help": "starts that are looked at in a window; answers in n-best lists"})
+    max_question_length: int = field(default=64, metadata={"help": "pieces to which longer questions are cut"})
+    max_answer_length: int = field(default=30, metadata={"help": "maximum pieces of a predicted answer"})
+    n_best: int = field(default=20, metadata={"help": "starts to consider in a window, and answers in n-best lists"})
     null_threshold: float = field(
         default=LOGIT_THRESHOLD,
         metadata={
-            "help": "there is no answer where no answer scores higher than the best one by more than this (logits): "
-            "for the metrics exact, f1, HasAns_* and NoAns_*; best_* look for the threshold themselves"
+            "help": "score of no answer minus that of the best text, in logits, above which there is no answer, for "
+            "the metrics exact, f1, HasAns_* and NoAns_*; best_* find their own threshold"
         },
     )
     squad_version: ChoiceEnum(["auto", "1.1", "2.0"]) = field(  # type: ignore[valid-type]
         default="auto",
-        metadata={"help": "1.1 has no questions without answer and always predicts one; 'auto' takes that of the data"},
+        metadata={"help": "version of the rules; 1.1 always predicts a text, 'auto' is the version of the data"},
     )
     seed: int = II("common.seed")
 
@@ -64,12 +66,12 @@ class SquadTask(EncoderTask):
         needed = cfg.max_question_length + SPECIAL_TOKENS + _SMALLEST_WINDOW
         if cfg.max_length < needed:
             raise ValueError(
-                f"--max-length {cfg.max_length} leaves no room for a context with questions of up to "
+                f"--max-length {cfg.max_length} leaves no room for a context after a question of "
                 f"{cfg.max_question_length} pieces: give at least {needed}, or a lower --max-question-length"
             )
         for name in ("doc_stride", "max_question_length", "max_answer_length", "n_best"):
             if getattr(cfg, name) < 1:
-                raise ValueError(f"--{name.replace('_', '-')} must be at least 1 and is {getattr(cfg, name)}")
+                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(cfg, name)}")
 
     @classmethod
     def setup_task(cls, cfg: Any, **unused: Any) -> "SquadTask":
@@ -91,24 +93,24 @@ class SquadTask(EncoderTask):
         return model
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **unused: Any) -> None:
-        """Open a split and cut it into windows; fairseq's training split is the one that is shuffled."""
+        """Open a split and cut it into windows."""
         training = split.startswith("train")
         prepared = load_split(self.cfg.data, split)
         if not training and prepared.texts.answers is None:
-            logger.warning("%s has no right answers: it can be predicted and not be scored", split)
+            logger.warning("%s has no right answers: it can be predicted but not scored", split)
         self.datasets[split] = self.dataset_of(prepared, split, training)
 
     def dataset_of(self, prepared: PreparedSplit, name: str, training: bool = False) -> SquadDataset:
-        """Cut the contexts of any questions into windows as the options say."""
+        """Cut the contexts of questions into windows by the task's options."""
         return SquadDataset(prepared, self.cfg, self.dictionary, name, training)
 
     def version_of(self, prepared: PreparedSplit) -> str:
-        """Return by which rules a split is scored: "1.1" or "2.0"."""
+        """Return the version of the rules by which a split is scored: "1.1" or "2.0"."""
         chosen = str(self.cfg.squad_version)
         return prepared.texts.version if chosen == "auto" else chosen
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
-        """Log the criterion's metrics and, in validation, those of the answers; see the README of examples/squad."""
+        """Log the criterion's metrics and, in validation, the metrics of answers."""
         super().reduce_metrics(logging_outputs, criterion)
         batches = [output for output in logging_outputs if "windows" in output]
         if not batches:
@@ -117,12 +119,11 @@ class SquadTask(EncoderTask):
         answers = dataset.split.texts.answers
         if answers is None:
             return
-        # Many batches are handed over as few bytes; a row is found again by its window.
         rows = [(int(row["window"]), row) for batch in batches for row in batch["windows"]]
         names = metric_names(self.version_of(dataset.split), list(map(bool, answers)))
 
         def metrics(collected: Mapping[int, Any]) -> Mapping[str, float]:
-            # fairseq also asks after every batch for the metrics of the batch, and looks at none of them.
+            # fairseq also requests the metrics of each batch, and does not use them.
             if len(collected) < len(dataset):
                 return dict.fromkeys(names, math.nan)
             table = np.array([collected[window] for window in sorted(collected)], dtype=WINDOW_DTYPE)
@@ -131,9 +132,9 @@ class SquadTask(EncoderTask):
         log_collected(rows, metrics, names)
 
     def metrics(self, dataset: SquadDataset, best: np.ndarray, threshold: float | None = None) -> dict[str, float]:
-        """Return the official metrics of the best answers of a split, <WINDOW_DTYPE>[Q] of ``best_of_questions``.
+        """Return the official metrics of the best answers of a split, <WINDOW_DTYPE>[Q] from ``best_of_questions``.
 
-        The threshold of the odds of no answer is by default that of ``--null-threshold``.
+        The threshold of the odds of no answer is ``--null-threshold`` by default.
         """
         split, version = dataset.split, self.version_of(dataset.split)
         raw = raw_scores(split.texts.answers or [], split.answer_texts(best["first"], best["last"]), version)

@@ -1,1 +1,1 @@
-"""Token labeling: one label for every word, read from and written to the files that taggers are trained on."""
+"""Token labeling: a label for each word, in CoNLL-U or CoNLL files."""

@@ -13,7 +13,7 @@ from fairseq.logging import metrics
 from torch import Tensor
 
 HEAD = "tagging_head"
-# What a criterion's logging output holds in validation: the predictions of its windows.
+# Key of the windows' predictions in the logging output of validation.
 PREDICTIONS = "predictions"
 
 
@@ -23,7 +23,7 @@ class TaggingCriterionConfig(FairseqDataclass):
 
 
 def window_rows(logging_outputs: list[dict[str, Any]]) -> list[tuple[int, Any]]:
-    """Return for every window its number, and with it its sentence and the labels and predictions [words] in it."""
+    """Return the number of each window with the number of its sentence, and its labels and predictions [words]."""
     rows: list[tuple[int, Any]] = []
     for output in logging_outputs:
         if PREDICTIONS in output:
@@ -38,16 +38,16 @@ def window_rows(logging_outputs: list[dict[str, Any]]) -> list[tuple[int, Any]]:
 class TaggingCriterion(FairseqCriterion):
     """Cross-entropy of the labels at the first pieces of words, summed over words.
 
-    Logged: ``loss`` in bits per word; in training also ``accuracy`` of words in percent. In validation the task logs
-    accuracy and the metrics of entities, of the whole set, from the predictions that this criterion collects.
+    It logs ``loss`` in bits per word and, in training, ``accuracy`` of words in percent. In validation the task logs
+    accuracy and the metrics of entities for the whole set, from the predictions that this criterion collects.
     """
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
         """Compute the loss of one batch of ``TaggingDataset``.
 
         Returns:
-            the loss in nats, summed over words; their number, by which fairseq divides the gradient; and the metrics
-            to log. In validation, words whose label the training file lacks add nothing to either.
+            the loss in nats, summed over words; their number, by which fairseq divides the gradient; and the values to
+            log. In validation, words whose label is not in the training file count in neither.
         """
         logits, _ = model(**sample["net_input"], classification_head_name=HEAD)
         logits = logits.flatten(0, 1).index_select(0, sample["rows"]).float()
@@ -63,8 +63,8 @@ class TaggingCriterion(FairseqCriterion):
             "ncorrect": (predicted == target).sum(),
         }
         if not model.training:
-            # In few bytes, since ranks send one another this. The number after the last label stands for those that
-            # the training file lacks.
+            # Few bytes, because ranks exchange them. The number after the last label stands for labels that are not in
+            # the training file.
             label_type = torch.uint8 if labels < 256 else torch.int32
             types = (torch.int32, torch.int32, torch.int32, label_type, label_type)
             columns = (sample["id"], sample["sentence"], sample["words"], target, predicted)
@@ -86,5 +86,5 @@ class TaggingCriterion(FairseqCriterion):
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """Return False: in validation they hold the predictions of windows."""
+        """Return False, because in validation they contain the predictions of windows."""
         return False

@@ -1,4 +1,4 @@
-"""Windows of labeled sentences, collated into batches: sentences may be longer than the model's positions."""
+"""Batches of windows of labeled sentences, which may be longer than the model's positions."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _AROUND = 2
 
 
 class Window(NamedTuple):
-    """Words [start, stop) of a sentence that the model sees at once, and those [first, last) that it labels in it."""
+    """Words [start, stop) of a sentence that the model sees at once, and the words [first, last) that it labels."""
 
     start: int
     stop: int
@@ -29,14 +29,15 @@ class Window(NamedTuple):
 
 
 def cut_windows(pieces: Sequence[int], limit: int, overlap: int) -> list[Window]:
-    """Cut a sentence into windows of whole words, so that every word is labeled in exactly one of them.
+    """Cut a sentence into windows of whole words, and label each word in the window where it has most context.
 
-    That one is, of the windows that hold the word, the one where it has most context: where the smaller of the numbers
-    of pieces before and after it is largest (Devlin et al., 2019, choose windows of a text for an answer in this way);
-    the earlier one of equals.
+    The amount of context is the minimum of the numbers of pieces before and after the word, as in Devlin et al. (2019);
+    the earlier of equal windows labels the word.
 
-    ``pieces`` of each word are from 1 to ``limit``, the most of a window; neighboring windows share at least
-    ``overlap`` of them, less where whole words leave no room.
+    Args:
+        pieces: number of pieces of each word, from 1 to ``limit``.
+        limit: maximum number of pieces in a window.
+        overlap: number of pieces that neighboring windows share at least, or fewer if whole words leave no room.
     """
     ends = [0, *accumulate(pieces)]
     if ends[-1] <= limit:
@@ -48,7 +49,7 @@ def cut_windows(pieces: Sequence[int], limit: int, overlap: int) -> list[Window]
     starts = [0]
     while (stop := stop_of(starts[-1])) < len(pieces):
         start = max(bisect_right(ends, ends[stop] - overlap) - 1, starts[-1] + 1)
-        # Every window ends behind the one before it, or there would be no end.
+        # Each window must end after the previous one; otherwise the loop would not end.
         while stop_of(start) <= stop:
             start += 1
         starts.append(start)
@@ -67,11 +68,11 @@ def cut_windows(pieces: Sequence[int], limit: int, overlap: int) -> list[Window]
 
 
 class TaggingDataset(BatchDataset):
-    """A split; its items are windows, shuffled or by length, and every word is labeled in one of them.
+    """The windows of a split, shuffled or by length; each word is labeled in one of them.
 
     Attributes:
-        windows: the sentence and the window of every item, those of a sentence one after the other.
-        cut_words: number of words of more pieces than a window holds, of which the model sees the first ones.
+        windows: the number of the sentence and the window of each item, in the order of the sentences.
+        cut_words: number of words with more pieces than a window; the model sees their first pieces.
     """
 
     def __init__(self, split: TaggedSplit, dictionary: Dictionary, cfg: Any, shuffle: bool) -> None:
@@ -94,11 +95,11 @@ class TaggingDataset(BatchDataset):
         super().__init__(lengths, "shuffled" if shuffle else "shortest", cfg.seed)
 
     def collate(self, indices: NDArray[np.int64]) -> dict[str, Any]:
-        """Collate B windows by their numbers.
+        """Collate B windows.
 
         Returns:
-            ``sentence`` <int64>[B], the number of the sentence of each window; ``words`` <int64>[B], how many words are
-            labeled in each; ``rows`` <int64>[W], where the first pieces of these words are in the flattened [B, S];
+            ``sentence`` <int64>[B], the number of each window's sentence; ``words`` <int64>[B], the number of words to
+            label in each; ``rows`` <int64>[W], the rows of the first pieces of these words in the flattened [B, S];
             ``target`` <int64>[W], their labels; ``ntokens``; and ``net_input`` with ``src_tokens`` <int64>[B, S] and
             ``src_lengths`` <int64>[B].
         """
@@ -110,7 +111,7 @@ class TaggingDataset(BatchDataset):
             pieces, starts, labels = self._words[sentence]
             inner = pieces[starts[window.start] : starts[window.stop]]
             tokens.append(np.concatenate([[self.dictionary.bos()], inner, [self.dictionary.eos()]]))
-            # One more for <s>.
+            # 1 for <s>.
             rows.append(starts[window.first : window.last] - starts[window.start] + 1 + row * width)
             targets.append(labels[window.first : window.last])
         return {

@@ -9,10 +9,9 @@ from typing import Any
 from fairseq_maelm.arguments import UsageError
 from fairseq_maelm.finetuning.predicted import Predicted, hub_of
 from fairseq_maelm.finetuning.tagging.criterion import HEAD
-from fairseq_maelm.finetuning.tagging.metrics import score
 from fairseq_maelm.finetuning.tagging.prepare import scheme_mistake
 from fairseq_maelm.finetuning.tagging.prepared import TaggingSettings, encode_words
-from fairseq_maelm.finetuning.tagging.schemes import convert
+from fairseq_maelm.finetuning.tagging.schemes import convert, score
 from fairseq_maelm.labeled_words import LabeledFile, add_layout_arguments, layout_of, read, relabeled
 from fairseq_maelm.lines import numbered_lines
 from fairseq_maelm.models.hub import MaelmHubInterface
@@ -20,35 +19,35 @@ from fairseq_maelm.models.predicting import predict
 
 logger = logging.getLogger(__name__)
 
-# At the ends of a word between spaces, punctuation is a word of its own; within it ("don't", "3.5") it is not.
+# Punctuation is separate from a word at its ends, but not within it ("don't", "3.5").
 _AT_THE_ENDS = re.compile(r"^([^\w\s]*)(.*?)([^\w\s]*)$", re.DOTALL)
 
 
 def add_input_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare where a file has its words and labels, and where predictions go."""
+    """Declare the layout of labeled words, and ``--keep-labels``."""
     group = parser.add_argument_group("labeled words", "in a layout other than that of the training files")
     add_layout_arguments(group)
     group.add_argument(
         "--keep-labels", action="store_true",
-        help="keep the labels of the file and add a last column, or in CoNLL-U Predicted= in MISC",
+        help="keep the file's labels, and add the predictions as a last column, or in CoNLL-U as Predicted= in MISC",
     )  # fmt: skip
 
 
 def predict_input(args: argparse.Namespace) -> Predicted:
-    """Label the words of a file in the layout of training, or in another one, or of plain text.
+    """Label the words of a file, in the layout of the training files or another one, or of plain text.
 
     Raises:
         UsageError: the input is a folder, or an option needs columns that plain text does not have.
     """
     if args.input.is_dir():
-        raise UsageError("labels are written into a file as it was: give the file, not the folder made from it")
+        raise UsageError(f"{args.input} is a folder: give the labeled file that it was prepared from")
     hub = hub_of(args)
     settings: TaggingSettings = hub.task.settings
     outputs = len(hub.model.classification_heads.state_dict()[f"{HEAD}.out_proj.weight"])
     if outputs != len(settings.labels):
         raise ValueError(
-            f"{args.checkpoint} knows {outputs} labels and {args.vocabulary} has {len(settings.labels)}: give the "
-            "folder that it was trained on"
+            f"{args.checkpoint} has {outputs} labels, but {args.vocabulary} has {len(settings.labels)}: give the "
+            "folder that the checkpoint was trained on as --vocabulary"
         )
     layout = layout_of(args, args.input, settings.layout)
     if args.input.suffix == ".txt" and layout is settings.layout and not _is_labeled(args, settings):
@@ -63,7 +62,7 @@ def predict_input(args: argparse.Namespace) -> Predicted:
 
 
 def label_words(hub: MaelmHubInterface, sentences: Sequence[Sequence[str]], batch_size: int = 32) -> list[list[str]]:
-    """Label the words of sentences of any length, in the scheme that the model of ``maelm_tagging`` learned."""
+    """Label the words of sentences of any length, in the scheme of the model's labels."""
     split, _ = encode_words(hub.tokenizer.encoder, sentences)
     dataset = hub.task.dataset_of(split, shuffle=False)
 
@@ -87,7 +86,7 @@ def _labels_as_in_files(hub: Any, sentences: Sequence[Sequence[str]], batch_size
 
 
 def _is_labeled(args: argparse.Namespace, settings: TaggingSettings) -> bool:
-    """Tell whether a .txt file is one of labeled words all the same, by labels that the checkpoint knows."""
+    """Return whether a .txt file contains labeled words with labels of the checkpoint."""
     try:
         file = read(args.input, settings.layout)
         found = {label for sentence in file.sentences for label in convert(sentence.labels, settings.scheme)}
@@ -97,7 +96,7 @@ def _is_labeled(args: argparse.Namespace, settings: TaggingSettings) -> bool:
 
 
 def _tagged_text(hub: MaelmHubInterface, args: argparse.Namespace) -> str:
-    """Turn lines of text into lines of word/LABEL; empty lines stay."""
+    """Turn lines of text into lines of word/LABEL, and keep empty lines."""
     sentences = [words_of(line) for _, line in numbered_lines(args.input)]
     filled = [words for words in sentences if words]
     if not filled:
@@ -108,7 +107,7 @@ def _tagged_text(hub: MaelmHubInterface, args: argparse.Namespace) -> str:
 
 
 def words_of(text: str) -> list[str]:
-    """Cut plain text into words at white space, and punctuation off their ends, one sign a word."""
+    """Split text at white space, and separate each punctuation character at the ends of a word."""
     words: list[str] = []
     for part in text.split():
         found = _AT_THE_ENDS.match(part)
@@ -118,7 +117,7 @@ def words_of(text: str) -> list[str]:
 
 
 def _metrics(file: LabeledFile, labels: list[list[str]], settings: TaggingSettings) -> dict[str, float] | None:
-    """Score predictions, in the scheme of files, where the file has labels in that scheme."""
+    """Score predictions in the scheme of the files; return None if the file lacks labels in that scheme."""
     own = {label for sentence in file.sentences for label in sentence.labels}
     if "" in own or own == {"_"} or "_" in own - set(settings.labels):
         return None

@@ -35,27 +35,27 @@ logger = logging.getLogger(__name__)
 AFTER_INTERRUPT = "nothing was written"
 
 _ENTITY_LIKE = re.compile("[BIES]-.")
-# Labels that the training file lacks are named up to this number: a treebank's features have hundreds.
+# Maximum number of unknown labels to name in a message; a treebank's features have hundreds.
 _SHOWN = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm prepare tagging``."""
     parser.description = (
-        "Turns files of labeled words into the folder that the task maelm_tagging reads: words become pieces of the "
-        "encoder's vocabulary, entities are checked and written in the scheme that the model is to learn."
+        "Turns files of labeled words (CoNLL-U, or CoNLL columns) into a task folder for fine-tuning. It splits words "
+        "into pieces of the vocabulary, checks the labels of entities, and converts them to the model's scheme."
     )
     parser.add_argument("--train", type=existing_path, required=True, metavar="FILE", help="file to train on")
     parser.add_argument("--valid", type=existing_path, required=True, metavar="FILE", help="file to validate on")
-    parser.add_argument("--test", type=existing_path, metavar="FILE", help="file for metrics at the end")
+    parser.add_argument("--test", type=existing_path, metavar="FILE", help="file to test on")
     add_vocabulary(parser, required=True)
     add_output(parser, "new folder of the task")
     add_layout_arguments(parser)
     parser.add_argument(
         "--file-scheme", choices=("auto", *PREFIXES, PLAIN), default="auto",
-        help="scheme of the entities in the files; plain for labels that are no entities",
+        help="scheme of the labels in the files; plain for labels that are not of entities",
     )  # fmt: skip
-    parser.add_argument("--scheme", choices=tuple(PREFIXES), default="iob2", help="scheme that the model learns")
+    parser.add_argument("--scheme", choices=tuple(PREFIXES), default="iob2", help="scheme of the model's labels")
     add_verify(parser)
 
 
@@ -77,20 +77,19 @@ def prepare_tagging(
     file_scheme: str = "auto",
     scheme: str = "iob2",
 ) -> TaggingSettings:
-    """Write a task's folder; it gets its name only when it is complete.
+    """Write a task's folder, which gets its name when it is complete.
 
     Args:
-        vocabulary: folder with dict.txt and what encodes text.
-        files: split -> file; "train" must be there, and gives the labels.
+        vocabulary: folder with dict.txt and the tokenizer.
+        files: split -> file; "train", which must exist, defines the labels.
         output: the new folder.
-        layout: of the files.
-        file_scheme: of the entities in the files, or "plain", or "auto" to tell it from the training file.
-        scheme: that the model learns; plain labels stay as they are.
+        layout: layout of the files.
+        file_scheme: scheme of the labels in the files, "plain", or "auto" to detect it in the training file.
+        scheme: scheme of the model's labels, unless they are plain.
 
     Raises:
         OSError: a file is missing.
-        ValueError: a file is not as it must be; the message names the line and says what to do. Or the output was made
-            from something else.
+        ValueError: a file is not valid, or the output was made from something else.
     """
     encoder = open_encoder(vocabulary)
 
@@ -111,7 +110,7 @@ def prepare_tagging(
 
 
 def _settings_of(files: Mapping[str, LabeledFile], layout: Layout, file_scheme: str, scheme: str) -> TaggingSettings:
-    """Learn the labels from the training file, after a check of all files."""
+    """Check all files, and collect the labels of the training file."""
     train = files["train"]
     if file_scheme == "auto":
         file_scheme = detect([sentence.labels for sentence in train.sentences])
@@ -121,8 +120,8 @@ def _settings_of(files: Mapping[str, LabeledFile], layout: Layout, file_scheme: 
     for file in files.values():
         if mistake := scheme_mistake(file, file_scheme):
             raise ValueError(
-                f"{mistake}. If the file is written in another scheme, name it by --file-scheme; plain if labels are "
-                "no parts of entities"
+                f"{mistake}. If the labels have another scheme, name it by --file-scheme; plain is for labels that are "
+                "not of entities"
             )
         if file_scheme == PLAIN:
             _refuse_header(file, train)
@@ -130,12 +129,12 @@ def _settings_of(files: Mapping[str, LabeledFile], layout: Layout, file_scheme: 
     kinds = [] if scheme == PLAIN else [split_label(label)[1] for label in seen - {OUTSIDE}]
     labels = sorted(seen) if scheme == PLAIN else all_labels(kinds, scheme)
     if len(labels) < 2:
-        raise ValueError(f"{train.path} has {len(labels)} different labels; two at least are needed")
+        raise ValueError(f"{train.path} has {len(labels)} different labels: at least two are needed")
     return TaggingSettings(tuple(labels), scheme, file_scheme, layout)
 
 
 def scheme_mistake(file: LabeledFile, scheme: str) -> str:
-    """Return where a label is not written in the scheme, and why; plain labels may be anything."""
+    """Return place and reason of the first label that is not valid in the scheme, or an empty string."""
     for sentence in file.sentences if scheme != PLAIN else ():
         try:
             check(sentence.labels, scheme)
@@ -145,19 +144,19 @@ def scheme_mistake(file: LabeledFile, scheme: str) -> str:
 
 
 def _refuse_doubtful(train: LabeledFile, detected: str) -> None:
-    """Labels of entities with a slip among them must not pass for plain labels."""
+    """Refuse labels of entities with a typo, which would be taken for plain labels."""
     labels = {label: line for sentence in train.sentences for label, line in zip(sentence.labels, sentence.lines)}
     entity_like = sorted(label for label in labels if _ENTITY_LIKE.match(label))
     others = sorted(label for label in labels if label != OUTSIDE and not _ENTITY_LIKE.match(label))
     if detected == PLAIN and entity_like and others:
         raise ValueError(
-            f"{train.path} has labels of entities ({entity_like[0]!r}), and others: {others[0]!r} (line "
-            f"{labels[others[0]]}). Correct them, or name what they are by --file-scheme"
+            f"{train.path} has labels of entities ({entity_like[0]!r}) and other labels: {others[0]!r} (line "
+            f"{labels[others[0]]}). Correct them, or name their scheme by --file-scheme"
         )
 
 
 def _refuse_header(file: LabeledFile, train: LabeledFile) -> None:
-    """Names of columns in the first line must not become a word and its label; CoNLL-U has none."""
+    """Refuse a header, which would become a word and its label; CoNLL-U has none."""
     counts, known = (Counter(label for each in one.sentences for label in each.labels) for one in (file, train))
     words, labels, lines = file.sentences[0]
     label = labels[0]
@@ -165,13 +164,13 @@ def _refuse_header(file: LabeledFile, train: LabeledFile) -> None:
         return
     if reason := header_reason([words[0]], label, counts):
         raise ValueError(
-            f"{file.path}:{lines[0]} looks like a header: {reason}. Remove the line; if it is a word of a sentence, "
-            "put another sentence first"
+            f"{file.path}:{lines[0]} looks like a header: {reason}. Remove the line, or put another sentence first if "
+            "it is a word of a sentence"
         )
 
 
 def _numbered(file: LabeledFile, settings: TaggingSettings, encoder: TextEncoder, train: Path) -> TaggedSplit:
-    """Turn a file into numbers; plain labels that the training file lacks share the number after the last."""
+    """Turn a file into numbers; plain labels that are not in the training file share the number after the last."""
     numbers = {label: number for number, label in enumerate(settings.labels)}
     unknown: dict[str, int] = {}
     labels: list[int] = []
@@ -187,11 +186,11 @@ def _numbered(file: LabeledFile, settings: TaggingSettings, encoder: TextEncoder
     if len(nothing):
         lines = [line for sentence in file.sentences for line in sentence.lines]
         logger.warning(
-            "%d words of which the vocabulary leaves nothing became <unk>; the first: %s:%d",
+            "%d words without a piece in the vocabulary became <unk>; the first: %s:%d",
             *(len(nothing), file.path, lines[nothing[0]]),
         )
     logger.info(
-        "%s: %s sentences, %s words, %.2f pieces a word",
+        "%s: %s sentences, %s words, %.2f pieces per word",
         *(file.path, f"{len(file.sentences):,}", f"{len(labels):,}", split.piece_counts.mean()),
     )
     return split
@@ -204,11 +203,11 @@ def _report_unknown(
     more = f" and {len(unknown) - _SHOWN:,} more" if len(unknown) > _SHOWN else ""
     if scheme != PLAIN or 2 * words > of:
         raise ValueError(
-            f"{file.path} has labels that {train} does not have: {shown}{more}. No model can learn them: correct them, "
-            "or add sentences that have them to the training file"
+            f"{file.path} has labels that {train} does not have: {shown}{more}. Correct them, or add sentences with "
+            "them to the training file"
         )
-    # Combined features are open-ended: every treebank's validation file has some that its training file lacks.
+    # Combined features are open-ended: every treebank's validation file has some that are not in its training file.
     logger.warning(
-        "%s: %s of %s words (%.2f %%) count as wrong whatever a model says, since %s does not have their labels: %s%s",
+        "%s: %s of %s words (%.2f %%) always count as wrong, because %s does not have their labels: %s%s",
         *(file.path, f"{words:,}", f"{of:,}", 100 * words / of, train, shown, more),
     )

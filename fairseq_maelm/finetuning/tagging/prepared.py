@@ -1,4 +1,4 @@
-"""The folder of a tagging task: words as pieces, labels as numbers, and how the files looked that they came from."""
+"""The folder of a tagging task: words as pieces, labels as numbers, and the layout of the original files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,28 +18,29 @@ from fairseq_maelm.text.vocabulary import UNKNOWN, TextEncoder
 
 @dataclass(frozen=True)
 class TaggingSettings:
-    """What a task's folder says of its labels."""
+    """The labels of a task.
 
-    # What the model chooses from; a label's place is its number. Labels that the training file lacks have the number
-    # after the last.
+    Attributes:
+        labels: the model's labels in the order of their numbers; the next number stands for labels that are not in the
+            training file.
+        scheme: scheme of ``labels``: "iob1", "iob2", "iobes", or "plain" for labels that are not of entities.
+        file_scheme: scheme of the files, and of predictions.
+        layout: layout of the files.
+    """
+
     labels: tuple[str, ...]
-    scheme: str  # of these labels: "iob1", "iob2", "iobes", or "plain" for labels that are no entities
-    file_scheme: str  # of the files, in which predictions are written
-    layout: Layout  # of the files
+    scheme: str
+    file_scheme: str
+    layout: Layout
 
     @property
     def has_entities(self) -> bool:
-        """Whether labels are parts of entities, to be scored as entities."""
+        """True if labels are of entities."""
         return self.scheme != PLAIN
 
 
 def read_settings(folder: Path) -> TaggingSettings:
-    """Read the settings of a task's folder.
-
-    Raises:
-        FileNotFoundError: the folder was not made by ``maelm prepare tagging``.
-        ValueError: another version made it, or its manifest is damaged.
-    """
+    """Read the settings of a task's folder; the errors are those of ``read_manifest``."""
     content = read_manifest(folder, "tagging")["tagging"]
     layout = Layout(**content["layout"])
     return TaggingSettings(tuple(content["labels"]), content["scheme"], content["file_scheme"], layout)
@@ -47,7 +48,7 @@ def read_settings(folder: Path) -> TaggingSettings:
 
 @dataclass(frozen=True)
 class TaggedSplit:
-    """A split in numbers, W words of P pieces; numbers are those of fairseq's dictionary and of the labels."""
+    """A split with W words of P pieces, by their numbers in fairseq's dictionary and among the labels."""
 
     pieces: NDArray[np.unsignedinteger]  # <uint16 or uint32>[P] of all words
     piece_counts: NDArray[np.int32]  # [W] pieces of each word, at least 1
@@ -55,7 +56,7 @@ class TaggedSplit:
     labels: NDArray[np.int32]  # [W]
 
     def save(self, path: Path) -> None:
-        """Write the split; the file gets its name when it is whole."""
+        """Write the split atomically."""
         with atomic_file(path) as stream:
             np.savez(stream, **vars(self))
 
@@ -64,7 +65,7 @@ class TaggedSplit:
         """Read a split."""
         if not path.exists():
             raise FileNotFoundError(
-                f"there is no {path}: give the folder that `maelm prepare tagging` wrote, and splits that it was given"
+                f"there is no {path}: give a folder of `maelm prepare tagging`, and a split that it was given"
             )
         return cls(**read_arrays(path))
 
@@ -72,18 +73,18 @@ class TaggedSplit:
 def encode_words(
     encoder: TextEncoder, sentences: Sequence[Sequence[str]], labels: Sequence[int] | None = None
 ) -> tuple[TaggedSplit, NDArray[np.int64]]:
-    """Encode every word by itself, as a word that begins after a space.
+    """Encode each word separately, as a word that follows a space.
 
     Returns:
-        the split, with labels of 0 where none are given; and the places of the words of which the vocabulary leaves
-        nothing (control characters alone): these are ``<unk>``, so that they too have a label.
+        the split, with labels of 0 if none are given; and the numbers of the words that have no piece in the vocabulary
+        (only control characters): they become ``<unk>``, so that they too have a label.
     """
     words = [clean_text(word) for words in sentences for word in words]
     pieces, lengths = encoder.encode_flat([encoder.word_prefix + word if word else "" for word in words])
     ends, counts = np.cumsum(lengths, dtype=np.int64) - 1, lengths - 1
     kept = np.ones(len(pieces), dtype=bool)
     kept[ends[counts > 0]] = False
-    # Of an empty word there is the end symbol alone.
+    # An empty word consists of its end symbol.
     pieces[ends[counts == 0]] = UNKNOWN
     word_counts = np.array([len(sentence) for sentence in sentences], dtype=np.int32)
     numbers = np.zeros(len(words), dtype=np.int32) if labels is None else np.array(labels, dtype=np.int32)

@@ -1,9 +1,9 @@
-"""Entities as labels of words: IOB1, IOB2 and IOBES (Ramshaw and Marcus, 1995; Tjong Kim Sang and Veenstra, 1999).
+"""Entities as labels of words in IOB1, IOB2 and IOBES, and metrics of labels.
 
-In all three a word outside of entities is O and a word of an entity of type X is ``prefix-X``. They differ in the
-prefixes:
+In all three schemes (Ramshaw and Marcus, 1995; Tjong Kim Sang and Veenstra, 1999) the label of a word is O outside of
+entities, and ``prefix-X`` in an entity of type X. The prefixes are:
 
-    IOB1   I, but B for the first word of an entity that directly follows another one of its type
+    IOB1   I, but B for the first word of an entity that directly follows an entity of the same type
     IOB2   B for the first word of every entity, I for the others
     IOBES  S for an entity of one word; otherwise B for its first, E for its last and I for the words between them
 """
@@ -17,7 +17,7 @@ PREFIXES = {"iob1": ("B", "I"), "iob2": ("B", "I"), "iobes": ("B", "I", "E", "S"
 
 
 class Entity(NamedTuple):
-    """Words [start, stop) of a sentence, and the entity's type."""
+    """An entity's type, and its words [start, stop) in the sentence."""
 
     kind: str
     start: int
@@ -25,7 +25,7 @@ class Entity(NamedTuple):
 
 
 class SchemeError(ValueError):
-    """A label that its scheme does not allow in its place; ``word`` is its place in the sentence, from 0."""
+    """A label that its scheme does not allow there; ``word`` is the number of its word in the sentence, from 0."""
 
     def __init__(self, word: int, message: str) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class SchemeError(ValueError):
 
 
 def split_label(label: str) -> tuple[str, str]:
-    """Split a label into prefix and type; the type of O is empty."""
+    """Split a label into prefix and type; the type of O is empty. Raise a ValueError for any other form."""
     if label == OUTSIDE:
         return OUTSIDE, ""
     prefix, hyphen, kind = label.partition("-")
@@ -43,10 +43,9 @@ def split_label(label: str) -> tuple[str, str]:
 
 
 def entities(labels: Sequence[str]) -> list[Entity]:
-    """Read the entities of a sentence in any of the schemes, also from labels that break its rules.
+    """Return the entities of a sentence with labels in any scheme, even if they break its rules.
 
-    The rules are those of the CoNLL evaluation, which score a model's labels as they are: an entity begins at B and S,
-    after E and S, after O, and where the type changes.
+    As in the CoNLL evaluation, an entity begins at B and S, after E, S and O, and where the type changes.
     """
     found: list[Entity] = []
     previous, kind, start = OUTSIDE, "", 0
@@ -62,7 +61,7 @@ def entities(labels: Sequence[str]) -> list[Entity]:
 
 
 def written(spans: Iterable[Entity], length: int, scheme: str) -> list[str]:
-    """Write entities that do not overlap, in any order, as the labels of a sentence of ``length`` words."""
+    """Return the labels of a sentence of ``length`` words with entities that do not overlap, in any order."""
     labels = [OUTSIDE] * length
     last: Entity | None = None
     for span in sorted(spans, key=lambda entity: entity.start):
@@ -71,23 +70,23 @@ def written(spans: Iterable[Entity], length: int, scheme: str) -> list[str]:
             first = "B" if last is not None and last.stop == span.start and last.kind == span.kind else "I"
         elif scheme == "iobes":
             first, end = ("S" if span.stop - span.start == 1 else "B"), "E"
-        words = [inner] * (span.stop - span.start)
-        words[-1] = end
-        words[0] = first
-        labels[span.start : span.stop] = [f"{prefix}-{span.kind}" for prefix in words]
+        prefixes = [inner] * (span.stop - span.start)
+        prefixes[-1] = end
+        prefixes[0] = first
+        labels[span.start : span.stop] = [f"{prefix}-{span.kind}" for prefix in prefixes]
         last = span
     return labels
 
 
 def check(labels: Sequence[str], scheme: str) -> None:
-    """Refuse labels of a sentence that are not written in a scheme."""
+    """Raise a SchemeError for the first label of a sentence that is not valid in a scheme."""
     for word, label in enumerate(labels):
         try:
             prefix, _ = split_label(label)
         except ValueError as error:
             raise SchemeError(word, str(error)) from error
         if prefix != OUTSIDE and prefix not in PREFIXES[scheme]:
-            raise SchemeError(word, f"the label {label!r} has a prefix that {scheme.upper()} does not know")
+            raise SchemeError(word, f"the label {label!r} has a prefix that {scheme.upper()} does not have")
     right = written(entities(labels), len(labels), scheme)
     for word, (label, expected) in enumerate(zip(labels, right, strict=True)):
         if label != expected:
@@ -95,15 +94,15 @@ def check(labels: Sequence[str], scheme: str) -> None:
 
 
 def convert(labels: Sequence[str], scheme: str) -> list[str]:
-    """Write the entities of labels in any scheme, valid or not, in another one; plain labels stay as they are."""
+    """Convert labels in any scheme, valid or not, to another scheme; "plain" changes nothing."""
     return list(labels) if scheme == PLAIN else written(entities(labels), len(labels), scheme)
 
 
 def detect(sentences: Sequence[Sequence[str]]) -> str:
-    """Tell the scheme of a file by its labels.
+    """Return the scheme of a file's labels.
 
-    It is "plain" if some label is neither O nor of the form B-TYPE, with one of the letters B, I, E and S, or if all
-    are O; "iobes" if E or S occur; "iob2" if all sentences are valid in it; otherwise "iob1".
+    It is "plain" if a label is neither O nor B-TYPE, I-TYPE, E-TYPE or S-TYPE, or if all are O; "iobes" if E or S is
+    used; "iob2" if all sentences are valid in it; otherwise "iob1".
     """
     seen = {label for labels in sentences for label in labels}
     try:
@@ -123,5 +122,30 @@ def detect(sentences: Sequence[Sequence[str]]) -> str:
 
 
 def all_labels(kinds: Iterable[str], scheme: str) -> list[str]:
-    """Return O, and sorted every label that entities of the given types can have in a scheme."""
+    """Return O and, sorted, all labels of entities of the given types in a scheme."""
     return [OUTSIDE, *sorted(f"{prefix}-{kind}" for kind in set(kinds) for prefix in PREFIXES[scheme])]
+
+
+ACCURACY = ("accuracy",)
+ENTITY_METRICS = ("accuracy", "precision", "recall", "f1")
+
+
+def score(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], has_entities: bool) -> dict[str, float]:
+    """Return the metrics of the labels of all sentences of a set, in percent.
+
+    These are ``accuracy`` of words and, for entities, ``precision``, ``recall`` and ``f1`` over all types together
+    (micro average). An entity is right if its type and both its ends are right. As in CoNLL's evaluation, labels that
+    break the rules of their scheme still form entities. A metric with the denominator 0 is 0.
+    """
+    pairs = [pair for own, other in zip(gold, predicted, strict=True) for pair in zip(own, other, strict=True)]
+    metrics = {"accuracy": 100.0 * sum(own == other for own, other in pairs) / max(1, len(pairs))}
+    if has_entities:
+        expected, found = (
+            {(number, entity) for number, labels in enumerate(sentences) for entity in entities(labels)}
+            for sentences in (gold, predicted)
+        )
+        right = 100.0 * len(expected & found)
+        metrics["precision"] = right / max(1, len(found))
+        metrics["recall"] = right / max(1, len(expected))
+        metrics["f1"] = 2 * right / max(1, len(expected) + len(found))
+    return metrics

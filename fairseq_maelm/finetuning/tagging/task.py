@@ -1,4 +1,4 @@
-"""The task of token labeling: a label for every word of a sentence."""
+"""The task of token labeling: a label for each word of a sentence."""
 
 import logging
 from collections import defaultdict
@@ -15,8 +15,8 @@ from omegaconf import II, MISSING
 from fairseq_maelm.finetuning.collected import log_collected
 from fairseq_maelm.finetuning.tagging.criterion import HEAD, TaggingCriterion, window_rows
 from fairseq_maelm.finetuning.tagging.dataset import TaggingDataset
-from fairseq_maelm.finetuning.tagging.metrics import ACCURACY, ENTITY_METRICS, score
 from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, read_settings
+from fairseq_maelm.finetuning.tagging.schemes import ACCURACY, ENTITY_METRICS, score
 from fairseq_maelm.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import load_dictionary
@@ -32,17 +32,17 @@ class TaggingTaskConfig(FairseqDataclass):
 
     data: str = field(default=MISSING, metadata={"help": "folder of `maelm prepare tagging`"})
     tokens_per_sample: int = field(
-        default=512, metadata={"help": "the most tokens that the model sees at once, <s> and </s> included"}
+        default=512, metadata={"help": "maximum tokens of a window of a sentence, <s> and </s> included"}
     )
     window_overlap: int = field(
-        default=64, metadata={"help": "pieces that the windows of a longer sentence share at least"}
+        default=64, metadata={"help": "minimum number of pieces that neighboring windows of a sentence share"}
     )
     seed: int = II("common.seed")
 
 
 @register_task("maelm_tagging", dataclass=TaggingTaskConfig)
 class TaggingTask(EncoderTask):
-    """Label words by the encoder's state at the first piece of each; ``settings`` are those of the task's folder."""
+    """Label words by the encoder's state at the first piece of each."""
 
     name = "maelm_tagging"
     setup_files = (*EncoderTask.setup_files, MANIFEST_FILE)
@@ -50,23 +50,23 @@ class TaggingTask(EncoderTask):
     def __init__(self, cfg: Any, dictionary: Dictionary, settings: TaggingSettings) -> None:
         super().__init__(cfg, dictionary, cfg.tokens_per_sample)
         if cfg.tokens_per_sample < 3:
-            raise ValueError(f"--tokens-per-sample must be 3 at least and is {cfg.tokens_per_sample}")
+            raise ValueError(f"--tokens-per-sample must be at least 3, not {cfg.tokens_per_sample}")
         if not 0 <= cfg.window_overlap < cfg.tokens_per_sample - 2:
             raise ValueError(
-                f"--window-overlap must be between 0 and --tokens-per-sample minus 3 ({cfg.tokens_per_sample - 3}) "
-                f"and is {cfg.window_overlap}"
+                f"--window-overlap must be between 0 and --tokens-per-sample minus 3 ({cfg.tokens_per_sample - 3}), "
+                f"not {cfg.window_overlap}"
             )
         self.settings = settings
 
     @classmethod
     def setup_task(cls, cfg: Any, **unused: Any) -> "TaggingTask":
-        """Load the dictionary and the labels and build the task; called by fairseq."""
+        """Load the dictionary and the labels, and build the task; called by fairseq."""
         settings = read_settings(Path(cfg.data))
         logger.info("%d labels (%s)", len(settings.labels), settings.scheme)
         return cls(cfg, load_dictionary(cfg.data), settings)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model and give it a head of as many outputs as there are labels."""
+        """Build the model and give it a head with an output for each label."""
         model = super().build_model(cfg, from_checkpoint)
         model.register_token_head(HEAD, len(self.settings.labels), model.config.pooler_dropout)
         return model
@@ -81,25 +81,25 @@ class TaggingTask(EncoderTask):
             *(split, f"{sentences:,}", f"{len(dataset):,}", self.cfg.tokens_per_sample),
         )
         if dataset.cut_words:
-            logger.warning("%s: of %d words longer than a window the first pieces are seen", split, dataset.cut_words)
+            logger.warning("%s: %d words are longer than a window and are cut", split, dataset.cut_words)
         self.datasets[split] = dataset
 
     def dataset_of(self, content: TaggedSplit, shuffle: bool) -> TaggingDataset:
-        """Cut sentences into windows, as the options say."""
+        """Cut sentences into windows by the task's options."""
         return TaggingDataset(content, self.dictionary, self.cfg, shuffle)
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
-        """Log the metrics of batches, and in validation those of the whole set."""
+        """Log the criterion's metrics and, in validation, the metrics of the whole set."""
         super().reduce_metrics(logging_outputs, criterion)
         if rows := window_rows(logging_outputs):
             names = ENTITY_METRICS if self.settings.has_entities else ACCURACY
             log_collected(rows, self.metrics, names)
 
     def metrics(self, rows: dict[int, Any]) -> dict[str, float]:
-        """Put the windows of ``window_rows`` together to sentences and score them."""
+        """Join the windows of ``window_rows`` into sentences and score them."""
         gold: dict[int, list[str]] = defaultdict(list)
         predicted: dict[int, list[str]] = defaultdict(list)
-        # No prediction is equal to the last: it stands for the labels that the training file lacks.
+        # The empty last name stands for labels that are not in the training file; no prediction equals it.
         names = np.array([*self.settings.labels, ""], dtype=object)
         for window in sorted(rows):
             sentence, own, other = rows[window]

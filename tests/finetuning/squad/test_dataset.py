@@ -92,14 +92,14 @@ def test_long_questions_are_cut_and_it_is_said(caplog):
     dataset = dataset_of(("the cat ran to the river and the mat", CONTEXT, None))
     batch = dataset.collater([0])
     assert words(batch["net_input"]["src_tokens"][0])[5:7] == ["</s>", "</s>"]
-    assert "1 questions are longer than may be and are cut" in caplog.text
+    assert "1 questions are longer than --max-question-length and are cut" in caplog.text
 
 
 def test_answers_longer_than_a_window_train_as_no_answer_and_it_is_said(caplog):
     dataset = dataset_of(("the cat", CONTEXT, CONTEXT), training=True)
     batch = dataset.collater(list(range(len(dataset))))
     assert batch["target"].unique().tolist() == [0]
-    assert "1 questions have an answer that no window holds whole" in caplog.text
+    assert "1 questions have an answer that fits into no window" in caplog.text
     assert "start_mask" not in batch
 
 

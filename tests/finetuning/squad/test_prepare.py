@@ -69,12 +69,12 @@ def test_answers_come_back_exactly_from_every_kind_of_vocabulary(kind: str, tmp_
 
 def test_questions_without_answers_are_a_test_set_and_nothing_else(data: Path, tmp_path: Path) -> None:
     path = write(tmp_path / "test.json", ("the mat", None))
-    with pytest.raises(ValueError, match="has no answers: give it as --test"):
+    with pytest.raises(ValueError, match="has no answers: only --test may lack them"):
         prepare_squad({"train": path}, data, tmp_path / "task")
     prepare_squad({"test": path}, data, tmp_path / "task")
     split = load_split(tmp_path / "task", "test")
     assert split.texts.answers is None and len(split) == 1
-    with pytest.raises(FileNotFoundError, match="has no split 'valid' but test"):
+    with pytest.raises(FileNotFoundError, match="has no split 'valid', only test"):
         load_split(tmp_path / "task", "valid")
 
 

@@ -108,10 +108,10 @@ def test_metrics_are_lines_in_a_new_file(files: Path) -> None:
     [
         (
             ("best_texts", "probabilities", "--threshold", "-0.5"),
-            "probabilities.json holds probabilities: give one from 0 to 1",
+            "probabilities.json has probabilities: give a threshold from 0 to 1",
         ),
-        (("best_texts", "", "--threshold", "0"), "--threshold is one of the odds of no answer: give --null-odds"),
-        (("best_texts", "null_odds", "--squad-version", "1.1"), "version 1.1 knows no questions without answer"),
+        (("best_texts", "", "--threshold", "0"), "--threshold applies to the odds of no answer: give --null-odds"),
+        (("best_texts", "null_odds", "--squad-version", "1.1"), "version 1.1 has no questions without an answer"),
         (("absent",), "there is no "),
     ],
 )
@@ -122,8 +122,8 @@ def test_wrong_options(names: tuple[str, ...], message: str, files: Path, capsys
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("predictions", "null_odds"), "predictions.json has 2 empty texts, so no answer is decided in it: score it"),
-        (("numbers",), "numbers.json has no text for 'a' but 3"),
+        (("predictions", "null_odds"), "predictions.json already has 2 questions without an answer: score it"),
+        (("numbers",), "numbers.json must map ids to texts, but 'a' has 3"),
         (("list",), "list.json holds a list and no JSON object"),
         (("broken",), "broken.json is not JSON"),
     ],

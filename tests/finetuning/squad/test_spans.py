@@ -78,7 +78,7 @@ def test_best_of_questions_by_hand():
 
 
 def test_missing_windows_are_said():
-    with pytest.raises(ValueError, match="1 windows were scored and there are 2"):
+    with pytest.raises(ValueError, match="1 windows were scored, but there are 2"):
         best_of_questions(rows_of((0, 0, 0, 0.0, 0.0)), np.array([0, 2]))
 
 

@@ -25,9 +25,9 @@ def task_of(**changes: Any) -> SquadTask:
     [
         (
             {"max_length": 75},
-            "--max-length 75 leaves no room for a context with questions of up to 64 pieces",
+            "--max-length 75 leaves no room for a context after a question of 64 pieces",
         ),
-        ({"doc_stride": 0}, "--doc-stride must be at least 1 and is 0"),
+        ({"doc_stride": 0}, "--doc-stride must be at least 1, not 0"),
         ({"n_best": 0}, "--n-best must be at least 1"),
         ({"max_answer_length": -1}, "--max-answer-length must be at least 1"),
     ],

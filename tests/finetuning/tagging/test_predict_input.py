@@ -66,7 +66,7 @@ def test_files(predict: Any, name: str, text: str, options: str, expected: str, 
 
 def test_wrong_input(predict: Any) -> None:
     for name, text, options, message in (
-        (".", "", (), "give the file, not the folder made from it"),
+        (".", "", (), "is a folder: give the labeled file that it was prepared from"),
         ("f.txt", "Some text.\n", ("--keep-labels",), "plain text has no labels: leave out --keep-labels"),
         ("f.conll", "a O\n", ("--column", "UPOS"), "the column of labels must be a number"),
         ("f.conllu", "a O\n", ("--format", "conllu", "--column", "POS"), "CoNLL-U has no column 'POS'"),
@@ -75,5 +75,7 @@ def test_wrong_input(predict: Any) -> None:
             predict(name, text, *options)
     with pytest.raises(ValueError, match="has no words"):
         predict("f.txt", "\n\n")
-    with pytest.raises(ValueError, match="knows 4 labels and .* has 3: give the folder that it was trained on"):
+    with pytest.raises(
+        ValueError, match="has 4 labels, but .* has 3: give the folder that the checkpoint was trained on"
+    ):
         predict("f.conll", "a O\n", outputs=4)

@@ -14,9 +14,9 @@ from fairseq.logging import metrics
 from text.vocabularies import KINDS
 
 from fairseq_maelm.finetuning.tagging.criterion import TaggingCriterion, window_rows
-from fairseq_maelm.finetuning.tagging.metrics import score
 from fairseq_maelm.finetuning.tagging.prepare import prepare_tagging
 from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit, TaggingSettings, encode_words, read_settings
+from fairseq_maelm.finetuning.tagging.schemes import score
 from fairseq_maelm.finetuning.tagging.task import TaggingTask
 from fairseq_maelm.labeled_words import Layout
 from fairseq_maelm.text.dictionary import load_dictionary
@@ -49,7 +49,7 @@ def test_words_become_pieces_and_entities_the_labels_to_learn(
         settings = prepare(tmp_path, toy_data)
     assert settings == TaggingSettings(("O", "B-PLACE", "B-WHO", "I-PLACE", "I-WHO"), "iob2", "iob1", LAYOUT)
     assert read_settings(tmp_path / "task") == settings
-    assert re.search("1 words of which the vocabulary leaves nothing became <unk>; the first: .*train:3", caplog.text)
+    assert re.search("1 words without a piece in the vocabulary became <unk>; the first: .*train:3", caplog.text)
 
     train = TaggedSplit.load(tmp_path / "task" / "train.npz")
     assert train.word_counts.tolist() == [3, 3]
@@ -81,8 +81,8 @@ def test_training_scheme_is_an_option(scheme: str, toy_data: Path, tmp_path: Pat
         (TRAIN, "a O\nb B-WHO\n", {}, "valid:2: the label 'B-WHO' must be 'I-WHO' in IOB1"),
         (TRAIN, VALID, {"file_scheme": "iob2"}, "train:2: the label 'I-PLACE' must be 'B-PLACE' in IOB2"),
         ("a O\nb O\n", "a O\n", {}, "train has 1 different labels"),
-        ("a B-WHO\nb WHO\n", "a O\n", {}, "labels of entities ('B-WHO'), and others: 'WHO' (line 2)"),
-        ("a NOUN\nb VERB\n", "a ADJ\nb ADV\na NOUN\n", {}, "does not have: 'ADJ' (line 1), 'ADV' (line 2). No model"),
+        ("a B-WHO\nb WHO\n", "a O\n", {}, "labels of entities ('B-WHO') and other labels: 'WHO' (line 2)"),
+        ("a NOUN\nb VERB\n", "a ADJ\nb ADV\na NOUN\n", {}, ": 'ADJ' (line 1), 'ADV' (line 2). Correct them"),
         ("token upos\na NOUN\nb VERB\n", "a NOUN\n", {}, "train:1 looks like a header: its cells name columns"),
         ("Wort Art\na N\nb V\na N\nb V\n", "a N\n", {}, ":1 looks like a header: its label 'Art' is on no other"),
         ("a NOUN\nb VERB\n", "word tag\na NOUN\n", {}, "valid:1 looks like a header: its cells name columns"),
@@ -137,7 +137,7 @@ def test_columns_of_treebanks_have_labels_that_training_lacks(
     names = [*settings.labels, ""]
     assert [names[number] for number in split.labels] == [*train, *valid]
     lacking = {"FEATS": "Number=Plur|Typo=Yes", "DEPREL": "dislocated:x", "XPOS": "NNS"}[column]
-    assert "valid.conllu: 1 of 6 words (16.67 %) count as wrong whatever a model says" in caplog.text
+    assert "valid.conllu: 1 of 6 words (16.67 %) always count as wrong" in caplog.text
     assert f"does not have their labels: {lacking!r} (line 10)" in caplog.text
 
 
