@@ -255,7 +255,7 @@ def test_wrong_options_of_embed(words, message, prepared, trained, beir, tmp_pat
 def test_texts_cannot_be_longer_than_the_model_has_positions(trained, beir, tmp_path, capsys):
     with pytest.raises(SystemExit) as stopped:
         maelm("embed", beir / "queries.jsonl", "--checkpoint", trained[0], "--output", tmp_path, "--max-length", 65)
-    assert stopped.value.code == 2 and "64, the positions of the model, not 65" in capsys.readouterr().err
+    assert stopped.value.code == 2 and "64 (the model's positions), not 65" in capsys.readouterr().err
 
 
 def test_recipe_takes_over_the_encoder(prepared, trained, tmp_path):

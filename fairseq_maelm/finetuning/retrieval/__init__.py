@@ -1,1 +1,1 @@
-"""Retrieval with one encoder for queries and documents: data in BEIR layout, embeddings, exact search, measures."""
+"""Retrieval with one encoder for queries and documents: data in BEIR's layout, embeddings, exact search, measures."""

@@ -19,16 +19,16 @@ class RetrievalCriterionConfig(FairseqDataclass):
 
     temperature: float = field(
         default=0.05,
-        metadata={"help": "similarities are divided by it: 0.01 to 0.1 for cosines, 1 for --similarity dot"},
+        metadata={"help": "divisor of similarities: 0.01 to 0.1 for cosines, 1 for --similarity dot"},
     )
 
 
 @register_criterion("maelm_retrieval", dataclass=RetrievalCriterionConfig)
 class RetrievalCriterion(FairseqCriterion):
-    """Every query must tell its document from those of the other queries, of all ranks, and from hard negatives.
+    """Contrast each query's document with those of the other queries, on all ranks, and with hard negatives.
 
-    Logged in training: ``loss`` in bits a query, ``accuracy``, the percentage of queries whose document scores highest,
-    and ``negatives``, the mean number of documents that it was compared with. The metrics of validation are the task's.
+    In training it logs ``loss`` in bits per query, ``accuracy``, the percentage of queries whose document scores
+    highest, and ``negatives``, the mean number of negatives per query. The task logs the metrics of validation.
     """
 
     def __init__(self, task: Any, temperature: float) -> None:
@@ -36,7 +36,7 @@ class RetrievalCriterion(FairseqCriterion):
         if not hasattr(task, "embed"):
             raise ValueError("--criterion maelm_retrieval needs --task maelm_retrieval")
         if not temperature > 0.0:
-            raise ValueError(f"--temperature must be positive and is {temperature}")
+            raise ValueError(f"--temperature must be positive, not {temperature}")
         self.temperature = temperature
 
     @classmethod
@@ -45,16 +45,16 @@ class RetrievalCriterion(FairseqCriterion):
         return cls(task, cfg.temperature)
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
-        """Compute the loss of one batch of pairs, or embed one batch of a validation split.
+        """Compute the loss of a batch of pairs, or embed a batch of a validation split.
 
         Returns:
-            the loss in nats, summed over this rank's Q queries; Q, by which fairseq divides the gradient; and the
-            metrics to log, all of them sums. Of a validation split the loss is 0.
+            the loss in nats, summed over this rank's Q queries, or 0 in validation; Q, by which fairseq divides the
+            gradient; and the sums to log.
         """
         counts = {name: sample[name] for name in ("ntokens", "nsentences")}
         queries = self.task.embed(model, sample["net_input"])
-        # Where ranks have different numbers of batches, fairseq fills up with a batch that must not count, not even as
-        # negatives of the other ranks. It may be one of the last validation.
+        # If ranks have different numbers of batches, fairseq adds dummy batches, possibly from the last validation.
+        # They must not count, not even as negatives of the other ranks.
         ignored = bool(sample.get("ignored"))
         if "split" in sample and not ignored:
             self.task.collect(sample, queries)
@@ -66,7 +66,7 @@ class RetrievalCriterion(FairseqCriterion):
         group = distributed_utils.get_data_parallel_group()
         documents, ids = gather_rows(documents, group), gather_rows(ids, group)
         if ignored:
-            # The documents of the other ranks belong to this graph: the backward pass exchanges their gradients.
+            # The backward pass of this graph exchanges the gradients of the other ranks' documents.
             loss, correct, negatives = 0.0 * (queries.sum() + documents.sum()), ids.new_zeros(()), ids.new_zeros(())
         else:
             loss, correct, negatives = contrastive_loss(
@@ -89,5 +89,5 @@ class RetrievalCriterion(FairseqCriterion):
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """Return True: ranks exchange one small tensor of sums and no objects; embeddings stay where they are."""
+        """Return True: ranks exchange one small tensor of sums, but no embeddings."""
         return True

@@ -1,4 +1,4 @@
-"""Training pairs with their negatives, and the texts of a validation split, as fairseq's datasets."""
+"""fairseq datasets of training pairs with their negatives, and of the texts of a validation split."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,16 +17,13 @@ _NO_NEGATIVES = np.empty(0, dtype=np.int64)
 
 
 class Texts:
-    """Binarized queries or documents, each between <s> and </s> and cut at its end.
+    """Binarized queries or documents, each between <s> and </s>, and cut to ``max_length`` tokens.
 
-    Args:
-        prefix: path of the .bin and .idx files without suffix.
-        dictionary: fairseq's.
-        max_length: longest sequence in tokens, <s> and </s> counted.
+    ``prefix`` is the path of the .bin and .idx files without suffix.
     """
 
     def __init__(self, prefix: str, dictionary: Dictionary, max_length: int) -> None:
-        # The files hold </s> and not <s>.
+        # The files contain </s>, but not <s>.
         sizes = read_index(prefix)[0].astype(np.int64) + 1
         self._items, self._dictionary, self._max_length = MMapIndexedDataset(prefix), dictionary, max_length
         self.lengths = np.minimum(sizes, max_length)
@@ -53,16 +50,17 @@ class Texts:
 
 
 class RetrievalPairDataset(BatchDataset):
-    """Pairs of a query and a relevant document, for training; a query is in as many as it has relevant documents.
+    """Pairs of a query and one of its relevant documents, for training.
+
+    The order is random and not by length, because negatives of equal length would be told apart by length alone.
 
     Args:
         queries: all queries.
         documents: the whole corpus.
         relevant: row of each query of the split -> <int64>[P] rows of its relevant documents.
-        negatives: row of a query -> <int64>[n] rows of its hard negatives; it may have none.
-        drawn: hard negatives drawn for a pair in each epoch, or all of them where there are fewer.
-        seed: of the draws and of the order, which is random: documents of equal length side by side would be negatives
-            too easy to tell from others by their length alone.
+        negatives: row of a query -> <int64>[n] rows of its hard negatives; a query may have none.
+        drawn: maximum number of hard negatives drawn for a pair in each epoch.
+        seed: of the draws and of the order.
     """
 
     largest_item = "one query with its document"
@@ -96,9 +94,8 @@ class RetrievalPairDataset(BatchDataset):
 
         Returns:
             ``ntokens``; ``net_input`` with the queries; ``documents`` with C documents, relevant ones and hard
-            negatives, each once; ``document_ids`` <int64>[C] their rows; ``target`` <int64>[Q] the row of each query's
-            relevant document; ``positives`` <int64>[Q, P] the rows of all that are known to be relevant to it, filled
-            up with -1.
+            negatives without duplicates; ``document_ids`` <int64>[C], their rows; ``target`` <int64>[Q], the row of
+            each query's document; ``positives`` <int64>[Q, P], the rows of all its relevant documents, padded with -1.
         """
         targets, query_rows = self.document_rows[indices], self.query_rows[indices]
         rows = np.unique(np.concatenate([targets, *map(self.draw_negatives, indices)])).astype(np.int64)
@@ -115,11 +112,11 @@ class RetrievalPairDataset(BatchDataset):
 
 
 class Target(NamedTuple):
-    """What is to be found in a validation split.
+    """The relevance judgments of a validation split.
 
     Attributes:
-        relevant: for each of its Q queries <int64>[P] the rows of relevant documents among the N.
-        judgments: query -> document -> relevance, by ids.
+        relevant: rows <int64>[P] of the relevant documents of each of the Q queries.
+        judgments: query id -> document id -> relevance.
         query_ids: ids of the Q queries.
         document_ids: ids of the N documents.
     """
@@ -131,24 +128,24 @@ class Target(NamedTuple):
 
 
 class RetrievalTextDataset(BatchDataset):
-    """The queries of a split and then all documents, each an item of its own: what validation embeds.
+    """The texts that validation embeds: first the queries of a split, then all documents.
 
     Args:
-        name: of the split.
+        name: name of the split.
         queries: all queries.
         documents: the whole corpus.
         query_rows: <int64>[Q] rows of the split's queries.
-        target: of the split.
+        target: the split's relevance judgments.
     """
 
     def __init__(self, name: str, queries: Texts, documents: Texts, query_rows: np.ndarray, target: Target) -> None:
         self.name, self.queries, self.documents = name, queries, documents
         self.query_rows, self.target = query_rows, target
-        # The longest first, so that memory that does not suffice shows at once.
+        # The longest texts first, so that too little memory shows at once.
         super().__init__(np.concatenate([queries.lengths[query_rows], documents.lengths]), "longest")
 
     def collate(self, indices: np.ndarray) -> dict[str, Any]:
-        """Read and collate texts <int64>[B]: ``ntokens``, ``net_input``, and ``split``, the name."""
+        """Read and collate texts <int64>[B] into ``ntokens``, ``net_input`` and ``split``, the split's name."""
         first = len(self.query_rows)
         sequences = [
             self.queries.tokens(self.query_rows[index]) if index < first else self.documents.tokens(index - first)

@@ -1,4 +1,4 @@
-"""The sub-command ``maelm embed``: embeddings of a file of texts, streamed into a numpy file."""
+"""The sub-command ``maelm embed``: embeddings of a file of texts, written to a numpy file step by step."""
 
 import argparse
 import itertools
@@ -35,33 +35,33 @@ logger = logging.getLogger(__name__)
 AFTER_INTERRUPT = "the same command resumes"
 
 _PROGRESS = "progress.json"
-# Texts that are sorted by length together. Their number is part of the result: sums in other batches differ in their
-# last bits, and a resumed run is to write the same file.
+# Number of texts that are embedded and saved at a time. It decides which texts are batched together, and so affects the
+# last bits of the result; a resumed run must write the same file.
 _WINDOW = 4096
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm embed``."""
     parser.description = (
-        "Embeds texts with the encoder of a checkpoint: one row of a .npy file for each text, in the file's order. An "
-        "interrupted run resumes when the same command is given again."
+        "Embeds texts with the encoder of a checkpoint. The result is a .npy file with a row for each text, in the "
+        "file's order. The same command resumes an interrupted run."
     )
     parser.add_argument(
         "texts", type=existing_path, metavar="TEXTS",
-        help="file of texts: .jsonl with _id, text and perhaps title (BEIR), or a text on each line",
+        help="file of texts: .jsonl with _id, text and optionally title (BEIR), or one text per line",
     )  # fmt: skip
     add_checkpoint(parser, "checkpoint of retrieval, or of any other task")
     add_vocabulary(parser)
     add_output(parser, "new folder for the embeddings")
     group = parser.add_argument_group("settings (default: the checkpoint's, or mean, cosine and all positions)")
-    group.add_argument("--pooling", choices=POOLINGS, help="mean of the tokens' states, or the state of the first")
-    group.add_argument("--similarity", choices=SIMILARITIES, help="comparison; embeddings for cosine get length 1")
+    group.add_argument("--pooling", choices=POOLINGS, help="mean of the tokens' states, or state of the first token")
+    group.add_argument("--similarity", choices=SIMILARITIES, help="comparison; cosine normalizes the embeddings")
     group.add_argument(
         "--max-length", type=number(int, 3), metavar="N", help="number of tokens to which longer texts are cut"
     )
-    parser.add_argument("--dtype", choices=("float32", "float16"), default="float32", help="numbers in the file")
-    parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="numbers that the model computes in")
-    parser.add_argument("--allow-empty", action="store_true", help="embed empty texts instead of stopping at them")
+    parser.add_argument("--dtype", choices=("float32", "float16"), default="float32", help="data type of the file")
+    parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="precision of the model")
+    parser.add_argument("--allow-empty", action="store_true", help="accept empty texts")
     add_batch_tokens(parser)
     add_device(parser)
 
@@ -91,10 +91,10 @@ def run(args: argparse.Namespace) -> None:
 def _write(
     args: argparse.Namespace, interface: hub.MaelmHubInterface, settings: EmbeddingSettings, result: Path
 ) -> dict[str, int]:
-    """Embed what an earlier run has not; the rows are in the parent of the result's folder until all are there."""
+    """Embed the texts that an earlier run has not; the unfinished file is in the parent of the result's folder."""
     identifiers = [record.identifier for record in read_texts(args.texts, args.allow_empty)]
     if not identifiers:
-        raise ValueError(f"{args.texts} holds no texts")
+        raise ValueError(f"{args.texts} has no texts")
     shape = (len(identifiers), int(interface.model.encoder.embed_tokens.weight.shape[1]))
     begun, progress = result.parent / EMBEDDINGS, result.parent / _PROGRESS
     if progress.exists() and begun.exists():
@@ -102,7 +102,7 @@ def _write(
         logger.info("resuming after %s of %s texts", f"{done:,}", f"{shape[0]:,}")
     else:
         done = 0
-        # First, so that a file without rows is never taken for one with those of an earlier run.
+        # Written first, so that the new file is never taken for one with the rows of an earlier run.
         write_json(progress, {"done": done})
         np.lib.format.open_memmap(begun, mode="w+", dtype=np.dtype(args.dtype), shape=shape).flush()
     rows = np.lib.format.open_memmap(begun, mode="r+")
@@ -126,6 +126,6 @@ def _refuse_infinite(embedded: np.ndarray, window: list[TextRecord]) -> None:
     finite = np.isfinite(embedded).all(axis=1)
     if not finite.all():
         raise ValueError(
-            f"{window[int(np.argmin(finite))].place}: the embedding is not finite in {embedded.dtype}: the checkpoint "
-            "is damaged, or its numbers need --dtype float32"
+            f"{window[int(np.argmin(finite))].place}: the embedding is not finite in {embedded.dtype}: give --dtype "
+            "float32, or another checkpoint if this one is damaged"
         )

@@ -14,19 +14,15 @@ from fairseq_maelm.finetuning.retrieval.reading import load_run, read_judgments
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm evaluate retrieval``."""
     parser.description = (
-        "Measures run files against relevance judgments and writes a table of percentages. Means are over the judged "
-        "queries; one without a result counts as zero."
+        "Measures run files against relevance judgments and writes a table of percentages. They are means over the "
+        "judged queries; a query without a result counts as zero."
     )
     parser.add_argument(
-        "runs",
-        nargs="+",
-        type=existing_path,
-        metavar="RUN",
-        help="run file in TREC's format, such as of `maelm search`",
+        "runs", nargs="+", type=existing_path, metavar="RUN", help="run file in TREC's format, as of `maelm search`"
     )
     parser.add_argument(
         "--qrels", required=True, type=existing_path, metavar="FILE",
-        help="judgments in BEIR's three columns, or TREC's four",
+        help="judgments: a file with BEIR's three columns or TREC's four",
     )  # fmt: skip
     parser.add_argument(
         "--measures", nargs="+", metavar="MEASURE", default=list(VALIDATION_MEASURES.values()),
@@ -49,7 +45,10 @@ def run(args: argparse.Namespace) -> None:
     for path in args.runs:
         found = load_run(path)
         if not judgments.keys() & found.keys():
-            raise ValueError(f"{path} answers none of the {len(judgments)} queries of {args.qrels}: is it another set?")
+            raise ValueError(
+                f"{path} has no result for any of the {len(judgments)} queries of {args.qrels}: give a run of the same "
+                "data set"
+            )
         counts = {"queries": len(judgments), "unanswered": len(judgments.keys() - found.keys())}
         rows.append({"run": str(path), **measure(judgments, found, args.measures), **counts})
     table = tabulate(rows, headers="keys", tablefmt="github", floatfmt=".2f")

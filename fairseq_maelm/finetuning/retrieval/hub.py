@@ -1,4 +1,4 @@
-"""Embeddings of texts by a checkpoint behind the hub interface, for retrieval and whatever else compares texts."""
+"""Embeddings of texts, from a checkpoint behind the hub interface."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -17,12 +17,12 @@ __all__ = ["EmbeddingSettings", "embed", "embedding_settings", "encode_text"]
 
 
 class EmbeddingSettings(NamedTuple):
-    """How a text becomes an embedding.
+    """The settings of embeddings.
 
     Attributes:
         pooling: one of ``POOLINGS``; see ``embed_states``.
-        similarity: one of ``SIMILARITIES``; embeddings that are compared by their cosine have length 1.
-        max_length: longer texts are cut to so many tokens, <s> and </s> counted.
+        similarity: one of ``SIMILARITIES``; "cosine" normalizes embeddings to length 1.
+        max_length: number of tokens to which longer texts are cut, <s> and </s> included.
     """
 
     pooling: str
@@ -31,14 +31,14 @@ class EmbeddingSettings(NamedTuple):
 
 
 def embedding_settings(hub: MaelmHubInterface, **changes: Any) -> EmbeddingSettings:
-    """Return the settings that a checkpoint was trained with for retrieval, or else mean, cosine and all positions.
+    """Return the settings of a checkpoint's training for retrieval, or else mean, cosine and all positions.
 
     Args:
-        hub: of a checkpoint of any task.
-        changes: ``pooling``, ``similarity``, ``max_length`` in place of these; None changes nothing.
+        hub: a checkpoint of any task.
+        changes: values of ``pooling``, ``similarity`` and ``max_length`` that override them, unless None.
 
     Raises:
-        ValueError: a value is not possible.
+        ValueError: a value is not valid.
     """
     positions, task = hub.model.max_positions(), hub.config.task
     settings = EmbeddingSettings("mean", "cosine", positions)
@@ -51,23 +51,23 @@ def embedding_settings(hub: MaelmHubInterface, **changes: Any) -> EmbeddingSetti
             raise ValueError(f"unknown {name} {getattr(settings, name)!r}: choose one of {', '.join(known)}")
     if not 3 <= settings.max_length <= positions:
         raise ValueError(
-            f"--max-length must be between 3, a token between <s> and </s>, and {positions}, the positions of the "
-            f"model, not {settings.max_length}"
+            f"--max-length must be between 3 (a token between <s> and </s>) and {positions} (the model's positions), "
+            f"not {settings.max_length}"
         )
     return settings
 
 
 def embed(hub: MaelmHubInterface, texts: Sequence[str], batch_tokens: int = 16_384, **changes: Any) -> Tensor:
-    """Embed texts, queries and documents alike.
+    """Embed texts, which may be queries or documents.
 
     Args:
-        hub: of a checkpoint of any task.
-        texts: longer ones than the settings allow are cut.
-        batch_tokens: number of tokens in a batch, padding counted.
-        changes: see ``embedding_settings``.
+        hub: a checkpoint of any task.
+        texts: the texts; long ones are cut to ``max_length``.
+        batch_tokens: number of tokens in a batch, padding included.
+        changes: as in ``embedding_settings``.
 
     Returns:
-        <float32>[texts, D] on the CPU; of length 1 for the cosine, so that products are cosines.
+        <float32>[texts, D] on the CPU; for the cosine of length 1, so that dot products are cosines.
     """
     settings, pad = embedding_settings(hub, **changes), hub.dictionary.pad()
     sequences = [encode_text(hub, text, settings.max_length) for text in checked_texts(texts)]
@@ -85,5 +85,5 @@ def embed(hub: MaelmHubInterface, texts: Sequence[str], batch_tokens: int = 16_3
 
 
 def encode_text(hub: MaelmHubInterface, text: str, max_length: int) -> np.ndarray:
-    """Clean a text and turn it into <int64>[n], cut to ``max_length`` with <s> and </s>."""
+    """Clean and tokenize a text into <int64>[n] with <s> and </s>, cut to ``max_length`` tokens."""
     return cut(hub.tokenizer.encode(clean_text(text)), hub.dictionary, max_length)

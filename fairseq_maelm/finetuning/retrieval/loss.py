@@ -1,4 +1,4 @@
-"""The contrastive loss of queries against the documents of all ranks; relevant ones are never taken for negatives."""
+"""The contrastive loss of queries over the documents of all ranks; relevant documents are never negatives."""
 
 from typing import Any
 
@@ -10,16 +10,16 @@ from torch.distributed.nn.functional import all_gather
 
 
 def gather_rows(rows: Tensor, group: Any) -> Tensor:
-    """Concatenate the rows of all ranks, in the order of the ranks; gradients go back to the rank of each row.
+    """Concatenate the rows of all ranks; gradients flow back to the rank of each row.
 
-    All ranks must call it at the same point, and so must their backward passes.
+    All ranks must call it together, and run the backward pass together.
 
     Args:
-        rows: <float or int64>[n, ...], equal in all but n over the ranks, on the device of the group's backend.
+        rows: <float or int64>[n, ...] on the device of the group's backend; only n may differ between ranks.
         group: torch's process group; None in a run that is not distributed.
 
     Returns:
-        [sum of n, ...]; the rows themselves on a single rank.
+        [sum of n, ...] in the order of the ranks.
     """
     ranks = 1 if group is None or not dist.is_initialized() else dist.get_world_size(group)
     if ranks == 1:
@@ -30,19 +30,19 @@ def gather_rows(rows: Tensor, group: Any) -> Tensor:
     most = max(map(int, sizes))
     if not most:
         return rows
-    # Padded at its end: torch gathers what has one shape.
+    # Padded, because torch gathers only tensors of equal shape.
     padded = F.pad(rows, (0, 0) * (rows.dim() - 1) + (0, most - len(rows)))
     return torch.cat([part[: int(size)] for part, size in zip(all_gather(padded.contiguous(), group), sizes)])
 
 
 def candidate_mask(document_ids: Tensor, targets: Tensor, positives: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the documents that each query chooses among; arguments as in ``contrastive_loss``.
+    """Find the candidate documents of each query; arguments as in ``contrastive_loss``.
 
-    A document that occurs several times, from several queries or ranks, is one candidate. Documents that are known to
-    be relevant to the query are none, apart from its target.
+    Each document is a candidate once, however many queries and ranks it comes from. Of the documents that are relevant
+    to the query only its target is a candidate.
 
     Returns:
-        <bool>[Q, C], True at candidates, and <int64>[Q] the column of each target.
+        <bool>[Q, C], True at candidates, and <int64>[Q], the column of each target.
     """
     places = torch.arange(len(document_ids), device=document_ids.device)
     _, group = document_ids.unique(return_inverse=True)
@@ -64,15 +64,15 @@ def contrastive_loss(
 
     Args:
         queries: <float>[Q, D].
-        documents: <float>[C, D] of this batch, those of other ranks among them.
-        document_ids: <int64>[C] which documents they are.
-        targets: <int64>[Q] the relevant document of each query, one of ``document_ids``.
-        positives: <int64>[Q, P] all documents known to be relevant to each, filled up with -1.
-        temperature: similarities are divided by it; positive.
+        documents: <float>[C, D] of all ranks.
+        document_ids: <int64>[C] their ids.
+        targets: <int64>[Q] the id of each query's document, one of ``document_ids``.
+        positives: <int64>[Q, P] the ids of all documents that are relevant to each query, padded with -1.
+        temperature: positive divisor of the similarities.
 
     Returns:
-        the loss <float32>[] in nats, summed over queries; how many queries' documents score highest; and how many
-        documents queries were compared with, their own not counted.
+        the loss <float32>[] in nats, summed over queries; the number of queries whose document scores highest; and the
+        number of negatives, summed over queries.
     """
     candidates, columns = candidate_mask(document_ids, targets, positives)
     scores = (queries.float() @ documents.float().T / temperature).masked_fill(~candidates, float("-inf"))

@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-# Names of metrics in training, without the sign that options cannot hold, and the measures they stand for.
+# Names of metrics in training -> measures.
 VALIDATION_MEASURES = {"ndcg10": "nDCG@10", "recall100": "R@100", "mrr10": "RR@10"}
-
-# Documents of a query that those measures look at.
+# Number of documents per query that these measures need.
 DEPTH = 100
 
 
@@ -28,21 +27,19 @@ def find_measures(names: Iterable[str]) -> dict[str, Any]:
         try:
             found[name] = library.parse_measure(name)
         except (ValueError, NameError, SyntaxError, KeyError) as error:
-            raise ValueError(
-                f"there is no measure {name!r}; write it as in nDCG@10, R@100, RR@10 or AP@1000"
-            ) from error
+            raise ValueError(f"there is no measure {name!r}: examples are nDCG@10, R@100, RR@10 and AP@1000") from error
     return found
 
 
 def measure(
     judgments: Mapping[str, Mapping[str, int]], run: Mapping[str, Mapping[str, float]], names: Iterable[str]
 ) -> dict[str, float]:
-    """Average measures over the judged queries; one without a result counts as zero.
+    """Average measures over the judged queries; a query without a result counts as zero.
 
     Args:
         judgments: query -> document -> graded relevance.
-        run: query -> document -> score, by which documents are ranked; queries without judgments do not count.
-        names: see ``find_measures``.
+        run: query -> document -> score; queries without judgments are ignored.
+        names: names of measures, as in ``find_measures``.
 
     Returns:
         name -> percent.

@@ -1,4 +1,4 @@
-"""From an encoder's states to one embedding of a text: what training and embedding share."""
+"""The embedding of a text from the encoder's states, for training and for ``maelm embed``."""
 
 from collections.abc import Sequence
 
@@ -12,14 +12,14 @@ SIMILARITIES = ("cosine", "dot")
 
 
 def embed_states(states: Tensor, padding: Tensor, pooling: str, similarity: str) -> Tensor:
-    """Make one vector of each sequence.
+    """Pool the states of each sequence into one vector.
 
     Args:
         states: <float>[B, S, D] the encoder's last states.
-        padding: <bool>[B, S] True at padding, which never counts.
-        pooling: "mean" of the states of all tokens, <s> and </s> among them, as in Sentence-BERT (Reimers and
-            Gurevych, 2019, section 3); or "first", the state of <s>.
-        similarity: "cosine" gives vectors length 1; "dot" does not.
+        padding: <bool>[B, S] True at padding, which is ignored.
+        pooling: "mean" of the states of all tokens, <s> and </s> included, as in Sentence-BERT (Reimers and Gurevych,
+            2019, section 3); or "first", the state of <s>.
+        similarity: "cosine" normalizes the vectors to length 1; "dot" does not.
 
     Returns:
         <float32>[B, D].
@@ -33,5 +33,5 @@ def embed_states(states: Tensor, padding: Tensor, pooling: str, similarity: str)
 
 
 def cut(tokens: Sequence[int], dictionary: Dictionary, max_length: int) -> np.ndarray:
-    """Put a text between the symbols <s> and </s>, cut at its end to <int64>[n] with n at most ``max_length``."""
+    """Put a text between <s> and </s>, cut to ``max_length`` tokens: <int64>[n]."""
     return np.array([dictionary.bos(), *tokens[: max_length - 2], dictionary.eos()], dtype=np.int64)

@@ -42,7 +42,7 @@ from fairseq_maelm.text.vocabulary import UNKNOWN
 logger = logging.getLogger(__name__)
 
 _SOURCES = {"documents": "corpus.jsonl", "queries": "queries.jsonl"}
-# Our names of the splits -> BEIR's.
+# Name of a split in this package -> in BEIR.
 _SPLITS = {"train": "train", "valid": "dev", "test": "test"}
 
 # "documents" and "queries" -> id -> row.
@@ -58,15 +58,15 @@ class RetrievalSettings:
     )
     valid_fraction: float | None = option(
         None, minimum=0.001, maximum=0.999,
-        help="share of the training queries to hold out for validation, where there is no qrels/dev.tsv",
+        help="fraction of the training queries to hold out for validation, if there is no qrels/dev.tsv",
     )  # fmt: skip
-    seed: int = option(1, minimum=0, help="random seed of the queries that are held out")
+    seed: int = option(1, minimum=0, help="random seed of the held-out queries")
     hard_negatives: Path | None = option(
         None, type=existing_path, metavar="FILE",
-        help="hard negatives: 'query-id TAB corpus-id' a line, or a run file of `maelm search`, the best first",
+        help="hard negatives: lines of 'query-id TAB corpus-id', or a run file of `maelm search`, best first",
     )  # fmt: skip
-    negatives_per_query: int = option(50, minimum=1, help="number of hard negatives to keep of each query")
-    allow_empty: bool = option(False, help="keep empty texts instead of stopping at them")
+    negatives_per_query: int = option(50, minimum=1, help="maximum number of hard negatives to keep per query")
+    allow_empty: bool = option(False, help="accept empty texts")
 
     def __post_init__(self) -> None:
         check_limits(self)
@@ -75,8 +75,8 @@ class RetrievalSettings:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm prepare retrieval``."""
     parser.description = (
-        "Checks a retrieval task in BEIR layout (corpus.jsonl, queries.jsonl, qrels/train.tsv, dev.tsv, test.tsv) and "
-        "binarizes it with an encoder's vocabulary, for `maelm finetune`."
+        "Checks a retrieval task in BEIR's layout (corpus.jsonl, queries.jsonl, qrels/train.tsv, dev.tsv, test.tsv) "
+        "and encodes it into a task folder for fine-tuning."
     )
     add_vocabulary(parser, required=True)
     add_output(parser, "new folder for the task")
@@ -95,8 +95,8 @@ def run(args: argparse.Namespace) -> None:
         logger.info("%s: %d queries, %d relevant pairs", split, counts["queries"], counts["relevant_pairs"])
     if "negatives" in facts:
         logger.info(
-            "hard negatives: %(taken)d of %(queries)d training queries; left out: %(relevant)d known to be relevant, "
-            "%(of_other_queries)d of other queries",
+            "hard negatives: %(taken)d for %(queries)d training queries; skipped: %(relevant)d relevant documents, "
+            "%(of_other_queries)d for other queries",
             facts["negatives"],
         )
     if args.verify:
@@ -105,10 +105,9 @@ def run(args: argparse.Namespace) -> None:
 
 
 def prepare_retrieval(settings: RetrievalSettings, vocabulary: Path, output: Path) -> dict[str, Any]:
-    """Check and binarize a retrieval task; nothing is done when it is there already, made from the same files.
+    """Check and binarize a retrieval task, and return the folder's manifest, with counts.
 
-    Returns:
-        the folder's manifest, with counts.
+    A folder that was made from the same files is kept.
     """
     judgments = _qrels_of(settings)
     files = {
@@ -125,24 +124,22 @@ def prepare_retrieval(settings: RetrievalSettings, vocabulary: Path, output: Pat
 
 
 def _qrels_of(settings: RetrievalSettings) -> dict[str, Path]:
-    """Return the qrels files that there are, by split; check the options that depend on them."""
+    """Return the existing qrels files by split, and check the options that depend on them."""
     files = {split: settings.beir / "qrels" / f"{name}.tsv" for split, name in _SPLITS.items()}
     found = {split: path for split, path in files.items() if path.exists()}
     if not found:
         raise FileNotFoundError(f"there is none of {', '.join(map(str, files.values()))}")
-    if settings.valid_fraction is not None:
-        if "valid" in found:
-            raise UsageError(f"there is {found['valid']}: leave --valid-fraction away, or remove that file")
-        if "train" not in found:
-            raise UsageError(f"--valid-fraction holds out training queries, and there is no {files['train']}")
-    elif "valid" not in found and "train" in found:
+    if settings.valid_fraction is not None and "valid" in found:
+        raise UsageError(f"{found['valid']} exists: leave out --valid-fraction, or remove that file")
+    for name in ("valid_fraction", "hard_negatives"):
+        if getattr(settings, name) is not None and "train" not in found:
+            raise UsageError(f"--{name.replace('_', '-')} needs training queries, but there is no {files['train']}")
+    if "valid" not in found and "train" in found and settings.valid_fraction is None:
         logger.warning(
-            "there is no %s: training has nothing to choose its best checkpoint by. --valid-fraction 0.1 holds out "
-            "training queries",
+            "there is no %s, so training cannot choose its best checkpoint; --valid-fraction 0.1 holds out training "
+            "queries",
             files["valid"],
         )
-    if settings.hard_negatives is not None and "train" not in found:
-        raise UsageError(f"--hard-negatives are for training, and there is no {files['train']}")
     return found
 
 
@@ -170,7 +167,7 @@ def _write_task(
         relevant = group_relevant(tables["train"])
         negatives, counts = read_negatives(settings.hard_negatives, rows, relevant, settings.negatives_per_query)
         if not len(negatives):
-            raise ValueError(f"{settings.hard_negatives} holds no hard negative of any training query")
+            raise ValueError(f"{settings.hard_negatives} has no hard negative for any training query")
         np.save(folder / NEGATIVES, negatives)
         facts["negatives"] = {**counts, "queries": len(group_pairs(negatives))}
     for path in vocabulary_files(vocabulary):
@@ -181,7 +178,7 @@ def _write_task(
 def _write_texts(
     settings: RetrievalSettings, texts: str, folder: Path, encoder: TextEncoder
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Binarize queries or documents; return the row of each id, and counts."""
+    """Binarize queries or documents, and return id -> row, and counts."""
     prefix, source = folder / texts, _source(settings, texts)
     builder = indexed_dataset.make_builder(f"{prefix}.bin", impl="mmap", vocab_size=encoder.dictionary_size)
     rows: dict[str, int] = {}
@@ -193,7 +190,7 @@ def _write_texts(
         unknown += int((tokens == UNKNOWN).sum())
         rows[record.identifier] = len(rows)
     if not rows:
-        raise ValueError(f"{source} holds no texts")
+        raise ValueError(f"{source} has no texts")
     builder.finalize(f"{prefix}.idx")
     write_identifiers(identifiers_file(folder, texts), rows)
     return rows, {"texts": len(rows), "tokens": tokens_in_all, "unknown_tokens": unknown}
@@ -203,23 +200,23 @@ def _table(path: Path, rows: Rows) -> np.ndarray:
     """Read judgments as <int64>[n, 3], query row, document row and score, sorted."""
     lines = [(*rows_of(line, rows), line.score) for line in read_judgments(path)]
     if not any(score > 0 for _, _, score in lines):
-        raise ValueError(f"{path} holds no relevant document: scores above zero are relevant")
+        raise ValueError(f"{path} has no relevant document: at least one score must be above zero")
     return np.array(sorted(lines), dtype=np.int64)
 
 
 def held_out(identifiers: list[str], fraction: float, seed: int) -> set[str]:
     """Choose round(fraction * n) of n queries, at least one and not all.
 
-    A hash of seed and id decides: neither the order of the queries nor other queries change which ones come first.
+    Queries are ranked by a hash of seed and id, so that their order and other queries do not affect the ranking.
     """
     ranked = sorted(identifiers, key=lambda each: hashlib.blake2b(f"{seed} {each}".encode()).digest())
     if len(ranked) < 2:
-        raise ValueError("--valid-fraction needs two training queries at least")
+        raise ValueError("--valid-fraction needs at least two training queries")
     return set(ranked[: min(max(1, round(fraction * len(ranked))), len(ranked) - 1)])
 
 
 def _hold_out(settings: RetrievalSettings, tables: dict[str, np.ndarray], rows: Rows) -> dict[str, np.ndarray]:
-    """Move training queries with all their judgments to validation, if that was asked for."""
+    """Move a fraction of the training queries, with all their judgments, to validation, if requested."""
     if settings.valid_fraction is None:
         if {"train", "valid"} <= tables.keys():
             common = len(np.intersect1d(tables["train"][:, 0], tables["valid"][:, 0]))
@@ -233,7 +230,7 @@ def _hold_out(settings: RetrievalSettings, tables: dict[str, np.ndarray], rows: 
 
 
 def _write_split(table: np.ndarray, split: str, rows: Rows, folder: Path) -> dict[str, int]:
-    """Write a split's judgments as rows and, in BEIR's layout, as ids; return counts."""
+    """Write a split's judgments as rows and, in BEIR's layout, as ids, and return counts."""
     queries, documents = list(rows["queries"]), list(rows["documents"])
     np.save(judgments_file(folder, split), table)
     lines = ["\t".join(HEADER)]

@@ -1,4 +1,4 @@
-"""Reading BEIR's files (Thakur et al., 2021), run files of TREC and hard negatives, each line checked."""
+"""Readers of BEIR's files (Thakur et al., 2021), of TREC's run files and of hard negatives, which check each line."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ _RUN_COLUMNS = 6
 
 
 class TextRecord(NamedTuple):
-    """A query or a document: its id, its cleaned text (title, space, text), and its file and line for messages."""
+    """A query or a document: its id, its cleaned text (title, space, text), and "file:line" for messages."""
 
     identifier: str
     text: str
@@ -23,10 +23,7 @@ class TextRecord(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A query and a document by their ids, as one line of a file names them.
-
-    The score is the relevance in a file of judgments, and the similarity in a run file.
-    """
+    """The ids of a query and a document in a line of a file; the score is a relevance or a similarity."""
 
     query: str
     document: str
@@ -35,9 +32,9 @@ class Pair(NamedTuple):
 
 
 def read_texts(path: Path, allow_empty: bool = False) -> Iterator[TextRecord]:
-    """Yield the records of a .jsonl file with ``_id``, ``text`` and perhaps ``title``, or the lines of any other file.
+    """Yield the records of a .jsonl file with ``_id``, ``text`` and optionally ``title``, or the lines of another file.
 
-    Lines of plain text have their numbers, from 1, as ids; blank ones are left out.
+    The ids of lines are their numbers, from 1; blank lines are skipped.
     """
     seen: set[str] = set()
     is_json = path.name.lower().removesuffix(".gz").removesuffix(".xz").endswith((".jsonl", ".ndjson"))
@@ -45,11 +42,9 @@ def read_texts(path: Path, allow_empty: bool = False) -> Iterator[TextRecord]:
         place = f"{path}:{number}"
         identifier, text = _fields(line, place) if is_json else (str(number), clean_text(line))
         if identifier in seen:
-            raise ValueError(f"{place}: the id {identifier!r} has come before; ids must be unique")
+            raise ValueError(f"{place}: the id {identifier!r} is not unique: an earlier line has it too")
         if not text and not allow_empty:
-            raise ValueError(
-                f"{place}: the text of {identifier!r} is empty; remove it, or give --allow-empty to keep such texts"
-            )
+            raise ValueError(f"{place}: the text of {identifier!r} is empty: remove it, or give --allow-empty")
         seen.add(identifier)
         yield TextRecord(identifier, text, place)
 
@@ -60,15 +55,15 @@ def _fields(line: str, place: str) -> tuple[str, str]:
         raise ValueError(f"{place}: a record needs the fields '_id' and 'text'")
     identifier = record["_id"]
     if isinstance(identifier, bool) or not isinstance(identifier, str | int):
-        raise ValueError(f"{place}: the field '_id' holds {type(identifier).__name__}, not a string")
+        raise ValueError(f"{place}: the field '_id' is a {type(identifier).__name__}, not a string")
     if str(identifier).split() != [str(identifier)]:
-        raise ValueError(f"{place}: the id {identifier!r} is empty or holds white space, which run files cannot hold")
+        raise ValueError(f"{place}: the id {identifier!r} is empty or has white space, which run files do not allow")
     names = ("text",) if record.get("title") is None else ("title", "text")
     return str(identifier), clean_text(" ".join(text for name in names if (text := text_field(record, name, place))))
 
 
 def _rows(path: Path, header: tuple[str, ...] = ()) -> Iterator[tuple[str, list[str]]]:
-    """Yield place and cells of the lines that are not blank, without the header if the first line is one."""
+    """Yield the place and the cells of each line that is neither blank nor the header."""
     for number, line in numbered_lines(path, blank=False):
         cells = line.split()
         if number > 1 or tuple(map(str.lower, cells)) != header:
@@ -76,14 +71,14 @@ def _rows(path: Path, header: tuple[str, ...] = ()) -> Iterator[tuple[str, list[
 
 
 def read_judgments(path: Path) -> Iterator[Pair]:
-    """Yield each judgment of a qrels file once: BEIR's three columns with or without their header, or TREC's four."""
+    """Yield each judgment of a qrels file once; it has BEIR's three columns, with or without header, or TREC's four."""
     scores: dict[tuple[str, str], int] = {}
     for place, cells in _rows(path, HEADER):
         if len(cells) == 4:
             del cells[1]
         if len(cells) != 3:
             raise ValueError(
-                f"{place}: {len(cells)} columns; a line is 'query-id TAB corpus-id TAB score', or TREC's 'query 0 "
+                f"{place}: {len(cells)} columns: a line must be 'query-id TAB corpus-id TAB score', or TREC's 'query 0 "
                 "document score'"
             )
         try:
@@ -95,21 +90,21 @@ def read_judgments(path: Path) -> Iterator[Pair]:
             scores[query, document] = score
             yield Pair(query, document, place, score)
         elif known != score:
-            raise ValueError(f"{place}: query {query!r} and document {document!r} have the score {known} above")
+            raise ValueError(f"{place}: query {query!r} and document {document!r} had the score {known} before")
 
 
 def rows_of(pair: Pair, rows: Mapping[str, Mapping[str, int]]) -> tuple[int, int]:
-    """Look up the rows of a query and a document in "queries" and "documents" -> id -> row."""
+    """Look up the rows of a pair's query and document in "queries" and "documents" -> id -> row."""
     for kind, identifier in (("queries", pair.query), ("documents", pair.document)):
         if identifier not in rows[kind]:
-            raise ValueError(f"{pair.place}: the id {identifier!r} is none of the {kind}")
+            raise ValueError(f"{pair.place}: the id {identifier!r} is not in the {kind}")
     return rows["queries"][pair.query], rows["documents"][pair.document]
 
 
 def write_results(stream: BinaryIO, query: str, found: Sequence[tuple[str, float]]) -> None:
-    """Write the documents found for one query with their scores, the best first, to a run file."""
+    """Write the documents found for a query and their scores, the best first, to a run file."""
     for rank, (document, score) in enumerate(found, 1):
-        # All digits of single precision.
+        # 9 digits are exact for single precision.
         stream.write(f"{query} Q0 {document} {rank} {score:.9g} maelm\n".encode())
 
 
@@ -117,7 +112,7 @@ def _read_run(path: Path) -> Iterator[Pair]:
     seen: set[tuple[str, str]] = set()
     for place, cells in _rows(path):
         if len(cells) != _RUN_COLUMNS:
-            raise ValueError(f"{place}: {len(cells)} columns; a line is 'query Q0 document rank score tag'")
+            raise ValueError(f"{place}: {len(cells)} columns: a line must be 'query Q0 document rank score tag'")
         query, _, document, _, text, _ = cells
         try:
             score = float(text)
@@ -132,7 +127,7 @@ def _read_run(path: Path) -> Iterator[Pair]:
 
 
 def load_run(path: Path) -> dict[str, dict[str, float]]:
-    """Read a run file of TREC, ``query Q0 document rank score tag`` a line: query -> document -> score."""
+    """Read a run file of TREC with lines ``query Q0 document rank score tag``: query -> document -> score."""
     run: dict[str, dict[str, float]] = {}
     for found in _read_run(path):
         run.setdefault(found.query, {})[found.document] = found.score
@@ -140,7 +135,7 @@ def load_run(path: Path) -> dict[str, dict[str, float]]:
 
 
 def _read_candidates(path: Path) -> Iterator[Pair]:
-    """Yield pairs in the file's order: ``query-id TAB corpus-id`` a line, or a run file as a search writes it."""
+    """Yield the pairs of a file of hard negatives, see ``read_negatives``, in the file's order."""
     _, first = next(_rows(path), ("", []))
     if not first:
         raise ValueError(f"{path} is empty")
@@ -150,8 +145,8 @@ def _read_candidates(path: Path) -> Iterator[Pair]:
     for place, cells in _rows(path, HEADER[:2]):
         if len(cells) != 2:
             raise ValueError(
-                f"{place}: {len(cells)} columns; hard negatives are 'query-id TAB corpus-id' a line, or the six "
-                "columns of a run file"
+                f"{place}: {len(cells)} columns: a line of hard negatives must be 'query-id TAB corpus-id', or have "
+                "the six columns of a run file"
             )
         yield Pair(cells[0], cells[1], place)
 
@@ -162,14 +157,14 @@ def read_negatives(
     """Choose hard negatives of the training queries.
 
     Args:
-        path: a file of ``query-id TAB corpus-id`` lines, or a run file.
+        path: a file with lines ``query-id TAB corpus-id``, or a run file.
         rows: "queries" and "documents" -> id -> row.
-        relevant: row of each training query -> <int64>[P] rows of its relevant documents, which are no negatives.
-        per_query: the first so many of each query are taken.
+        relevant: row of each training query -> <int64>[P] rows of its relevant documents, which are skipped.
+        per_query: number of negatives to take for each query, the first in the file.
 
     Returns:
-        <int64>[n, 2] rows of query and document, sorted by query and otherwise in the file's order; and how many
-        candidates were taken, were known to be relevant, and belong to other queries.
+        <int64>[n, 2] rows of query and document, sorted by query and then in the file's order; and the numbers of
+        candidates that were taken, are relevant, or belong to other queries.
     """
     positives = {query: set(documents.tolist()) for query, documents in relevant.items()}
     taken: dict[int, dict[int, None]] = {query: {} for query in sorted(positives)}

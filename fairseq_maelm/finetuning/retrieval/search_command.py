@@ -1,4 +1,4 @@
-"""The sub-command ``maelm search``, and reading the folders that ``maelm embed`` writes."""
+"""The sub-command ``maelm search``, and the reader of folders of ``maelm embed``."""
 
 import argparse
 import logging
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 EMBEDDINGS = "embeddings.npy"
 IDENTIFIERS = "ids.txt"
 
-# Texts at a time, which bound the memory.
+# Numbers of texts to process at a time; they limit the memory.
 _QUERIES, _DOCUMENTS = 512, 16_384
 
 
@@ -33,7 +33,7 @@ class Embeddings(NamedTuple):
     Attributes:
         rows: <float16 or float32>[texts, D], mapped from the file.
         identifiers: ids of the texts.
-        space: what two folders must have in common to be compared: dimension, pooling, similarity and checkpoint.
+        space: dimension, pooling, similarity and checkpoint, which must be equal for embeddings to be compared.
     """
 
     rows: np.ndarray
@@ -48,8 +48,8 @@ def open_embeddings(folder: Path) -> Embeddings:
     identifiers = read_identifiers(folder / IDENTIFIERS)
     if rows.shape != (manifest["texts"], manifest["dimension"]) or len(identifiers) != len(rows):
         raise ValueError(
-            f"the files in {folder} do not belong together: {list(rows.shape)} embeddings, {len(identifiers)} ids, and "
-            f"{manifest['texts']} texts in the manifest; embed the texts again"
+            f"the files in {folder} do not belong together: they have {list(rows.shape)} embeddings, "
+            f"{len(identifiers)} ids, and {manifest['texts']} texts in the manifest. Embed the texts again"
         )
     space = {"dimension": manifest["dimension"], "checkpoint": manifest["files"]["checkpoint"][0]["sha256"]}
     return Embeddings(
@@ -60,8 +60,8 @@ def open_embeddings(folder: Path) -> Embeddings:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm search``."""
     parser.description = (
-        "Exact search: for every query the documents with the highest similarity among all, written as a TREC run "
-        "file. Documents are read in blocks: memory does not grow with their number."
+        "Finds the documents with the highest similarity to each query, by exact search, and writes a TREC run file. "
+        "Documents are read in blocks, so that memory does not grow with their number."
     )
     parser.add_argument("queries", type=existing_path, metavar="QUERIES", help="folder of `maelm embed`")
     parser.add_argument(
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top-k", type=number(int, 1), default=100, metavar="K", help="number of documents per query")
     parser.add_argument(
         "--leave-out-same-id", action="store_true",
-        help="never find the document that has the query's own id (BEIR does so; it matters in ArguAna and Quora)",
+        help="exclude the document with the query's id, as BEIR does (for ArguAna and Quora)",
     )  # fmt: skip
     add_device(parser)
 

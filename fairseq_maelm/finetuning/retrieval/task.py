@@ -1,4 +1,4 @@
-"""The task of retrieval: one encoder embeds queries and documents, and the nearest documents are found."""
+"""The task of retrieval: one encoder embeds queries and documents, and each query finds the nearest documents."""
 
 import logging
 import math
@@ -43,45 +43,44 @@ _TEXTS = "_texts"
 
 @dataclass
 class RetrievalTaskConfig(FairseqDataclass):
-    """Options of the task. Embeddings are made later by the pooling, similarity and length of the checkpoint."""
+    """Options of the task; ``maelm embed`` takes pooling, similarity and length from the checkpoint."""
 
     data: str = field(default=MISSING, metadata={"help": "folder of `maelm prepare retrieval`"})
     pooling: ChoiceEnum(list(POOLINGS)) = field(  # type: ignore[valid-type]
         default="mean",
-        metadata={"help": "the embedding of a text: the mean of its tokens' states, or the state of the first, <s>"},
+        metadata={"help": "embedding of a text: mean of its tokens' states, or state of the first token, <s>"},
     )
     similarity: ChoiceEnum(list(SIMILARITIES)) = field(  # type: ignore[valid-type]
         default="cosine",
-        metadata={"help": "of two embeddings: their cosine (embeddings get length 1), or their dot product"},
+        metadata={"help": "similarity of two embeddings: cosine (embeddings get length 1), or dot product"},
     )
     tokens_per_sample: int = field(
-        default=256, metadata={"help": "longest query or document, <s> and </s> included; longer ones are cut"}
+        default=256, metadata={"help": "tokens to which queries and documents are cut, <s> and </s> included"}
     )
     hard_negatives: int = field(
-        default=0, metadata={"help": "hard negatives drawn for each query in each epoch, of those in the folder"}
+        default=0, metadata={"help": "number of the folder's hard negatives to draw for each query in each epoch"}
     )
     seed: int = II("common.seed")
 
 
 @register_task("maelm_retrieval", dataclass=RetrievalTaskConfig)
 class RetrievalTask(EncoderTask):
-    """Embed queries and documents by one encoder, trained by a contrastive loss.
+    """Train one encoder to embed queries and documents by a contrastive loss.
 
-    Validation embeds the queries of the split and the whole corpus, then searches it exactly and logs ``ndcg10``,
-    ``recall100`` and ``mrr10`` in percent; besides ``loss`` in bits and ``accuracy`` in percent of the split's pairs
-    among one another, in groups of a fixed size. Embeddings stay on the rank that computed them until the end.
+    Validation embeds the queries of the split and the whole corpus, searches it exactly, and logs ``ndcg10``,
+    ``recall100`` and ``mrr10`` in percent. It also logs ``loss`` in bits and ``accuracy`` in percent of the split's
+    pairs, in groups of a fixed size. Embeddings stay on the rank that computed them until the end.
     """
 
     name = "maelm_retrieval"
-    # Whatever gives states of tokens can embed texts.
+    # Any model that returns states of tokens can embed texts.
     only_own_models = False
 
     def __init__(self, cfg: Any, dictionary: Dictionary) -> None:
         super().__init__(cfg, dictionary, cfg.tokens_per_sample)
         for name, least in (("tokens_per_sample", 3), ("hard_negatives", 0)):
             if getattr(cfg, name) < least:
-                option = name.replace("_", "-")
-                raise ValueError(f"--{option} must be at least {least} and is {getattr(cfg, name)}")
+                raise ValueError(f"--{name.replace('_', '-')} must be at least {least}, not {getattr(cfg, name)}")
         self._texts: dict[str, Texts] = {}
         self._forget()
 
@@ -99,7 +98,7 @@ class RetrievalTask(EncoderTask):
         return cls(cfg, dictionary)
 
     def embed(self, model: Any, net_input: dict[str, Tensor]) -> Tensor:
-        """Embed a batch, ``src_tokens`` <int64>[B, S], to <float32>[B, D] by the model's forward, which DDP watches."""
+        """Embed a batch, ``src_tokens`` <int64>[B, S], into <float32>[B, D] by the model's forward, as DDP requires."""
         states, _ = model(**net_input, features_only=True)
         padding = net_input["src_tokens"].eq(self.dictionary.pad())
         return embed_states(states, padding, str(self.cfg.pooling), str(self.cfg.similarity))
@@ -122,7 +121,7 @@ class RetrievalTask(EncoderTask):
                 queries, documents, relevant, self._negatives(folder), self.cfg.hard_negatives, self.cfg.seed
             )
         else:
-            load_library()  # Missing, it would be missed after the first epoch.
+            load_library()  # otherwise a missing library would show after the first epoch
             names, document_ids = (
                 read_identifiers(identifiers_file(folder, each)) for each in ("queries", "documents")
             )
@@ -162,7 +161,7 @@ class RetrievalTask(EncoderTask):
         update_num: int,
         ignore_grad: bool = False,
     ) -> Any:
-        """Train on a batch; one whose gradient is ignored says so to the criterion."""
+        """Train on a batch, and tell the criterion if its gradient is ignored."""
         sample = {**sample, "ignored": ignore_grad}
         return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
 
@@ -179,7 +178,7 @@ class RetrievalTask(EncoderTask):
         self._batches.append((sample["id"].cpu(), embeddings.float().cpu()))
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
-        """Log the metrics of training, or those of a validation split once all its texts are embedded."""
+        """Log the metrics of training, or the metrics of a validation split when all its texts are embedded."""
         if not any("texts" in output for output in logging_outputs):
             super().reduce_metrics(logging_outputs, criterion)
             return
@@ -190,7 +189,7 @@ class RetrievalTask(EncoderTask):
     def _metric(self, name: str, temperature: float) -> Any:
         def value(meters: Any) -> float:
             dataset: Any = self.datasets[self._split]
-            # The ranks know by this sum, which is the same on all of them, that the last batch is through.
+            # This sum, which is equal on all ranks, tells them that the last batch is done.
             if int(meters[_TEXTS].sum) != len(dataset):
                 return math.nan
             if self._metrics is None:

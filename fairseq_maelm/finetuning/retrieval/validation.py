@@ -1,4 +1,4 @@
-"""Retrieval over the whole corpus at the end of validation, from the embeddings that each rank has computed."""
+"""Retrieval over the whole corpus at the end of validation, from the embeddings of each rank."""
 
 import math
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from fairseq_maelm.finetuning.retrieval.loss import contrastive_loss, gather_row
 from fairseq_maelm.finetuning.retrieval.measures import DEPTH, VALIDATION_MEASURES, measure
 from fairseq_maelm.finetuning.retrieval.search import blocks_of, merge, search
 
-# Pairs that choose among one another's documents in the loss of validation. Not the batch size of training: losses of
-# runs with other batch sizes could not be compared.
+# Number of pairs that share their documents as candidates in the loss of validation. It does not depend on the batch
+# size of training, so that losses of different runs can be compared.
 PAIRS_OF_A_LOSS = 32
 
 _BLOCK = 65_536
@@ -24,13 +24,13 @@ METRICS = ("loss", "accuracy", *VALIDATION_MEASURES)
 
 
 def _distinct(indices: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Sort items <int64>[n] with their embeddings <float32>[n, D], each once."""
+    """Sort items <int64>[n] with their embeddings <float32>[n, D], and drop duplicates."""
     unique, places = np.unique(indices.numpy(), return_index=True)
     return torch.from_numpy(unique), rows[torch.from_numpy(places)]
 
 
 def _gather_items(indices: Tensor, rows: Tensor, device: torch.device, group: Any) -> tuple[Tensor, Tensor]:
-    """Gather items <int64>[n] of all ranks, ascending and each once, with their embeddings <float32>[n, D]."""
+    """Gather items <int64>[n] of all ranks with their embeddings <float32>[n, D], ascending, without duplicates."""
     return _distinct(gather_rows(indices.to(device), group).cpu(), gather_rows(rows.to(device), group).cpu())
 
 
@@ -42,18 +42,13 @@ def _side_by_side(own: Tensor, device: torch.device, group: Any) -> Tensor:
 def _retrieve(
     indices: Tensor, rows: Tensor, queries: Tensor, device: torch.device, group: Any
 ) -> tuple[Tensor, Tensor]:
-    """Search the documents of all ranks; the same on every rank.
+    """Return scores <float32>[Q, k], descending, and rows <int64>[Q, k] of the best documents of all ranks.
 
-    Args:
-        indices: <int64>[n] rows of this rank's documents among all, ascending.
-        rows: <float32>[n, D] their embeddings, on the CPU.
-        queries: <float32>[Q, D] of all ranks.
-
-    Returns:
-        scores <float32>[Q, k], falling, and rows <int64>[Q, k] of the documents.
+    ``indices`` <int64>[n] are the rows of this rank's documents in the corpus, ascending, and ``rows`` <float32>[n, D]
+    their embeddings. ``queries`` are <float32>[Q, D].
     """
     scores, columns = search(queries, blocks_of(rows.numpy(), _BLOCK), DEPTH)
-    # A rank may have fewer documents than are looked for.
+    # A rank may have fewer than DEPTH documents.
     wide = (len(queries), DEPTH - scores.shape[1])
     scores = torch.cat([scores, scores.new_full(wide, float("-inf"))], dim=1)
     found = torch.cat([indices[columns], columns.new_full(wide, -1)], dim=1)
@@ -65,9 +60,9 @@ def _retrieve(
 def _pair_loss(
     queries: Tensor, documents: Tensor, rows: Tensor, relevant: Sequence[np.ndarray], temperature: float
 ) -> tuple[float, float]:
-    """Compute loss, in bits a pair, and accuracy of the split's pairs, in groups of ``PAIRS_OF_A_LOSS`` in their order.
+    """Compute loss, in bits per pair, and accuracy of the split's pairs, in groups of ``PAIRS_OF_A_LOSS``.
 
-    ``documents`` <float32>[n, D] are those that are relevant to any query, and ``rows`` <int64>[n] which they are.
+    ``documents`` <float32>[n, D] are the documents that are relevant to any query, and ``rows`` <int64>[n] their rows.
     """
     counts = np.array([len(each) for each in relevant])
     owners = torch.from_numpy(np.repeat(np.arange(len(relevant)), counts))
@@ -89,14 +84,14 @@ def validation_metrics(
 
     Args:
         batches: this rank's items <int64>[B], of which those below Q are queries, and their embeddings <float32>[B, D]
-            on the CPU; repetitions count once.
-        target: what is to be found.
-        temperature: of the loss.
-        device: that the group's backend works on.
+            on the CPU; duplicates count once.
+        target: the split's relevance judgments.
+        temperature: temperature of the loss.
+        device: device of the group's backend.
         group: torch's process group, or None.
 
     Returns:
-        ``METRICS`` by name: the loss in bits, the others in percent; the same on every rank.
+        ``METRICS`` by name: the loss in bits, the others in percent; equal on all ranks.
     """
     indices, rows = _distinct(*(torch.cat(each) for each in zip(*batches)))
     count = len(target.query_ids)

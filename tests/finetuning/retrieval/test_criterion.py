@@ -91,7 +91,7 @@ def test_the_task_says_which_batches_are_ignored():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: RetrievalCriterion(task_of(), 0.0), "--temperature must be positive and is 0"),
+        (lambda: RetrievalCriterion(task_of(), 0.0), "--temperature must be positive, not 0"),
         (lambda: RetrievalCriterion(SimpleNamespace(), 0.1), "needs --task maelm_retrieval"),
         (lambda: task_of(tokens_per_sample=2), "--tokens-per-sample must be at least 3"),
         (lambda: task_of(hard_negatives=-1), "--hard-negatives must be at least 0"),

@@ -69,8 +69,8 @@ def test_settings_come_from_the_checkpoint_and_have_defaults():
     [
         ({"pooling": "max"}, "unknown pooling 'max'"),
         ({"similarity": "euclid"}, "unknown similarity 'euclid'"),
-        ({"max_length": 2}, "between 3, a token between <s> and </s>, and 64, .* not 2"),
-        ({"max_length": 65}, "64, the positions of the model, not 65"),
+        ({"max_length": 2}, r"between 3 \(a token between <s> and </s>\) and 64 .* not 2"),
+        ({"max_length": 65}, r"64 \(the model's positions\), not 65"),
     ],
 )
 def test_wrong_settings_are_explained(changes, message):

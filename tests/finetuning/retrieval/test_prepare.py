@@ -143,9 +143,9 @@ def test_validation_items_are_the_queries_and_all_documents(prepare_task):
     [
         ({"valid_fraction": 1.5}, None, "--valid-fraction must be between 0.001 and 0.999, not 1.5"),
         ({"negatives_per_query": 0}, None, "--negatives-per-query must be at least 1, not 0"),
-        ({"valid_fraction": 0.5}, (6, 6, 1), "leave --valid-fraction away"),
-        ({}, (6, 6, 0), "dev.tsv holds no relevant document"),
-        ({}, (6, 9, 1), "dev.tsv:2: the id 'd9' is none of the documents"),
+        ({"valid_fraction": 0.5}, (6, 6, 1), "leave out --valid-fraction"),
+        ({}, (6, 6, 0), "dev.tsv has no relevant document"),
+        ({}, (6, 9, 1), "dev.tsv:2: the id 'd9' is not in the documents"),
     ],
 )
 def test_what_does_not_fit_is_refused(settings, dev, message, beir, prepare_task):
@@ -158,7 +158,7 @@ def test_what_does_not_fit_is_refused(settings, dev, message, beir, prepare_task
 
 def test_files_of_another_layout_are_refused(beir, prepare_task):
     (beir / "queries.jsonl").write_text("\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="queries.jsonl holds no texts"):
+    with pytest.raises(ValueError, match="queries.jsonl has no texts"):
         prepare_task()
     (beir / "qrels" / "train.tsv").unlink()
     for settings in ({"valid_fraction": 0.5}, {"hard_negatives": beir / "queries.jsonl"}):
