@@ -1,1 +1,1 @@
-"""Sentences scored by masked language models: pseudo-log-likelihoods, minimal pairs, intervals."""
+"""Scores of sentences by masked language models: pseudo-log-likelihoods, minimal pairs, intervals."""

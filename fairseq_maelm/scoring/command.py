@@ -42,8 +42,7 @@ logger = logging.getLogger(__name__)
 AFTER_INTERRUPT = "the same command resumes"
 
 _BEGUN, _PROGRESS = "scores.begun", "progress.json"
-# Sentences that are computed together, and written together when that is done. Their number is part of the result: sums
-# in other batches differ in their last bits.
+# Sentences that are computed and written together. Another number changes the last bits of the sums.
 _BLOCK = 2048
 
 
@@ -51,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm score``."""
     parser.description = (
         "Scores sentences by pseudo-log-likelihood: the sum of the log-probabilities, in nats, that a masked language "
-        "model gives to each token when it is hidden. Of minimal pairs it tells how often the good sentence scores "
-        "higher, ties counted half. An interrupted run resumes when the same command is given again."
+        "model gives to each token when it is hidden. For minimal pairs it reports how often the good sentence scores "
+        "higher; ties count half. The same command resumes an interrupted run."
     )
     parser.add_argument(
         "texts", nargs="+", type=existing_path, metavar="TEXTS",
@@ -63,33 +62,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_vocabulary(parser)
     add_output(parser, "new folder for the scores")
     parser.add_argument(
-        "--method", choices=METHODS, default=METHODS[0], help="what is hidden with a token: nothing, or what follows "
-        "in its word (Kauf and Ivanova, 2023)",
+        "--method", choices=METHODS, default=METHODS[0], help="tokens hidden together: each token alone, or with the "
+        "rest of its word (Kauf and Ivanova, 2023)",
     )  # fmt: skip
     parser.add_argument(
-        "--compare", type=existing_path, metavar="FOLDER", help="--output of another model on the same pairs, for the "
-        "difference with its 95 %% interval",
+        "--compare", type=existing_path, metavar="FOLDER", help="another model's --output for the same pairs, for the "
+        "difference and its 95 %% interval",
     )  # fmt: skip
-    parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="numbers that the model computes in")
+    parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="precision of the computation")
     add_batch_tokens(parser, 4096)
     add_json(parser)
     add_device(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Score, and write the summary to standard output.
-
-    Raises:
-        OSError: a file is missing.
-        ValueError: a text, the model or the folder to compare with is not as it must be.
-    """
+    """Score the sentences, and write the summary to standard output."""
     try:
         files = input_files(args.texts)
     except ValueError as error:
         raise UsageError(str(error)) from error
     items = read_items(files)
     if args.compare is not None and not items[0].side:
-        raise UsageError("--compare is for pairs (.tsv, .jsonl): of single sentences none is right or wrong")
+        raise UsageError("--compare needs pairs (.tsv, .jsonl): single sentences have no accuracy")
     others = None if args.compare is None else read_scores(args.compare)
     if others is not None:
         refuse_other_items(args.compare, others, items)
@@ -106,13 +100,13 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _open(args: argparse.Namespace) -> tuple[Scorer, dict[str, Sequence[Path]]]:
-    """Open the model, and say what files decide its scores."""
-    # Each kind brings a large library along; only the one that is needed is imported.
+    """Open the model, and return it with the files that determine its scores."""
+    # Each kind needs a large library, so only the module of one kind is imported.
     if args.checkpoint.is_dir():
         from fairseq_maelm.scoring.huggingface import HuggingFaceScorer
 
         if args.vocabulary is not None:
-            raise UsageError("--vocabulary is for checkpoints: a Hugging Face model has its own")
+            raise UsageError("--vocabulary is only for checkpoints: leave it out, a Hugging Face folder has its own")
         scorer = HuggingFaceScorer(args.checkpoint, args.precision, args.device)
         return scorer, {"checkpoint": sorted(path for path in args.checkpoint.iterdir() if path.is_file())}
     from fairseq_maelm.models import hub
@@ -127,7 +121,7 @@ def _open(args: argparse.Namespace) -> tuple[Scorer, dict[str, Sequence[Path]]]:
 def _write(
     args: argparse.Namespace, scorer: Scorer, items: Sequence[Item], sentences: Sequence[Sentence], result: Path
 ) -> dict[str, Any]:
-    """Score what an earlier run has not; the lines are in the parent of the result's folder until all are there."""
+    """Score the sentences that an earlier run has not; unfinished scores are in the parent of the result's folder."""
     begun, progress = result.parent / _BEGUN, result.parent / _PROGRESS
     if progress.exists() and begun.exists():
         state = read_json(progress)
@@ -139,7 +133,7 @@ def _write(
         begun.open("r+b") as stream,
         tqdm(total=len(items), initial=state["done"], desc="scoring", unit=" sentences") as bar,
     ):
-        # What a killed run wrote of a block that it did not finish.
+        # Drop the part of a block that a killed run has written.
         stream.truncate(state["bytes"])
         stream.seek(state["bytes"])
         for start in range(state["done"], len(items), _BLOCK):
@@ -155,7 +149,7 @@ def _write(
 
 
 def _encode(scorer: Scorer, items: Sequence[Item], method: str) -> list[Sentence]:
-    """Encode all sentences, and refuse those that cannot be scored before any is."""
+    """Encode all sentences; raise a ValueError if one of them cannot be scored."""
     sentences = scorer.encode([item.text for item in items], method != METHODS[0])
     for item, sentence in zip(items, sentences):
         if problem := refusal(scorer, sentence):

@@ -1,4 +1,4 @@
-"""Scores of sentences by a checkpoint behind the hub interface."""
+"""Scores of sentences by a checkpoint that the hub interface has opened."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -20,10 +20,10 @@ class SentenceScore(NamedTuple):
     """The pseudo-log-likelihood of a sentence, in nats.
 
     Attributes:
-        sum: over its tokens.
-        per_token: their mean.
-        tokens: as text, <s> and </s> left out.
-        log_probabilities: of each token.
+        sum: sum over the tokens.
+        per_token: mean over the tokens.
+        tokens: the tokens as text, without <s> and </s>.
+        log_probabilities: one for each token.
     """
 
     sum: float
@@ -35,19 +35,19 @@ class SentenceScore(NamedTuple):
 def score(
     hub: MaelmHubInterface, texts: Sequence[str], method: str = METHODS[0], batch_tokens: int = 4096
 ) -> list[SentenceScore]:
-    """Score sentences by pseudo-log-likelihood: each token as the decoder predicts it from all others.
+    """Score sentences by pseudo-log-likelihood: hide each token, and add up the log-probabilities of hidden tokens.
 
     Args:
-        hub: of a checkpoint with decoder and prediction head.
-        texts: <mask> in them is ordinary text.
-        method: "original" hides one token after the other; "within_word_l2r" hides with it what follows in its word.
+        hub: an opened checkpoint that can fill masks.
+        texts: the sentences; <mask> in them is ordinary text.
+        method: "original" hides one token at a time; "within_word_l2r" also hides the rest of the token's word.
         batch_tokens: number of tokens in a batch.
 
     Raises:
         ValueError: the checkpoint cannot fill masks, or a text is empty or longer than the model's positions.
     """
     if isinstance(texts, str):
-        raise ValueError("score takes a list of texts: put the one text into a list")
+        raise ValueError("score takes a list of texts: put a single text into a list")
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
     scorer = CheckpointScorer(hub)
@@ -67,7 +67,7 @@ def _result(hub: MaelmHubInterface, sentence: Sentence, values: NDArray[np.float
 class CheckpointScorer:
     """A pretrained checkpoint of this package; see ``fairseq_maelm.scoring.likelihood.Scorer``.
 
-    Hidden tokens are shown to the encoder as in pretraining: dropped (MAE-LM), or as <mask> (MLM).
+    Tokens are hidden as in pretraining: dropped (MAE-LM), or replaced by <mask> (MLM).
 
     Raises:
         ValueError: the checkpoint cannot predict hidden tokens.
@@ -78,14 +78,14 @@ class CheckpointScorer:
         self._view: EncoderView = getattr(hub.task, "encoder_view", EncoderView())
         if hub.model.lm_head is None:
             raise ValueError(
-                "the checkpoint has no prediction head, as after fine-tuning: give one of pretraining, or of prompting"
+                "the checkpoint has no LM head, as after fine-tuning: give one from pretraining or from prompting"
             )
         if hub.model.decoder is not None and hub.model.decoder.autoregressive:
-            raise ValueError("this model's decoder reads from left to right and cannot predict hidden tokens")
+            raise ValueError("the model's decoder reads from left to right, so it cannot predict hidden tokens")
         if self._view.masked_input in ("random", "random_kept"):
             raise ValueError(
                 f"with --masked-input {self._view.masked_input} the encoder saw random tokens in place of hidden ones, "
-                "so that no score of a sentence would be repeatable"
+                "so scores would not be reproducible: give a checkpoint of another --masked-input"
             )
         self.longest = hub.model.max_positions()
         self.mask, self.pad, self.precision = hub.model.mask_index, hub.dictionary.pad(), hub.model.precision

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fairseq_maelm.hf import longest_sequence, open_pretrained
 from fairseq_maelm.scoring.likelihood import Sentence
 
-# The first module of the prediction head in the known families, the input of which is cut to the places asked for.
+# The first module of the LM head in the known families. Its input is reduced to the places to score.
 _HEADS = ("lm_head", "cls", "head", "predictions", "lm_predictions", "vocab_transform", "generator_predictions")
 
 
@@ -22,7 +22,7 @@ class HuggingFaceScorer:
     Nothing is downloaded and no code of the folder is run.
 
     Raises:
-        ValueError: transformers is missing or cannot read the folder, or the model predicts no masks.
+        ValueError: transformers is missing or cannot read the folder, or the model cannot predict masks.
     """
 
     def __init__(self, path: Path, precision: str, device: str) -> None:
@@ -30,9 +30,11 @@ class HuggingFaceScorer:
         model, report = open_pretrained("AutoModelForMaskedLM", path, output_loading_info=True)
         if report["missing_keys"] or model.config.is_encoder_decoder:
             lacks = ", ".join(sorted(report["missing_keys"])[:3]) or "an encoder alone"
-            raise ValueError(f"{path} is no masked language model: its weights lack {lacks}")
+            raise ValueError(f"{path} is not a masked language model: its weights lack {lacks}")
         if None in (tokenizer.mask_token_id, tokenizer.pad_token_id):
-            raise ValueError(f"the tokenizer in {path} lacks a mask or padding: it is no masked language model's")
+            raise ValueError(
+                f"the tokenizer in {path} is not that of a masked language model: it lacks mask or padding"
+            )
         self.model: nn.Module = model.eval().float().to(device)
         self.mask, self.pad = int(tokenizer.mask_token_id), int(tokenizer.pad_token_id)
         self.longest = longest_sequence(tokenizer, model.config)
@@ -44,20 +46,20 @@ class HuggingFaceScorer:
 
     def _take(self, states: Tensor) -> Tensor:
         assert self._asked is not None
-        # A model that leaves padding out of its batch has states of another shape.
+        # A model that removes padding from its batch has states of another shape.
         return states[self._asked] if states.shape[:2] == self._asked.shape else states
 
     def encode(self, texts: Sequence[str], with_words: bool) -> list[Sentence]:
         """See ``Scorer``. Words are those of the tokenizer.
 
         Raises:
-            ValueError: words are asked for and the tokenizer, one without tokenizer.json, does not know them.
+            ValueError: words are needed, but the tokenizer has no tokenizer.json and cannot return them.
         """
         if not self._tokenizer.is_fast:
             if with_words:
-                raise ValueError("within_word_l2r needs a tokenizer that tells words, with a tokenizer.json")
+                raise ValueError("within_word_l2r needs a tokenizer with a tokenizer.json, which can return words")
             return [self._sentence(text) for text in texts]
-        # Symbols such as [SEP] in a text are ordinary text.
+        # The text of a special symbol, such as [SEP], is ordinary text.
         encoded = self._tokenizer(list(texts), split_special_tokens=True, verbose=False)
         return [
             Sentence(
@@ -87,6 +89,6 @@ class HuggingFaceScorer:
         """See ``Scorer``."""
         self._asked = asked = batch.pop("asked")
         logits: Any = self.model(**batch).logits
-        # [B, V] from a head that was found, [B, T, V] otherwise.
+        # [B, V] if the head was found, otherwise [B, T, V].
         logits = (logits[asked] if logits.dim() == 3 else logits).float()
         return logits.gather(1, target) - logits.logsumexp(dim=1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Reading what is to be scored: sentences, or minimal pairs of which the first sentence is the acceptable one."""
+"""Readers of sentences, and of minimal pairs whose first sentence is the acceptable one."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -7,35 +7,28 @@ from typing import NamedTuple
 from fairseq_maelm.lines import numbered_lines, parse_record, text_field
 from fairseq_maelm.text.cleaning import clean_text
 
-# Of a minimal pair, in this order.
+# The sentences of a minimal pair, in this order.
 SIDES = ("good", "bad")
 _FIELDS = tuple(f"sentence_{side}" for side in SIDES)
-# The kind of phenomenon that BLiMP's paper groups paradigms by, and the coarser one.
+# Fields with the phenomenon: the one by which BLiMP's paper groups paradigms, and a coarser one.
 _PHENOMENON = ("linguistics_term", "field")
 
 
 class Item(NamedTuple):
-    """A sentence, or one of a minimal pair.
+    """A single sentence, or one sentence of a minimal pair."""
 
-    Attributes:
-        place: name of its file and number of its line.
-        side: one of ``SIDES``; empty outside of pairs.
-        paradigm, phenomenon: of the pair.
-        text: cleaned.
-    """
-
-    place: str
-    side: str
+    place: str  # file name and line number
+    side: str  # one of ``SIDES``; empty for single sentences, as are paradigm and phenomenon
     paradigm: str
     phenomenon: str
-    text: str
+    text: str  # cleaned
 
 
 def input_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the files that are meant, a folder's .jsonl files by name in place of the folder.
+    """Replace each folder by its .jsonl files, sorted by name.
 
     Raises:
-        ValueError: a folder has none, two files have one name, or some hold pairs and others sentences.
+        ValueError: a folder has no such file, two files have the same name, or there are both pairs and sentences.
     """
     files: list[Path] = []
     for path in paths:
@@ -45,7 +38,7 @@ def input_files(paths: Sequence[Path]) -> list[Path]:
         files += found
     names = [path.name for path in files]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ValueError(f"{twice} is given twice: results tell files by their names")
+        raise ValueError(f"{twice} is given twice: rename one of the files, since results show only their names")
     if len({_kind(path) == "lines" for path in files}) > 1:
         raise ValueError("give either files of sentences or files of pairs (.tsv, .jsonl), not both")
     return files
@@ -55,13 +48,13 @@ def read_items(files: Sequence[Path]) -> list[Item]:
     """Read all sentences of files, the two of a pair one after the other.
 
     Raises:
-        ValueError: a file is empty, damaged, not UTF-8 or lacks a field; the message names file and line.
+        ValueError: a file is empty, damaged or not UTF-8, or lacks a field; the message names file and line.
     """
     items = []
     for path in files:
         found = [item for number, line in numbered_lines(path, blank=False) for item in _items(path, number, line)]
         if not found:
-            raise ValueError(f"{path} holds no sentences")
+            raise ValueError(f"{path} has no sentences")
         items += found
     return items
 
@@ -85,10 +78,10 @@ def _items(path: Path, number: int, line: str) -> Iterator[Item]:
         texts = line.split("\t")
         if len(texts) != len(SIDES):
             raise ValueError(
-                f"{place}: a pair is two sentences with a tab between them, the good one first; here are {len(texts)}"
+                f"{place}: a pair is two sentences with a tab between them, the good one first, not {len(texts)}"
             )
     for side, text in zip(SIDES if len(texts) > 1 else ("",), map(clean_text, texts)):
         if not text:
-            raise ValueError(f"{place}: {f'the {side} sentence' if side else 'the line'} holds no text")
+            raise ValueError(f"{place}: {f'the {side} sentence' if side else 'the line'} is empty")
         labels = (clean_text(paradigm), clean_text(phenomenon)) if side else ("", "")
         yield Item(f"{path.name}:{number}", side, *labels, text)

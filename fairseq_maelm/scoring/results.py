@@ -1,4 +1,4 @@
-"""The file of scores, accuracy on minimal pairs, and intervals for the difference of two models on the same pairs."""
+"""The file of scores, accuracy on minimal pairs, and the interval of the difference of two models on the same pairs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from fairseq_maelm.scoring.reading import SIDES, Item
 
 KIND = "scores"
 SCORES_FILE = "scores.tsv"
-# What pairs are decided by.
+# The scores by which the sentences of a pair are compared.
 MEASURES = ("sum", "per_token")
 
 _ITEM_COLUMNS = Item._fields
@@ -24,7 +24,7 @@ _RESAMPLES, _SEED = 10_000, 1
 
 
 class Scored(NamedTuple):
-    """A sentence with its score in nats, as the file holds it."""
+    """A sentence with its score in nats, one row of the file."""
 
     item: Item
     sum: float
@@ -33,17 +33,13 @@ class Scored(NamedTuple):
 
 
 def line_of(item: Item, values: NDArray[np.float64]) -> str:
-    """Return the line of a sentence for the log-probabilities of its tokens."""
+    """Return the line of the file for a sentence and the log-probabilities of its tokens."""
     numbers = (f"{values.sum():.6f}", f"{values.mean():.6f}", str(len(values)))
     return "\t".join([*item[:-1], *numbers, item.text]) + "\n"
 
 
 def read_scores(folder: Path) -> list[Scored]:
-    """Read the scores of a folder that `maelm score` has finished.
-
-    Raises:
-        FileNotFoundError, ValueError: it is not such a folder.
-    """
+    """Read a finished folder of `maelm score`; raise a FileNotFoundError or a ValueError for any other folder."""
     read_manifest(folder, KIND)
     rows = (line.split("\t") for number, line in numbered_lines(folder / SCORES_FILE) if number > 1)
     return [
@@ -53,21 +49,21 @@ def read_scores(folder: Path) -> list[Scored]:
 
 
 def refuse_other_items(folder: Path, scores: Sequence[Scored], items: Sequence[Item]) -> None:
-    """Refuse to compare with scores of other sentences."""
+    """Raise a ValueError unless the scores are those of the same sentences."""
     if len(scores) != len(items):
-        raise ValueError(f"{folder} holds scores of {len(scores)} sentences, and these are {len(items)}")
+        raise ValueError(f"{folder} has scores of {len(scores)} sentences, but the input has {len(items)}")
     for scored, item in zip(scores, items):
         if scored.item != item:
-            raise ValueError(f"{folder} holds scores of other sentences: {scored.item} is here {item}")
+            raise ValueError(f"{folder} has scores of other sentences: {scored.item} instead of {item}")
 
 
 def summarize(scores: Sequence[Scored], others: Sequence[Scored] | None = None) -> dict[str, Any]:
-    """Sum up scores, for pairs by accuracy, and compare them with those of another model on the same pairs.
+    """Summarize scores, and compare them with those of another model on the same pairs.
 
     Returns:
-        ``sentences``, ``tokens``, ``pseudo_perplexity`` of a token; for pairs "overall", and by name "phenomena" and
-        "paradigms", which hold ``pairs`` and for each of ``MEASURES`` the accuracy in [0, 1]; with others also
-        "other" and "difference", this minus other, with "interval", the bounds of 95 % in a paired bootstrap.
+        ``sentences``, ``tokens``, ``pseudo_perplexity`` per token. For pairs also "overall", and "phenomena" and
+        "paradigms" by name, each with ``pairs`` and the accuracy in [0, 1] by each of ``MEASURES``. With ``others``
+        also "other" (the other accuracy), "difference" (this minus other) and "interval" (95 %, paired bootstrap).
     """
     tokens = sum(each.tokens for each in scores)
     summary: dict[str, Any] = {
@@ -91,7 +87,7 @@ def summarize(scores: Sequence[Scored], others: Sequence[Scored] | None = None) 
 
 
 def _credits(scores: Sequence[Scored]) -> dict[str, NDArray[np.float64]]:
-    """Return for each measure 1 for each pair whose good sentence scores higher, 0.5 for a tie, otherwise 0."""
+    """Return for each measure and pair 1 if the good sentence scores higher, 0.5 for a tie, otherwise 0."""
     found = {}
     for measure in MEASURES:
         values = np.array([getattr(each, measure) for each in scores]).reshape(-1, len(SIDES))
@@ -116,10 +112,10 @@ def _accuracy(
 
 
 def paired_interval(difference: NDArray[np.float64]) -> list[float]:
-    """Return the bounds that 95 % of bootstrap means lie in, pairs being drawn with replacement.
+    """Return the 95 % interval of the mean of differences <float>[pairs], by a bootstrap over the pairs.
 
-    Differences <float>[pairs] take few values: how often each is drawn is multinomial, which is the same as to draw
-    pair by pair and takes no time for any number of them.
+    Differences have few distinct values, so the counts of these values are drawn from a multinomial distribution. This
+    equals drawing pair by pair, and its time does not depend on the number of pairs.
     """
     values, counts = np.unique(difference, return_counts=True)
     drawn = np.random.default_rng(_SEED).multinomial(len(difference), counts / len(difference), _RESAMPLES)
@@ -127,7 +123,7 @@ def paired_interval(difference: NDArray[np.float64]) -> list[float]:
 
 
 def table(summary: dict[str, Any]) -> str:
-    """Return the summary as text: a table of accuracies in percent, phenomena with their paradigms below, or a line."""
+    """Return the summary as text: for pairs a table of accuracies by phenomenon and paradigm, then a line of totals."""
     line = (
         f"{summary['sentences']:,} sentences, {summary['tokens']:,} tokens, pseudo-perplexity "
         f"{summary['pseudo_perplexity']:,.2f}\n"

@@ -25,7 +25,7 @@ PAIRS = [
     ("agreement", "morphology", "The sailor is old.", "The sailor are old."),
     ("agreement", "morphology", "The cook is old.", "The cook are old."),
     ("order", "syntax", "Every sailor rows.", "Sailor every rows."),
-    # Symbols that the vocabulary lacks, so that both are the same tokens: a tie.
+    # The vocabulary lacks these symbols, so both sentences have the same tokens: a tie.
     ("order", "syntax", "The \u4e00 rows.", "The \u4e8c rows."),
 ]
 
@@ -36,7 +36,7 @@ def words(output: Path, *more: object) -> list[str]:
 
 
 def write_pairs(folder: Path, pairs: list[tuple[str, str, str, str]] = PAIRS) -> Path:
-    """A folder with a file for each paradigm in BLiMP's layout, and something else that is not read."""
+    """Write a folder in BLiMP's layout, with a file for each paradigm and another file that is not read."""
     folder.mkdir()
     (folder / "README.md").write_text("not read")
     for number, (paradigm, field, good, bad) in enumerate(pairs):
@@ -124,7 +124,7 @@ def test_two_models_are_compared_on_the_same_pairs(tmp_path: Path, capsys: pytes
     main(words(tmp_path / "second", folder, "--method", "within_word_l2r", "--compare", tmp_path / "first"))
     assert "95 % interval" in capsys.readouterr().out
     other = write_pairs(tmp_path / "other", [*PAIRS[:3], ("order", "syntax", "The cook rows.", "Rows cook the.")])
-    with pytest.raises(SystemExit, match="holds scores of other sentences"):
+    with pytest.raises(SystemExit, match="has scores of other sentences"):
         main(words(tmp_path / "third", other, "--compare", tmp_path / "first"))
     assert not (tmp_path / "third").exists()
 
@@ -170,13 +170,13 @@ def test_a_killed_run_resumes_to_the_same_file(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("empty.txt", b"", "empty.txt holds no sentences"),
-        ("blank.txt", b"\n \n", "blank.txt holds no sentences"),
+        ("empty.txt", b"", "empty.txt has no sentences"),
+        ("blank.txt", b"\n \n", "blank.txt has no sentences"),
         ("latin.txt", b"a cook\nna\xefve\n", "latin.txt:2: not valid UTF-8"),
         ("zero.txt", b"a\x00b\n", "zero.txt:1: holds the character NUL"),
         ("long.txt", b"a cook\n" + b"a cook " * 400 + b"\n", r"long.txt:2: the text has \d+ tokens and the model has"),
         ("one.tsv", b"a\tb\na cook\n", "one.tsv:2: a pair is two sentences with a tab between them"),
-        ("half.tsv", b"a cook\t \n", "half.tsv:1: the bad sentence holds no text"),
+        ("half.tsv", b"a cook\t \n", "half.tsv:1: the bad sentence is empty"),
         ("key.jsonl", b'{"sentence_good": "a", "UID": "x"}\n', "key.jsonl:1: a pair needs.*; sentence_bad is missing"),
         (
             "number.jsonl",
@@ -205,7 +205,7 @@ def test_options_that_contradict_each_other(tmp_path: Path, capsys: pytest.Captu
         ([text, table], "give either files of sentences or files of pairs"),
         ([text, tmp_path / "again" / "text.txt"], "text.txt is given twice"),
         ([empty], "there is no .jsonl file in"),
-        ([text, "--compare", tmp_path], "--compare is for pairs"),
+        ([text, "--compare", tmp_path], "--compare needs pairs"),
         ([tmp_path / "absent.txt"], "there is no"),
     ):
         assert reason in usage_error(capsys, words(tmp_path / "out", *given))

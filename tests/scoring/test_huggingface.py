@@ -1,4 +1,4 @@
-"""Hugging Face models: scores of one position at a time, and those of minicons where it is installed."""
+"""Hugging Face models score as one position at a time does, and as minicons does if it is installed."""
 
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ SPECIAL = dict(zip(("cls_token", "pad_token", "sep_token", "unk_token"), ("<s>",
 
 
 def save_model(family: str, folder: Path, auto_class: str = "ForMaskedLM", **changes: Any) -> Path:
-    """A tiny model with random weights, not small, and RoBERTa's or BERT's kind of tokenizer trained on a few lines."""
+    """Save a tiny model with large random weights, and a tokenizer of RoBERTa's or BERT's kind."""
     if family == "Roberta":
         inner, kind = tokenizers.ByteLevelBPETokenizer(), tokenizers.processors.RobertaProcessing
         size = 340
@@ -66,7 +66,7 @@ def save_model(family: str, folder: Path, auto_class: str = "ForMaskedLM", **cha
 
 
 def by_brute_force(folder: Path, sentence: Sentence, method: str) -> list[float]:
-    """Hide what the method says, one token after the other, and read the model's own logits."""
+    """Return the model's log-probabilities of hidden tokens, computed one token at a time."""
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
     found = []
     for place, end in zip(sentence.scored.tolist(), hidden_ends(sentence, method).tolist()):
@@ -160,7 +160,7 @@ def test_what_is_no_masked_language_model_is_refused(tmp_path: Path) -> None:
         with pytest.raises(SystemExit, match=f"maelm score: error: .*{reason}"):
             main(["score", str(tmp_path / "text.txt"), *words])
 
-    refused(save_model("Bert", tmp_path / "encoder", "Model"), "is no masked language model: its weights lack")
+    refused(save_model("Bert", tmp_path / "encoder", "Model"), "is not a masked language model: its weights lack")
     refused(save_model("Bert", tmp_path / "short", max_position_embeddings=5), "tokens and the model has 5 positions")
     damaged = save_model("Bert", tmp_path / "damaged")
     model = transformers.AutoModelForMaskedLM.from_pretrained(damaged)

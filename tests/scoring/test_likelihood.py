@@ -1,4 +1,4 @@
-"""Scores equal those of one hidden position at a time, through the plain re-implementation and by hand."""
+"""Scores equal those of the plain re-implementation, which hides one position at a time, and cases by hand."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ def scorer_of(model: Any, view: EncoderView) -> CheckpointScorer:
 
 
 def by_brute_force(model: Any, view: EncoderView, sentence: Sentence, hidden: Sequence[Sequence[int]]) -> list[float]:
-    """Ask the plain model for the first of each list of hidden places, one list after the other."""
+    """Return the plain model's log-probability at the first place of each list of hidden places."""
     state, config = plain_of(model)
     found = []
     for places in hidden:
@@ -166,7 +166,7 @@ def test_the_hub_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     hub = MaelmModel.from_pretrained(str(KEPT), "checkpoint_last.pt", str(KEPT / "data"))
     for texts, reason in (
         ("one text", "takes a list"),
-        ([" "], "holds no tokens"),
+        ([" "], "has no tokens to score"),
         (["long " * 500], "tokens and the model has"),
     ):
         with pytest.raises(ValueError, match=reason):
@@ -183,7 +183,7 @@ def test_the_hub_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="its weights are damaged"):
         score(hub, ["a text"])
     hub.model.lm_head = None
-    with pytest.raises(ValueError, match="no prediction head"):
+    with pytest.raises(ValueError, match="has no LM head"):
         score(hub, ["a text"])
 
 

@@ -1,4 +1,4 @@
-"""Accuracy and its intervals, by hand and beside scipy's bootstrap."""
+"""Accuracy and its intervals, by hand and compared with scipy's bootstrap."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def test_accuracy_by_hand() -> None:
     assert summary["paradigms"]["b"]["sum"] == 0.5
     assert summary["overall"]["sum"] == 0.5 and summary["overall"]["other"]["sum"] == pytest.approx(1 / 3)
     assert summary["overall"]["difference"]["sum"] == pytest.approx(1 / 6)
-    # One right pair more, none else: every resample of the paradigm lies between 0 and 1.
+    # One more right pair and no other difference: every resample of the paradigm is between 0 and 1.
     assert summary["paradigms"]["a"]["difference"]["sum"] == 0.5
     assert summary["paradigms"]["a"]["interval"]["sum"] == [0.0, 1.0]
     assert summary["paradigms"]["b"]["interval"]["sum"] == [-0.5, -0.5]
