@@ -1,1 +1,1 @@
-"""Sweeps: a grid of fine-tuning runs, the programs that it is made of, and the table of what came out."""
+"""Sweeps: a grid of fine-tuning runs, the programs that are run, and the table of results."""

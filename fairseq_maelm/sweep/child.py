@@ -1,4 +1,4 @@
-"""The work of a SLURM job. Standard library only, for the file is sent to the jobs as it is."""
+"""The work of a SLURM job. It uses only the standard library, because this file is sent to the jobs as it is."""
 
 import ctypes
 import fcntl
@@ -12,14 +12,14 @@ _PR_SET_PDEATHSIG = 1
 
 
 def execute(words: Sequence[str], environment: Mapping[str, str], log: str, resumes: bool, heading: str) -> int:
-    """Run a program into its log, after any other that still writes there, and return its exit status.
+    """Run a program, once no other program writes into its log, and return its exit status.
 
     Args:
-        words: of the program, which ends with this process on Linux; elsewhere it may outlive it.
+        words: the command line. On Linux the program is killed when this process ends; elsewhere it may outlive it.
         environment: variables to add.
-        log: the file for its output.
-        resumes: whether an earlier log is kept.
-        heading: the first line of its output.
+        log: file for the output.
+        resumes: whether to keep an earlier log.
+        heading: first line of the output.
     """
     with open(log, "ab") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)

@@ -16,44 +16,44 @@ from fairseq_maelm.sweep.store import KEEP, SweepFolder
 from fairseq_maelm.sweep.sweep import Plan, make_plan, read_models, run_plan
 from fairseq_maelm.train_command import add_precision, machine_of, recipe_type
 
-AFTER_INTERRUPT = "the same command goes on from here"
+AFTER_INTERRUPT = "the same command continues"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm sweep``."""
     parser.description = (
-        "Fine-tunes checkpoints on the grid of each recipe, several runs side by side. The same command goes on after "
-        "an interruption, and more recipes, checkpoints, seeds and values can be added to a folder later."
+        "Fine-tunes checkpoints on the grid of each recipe, with several runs in parallel. The same command continues "
+        "after an interruption, and later commands can add recipes, checkpoints, seeds and values to the folder."
     )
     parser.add_argument(
         "recipes", nargs="+", type=recipe_type(RECIPES), metavar="RECIPE",
         help="YAML files, or names of the package's recipes, one for each task",
     )  # fmt: skip
     parser.add_argument(
-        "--data", required=True, type=existing_path, metavar="FOLDER", help="folder with the folders of the tasks"
+        "--data", required=True, type=existing_path, metavar="FOLDER", help="folder that contains the tasks' folders"
     )
     parser.add_argument(
         "--checkpoint", required=True, action="append", type=_named, metavar="NAME=PATH",
         help="pretrained checkpoint, a file or the folder of a run, once for each model; NAME=random for random "
-        "weights of the size of the first, NAME=random:OTHER of the size of another",
+        "weights of the first checkpoint's size, NAME=random:OTHER of another one's size",
     )  # fmt: skip
     add_output(parser, "folder of the sweep")
-    parser.add_argument("--seeds", type=number(int, 1), default=5, metavar="N", help="runs of each setting")
+    parser.add_argument("--seeds", type=number(int, 1), default=5, metavar="N", help="number of runs of each setting")
     parser.add_argument(
         "--only", nargs="+", type=_choice, action="extend", default=[], metavar="NAME=VALUE",
-        help="a part of the grid, such as: lr=2e-5 epochs=3,5",
+        help="part of the grid to run, such as: lr=2e-5 epochs=3,5",
     )  # fmt: skip
-    parser.add_argument("--large", action="store_true", help="take search_large of the recipes")
+    parser.add_argument("--large", action="store_true", help="use search_large of the recipes")
     parser.add_argument(
         "--options", type=shlex.split, default=[], metavar="OPTIONS",
-        help="more options of fairseq-train for all runs, in one word: --options='--pooler-dropout 0.1'",
+        help="options of fairseq-train for all runs, in one word: --options='--pooler-dropout 0.1'",
     )  # fmt: skip
     parser.add_argument(
         "--keep-checkpoints", choices=KEEP, default="none",
         help="checkpoints of finished runs to keep: none, the best of each task and model, or all",
     )  # fmt: skip
     add_precision(parser)
-    parser.add_argument("--threads", type=number(int, 1), default=1, metavar="N", help="CPU threads of each run")
+    parser.add_argument("--threads", type=number(int, 1), default=1, metavar="N", help="number of CPU threads of a run")
     add_runner_arguments(parser)
 
 
@@ -72,10 +72,10 @@ def _choice(text: str) -> tuple[str, tuple[object, ...]]:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the sweep and write its table, as far as it is, to standard output.
+    """Run the sweep, and write its table to standard output, even after an interruption.
 
     Raises:
-        ValueError: something must be put right first, or runs failed; those that diverged are a result.
+        ValueError: an option or an input is wrong, or runs failed; diverged runs count as results.
     """
     runner = runner_of(args)
     plan = _plan(args, runner)
@@ -84,10 +84,10 @@ def run(args: argparse.Namespace) -> None:
         runner.do(jobs)
         finished, examples = len(jobs) - len(without_result(jobs)), sum(map(plan.examples, plan.runs))
         sys.stdout.write(
-            f"# {len(jobs):,} runs, {finished:,} of them finished; they train on {examples:,} examples in all\n"
+            f"# {len(jobs):,} runs, {finished:,} of them finished; in total they train on {examples:,} examples\n"
         )
         return
-    # Stopped by a system or a scheduler as by Ctrl-C: what runs is stopped too, and the table is written.
+    # A scheduler's SIGTERM acts like Ctrl-C: programs are stopped too, and the table is written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         without = run_plan(plan, args.output, runner)
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _plan(args: argparse.Namespace, runner: Runner) -> Plan:
-    # A run has one GPU at most.
+    # A run has at most one GPU.
     machine = machine_of(min(1, runner.gpus), args.precision, args.threads)
     choices: dict[str, tuple[Any, ...]] = {}
     for name, values in args.only:

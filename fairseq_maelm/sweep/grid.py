@@ -1,4 +1,4 @@
-"""The runs of a grid, and the part of it that is asked for."""
+"""The runs of a grid, and the selection of a part of it."""
 
 import itertools
 import re
@@ -13,7 +13,7 @@ from fairseq_maelm.train_command import number_if_it_is_one, spelled
 
 @dataclass(frozen=True)
 class Setting:
-    """A point of the grid: one value for each name that is searched, in the recipe's order."""
+    """A point of the grid: one value for each searched option, in the recipe's order."""
 
     values: tuple[tuple[str, Any], ...]
 
@@ -22,7 +22,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """A name for paths, the same for the same values."""
+        """A name for paths, which does not depend on the order of the values."""
         return re.sub(r"[^\w.+-]", "_", "-".join(f"{name}_{spelled(value)}" for name, value in sorted(self.values)))
 
     def __str__(self) -> str:
@@ -31,7 +31,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Run:
-    """A fine-tuning: the recipe's task, the checkpoint's name, a setting, and a seed from 1 on."""
+    """A fine-tuning run: the recipe's task, the checkpoint's name, a setting, and a seed, counted from 1."""
 
     task: str
     model: str
@@ -40,7 +40,7 @@ class Run:
 
     @property
     def folder(self) -> PurePath:
-        """Its place below the folder of all runs."""
+        """The run's path inside the folder of all runs."""
         return PurePath(self.task, self.model, self.setting.name, f"seed_{self.seed}")
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class Run:
 
 
 def expand(task: str, models: Sequence[str], search: Search, seeds: int) -> Iterator[Run]:
-    """Yield the runs of a task, setting by setting, so that models and seeds of one can be compared before the next."""
+    """Yield the runs of a task, setting by setting, so that each setting is complete before the next one begins."""
     for values in itertools.product(*search.values()):
         setting = Setting(tuple(zip(search, values)))
         for seed in range(1, seeds + 1):
@@ -75,10 +75,10 @@ def parse_choice(text: str) -> tuple[str, tuple[Any, ...]]:
 
 
 def choose(recipes: Sequence[Recipe], large: bool, choices: Mapping[str, tuple[Any, ...]]) -> dict[str, Search]:
-    """Return the searched values of each task, large: of ``search_large``, restricted to the chosen values.
+    """Return the searched values of each task, restricted to the choices; with ``large``, those of ``search_large``.
 
     Raises:
-        ValueError: a recipe has no search for large models, does not search what is chosen, or has no such value.
+        ValueError: a recipe has no search_large, does not search a chosen option, or has none of its chosen values.
     """
     searches: dict[str, Search] = {}
     for recipe in recipes:
@@ -89,16 +89,13 @@ def choose(recipes: Sequence[Recipe], large: bool, choices: Mapping[str, tuple[A
     for name, wanted in choices.items():
         for task, search in searches.items():
             if name not in search:
-                raise ValueError(f"--only {name}: {task} does not search it, but {', '.join(search)}")
+                raise ValueError(f"--only {name}: {task} does not search it, only {', '.join(search)}")
             kept = tuple(value for value in search[name] if value in wanted)
             if not kept:
-                raise ValueError(f"--only {name}: {task} has none of these values, but {_listed(search[name])}")
+                values = ", ".join(map(spelled, search[name]))
+                raise ValueError(f"--only {name}: {task} has none of these values, only {values}")
             search[name] = kept
         found = {value for search in searches.values() for value in search[name]}
-        if set(wanted) - found:
-            raise ValueError(f"--only {name}: no recipe has the value {_listed(set(wanted) - found)}")
+        if unknown := [spelled(value) for value in wanted if value not in found]:
+            raise ValueError(f"--only {name}: no recipe has the value {', '.join(unknown)}")
     return searches
-
-
-def _listed(values: Any) -> str:
-    return ", ".join(map(spelled, values))

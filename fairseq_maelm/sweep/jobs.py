@@ -1,6 +1,6 @@
-"""Running programs side by side: progress, failures that stop nothing else, interruption, going on later.
+"""Run programs in parallel, with progress, and continue later after failures and interruptions.
 
-A small file for each program says that it is done, so that any number of sittings add up.
+A small file for each finished program, its marker, holds the result, so that later calls skip it.
 """
 
 import fcntl
@@ -23,7 +23,7 @@ from fairseq_maelm.files import write_json
 from fairseq_maelm.sweep.log import last_line, log_records
 
 _POLL_SECONDS, _STOP_SECONDS = 0.2, 20
-# A bar that is written into a file gets a line each time.
+# In a log file, each update of the progress bar is a line.
 _SHOW_SECONDS = 1.0 if sys.stderr.isatty() else 60.0
 
 
@@ -38,29 +38,29 @@ class Process(NamedTuple):
         return " ".join([*variables, shlex.join(self.words)])
 
     def on(self, slot: str) -> "Process":
-        """Return the same program with the GPUs of a slot."""
+        """Return the same program on the GPUs of a slot."""
         return Process(self.words, {**self.environment, **visible(slot)})
 
 
 def visible(slot: str) -> dict[str, str]:
-    """Return the variable that gives a program the GPUs of its slot, if there are any to give."""
+    """Return the environment variable that assigns a program the GPUs of its slot, if there are any."""
     return {"CUDA_VISIBLE_DEVICES": slot} if slot else {}
 
 
 @dataclass
 class Job:
-    """A program whose result is worth keeping.
+    """A program with a result.
 
     Attributes:
-        name: in messages.
-        marker: gets the result, or the reason of a failure.
+        name: shown in messages.
+        marker: file for the result, or for the reason of a failure.
         process: makes the command for a slot (a list of GPUs, "" for the CPU).
-        result: reads the result from the log; raises ValueError if the run went wrong though it ended well.
-        resumes: whether the program goes on from what it saved; its log is then continued too.
-        followers: jobs that can start after it has succeeded.
-        cost: its duration in any unit, for the progress bar.
-        ended: called once its marker is written.
-        clears: files and folders that an earlier attempt may have left half done, removed before it starts.
+        result: reads the result from the log; raises a ValueError if the run failed despite its exit status of 0.
+        resumes: whether the program continues from its saved state; its log is then continued too.
+        followers: jobs that can start after this one has succeeded.
+        cost: duration in any unit, for the progress bar.
+        ended: called after the marker is written.
+        clears: unfinished files and folders of an earlier attempt, removed before the program starts.
     """
 
     name: str
@@ -79,29 +79,29 @@ class Job:
         return self.marker.with_suffix(".log")
 
     def clear(self) -> None:
-        """Remove what an earlier attempt may have left half done."""
+        """Remove unfinished files and folders of an earlier attempt."""
         for path in self.clears:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
     @property
     def all(self) -> "list[Job]":
-        """The job and everything that follows it."""
+        """The job and all jobs that follow it, directly or indirectly."""
         return [self, *(each for follower in self.followers for each in follower.all)]
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON file, or return None where there is none."""
+    """Read a JSON file, or return None if it does not exist."""
     return files.read_json(path) if path.exists() else None
 
 
 def is_finished(marker: Path) -> bool:
-    """Return whether a run has succeeded."""
+    """Return whether a job has succeeded."""
     result = read_json(marker)
     return result is not None and "failed" not in result
 
 
 def unfinished(jobs: Sequence[Job], retry_failed: bool = True) -> list[Job]:
-    """Return the jobs that can start: those without a result, and those that follow jobs with one."""
+    """Return the jobs that can start: those without a result, and the followers of those with a result."""
     found = []
     for job in jobs:
         result = read_json(job.marker)
@@ -131,15 +131,15 @@ class LocalProcess(NamedTuple):
     process: BaseProcess
 
     def poll(self) -> str | None:
-        """Return None while it runs, "" once it has ended well, otherwise the reason of its end."""
+        """Return None while the program runs, "" after exit status 0, otherwise the reason of the failure."""
         status = self.process.exitcode
-        if status is None or status == 0:
+        if not status:
             return None if status is None else ""
         return f"exit status {status}" if status > 0 else f"killed by {signal.Signals(-status).name}"
 
 
 class LocalLauncher:
-    """Starts programs on this machine, of which so many run side by side and share the cores, and stops them."""
+    """Starts and stops programs on this machine; those that run at the same time share its cores."""
 
     def __init__(self, side_by_side: int) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -147,10 +147,10 @@ class LocalLauncher:
         self._environment = {"OMP_NUM_THREADS": str(max(1, cores // side_by_side)), **os.environ, "PATH": path}
 
     def start(self, job: Job, slot: str) -> LocalProcess | None:
-        """Start a job; None if its program still runs on behalf of a process that was killed."""
+        """Start a job, or return None if a program that an earlier, killed runner has started for it still runs."""
         process = job.process(slot)
         with open(job.log, "ab") as log:
-            # The program of an earlier runner holds this lock, as the new one will.
+            # A running program locks its log.
             try:
                 fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -162,7 +162,7 @@ class LocalLauncher:
         return LocalProcess(warm_start.start(process.words, {**self._environment, **process.environment}, job.log))
 
     def leave(self, running: Sequence[LocalProcess]) -> None:
-        """Stop programs, by force those that do not listen."""
+        """Terminate programs, and kill those that do not end in time."""
         for sent in (signal.SIGTERM, signal.SIGKILL):
             for each in running:
                 warm_start.send_signal(each.process, sent)
@@ -172,15 +172,15 @@ class LocalLauncher:
 
 
 def run(jobs: Sequence[Job], slots: Sequence[str], launcher: Launcher | None = None, retry_failed: bool = True) -> None:
-    """Run what is not finished, one job in each slot at a time; what follows a job comes before other jobs.
+    """Run all unfinished jobs, one in each slot at a time; followers of a job precede other jobs.
 
-    A job that fails leaves its reason in its marker and keeps back its followers only.
+    The reason of a failure goes into the job's marker, and only the followers of that job are not run.
 
     Args:
-        jobs: to run.
-        slots: for each job that runs at the same time its GPUs, as in CUDA_VISIBLE_DEVICES, "" for the CPU.
-        launcher: this machine's by default.
-        retry_failed: whether jobs that failed earlier are tried again.
+        jobs: the jobs without their followers.
+        slots: GPUs of each job that runs at the same time, as in CUDA_VISIBLE_DEVICES, "" for the CPU.
+        launcher: starts the programs, by default on this machine.
+        retry_failed: whether to run jobs again that failed earlier.
     """
     queue = _Queue(jobs, slots, launcher or LocalLauncher(len(slots)), retry_failed)
     try:
@@ -190,7 +190,7 @@ def run(jobs: Sequence[Job], slots: Sequence[str], launcher: Launcher | None = N
 
 
 class _Queue:
-    """Waiting and running jobs, and the bar that shows them."""
+    """Waiting and running jobs, and the progress bar."""
 
     def __init__(self, jobs: Sequence[Job], slots: Sequence[str], launcher: Launcher, retry_failed: bool) -> None:
         self.waiting, self.free, self.launcher = unfinished(jobs, retry_failed), list(slots), launcher
@@ -224,7 +224,7 @@ class _Queue:
             job.marker.parent.mkdir(parents=True, exist_ok=True)
             started = self.launcher.start(job, self.free[0])
             if started is not None:
-                # A failure of an earlier attempt is no longer true.
+                # The marker may hold an earlier attempt's failure.
                 job.marker.unlink(missing_ok=True)
                 self.waiting.remove(job)
                 self.running.append((job, self.free.pop(0), started))

@@ -1,4 +1,4 @@
-"""Reading what fairseq-train writes into its log with ``--log-format json``."""
+"""Readers of the logs that fairseq-train writes with ``--log-format json``."""
 
 import contextlib
 import json
@@ -17,9 +17,9 @@ def log_records(log: Path, kinds: Sequence[str], tail: bool = False) -> Iterator
     """Yield kind and numbers of the records in a log.
 
     Args:
-        log: may be missing, or still be written.
-        kinds: of record: "train_inner", "train", or the name of a validation set.
-        tail: look at the end of the log only.
+        log: a file that may be missing, or still be written.
+        kinds: kinds of records: "train_inner", "train", or the name of a validation set.
+        tail: whether to read only the end of the log.
     """
     if not log.exists():
         return
@@ -45,35 +45,35 @@ def _numbers(record: dict[str, Any]) -> dict[str, float]:
 
 
 def last_line(log: Path) -> str:
-    """Return the line of a log that explains its end best: the last one that names an exception, or the last one."""
+    """Return the line that explains the end of a log best: the last one with an exception, or else the last one."""
     text = _text(log, tail=True)
-    # An earlier attempt's exception says nothing about the last.
+    # Exceptions of earlier attempts do not count.
     text = text[max(0, text.rfind("\n$ ")) :]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     raised = [line for line in lines if _EXCEPTION.match(line)]
-    # fairseq looks for the cause of a divergence, and may come upon another error on the way.
+    # While fairseq looks for the cause of a divergence, another error may occur.
     diverged = [line for line in raised if line.startswith("FloatingPointError")]
     return ([*lines, *raised, *diverged] or ["no output"])[-1][:300]
 
 
 def is_divergence(reason: str) -> bool:
-    """Return whether a run without a result diverged: its loss was not finite, or fairseq stopped it for that."""
+    """Return whether the reason of a failure is divergence: a loss that was not finite, or fairseq's own check."""
     return reason.startswith("diverged") or "FloatingPointError" in reason
 
 
 def best_validation(log: Path, metric: str, metrics: Sequence[str], subsets: Sequence[str]) -> dict[str, Any]:
-    """Return the best validation of a fine-tuning that ended well, which is also that of checkpoint_best.pt.
+    """Return the best validation of a successful fine-tuning run, which is also that of checkpoint_best.pt.
 
     Args:
-        log: of the run.
-        metric: to compare by, on the first validation set; larger is better, the later of equals counts.
-        metrics: names to take.
+        log: the run's log.
+        metric: the metric to compare on the first validation set; larger is better, and the last of equals counts.
+        metrics: the metrics to return.
         subsets: the validation sets.
 
     Returns:
-        ``score``, the metric on the first validation set, and ``scores``, on each; ``figures``, name -> value, with
-        the set's name in front for all sets but the first; ``epoch`` and ``updates`` of that validation; ``seconds``
-        that the last attempt took.
+        ``score``, the metric on the first validation set, and ``scores``, the metric on each set; ``figures``, metric
+        -> value, prefixed by the name of the set for all sets but the first; ``epoch`` and ``updates`` of that
+        validation; ``seconds`` of the last attempt.
 
     Raises:
         ValueError: the training diverged, or there is no such metric.
@@ -87,7 +87,7 @@ def best_validation(log: Path, metric: str, metrics: Sequence[str], subsets: Seq
         if kind == "train":
             seconds = record.get("train_wall", seconds)
         elif kind in subsets:
-            # A round that was done twice, because the run was stopped right after it, counts once.
+            # A validation that was repeated, because the run was stopped right after it, counts once.
             rounds.setdefault(record.get(f"{kind}_num_updates", 0.0), {}).update(record)
     key = f"{subsets[0]}_{metric}"
     known = {updates: record for updates, record in rounds.items() if key in record}

@@ -1,7 +1,7 @@
-"""The report of a sweep: a table in Markdown, all runs in a CSV, and a figure of the spread.
+"""The report of a sweep: a Markdown table, all runs as CSV, and a figure of the spread.
 
-The figure shows every run of the grid, and the seeds of the best setting, beside the paper's scores; all can be told
-apart without color, by marker, filling and line.
+The figure shows every run of the grid, the seeds of the best setting, and the paper's scores. Marker, filling and line
+distinguish them without color.
 """
 
 import csv
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.files import write_bytes
-from fairseq_maelm.libraries import import_pyplot
+from fairseq_maelm.libraries import import_pyplot, save_figure
 from fairseq_maelm.sweep.results import (
     DIVERGED,
     FAILED,
@@ -41,8 +41,7 @@ _GRID_COLOR, _BEST_COLOR, _PAPER_COLOR = "#8A8A8A", "#000000", "#0072B2"
 def write_report(folder: Path, draws: bool = True, groups: Sequence[str] | None = None) -> str:
     """Write report.md, runs.csv, and spread.png and .svg into a sweep's folder, and return the Markdown.
 
-    ``groups`` are those of the paper's rows, all by default. The figure is left out, with a warning, where matplotlib
-    is missing.
+    ``groups`` selects groups of the paper's rows, by default all. Without matplotlib there is a warning and no figure.
     """
     sweep = collect(SweepFolder(folder))
     text = as_markdown(sweep, groups)
@@ -57,7 +56,7 @@ def write_report(folder: Path, draws: bool = True, groups: Sequence[str] | None 
 
 
 def as_markdown(sweep: Sweep, groups: Sequence[str] | None = None) -> str:
-    """Return the tables: scores of all models and the paper's, and the best settings with their numbers of runs."""
+    """Return the tables of all models' and the paper's scores, and of the best settings with their numbers of runs."""
     published = published_rows(sweep, groups)
     tasks = averaged_tasks(sweep)
     head = ["", *(f"{task} ({sweep.about['tasks'][task]['metric']})" for task in sweep.tasks), "AVG"]
@@ -92,7 +91,7 @@ def _captions(sweep: Sweep, tasks: Sequence[str]) -> str:
     sets = [task for task in sweep.tasks if len(sweep.about["tasks"][task]["subsets"]) > 1]
     text = (
         f"Median over {seeds} seeds of the best setting (lowest..highest), in percent, on the validation data that "
-        "also chose the checkpoint and the setting. Runs that diverged or failed count as worse than any score."
+        "also selected the checkpoint and the setting. Runs that diverged or failed count as worse than any score."
     )
     if sets:
         text += f" {', '.join(sets)}: one number for each validation set, averaged before AVG."
@@ -111,7 +110,7 @@ def _settings(sweep: Sweep) -> list[list[str]]:
 
 
 def _problems(sweep: Sweep) -> list[str]:
-    """Return what is not as it should be, run by run for those that failed."""
+    """Return notes on missing runs, and on each failed and diverged run."""
     failed = [each for each in sweep.outcomes if each.state == FAILED]
     diverged = [each for each in sweep.outcomes if each.state == DIVERGED]
     missing = sum(each.state == MISSING for each in sweep.outcomes)
@@ -126,7 +125,7 @@ def _problems(sweep: Sweep) -> list[str]:
 
 
 def _differences(sweep: Sweep) -> list[str]:
-    """Compare the first model with each other one, where all seeds of both have a score."""
+    """Compare the first model with each other model on the tasks where all seeds of both have a score."""
     first, *others = sweep.models
     lines = [["", *(f"{first} - {other}" for other in others)]]
     for task in sweep.tasks:
@@ -144,7 +143,7 @@ def _table(lines: Sequence[Sequence[str]]) -> str:
 
 
 def as_csv(sweep: Sweep) -> str:
-    """Return all runs, one a line, with everything that was noted; an empty field where there is nothing."""
+    """Return a line for each run with all its facts; a missing fact is an empty field."""
     searched = dict.fromkeys(name for each in sweep.outcomes for name, _ in each.run.setting.values)
     metrics = dict.fromkeys(name for each in sweep.outcomes for name in each.result.get("figures", {}))
     stream = io.StringIO()
@@ -165,7 +164,7 @@ def as_csv(sweep: Sweep) -> str:
 
 
 def _draw_spread(sweep: Sweep, folder: Path, groups: Sequence[str] | None = None) -> None:
-    """Draw ``folder``/spread.png and .svg, a panel for each task; raise a ValueError where nothing can be drawn."""
+    """Draw ``folder``/spread.png and .svg with a panel for each task; raise a ValueError if nothing can be drawn."""
     tasks = [task for task in sweep.tasks if any(sweep.cells[task, model].finished for model in sweep.models)]
     if not tasks:
         raise ValueError("no figure: no run has finished")
@@ -181,11 +180,7 @@ def _draw_spread(sweep: Sweep, folder: Path, groups: Sequence[str] | None = None
         figure.tight_layout()
         handles = {label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels())}
         figure.legend(handles.values(), handles.keys(), loc="upper left", bbox_to_anchor=(1.0, 0.97), fontsize=8)
-        for ending, options in (("png", {"dpi": 160}), ("svg", {"metadata": {"Date": None}})):
-            stream = io.BytesIO()
-            figure.savefig(stream, format=ending, bbox_inches="tight", **options)
-            write_bytes(folder / f"spread.{ending}", stream.getvalue())
-        pyplot.close(figure)
+        save_figure(figure, folder / "spread")
 
 
 def _panel(axis: Any, sweep: Sweep, task: str, rows: dict[tuple[str, str], dict[str, list[float]]]) -> None:
@@ -200,7 +195,7 @@ def _panel(axis: Any, sweep: Sweep, task: str, rows: dict[tuple[str, str], dict[
         if cell.scores and math.isfinite(cell.scores[0]):
             ends = (place + 0.02, place + 0.34)
             axis.hlines(cell.scores[0], *ends, color=_BEST_COLOR, linewidth=1.8, label="its median")
-    # The order of all rows gives each the same line in every panel.
+    # A row has the same line style in every panel.
     for number, ((group, name), scores) in enumerate(rows.items()):
         score = (scores.get(task) or [math.nan])[0]
         if math.isfinite(score):
@@ -215,7 +210,7 @@ def _panel(axis: Any, sweep: Sweep, task: str, rows: dict[tuple[str, str], dict[
 def _points(
     axis: Any, center: float, values: Sequence[float], look: dict[str, Any], label: str, hollow: bool = False
 ) -> None:
-    """Draw values, equal ones side by side, always in the same places."""
+    """Draw sorted values, shifted sideways in a fixed pattern so that equal ones are visible."""
     if not values:
         return
     ordered = sorted(values)

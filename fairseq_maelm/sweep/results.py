@@ -13,39 +13,31 @@ from fairseq_maelm.sweep.log import is_divergence
 from fairseq_maelm.sweep.store import SweepFolder
 
 FINISHED, DIVERGED, FAILED, MISSING = "finished", "diverged", "failed", "not run"
-# The tasks that the paper's average is made of.
+# The tasks in the paper's average.
 GLUE = ("MNLI", "QQP", "QNLI", "SST-2", "CoLA", "RTE", "MRPC", "STS-B")
 
 
 class Outcome(NamedTuple):
-    """A run with its state ("finished", "diverged", "failed", "not run"), the metric on each validation set, and the
-    content of its marker."""
+    """The outcome of a run."""
 
     run: Run
-    state: str
-    scores: tuple[float, ...]
-    result: dict[str, Any]
+    state: str  # FINISHED, DIVERGED, FAILED or MISSING
+    scores: tuple[float, ...]  # the metric on each validation set; empty unless finished
+    result: dict[str, Any]  # the content of the run's marker
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The best setting of a model on a task.
+    """The best setting of a model on a task."""
 
-    Attributes:
-        setting: chosen; None if no setting has a score.
-        outcomes: of its seeds.
-        scores: on each validation set the median over seeds; empty without a setting.
-        states: how many runs of the whole grid are in which state.
-    """
-
-    setting: Setting | None
-    outcomes: list[Outcome]
-    scores: tuple[float, ...]
-    states: dict[str, int]
+    setting: Setting | None  # None if no setting has a score
+    outcomes: list[Outcome]  # of the setting's seeds
+    scores: tuple[float, ...]  # median over seeds on each validation set; empty without a setting
+    states: dict[str, int]  # number of runs of the whole grid in each state
 
     @property
     def complete(self) -> bool:
-        """Whether the choice is final, for no run is missing, and there is a score."""
+        """True if there is a score and no run is missing, so that the choice is final."""
         return not self.states.get(MISSING) and bool(self.scores)
 
     @property
@@ -55,16 +47,16 @@ class Cell:
 
     @property
     def finished(self) -> list[tuple[float, ...]]:
-        """The scores of the seeds that have some."""
+        """The scores of the finished seeds."""
         return [outcome.scores for outcome in self.outcomes if outcome.scores]
 
 
 class Sweep(NamedTuple):
-    """The content of a folder: "about" of ``sweep.json``, all runs, and the best setting by task and model."""
+    """The content of a sweep's folder."""
 
-    about: dict[str, Any]
-    outcomes: list[Outcome]
-    cells: dict[tuple[str, str], Cell]
+    about: dict[str, Any]  # from ``sweep.json``
+    outcomes: list[Outcome]  # of all runs
+    cells: dict[tuple[str, str], Cell]  # (task, model) -> best setting
 
     @property
     def tasks(self) -> list[str]:
@@ -78,7 +70,7 @@ class Sweep(NamedTuple):
 
 
 def collect(folder: SweepFolder) -> Sweep:
-    """Read the folder of a sweep, finished or not; raise a FileNotFoundError where there is none."""
+    """Read the folder of a sweep, finished or not; raise a FileNotFoundError if there is no sweep."""
     outcomes = [_outcome(folder, run) for run in folder.runs()]
     about = folder.read()["about"]
     cells = {
@@ -99,7 +91,7 @@ def _outcome(folder: SweepFolder, run: Run) -> Outcome:
 
 
 def median_with_losses(scores: Sequence[float], lost: int) -> float:
-    """Return the median, runs without a score counted as worse than any; minus infinity if it falls on one of them."""
+    """Return the median, where each lost run counts as minus infinity."""
     values = [*scores, *[-math.inf] * lost]
     return median(values) if values else -math.inf
 
@@ -107,9 +99,9 @@ def median_with_losses(scores: Sequence[float], lost: int) -> float:
 def best_of(outcomes: Sequence[Outcome]) -> Cell:
     """Choose the setting with the best median over seeds of the metric on the first validation set.
 
-    Runs that diverged or failed count as worse than any score: a setting must not win by the seeds that it survives.
-    While runs are missing, settings are compared by the seeds that they have, those with more of them first. Equal
-    medians are decided by the mean, then by the order of the grid.
+    Runs that diverged or failed count as worse than any score: a setting must not win because it loses its bad seeds.
+    While runs are missing, settings with more seeds come first. Ties of the median are broken by the mean, then by the
+    order of the grid.
     """
     by_setting: dict[str, list[Outcome]] = {}
     states: dict[str, int] = {}
@@ -135,22 +127,19 @@ def _lost(outcomes: Sequence[Outcome]) -> int:
 
 
 def averaged_tasks(sweep: Sweep) -> list[str]:
-    """Return the tasks that an average is made of: those where every model has its final score.
-
-    With tasks of GLUE in the sweep it is made of those alone, as in the paper.
-    """
+    """Return the tasks to average: those with final scores of all models, only GLUE's if the sweep has any of GLUE."""
     candidates = [task for task in sweep.tasks if task in GLUE] or sweep.tasks
     return [task for task in candidates if all(sweep.cells[task, model].complete for model in sweep.models)]
 
 
 def average(scores: Mapping[str, Sequence[float]], tasks: Sequence[str]) -> float | None:
-    """Return the mean over tasks, several validation sets of one averaged first; None unless all have all scores."""
+    """Return the mean over tasks of the mean over their validation sets; None if any score is missing."""
     values = [mean(scores[task]) for task in tasks if scores.get(task)]
     return mean(values) if values and len(values) == len(tasks) and not any(map(math.isnan, values)) else None
 
 
 def published_rows(sweep: Sweep, groups: Sequence[str] | None) -> dict[tuple[str, str], dict[str, list[float]]]:
-    """Return the paper's rows of these groups, by default of all: (group, model) -> task -> scores.
+    """Return the paper's rows of some groups, by default all: (group, model) -> task -> scores.
 
     Raises:
         UsageError: no recipe has such a group.
@@ -159,7 +148,7 @@ def published_rows(sweep: Sweep, groups: Sequence[str] | None) -> dict[tuple[str
     known = dict.fromkeys(group for task in sweep.about["tasks"].values() for group in task["paper"])
     unknown = [group for group in groups or [] if group not in known]
     if unknown:
-        raise UsageError(f"no recipe has published rows named {', '.join(unknown)}, but {', '.join(known) or 'none'}")
+        raise UsageError(f"no recipe has published rows named {', '.join(unknown)}: choose from {', '.join(known)}")
     for group in known if groups is None else groups:
         for task, about in sweep.about["tasks"].items():
             for model, scores in about["paper"].get(group, {}).items():

@@ -1,4 +1,4 @@
-"""Where the programs of a study run, and running them: what all commands of many runs share."""
+"""Options and functions that all commands with many runs share: where programs run, and running them."""
 
 import argparse
 import contextlib
@@ -13,58 +13,51 @@ from fairseq_maelm.sweep.jobs import Job, Launcher, is_finished, read_json, run
 from fairseq_maelm.sweep.slurm import SlurmLauncher, parse_parameters
 from fairseq_maelm.train_command import add_dry_run
 
-# Jobs that wait or run in SLURM's queue at the same time.
+# Largest number of jobs that wait or run in SLURM's queue.
 _SUBMITTED = 100
 
 
 def _gpus(text: str) -> str:
     if not all(each.isdecimal() for each in text.split(",")):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers with commas between them")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers separated by commas")
     return text
 
 
 def add_runner_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare where programs run, and whether those that failed run again."""
+    """Declare the options that ``runner_of`` reads."""
     group = parser.add_argument_group("where the programs run")
     group.add_argument(
         "--jobs", type=number(int, 1), metavar="N",
-        help="programs side by side on the CPU (1 by default), or with --slurm the number of jobs in the queue (100)",
+        help="number of parallel programs on the CPU, or with --slurm of jobs in the queue (default: 1; 100 with "
+        "--slurm)",
     )  # fmt: skip
     group.add_argument(
         "--gpus", nargs="+", type=_gpus, default=[], metavar="LIST",
-        help="a program on each of these GPUs at a time: '0 1' is two programs, '0 0 0' puts three on one GPU, and "
-        "'0,1 2,3' gives each of two programs two GPUs, where it can use them",
+        help="GPUs of parallel programs: '0 1' runs two programs, '0 0 0' three on one GPU, and '0,1 2,3' two programs "
+        "with two GPUs each, if they can use them",
     )  # fmt: skip
     group.add_argument(
         "--slurm", nargs="*", metavar="NAME=VALUE",
-        help="submit to SLURM, with submitit's parameters, such as: partition=gpu gpus_per_node=1 timeout_min=120",
+        help="submission to SLURM with submitit's parameters, such as: partition=gpu gpus_per_node=1 timeout_min=120",
     )  # fmt: skip
-    group.add_argument("--retry-failed", action="store_true", help="try programs again that failed or diverged")
+    group.add_argument("--retry-failed", action="store_true", help="run programs again that failed or diverged")
     add_dry_run(group, "write the commands")
 
 
 class Runner(NamedTuple):
-    """Where programs run.
+    """Places to run programs."""
 
-    Attributes:
-        slots: for each that runs at the same time its GPUs with commas between them, or "".
-        gpus: of each program.
-        launcher: that starts them; this machine's if it is None.
-        retry_failed: whether programs are tried again that failed earlier.
-        dry_run: whether commands are only written.
-    """
-
-    slots: list[str]
-    gpus: int
-    launcher: Launcher | None
-    retry_failed: bool
-    dry_run: bool
+    slots: list[str]  # the GPUs of each parallel program, separated by commas, or ""
+    gpus: int  # number of GPUs of each program
+    launcher: Launcher | None  # None for this machine
+    retry_failed: bool  # whether to run programs again that failed earlier
+    dry_run: bool  # whether to write the commands instead of running them
 
     def do(self, jobs: Sequence[Job]) -> None:
-        """Do what is not done yet, and what follows it; in a dry run write the commands.
+        """Run all unfinished jobs and their followers; in a dry run, write the commands.
 
         Raises:
-            ValueError: a program has no result; all others were done all the same.
+            ValueError: a job has no result, after all others were run.
         """
         every = [each for job in jobs for each in job.all]
         if self.dry_run:
@@ -77,21 +70,21 @@ class Runner(NamedTuple):
 
 
 def runner_of(args: argparse.Namespace, most_gpus: int = 1, jobs: int = 1) -> Runner:
-    """Read what ``add_runner_arguments`` declared.
+    """Read the options that ``add_runner_arguments`` declared.
 
     Args:
-        args: of the command line.
-        most_gpus: that a program can use.
-        jobs: side by side on the CPU, unless --jobs says more.
+        args: the parsed command line.
+        most_gpus: largest number of GPUs that a program can use.
+        jobs: number of parallel programs on the CPU without --jobs.
 
     Raises:
-        ValueError: arguments contradict each other, or SLURM cannot be used.
+        ValueError: options contradict each other, or SLURM cannot be used.
     """
     if args.gpus and (args.jobs or args.slurm is not None):
-        raise UsageError("--gpus has a run on each of this machine's GPUs: give neither --jobs nor --slurm with it")
+        raise UsageError("--gpus already sets the number of parallel runs: give neither --jobs nor --slurm with it")
     numbers = {len(slot.split(",")) for slot in args.gpus} or {0}
     if len(numbers) > 1:
-        raise UsageError("--gpus: every process needs the same number of GPUs, or rows would see data in another order")
+        raise UsageError("--gpus: give each program the same number of GPUs, which decides the order of the data")
     gpus, slots, launcher = numbers.pop(), args.gpus or [""] * (args.jobs or jobs), None
     if args.slurm is not None:
         parameters = parse_parameters(args.slurm)
@@ -99,40 +92,40 @@ def runner_of(args: argparse.Namespace, most_gpus: int = 1, jobs: int = 1) -> Ru
         launcher = SlurmLauncher(parameters)
     if gpus > most_gpus:
         raise UsageError(
-            f"a run has {most_gpus} GPU{'s' * (most_gpus > 1)} at most: write --gpus 0 1 for a run on each of two, and "
+            f"a run has at most {most_gpus} GPU{'s' * (most_gpus > 1)}: write --gpus 0 1 for two parallel runs, or "
             f"--slurm gpus_per_node={most_gpus}"
         )
     return Runner(slots, gpus, launcher, args.retry_failed, args.dry_run)
 
 
 def without_result(jobs: Sequence[Job]) -> dict[str, str]:
-    """Return the name of each job without a result -> the reason."""
+    """Return name -> reason for each job without a result."""
     without = [job for job in jobs if not is_finished(job.marker)]
     return {job.name: str((read_json(job.marker) or {}).get("failed", "not run")) for job in without}
 
 
 def refuse(failed: dict[str, str], retries: bool) -> None:
-    """Raise a ValueError for jobs without a result; ``retries``: the same command tries them again by itself."""
+    """Raise a ValueError if any jobs have no result; ``retries`` says whether the same command runs them again."""
     if failed:
         name, reason = next(iter(failed.items()))
         again = "the same command" if retries else "--retry-failed"
-        raise ValueError(f"{len(failed)} runs have no result ({name}: {reason}); {again} tries them again")
+        raise ValueError(f"{len(failed)} runs have no result ({name}: {reason}); {again} runs them again")
 
 
 @contextlib.contextmanager
 def sitting(program: str) -> Iterator[None]:
-    """Do a part of long work that the same command takes up again: stopped or refused, it says so in a line.
+    """Run a part of a long command that can be continued, and report interruptions and errors in one line.
 
     Raises:
-        SystemExit: 130 when interrupted, by Ctrl-C or SIGTERM; with the message of an OSError or a ValueError.
+        SystemExit: 130 after Ctrl-C or SIGTERM, or with the message of an OSError or a ValueError.
     """
-    # fairseq, once imported, lets every library's debugging messages through.
+    # Importing fairseq enables the debugging messages of all libraries.
     logging.getLogger().setLevel(logging.WARNING)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
-        sys.stderr.write("\ninterrupted; the same command goes on from here\n")
+        sys.stderr.write("\ninterrupted; the same command continues\n")
         raise SystemExit(130) from None
     except (OSError, ValueError) as error:
         raise SystemExit(f"{program}: error: {error}") from error

@@ -1,6 +1,6 @@
-"""Running the programs of a sweep as jobs of SLURM, through submitit (the extra ``slurm``).
+"""Run the programs of a sweep as SLURM jobs, through submitit (the extra ``slurm``).
 
-A job in the queue outlives the sweep: stopped and started again, the sweep finds it by the number that it noted.
+A job in the queue outlives the sweep. When the sweep is started again, it finds the job by its recorded number.
 """
 
 import logging
@@ -17,7 +17,7 @@ from fairseq_maelm.train_command import number_if_it_is_one
 
 logger = logging.getLogger(__name__)
 
-# submitit's names for all clusters; others are for SLURM alone and begin with its name.
+# Parameters that submitit has for all clusters; it prefixes SLURM's own by slurm_.
 _SHARED = ("name", "timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node")
 _DEFAULTS: dict[str, Any] = {"timeout_min": 240, "cpus_per_task": 4, "name": "maelm_sweep"}
 _CLUSTERS = ("slurm", "local")
@@ -32,23 +32,23 @@ def parse_parameters(words: Sequence[str]) -> dict[str, Any]:
             raise UsageError(f"--slurm {word}: it must be NAME=VALUE, such as partition=gpu or timeout_min=240")
         parameters[name] = number_if_it_is_one(value)
     if parameters.get("cluster", "slurm") not in _CLUSTERS:
-        raise UsageError(f"--slurm cluster={parameters['cluster']}: there are {' and '.join(_CLUSTERS)}")
+        raise UsageError(f"--slurm cluster={parameters['cluster']}: choose from {' and '.join(_CLUSTERS)}")
     return parameters
 
 
 class SubmittedJob:
-    """A job in a queue: submitit's, and the file with its number."""
+    """A job of submitit, and the file with its number."""
 
     def __init__(self, job: Any, record: Path) -> None:
         self.job, self.record = job, record
 
     def poll(self) -> str | None:
-        """Return None while it waits or runs, "" once it has ended well, otherwise the reason of its end."""
+        """Return None while the job waits or runs, "" after exit status 0, otherwise the reason of the failure."""
         if not self.job.done():
             return None
         try:
             status = self.job.result()
-        except Exception as error:  # submitit raises what the job raised, and its own errors
+        except Exception as error:  # submitit raises the job's own exceptions
             state, lines = self.job.state, str(error).strip().splitlines() or ["no message"]
             ended = f"the job {self.job.job_id} ended without a result ({state}: {lines[0]}; {self.job.paths.stderr})"
         else:
@@ -58,13 +58,13 @@ class SubmittedJob:
 
 
 class SlurmLauncher:
-    """Submits programs; what it submitted earlier and is still there it takes up again.
+    """Submits programs, and finds jobs that were submitted earlier.
 
     Args:
-        parameters: of submitit, ``cluster`` among them: "slurm", or "local" for processes of this machine.
+        parameters: submitit's parameters; ``cluster`` is "slurm", or "local" for processes of this machine.
 
     Raises:
-        ValueError: submitit is missing, has no such cluster here, or does not take a parameter.
+        ValueError: submitit or SLURM is missing, or submitit refuses a parameter.
     """
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
@@ -84,7 +84,7 @@ class SlurmLauncher:
         if self.cluster == "slurm" and shutil.which("srun") is None:
             raise ValueError("--slurm: there is no SLURM on this machine (no srun); run it on a login node")
         self._executor(Path("."))
-        # The jobs need nothing of the package then, and no second import of torch.
+        # Jobs then need neither this package nor an import of torch.
         cloudpickle.register_pickle_by_value(child)
 
     def _executor(self, folder: Path) -> Any:
@@ -96,14 +96,14 @@ class SlurmLauncher:
         return executor
 
     def start(self, job: Job, slot: str) -> SubmittedJob:
-        """Submit a job, or find the one that was submitted for it."""
+        """Submit a job, or find an earlier submission of it."""
         folder, record = job.marker.with_name("submitit"), job.marker.with_name("submitted.json")
         earlier = read_json(record)
         if earlier is not None and earlier["cluster"] == self.cluster:
             found = self._job_class(folder=folder, job_id=earlier["job"])
             if found.paths.result_pickle.exists() or not found.done():
                 return SubmittedJob(found, record)
-        # Numbers of processes come again, and with them the names of results.
+        # Process numbers are reused, and with them the names of result files.
         shutil.rmtree(folder, ignore_errors=True)
         job.clear()
         process = job.process(slot)
@@ -114,7 +114,7 @@ class SlurmLauncher:
         return SubmittedJob(submitted, record)
 
     def leave(self, running: Sequence[Any]) -> None:
-        """Leave jobs in their queue."""
+        """Leave the jobs in the queue."""
         if running:
             numbers = " ".join(each.job.job_id for each in running)
-            logger.info("%d jobs go on without this process; to stop them: scancel %s", len(running), numbers)
+            logger.info("%d jobs continue without this process; to stop them: scancel %s", len(running), numbers)

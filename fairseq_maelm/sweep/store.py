@@ -1,4 +1,4 @@
-"""The folders of sweeps and of other studies: their locks, settings and results, and the checkpoints they keep."""
+"""The folders of sweeps and other studies: locks, settings, results, and the checkpoints to keep."""
 
 import contextlib
 import hashlib
@@ -17,14 +17,14 @@ SETTINGS = "settings.json"
 _SWEEP = "sweep.json"
 KEEP = ("none", "best", "all")
 _BEST = "checkpoint_best.pt"
-# Written beside data by programs that read it.
+# Suffixes of files in a data folder that are not data.
 _NO_DATA = (".log", ".partial", ".lock", ".md")
-# A later command may add to these of a study; what is there already must stay as it is.
+# Settings of a study to which later commands may add entries.
 _MAY_GROW = ("rows", "tasks", "texts")
 
 
 def data_fingerprint(folder: Path) -> str:
-    """Tell prepared data apart cheaply: names and sizes of all files but hidden ones, and the dictionaries' content."""
+    """Return a cheap checksum of prepared data: names and sizes of all visible files, and contents of dictionaries."""
     summary = hashlib.sha256()
     files = (path for path in folder.rglob("[!.]*") if path.is_file() and path.suffix not in _NO_DATA)
     for path in sorted(files):
@@ -35,9 +35,9 @@ def data_fingerprint(folder: Path) -> str:
 
 
 def differences(earlier: Any, now: Any, may_grow: Collection[str], name: str = "") -> list[str]:
-    """Return a line for each place where two nested settings differ.
+    """Return a line for each difference of two nested settings.
 
-    Entries of tables whose names are in ``may_grow``, "" for the whole, are compared only if both have them.
+    In tables whose names are in ``may_grow`` ("" for the outermost), only entries that both have are compared.
     """
     if not (isinstance(earlier, dict) and isinstance(now, dict)):
         return [] if earlier == now else [f"{name}: {earlier} then, {now} now"]
@@ -53,7 +53,7 @@ def differences(earlier: Any, now: Any, may_grow: Collection[str], name: str = "
 def _working_in(
     folder: Path, file: str, what: str, grown: Callable[[dict[str, Any] | None], dict[str, Any]]
 ) -> Iterator[None]:
-    """Work alone in a folder, new or with ``file``; ``grown`` makes the file's content from its earlier content."""
+    """Lock a folder that is new, empty or has ``file``; ``grown`` maps the file's earlier content to the new one."""
     if folder.exists() and not (folder.is_dir() and ((folder / file).exists() or not any(folder.iterdir()))):
         raise ValueError(f"{folder} exists and is not a {what}: give another folder")
     with FolderLock(folder / ".lock", what, folder):
@@ -66,17 +66,21 @@ def _check_same(folder: Path, what: str, earlier: Any, now: Any, may_grow: Colle
     different = differences(earlier, now, may_grow)
     if different:
         raise ValueError(
-            f"{folder} holds a {what} with other settings ({'; '.join(different)}): its runs could not be compared "
-            f"with new ones. Give another --output, or the settings of that {what}"
+            f"{folder} holds a {what} with other settings ({'; '.join(different)}), so its runs could not be compared "
+            f"with new ones: give another --output, or the settings of that {what}"
         )
 
 
 def study_folder(folder: Path, settings: dict[str, Any]) -> contextlib.AbstractContextManager[None]:
-    """Work alone in the folder of a study, for the time of a ``with``.
+    """Return a context manager that locks the folder of a study.
 
-    The settings, JSON types only, decide the results: "rows", "tasks" and "texts" may gain entries from one command to
-    the next, and the largest number of "seeds" counts; all else must be as before. A folder that is in use, holds
-    something else, or a study with other settings is refused by a ValueError.
+    Args:
+        folder: new, empty, or of a study with the same settings.
+        settings: JSON types that determine the results. Later commands may add entries to "rows" and "tasks" and change
+            "seeds", whose largest number counts.
+
+    Raises:
+        ValueError: the folder is in use, holds something else, or a study with other settings.
     """
 
     def grown(earlier: dict[str, Any] | None) -> dict[str, Any]:
@@ -91,18 +95,17 @@ def study_folder(folder: Path, settings: dict[str, Any]) -> contextlib.AbstractC
 
 
 class SweepFolder:
-    """A folder that one sweep at a time works in, and reports only read.
+    """The folder of a sweep, for one sweep at a time and any number of readers.
 
-    ``sweep.json`` holds under "identity" what decides the results - later commands in the folder must agree with it
-    where they name the same tasks and models -, under "about" what may change, and under "runs" all that were ever
-    asked for.
+    ``sweep.json`` has the settings that determine the results under "identity" (later commands must have the same for
+    the same tasks and models), facts that may change under "about", and the runs of all commands under "runs".
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def marker(self, run: Run) -> Path:
-        """Return the file that gets the result of a run, or the reason of its failure; the log has the same folder."""
+        """Return the file for the result of a run, or for the reason of its failure."""
         return self.path / "runs" / run.folder / "run.json"
 
     def checkpoints(self, run: Run) -> Path:
@@ -110,31 +113,31 @@ class SweepFolder:
         return self.path / "runs" / run.folder / "checkpoints"
 
     def read(self) -> dict[str, Any]:
-        """Return the content of ``sweep.json``; raise a FileNotFoundError where there is no sweep."""
+        """Return the content of ``sweep.json``; raise a FileNotFoundError if there is no sweep."""
         content = read_json(self.path / _SWEEP)
         if content is None:
-            raise FileNotFoundError(f"{self.path} has no sweep: there is no {_SWEEP}")
+            raise FileNotFoundError(f"{self.path} has no sweep: there is no {_SWEEP} in it")
         return content
 
     def runs(self) -> list[Run]:
-        """Return all runs that were ever asked for."""
+        """Return the runs of all commands."""
         return [Run.from_json(content) for content in self.read()["runs"]]
 
     def open(
         self, identity: dict[str, Any], about: dict[str, Any], runs: Iterable[Run]
     ) -> contextlib.AbstractContextManager[None]:
-        """Work alone in the folder, for the time of a ``with``; another sweep's is refused by a ValueError.
+        """Return a context manager that locks the folder; raise a ValueError if it has other settings.
 
         Args:
-            identity: "common" settings of all runs, and those of each of the "tasks" and "models".
-            about: for the "tasks" and "models" what reports need.
-            runs: that are asked for.
+            identity: "common" settings of all runs, and the settings of each of the "tasks" and "models".
+            about: facts about the "tasks" and "models" for reports.
+            runs: the runs of this command.
         """
-        identity = json.loads(json.dumps(identity))  # tuples become lists, as they did when they were written
+        identity = json.loads(json.dumps(identity))  # turns tuples into lists, as in the file
 
         def grown(earlier: dict[str, Any] | None) -> dict[str, Any]:
             earlier = earlier or {"identity": {}, "about": {}, "runs": []}
-            # Tasks and models may be added; inside one of them nothing may be.
+            # Tasks and models may be added, but their settings may not change.
             _check_same(self.path, "sweep", earlier["identity"], identity, ("", "tasks", "models"))
             all_runs = {str(run.folder): run.as_json() for run in [*map(Run.from_json, earlier["runs"]), *runs]}
             merged = {name: _merged(earlier[name], now) for name, now in (("identity", identity), ("about", about))}
@@ -148,14 +151,14 @@ def _merged(earlier: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 
 
 class CheckpointKeeper:
-    """Deletes checkpoints, which would fill the disk.
+    """Deletes checkpoints of ended runs, which would fill the disk.
 
-    A run that failed keeps its last checkpoint, to go on from it; one that diverged has nothing worth keeping.
+    Failed runs keep their checkpoints, from which they can continue; diverged runs do not.
 
     Args:
-        folder: of the sweep.
-        keep: of finished runs nothing ("none"), for each task and model checkpoint_best.pt of the run with the best
-            score ("best"), or everything ("all").
+        folder: the sweep's folder.
+        keep: checkpoints of finished runs to keep: none ("none"), for each task and model the checkpoint_best.pt of the
+            run with the best score ("best"), or all ("all").
     """
 
     def __init__(self, folder: SweepFolder, keep: str) -> None:
@@ -163,7 +166,7 @@ class CheckpointKeeper:
         self._best: dict[tuple[str, str], tuple[float, Run]] = {}
 
     def tidy(self, runs: Iterable[Run]) -> None:
-        """Tidy up after all runs, as a sweep that was stopped may not have done."""
+        """Tidy up after all runs, in case an earlier sweep was stopped before it did."""
         for run in runs:
             self.ended(run)
 

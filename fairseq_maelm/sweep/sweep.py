@@ -27,40 +27,29 @@ RANDOM = "random"
 
 
 class Model(NamedTuple):
-    """A checkpoint to fine-tune, under its name in tables; of a random one the sizes are taken and weights drawn."""
+    """A model to fine-tune."""
 
-    name: str
+    name: str  # in tables
     checkpoint: Path
-    random: bool
+    random: bool  # whether to use random weights of the checkpoint's sizes
     encoder: Encoder
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that is to be done, checked.
+    """The checked plan of a sweep."""
 
-    Attributes:
-        recipes: by task.
-        models: by name.
-        data: the folder with the folders of all tasks.
-        runs: in the order in which they are started.
-        rehearsals: by task and model.
-        machine: of each run.
-        options: of fairseq-train, which win over all others.
-        keep: the checkpoints to keep, one of ``store.KEEP``.
-    """
-
-    recipes: dict[str, Recipe]
-    models: dict[str, Model]
-    data: Path
-    runs: list[Run]
-    rehearsals: dict[tuple[str, str], Rehearsal]
-    machine: Machine
-    options: list[str]
-    keep: str
+    recipes: dict[str, Recipe]  # by task
+    models: dict[str, Model]  # by name
+    data: Path  # folder that contains the tasks' folders
+    runs: list[Run]  # in their order
+    rehearsals: dict[tuple[str, str], Rehearsal]  # by task and model
+    machine: Machine  # of each run
+    options: list[str]  # of fairseq-train, which override all others
+    keep: str  # checkpoints to keep, one of ``store.KEEP``
 
     def process(self, run: Run, folder: SweepFolder, slot: str) -> Process:
-        """Return the program of a run in a slot (a GPU, or ""); it goes on from the last epoch that it finished."""
+        """Return the program of a run in a slot (a GPU, or ""), which continues from its last finished epoch."""
         recipe, model = self.recipes[run.task], self.models[run.model]
         updates = self.rehearsals[run.task, run.model].updates_per_epoch[run.setting["batch-size"]]
         words = _words(recipe, model, run, updates, model.random)
@@ -68,11 +57,11 @@ class Plan:
         return Process([*more, *self.options], {"OMP_NUM_THREADS": str(self.machine.threads), **visible(slot)})
 
     def examples(self, run: Run) -> int:
-        """Return the training examples that a run sees, each as often as it sees it."""
+        """Return the number of training examples of a run, counted in each epoch."""
         return int(run.setting["epochs"]) * self.rehearsals[run.task, run.model].examples
 
     def jobs(self, folder: SweepFolder, ended: Callable[[Run], None] = lambda run: None) -> list[Job]:
-        """Return the runs for the job runner; ``ended`` is called after each."""
+        """Return the jobs of all runs; ``ended`` is called after each run."""
         return [
             Job(
                 str(each),
@@ -87,14 +76,11 @@ class Plan:
         ]
 
     def identity(self) -> dict[str, Any]:
-        """Return what decides the results, for ``SweepFolder.open``."""
+        """Return the settings that determine the results, for ``SweepFolder.open``."""
         sums = {model.checkpoint: sha256_of(model.checkpoint) for model in self.models.values()}
+        prints = {task: data_fingerprint(self.data / recipe.data) for task, recipe in self.recipes.items()}
         tasks = {
-            task: {
-                "data": data_fingerprint(self.data / recipe.data),
-                "metric": recipe.metric,
-                "options": recipe.options,
-            }
+            task: {"data": prints[task], "metric": recipe.metric, "options": recipe.options}
             for task, recipe in self.recipes.items()
         }
         models = {
@@ -104,7 +90,7 @@ class Plan:
         return {"common": common, "tasks": tasks, "models": models}
 
     def about(self) -> dict[str, Any]:
-        """Return what reports need, for ``SweepFolder.open``."""
+        """Return facts for reports, for ``SweepFolder.open``."""
         tasks = {
             task: {"metric": recipe.metric, "figures": recipe.metrics, "subsets": recipe.subsets, "paper": recipe.paper}
             for task, recipe in self.recipes.items()
@@ -116,7 +102,7 @@ class Plan:
 
 
 def _words(recipe: Recipe, model: Model, run: Run, updates_per_epoch: int, names_sizes: bool) -> dict[str, Any]:
-    """Return the options of a run, apart from folders and machine; ``names_sizes``: the sizes are among them."""
+    """Return the options of a run without folders and machine; with ``names_sizes`` they include the sizes."""
     sizes: Mapping[str, Any] = FROM_CHECKPOINT
     if names_sizes:
         sizes = {**model.encoder.options, **model.encoder.drawn}
@@ -130,15 +116,14 @@ def _result(recipe: Recipe, log: Path) -> dict[str, Any]:
 
 
 def read_models(named: Sequence[tuple[str, str]]) -> dict[str, Model]:
-    """Read checkpoints under their names.
+    """Read named checkpoints.
 
-    In place of a path, "random:NAME" stands for random weights of the size of another, and "random" for those of the
-    first one that has a path.
+    Instead of a path, "random:NAME" means random weights of the size of NAME, and "random" of the first checkpoint that
+    has a path.
     """
     if len({name for name, _ in named}) < len(named):
-        raise UsageError(
-            f"every --checkpoint needs a name of its own; given were {', '.join(name for name, _ in named)}"
-        )
+        names = ", ".join(name for name, _ in named)
+        raise UsageError(f"two checkpoints have the same name: give each of {names} a different one")
     read = {}
     for name, value in named:
         if value.partition(":")[0] != RANDOM:
@@ -156,8 +141,8 @@ def read_models(named: Sequence[tuple[str, str]]) -> dict[str, Model]:
         other = value.partition(":")[2] or next(iter(read), "")
         if other not in read:
             raise UsageError(
-                f"--checkpoint {name}={value} needs the size of a checkpoint: give one by its path, NAME=PATH, and for "
-                "another than the first of these write random:NAME"
+                f"--checkpoint {name}={value} needs a checkpoint for its size: give one as NAME=PATH, and write "
+                "random:NAME unless it is the first"
             )
         models[name] = read[other]._replace(name=name, random=True)
     return models
@@ -174,11 +159,11 @@ def make_plan(
     options: list[str],
     keep: str,
 ) -> Plan:
-    """Expand the grid and try every task with every model, before anything is written or trained.
+    """Expand the grid, and try each task with each model before anything is written or trained.
 
     Raises:
         FileNotFoundError: data are missing.
-        ValueError: recipes, options, data, metrics or vocabularies do not fit; the message says which.
+        ValueError: recipes, options, data, metrics or vocabularies do not match.
     """
     searches = choose(recipes, large, choices)
     data = data.resolve()
@@ -199,7 +184,7 @@ def make_plan(
             if tried[size].vocabulary != model.encoder.vocabulary:
                 raise ValueError(
                     f"{recipe.task}: its data were prepared with another vocabulary than the checkpoint "
-                    f"{model.checkpoint} has: prepare them with the data folder that it was pretrained on"
+                    f"{model.checkpoint} has: prepare them with the data folder of its pretraining"
                 )
             rehearsals[recipe.task, name] = tried[size]
     runs = [each for task, search in searches.items() for each in expand(task, list(models), search, seeds)]
@@ -208,7 +193,7 @@ def make_plan(
 
 
 def run_plan(plan: Plan, output: Path, runner: Runner) -> dict[str, str]:
-    """Do what is not done yet in the sweep's folder; return the name of each run without a result -> reason."""
+    """Run all unfinished runs of a plan, and return name -> reason for each run without a result."""
     folder = SweepFolder(output)
     with folder.open(plan.identity(), plan.about(), plan.runs):
         keeper = CheckpointKeeper(folder, plan.keep)
@@ -217,13 +202,13 @@ def run_plan(plan: Plan, output: Path, runner: Runner) -> dict[str, str]:
         if runner.retry_failed:
             forget_diverged_runs(folder, plan.runs)
         waiting = len(unfinished(jobs, runner.retry_failed))
-        logger.info("%d runs, %d of them to do; logs in %s", len(jobs), waiting, output / "runs")
+        logger.info("%d runs, %d of them unfinished; logs in %s", len(jobs), waiting, output / "runs")
         run(jobs, runner.slots, runner.launcher, runner.retry_failed)
         return without_result(jobs)
 
 
 def forget_diverged_runs(folder: SweepFolder, runs: Sequence[Run]) -> None:
-    """Remove diverged runs, for nothing can go on from a checkpoint whose weights are not numbers."""
+    """Remove diverged runs, since their checkpoints may have weights that are not finite."""
     for each in runs:
         result = read_json(folder.marker(each))
         if result is not None and is_divergence(str(result.get("failed", ""))):

@@ -1,4 +1,4 @@
-"""Tables in Markdown, and how sure a difference in them is."""
+"""Markdown tables, and intervals of differences."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,13 +9,13 @@ from tabulate import tabulate
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown that can be read as it is; a | in a cell, which would end it, becomes a /."""
+    """Return an aligned Markdown table; a | in a cell, which would end the cell, becomes a /."""
     cells = [[" ".join(cell.replace("|", "/").split()) for cell in row] for row in (header, *rows)]
     return tabulate(cells[1:], cells[0], tablefmt="github", disable_numparse=True, stralign="left")
 
 
 class Difference(NamedTuple):
-    """The difference of two medians, and the ends of its 95 % interval."""
+    """The difference of two medians with its 95 % interval."""
 
     median: float
     low: float
@@ -26,10 +26,11 @@ class Difference(NamedTuple):
 
 
 def difference_of_medians(scores: Sequence[float], others: Sequence[float]) -> Difference | None:
-    """Compare two medians over seeds by the bootstrap: 9,999 draws of as many seeds from either side, with repetition.
+    """Return the difference of two medians over seeds, with a bootstrap interval from 9,999 samples of both sides.
 
-    The percentile interval of so few seeds is rough, and narrower than the truth: one that touches 0 shows no
-    difference, one that does not is a hint. None with fewer than three seeds on a side, where it would say nothing.
+    The percentile interval of so few seeds is rough and too narrow: one that contains 0 does not show a difference, and
+    one that excludes 0 is only a hint. With fewer than three seeds on a side, it would be meaningless, and None is
+    returned.
     """
     if min(len(scores), len(others)) < 3:
         return None

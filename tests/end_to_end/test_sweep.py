@@ -134,8 +134,8 @@ def kill_in_the_second_run(words: list[Any], output: Path) -> None:
         ({}, ["--large"], "has no search_large"),
         ({}, ["--gpus", "0", "--jobs", "2"], "give neither --jobs nor --slurm"),
         ({}, ["--precision", "fp16"], "fp16 needs a GPU"),
-        ({}, ["--checkpoint", "ours=random"], "needs a name of its own"),
-        ({}, ["--checkpoint", "x=random:y"], "needs the size of a checkpoint"),
+        ({}, ["--checkpoint", "ours=random"], "two checkpoints have the same name"),
+        ({}, ["--checkpoint", "x=random:y"], "needs a checkpoint for its size"),
         ({}, ["--checkpoint", "x=/no/such.pt"], "there is no checkpoint /no/such.pt"),
     ],
 )  # fmt: skip
@@ -161,7 +161,7 @@ def test_a_dry_run_shows_every_command_and_writes_nothing(tasks, pretrained, tmp
     words = command(tmp_path, tasks, pretrained, "--dry-run", "--gpus", "1", "--precision", "bf16", "--seeds", "2")
     cli.main(list(map(str, words[1:])))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == f"# 8 runs, 0 of them finished; they train on {8 * 40 * EPOCHS:,} examples in all"
+    assert lines[-1] == f"# 8 runs, 0 of them finished; in total they train on {8 * 40 * EPOCHS:,} examples"
     commands = [shlex.split(line) for line in lines if not line.startswith("#")]
     assert len(commands) == 8 and len({" ".join(each) for each in commands}) == 8
     for each, model in zip(commands, ["ours", "random weights"] * 4):

@@ -1,4 +1,4 @@
-"""Programs for job runners, and waiting for what happens elsewhere."""
+"""Programs for tests of job runners, and waiting for other processes."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from fairseq_maelm.sweep.jobs import Job, Process
 
 
 def program(folder: Path, name: str, code: str, *followers: Job, resumes: bool = False) -> Job:
-    """A job that runs some Python, and whose result is the number in the last line of its output."""
+    """Return a job that runs Python code; its result is the number in the last line of the output."""
     words = [sys.executable, "-c", code]
     return Job(
         name,
@@ -23,7 +23,7 @@ def program(folder: Path, name: str, code: str, *followers: Job, resumes: bool =
 
 
 def counting(folder: Path) -> str:
-    """A program that leaves a mark each time it is run."""
+    """Return code that leaves a mark each time it is run."""
     return f"open({str(folder / 'calls')!r}, 'a').write('x'); print(7)"
 
 
@@ -33,7 +33,7 @@ def calls(folder: Path) -> int:
 
 
 def wait_until(condition: Any, seconds: float = 60) -> None:
-    """Wait for something that takes a moment."""
+    """Wait until a condition is true."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -41,6 +41,6 @@ def wait_until(condition: Any, seconds: float = 60) -> None:
 
 
 def is_running(process: int) -> bool:
-    """Whether a process lives; one that is dead and not yet collected does not."""
+    """Tell whether a process is alive, and not a zombie."""
     status = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True, check=False)
     return bool(status.stdout.strip()) and not status.stdout.startswith("Z")

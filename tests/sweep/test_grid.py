@@ -1,4 +1,4 @@
-"""The grid: every combination once, in an order that can be compared early, and the part of it that is asked for."""
+"""The grid: every combination once, in an order that can be compared early, and the choice of a part."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ SEARCH: dict[str, tuple[Any, ...]] = {"lr": (2e-5, 5e-5), "batch-size": (16, 32)
 
 
 def recipe_of(task: str, search: dict[str, tuple[Any, ...]], large: dict[str, tuple[Any, ...]] | None = None) -> Recipe:
-    """A recipe of which only the search matters."""
+    """Return a recipe of which only the search matters."""
     return Recipe(Path(f"{task}.yaml"), task, task, "accuracy", ("accuracy",), {}, search, large, {}, {})
 
 
@@ -68,8 +68,8 @@ def test_what_large_models_search() -> None:
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        ("rate=1", "RTE does not search it, but lr, batch-size"),
-        ("lr=1e-4", "RTE has none of these values, but 2e-05, 5e-05"),
+        ("rate=1", "RTE does not search it, only lr, batch-size"),
+        ("lr=1e-4", "RTE has none of these values, only 2e-05, 5e-05"),
         ("lr=2e-5,1e-4", "no recipe has the value 0.0001"),
         ("lr", "'lr' is not NAME=VALUE"),
         ("lr=", "'lr=' is not NAME=VALUE"),

@@ -1,4 +1,4 @@
-"""The job runner: what is done is not done again, and what fails, is stopped or is left behind by a killed runner."""
+"""The job runner: finished jobs are skipped; failures, interruptions, and programs of killed runners."""
 
 import fcntl
 import subprocess
@@ -26,7 +26,7 @@ def test_finished_runs_are_skipped_and_a_failure_keeps_back_its_followers_only(t
     assert read_json(jobs[0].marker) == {"failed": "exit status 1: the reason"}
     assert not kept_back.marker.exists()
     assert "bad: FAILED, exit status 1: the reason" in capsys.readouterr().err
-    # What was wrong is put right: only that and its follower are run.
+    # After the cause is fixed, only the failed job and its follower are run.
     jobs[0] = program(tmp_path, "bad", counting(tmp_path), kept_back)
     assert unfinished(jobs, retry_failed=False) == []
     run(jobs, [""], retry_failed=False)
@@ -58,7 +58,7 @@ def test_what_has_ended_is_told_after_its_marker_is_there(tmp_path: Path) -> Non
 
 
 def test_logs_are_continued_only_where_the_program_goes_on(tmp_path: Path) -> None:
-    for name, resumes in (("anew", False), ("on", True)):
+    for name, resumes in (("restarts", False), ("resumes", True)):
         job = program(tmp_path, name, "print(1)", resumes=resumes)
         for _ in range(2):
             job.marker.unlink(missing_ok=True)
@@ -86,7 +86,7 @@ time.sleep(600)
     with pytest.raises(KeyboardInterrupt):
         run([job], [""])
     assert not job.marker.exists()
-    # What it had started goes too; on a busy machine the signal takes a while to be felt.
+    # Its child ends too; on a busy machine that takes a while.
     wait_until(lambda: not is_running(int(started.read_text())))
 
 

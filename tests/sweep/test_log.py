@@ -1,4 +1,4 @@
-"""Results as they are read from fairseq's logs."""
+"""Results read from fairseq's logs."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from fairseq_maelm.sweep.log import best_validation, is_divergence, last_line
 
 
 def line(kind: str, **metrics: Any) -> str:
-    """A record as fairseq writes it: numbers are text."""
+    """Return a log line as fairseq writes it, with numbers as text."""
     return f"2026-01-01 00:00:00 | INFO | {kind} | {json.dumps(metrics)}\n"
 
 

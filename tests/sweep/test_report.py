@@ -1,4 +1,4 @@
-"""The report: the choice of settings, medians and averages by cases worked out by hand, and what is not hidden."""
+"""The report: choice of settings, medians and averages worked out by hand, and failures that it must show."""
 
 import csv
 import io
@@ -29,7 +29,7 @@ from fairseq_maelm.sweep.results import (
 from fairseq_maelm.sweep.store import SweepFolder
 from fairseq_maelm.sweep.tables import difference_of_medians, markdown_table
 
-# A seed's result: its scores on the validation sets, or what happened instead.
+# A seed's result: its scores on the validation sets, or its state.
 Result = Any
 
 
@@ -38,7 +38,7 @@ def setting(lr: float) -> Setting:
 
 
 def outcomes(results: dict[float, Sequence[Result]], task: str = "T", model: str = "M") -> list[Outcome]:
-    """What became of the seeds of settings that differ in the learning rate."""
+    """Return the outcomes of seeds whose settings differ in the learning rate."""
     found = []
     for lr, seeds in results.items():
         for seed, result in enumerate(seeds, 1):
@@ -124,7 +124,7 @@ REASONS = {DIVERGED: "exit status 1: FloatingPointError: gradients are Nan/Inf",
 
 
 def write_sweep(folder: Path, grid: dict[tuple[str, str], dict[float, Sequence[Result]]]) -> SweepFolder:
-    """A sweep as its runs leave it."""
+    """Write a sweep's folder as its runs would."""
     tasks = dict.fromkeys(task for task, _ in grid)
     about = {
         "tasks": {
@@ -149,7 +149,7 @@ def write_sweep(folder: Path, grid: dict[tuple[str, str], dict[float, Sequence[R
 
 
 def table_of(text: str, number: int = 0) -> dict[str, list[str]]:
-    """A table of a report by the first cell of its lines."""
+    """Return a table of a report as the first cell of each line -> the other cells."""
     tables = [part for part in text.split("\n\n") if part.startswith("|")]
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in tables[number].splitlines()]
     assert len({len(line) for line in lines}) == 1
@@ -159,7 +159,7 @@ def table_of(text: str, number: int = 0) -> dict[str, list[str]]:
 def test_the_table_beside_the_paper(tmp_path: Path) -> None:
     lines = table_of(as_markdown(collect(write_sweep(tmp_path / "sweep", GRID))))
     assert lines[""] == ["RTE (accuracy)", "MNLI (accuracy)", "SQuAD (f1)", "AVG"]
-    # RTE at 2e-5: 72, 70, lost. AVG: (70 + (81 + 83) / 2) / 2 = 76; SQuAD is no task of GLUE.
+    # RTE at 2e-5: 72, 70, lost. AVG: (70 + (81 + 83) / 2) / 2 = 76; SQuAD is not a task of GLUE.
     assert lines["ours"] == [
         "70.0 (70.0..72.0; 1 of 3 seeds without a score)", "81.0/83.0 (80.0..82.0/81.0..85.0)", "75.0 (75.0..75.0)",
         "76.0",
@@ -184,7 +184,7 @@ def test_what_failed_and_diverged_is_shown(tmp_path: Path) -> None:
 
 
 def test_the_first_model_is_compared_with_the_others(tmp_path: Path) -> None:
-    """Where no seed is lost; the interval is that of `difference_of_medians`."""
+    """Only tasks without lost seeds are compared; the interval is that of `difference_of_medians`."""
     text = as_markdown(collect(write_sweep(tmp_path / "sweep", GRID)))
     assert text.split("\n\n")[2].startswith("Differences of these medians, with 95 % intervals")
     lines = table_of(text, 1)
@@ -199,7 +199,7 @@ def test_rows_of_the_paper_can_be_chosen(tmp_path: Path) -> None:
     sweep = collect(write_sweep(tmp_path / "sweep", GRID))
     lines = table_of(as_markdown(sweep, ["large++"]))
     assert [name for name in lines if name.startswith("paper")] == ["paper, large++: MAE-LM"]
-    with pytest.raises(ValueError, match="no recipe has published rows named small, but base, large"):
+    with pytest.raises(ValueError, match="no recipe has published rows named small: choose from base, large"):
         as_markdown(sweep, ["small"])
 
 

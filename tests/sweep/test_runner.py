@@ -1,4 +1,4 @@
-"""Where programs are computed, by the options that all studies share, and what is said of those that failed."""
+"""The options of all studies that choose where programs run, and the messages about failed programs."""
 
 import argparse
 import logging
@@ -46,8 +46,8 @@ def test_slots_of_a_queue() -> None:
     [
         (["--gpus", "0", "--jobs", "2"], "give neither --jobs nor --slurm"),
         (["--gpus", "0", "1,2"], "same number of GPUs"),
-        (["--gpus", "0,1"], "a run has 1 GPU at most: write --gpus 0 1"),
-        (["--slurm", "cluster=local", "gpus_per_node=2"], "a run has 1 GPU at most"),
+        (["--gpus", "0,1"], "a run has at most 1 GPU: write --gpus 0 1"),
+        (["--slurm", "cluster=local", "gpus_per_node=2"], "a run has at most 1 GPU"),
         (["--slurm", "partition"], "must be NAME=VALUE"),
     ],
 )
@@ -68,10 +68,10 @@ def test_what_failed_is_tried_again_when_it_is_asked_for(tmp_path: Path) -> None
     runner = Runner([""], 0, None, retry_failed=False, dry_run=False)
     bad = program(tmp_path, "bad", f"{counting(tmp_path)}; raise SystemExit('the reason')")
     for number in (1, 1):
-        with pytest.raises(ValueError, match=r"1 runs have no result \(bad: .*the reason\); --retry-failed tries"):
+        with pytest.raises(ValueError, match=r"1 runs have no result \(bad: .*the reason\); --retry-failed runs"):
             runner.do([bad])
         assert calls(tmp_path) == number
-    with pytest.raises(ValueError, match="the same command tries them again"):
+    with pytest.raises(ValueError, match="the same command runs them again"):
         runner._replace(retry_failed=True).do([bad])
     assert calls(tmp_path) == 2
 
@@ -90,7 +90,7 @@ def test_what_an_attempt_may_have_left_is_removed_before_the_next(tmp_path: Path
 
 @pytest.fixture
 def process_kept() -> Iterator[None]:
-    """A sitting sets up its process, which here is that of all tests."""
+    """Restore what ``sitting`` changes in this process, which runs other tests too."""
     level, handler = logging.getLogger().level, signal.getsignal(signal.SIGTERM)
     yield
     logging.getLogger().setLevel(level)

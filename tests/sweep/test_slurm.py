@@ -32,7 +32,7 @@ def test_jobs_succeed_and_fail_through_submitit(local: dict[str, Any], tmp_path:
 
 
 def test_a_submitted_job_is_found_again(local: dict[str, Any], tmp_path: Path) -> None:
-    """The sweep was killed after it had submitted a job, which then ended well."""
+    """The sweep was killed after it had submitted a job, which then succeeded."""
     job = program(tmp_path, "job", counting(tmp_path), resumes=True)
     first = SlurmLauncher(local).start(job, "")
     wait_until(lambda: first.job.paths.result_pickle.exists())
@@ -45,12 +45,12 @@ def test_a_submitted_job_is_found_again(local: dict[str, Any], tmp_path: Path) -
 def test_a_job_that_is_gone_is_submitted_again_and_waits_for_its_own_rest(
     local: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Of a job that left no result nothing is known; if its program still runs, it is alone all the same."""
+    """A job without a result is submitted again; if its first program still runs, the second one waits for it."""
     slow = f"import time; time.sleep(2); {counting(tmp_path)}"
     job = program(tmp_path, "job", slow, resumes=True)
     first = SlurmLauncher(local).start(job, "")
     wait_until(lambda: job.log.exists() and "$ " in job.log.read_text())
-    # As a sweep in a new process would see it: the number is known, the process is not.
+    # As for a sweep in a new process, which knows the job's number but not its process.
     first.job._process = None
     second = SlurmLauncher(local)
     second._job_class = lambda folder, job_id: first.job
@@ -64,7 +64,7 @@ def test_a_job_that_is_gone_is_submitted_again_and_waits_for_its_own_rest(
     ("words", "message"),
     [
         (["partition"], "must be NAME=VALUE"),
-        (["cluster=moon"], "there are slurm and local"),
+        (["cluster=moon"], "choose from slurm and local"),
     ],
 )
 def test_wrong_words_are_refused(words: list[str], message: str) -> None:

@@ -1,4 +1,4 @@
-"""The folders of sweeps and studies: what they may take up, and whom they keep out."""
+"""The folders of sweeps and studies: additions that they accept, and changes that they refuse."""
 
 import json
 from contextlib import AbstractContextManager
@@ -85,7 +85,7 @@ def test_a_foreign_folder_and_one_in_use_are_left_alone(opened: Any, tmp_path: P
     folder = tmp_path / "folder"
     with opened(folder), pytest.raises(ValueError, match="another (sweep|study) is writing to"):
         opened(folder).__enter__()
-    # Left, it can be used again, also after a failure inside.
+    # The lock is released at the end, even after a failure.
     with pytest.raises(KeyError), opened(folder):
         raise KeyError
     with opened(folder):
@@ -110,7 +110,7 @@ SCORES = [60.0, 62.0, 61.0, 50.0, 49.0, 50.0]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> SweepFolder:
-    """Six runs with checkpoints."""
+    """Write a folder with six runs and their checkpoints."""
     folder = SweepFolder(tmp_path)
     for run, score in zip(RUNS, SCORES):
         folder.checkpoints(run).mkdir(parents=True)
@@ -121,7 +121,7 @@ def folder(tmp_path: Path) -> SweepFolder:
 
 
 def left(folder: SweepFolder) -> list[str]:
-    """Checkpoints that are there, as model, seed and name."""
+    """Return the existing checkpoints as model, seed and name."""
     paths = sorted(folder.path.rglob("*.pt"))
     return [f"{path.parts[-5]}{path.parent.parent.name[-1]} {path.stem[11:]}" for path in paths]
 
