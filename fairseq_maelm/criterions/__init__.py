@@ -1,1 +1,1 @@
-"""The criterions, one file for each; importing one registers it with fairseq."""
+"""The criterions, one in each file; importing a file registers its criterion with fairseq."""

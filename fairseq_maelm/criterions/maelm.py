@@ -13,16 +13,16 @@ from torch import Tensor
 
 @dataclass
 class MaelmCriterionConfig(FairseqDataclass):
-    """No options. Without this class fairseq would store the whole command line in checkpoints in its place."""
+    """An empty configuration, without which fairseq would store the whole command line in its place."""
 
 
 @register_criterion("maelm", dataclass=MaelmCriterionConfig)
 class MaelmCriterion(FairseqCriterion):
-    """Cross-entropy summed over the predicted tokens, with the metrics that tell whether pretraining works.
+    """Cross-entropy summed over the predicted tokens.
 
-    Logged: ``loss`` in bits per predicted token and its perplexity ``ppl``, ``accuracy`` of the predicted tokens in
-    percent, ``masked`` the share of tokens that were predicted and ``padding`` the share of slots in encoder and
-    decoder that held padding, both in percent. ``wps`` counts original tokens, the masked ones included.
+    Logged are ``loss`` in bits per predicted token and its perplexity ``ppl``; in percent, ``accuracy`` of the
+    predicted tokens, ``masked``, the share of predicted tokens, and ``padding``, the share of padding in encoder and
+    decoder. fairseq's ``wps`` counts original tokens, the masked ones included.
     """
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
@@ -33,7 +33,7 @@ class MaelmCriterion(FairseqCriterion):
             metrics to log, all of them sums.
         """
         net_input, target = sample["net_input"], sample["target"]
-        # Computed inside the model's forward, which is what wrappers for several GPUs watch.
+        # The model's forward computes the loss, because wrappers for several GPUs require that.
         loss, extra = model(**net_input, target=target)
         sample_size = target.numel()
         layout = net_input["layout"]
@@ -54,7 +54,7 @@ class MaelmCriterion(FairseqCriterion):
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
-        """Add the metrics of all batches and ranks and log them."""
+        """Sum the metrics of all batches and ranks, and log them."""
 
         def total(name: str) -> Any:
             return sum(output.get(name, 0) for output in logging_outputs)
@@ -68,5 +68,5 @@ class MaelmCriterion(FairseqCriterion):
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """All metrics are sums, so ranks exchange one small tensor and no objects."""
+        """Return True, so that ranks exchange one small tensor of sums instead of objects."""
         return True

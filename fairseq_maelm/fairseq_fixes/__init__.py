@@ -1,13 +1,13 @@
-"""What this package changes in fairseq itself, for every task that is trained with the plugin.
+"""Changes of fairseq's own behavior, for every task that is trained with the plugin.
 
-One module for each subject; its docstring says why, and which test breaks without it. The versions are fairseq 0.12.2
-and fairseq-fixed 0.12.3.1, whose code is the same wherever something is replaced.
+Each subject has a module, whose docstring has the reason and the test that fails without the change. The versions are
+fairseq 0.12.2 and fairseq-fixed 0.12.3.1; their code is the same wherever something is replaced.
 """
 
 
 def mend_fairseq() -> None:
-    """Apply all changes in this process; applying them again does no harm."""
-    # Each of them imports fairseq, which takes seconds; the package itself is imported without.
+    """Apply all changes in this process; a second call has no effect."""
+    # These import fairseq, which takes seconds, and importing the package must be fast.
     from fairseq_maelm.fairseq_fixes.averages import mend_averages
     from fairseq_maelm.fairseq_fixes.batches import keep_every_example
     from fairseq_maelm.fairseq_fixes.building import look_before_building

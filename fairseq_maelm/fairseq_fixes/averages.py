@@ -1,10 +1,10 @@
-"""The running average of the weights, ``--store-ema``, for models with integers among their entries.
+"""The running average of the weights, ``--store-ema``, for models that have integers in their state.
 
-Reason: fairseq multiplies every entry of a model by the decay, which integers such as our models' identities do not
-allow: the first update ends in an exception. Weights under two names, as RoBERTa's embeddings have them, decay twice.
-A checkpoint without an average cannot be continued, nor fine-tuned, with the option: fairseq looks for its weights
-after it has thrown them away. A fine-tuning goes on with the average of pretraining. A resumed run counts the
-updates for ``--ema-update-freq`` from 0 again.
+Reason: fairseq multiplies every entry of a model's state by the decay. With integers, such as our models' identities,
+the first update raises an exception; weights with two names, such as RoBERTa's embeddings, decay twice. With the
+option, a checkpoint without an average can be neither continued nor fine-tuned, because fairseq looks for its weights
+after deleting them. Fine-tuning would continue pretraining's average, and a resumed run would count the updates for
+``--ema-update-freq`` from 0.
 Test: tests/end_to_end/test_averages.py.
 """
 
@@ -22,7 +22,7 @@ _load_checkpoint = Trainer.load_checkpoint
 
 
 def _average(self: EMA, new_model: Any, updates: int | None = None) -> None:
-    """Take a model's weights into the average; integers are copied."""
+    """Update the average with a model's weights; integers are copied."""
     average = self.fp32_params if self.config.ema_fp32 else self.model.state_dict()
     done: set[int] = set()
     with torch.no_grad():
@@ -41,18 +41,18 @@ def _average(self: EMA, new_model: Any, updates: int | None = None) -> None:
 def _load(self: Trainer, filename: str, reset_optimizer: bool = False, *args: Any, **kwargs: Any) -> Any:
     if not self.cfg.ema.store_ema:
         return _load_checkpoint(self, filename, reset_optimizer, *args, **kwargs)
-    # What fairseq would do with the average is left out and done below.
+    # Skip fairseq's handling of the average; it is replaced below.
     self.cfg.ema.store_ema = False
     try:
         extra_state = _load_checkpoint(self, filename, reset_optimizer, *args, **kwargs)
     finally:
         self.cfg.ema.store_ema = True
-    # Built from the model when it is first asked for: by the first update, if it is not restored.
+    # fairseq builds the average from the model on first use: here if it is restored, otherwise in the first update.
     self._ema = None
     if extra_state is None:
         return None
     if reset_optimizer or "ema" not in extra_state:
-        logger.info("the running average of the weights begins with this run")
+        logger.info("the running average of the weights starts with this run")
     else:
         _restore(self, extra_state)
     return extra_state

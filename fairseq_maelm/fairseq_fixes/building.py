@@ -1,8 +1,8 @@
-"""A checkpoint is looked at before fairseq builds what it names.
+"""Check a checkpoint before fairseq builds the task and the model that it names.
 
-Reason: fairseq-validate and its relatives build the task and the model that a file names and resolve references in its
-configuration; several of fairseq's own tasks and models evaluate string options, so that a file of plain strings runs
-code.
+Reason: fairseq-validate and similar programs build the task and the model that a file names, and resolve references in
+its configuration. Several of fairseq's own tasks and models evaluate string options, so a file with only strings can
+run code.
 Test: tests/robustness/test_hostile.py, test_fairseq_builds_nothing_foreign.
 """
 
@@ -17,7 +17,7 @@ from fairseq.tasks import TASK_REGISTRY
 
 from fairseq_maelm.checkpoint_data import CheckpointError, plain_sections, read_state, shown
 
-# What this package trains of fairseq's own: none of these evaluates an option.
+# fairseq's own tasks and models that this package uses; none of them evaluates an option.
 OF_FAIRSEQ = {
     "task": ("masked_lm", "sentence_prediction"),
     "model": ("roberta", "roberta_base", "roberta_large", "roberta_prenorm", "xlm"),
@@ -28,7 +28,7 @@ _load = checkpoint_utils.load_model_ensemble_and_task
 
 
 def other_names(sections: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Yield "task" and "model", with its name, of a configuration that names any but those of ``OF_FAIRSEQ``."""
+    """Yield "task" or "model" and the name in a configuration, if it is not one of ``OF_FAIRSEQ``."""
     for section, names in OF_FAIRSEQ.items():
         name = sections.get(section, {}).get("_name")
         if name not in names:
@@ -36,9 +36,9 @@ def other_names(sections: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Any]
 
 
 def refuse_foreign(path: Path) -> None:
-    """Refuse a checkpoint that names a task or a model of fairseq's own which this package does not use.
+    """Raise a CheckpointError if a checkpoint names a task or model of fairseq's own that this package does not use.
 
-    Tasks and models of other plugins are their users' own code and pass.
+    Tasks and models of other plugins are allowed: they are the user's own code.
     """
     for section, name in other_names(plain_sections(read_state(path), path)):
         known = [registry[name] for registry in _REGISTRIES[section] if isinstance(name, str) and name in registry]
@@ -54,5 +54,5 @@ def _load_checked(filenames: Sequence[str], *args: Any, **options: Any) -> Any:
 
 
 def look_before_building() -> None:
-    """Make fairseq look at each file that it is going to build a model from."""
+    """Make fairseq check each file before it builds a model from it."""
     checkpoint_utils.load_model_ensemble_and_task = _load_checked

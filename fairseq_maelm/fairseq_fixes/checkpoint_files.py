@@ -1,10 +1,10 @@
-"""Checkpoint files are whole or absent, also when a run is killed while it writes them, or two runs write at once.
+"""Write checkpoint files atomically, so that a killed run or a second run cannot leave a broken one.
 
-Reason: fairseq writes the first file of a save under another name and renames it; the other files, among them
-checkpoint_last.pt, it copies in place. Killed in between, it would leave a short checkpoint_last.pt that no run can
-resume from. The other name is the same for all runs, so that two runs of one folder write into one another's file, and
-a write that failed is repeated behind what is there already. Here each unfinished file has a name of its own; what
-killed runs leave of them is removed by the next run of the folder.
+Reason: fairseq writes the first file of a save under a temporary name and renames it, but copies the other files, such
+as checkpoint_last.pt, in place. A kill in between leaves a truncated checkpoint_last.pt from which no run can resume.
+The temporary name is the same for all runs, so that two runs in one folder write into the same file, and a failed write
+is repeated after the data that are there already. Here each unfinished file has a different name, and the next run in
+the folder removes those of killed runs.
 Test: tests/fairseq_fixes/test_checkpoint_files.py.
 """
 
@@ -23,7 +23,7 @@ from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
 _ATTEMPTS, _PAUSE_SECONDS = 3, 2.5
-# Of this module, and of fairseq without it.
+# Names of unfinished files: this module's, and fairseq's without it.
 _UNFINISHED = re.compile(r"(?:checkpoint.*|crash)\.pt(?:\.\d+-[0-9a-f]{8})?\.tmp")
 
 _copy_in_place = PathManager.copy
@@ -32,7 +32,7 @@ _save_otherwise = checkpoint_utils.torch_persistent_save
 
 @contextlib.contextmanager
 def _unfinished(target: str) -> Iterator[str]:
-    """Yield a name for a file that becomes ``target`` when the block ends well, and is removed when it does not."""
+    """Yield a name for a file that is renamed to ``target`` after the block, or removed after an exception."""
     name = f"{target}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
     try:
         yield name
@@ -44,9 +44,9 @@ def _unfinished(target: str) -> Iterator[str]:
 
 
 def copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
-    """Copy a file so that ``target`` is at every moment the old file or the whole new one, as ``PathManager.copy``.
+    """Copy a file atomically, in place of ``PathManager.copy``.
 
-    Paths that are not local, and copies that must not overwrite, are left to fairseq.
+    Remote paths and copies that must not overwrite are left to fairseq.
     """
     if not overwrite or PathManager.path_requires_pathmanager(target):
         return bool(_copy_in_place(source, target, overwrite))
@@ -57,10 +57,7 @@ def copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
 
 
 def save_whole(obj: Any, filename: str, async_write: bool = False) -> None:
-    """Save a checkpoint so that ``filename`` is at every moment the old file or the whole new one, in three attempts.
-
-    Files that are not local, and writing in the background, are left to fairseq.
-    """
+    """Save a checkpoint atomically, with up to three attempts; remote and asynchronous writes are left to fairseq."""
     if async_write or not PathManager.supports_rename(filename):
         _save_otherwise(obj, filename, async_write)
         return
@@ -76,7 +73,7 @@ def save_whole(obj: Any, filename: str, async_write: bool = False) -> None:
 
 
 def verify_folder(save_dir: str) -> None:
-    """Make the save folder and try to make a file in it; fairseq's test file has one name for all runs."""
+    """Create the save folder and test whether it is writable, with a unique test file, unlike fairseq."""
     if not os.path.exists(save_dir):
         os.makedirs(save_dir, exist_ok=True)
     with tempfile.TemporaryFile(dir=save_dir):
@@ -84,14 +81,14 @@ def verify_folder(save_dir: str) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what killed runs have left of unfinished files; only for a run that has the folder to itself."""
+    """Remove unfinished files of killed runs; the caller must hold the folder's lock."""
     for path in folder.iterdir():
         if _UNFINISHED.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
 
 def write_whole_checkpoints() -> None:
-    """Make fairseq write checkpoints by the functions of this module."""
+    """Make fairseq use the functions of this module."""
     PathManager.copy = staticmethod(copy_whole)
     checkpoint_utils.torch_persistent_save = save_whole
     checkpoint_utils.verify_checkpoint_directory = verify_folder

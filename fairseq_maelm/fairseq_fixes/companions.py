@@ -1,8 +1,8 @@
-"""A save folder holds what its checkpoints need: the vocabulary, labels and settings.
+"""Copy the vocabulary, labels and settings that checkpoints need into the save folder.
 
-Reason: a checkpoint of fairseq holds the name of a data folder, and no vocabulary. On another machine, or once the data
-are gone, no text can be encoded for it; with data of other labels it predicts the wrong ones without a word. So the
-files from which a task is set up are copied into the save folder, under the names that they have in the data folder.
+Reason: fairseq's checkpoints have the name of a data folder, but no vocabulary. On another machine, or without the
+data, no text can be encoded for them; with data of other labels, they silently predict wrong labels. Therefore the
+files from which a task is set up are copied into the save folder, under the same names as in the data folder.
 Test: tests/fairseq_fixes/test_companions.py, and tests/end_to_end/test_companions.py through the commands.
 """
 
@@ -18,23 +18,23 @@ from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE
 
 VOCABULARY_FILES = (DICTIONARY_FILE, MODEL_FILE, TOKENIZER_FILE)
-# Of fairseq's own task; the tasks of this package name theirs as ``setup_files``.
+# The files of fairseq's own task; this package's tasks declare theirs as ``setup_files``.
 _OF_SENTENCES = (MODEL_FILE, *(f"input0/{name}" for name in VOCABULARY_FILES), f"label/{DICTIONARY_FILE}")
-# What this process is going to write with the first checkpoint: nothing is left by a run that never gets so far.
+# Files to write together with the first checkpoint, so that a run without a checkpoint leaves nothing.
 _missing: dict[Path, bytes] = {}
 
 
 def setup_files(task: type) -> tuple[str, ...]:
-    """Return the files, below the data folder, that tasks of a class are set up from; not all of them need exist."""
+    """Return the paths, inside the data folder, of files from which a task is set up; some of them may not exist."""
     default = _OF_SENTENCES if issubclass(task, SentencePredictionTask) else ()
     return tuple(getattr(task, "setup_files", default))
 
 
 def read_setup_files(task: Any, folder: Path) -> dict[Path, bytes]:
-    """Read what a task was set up from and its save folder lacks: file in the save folder -> content.
+    """Read the setup files that a save folder lacks: path in the save folder -> content.
 
     Raises:
-        ValueError: a file of the folder differs from that of the data.
+        ValueError: the folder has a file that differs from that in the data.
     """
     missing: dict[Path, bytes] = {}
     for name in setup_files(type(task)):
@@ -46,28 +46,28 @@ def read_setup_files(task: Any, folder: Path) -> dict[Path, bytes]:
             missing[target] = content
         elif target.read_bytes() != content:
             raise ValueError(
-                f"{target} is another than {source}: the checkpoints of {folder} belong to other data. Name another "
-                "--save-dir, or give the data that they were trained on"
+                f"{target} differs from {source}: the checkpoints in {folder} were trained on other data. Give another "
+                "--save-dir, or the data that they were trained on"
             )
     return missing
 
 
 def write_with_first_checkpoint(files: dict[Path, bytes]) -> None:
-    """Write files, as ``read_setup_files`` returns them, when this process saves its first checkpoint."""
+    """Write the files of ``read_setup_files`` when this process saves its first checkpoint."""
     _missing.clear()
     _missing.update(files)
 
 
 def write_setup_files(files: dict[Path, bytes]) -> None:
-    """Write files, each whole or not at all."""
+    """Write files, each of them atomically."""
     for target, content in files.items():
         target.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(target, content)
 
 
 def keep_setup_files() -> None:
-    """Make fairseq write the files together with the first checkpoint."""
-    # As it is by now: ``stopping`` has its own part in it.
+    """Make fairseq write setup files together with the first checkpoint."""
+    # Looked up here, after ``stopping`` has replaced it.
     save_checkpoint = checkpoint_utils.save_checkpoint
 
     @functools.wraps(save_checkpoint)

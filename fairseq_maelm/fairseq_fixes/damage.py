@@ -1,7 +1,7 @@
-"""What is wrong with a checkpoint file: the checks that torch leaves out.
+"""Checks of checkpoint files that torch does not make.
 
-Reason: a checkpoint is a zip archive with a CRC-32 for each record, which torch writes and never compares. A file whose
-bits have changed therefore loads without a word. Records that are compressed, which torch reads and never writes, would
+Reason: a checkpoint is a zip archive with a CRC-32 for each record, which torch writes but does not verify, so a file
+with changed bits loads without an error. torch also reads compressed records, although it never writes them; they would
 let a small file fill the memory.
 Versions: torch from 2.6 to at least 2.13.
 Test: tests/fairseq_fixes/test_damage.py.
@@ -12,14 +12,14 @@ import zipfile
 from pathlib import Path
 
 _BLOCK = 2**22
-# The first bytes of an archive, and those of its last entry, whose size they tell.
+# The first bytes of an archive, the first bytes of its last entry, and the size of that entry.
 _FIRST, _LAST, _LAST_SIZE = b"PK\x03\x04", b"PK\x05\x06", 22
 
 
 def find_damage(path: Path) -> str | None:
-    """Say in a few words what is wrong with a checkpoint file, to follow its name; None for a whole file.
+    """Describe the damage of a checkpoint file in words that continue its name; return None for an intact file.
 
-    Reads the whole file. The format of torch before 1.6 has no checksums: only loading can tell, and None is returned.
+    Reads the whole file. Files of torch before 1.6 have no checksums, and None is returned for them.
     """
     if not path.exists():
         return "does not exist"
@@ -37,7 +37,7 @@ def find_damage(path: Path) -> str | None:
 
 
 def _damaged_record(path: Path) -> str | None:
-    # Whatever a changed number in the archive's own tables leads zipfile to raise, the file is damaged.
+    # A changed number in the archive's tables can make zipfile raise any exception.
     try:
         archive = zipfile.ZipFile(path)
     except Exception as error:

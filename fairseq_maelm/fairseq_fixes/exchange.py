@@ -1,9 +1,9 @@
-"""What ranks send one another besides tensors, where fairseq's own way does not work.
+"""Exchange of objects between ranks.
 
-Reason: two functions of ``fairseq.distributed.utils`` are replaced. ``all_gather_list``, which brings logging outputs
-together that are no sums, has its buffers on a GPU also where there is none. ``_broadcast_object_slow``, by which the
-first rank gives a checkpoint to the others, reads it by ``torch.load``, which from torch 2.6 on refuses the
-configuration that is in it: no run of several ranks could be resumed or start from a checkpoint.
+Reason: two functions of ``fairseq.distributed.utils`` fail. ``all_gather_list``, which collects logging outputs that
+cannot be summed, allocates buffers on a GPU even if there is none. ``_broadcast_object_slow``, which sends a checkpoint
+from the first rank to the others, reads it by ``torch.load``, which since torch 2.6 refuses the configuration in it, so
+that no run with several ranks could resume or start from a checkpoint.
 Test: tests/fairseq_fixes/test_exchange.py.
 """
 
@@ -16,7 +16,7 @@ _gather_on_gpu = distributed_utils.all_gather_list
 
 
 def all_gather_list(data: Any, group: Any = None, max_size: int = 16384) -> list[Any]:
-    """Gather any data from all ranks, in their order."""
+    """Gather any data from all ranks, in the order of the ranks."""
     group = distributed_utils.get_global_group() if group is None else group
     if dist.get_backend(group) != "gloo":
         return list(_gather_on_gpu(data, group, max_size))
@@ -26,7 +26,7 @@ def all_gather_list(data: Any, group: Any = None, max_size: int = 16384) -> list
 
 
 def broadcast_object(obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
-    """Give an object of one rank to all; the ranks of a run trust one another, so it may be any object."""
+    """Send any object from one rank to all others; the ranks of a run trust each other."""
     holder = [obj]
     dist.broadcast_object_list(holder, src=src_rank, group=group, device=dist_device)
     return holder[0]

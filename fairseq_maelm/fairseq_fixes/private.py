@@ -1,6 +1,6 @@
-"""What this package builds upon in fairseq that fairseq calls private: with another fairseq, this is the place to look.
+"""Uses of fairseq's private names, which another version of fairseq may change.
 
-The other modules here replace private functions too. A contract test holds that none is used elsewhere.
+The other modules in this folder also replace private functions. A contract test checks that no other folder uses any.
 """
 
 from typing import Any
@@ -12,16 +12,12 @@ DerivedMeter = MetersDict._DerivedMeter
 
 
 class WatchedBatches(EpochBatchIterator):
-    """fairseq's batches of an epoch, with a word before they are put in order.
+    """fairseq's batches of an epoch, with a hook before they are ordered."""
 
-    Attributes:
-        first_batch: the first batch of the epoch that this process reads.
-    """
-
-    first_batch = 0
+    first_batch = 0  # the first batch of the epoch that this process reads
 
     def begin(self, offset: int) -> None:
-        """Take note that an epoch will be read from a batch on; called before ``ordered_batches``."""
+        """Record the first batch to read in an epoch; called before ``ordered_batches``."""
         self.first_batch = offset
 
     def _get_iterator_for_epoch(

@@ -1,8 +1,8 @@
-"""A run goes on from a whole checkpoint of its own folder, which it has to itself, and not beyond its end.
+"""Resume a run from an intact checkpoint, in a folder that is locked for it, and not beyond its last update.
 
-Reason: fairseq-train ends in a long traceback when checkpoint_last.pt is truncated, trains on from one whose bits have
-changed, and starts at update 0 when it is missing, over the checkpoints that are there. It lets two runs write into one
-folder. A run that has reached its last update makes another one each time it is started again.
+Reason: fairseq-train ends with a long traceback if checkpoint_last.pt is truncated, continues from a file with changed
+bits, and if the file is missing starts at update 0 and overwrites the other checkpoints. It lets two runs write into
+one folder. A run that has reached its last update makes one more update each time it is started again.
 Test: tests/end_to_end/test_save_folder.py.
 """
 
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 LOCK_FILE = ".fairseq-train.lock"
 
 _load_checkpoint = checkpoint_utils.load_checkpoint
-# Of the folders that this process has to itself until it ends.
+# Locks of folders, which this process holds until it ends.
 _locks: dict[str, FolderLock] = {}
 
 
@@ -54,7 +54,7 @@ def _load(cfg: Any, trainer: Any, **passthrough_args: Any) -> tuple[Any, Any]:
 
 
 def _decided_by_first_rank(trainer: Any, decide: Callable[[], Start]) -> Start:
-    """Return the first rank's decision on every rank, or exit; the first rank says why."""
+    """Return the first rank's decision on every rank, or exit with its reason."""
     start: Start | None = None
     refusal = None
     if distributed_utils.get_global_rank() == 0:
@@ -87,34 +87,34 @@ def _prepare(cfg: Any, trainer: Any) -> Start:
 
 
 def _hold(folder: Path) -> None:
-    """Keep a folder for this process until it ends, however it ends."""
+    """Lock a folder until this process ends."""
     key = os.path.realpath(folder)
     if key in _locks:
         return
     lock = FolderLock(folder / LOCK_FILE, "fairseq-train", folder)
     lock.__enter__()
     _locks[key] = lock
-    # Unlike atexit's functions this also runs in processes that torch.multiprocessing has spawned.
+    # Unlike atexit, this also works in processes that torch.multiprocessing has spawned.
     util.Finalize(None, lock.__exit__, exitpriority=0)
 
 
 def _check_end(trainer: Any, epoch_itr: Any, start: Start) -> None:
-    """Leave nothing to train to a run that has reached its end, and refuse one whose updates fairseq would repeat."""
+    """Stop a run that has reached its limit, and refuse a run whose updates fairseq would repeat."""
     updates = trainer.get_num_updates()
     if start.continues:
-        # Also known where the state of the optimizer is not.
+        # The history is there even if the checkpoint has no optimizer state.
         updates = trainer._optim_history[-1]["num_updates"]
     limit = _limit_reached(trainer, epoch_itr, updates)
     if limit:
         logger.info(
-            "this run is complete after %d updates, nothing is changed: to continue it, raise %s", updates, limit
+            "this run is complete after %d updates, so nothing is changed: to continue it, raise %s", updates, limit
         )
-        # fairseq reads this limit next, and only then the others: after another update.
+        # fairseq checks this limit next, and the others only after another update.
         trainer.cfg.optimization.max_epoch = -1
     elif updates > trainer.get_num_updates():
         _refuse(
-            f"the checkpoint of {updates} updates in {trainer.cfg.checkpoint.save_dir} holds no optimizer state, so "
-            "training cannot go on from it: start again in another --save-dir, or pass --reset-optimizer to "
+            f"the checkpoint of {updates} updates in {trainer.cfg.checkpoint.save_dir} has no optimizer state, so "
+            "training cannot continue from it: start again in another --save-dir, or pass --reset-optimizer to "
             "restart the updates and the schedule with its weights"
         )
 
@@ -125,7 +125,7 @@ def _limit_reached(trainer: Any, epoch_itr: Any, updates: int) -> str | None:
         return f"--max-update {limits.max_update}"
     if limits.max_epoch and epoch_itr.next_epoch_idx > limits.max_epoch:
         return f"--max-epoch {limits.max_epoch}"
-    # As it was saved, and so the same on all ranks.
+    # The saved time is the same on all ranks.
     if 0 < limits.stop_time_hours < trainer._previous_training_time / 3600:
         return f"--stop-time-hours {limits.stop_time_hours}"
     if 0 < patience <= validations_without_improvement():
@@ -134,5 +134,5 @@ def _limit_reached(trainer: Any, epoch_itr: Any, updates: int) -> str | None:
 
 
 def guard_save_folder() -> None:
-    """Make fairseq load checkpoints by the functions of this module."""
+    """Make fairseq use the functions of this module."""
     checkpoint_utils.load_checkpoint = _load

@@ -1,7 +1,4 @@
-"""What a save folder holds, and from which file a run goes on: the decision that one rank makes for all.
-
-Reason, versions and test: see ``resuming``, which asks.
-"""
+"""Choose the checkpoint from which a run starts; ``resuming``, the caller, documents reason and test."""
 
 import logging
 import os
@@ -18,56 +15,44 @@ from fairseq_maelm.fairseq_fixes.damage import find_damage
 
 logger = logging.getLogger(__name__)
 
-# fairseq's default for --restore-file, which means the file of this name in the save folder.
+# fairseq's default for --restore-file: the file with this name in the save folder.
 DEFAULT = "checkpoint_last.pt"
 
 
 class Progress(NamedTuple):
-    """How far the run of a checkpoint had come.
-
-    Attributes:
-        updates: made.
-        criterion: the class's name.
-        obstacle: why a run cannot go on from it, in a few words; "" if it can.
-    """
+    """The progress of a checkpoint's run."""
 
     updates: int
-    criterion: str
-    obstacle: str
+    criterion: str  # name of the class
+    obstacle: str  # why a run cannot continue from the checkpoint; "" if it can
 
 
 class Start(NamedTuple):
-    """Where a run starts.
+    """The start of a run."""
 
-    Attributes:
-        file: for fairseq's ``--restore-file``.
-        continues: whether it goes on with the run of its save folder.
-        begins: whether it is a new run, with or without the weights of another.
-    """
-
-    file: str
-    continues: bool
-    begins: bool
+    file: str  # for fairseq's ``--restore-file``
+    continues: bool  # whether the run continues that of its save folder
+    begins: bool  # whether it is a new run, with or without the weights of another
 
 
 def checkpoint_files(folder: Path, suffix: str) -> list[Path]:
-    """Return the files of a folder with the names that fairseq-train gives to checkpoints, and overwrites."""
-    # No run continues from others, such as averages and what a crash leaves.
+    """Return the files in a folder that fairseq-train could overwrite, by the names of its checkpoints."""
+    # Runs do not continue from files with other names, such as averages and crash.pt.
     name = re.compile(rf"checkpoint(?:_last|_best|\d+|_\d+_\d+|\.best_.+){re.escape(suffix)}\.pt")
     return sorted(path for path in folder.iterdir() if name.fullmatch(path.name)) if folder.is_dir() else []
 
 
 def read_progress(path: Path) -> Progress:
-    """Read how far a run had come, without reading the weights; ValueError if it is no checkpoint of a training."""
+    """Read the progress of a checkpoint without its weights; raise a ValueError for other files."""
     state = _read(path)
     try:
         last = state["optimizer_history"][-1]
         updates, criterion, extra = int(last["num_updates"]), str(last["criterion_name"]), state["extra_state"]
     except Exception as error:
         raise ValueError(f"cannot be read as a checkpoint ({reason_of(error)})") from error
-    obstacle = "" if state.get("last_optimizer_state") is not None else "holds no optimizer state"
+    obstacle = "" if state.get("last_optimizer_state") is not None else "has no optimizer state"
     if "train_iterator" not in extra:
-        obstacle = "does not say where in the data it was"
+        obstacle = "has no position in the data"
     return Progress(updates, criterion, obstacle)
 
 
@@ -76,36 +61,36 @@ def _read(path: Path) -> Any:
         try:
             state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         except RuntimeError:
-            # The format of torch before 1.6.
+            # Files of torch before 1.6 cannot be mapped.
             state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise ValueError(f"cannot be read as a checkpoint ({reason_of(error)})") from error
     if not isinstance(state, dict) or "model" not in state:
-        raise ValueError('cannot be read as a checkpoint (it holds no weights under "model")')
+        raise ValueError('cannot be read as a checkpoint (it has no weights under "model")')
     return state
 
 
 def is_local(path: str) -> bool:
-    """Tell whether a path is one of this machine's file system: no others are looked after here."""
+    """Tell whether a path is in the local file system; fairseq handles all others."""
     return not PathManager.path_requires_pathmanager(path)
 
 
 def whole_or_refused(path: Path, option: str) -> None:
-    """Refuse a file that the user has named and that is missing or damaged."""
+    """Raise a ValueError if a file that the user has named is missing or damaged."""
     if damage := find_damage(path) or _unreadable(path, _read):
         raise ValueError(f"{option} {path} {damage}")
 
 
 def choose_start(cfg: Any, suffix: str, criterion: str) -> Start:
-    """Decide from which file a run goes on, and log why if it is not the one that the user named.
+    """Choose the file from which a run starts, and log the reason if it is not the usual one.
 
     Args:
         cfg: fairseq's configuration of checkpoints.
-        suffix: of the names of this rank's checkpoints; the answer is without it, as fairseq adds it.
-        criterion: the class's name.
+        suffix: suffix of this rank's checkpoints; fairseq adds it to the returned name.
+        criterion: name of the criterion's class.
 
     Raises:
-        ValueError: no file can be continued, or the run would overwrite the checkpoints of another one; one line.
+        ValueError: no file can be continued, or the run would overwrite the checkpoints of another run.
     """
     folder = Path(cfg.save_dir)
     if cfg.restore_file != DEFAULT and not _is_the_last(cfg.restore_file, folder):
@@ -118,7 +103,7 @@ def choose_start(cfg: Any, suffix: str, criterion: str) -> Start:
             return Start(DEFAULT, continues=True, begins=False)
         trouble = f"{last} {trouble}"
     elif others and not cfg.no_save:
-        trouble = f"there is no {last.name} beside the other checkpoints of {folder}"
+        trouble = f"there is no {last.name} although {folder} has other checkpoints"
     else:
         for option in ("continue_once", "finetune_from_model"):
             named = getattr(cfg, option, None)
@@ -127,8 +112,8 @@ def choose_start(cfg: Any, suffix: str, criterion: str) -> Start:
         return Start(DEFAULT, continues=False, begins=True)
     if cfg.restore_file != DEFAULT:
         raise ValueError(
-            f"{trouble}, and --restore-file asks for this file: put a whole copy in its place, or leave the option out "
-            "to go on from the newest whole checkpoint of the folder"
+            f"{trouble}, and --restore-file names this file: replace it by an intact copy, or leave the option out to "
+            "continue from the newest intact checkpoint of the folder"
         )
     return Start(_newest_whole(others, trouble, suffix, criterion), continues=True, begins=False)
 
@@ -150,64 +135,60 @@ def _unreadable(path: Path, read: Callable[[Path], Any] = read_progress) -> str 
 
 
 def _is_of_folder(cfg: Any, folder: Path, suffix: str) -> bool:
-    """Tell whether a file that the user has named is in the save folder; refuse a bad one, or one of another run."""
+    """Tell whether a file that the user has named is in the save folder; refuse a damaged one, or another run's."""
     if not is_local(cfg.restore_file):
         return False
     named = Path(cfg.restore_file.replace(".pt", f"{suffix}.pt"))
     whole_or_refused(named, "--restore-file")
     held = checkpoint_files(folder, suffix)
-    lies_in_folder = os.path.realpath(named.parent) == os.path.realpath(folder)
-    if held and not cfg.no_save and not lies_in_folder:
+    is_inside = os.path.realpath(named.parent) == os.path.realpath(folder)
+    if held and not cfg.no_save and not is_inside:
+        more = f" and {len(held) - 3} more" if len(held) > 3 else ""
+        names = ", ".join(path.name for path in held[:3]) + more
         raise ValueError(
-            f"{folder} holds checkpoints of another run ({_names(held)}), which a run from --restore-file {named} "
-            "would overwrite: name another --save-dir, remove these files, or leave --restore-file out to continue "
-            "their run"
+            f"{folder} holds checkpoints of another run ({names}), which a run from --restore-file {named} would "
+            "overwrite: name another --save-dir, remove these files, or leave --restore-file out to continue their run"
         )
-    return lies_in_folder
+    return is_inside
 
 
 def _newest_whole(others: list[Path], trouble: str, suffix: str, criterion: str) -> str:
-    progress, passed_over = _places(others, criterion)
+    progress, skipped = _sorted_out(others, criterion)
     for path in sorted(progress, key=lambda each: progress[each].updates, reverse=True):
         if damage := find_damage(path):
-            passed_over[path] = damage
+            skipped[path] = damage
             continue
-        also = f"; {_reasons(passed_over)}" if passed_over else ""
+        also = f"; {_reasons(skipped)}" if skipped else ""
         logger.warning(
-            "%s; training goes on from %s, the newest whole checkpoint, after %d updates%s",
+            "%s; training continues from %s, the newest intact checkpoint, after %d updates%s",
             *(trouble, path, progress[path].updates, also),
         )
         return str(path.with_name(f"{path.stem.removesuffix(suffix)}{path.suffix}"))
-    why = f" ({_reasons(passed_over)})" if passed_over else ""
+    why = f" ({_reasons(skipped)})" if skipped else ""
     raise ValueError(
-        f"{trouble}, and there is no other checkpoint that training could go on from{why}: put a whole copy in its "
-        "place, name another --save-dir, or remove the checkpoints to start again"
+        f"{trouble}, and training cannot continue from any other checkpoint{why}: replace the file by an intact copy, "
+        "name another --save-dir, or remove the checkpoints to start again"
     )
 
 
-def _places(paths: list[Path], criterion: str) -> tuple[dict[Path, Progress], dict[Path, str]]:
-    """Return the files that a run could continue from if they are whole, and why it could not from the others."""
+def _sorted_out(paths: list[Path], criterion: str) -> tuple[dict[Path, Progress], dict[Path, str]]:
+    """Return the files from which a run can continue if they are intact, and the reasons against the others."""
     progress: dict[Path, Progress] = {}
-    not_these: dict[Path, str] = {}
+    skipped: dict[Path, str] = {}
     for path in paths:
         try:
             found = read_progress(path)
         except ValueError as error:
-            not_these[path] = find_damage(path) or str(error)
+            skipped[path] = find_damage(path) or str(error)
             continue
         if found.obstacle:
-            not_these[path] = found.obstacle
+            skipped[path] = found.obstacle
         elif found.criterion != criterion:
-            not_these[path] = f"is of another run, trained with {found.criterion}"
+            skipped[path] = f"is of another run, trained with {found.criterion}"
         else:
             progress[path] = found
-    return progress, not_these
+    return progress, skipped
 
 
 def _reasons(paths: dict[Path, str]) -> str:
     return ", ".join(f"{path.name} {reason}" for path, reason in sorted(paths.items()))
-
-
-def _names(paths: list[Path]) -> str:
-    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-    return ", ".join(path.name for path in paths[:3]) + more

@@ -1,10 +1,10 @@
-"""A task can stop the training it is part of, on all ranks at once and without saving what it is stopped for.
+"""Let a task stop its training, on all ranks at once and without saving the last state.
 
-Reason: fairseq reads its limits of updates, epochs and time before a validation, and a task is told of a validation's
-result only then: a limit set by the task would train on for an update and save. What fairseq's loops do ask afterwards
-is whether there is more data and where to save. From a stop on there is no more data, neither in this epoch nor in
-another, and nothing is saved; so fairseq ends its loops as after a last epoch, with all that it does at the end.
-These are functions that fairseq looks up on its own classes and modules, whatever program runs them.
+Reason: fairseq checks its limits of updates, epochs and time before a validation, but a task learns the result only
+after it: if the task changed a limit, training would continue for one update and save. After the validation, fairseq's
+loops still ask whether there are more data, and where to save. After a stop there are no more data, in this epoch or
+another, and nothing is saved, so fairseq ends its loops as after the last epoch. The replaced functions are looked up
+on fairseq's own classes and modules by every program.
 Test: tests/fairseq_fixes/test_stopping.py, and tests/end_to_end/test_adaptation.py through the command.
 """
 
@@ -28,23 +28,23 @@ _save_checkpoint = checkpoint_utils.save_checkpoint
 
 
 class _Run:
-    """The run of this process: its trainer, and whether it has been stopped."""
+    """The run of this process."""
 
     trainer: Callable[[], Trainer | None] = staticmethod(lambda: None)
     stopped = False
 
 
 def stop_training(reason: str) -> None:
-    """Make fairseq leave its loops after the validation that is under way, and log why.
+    """Make fairseq end its loops after the current validation without saving, and log the reason.
 
-    Nothing is saved of the state it is stopped in. To be called on all ranks, by the task's ``post_validate``.
+    Must be called on all ranks, by the task's ``post_validate``.
     """
     logger.info("stopping training: %s", reason)
     _Run.stopped = True
 
 
 def running_trainer() -> Trainer | None:
-    """Return the trainer of this process's run, None before the run asks for its first epoch."""
+    """Return the trainer of this process's run, or None before its first epoch."""
     return _Run.trainer()
 
 
@@ -56,10 +56,10 @@ def _has_next_unless_stopped(self: GroupedIterator) -> bool:
 @functools.wraps(_get_train_iterator)
 def _next_epoch_unless_stopped(self: Trainer, *args: Any, **options: Any) -> Any:
     if _Run.trainer() is not self:
-        # Each run asks for its first epoch before all else.
+        # A new run: it has asked for its first epoch.
         _Run.trainer, _Run.stopped = weakref.ref(self), False
     if _Run.stopped:
-        # All that fairseq-train asks of an epoch that it does not train.
+        # The only attribute that fairseq-train reads after its last epoch.
         return SimpleNamespace(next_epoch_idx=math.inf)
     return _get_train_iterator(self, *args, **options)
 
@@ -70,7 +70,7 @@ def _save_unless_stopped(*args: Any, **options: Any) -> Any:
 
 
 def let_tasks_stop() -> None:
-    """Make fairseq's loops heed ``stop_training``."""
+    """Make fairseq's loops obey ``stop_training``."""
     GroupedIterator.has_next = _has_next_unless_stopped
     Trainer.get_train_iterator = _next_epoch_unless_stopped
     checkpoint_utils.save_checkpoint = _save_unless_stopped

@@ -76,8 +76,8 @@ def study_folder(folder: Path, settings: dict[str, Any]) -> contextlib.AbstractC
 
     Args:
         folder: new, empty, or of a study with the same settings.
-        settings: JSON types that determine the results. Later commands may add entries to "rows" and "tasks" and change
-            "seeds", whose largest number counts.
+        settings: JSON types that determine the results. Later commands may add entries to "rows", "tasks" and "texts"
+            and change "seeds", whose largest number counts.
 
     Raises:
         ValueError: the folder is in use, holds something else, or a study with other settings.

@@ -1,4 +1,4 @@
-"""The pretraining task. fairseq imports this folder of its --user-dir, and with it all that there is to register."""
+"""The pretraining task. fairseq imports this folder of its --user-dir, which registers the whole package."""
 
 from fairseq_maelm.registration import register
 

@@ -1,4 +1,4 @@
-"""What this package's tasks have in common: the vocabulary of pretraining, and which models and criterions fit."""
+"""The base class of this package's tasks: the vocabulary of pretraining, and checks of models and criterions."""
 
 from typing import Any, ClassVar
 
@@ -15,11 +15,11 @@ __all__ = ["EncoderTask"]
 
 
 class EncoderTask(FairseqTask):
-    """A task over the vocabulary of pretraining, fairseq's dictionary with ``<mask>``."""
+    """A task with the vocabulary of pretraining, fairseq's dictionary with ``<mask>``."""
 
     name: str  # of the task and of its criterion
-    only_own_models = True  # whether its batches and heads are for models of this package alone
-    # Names, below the data folder, of what it is set up from, where they exist: checkpoints need them.
+    only_own_models = True  # whether its batches and heads need a model of this package
+    # Paths, inside the data folder, of files from which the task is set up; they are copied for checkpoints.
     setup_files: ClassVar[tuple[str, ...]] = VOCABULARY_FILES
 
     def __init__(self, cfg: Any, dictionary: Dictionary, longest: int) -> None:
@@ -31,7 +31,7 @@ class EncoderTask(FairseqTask):
         """Build the model; called by fairseq.
 
         Raises:
-            ValueError: the model does not exist, where fairseq would name another reason, or does not fit this task.
+            ValueError: the model does not exist, or cannot be used with this task.
         """
         name = _registered_name(cfg, "arch")
         kind = ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY.get(name)
@@ -39,7 +39,7 @@ class EncoderTask(FairseqTask):
             raise ValueError(f"there is no model or size {name!r}; choose one of {', '.join(SIZES)}")
         if kind is not None and self.only_own_models and not issubclass(kind, MaelmModel):
             raise ValueError(
-                f"the task {self.name} needs a model of this package, and {name} is none: give --arch, one of "
+                f"the task {self.name} needs a model of this package, which {name} is not: give --arch, one of "
                 f"{', '.join(SIZES)}. fairseq's own tasks, such as masked_lm and sentence_prediction, train its models"
             )
         return super().build_model(cfg, from_checkpoint)
@@ -48,41 +48,41 @@ class EncoderTask(FairseqTask):
         """Build the criterion; called by fairseq.
 
         Raises:
-            ValueError: the criterion does not fit this task: it would stop in the first batch, or log other losses.
+            ValueError: the criterion cannot be used with this task.
         """
         name = _registered_name(cfg, "criterion")
         kind = CRITERION_REGISTRY.get(name)
         if kind is not None and not issubclass(kind, CRITERION_REGISTRY[self.name]):
-            default = ", fairseq's default," if name == "cross_entropy" else ""
-            raise ValueError(f"the task {self.name} needs --criterion {self.name}: {name}{default} does not fit it")
+            default = " (fairseq's default)" if name == "cross_entropy" else ""
+            raise ValueError(f"the task {self.name} cannot use {name}{default}: give --criterion {self.name}")
         return super().build_criterion(cfg, from_checkpoint)
 
     def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
-        """Make the batches of an epoch; arguments and result are fairseq's."""
+        """Return the batches of an epoch, as in fairseq."""
         iterator = super().get_batch_iterator(*args, **kwargs)
-        # Every epoch has an iterator of its own. Workers that outlive their epoch would add up over hundreds of them.
+        # Each epoch has a new iterator, so workers that outlive their epoch would accumulate.
         iterator.persistent_workers = False
         return iterator
 
     def eval_lm_dataloader(self, *unused: Any, **unused_too: Any) -> Any:
-        """Refuse fairseq-eval-lm, which asks a task for this, by a ValueError."""
+        """Raise a ValueError: fairseq-eval-lm cannot evaluate this task."""
         raise ValueError(
-            "fairseq-eval-lm measures models that predict the next token, and this one does not: give the checkpoint "
-            f"to fairseq-validate --task {self.name}"
+            "fairseq-eval-lm evaluates models that predict the next token, and this one does not: use fairseq-validate "
+            f"--task {self.name}"
         )
 
     @property
     def source_dictionary(self) -> Dictionary:
-        """Return the vocabulary with fairseq's special symbols and <mask>."""
+        """The vocabulary with fairseq's special symbols and <mask>."""
         return self.dictionary
 
     @property
     def target_dictionary(self) -> Dictionary | None:
-        """Return what is predicted over: None, unless a task says otherwise."""
+        """The vocabulary of predictions, by default None."""
         return None
 
     def max_positions(self) -> int:
-        """Return the tokens of the longest sequence that the task makes."""
+        """Return the largest number of tokens in a sequence."""
         return self.longest
 
 

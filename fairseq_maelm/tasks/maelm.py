@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 __all__ = ["MaelmTask", "MaelmTaskConfig", "maelm_criterion"]
 
-# Validation masks depend on no option, so that losses can be compared over epochs and over runs.
+# Validation masks do not depend on options, so that losses can be compared between epochs and runs.
 _VALIDATION_SEED = 0
 _VALIDATION_EPOCH = 1
 
@@ -50,23 +50,25 @@ class MaelmTaskConfig(FairseqDataclass):
     data: str = field(
         default=MISSING,
         metadata={
-            "help": "folder of `maelm prepare corpus`, or several with a colon between them: one is read in each epoch"
+            "help": "folder of `maelm prepare corpus`, or several separated by colons, one of which is read per epoch"
         },
     )
     sample_break_mode: ChoiceEnum(list(BREAK_MODES)) = field(  # type: ignore[valid-type]
         default="complete_doc",
         metadata={
-            "help": "how text is cut: 'none' every --tokens-per-sample tokens, 'complete' whole lines, 'complete_doc' "
-            "whole lines of one document, 'eos' line by line"
+            "help": "division of the text into sequences: 'none' every --tokens-per-sample tokens, 'complete' whole "
+            "lines, 'complete_doc' whole lines of one document, 'eos' line by line"
         },
     )
-    tokens_per_sample: int = field(default=512, metadata={"help": "longest sequence, <s> included"})
+    tokens_per_sample: int = field(
+        default=512, metadata={"help": "number of tokens in the longest sequence, <s> included"}
+    )
     masked_input: ChoiceEnum(list(MASKED_INPUTS)) = field(  # type: ignore[valid-type]
         default="dropped",
         metadata={
-            "help": "what the encoder sees at masked positions: nothing ('dropped', MAE-LM), <mask> ('kept', MLM), "
-            "<mask> but the decoder's input there is reset to the mask embedding ('reset'), random real tokens with "
-            "the same reset ('random') or without ('random_kept')"
+            "help": "encoder's input at masked positions: nothing ('dropped', MAE-LM), <mask> ('kept', MLM), <mask> "
+            "with the decoder's input reset to the mask embedding ('reset'), random real tokens with that reset "
+            "('random') or without it ('random_kept')"
         },
     )
     encoder_mask_fraction: float = field(
@@ -75,34 +77,36 @@ class MaelmTaskConfig(FairseqDataclass):
     )
     encoder_positions: ChoiceEnum(list(ENCODER_POSITIONS)) = field(  # type: ignore[valid-type]
         default="original",
-        metadata={"help": "positions of the tokens that the encoder sees: the original ones, or consecutive ones"},
+        metadata={"help": "positions of the encoder's input: the original ones, or consecutive ones"},
     )
     mask_prob: float = field(default=0.15, metadata={"help": "fraction of tokens to predict"})
     mask_prob_end: Optional[float] = field(
         default=None,
         metadata={
-            "help": "change the fraction linearly with the number of updates, from --mask-prob at the start to this at "
-            "--max-update (default: --mask-prob, constant)"
+            "help": "fraction of tokens to predict at --max-update; it changes linearly with the number of updates, "
+            "from --mask-prob (default: --mask-prob, constant)"
         },
     )
     valid_mask_prob: Optional[float] = field(
         default=None,
         metadata={
-            "help": "fraction to predict in validation, for comparisons of runs with different fractions (default: "
-            "--mask-prob-end, or else --mask-prob)"
+            "help": "fraction of tokens to predict in validation, for comparisons of runs with different fractions "
+            "(default: --mask-prob-end, or else --mask-prob)"
         },
     )
-    leave_unmasked_prob: float = field(default=0.0, metadata={"help": "fraction of those left in place (BERT: 0.1)"})
-    random_token_prob: float = field(
-        default=0.0, metadata={"help": "fraction of those replaced by random real tokens (BERT: 0.1)"}
+    leave_unmasked_prob: float = field(
+        default=0.0, metadata={"help": "fraction of the masked tokens to leave in place (BERT: 0.1)"}
     )
-    mask_whole_words: bool = field(default=False, metadata={"help": "choose whole words instead of single tokens"})
-    protect_special_tokens: bool = field(default=False, metadata={"help": "never choose <s> and </s>"})
+    random_token_prob: float = field(
+        default=0.0, metadata={"help": "fraction of the masked tokens to replace by random real tokens (BERT: 0.1)"}
+    )
+    mask_whole_words: bool = field(default=False, metadata={"help": "mask whole words instead of single tokens"})
+    protect_special_tokens: bool = field(default=False, metadata={"help": "never mask <s> and </s>"})
     initial_output_bias: ChoiceEnum(["zeros", "frequencies"]) = field(  # type: ignore[valid-type]
         default="zeros",
         metadata={
-            "help": "start of the prediction head's bias: zeros, or each symbol's log frequency in the training text, "
-            "which spares short runs the updates that learn it"
+            "help": "initial bias of the LM head: zeros, or each symbol's log frequency in the training text, which "
+            "saves the updates to learn it"
         },
     )
     seed: int = II("common.seed")
@@ -110,20 +114,20 @@ class MaelmTaskConfig(FairseqDataclass):
 
 @register_task("maelm", dataclass=MaelmTaskConfig)
 class MaelmTask(EncoderTask):
-    """Predict masked tokens from the visible ones.
+    """Prediction of masked tokens from the visible ones.
 
     Raises:
-        ValueError: an option cannot make batches.
+        ValueError: an option has an impossible value.
     """
 
     name = "maelm"
-    # Asked for by the model: this task needs decoder and prediction head.
+    # Read by the model: this task needs decoder and LM head.
     predicts_masked_tokens = True
 
     def __init__(self, cfg: Any, dictionary: Dictionary) -> None:
         super().__init__(cfg, dictionary, cfg.tokens_per_sample)
         if not 2 <= cfg.tokens_per_sample <= MAX_LENGTH:
-            raise ValueError(f"--tokens-per-sample must lie between 2 and {MAX_LENGTH} and is {cfg.tokens_per_sample}")
+            raise ValueError(f"--tokens-per-sample must be between 2 and {MAX_LENGTH}, not {cfg.tokens_per_sample}")
         self.mask_index = dictionary.index(MASK)
         self.scheme = MaskingScheme(
             mask_prob=cfg.mask_prob,
@@ -136,7 +140,7 @@ class MaelmTask(EncoderTask):
         rates = (cfg.valid_mask_prob, cfg.mask_prob_end, cfg.mask_prob)
         self.validation_scheme = replace(self.scheme, mask_prob=next(rate for rate in rates if rate is not None))
         self.encoder_view = EncoderView(str(cfg.masked_input), cfg.encoder_mask_fraction, str(cfg.encoder_positions))
-        # Known when the model is built, which fairseq does before it opens any data.
+        # Set by build_model, which fairseq calls before it loads any data.
         self.predicts_all = False
 
     @classmethod
@@ -149,16 +153,16 @@ class MaelmTask(EncoderTask):
         return cls(cfg, dictionary)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model and check that it fits what the encoder will see."""
+        """Build the model, and check that it can predict the encoder's missing tokens."""
         if from_checkpoint and str(getattr(cfg, "attention", "auto")) in BACKENDS_OF_A_MACHINE:
-            # The checkpoint may come from another machine; all paths mean the same.
+            # The checkpoint may come from another machine; all backends compute the same.
             cfg.attention = "auto"
         model = super().build_model(cfg, from_checkpoint)
         decoder = getattr(model, "decoder", None)
         if decoder is None and self.encoder_view.hides_all_masks:
             raise ValueError(
-                f"without a decoder nothing can predict tokens whose states do not leave the encoder (--masked-input "
-                f"{self.encoder_view.masked_input}): use --masked-input kept with --decoder-layers 0"
+                "--decoder-layers 0 cannot predict the masked tokens, which have no encoder states with --masked-input "
+                f"{self.encoder_view.masked_input}: use --masked-input kept"
             )
         if decoder is not None and not from_checkpoint:
             warn_of_a_deep_decoder(model.config)
@@ -169,23 +173,23 @@ class MaelmTask(EncoderTask):
 
     def _log_frequencies(self) -> np.ndarray:
         paths = split_files(utils.split_paths(self.cfg.data)[0], "train", combine=False)
-        # <s> is in none of the files: one stands before each block.
+        # The files have no <s>, which is put before each block.
         blocks = TokenBlocks(paths, "none", self.cfg.tokens_per_sample, self.dictionary.bos())
         blocks.check_tokens(self.mask_index)
         return log_frequencies(blocks.streams[0], len(blocks), self.dictionary)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **unused: Any) -> None:
-        """Open a split: for training the shard of the epoch, otherwise the first folder's."""
+        """Open a split: the epoch's shard for training, otherwise that of the first folder."""
         paths = shard_files(utils.split_paths(self.cfg.data), split, epoch, combine)
         self.datasets[split] = self.dataset_of(split, paths, MaskedBlockDataset)
 
     def dataset_of(self, split: str, paths: list[str], kind: type[_Blocks]) -> _Blocks:
-        """Make the dataset of a split from its files without suffix, which a task may choose otherwise.
+        """Make the dataset of a split from the paths of its files without suffix.
 
-        Masks of a split whose name begins with "train" are others in every epoch.
+        Splits whose names begin with "train" get new masks in each epoch.
 
         Raises:
-            ValueError: the files hold tokens that the dictionary lacks.
+            ValueError: the files have tokens that the dictionary lacks.
         """
         training = split.startswith("train")
         mode = str(self.cfg.sample_break_mode)
@@ -203,7 +207,7 @@ class MaelmTask(EncoderTask):
         )
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """Make the batches of an epoch, in training at the rates of its updates; arguments and result are fairseq's."""
+        """Return the batches of an epoch, as in fairseq, with the masking rates of the epoch's updates."""
         batches, trainer = super().get_batch_iterator(dataset, *args, **kwargs), running_trainer()
         if self.cfg.mask_prob_end is None or trainer is None or dataset.fixed_epoch is not None:
             return batches
@@ -211,5 +215,5 @@ class MaelmTask(EncoderTask):
 
     @property
     def target_dictionary(self) -> Dictionary:
-        """Predictions are made over the source's vocabulary."""
+        """The vocabulary of predictions, which is that of the input."""
         return self.dictionary

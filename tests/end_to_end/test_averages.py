@@ -106,7 +106,7 @@ def test_averaging_from_an_update_on(data, tmp_path):
 def test_a_run_without_average_is_continued_with_one(data, tmp_path):
     run([word for word in averaging(data, tmp_path, number=3) if word not in EMA])
     output = run(averaging(data, tmp_path))
-    assert "the running average of the weights begins with this run" in output
+    assert "the running average of the weights starts with this run" in output
     assert_average(average(tmp_path / LAST), by_hand(tmp_path, first=4), weights(tmp_path / LAST))
 
 

@@ -119,7 +119,10 @@ def test_a_bad_second_shard_is_refused_before_the_first_is_trained(good_data, tm
     ("task", "message"),
     [
         ([], r"fairseq's LanguageModelingTask does not work with this model: .*fairseq-validate --task maelm"),
-        (["--task", "maelm"], r"fairseq-eval-lm measures models that predict the next .*fairseq-validate --task maelm"),
+        (
+            ["--task", "maelm"],
+            r"fairseq-eval-lm evaluates models that predict the next .*fairseq-validate --task maelm",
+        ),
     ],
 )
 def test_the_command_for_the_next_token_names_the_right_one(good_data, tmp_path, task, message):

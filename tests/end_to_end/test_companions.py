@@ -77,7 +77,7 @@ def test_another_vocabulary_is_refused_before_training(pretrained, toy_data, tmp
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     more = ["--max-positions", 64, "--max-update", 4, "--disable-validation", "--save-dir", folder]
     output = run(["fairseq-train", other, *TINY_TRAINING, *more], check=False)
-    assert output.splitlines()[-1].startswith(f"fairseq-train: error: {folder}/dict.txt is another than {other}/dict")
+    assert output.splitlines()[-1].startswith(f"fairseq-train: error: {folder}/dict.txt differs from {other}/dict")
     assert "Traceback" not in output and "begin training epoch" not in output
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     # The same vocabulary goes on, as it did before folders held any.

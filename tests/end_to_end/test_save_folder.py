@@ -137,7 +137,7 @@ def test_a_checkpoint_without_optimizer_state_is_not_trained_twice(data, tmp_pat
     run(narrow(data, folder, "--no-save-optimizer-state"))
     before = contents(folder)
     [line] = refusals(run(narrow(data, folder, updates=UPDATES + 2), check=False))
-    assert f"checkpoint of {UPDATES} updates" in line and "holds no optimizer state" in line
+    assert f"checkpoint of {UPDATES} updates" in line and "has no optimizer state" in line
     assert contents(folder) == before
     # Finished, it stays finished.
     assert "this run is complete" in run(narrow(data, folder, "--no-save-optimizer-state"))
@@ -241,7 +241,7 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     "truncated": (truncate, f"{LAST} is truncated"),
     "empty": (lambda path: path.write_bytes(b""), f"{LAST} is empty"),
     "one bit": (flip, f"{LAST} is damaged in the record"),
-    "missing": (lambda path: path.unlink(), f"there is no {LAST} beside the other checkpoints"),
+    "missing": (lambda path: path.unlink(), f"there is no {LAST} although "),
 }
 
 
@@ -251,7 +251,7 @@ def test_training_goes_on_from_the_newest_whole_checkpoint(data, folder, uninter
     change(folder / LAST)
     output = run(narrow(data, folder, updates=MORE))
     assert len(logged(output, told)) == 1
-    assert f"training goes on from {folder / LAST_BUT_ONE}, the newest whole checkpoint, after 12 updates" in output
+    assert f"training continues from {folder / LAST_BUT_ONE}, the newest intact checkpoint, after 12 updates" in output
     assert updates(output)[0]["num_updates"] == 13
     assert_equal_end(folder, uninterrupted)
 
@@ -262,14 +262,14 @@ def test_two_ranks_go_on_from_it_too(data, tmp_path):
     run_ranks(narrow(data, tmp_path / "run", *ranks), 2, tmp_path)
     truncate(tmp_path / "run" / LAST)
     output = run_ranks(narrow(data, tmp_path / "run", *ranks), 2, tmp_path)
-    assert len(logged(output, "the newest whole checkpoint, after 12 updates")) == 1
+    assert len(logged(output, "the newest intact checkpoint, after 12 updates")) == 1
     assert updates(output)[0]["num_updates"] == 13
     assert_equal_end(tmp_path / "run", tmp_path / "uninterrupted")
     # And what one rank refuses, both do.
     for path in (tmp_path / "run").glob("*.pt"):
         truncate(path)
     before = contents(tmp_path / "run")
-    with pytest.raises(AssertionError, match=r"fairseq-train: error: .*there is no other checkpoint"):
+    with pytest.raises(AssertionError, match=r"fairseq-train: error: .*cannot continue from any other checkpoint"):
         run_ranks(narrow(data, tmp_path / "run", *ranks), 2, tmp_path)
     assert "error" not in (tmp_path / "rank1.log").read_text(encoding="utf-8")
     assert contents(tmp_path / "run") == before
@@ -280,7 +280,7 @@ def test_an_option_refuses_instead(data, folder, tmp_path):
     flip(folder / LAST)
     before = contents(folder)
     [line] = refusals(run(narrow(data, folder, *option, updates=MORE), check=False))
-    assert f"{LAST} is damaged in the record" in line and "put a whole copy in its place" in line
+    assert f"{LAST} is damaged in the record" in line and "replace it by an intact copy" in line
     assert contents(folder) == before
     # The option is no obstacle to the first start.
     run(narrow(data, tmp_path / "new", "--restore-file", tmp_path / "new" / LAST, updates=2))
@@ -292,7 +292,7 @@ def test_without_any_whole_checkpoint_nothing_is_overwritten(data, folder):
         truncate(path)
     before = contents(folder)
     [line] = refusals(run(narrow(data, folder), check=False))
-    assert f"{LAST} is truncated" in line and "there is no other checkpoint that training could go on from" in line
+    assert f"{LAST} is truncated" in line and "training cannot continue from any other checkpoint" in line
     assert contents(folder) == before
 
 
@@ -313,7 +313,7 @@ def test_best_is_kept_from_a_run_that_starts_anew(data, tmp_path):
     assert BEST in contents(tmp_path / "run") and LAST not in contents(tmp_path / "run")
     best = torch.load(tmp_path / "run" / BEST)
     again = run(command)
-    assert "the newest whole checkpoint, after" in again
+    assert "the newest intact checkpoint, after" in again
     kept = torch.load(tmp_path / "run" / BEST)
     assert kept["optimizer_history"][-1]["num_updates"] >= best["optimizer_history"][-1]["num_updates"]
     assert kept["extra_state"]["best"] <= best["extra_state"]["best"]

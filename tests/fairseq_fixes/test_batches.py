@@ -1,4 +1,4 @@
-"""Batches leave no example out, whatever fairseq's own function would drop, and a rank may have none."""
+"""Batches contain every example, even those that fairseq's own function drops; a rank may have no batch."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def test_batches_hold_every_index_once_in_order(
 
 @pytest.mark.parametrize("number", [1, 7, 8, 71])
 def test_no_example_of_fairseqs_own_datasets_is_left_out(number: int) -> None:
-    """They are wrapped as fairseq's task sentence_prediction wraps them."""
+    """The datasets are nested as in fairseq's task sentence_prediction."""
     sizes = np.full(number, 5)
     inner = ListDataset([np.zeros(5)] * number, sizes)
     nested = NestedDictionaryDataset({"id": IdDataset(), "tokens": inner, "n": NumSamplesDataset()}, sizes=[sizes])
@@ -45,7 +45,7 @@ def test_no_example_of_fairseqs_own_datasets_is_left_out(number: int) -> None:
 
 
 class Counting:
-    """A criterion that counts; an output without its metrics would be an error."""
+    """A criterion that counts examples, and fails for outputs without metrics."""
 
     def __call__(self, model: Any, sample: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
         return 0.0, len(sample["id"]), {"nsentences": len(sample["id"]), "ntokens": 1}
@@ -56,10 +56,10 @@ class Counting:
 
 
 class Model:
-    """A model that can be told not to train."""
+    """A model without parameters."""
 
     def eval(self) -> None:
-        """Nothing to switch."""
+        """Do nothing."""
 
 
 def test_a_rank_without_a_batch_adds_nothing() -> None:

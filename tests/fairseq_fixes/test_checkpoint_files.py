@@ -1,4 +1,4 @@
-"""Checkpoints are written so that a kill, an error, a full disk or another run leaves what was there before."""
+"""After a kill, an error, a full disk or with a second run, the earlier checkpoint is still there."""
 
 import errno
 import shutil
@@ -25,7 +25,7 @@ def files(tmp_path):
 
 
 def stopping_halfway(error):
-    """A copy that writes half of the file and then ends as a process may end."""
+    """Return a copy function that writes half of the file and then raises an error."""
 
     def copyfile(source, target):
         with open(source, "rb") as whole, open(target, "wb") as half:
@@ -37,7 +37,7 @@ def stopping_halfway(error):
 
 
 class Killed(BaseException):
-    """A process that is killed runs no exception handler; the nearest thing within a test."""
+    """Stands for a kill, which runs no exception handlers."""
 
 
 def test_fairseq_saves_checkpoints_through_it():
@@ -54,10 +54,10 @@ def test_a_copy_replaces_the_old_file_and_a_kill_halfway_leaves_it(files, monkey
         PathManager.copy(str(source), str(target), overwrite=True)
     assert target.read_bytes() == OLD
     monkeypatch.undo()
-    # What the kill has left is in nobody's way.
+    # The leftovers of the kill do not matter.
     assert PathManager.copy(str(source), str(target), overwrite=True)
     assert target.read_bytes() == NEW
-    assert sorted(path.name for path in target.parent.iterdir()) == [source.name, target.name]
+    assert names(target.parent) == [source.name, target.name]
 
 
 def test_a_full_disk_leaves_the_old_file_and_no_other(files, monkeypatch):
@@ -66,7 +66,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(files, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         PathManager.copy(str(source), str(target), overwrite=True)
     assert target.read_bytes() == OLD
-    assert sorted(path.name for path in target.parent.iterdir()) == [source.name, target.name]
+    assert names(target.parent) == [source.name, target.name]
 
 
 def names(folder):
@@ -74,7 +74,7 @@ def names(folder):
 
 
 def test_unfinished_files_of_two_runs_have_names_of_their_own(tmp_path, monkeypatch):
-    """The second run saves while the first one is in the middle of it."""
+    """The second run saves while the first one is still writing."""
     target, first = tmp_path / "checkpoint_last.pt", {"run": 1, "weight": torch.ones(1000)}
     save = torch.save
 

@@ -1,4 +1,4 @@
-"""What a save folder gets besides checkpoints; that it is enough stands in tests/end_to_end/test_companions.py."""
+"""The files copied into a save folder; tests/end_to_end/test_companions.py shows that they are sufficient."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -53,14 +53,14 @@ def test_files_of_the_tasks(kind: type, files: dict[str, str], kept: list[str], 
     data, folder = write(tmp_path / "data", **files), tmp_path / "saved"
     folder.mkdir()
     task = task_of(kind, f"{data}:{tmp_path / 'another shard'}")
-    for _ in range(2):  # What is there already is left as it is.
+    for _ in range(2):  # The second time nothing is missing.
         write_setup_files(read_setup_files(task, folder))
         assert sorted(contents(folder)) == kept
         assert contents(folder).items() <= contents(data).items()
     assert read_setup_files(task_of(kind, str(folder)), folder) == {}
     (data / kept[0]).write_text("b 1")
     (folder / kept[1]).unlink()
-    with pytest.raises(ValueError, match=rf"^{folder / kept[0]} is another than {data / kept[0]}: .*--save-dir"):
+    with pytest.raises(ValueError, match=rf"^{folder / kept[0]} differs from {data / kept[0]}: .*--save-dir"):
         read_setup_files(task, folder)
     assert contents(folder) == {kept[0]: "a 1"}, "nothing is overwritten, and nothing added"
 

@@ -1,4 +1,4 @@
-"""Every damage to a checkpoint file is told, or does not matter."""
+"""Each damage of a checkpoint file is found, or is harmless."""
 
 import zipfile
 from pathlib import Path
@@ -24,7 +24,7 @@ def is_equal(loaded: Any) -> bool:
 
 
 def is_harmless(path: Path) -> bool:
-    """Whether torch loads what was saved, or says that it cannot."""
+    """Tell whether torch loads the saved content, or raises an error."""
     try:
         return is_equal(torch.load(path, weights_only=True, mmap=True))
     except Exception:
@@ -34,18 +34,18 @@ def is_harmless(path: Path) -> bool:
 def test_no_flipped_bit_goes_unseen(path):
     """Each byte of a file with one of its bits flipped: data, names, tables, padding."""
     whole = path.read_bytes()
-    told = 0
+    count = 0
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :])
         found = find_damage(path) is not None
-        told += found
+        count += found
         assert found or is_harmless(path), f"byte {place} of {len(whole)}"
-    # What is not told is padding, times and the like.
-    assert told > 600
+    # The other bytes are padding, times and the like.
+    assert count > 600
 
 
 def test_torch_alone_sees_no_flipped_bit_in_a_weight(path):
-    """Guards the test above: what torch would load without a word."""
+    """Without the check, torch would load the damaged file."""
     whole = path.read_bytes()
     place = whole.index(STATE["model"]["weight"].numpy().tobytes()) + 6
     path.write_bytes(whole[:place] + bytes([whole[place] ^ 64]) + whole[place + 1 :])

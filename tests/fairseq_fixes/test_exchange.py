@@ -1,4 +1,4 @@
-"""What ranks exchange: any object, without a GPU, and a checkpoint with its configuration."""
+"""Ranks exchange any object without a GPU, and a checkpoint with its configuration."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from end_to_end.toy import ROOT, command_environment
 
-# Two processes; each prints what it has got.
+# The program of two processes.
 PROGRAM = """
 import sys, torch, torch.distributed as dist
 sys.path.insert(0, {root!r})

@@ -15,7 +15,8 @@ from fairseq_maelm.fairseq_fixes import memory
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 
-# Pages that the system had to clear, in twenty rounds of taking and freeing 64 MB after four that grow the heap.
+# Prints the pages that the system cleared in twenty rounds of allocating and freeing 128 MB, after four that grow the
+# heap.
 SCRIPT = """
 import resource, sys
 import torch
@@ -62,7 +63,7 @@ def test_a_users_choice_and_another_c_library_are_left_alone(
 
 @pytest.mark.parametrize(("device", "calls"), [("cpu", 1), ("cuda", 0)])
 def test_a_training_on_a_cpu_keeps_freed_memory(monkeypatch: pytest.MonkeyPatch, device: str, calls: int) -> None:
-    """Whatever the task and the optimizer: what sets it up is the making of the trainer."""
+    """Creating a trainer is enough, whatever the task and the optimizer."""
     called: list[bool] = []
     made: list[Any] = []
 

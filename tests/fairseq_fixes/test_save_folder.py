@@ -1,5 +1,4 @@
-"""From which file a run goes on, and which folders it is kept out of; what the command does with the answer stands in
-tests/end_to_end/test_save_folder.py."""
+"""The choice of the file from which a run starts; tests/end_to_end/test_save_folder.py shows it through the command."""
 
 import logging
 from pathlib import Path
@@ -15,7 +14,7 @@ CRITERION = "MaelmCriterion"
 
 
 def save(path: Path, updates: int, criterion: str = CRITERION, **changes: Any) -> Path:
-    """A checkpoint file as fairseq's trainer writes it, in small."""
+    """Write a small checkpoint as fairseq's trainer does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     state = {
         "model": {"weight": torch.randn(300)},
@@ -49,7 +48,7 @@ def start(folder: Path, suffix: str = "", **changes: Any) -> tuple[Any, ...]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The folder of a run that has saved after 5, 10 and 15 updates, the 10th being the best."""
+    """Write the folder of a run with checkpoints of 5, 10 (the best) and 15 updates."""
     for name, updates in (("1_5", 5), ("best", 10), ("2", 15), ("last", 15)):
         save(tmp_path / "run" / f"checkpoint{'' if name.isdigit() else '_'}{name}.pt", updates)
     return tmp_path / "run"
@@ -69,7 +68,7 @@ DAMAGES = {
     "not a checkpoint": (lambda path: path.write_text("lost"), "checkpoint_last.pt cannot be read as a checkpoint"),
     "zeros": (lambda path: path.write_bytes(bytes(5000)), "checkpoint_last.pt cannot be read as a checkpoint"),
     "another archive": (lambda path: torch.save({"a": 1}, path), "checkpoint_last.pt cannot be read as a checkpoint"),
-    "missing": (lambda path: path.unlink(), "there is no checkpoint_last.pt beside the other checkpoints of"),
+    "missing": (lambda path: path.unlink(), "there is no checkpoint_last.pt although "),
 }
 
 
@@ -82,7 +81,8 @@ def test_the_newest_whole_checkpoint_takes_its_place(folder, caplog, damage):
     assert len(caplog.records) == 1 and "\n" not in caplog.text.strip()
     assert told in caplog.text
     assert (
-        f"training goes on from {folder}/checkpoint2.pt, the newest whole checkpoint, after 15 updates" in caplog.text
+        f"training continues from {folder}/checkpoint2.pt, the newest intact checkpoint, after 15 updates"
+        in caplog.text
     )
 
 
@@ -103,16 +103,16 @@ def test_what_cannot_be_continued_is_passed_over(folder, caplog):
     for name in ("crash.pt", "checkpoint_average.pt", "checkpoint_last.pt.bak"):
         save(folder / name, 60)
     assert start(folder)[0] == str(folder / "checkpoint2.pt")
-    assert "checkpoint_9_90.pt holds no optimizer state" in caplog.text
+    assert "checkpoint_9_90.pt has no optimizer state" in caplog.text
     assert "checkpoint_8_80.pt is of another run, trained with SquadCriterion" in caplog.text
-    assert "checkpoint7.pt does not say where in the data it was" in caplog.text
+    assert "checkpoint7.pt has no position in the data" in caplog.text
 
 
 def test_without_any_whole_one_the_run_is_refused(folder):
     for path in folder.iterdir():
         truncate(path)
     with pytest.raises(
-        ValueError, match=r"checkpoint_last\.pt is truncated.* no other checkpoint .*start again"
+        ValueError, match=r"checkpoint_last\.pt is truncated.* cannot continue from any other checkpoint .*start again"
     ) as refusal:
         start(folder)
     assert "\n" not in str(refusal.value)
@@ -136,10 +136,10 @@ def test_the_last_checkpoint_by_its_path_is_this_one_or_none(folder, tmp_path):
     # The same command starts a run.
     assert start(tmp_path / "new", restore_file=str(tmp_path / "new" / "checkpoint_last.pt"))[2]
     flip(Path(last))
-    with pytest.raises(ValueError, match=r"is damaged in .* and --restore-file asks for this file: put a whole copy"):
+    with pytest.raises(ValueError, match=r"is damaged in .* and --restore-file names this file: replace it by an"):
         start(folder, restore_file=last)
     Path(last).unlink()
-    with pytest.raises(ValueError, match=r"there is no checkpoint_last\.pt .* --restore-file asks for this file"):
+    with pytest.raises(ValueError, match=r"there is no checkpoint_last\.pt .* --restore-file names this file"):
         start(folder, restore_file=last)
 
 
@@ -176,5 +176,5 @@ def test_runs_that_go_on_or_leave_the_folder_alone(folder, tmp_path):
     assert start(folder) == start(folder, finetune_from_model=pretrained) == ("checkpoint_last.pt", True, False)
     assert start(folder, restore_file=older) == (older, True, False)
     (folder / "checkpoint_last.pt").unlink()
-    assert start(folder, no_save=True) == ("checkpoint_last.pt", False, True), "it may start beside checkpoints"
+    assert start(folder, no_save=True) == ("checkpoint_last.pt", False, True), "other checkpoints do not matter"
     assert start(folder, finetune_from_model=pretrained) == (str(folder / "checkpoint2.pt"), True, False)

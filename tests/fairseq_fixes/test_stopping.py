@@ -1,4 +1,4 @@
-"""A task stops the training: no more data, nothing saved, and the next run of the process is none the wiser."""
+"""A task stops the training: no more data, nothing saved, and no effect on the next run of the process."""
 
 import math
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ fairseq_maelm.register()
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What fairseq itself is asked for, in place of a trainer's work."""
+    """Record the calls of fairseq's own functions instead of running them."""
     asked: list[str] = []
     monkeypatch.setattr(stopping._Run, "stopped", False)
     monkeypatch.setattr(stopping, "_get_train_iterator", lambda *_, **__: asked.append("epoch") or "an epoch")
@@ -27,11 +27,11 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 class SomeTrainer:
-    """Has nothing of a trainer but that it is one."""
+    """Takes the place of a trainer."""
 
 
 def new_run() -> Any:
-    """A trainer that has asked for its first epoch, as every run does when it loads its checkpoint."""
+    """Return a trainer that has asked for its first epoch, as each run does when it loads a checkpoint."""
     trainer = SomeTrainer()
     assert Trainer.get_train_iterator(trainer, 1) == "an epoch"
     return trainer

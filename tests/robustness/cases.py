@@ -397,14 +397,14 @@ sweep sentences --data {text.txt} --checkpoint a={pretrained} --output {new} | t
 evaluate retrieval {run.txt} --qrels {qrels.tsv} --measures nonsense | --measures
 """
 _TRAINED = {
-    "--criterion masked_lm": "the task maelm needs --criterion maelm: masked_lm does not fit it",
-    "--criterion cross_entropy": "needs --criterion maelm: cross_entropy, fairseq's default, does not fit it",
-    "--arch roberta_base": "the task maelm needs a model of this package, and roberta_base is none: give --arch",
+    "--criterion masked_lm": "the task maelm cannot use masked_lm: give --criterion maelm",
+    "--criterion cross_entropy": r"cannot use cross_entropy \(fairseq's default\): give --criterion maelm",
+    "--arch roberta_base": "the task maelm needs a model of this package, which roberta_base is not: give --arch",
     "--arch maelm_huge": "invalid choice: 'maelm_huge'",
     "--task masked_lm --criterion masked_lm": "MaskedLMTask does not work with this model|the options: ",
     "--mask-prob 1.5": "mask probability must be between 0 and 1, both excluded, .* 1.5",
     "--tokens-per-sample 1024": "sequences of up to 1024 tokens, but the model has only 32 positions",
-    "--tokens-per-sample 1": "--tokens-per-sample must lie between 2 and",
+    "--tokens-per-sample 1": "--tokens-per-sample must be between 2 and",
     "--encoder-attention-heads 3": "is not a multiple of its number of attention heads",
     "--relative-num-buckets 6": "number of relative buckets must be a positive multiple",
     "--relative-num-buckets 0": "number of relative buckets .*--relative-buckets none",
