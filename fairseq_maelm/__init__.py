@@ -1,9 +1,8 @@
 """MAE-LM for fairseq: text encoders pretrained without [MASK] tokens (Meng et al., 2024).
 
-Importing the package is cheap: it needs neither torch nor fairseq. What it adds to fairseq, the task, the model with
-its architectures and the criterion, all named ``maelm``, the downstream tasks and the optimizers ``fused_adamw`` and
-``muon``, is registered when fairseq imports the folder as its --user-dir, when a checkpoint is opened, and by
-``register()``.
+Importing the package imports neither torch nor fairseq. The task, the model with its architectures and the criterion,
+all named ``maelm``, the downstream tasks and the optimizers ``fused_adamw`` and ``muon`` are registered when fairseq
+imports the folder as its --user-dir, when a checkpoint is opened, and by ``register()``.
 """
 
 import importlib
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MaelmHubInterface", "MaelmModel", "__version__", "register"]
 
-# Imported, with torch and fairseq, when they are asked for.
+# Imported on first use, with torch and fairseq.
 _LAZY = {"MaelmHubInterface": "fairseq_maelm.models.hub", "MaelmModel": "fairseq_maelm.models.maelm"}
 
 

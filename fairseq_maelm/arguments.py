@@ -1,4 +1,4 @@
-"""The command line's common ground: its parser, options that several commands share, settings turned into options."""
+"""The parser of all commands, options that several commands share, and options made from settings classes."""
 
 import argparse
 import dataclasses
@@ -12,11 +12,11 @@ _Settings = TypeVar("_Settings")
 
 
 class UsageError(ValueError):
-    """A value of an option is wrong, or options contradict each other: the command ends with status 2."""
+    """An option has a wrong value, or options contradict each other; the command exits with status 2."""
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser that answers mistakes in one line, states defaults, and accepts no abbreviated options."""
+    """A parser with errors in one line, defaults in the help, and no abbreviated options."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"formatter_class": _DefaultsHelpFormatter, "allow_abbrev": False, **settings})
@@ -36,11 +36,8 @@ class _DefaultsHelpFormatter(argparse.HelpFormatter):
         return f"{text} (default: %(default)s)" if states_default and "(default" not in text else text
 
 
-# Values
-
-
 def number(kind: type, minimum: float = float("-inf"), maximum: float = float("inf")) -> Callable[[str], Any]:
-    """Return a converter of option values, int or float, that refuses what lies outside the limits, and NaN."""
+    """Return a converter of option values to int or float that refuses NaN and values outside the limits."""
 
     def convert(text: str) -> Any:
         try:
@@ -56,7 +53,7 @@ def number(kind: type, minimum: float = float("-inf"), maximum: float = float("i
 
 
 def out_of_range(value: float, minimum: float = float("-inf"), maximum: float = float("inf")) -> str:
-    """Return what is wrong with a value outside its limits, and an empty string for one inside."""
+    """Return an error message for a value outside its limits, or an empty string."""
     if minimum <= value <= maximum:
         return ""
     if maximum == float("inf"):
@@ -73,14 +70,14 @@ def existing_path(text: str) -> Path:
 
 
 def new_folder(text: str) -> Path:
-    """Convert an option's value to the path of a folder to be written, which fairseq must be able to read."""
+    """Convert an option's value to the path of an output folder that fairseq can read."""
     if ":" in text:
-        raise argparse.ArgumentTypeError(f"{text} has a colon, which for fairseq separates two folders: name another")
+        raise argparse.ArgumentTypeError(f"{text} has a colon, with which fairseq separates folders: name another")
     return Path(text)
 
 
 def checkpoint_path(text: str) -> Path:
-    """Convert an option's value to the file of a checkpoint; a folder stands for its best one, or its last one."""
+    """Convert an option's value to the file of a checkpoint; see ``find_checkpoint``."""
     try:
         return find_checkpoint(Path(text))
     except FileNotFoundError as error:
@@ -90,7 +87,7 @@ def checkpoint_path(text: str) -> Path:
 def model_path(text: str) -> Path:
     """Convert an option's value to a checkpoint's file, or to a Hugging Face model's folder, which has config.json.
 
-    The name of a model that is in the local Hugging Face cache stands for its folder there; nothing is downloaded.
+    The name of a model in the local Hugging Face cache is converted to its folder; nothing is downloaded.
     """
     if ((path := Path(text)) / "config.json").is_file():
         return path
@@ -102,13 +99,13 @@ def _cached_model(name: str) -> Path | None:
         from huggingface_hub import try_to_load_from_cache
 
         found = try_to_load_from_cache(name, "config.json")
-    except (ImportError, ValueError):  # not installed, or no such name is possible
+    except (ImportError, ValueError):  # not installed, or not a possible name
         return None
     return Path(found).parent if isinstance(found, str) else None
 
 
 def find_checkpoint(path: Path) -> Path:
-    """Return the checkpoint file that a path stands for: the file itself, or a run's best checkpoint, or its last.
+    """Return a file, or the best checkpoint in the folder of a run, or else its last one.
 
     Raises:
         FileNotFoundError: there is no such file, or the folder has no checkpoint.
@@ -124,8 +121,8 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def device_name(text: str) -> str:
-    """Convert an option's value to the name of a device that torch can compute on here."""
-    import torch  # seconds, which commands without a device need not wait for
+    """Convert an option's value to the name of a device that torch can use."""
+    import torch  # takes seconds, which commands without a device must not wait for
 
     try:
         device = torch.device(text)
@@ -140,30 +137,26 @@ def device_name(text: str) -> str:
     return text
 
 
-# Options under one name in every command
-
-
 def add_checkpoint(parser: Any, kind: str = "checkpoint", or_hugging_face: bool = False) -> None:
-    """Declare ``--checkpoint``: a file, the folder of a training run, or that of a Hugging Face model."""
-    more = "; or a Hugging Face masked language model: a folder, or a name in the local cache"
+    """Declare ``--checkpoint``: a file, the folder of a training run, or a Hugging Face model."""
+    more = "; or a Hugging Face masked language model: a folder, or a name in the local cache" * or_hugging_face
     parser.add_argument(
         "--checkpoint", required=True, type=model_path if or_hugging_face else checkpoint_path, metavar="PATH",
-        help=f"{kind}: a file, or the folder of a training run (its best checkpoint, or else its last)"
-        f"{more if or_hugging_face else ''}",
+        help=f"{kind}: a file, or the folder of a training run (its best checkpoint, or else its last){more}",
     )  # fmt: skip
 
 
 def add_vocabulary(parser: Any, required: bool = False) -> None:
-    """Declare ``--vocabulary``: required to prepare data, by default the checkpoint's own to use a checkpoint."""
+    """Declare ``--vocabulary``: required to prepare data, otherwise by default the checkpoint's folder."""
     default = "" if required else " (default: the folder of the checkpoint)"
     parser.add_argument(
         "--vocabulary", required=required, type=existing_path, metavar="FOLDER",
-        help=f"folder with dict.txt and the tokenizer: prepared data, or a training run{default}",
+        help=f"folder with dict.txt and the tokenizer: prepared data or a training run{default}",
     )  # fmt: skip
 
 
 def add_output(parser: Any, text: str, metavar: str = "FOLDER", required: bool = True) -> None:
-    """Declare ``--output``: a new folder, or a new file and by default standard output."""
+    """Declare ``--output``: a folder or a file; standard output by default if not required."""
     default = "" if required else " (default: standard output)"
     kind = new_folder if metavar == "FOLDER" else Path
     parser.add_argument("--output", required=required, type=kind, metavar=metavar, help=f"{text}{default}")
@@ -189,7 +182,7 @@ def add_seed(parser: Any, decides: str) -> None:
 
 
 def add_device(parser: Any) -> None:
-    """Declare ``--device``, by default a GPU if there is one."""
+    """Declare ``--device``, by default the GPU if there is one."""
     import torch
 
     default = "cuda" if torch.cuda.is_available() else "cpu"
@@ -197,14 +190,14 @@ def add_device(parser: Any) -> None:
 
 
 def add_json(parser: Any) -> None:
-    """Declare ``--json``: results as JSON on standard output."""
+    """Declare ``--json``."""
     parser.add_argument("--json", action="store_true", help="write the results as JSON")
 
 
 def add_verify(parser: Any) -> None:
     """Declare ``--verify``."""
     parser.add_argument(
-        "--verify", action="store_true", help="compare the checksums of the whole output with its manifest at the end"
+        "--verify", action="store_true", help="at the end, compare the checksums of all outputs with the manifest"
     )
 
 
@@ -213,26 +206,20 @@ def add_replace(parser: Any) -> None:
     parser.add_argument("--replace", action="store_true", help="rename an existing output instead of refusing to run")
 
 
-# Settings
-
-
 def option(default: Any = dataclasses.MISSING, *, help: str, **more: Any) -> Any:
-    """Declare a field of a settings dataclass that is an option of a command too.
+    """Declare a field of a settings dataclass that is also an option of a command.
 
     Args:
-        default: none for what must be given.
-        help: of the option.
-        more: ``minimum`` and ``maximum`` of a number; ``type``, ``metavar``, ``choices`` and ``nargs`` as argparse
-            takes them; ``positional``, true for what has no ``--``; ``group``, the heading that it stands under.
+        default: the default value; without it the option is required.
+        help: the help text.
+        more: ``minimum`` and ``maximum`` of a number; ``type``, ``metavar``, ``choices`` and ``nargs`` as in argparse;
+            ``positional``, true for an argument without ``--``; ``group``, its heading in the help.
     """
     return dataclasses.field(default=default, metadata={"help": help, **more})
 
 
 def add_settings(parser: argparse.ArgumentParser, settings: type) -> None:
-    """Declare one option for each field of a dataclass that ``option`` declares.
-
-    Flags come from bool, lists from tuple[X, ...], and what is Optional[X] may be left out.
-    """
+    """Declare an option for each field that ``option`` declares: flags for bool, lists for tuple[X, ...]."""
     hints = typing.get_type_hints(settings)
     groups: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
@@ -246,7 +233,7 @@ def add_settings(parser: argparse.ArgumentParser, settings: type) -> None:
 
 
 def _name_and_type(field: Any, hint: Any, more: dict[str, Any]) -> list[str]:
-    """Complete argparse's keywords of one field in ``more``, and return its name on the command line."""
+    """Complete argparse's keywords of a field in ``more``, and return its name on the command line."""
     is_positional = more.pop("positional", False)
     limits = {name: more.pop(name) for name in ("minimum", "maximum") if name in more}
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
@@ -271,11 +258,7 @@ def _name_and_type(field: Any, hint: Any, more: dict[str, Any]) -> list[str]:
 
 
 def settings_of(settings: type[_Settings], args: argparse.Namespace) -> _Settings:
-    """Make a settings dataclass of the options that ``add_settings`` declared.
-
-    Raises:
-        UsageError: the dataclass refuses the values.
-    """
+    """Make a settings dataclass from the options of ``add_settings``; raise a UsageError if it refuses the values."""
     given = {}
     for field in dataclasses.fields(settings):  # type: ignore[arg-type]
         if "help" in field.metadata:
@@ -288,11 +271,7 @@ def settings_of(settings: type[_Settings], args: argparse.Namespace) -> _Setting
 
 
 def check_limits(settings: Any) -> None:
-    """Refuse numbers of a settings dataclass outside the limits that their options declare.
-
-    Raises:
-        ValueError: names the option.
-    """
+    """Raise a ValueError if a number of a settings dataclass is outside the limits of its option."""
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         limits = {name: field.metadata[name] for name in ("minimum", "maximum") if name in field.metadata}

@@ -1,6 +1,6 @@
-"""A checkpoint file as inert data: tensors, and settings that are numbers, strings, lists and tables of these.
+"""Checkpoint files as plain data: tensors, and settings of numbers, strings, and lists and tables of these.
 
-Nothing in this module, or behind it, builds an object that the file names, resolves a reference or evaluates a string.
+Nothing here builds an object that a file names, resolves a reference, or evaluates a string.
 """
 
 import argparse
@@ -22,34 +22,34 @@ __all__ = [
     *("plain_sections", "read_state", "shown"),
 ]
 
-# Settings nest three deep in fairseq's own configuration.
+# fairseq's own configuration has three levels.
 _DEEPEST = 20
 _LONGEST_STRING = 1_000_000
-# Seeds are the largest numbers among the options.
+# The largest options are seeds.
 _LARGEST_NUMBER = 2**32
-# How an old checkpoint's flat options name their parts.
+# Section -> the option that has its name in the flat options of an old checkpoint.
 _FLAT_NAMES = {"task": "task", "model": "arch"}
 
 
 class CheckpointError(ValueError):
-    """A checkpoint is damaged, is of another kind, or holds what no honest checkpoint does; the message is one line."""
+    """A checkpoint is damaged, of another kind, or has content that no ordinary checkpoint has."""
 
 
 def shown(value: Any) -> str:
-    """Return a value of a file for a message: one line of printable ASCII, cut to 60 characters."""
+    """Return a value for a message as one line of at most 60 printable ASCII characters."""
     try:
         text = ascii(value)
-    except Exception:  # nested too deep to be written out
+    except Exception:  # nested too deeply
         text = type(value).__name__
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Read a dictionary of tensors, plain values and ``argparse.Namespace``, running nothing that is in the file.
+    """Read a dictionary of tensors, plain values and ``argparse.Namespace`` without running any code in the file.
 
     Raises:
         FileNotFoundError: there is no such file.
-        CheckpointError: the file is damaged, or holds anything else.
+        CheckpointError: the file is damaged, or has any other content.
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
@@ -62,7 +62,7 @@ def read_state(path: Path) -> dict[str, Any]:
     try:
         allow_namespaces()
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # for a damaged or hostile file torch and pickle raise errors of every kind
+    except Exception as error:  # a damaged or hostile file can raise any exception
         raise CheckpointError(f"{path} cannot be read as a checkpoint: {reason_of(error)}") from None
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise CheckpointError(f'{path} is not a checkpoint of fairseq: it holds no weights under "model"')
@@ -70,22 +70,22 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def averaged_state(state: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return the content of a checkpoint with the running average of ``--store-ema`` in the place of its weights.
+    """Return the content of a checkpoint with its weights replaced by the running average of ``--store-ema``.
 
-    The optimizer's state belongs to the weights and is left out: training starts its updates again from here.
+    The optimizer's state belongs to the replaced weights and is removed, so training restarts its updates.
 
     Raises:
-        CheckpointError: it holds no average.
+        CheckpointError: the checkpoint has no average.
     """
     extra = state.get("extra_state")
     average, precise = (extra.get(name) if isinstance(extra, dict) else None for name in ("ema", "ema_fp32_params"))
     if not isinstance(average, dict):
         raise CheckpointError(
-            f"{path} holds no average of the weights: it was not trained with --store-ema, or is an average already"
+            f"{path} holds no average of the weights: it was not trained with --store-ema, or is already an average"
         )
     weights = {**average}
     if isinstance(precise, dict):
-        # In single precision; the integers among them are those that the training began with.
+        # Single precision weights; integers are not updated in training and are not taken from here.
         weights |= {name: each for name, each in precise.items() if torch.is_tensor(each) and each.is_floating_point()}
     kept = {name: value for name, value in state.items() if name != "last_optimizer_state"}
     iterator = {"epoch": 1, "iterations_in_epoch": 0, "shuffle": True}
@@ -93,22 +93,22 @@ def averaged_state(state: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def allow_namespaces() -> None:
-    """Let torch.load read ``argparse.Namespace`` with weights_only, from now on, in this process.
+    """Let torch.load read ``argparse.Namespace`` with weights_only in this process.
 
-    It is the only type besides tensors and plain values that fairseq's trainer puts into a checkpoint. With it allowed
-    by name torch goes on refusing everything else. A context manager would take it away again from fairseq's own loads.
+    It is the only type in fairseq's checkpoints besides tensors and plain values; torch still refuses all others. A
+    context manager would not cover fairseq's own calls of torch.load.
     """
     torch.serialization.add_safe_globals([argparse.Namespace])
 
 
 def reason_of(error: Exception) -> str:
-    """Say in one line why a file is refused; torch's own messages are pages of advice, with the cause inside."""
+    """Return in one line why a file is refused, from torch's long message."""
     text = str(error)
     if isinstance(error, pickle.UnpicklingError):
         text = text.partition("WeightsUnpickler error:")[2] or text
         named = re.search(r"GLOBAL ([^\s`,;]+)", text)
         if named:
-            return f"it holds {shown(named[1])[1:-1]}, which is no plain data and is not loaded"
+            return f"it holds {shown(named[1])[1:-1]}, which is not plain data and is not loaded"
     text = " ".join(text.strip().partition("\n")[0].split()) or type(error).__name__
     return text if len(text) <= 150 else f"{text[:147]}..."
 
@@ -116,11 +116,11 @@ def reason_of(error: Exception) -> str:
 def plain_sections(state: dict[str, Any], path: Path) -> dict[str, dict[str, Any]]:
     """Return the configuration of a checkpoint: section -> option -> value.
 
-    Sections are those of fairseq's configuration, such as "task" and "model". A checkpoint of an old fairseq has one
-    flat list of options, which is then the content of both of them.
+    The sections are fairseq's, such as "task" and "model". A checkpoint of an old fairseq has one flat list of options,
+    which is returned for both sections.
 
     Raises:
-        CheckpointError: there is no configuration, or it holds anything but plain values without references.
+        CheckpointError: there is no configuration, or it has references or values that are not plain.
     """
     for kind in ("cfg", "args"):
         content = state.get(kind)
@@ -128,17 +128,17 @@ def plain_sections(state: dict[str, Any], path: Path) -> dict[str, dict[str, Any
             continue
         plain = _plain(content, path, kind, 0)
         if not isinstance(plain, dict):
-            raise CheckpointError(f"{path} holds {shown(content)} as its configuration and not a table of options")
+            raise CheckpointError(f"{path} holds {shown(content)} as its configuration, not a table of options")
         if kind == "args":
             return {section: {**plain, "_name": plain.get(name)} for section, name in _FLAT_NAMES.items()}
         return {name: section for name, section in plain.items() if isinstance(section, dict)}
-    raise CheckpointError(f"{path} holds no configuration, so nobody can tell which model its weights belong to")
+    raise CheckpointError(f"{path} holds no configuration, so the model of its weights is unknown")
 
 
 def _plain(value: Any, path: Path, place: str, depth: int) -> Any:
-    """Return a copy of a setting in which namespaces have become tables."""
+    """Return a copy of a setting with namespaces replaced by tables."""
     if depth > _DEEPEST:
-        raise CheckpointError(f"{path} holds a configuration that is nested more than {_DEEPEST} deep")
+        raise CheckpointError(f"{path} holds a configuration with more than {_DEEPEST} levels")
     if isinstance(value, argparse.Namespace):
         value = vars(value)
     if type(value) is dict:
@@ -158,10 +158,10 @@ def _plain(value: Any, path: Path, place: str, depth: int) -> Any:
 
 
 def declared_options(options: Mapping[str, Any], dataclass: type, path: Path, section: str) -> dict[str, Any]:
-    """Pick the options that a dataclass of fairseq's kind declares; others mean nothing and are left out.
+    """Return the options that a dataclass of fairseq's kind declares, without all others.
 
     Raises:
-        CheckpointError: an option has a value that its type does not allow.
+        CheckpointError: the type of an option does not allow its value.
     """
     chosen = {}
     for name, kind in get_type_hints(dataclass).items():
@@ -196,16 +196,16 @@ def _describe(kind: Any) -> str:
 
 
 def check_weights(weights: dict[str, Any], path: Path) -> None:
-    """Refuse weights that are not ordinary tensors, each with all of its numbers in the file.
+    """Check that all weights are ordinary tensors with all of their numbers in the file.
 
     Raises:
-        CheckpointError: names the first that is not.
+        CheckpointError: names the first weight that is not.
     """
     for name, tensor in weights.items():
         if type(name) is not str or not re.fullmatch(r"[\w.:\- ]{1,300}", name):
             raise CheckpointError(f"{path} holds {shown(name)} as the name of a weight")
         if type(tensor) not in (Tensor, nn.Parameter) or tensor.layout != torch.strided or tensor.device.type != "cpu":
-            raise CheckpointError(f"{path} holds something else than an ordinary tensor as {name}")
+            raise CheckpointError(f"{path} holds {name}, which is not an ordinary tensor")
         if not (tensor.is_floating_point() or tensor.dtype in (torch.int64, torch.int32, torch.bool)):
             raise CheckpointError(f"{path} holds {name} as {tensor.dtype}")
         if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
@@ -217,6 +217,6 @@ def check_weights(weights: dict[str, Any], path: Path) -> None:
 
 
 def numbered(weights: dict[str, Tensor], prefix: str) -> Iterator[int]:
-    """Yield the numbers of the layers whose weights are called ``prefix`` and a number."""
+    """Yield the numbers of the layers whose weights' names begin with ``prefix`` and a number."""
     pattern = re.compile(re.escape(prefix) + r"(\d{1,6})\.")
     yield from {int(found[1]) for found in map(pattern.match, weights) if found}

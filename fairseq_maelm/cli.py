@@ -1,8 +1,8 @@
 """The one command of this package, ``maelm``.
 
-A sub-command is a module with ``add_arguments(parser)`` and ``run(args)`` and one row of the tables below. Only the
-module of the sub-command that is called gets imported. One with ``PASSES_OPTIONS_ON`` finds the words after ``--`` in
-``args.fairseq_options``; what one says after Ctrl-C is its ``AFTER_INTERRUPT``.
+A sub-command is a module with ``add_arguments(parser)`` and ``run(args)``, and a row in the tables below. Only the
+module of the called sub-command is imported. If the module has ``PASSES_OPTIONS_ON``, ``args.fairseq_options`` contains
+the words after ``--``. The text in its ``AFTER_INTERRUPT`` is shown after Ctrl-C.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from fairseq_maelm.arguments import CommandParser, UsageError
 from fairseq_maelm.fairseq_fixes.memory import keep_freed_memory
 from fairseq_maelm.version import __version__
 
-# Heading of the help -> name, of one word or two -> module and summary.
+# Heading in the help -> name of one or two words -> module and summary.
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Data": {
         "prepare corpus": ("fairseq_maelm.corpus.command", "turn raw text into a data folder for pretraining"),
@@ -44,16 +44,16 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "pretrain": ("fairseq_maelm.pretrain_command", "pretrain an encoder by a recipe"),
         "finetune": ("fairseq_maelm.finetuning.command", "fine-tune a checkpoint on a task folder"),
         "sweep": ("fairseq_maelm.sweep.command", "fine-tune checkpoints on a grid of settings and seeds"),
-        "report": ("fairseq_maelm.sweep.report_command", "print the table of a sweep: best settings, medians"),
+        "report": ("fairseq_maelm.sweep.report_command", "write the tables and the figure of a sweep"),
         "user-dir": ("fairseq_maelm.cli", "print the folder to give to fairseq's commands as --user-dir"),
     },
     "Prediction": {
         "fill": ("fairseq_maelm.models.fill_command", "propose tokens for the masks of a text"),
-        "score": ("fairseq_maelm.scoring.command", "score sentences and minimal pairs by a masked language model"),
+        "score": ("fairseq_maelm.scoring.command", "score sentences and minimal pairs with a masked language model"),
         "predict": ("fairseq_maelm.predict_command", "predict labels, numbers, tags or answers with a checkpoint"),
         "answer": ("fairseq_maelm.finetuning.squad.answer_command", "answer questions about a text file"),
         "embed": ("fairseq_maelm.finetuning.retrieval.embed_command", "embed texts with a checkpoint's encoder"),
-        "search": ("fairseq_maelm.finetuning.retrieval.search_command", "search exactly over embeddings"),
+        "search": ("fairseq_maelm.finetuning.retrieval.search_command", "search embeddings exactly"),
         "evaluate squad": (
             "fairseq_maelm.finetuning.squad.score_command",
             "score SQuAD predictions as the official script does",
@@ -64,7 +64,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         ),
     },
     "Checkpoints": {
-        "analyze": ("fairseq_maelm.analysis.command", "measure representations: effective rank, subspace of [MASK]"),
+        "analyze": ("fairseq_maelm.analysis.command", "measure effective ranks and the subspace of [MASK]"),
         "probe": ("fairseq_maelm.analysis.probes.command", "probe frozen states: similarity, classes, tags, rank"),
         "export": (
             "fairseq_maelm.interop.export.command",
@@ -82,11 +82,11 @@ _EXAMPLES = """Examples:
   maelm prepare corpus text.txt --output data
   maelm fill --checkpoint run "The capital of France is <mask>."
 
-Each command explains itself: maelm COMMAND --help."""
+For the options of a command: maelm COMMAND --help."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare that ``maelm user-dir`` takes no arguments."""
+    """Describe ``maelm user-dir``, which takes no arguments."""
     parser.description = "Writes the folder to give to fairseq's commands as --user-dir."
 
 
@@ -96,17 +96,17 @@ def run(args: argparse.Namespace) -> None:
 
 
 def make_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """Make the parser of ``maelm``, and that of every sub-command by its name; these have no arguments yet."""
+    """Make the parser of ``maelm``, and the parsers of all sub-commands by name, which have no arguments yet."""
     width = max(map(len, SUB_COMMANDS))
     listed = [f"{title}:\n{_listed(rows, width)}" for title, rows in GROUPS.items()]
     parser = CommandParser(
         prog="maelm",
-        description="MAE-LM with fairseq: what surrounds the training, and commands that start it.",
+        description="MAE-LM with fairseq: prepare data, train, predict, evaluate, export.",
         epilog="\n\n".join([*listed, _EXAMPLES]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"maelm {__version__}")
-    first = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", help="one of those below")
+    first = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", help="one of the commands below")
     made: dict[str, argparse.ArgumentParser] = {}
     seconds: dict[str, argparse._SubParsersAction[CommandParser]] = {}
     for name in SUB_COMMANDS:
@@ -122,10 +122,10 @@ def _listed(rows: dict[str, tuple[str, str]], width: int) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run ``maelm`` with the given arguments, by default the process's own.
+    """Run ``maelm`` with the given arguments, by default those of the process.
 
     Raises:
-        SystemExit: 2 with a message for wrong options, 1 for a failure that the user can put right, 130 after Ctrl-C.
+        SystemExit: 2 for wrong options, 1 for other failures, 130 after Ctrl-C.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser, parsers = make_parser()
@@ -134,11 +134,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if called is None:
         parser.parse_args(given)
         return
-    # It asks on every import for a package that only speech needs.
+    # On import this module warns about a missing package for speech.
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
     module = importlib.import_module(SUB_COMMANDS[called][0])
     module.add_arguments(parsers[called])
-    parsers[called].add_argument("--debug", action="store_true", help="after a failure, show where it happened")
+    parsers[called].add_argument("--debug", action="store_true", help="show the traceback after a failure")
     own, more = given, []
     if getattr(module, "PASSES_OPTIONS_ON", False) and "--" in given:
         own, more = given[: given.index("--")], given[given.index("--") + 1 :]
@@ -163,11 +163,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _message(error: BaseException) -> str:
-    """Return what went wrong in one line; where fairseq replaced our error by its own, ours."""
+    """Return the cause of an error in one line: our own error, if fairseq has replaced it by another."""
     for each in _chain(error):
         if isinstance(each, (ValueError, OSError)):
             return _one_line(each)
-    # Of a process that torch started there is only the text of its traceback, the first cause first.
+    # An error in a process that torch has started is only a traceback as text, with the first cause first.
     found = re.findall(r"^(?:\w+\.)*(\w+): (.+)$", str(error), re.MULTILINE) if "Traceback" in str(error) else []
     ours = [text for name, text in found if name.endswith(("ValueError", "OSError", "FoundError", "CheckpointError"))]
     if found:
@@ -187,7 +187,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _forget_unwritten_output() -> None:
-    """Drop what standard output could not take: the interpreter would complain of it once more at its end."""
+    """Discard unwritten output, about which the interpreter would otherwise complain again when it exits."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: atomic writing, checksums and a lock on a folder."""
+"""Atomic writing of files, checksums, and a lock for folders."""
 
 import contextlib
 import errno
@@ -18,20 +18,20 @@ logger = logging.getLogger(__name__)
 
 PARTIAL_SUFFIX = ".partial"
 
-# What of a large file is looked at where reading all of it would take too long.
+# The parts of a large file that are read when reading all of it would take too long.
 _SAMPLED_PARTS, _PART_BYTES = 64, 2**16
 SAMPLED_BYTES = _SAMPLED_PARTS * _PART_BYTES
 
-# What a file system without locks answers.
+# Errors of a file system without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
 
 
 class CorpusError(ValueError):
-    """A setting, an input file or an output folder is not as it must be; the message says which and what to do."""
+    """A setting, an input file or an output folder is wrong."""
 
 
 def synchronize_folder(folder: Path) -> None:
-    """Make the renames inside ``folder`` survive a power cut, as fsync does for the content of a file."""
+    """Make renames in a folder survive a power failure, as fsync does for the content of files."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -41,10 +41,10 @@ def synchronize_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for writing that gets the name ``path`` only when the block ends without an exception.
+    """Open a file for writing that is renamed to ``path`` only if the block ends without an exception.
 
-    Until then its name ends in ``.partial``, so that a run killed at any moment leaves no half file under a real name.
-    The process number in that name keeps the last breath of an orphaned worker apart from the run that resumes.
+    Until then its name ends in ``.partial``, so that a killed run leaves no incomplete file with the final name. The
+    temporary name includes the process number, so that an orphaned worker cannot write into the file of the next run.
     """
     partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
     try:
@@ -60,7 +60,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def _open_locked(path: Path) -> BinaryIO:
-    """Open a file for writing and lock it, so that nobody takes it for what a killed run left."""
+    """Open a file for writing and lock it, so that other processes do not remove it as a killed run's."""
     while True:
         stream = open(path, "wb")  # noqa: SIM115
         _lock(stream)
@@ -71,7 +71,7 @@ def _open_locked(path: Path) -> BinaryIO:
 
 
 def _lock(stream: BinaryIO) -> bool:
-    """Lock a file until it is closed; return false if another process has it, or nobody can tell."""
+    """Lock a file until it is closed; return False if that is not possible."""
     try:
         fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -80,17 +80,17 @@ def _lock(stream: BinaryIO) -> bool:
 
 
 def remove_partial_files(folder: Path, name: str = "", deep: bool = True) -> None:
-    """Remove what killed runs left of unfinished files: in a folder and all below it, or of one name in it alone."""
+    """Remove unfinished files of killed runs whose names begin with ``name``; with ``deep`` also in subfolders."""
     pattern = f"{name}*{PARTIAL_SUFFIX}"
     for path in folder.rglob(pattern) if deep else folder.glob(pattern):
-        # One that is being written is locked.
+        # A file that is being written is locked.
         with contextlib.suppress(FileNotFoundError), open(path, "r+b") as stream:
             if _lock(stream):
                 path.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a whole small file atomically."""
+    """Write a small file atomically."""
     with atomic_file(path) as stream:
         stream.write(content)
 
@@ -101,32 +101,29 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def parse_json(content: bytes | str, place: object) -> Any:
-    """Parse JSON; raise CorpusError, with a message that begins with the place, for anything else."""
+    """Parse JSON; raise a CorpusError whose message begins with the place if it is invalid."""
     try:
         return json.loads(content)
     except RecursionError:
-        raise CorpusError(f"{place} is nested too deep for a JSON file") from None
+        raise CorpusError(f"{place} is nested too deeply for a JSON file") from None
     except ValueError as error:
         raise CorpusError(f"{place} is not JSON ({error}): it is damaged, or another file") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a file with a JSON object in it; raise CorpusError for one with anything else."""
+    """Read a JSON object from a file; raise a CorpusError for any other content."""
     content = parse_json(path.read_bytes(), path)
     if not isinstance(content, dict):
-        raise CorpusError(f"{path} holds a {type(content).__name__} and no JSON object: it is damaged, or another file")
+        raise CorpusError(f"{path} has a {type(content).__name__}, not a JSON object: it is damaged, or another file")
     return content
 
 
 def refuse_existing(*paths: Path, can_replace: bool = False) -> None:
-    """Refuse to write over what is there.
+    """Raise a FileExistsError if an output exists already, or two outputs have the same path.
 
     Args:
-        paths: to be written.
-        can_replace: whether the command has an option --replace for that.
-
-    Raises:
-        FileExistsError: names the first that exists, or is named twice.
+        paths: the outputs.
+        can_replace: whether the command has the option --replace.
     """
     for place, path in enumerate(paths):
         if path.exists():
@@ -148,7 +145,7 @@ def sha256_of(path: Path) -> str:
 
 
 def sample_sha256_of(path: Path) -> str:
-    """Return the SHA-256 of parts of a file, spread over it, its start and end among them; of a small one, of all."""
+    """Return the SHA-256 of parts spread over a file, with its start and end, or of all of a small file."""
     size, digest = path.stat().st_size, hashlib.sha256()
     if size <= SAMPLED_BYTES:
         return sha256_of(path)
@@ -160,14 +157,14 @@ def sample_sha256_of(path: Path) -> str:
 
 
 class FolderLock:
-    """An exclusive lock on a folder, which the operating system gives back even when its holder is killed.
+    """An exclusive lock on a folder, which the operating system releases even if its holder is killed.
 
-    The lock is the process's own: what it forks does not inherit it. (The library filelock takes flock, which workers
-    inherit: those of a killed run would keep the next one out.) The file exists only while somebody holds the lock or
-    after its holder was killed, and says who that is. Program and folder are for the message to the next one.
+    Forked processes do not inherit the lock. (The library filelock uses flock, which workers inherit, so those of a
+    killed run would block the next one.) The lock's file names its holder; it remains only if the holder is killed.
+    Program and folder are for the error message of a second process.
     """
 
-    # A process gets its own lock a second time, and loses it when it closes any descriptor of the file.
+    # fcntl lets a process take its own lock twice, and releases it when any descriptor of the file is closed.
     _held: ClassVar[set[str]] = set()
 
     def __init__(self, path: Path, program: str, folder: Path) -> None:
@@ -175,11 +172,7 @@ class FolderLock:
         self._descriptor = -1
 
     def __enter__(self) -> "FolderLock":
-        """Take the lock.
-
-        Raises:
-            CorpusError: somebody has it; the message says who.
-        """
+        """Take the lock; raise a CorpusError that names its holder if it is taken."""
         key = os.path.realpath(self._path)
         if key in self._held:
             raise self._refusal(f"it is this process, {os.getpid()}")
@@ -193,14 +186,14 @@ class FolderLock:
         return self
 
     def _take(self) -> bool:
-        """Lock the file of that name; return false if its last holder has just taken the name away."""
+        """Lock the file; return False if its last holder has just deleted it."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in _NO_LOCKS:
-                logger.warning("no locks on the file system of %s: nothing keeps a second run out of it", self._folder)
+                logger.warning("the file system of %s has no locks: do not start a second run in it", self._folder)
                 return True
             holder = self._holder()
             os.close(self._descriptor)
@@ -216,7 +209,7 @@ class FolderLock:
             holder = json.loads(os.pread(self._descriptor, 4096, 0))
             return f"it is process {holder['process']} on {holder['host']}, since {holder['since']}"
         except (ValueError, KeyError, TypeError):
-            return "it has just begun"
+            return "it has just started"
 
     def _refusal(self, holder: str) -> CorpusError:
         return CorpusError(
@@ -225,7 +218,7 @@ class FolderLock:
         )
 
     def __exit__(self, *exception: object) -> None:
-        # Under the lock, so that this is no other holder's file.
+        # Delete the file before the lock is released, when it cannot be another holder's.
         self._path.unlink(missing_ok=True)
         self._held.discard(os.path.realpath(self._path))
         os.close(self._descriptor)

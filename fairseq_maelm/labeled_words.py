@@ -1,7 +1,7 @@
-"""Files of labeled words: CoNLL-U, and CoNLL's columns; reading them, and writing them with other labels.
+"""Files of labeled words in CoNLL-U or in CoNLL's columns: readers, and replacement of the labels.
 
-A file is kept as its lines, and a sentence knows the line of each of its words. So a file is written back with new
-labels and all else as it was: comments, blank lines, multi-word ranges, empty nodes, columns.
+A file is stored as its lines, and a sentence has the line number of each word. Therefore labels can be replaced without
+changing comments, blank lines, multi-word ranges, empty nodes and other columns.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from fairseq_maelm.lines import numbered_lines
 
 CONLLU_COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 DOCUMENT_START = "-DOCSTART-"
-# What CoNLL-U writes for nothing; a universal part of speech is never nothing.
+# CoNLL-U's empty value, which is not allowed for UPOS.
 _EMPTY = "_"
 
 _CONLLU_ID = re.compile(r"(\d+)([-.]\d+)?\Z")
@@ -24,34 +24,32 @@ _CONLLU_ID = re.compile(r"(\d+)([-.]\d+)?\Z")
 
 @dataclass(frozen=True)
 class Layout:
-    """Where words and labels are in a file."""
+    """The format of a file, and its columns of words and labels."""
 
     form: str  # "conllu" or "conll"
     column: str  # of the label: in CoNLL-U one of ``CONLLU_COLUMNS``, otherwise a number from 0, negative from the end
     word_column: int = 0  # of the word, for "conll"
-    comment_prefix: str = ""  # for "conll", lines that start so are comments; empty for none
+    comment_prefix: str = ""  # start of comment lines, for "conll"; empty if there are none
 
     def __post_init__(self) -> None:
         if self.form not in ("conllu", "conll"):
-            raise ValueError(f"the format must be conllu or conll and is {self.form!r}")
+            raise ValueError(f"the format must be conllu or conll, not {self.form!r}")
         if self.form == "conllu" and self.column not in CONLLU_COLUMNS[1:]:
             raise ValueError(f"CoNLL-U has no column {self.column!r} of labels; choose one of {CONLLU_COLUMNS[2:]}")
         if self.form == "conll" and not re.fullmatch(r"-?\d+", self.column):
-            raise ValueError(
-                f"the column of labels must be a number, 0 for the first, -1 for the last: {self.column!r}"
-            )
+            raise ValueError(f"the column of labels must be a number (0: first, -1: last), not {self.column!r}")
 
     @property
     def label_index(self) -> int:
-        """The column of the label as a number."""
+        """The number of the label's column."""
         return CONLLU_COLUMNS.index(self.column) if self.form == "conllu" else int(self.column)
 
 
 def add_layout_arguments(parser: Any) -> None:
-    """Declare where words and labels are in a file."""
+    """Declare the options of a ``Layout``."""
     parser.add_argument(
         "--format", choices=("conllu", "conll"),
-        help="CoNLL-U, or columns with tabs or spaces between them (default: CoNLL-U for a name that ends in .conllu)",
+        help="CoNLL-U, or columns separated by tabs or spaces (default: conllu for names that end in .conllu)",
     )  # fmt: skip
     parser.add_argument(
         "--column", metavar="C",
@@ -62,10 +60,10 @@ def add_layout_arguments(parser: Any) -> None:
 
 
 def layout_of(args: argparse.Namespace, path: Path, default: Layout | None = None) -> Layout:
-    """Return the layout of a file by its name and the arguments, or the default one where they say nothing.
+    """Return the layout of a file by the options and its name, or the default layout if there are no options.
 
     Raises:
-        UsageError: there is no such layout.
+        UsageError: the options contradict each other.
     """
     if default is not None and args.format is args.column is args.word_column is args.comment_prefix is None:
         return default
@@ -78,25 +76,25 @@ def layout_of(args: argparse.Namespace, path: Path, default: Layout | None = Non
 
 
 class Sentence(NamedTuple):
-    """Words with their labels, and the number of the line of each, from 1."""
+    """A sentence of labeled words."""
 
     words: tuple[str, ...]
     labels: tuple[str, ...]
-    lines: tuple[int, ...]
+    lines: tuple[int, ...]  # line number of each word, from 1
 
 
 class LabeledFile(NamedTuple):
-    """The lines of a file without their ends, the sentences in them, and what ends the lines."""
+    """The content of a file of labeled words."""
 
     path: Path
     layout: Layout
-    lines: list[str]
+    lines: list[str]  # without their ends
     sentences: list[Sentence]
-    newline: str
+    newline: str  # the end of the lines
 
 
 def read(path: Path, layout: Layout, labeled: bool = True) -> LabeledFile:
-    """Read a file; if labels need not be there, they are empty where there are none."""
+    """Read a file; unless ``labeled``, labels may be missing and are then empty."""
     lines = [line for _, line in numbered_lines(path)]
     sentences = list(_sentences(path, lines, layout, labeled))
     if not sentences:
@@ -119,7 +117,7 @@ def _sentences(path: Path, lines: Sequence[str], layout: Layout, labeled: bool) 
             cells = word_cells(line, layout)
             if cells is None:
                 continue
-            # CoNLL-U has as many columns as it must; in other files, a line that differs was cut at the wrong places.
+            # A line with another number of columns was split at the wrong places.
             if columns and len(cells) != columns:
                 raise ValueError(f"has {len(cells)} columns, and the lines before it have {columns}")
             columns = len(cells)
@@ -129,23 +127,23 @@ def _sentences(path: Path, lines: Sequence[str], layout: Layout, labeled: bool) 
 
 
 def word_cells(line: str, layout: Layout) -> list[str] | None:
-    """Cut a line that holds a word into cells; None for a comment, a multi-word range or an empty node.
+    """Split the line of a word into cells; return None for a comment, a multi-word range or an empty node.
 
-    Messages of errors have no subject: it is the line, which the caller knows.
+    The subject of the error messages is the line, which the caller adds.
     """
     if layout.form == "conll":
         if layout.comment_prefix and line.startswith(layout.comment_prefix):
             return None
-        # Not at every kind of white space: a no-break space may be part of a word.
+        # Other white space, such as a no-break space, may be part of a word.
         return line.split("\t") if "\t" in line else [cell for cell in line.split(" ") if cell]
     if line.startswith("#"):
         return None
     cells = line.split("\t")
     if len(cells) != len(CONLLU_COLUMNS):
-        raise ValueError(f"has {len(cells)} columns, and CoNLL-U has {len(CONLLU_COLUMNS)}, with tabs between them")
+        raise ValueError(f"has {len(cells)} columns, and CoNLL-U has {len(CONLLU_COLUMNS)}, separated by tabs")
     found = _CONLLU_ID.match(cells[0])
     if found is None:
-        raise ValueError(f"has the ID {cells[0]!r}: it must be a number, a range as 3-4, or an empty node as 3.1")
+        raise ValueError(f"has the ID {cells[0]!r}: it must be a number, a range like 3-4, or an empty node like 3.1")
     return None if found[2] else cells
 
 
@@ -168,10 +166,10 @@ def _word_and_label(cells: list[str], layout: Layout, labeled: bool) -> tuple[st
 
 
 def relabeled(file: LabeledFile, labels: Sequence[Sequence[str]], add: bool) -> list[str]:
-    """Return the lines of a file with other labels of its words, all else as it was.
+    """Return the lines of a file with new labels.
 
-    With ``add`` the column of labels is left and the new ones become a last column, or in CoNLL-U ``Predicted=`` in
-    MISC.
+    With ``add`` the old labels are kept, and the new ones are added as a last column, or in CoNLL-U as ``Predicted=``
+    in MISC.
     """
     lines = list(file.lines)
     for sentence, own in zip(file.sentences, labels, strict=True):
@@ -192,7 +190,7 @@ def _relabeled_line(line: str, layout: Layout, label: str, add: bool) -> str:
     separator = "\t" if "\t" in line else " "
     if add:
         return line.rstrip("\t ") + separator + label
-    # The spaces between columns are kept too: there may be several, to align them.
+    # Keep the spaces between columns, which may be several for alignment.
     cells = re.split(r"(\t| +)", line) if separator == " " else re.split(r"(\t)", line)
     places = [place for place in range(0, len(cells), 2) if cells[place] or separator == "\t"]
     cells[places[layout.label_index]] = label

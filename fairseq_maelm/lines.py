@@ -1,4 +1,4 @@
-"""Lines of UTF-8 text files, plain or compressed, with their numbers, and records of JSON lines."""
+"""Readers of numbered lines of UTF-8 text files, plain or compressed, and of JSON lines."""
 
 import gzip
 import lzma
@@ -13,7 +13,7 @@ from fairseq_maelm.text.cleaning import checked_text
 
 
 def decompressed(path: Path, stream: BinaryIO) -> BinaryIO:
-    """Read a stream through gzip or xz if the file's name says so."""
+    """Decompress a stream if the file's name ends in .gz or .xz."""
     if path.suffix == ".gz":
         return cast(BinaryIO, gzip.GzipFile(fileobj=stream))
     if path.suffix == ".xz":
@@ -23,11 +23,7 @@ def decompressed(path: Path, stream: BinaryIO) -> BinaryIO:
 
 @contextmanager
 def damage_told(path: Path) -> Iterator[None]:
-    """Turn what decompression raises into an error that names the file.
-
-    Raises:
-        CorpusError: the compressed file is damaged.
-    """
+    """Turn exceptions of decompression into a CorpusError that names the file."""
     try:
         yield
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
@@ -35,7 +31,7 @@ def damage_told(path: Path) -> Iterator[None]:
 
 
 def decode(path: Path, first_line: int, data: bytes) -> str:
-    """Decode whole lines, the first with a number from 1, without the byte order mark that a file may begin with.
+    """Decode whole lines, the first of which has the number ``first_line``, and remove a byte order mark from line 1.
 
     Raises:
         CorpusError: they are not UTF-8; the message names line and byte.
@@ -53,13 +49,14 @@ def decode(path: Path, first_line: int, data: bytes) -> str:
 
 
 def numbered_lines(path: Path, blank: bool = True) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a file without their ends, and their numbers from 1.
+    """Yield the numbers of a file's lines, from 1, and the lines without their ends.
 
-    Only a line feed, or a carriage return before one, ends a line: text holds other characters at which Python's text
-    files would. A name that ends in .gz or .xz is a compressed file's. ``blank`` includes lines of white space alone.
+    Only a line feed, with or without a carriage return before it, ends a line; Python's text files would also break at
+    other characters. Files whose names end in .gz or .xz are decompressed. Without ``blank``, lines of white space are
+    left out.
 
     Raises:
-        CorpusError: a line is not UTF-8 or holds NUL, or the compression is damaged; the message names file and line.
+        CorpusError: a line is not UTF-8 or has a NUL, or the compressed file is damaged.
         FileNotFoundError: there is no such file.
     """
     if not path.exists():
@@ -74,11 +71,7 @@ def numbered_lines(path: Path, blank: bool = True) -> Iterator[tuple[int, str]]:
 
 
 def parse_record(line: str, place: str) -> dict[str, Any]:
-    """Read a line of JSON lines.
-
-    Raises:
-        CorpusError: it holds no record; the message begins with the place.
-    """
+    """Parse a JSON object from a line; raise a CorpusError whose message begins with the place for anything else."""
     record = parse_json(line, f"{place}: the record")
     if not isinstance(record, dict):
         raise CorpusError(f"{place}: not a JSON record, but {type(record).__name__}")
@@ -86,9 +79,5 @@ def parse_record(line: str, place: str) -> dict[str, Any]:
 
 
 def text_field(record: Mapping[str, Any], name: str, place: str) -> str:
-    """Take the text out of a record's field.
-
-    Raises:
-        CorpusError: it holds no text; the message begins with the place.
-    """
+    """Return the text of a record's field; raise a CorpusError whose message begins with the place for other values."""
     return checked_text(record[name], f"{place}: the field {name!r}")

@@ -1,7 +1,6 @@
-"""The sub-command ``maelm predict``: what a fine-tuned checkpoint says of a file, whatever it was fine-tuned on.
+"""The sub-command ``maelm predict``: predictions of fine-tuned checkpoints of all kinds.
 
-Each kind of fine-tuning has a module with ``predict_input(args)``, and ``add_input_arguments(parser)`` if it needs
-options.
+Each kind of fine-tuning has a module with ``add_input_arguments(parser)`` and ``predict_input(args)``.
 """
 
 import argparse
@@ -17,7 +16,7 @@ from fairseq_maelm.finetuning.squad import predict_input as squad
 from fairseq_maelm.finetuning.tagging import predict_input as tagging
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 
-# Kind of fine-tuning -> the kinds whose options suit it; the first one predicts.
+# Task -> the modules whose options it accepts; the first one predicts.
 _KINDS: dict[str, tuple[ModuleType, ...]] = {
     "maelm_sentences": (sentences,),
     "sentence_prediction": (sentences,),
@@ -31,19 +30,19 @@ _KINDS: dict[str, tuple[ModuleType, ...]] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm predict``."""
     parser.description = (
-        "Writes what a fine-tuned checkpoint predicts, or with --prompt a pretrained one. For tables of texts (.tsv, "
-        ".csv, .jsonl) it writes a label and its probability, or a value, for each row; for CoNLL files the file with "
-        "its labels replaced, and for plain text word/LABEL; for questions in SQuAD's layout the answer of each id. "
-        "If the input has labels, the metrics follow in one line of JSON."
+        "Writes the predictions of a fine-tuned checkpoint, or with --prompt of a pretrained one. For tables of texts "
+        "(.tsv, .csv, .jsonl) it writes a label and its probability, or a value, for each row; for CoNLL files, the "
+        "file with new labels; for plain text, word/LABEL; for questions in SQuAD's format, the answer of each id. If "
+        "the input has labels, a line of JSON with the metrics follows."
     )
     parser.add_argument(
-        "input", type=existing_path, metavar="INPUT", help="a file, or a prepared folder, whose --split is predicted"
+        "input", type=existing_path, metavar="INPUT", help="file, or prepared folder with the --split to predict"
     )
     add_checkpoint(parser, "fine-tuned checkpoint, or with --prompt a pretrained one")
     add_output(parser, "new file for the predictions", metavar="FILE", required=False)
     parser.add_argument(
         "--vocabulary", type=existing_path, metavar="FOLDER",
-        help="folder with vocabulary and labels (default: INPUT if it is a folder, else the checkpoint's)",
+        help="folder with vocabulary and labels (default: INPUT if it is a folder, else the checkpoint's folder)",
     )  # fmt: skip
     parser.add_argument("--split", default="valid", help="split of a prepared folder")
     add_batch_size(parser)
@@ -57,18 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Predict; predictions go to the output, metrics to standard output.
-
-    Raises:
-        OSError: a file is missing, or the output is there already.
-        ValueError: the input or the checkpoint is not as it must be.
-    """
+    """Write predictions to the output, and metrics to standard output."""
     refuse_existing(*(path for path in (args.output, args.null_odds) if path is not None))
     task = read_checkpoint(args.checkpoint).task_name
     if task not in _KINDS:
-        raise ValueError(
-            f"{args.checkpoint} is of the task {task}: predictions need a checkpoint of {', '.join(_KINDS)}"
-        )
+        raise ValueError(f"{args.checkpoint} is of the task {task}: give a checkpoint of one of {', '.join(_KINDS)}")
     if args.prompt is None and task == "maelm":
         raise UsageError(f"{args.checkpoint} is a pretrained checkpoint: give --prompt, or fine-tune it first")
     _refuse_options_of_other_kinds(args, task)
@@ -90,5 +82,5 @@ def _refuse_options_of_other_kinds(args: argparse.Namespace, task: str) -> None:
             if kind not in _KINDS[task] and getattr(args, action.dest) != action.default:
                 tasks = ", ".join(name for name, kinds in _KINDS.items() if kind in kinds)
                 raise UsageError(
-                    f"{action.option_strings[0]} is for checkpoints of {tasks}, and {args.checkpoint} is of {task}"
+                    f"{action.option_strings[0]} is for checkpoints of {tasks}, but {args.checkpoint} is of {task}"
                 )

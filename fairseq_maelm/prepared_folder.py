@@ -1,7 +1,7 @@
-"""Folders that are whole or absent, and say in their manifest what they were made from.
+"""Output folders that are either complete or absent, with a manifest of the settings and files they were made from.
 
-A folder is made under the hidden name ``.NAME.unfinished`` and renamed at the end. A lock keeps a second process out
-for all that time, so that an unfinished folder without a lock was left by a killed run.
+A folder is made under the hidden name ``.NAME.unfinished`` and renamed at the end. It is locked during that time, so an
+unfinished folder without a lock is that of a killed run.
 """
 
 import contextlib
@@ -49,9 +49,9 @@ _BEGUN_FILE = "begun.json"
 
 
 def fingerprints(paths: Iterable[Path], with_checksums: bool = True) -> list[dict[str, Any]]:
-    """Describe files so that a later run sees whether they are the same.
+    """Describe files so that a later run can see whether they have changed.
 
-    Without checksums, which read them now, any change of size or time counts as a change.
+    Without checksums, for which the files are read, any change of size or time counts.
     """
     states = [(path, path.stat()) for path in paths]
     return [
@@ -62,9 +62,9 @@ def fingerprints(paths: Iterable[Path], with_checksums: bool = True) -> list[dic
 
 
 def made_from(settings: Mapping[str, Any], files: Mapping[str, Sequence[Path]]) -> dict[str, Any]:
-    """Describe what decides a folder: option, with underscores -> value, and role, such as "train" -> files."""
+    """Describe the origin of a folder: settings by name with underscores, and files by role, such as "train"."""
     described = {"settings": dict(settings), "files": {role: fingerprints(paths) for role, paths in files.items()}}
-    # As it comes back from the manifest: tuples are lists.
+    # Turns tuples into lists, as in the manifest.
     return dict(json.loads(json.dumps(described)))
 
 
@@ -76,22 +76,22 @@ def prepare_folder(
     resumes: bool = False,
     copies: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Write a folder, or find that it is there already, made from the same.
+    """Write a folder, unless it exists already and has the same origin.
 
     Args:
-        target: the folder; must not exist, be empty, or have been written by this function from the same.
+        target: a folder that does not exist, is empty, or was written by this function with the same origin.
         kind: one of ``COMMANDS``.
-        origin: what ``made_from`` returns.
-        write: fills the folder that it is given and returns facts for the manifest; they may replace "files" by fuller
+        origin: returned by ``made_from``.
+        write: fills the given folder and returns facts for the manifest, which may replace "files" by more detailed
             ones.
-        resumes: a failed or killed run leaves its work beside the folder that ``write`` gets, for the next run.
+        resumes: whether a failed or killed run keeps its work, in the parent of ``write``'s folder, for the next run.
         copies: folders inside the result that get a copy of the manifest.
 
     Returns:
         the manifest: "format", "kind", "settings", "files", the facts, and bytes and SHA-256 of all "outputs".
 
     Raises:
-        CorpusError: somebody else is writing the folder, or it was made from something else.
+        CorpusError: another process is writing the folder, or it has another origin.
         FileExistsError: something else has its name.
     """
     manifest = _finished(target, kind, origin)
@@ -131,11 +131,11 @@ def _write(
 
 
 def read_manifest(folder: Path, kind: str) -> dict[str, Any]:
-    """Read the manifest of a folder of that kind.
+    """Read the manifest of a folder.
 
     Raises:
-        FileNotFoundError: it has no manifest.
-        CorpusError: the manifest is damaged, or is that of another kind or version.
+        FileNotFoundError: the folder has no manifest.
+        CorpusError: the manifest is damaged, or of another kind or version.
     """
     path = folder / MANIFEST_FILE
     refusal = f"{folder} was not written by `{COMMANDS[kind]}`"
@@ -150,12 +150,7 @@ def read_manifest(folder: Path, kind: str) -> dict[str, Any]:
 
 
 def _finished(target: Path, kind: str, origin: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the manifest of a folder that was made from the same; None where there is no folder yet.
-
-    Raises:
-        CorpusError: it was made from something else, or is damaged.
-        FileExistsError: it is another folder.
-    """
+    """Return the manifest of a finished folder, or None if there is no folder yet; raise an error for all others."""
     if _is_free(target):
         return None
     if not (target / MANIFEST_FILE).is_file():
@@ -172,7 +167,7 @@ def _facts_of(path: Path) -> dict[str, Any]:
 
 
 def _check_outputs(folder: Path, manifest: Mapping[str, Any], whole: bool = False) -> None:
-    """Compare the files of a folder with its manifest: sizes and content, of large files a sample or the whole."""
+    """Compare sizes and contents of a folder's files with its manifest; unless ``whole``, sample large files."""
     for name, facts in manifest["outputs"].items():
         path, sampled = folder / name, not whole and facts["bytes"] > SAMPLED_BYTES
         expected = facts.get("sample_sha256") if sampled else facts["sha256"]
@@ -182,11 +177,7 @@ def _check_outputs(folder: Path, manifest: Mapping[str, Any], whole: bool = Fals
 
 
 def verify_outputs(folder: Path) -> None:
-    """Compare the checksums of all files of a prepared folder with its manifest.
-
-    Raises:
-        CorpusError: names the first file that is missing or was changed.
-    """
+    """Compare the checksums of all files of a prepared folder with its manifest; raise a CorpusError if any differ."""
     manifest = read_json(folder / MANIFEST_FILE)
     _check_outputs(folder, manifest, whole=True)
     logger.info("%s: all %d files have the checksums of the manifest", folder, len(manifest["outputs"]))
@@ -200,7 +191,7 @@ def _refuse_difference(folder: Path, earlier: Mapping[str, Any], now: Mapping[st
 
 
 def explain_difference(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Name the first thing in which two descriptions of ``made_from`` differ; None when they are the same."""
+    """Describe the first difference between two origins as in ``made_from``; return None if there is none."""
     before, after = earlier["settings"], now["settings"]
     for name in {**before, **after}:
         if before.get(name) != after.get(name):
@@ -227,17 +218,17 @@ def _file_difference(role: str, before: Sequence[dict[str, Any]], after: Sequenc
 
 @contextlib.contextmanager
 def whole_folder(target: Path, command: str, replace: bool | None = None) -> Iterator[Path]:
-    """Open a folder for writing that gets the name ``target`` only when the block ends without an exception.
+    """Open a folder for writing that is renamed to ``target`` only if the block ends without an exception.
 
     Args:
-        target: must not exist, or be an empty folder.
-        command: that writes it, for the message to a second process.
-        replace: rename an existing folder to ``target``.old-1 or the next free number, once the new one is whole. None
-            where the command has no such option.
+        target: a folder that does not exist or is empty.
+        command: the command that writes it, for the error message of a second process.
+        replace: whether to rename an existing folder to ``target``.old-1, or the next free number, when the new one is
+            complete. None if the command has no such option.
 
     Raises:
-        FileExistsError: ``target`` exists and is not to be replaced.
-        CorpusError: somebody else is writing it.
+        FileExistsError: ``target`` exists and may not be replaced.
+        CorpusError: another process is writing it.
     """
     _check_free(target, replace)
     with _unfinished(target, command, resumes=False) as folder:
@@ -249,9 +240,9 @@ def whole_folder(target: Path, command: str, replace: bool | None = None) -> Ite
 
 @contextlib.contextmanager
 def _unfinished(target: Path, command: str, resumes: bool) -> Iterator[Path]:
-    """Keep the target's name for this process and open the hidden folder beside it; remove that when all is done."""
+    """Lock the target, and open its hidden folder until the end of the block."""
     if os.path.ismount(target):
-        raise CorpusError(f"{target} is a mount point, which no other folder can take the place of: name one inside it")
+        raise CorpusError(f"{target} is a mount point, which cannot be replaced: name a folder inside it")
     folder = _hidden(target, "unfinished")
     with FolderLock(_hidden(target, "lock"), f"`{command}`", target):
         if not resumes:
@@ -263,14 +254,15 @@ def _unfinished(target: Path, command: str, resumes: bool) -> Iterator[Path]:
             is_full = shutil.disk_usage(folder).free < _FULL_BYTES
             if not resumes:
                 shutil.rmtree(folder, ignore_errors=True)
-            if is_full and not isinstance(error, (OSError, KeyboardInterrupt)):  # which libraries put otherwise
+            # Libraries turn the error of a full disk into others.
+            if is_full and not isinstance(error, (OSError, KeyboardInterrupt)):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target)) from error
             raise
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _hidden(target: Path, suffix: str) -> Path:
-    """Return a hidden name beside a folder, or beside what a link with its name leads to."""
+    """Return a hidden path next to a folder, or next to the target of a link."""
     place = Path(os.path.realpath(target))
     return place.with_name(f".{place.name}.{suffix}")
 

@@ -27,14 +27,13 @@ AFTER_INTERRUPT = "the same command resumes"
 
 RECIPES = Path(__file__).with_name("pretraining_recipes")
 _SIZES = ("batch-sequences", "sequence-length", "sequences-per-gpu")
-# For sequences-per-gpu=auto: what may be chosen; the share of a GPU's memory that is planned with, as the allocator,
-# the exchange between GPUs and the driver take some too; the memory of a GPU that cannot be asked; and what is taken on
-# a CPU, or for a recipe that does not state its memory-gb.
-_SHARES = (8, 16, 32, 64, 128, 256)
+# For sequences-per-gpu=auto: the choices; the usable share of a GPU's memory (the allocator, the exchange between GPUs
+# and the driver need some); the assumed memory without a GPU; the choice for a CPU, or for a recipe without memory-gb.
+_CHOICES = (8, 16, 32, 64, 128, 256)
 _USABLE = 0.8
 _UNKNOWN_GPU = 40e9
-_UNTOLD = 32
-# The loss scale of the authors' script: it starts low and is tried higher after 256 updates without overflow.
+_DEFAULT_CHOICE = 32
+# As in the authors' script: the loss scale starts low and is doubled after 256 updates without overflow.
 _FP16 = {"fp16-scale-window": 256}
 
 
@@ -42,12 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm pretrain``."""
     parser.usage = "maelm pretrain DATA --output FOLDER --recipe NAME [options] [-- FAIRSEQ OPTIONS]"
     parser.description = (
-        "Pretrains through fairseq-train with the numbers of a recipe. The batch stays the recipe's on any number of "
-        "GPUs. The same command resumes. What follows -- goes to fairseq-train and wins. By default all GPUs of the "
-        "machine are used; under torchrun or SLURM --gpus counts those of all machines."
+        "Pretrains with fairseq-train by a recipe, whose batch size holds for any number of GPUs. The same command "
+        "resumes. Options after -- are passed to fairseq-train and override the recipe. By default all GPUs of the "
+        "machine are used; under torchrun or SLURM, --gpus counts the GPUs of all machines."
     )
     parser.add_argument(
-        "data", metavar="DATA", help="folder of `maelm prepare corpus`; shards with a colon between them"
+        "data", metavar="DATA", help="folder of `maelm prepare corpus`, or its shards separated by colons"
     )
     add_output(parser, "folder for the checkpoints")
     parser.add_argument("--arch", metavar="NAME", help="architecture (default: the recipe's)")
@@ -57,18 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
-        help=f"changes of the recipe: {', '.join(_SIZES)}, or any option in it, such as lr=1e-3",
+        help=f"changes to the recipe: {', '.join(_SIZES)}, or any of its options, such as lr=1e-3",
     )  # fmt: skip
     add_machine_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Pretrain, or write the command.
-
-    Raises:
-        FileNotFoundError: there are no data, or there is no such recipe.
-        ValueError: the numbers do not fit.
-    """
+    """Pretrain, or write the command of fairseq-train."""
     first = Path(args.data.split(":")[0])
     if not (first / "dict.txt").is_file():
         raise FileNotFoundError(f"there is no dict.txt in {first}: DATA must be the folder of `maelm prepare corpus`")
@@ -79,7 +73,7 @@ def run(args: argparse.Namespace) -> None:
         name, equals, value = text.partition("=")
         place = recipe if name in _SIZES else recipe["options"]
         if not equals or name not in place:
-            raise UsageError(f"--set {text}: it must be NAME=VALUE, and NAME one of {', '.join([*_SIZES, *place])}")
+            raise UsageError(f"--set {text}: give NAME=VALUE, with NAME one of {', '.join([*_SIZES, *place])}")
         place[name] = number_if_it_is_one(value)
     if args.arch is not None:
         recipe["options"]["arch"] = args.arch
@@ -91,20 +85,20 @@ def run(args: argparse.Namespace) -> None:
 
 
 def sequences_that_fit(recipe: dict[str, Any], machine: Machine, memory: float) -> int:
-    """Return how many sequences a GPU with so many bytes of memory should take at a time: the more, the faster."""
+    """Return the largest number of sequences that a GPU with ``memory`` bytes can process at a time."""
     if not machine.gpus or "memory-gb" not in recipe:
-        return _UNTOLD
+        return _DEFAULT_CHOICE
     fixed, each = (float(number) * (2e9 if machine.precision == "fp32" else 1e9) for number in recipe["memory-gb"])
     batch = int(recipe["batch-sequences"])
-    shares = [share for share in _SHARES if not batch % (share * machine.gpus)] or _SHARES[:1]
-    return max((share for share in shares if fixed + each * share <= _USABLE * memory), default=shares[0])
+    choices = [choice for choice in _CHOICES if not batch % (choice * machine.gpus)] or _CHOICES[:1]
+    return max((choice for choice in choices if fixed + each * choice <= _USABLE * memory), default=choices[0])
 
 
 def train_options(recipe: dict[str, Any], machine: Machine, memory: float = _UNKNOWN_GPU) -> dict[str, Any]:
-    """Return the options of a run on all GPUs of a machine together, each with so many bytes of memory.
+    """Return the options of a run on all GPUs of a machine, each of which has ``memory`` bytes.
 
     Raises:
-        ValueError: something is missing in the recipe, or its batch cannot be divided among the GPUs.
+        ValueError: the recipe lacks an option, or its batch cannot be divided among the GPUs.
     """
     options = dict(mapping_of(recipe.get("options"), "options"))
     if recipe.get("sequences-per-gpu") == "auto":

@@ -1,12 +1,12 @@
-"""All that this package adds to fairseq, made known to it: tasks, model and sizes, criterions, optimizer, repairs.
+"""Registration of this package with fairseq: tasks, models and sizes, criterions, optimizers, fixes.
 
-fairseq imports a --user-dir and then every file of its folders tasks/ and models/. Importing ``fairseq_maelm.tasks``
-calls ``register``; so does whatever opens a checkpoint, whose task may be any of ours. ``import fairseq_maelm`` alone
-registers nothing, since that would import torch and fairseq: a program that gives our names to fairseq's functions by
-itself calls ``fairseq_maelm.register()`` before.
+fairseq imports a --user-dir, and then each file in its folders tasks/ and models/. Importing ``fairseq_maelm.tasks``
+calls ``register``, as do all functions that open checkpoints. ``import fairseq_maelm`` alone does not, because that
+would import torch and fairseq: programs that pass our names to fairseq's functions call ``fairseq_maelm.register()``
+first.
 
-Nothing is named here, as in fairseq's own folders: what is registered lies in the folders that fairseq has for it, or,
-for a downstream task, in files called task.py and criterion.py. Such a task comes and goes with its folder.
+Modules to register are found by their paths: they are in folders with fairseq's names, or, for downstream tasks, in
+files called task.py and criterion.py. To add or remove a downstream task, add or remove its folder.
 """
 
 import importlib
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
-# fairseq's own names of the folders and, elsewhere in the package, of the files.
+# Folders of modules to register, and names of such modules in all other folders.
 FOLDERS = ("models", "tasks", "criterions", "optim")
 FILES = ("task.py", "criterion.py")
 
@@ -22,7 +22,7 @@ _begun = False
 
 
 def registering_modules() -> Iterator[str]:
-    """Yield the dotted names of the modules that register something with fairseq when they are imported."""
+    """Yield the dotted names of the modules that register something when they are imported."""
     found = [path for folder in FOLDERS for path in sorted((_PACKAGE / folder).glob("[!_]*.py"))]
     found += [path for name in FILES for path in sorted(_PACKAGE.rglob(name))]
     for path in found:
@@ -30,14 +30,14 @@ def registering_modules() -> Iterator[str]:
 
 
 def register() -> None:
-    """Make fairseq know all of this package, and work as this package needs it; the first call in a process does it."""
+    """Register the whole package with fairseq and apply its fixes, once in a process."""
     global _begun
-    # The imports below come back here: importing a task imports the folder tasks.
+    # Importing a task imports the folder tasks, which calls this function again.
     if _begun:
         return
     _begun = True
     try:
-        # These import fairseq, which the package itself does not.
+        # These import fairseq.
         from fairseq_maelm.checkpoint_data import allow_namespaces
         from fairseq_maelm.fairseq_fixes import mend_fairseq
 

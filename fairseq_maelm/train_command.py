@@ -1,4 +1,4 @@
-"""What all commands that train share: recipes in YAML, options as words, the machine, and the start."""
+"""Functions that all training commands share: YAML recipes, options as words, the machine, and the start of a run."""
 
 import argparse
 import contextlib
@@ -27,11 +27,11 @@ PRECISIONS: dict[str, dict[str, Any]] = {
 
 
 class Machine(NamedTuple):
-    """Where a run is computed: on a number of GPUs, 0 for the CPU, in a precision of PRECISIONS, on CPU threads."""
+    """The hardware and the precision of a run."""
 
-    gpus: int
-    precision: str
-    threads: int = 1
+    gpus: int  # number of GPUs, 0 for the CPU
+    precision: str  # one of PRECISIONS
+    threads: int = 1  # of the CPU
 
     def options(self) -> dict[str, Any]:
         """Return the options of fairseq-train."""
@@ -40,8 +40,10 @@ class Machine(NamedTuple):
 
 
 def add_machine_arguments(parser: Any) -> None:
-    """Declare where a training is computed, and whether it is."""
-    parser.add_argument("--gpus", type=number(int, 0), metavar="N", help="number of GPUs; 0 is the CPU")
+    """Declare ``--gpus``, ``--precision`` and ``--dry-run``."""
+    parser.add_argument(
+        "--gpus", type=number(int, 0), metavar="N", help="number of GPUs, 0 for the CPU (default: those of the machine)"
+    )
     add_precision(parser)
     add_dry_run(parser, "write the command")
 
@@ -49,7 +51,7 @@ def add_machine_arguments(parser: Any) -> None:
 def add_precision(parser: Any) -> None:
     """Declare ``--precision``."""
     parser.add_argument(
-        "--precision", choices=PRECISIONS, help="precision of the computation (default: fp16 on GPUs, fp32 without)"
+        "--precision", choices=PRECISIONS, help="precision of the computation (default: fp16 on GPUs, fp32 on CPUs)"
     )
 
 
@@ -59,14 +61,14 @@ def add_dry_run(parser: Any, shown: str) -> None:
 
 
 def count_gpus(asked: int | None, most: int | None = None) -> int:
-    """Return how many GPUs to use: as many as asked for, or those that torch may see, ``most`` at the most.
+    """Return the number of GPUs to use: ``asked``, or else all that torch finds, at most ``most``.
 
     Raises:
-        UsageError: there are fewer here, and nothing says that other machines take part.
+        UsageError: this machine has fewer GPUs, and torchrun or SLURM does not add other machines.
     """
-    import torch  # seconds
+    import torch  # takes seconds
 
-    visible = torch.cuda.device_count()  # minds CUDA_VISIBLE_DEVICES
+    visible = torch.cuda.device_count()  # respects CUDA_VISIBLE_DEVICES
     if asked is None:
         return visible if most is None else min(most, visible)
     elsewhere = {"WORLD_SIZE", "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"} & os.environ.keys()
@@ -78,23 +80,19 @@ def count_gpus(asked: int | None, most: int | None = None) -> int:
 
 
 def machine_of(gpus: int, precision: str | None, threads: int = 1) -> Machine:
-    """Return a machine; without a precision, the fastest that it has.
-
-    Raises:
-        UsageError: the machine has no such precision.
-    """
+    """Return a machine, by default with its fastest precision; raise a UsageError for fp16 without a GPU."""
     if precision == "fp16" and not gpus:
-        raise UsageError("--precision fp16 needs a GPU: give --gpus, or take bf16 or fp32")
+        raise UsageError("--precision fp16 needs a GPU: give --gpus, or use bf16 or fp32")
     return Machine(gpus, precision or ("fp16" if gpus else "fp32"), threads)
 
 
 def spelled(value: Any) -> str:
-    """Spell a value for command lines, paths and tables."""
+    """Return the text of a value for command lines, paths and tables."""
     return repr(value) if isinstance(value, float) else str(value)
 
 
 def words_of(options: Mapping[str, Any]) -> list[str]:
-    """Return options as words; True is a flag, and what is False or None is left out."""
+    """Return options as words; True is a flag, False and None are left out."""
     words = []
     for name, value in options.items():
         if value is None or value is False:
@@ -104,7 +102,7 @@ def words_of(options: Mapping[str, Any]) -> list[str]:
 
 
 def number_if_it_is_one(value: Any) -> Any:
-    """Return a number for text that spells one: YAML takes 2e-5 for text, and 2.0e-5 for a number."""
+    """Convert text to a number if it is one; YAML reads 2e-5 as text, but 2.0e-5 as a number."""
     if not isinstance(value, str):
         return value
     for kind in (int, float):
@@ -116,7 +114,7 @@ def number_if_it_is_one(value: Any) -> Any:
 
 
 def recipe_type(own: Path) -> Callable[[str], Path]:
-    """Return a converter of option values to recipes: a file, or the name of one in the folder ``own``."""
+    """Return a converter of option values to recipes: a file, or a name in the folder ``own``."""
 
     def convert(text: str) -> Path:
         try:
@@ -136,11 +134,11 @@ def _recipe_file(path: Path, own: Path) -> Path:
 
 
 def load_yaml(path: Path, own: Path) -> dict[str, Any]:
-    """Read the content of a recipe, that of its ``defaults`` included.
+    """Read a recipe, merged with the recipes in its ``defaults``.
 
     Args:
-        path: of the file, or the name of one in ``own``.
-        own: the folder of the package's recipes of that sort.
+        path: a file, or a name in ``own``.
+        own: the folder of the package's recipes.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -152,10 +150,8 @@ def load_yaml(path: Path, own: Path) -> dict[str, Any]:
         names = content.pop("defaults", [])
         if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
             raise ValueError("defaults must be a list of names of recipes")
-        beside = [file.parent / f"{name}.yaml" for name in names]
-        bases = [
-            load_yaml(near if near.is_file() and near != file else Path(name), own) for near, name in zip(beside, names)
-        ]
+        neighbors = [(file.parent / f"{name}.yaml", Path(name)) for name in names]
+        bases = [load_yaml(near if near.is_file() and near != file else name, own) for near, name in neighbors]
         merged: Any = OmegaConf.to_container(OmegaConf.merge(*bases, content)) if bases else content
         return merged
     except (ValueError, yaml.YAMLError) as error:
@@ -163,28 +159,24 @@ def load_yaml(path: Path, own: Path) -> dict[str, Any]:
 
 
 def names_in(folder: Path) -> list[str]:
-    """Return the names of the recipes in a folder; those that begin with an underscore are only built upon."""
+    """Return the names of the recipes in a folder, without bases of other recipes, which begin with an underscore."""
     return sorted(path.stem for path in folder.glob("[!_]*.yaml"))
 
 
 def mapping_of(value: Any, what: str) -> Mapping[str, Any]:
-    """Return a value that must be a table with names.
-
-    Raises:
-        ValueError: it is not; the message begins with ``what``.
-    """
+    """Return a value if it is a table with names; otherwise raise a ValueError whose message begins with ``what``."""
     if not (isinstance(value, dict) and all(isinstance(key, str) for key in value)):
         raise ValueError(f"{what} must be a table of names and values")
     return value
 
 
 def parse_training(words: Sequence[str]) -> argparse.Namespace:
-    """Read the options of fairseq-train by its own parser; raise a ValueError for wrong ones."""
-    from fairseq import options  # seconds of imports
+    """Parse options with fairseq-train's own parser; raise a ValueError for wrong ones."""
+    from fairseq import options  # takes seconds
 
     from fairseq_maelm.registration import register
 
-    # fairseq imports a --user-dir once, and this package is imported already.
+    # fairseq does not import a --user-dir again, which is imported here already.
     register()
     messages = io.StringIO()
     try:
@@ -196,16 +188,16 @@ def parse_training(words: Sequence[str]) -> argparse.Namespace:
 
 
 def run_or_show(words: list[str], show: bool) -> None:
-    """Run a command of fairseq-train in this process, which has imported most of it by now, or write the command."""
+    """Run a command of fairseq-train in this process, which has already imported most of it, or write the command."""
     if show:
         sys.stdout.write(f"{shlex.join(words)}\n")
         return
-    from fairseq_cli import train  # seconds of imports
+    from fairseq_cli import train  # takes seconds
 
-    # Of fairseq's use of Hydra, which no user of either can change.
+    # Warnings about fairseq's use of Hydra, which users cannot change.
     warnings.filterwarnings("ignore", r"[\s\S]*(hydra|Hydra|'config'|strict flag)", UserWarning)
     parse_training(words[1:])
-    # As fairseq-train logs: importing it changes nothing where logging was set up before.
+    # The logging of fairseq-train, which does not set it up again on import.
     logging.basicConfig(
         format="%(asctime)s | %(levelname)s | %(name)s | %(message)s",
         datefmt="%Y-%m-%d %H:%M:%S",

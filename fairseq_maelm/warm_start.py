@@ -1,10 +1,11 @@
-"""Runs of fairseq's commands and ours without importing torch and fairseq for each of them.
+"""Start fairseq's commands and ours without importing torch and fairseq each time.
 
-Imports take six seconds of a core, longer than many a fine-tuning on a small task. The standard library's fork server
-imports the libraries once; a run is forked from it in 0.05 s and is a process of its own, with its own arguments,
-environment, working folder, log and group. Only imports are shared, never anything that was computed.
+The imports take six seconds of a core, longer than fine-tuning on a small task may take. The standard library's fork
+server imports the libraries once. A run is forked from it in 0.05 s, as a separate process with its own arguments,
+environment, working folder, log and process group. Only imports are shared.
 
-A program that starts runs must not do its work while it is imported: put that behind ``if __name__ == "__main__"``.
+A program that starts runs must have its main code behind ``if __name__ == "__main__"``, since the fork server imports
+it.
 """
 
 import atexit
@@ -25,7 +26,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
-# command -> the module and its function that it calls.
+# Command -> its module and function.
 COMMANDS = {
     "fairseq-train": ("fairseq_cli.train", "cli_main"),
     "fairseq-validate": ("fairseq_cli.validate", "cli_main"),
@@ -34,19 +35,19 @@ COMMANDS = {
 
 
 def start(words: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path | None = None) -> BaseProcess:
-    """Start a run; keep the returned process, for the run ends with it and with the program that started it.
+    """Start a run, which ends when the returned process object or the calling program ends.
 
     Args:
-        words: one of COMMANDS, a Python file after "python", or any other program, which is started as usual.
-        environment: all of its variables.
-        log: gets its output appended; the file is locked as long as it runs.
-        folder: to run in, the current one by default.
+        words: one of COMMANDS, "python" with a Python file, or any other program, which is started as usual.
+        environment: all environment variables.
+        log: file to which the output is appended; it is locked while the run lasts.
+        folder: working folder, by default the current one.
     """
     context = multiprocessing.get_context("forkserver")
     # torch imports its compiler with the first optimizer.
     context.set_forkserver_preload(["fairseq_cli.train", "fairseq_cli.validate", "torch._dynamo"])
-    # Read while the server imports: threads that spin while they wait cost half the speed beside other programs, and a
-    # server that asks NVML whether there are GPUs leaves CUDA to its runs, which could not use it after a fork.
+    # The server reads these while it imports. Waiting threads that spin halve the speed when other programs run. If the
+    # server looked for GPUs by CUDA instead of NVML, its forks could not use CUDA.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     process = context.Process(
@@ -54,14 +55,14 @@ def start(words: Sequence[str], environment: Mapping[str, str], log: Path, folde
     )
     with _silence():
         process.start()
-    # At its end this program would wait for those that it has started.
+    # multiprocessing would wait for the runs when this program ends.
     atexit.register(send_signal, process, signal.SIGKILL)
     return process
 
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Drop what libraries write while the server imports them."""
+    """Discard what libraries write while the server imports them."""
     sys.stdout.flush()
     kept = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
     with open(os.devnull, "wb") as nowhere:
@@ -76,19 +77,19 @@ def _silence() -> Iterator[None]:
 
 
 def send_signal(process: BaseProcess, number: int) -> None:
-    """Send a signal to a run, if it goes on, and to all that it has started."""
+    """Send a signal to a run that has not ended, and to all processes that it has started."""
     if not process.is_alive():
         return
     assert process.pid is not None
     with contextlib.suppress(ProcessLookupError):
         try:
             os.killpg(process.pid, number)
-        except ProcessLookupError:  # it has just been forked, and has no group of its own yet
+        except ProcessLookupError:  # the new process has not made its group yet
             os.kill(process.pid, number)
 
 
 def _run(words: list[str], environment: dict[str, str], log: str, folder: str) -> None:
-    """Turn this new process into the run."""
+    """Run the command in this new process."""
     os.setsid()
     _end_with_parent()
     with open(log, "ab") as stream:
@@ -108,7 +109,7 @@ def _run(words: list[str], environment: dict[str, str], log: str, folder: str) -
         sys.argv = arguments
         sys.path.insert(0, os.path.dirname(os.path.abspath(arguments[0])))
         _be_new()
-        # fairseq's commands set logging up when they are imported; ours do so again.
+        # Importing fairseq's commands has set up logging.
         logging.root.handlers.clear()
         logging.root.setLevel(logging.WARNING)
         runpy.run_path(os.path.abspath(arguments[0]), run_name="__main__")
@@ -122,8 +123,7 @@ def _run(words: list[str], environment: dict[str, str], log: str, folder: str) -
 
 
 def _end_with_parent() -> None:
-    """Have the run killed when the program that started it is gone: by a thread of its own, and, if the run becomes
-    another program, by the system when the server ends."""
+    """Kill the run when the calling program ends, by a thread; on Linux the system does so when the server ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     parent = multiprocessing.parent_process()
@@ -137,11 +137,11 @@ def _end_with_parent() -> None:
 
 
 def _be_new() -> None:
-    """Drop what an interpreter that has just been started does not have."""
+    """Restore the state of a new interpreter."""
     import numpy
     import torch
 
-    # fairseq imports this package by its --user-dir, and refuses one that has been imported before.
+    # fairseq imports this package by its --user-dir, and refuses a package that is already imported.
     for module in [name for name in sys.modules if name.partition(".")[0] == __package__]:
         del sys.modules[module]
     numpy.random.seed()

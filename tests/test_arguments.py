@@ -1,4 +1,4 @@
-"""Options are declared once: their limits, their defaults in the help, settings classes as options."""
+"""Options: their limits, their defaults in the help, and options made from settings classes."""
 
 import argparse
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The command ``maelm``: its sub-commands, its options, and how it reports."""
+"""The command ``maelm``: its sub-commands, options and messages."""
 
 import argparse
 import importlib
@@ -14,7 +14,7 @@ from fairseq_maelm import cli
 
 
 def write_corpus(path: Path) -> Path:
-    """Fifty small documents."""
+    """Write fifty small documents."""
     path.write_text("\n".join(f"Document {number} of the corpus.\nIt has two paragraphs.\n" for number in range(50)))
     return path
 
@@ -23,7 +23,7 @@ def test_help_names_every_sub_command(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit) as caught:
         cli.main(["--help"])
     assert caught.value.code == 0
-    # The width of the terminal decides where lines end.
+    # Line breaks depend on the width of the terminal.
     output = " ".join(capsys.readouterr().out.split())
     assert all(name in output and summary in output for name, (_, summary) in cli.SUB_COMMANDS.items())
     assert all(f"{title}:" in output for title in cli.GROUPS) and "Examples:" in output
@@ -85,8 +85,7 @@ def test_prepare_writes_the_data_argument_and_nothing_else_to_standard_output(
 ) -> None:
     write_corpus(tmp_path / "text.txt")
     request = ["prepare", "corpus", str(tmp_path / "text.txt"), "--output", str(tmp_path / "data")]
-    request += ["--vocabulary-size", "60"]
-    request += ["--valid-fraction", "0.2", "--shards", "2", "--workers", "1"]
+    request += ["--vocabulary-size", "60", "--valid-fraction", "0.2", "--shards", "2", "--workers", "1"]
     cli.main(request)
     first = capsys.readouterr()
     assert first.out == f"{tmp_path / 'data' / 'shard00'}:{tmp_path / 'data' / 'shard01'}\n"

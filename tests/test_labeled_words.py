@@ -1,4 +1,4 @@
-"""Reading files of labeled words, and writing them with other labels."""
+"""Readers of files of labeled words, and replacement of the labels."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Libraries that are needed for some purposes only."""
+"""Optional libraries."""
 
 import sys
 from functools import cache
@@ -11,7 +11,7 @@ from fairseq_maelm.libraries import import_transformers
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_useless_torchaudio_is_hidden_from_every_version(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Version 5 looks once and keeps the answer in a cache, version 4 in a variable of a module."""
+    """Version 5 remembers torchaudio in a cache, version 4 in a variable of a module."""
     transformers, utils, imports = (ModuleType(name) for name in ("transformers", "utils", "import_utils"))
     monkeypatch.setitem(sys.modules, "transformers", transformers)
     monkeypatch.setitem(sys.modules, "torchaudio", None)

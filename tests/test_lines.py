@@ -1,4 +1,4 @@
-"""Numbered lines of text files: ends, compression, and what is no text."""
+"""Numbered lines of text files: line ends, compression, and files that are not text."""
 
 import gzip
 import lzma

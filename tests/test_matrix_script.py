@@ -1,4 +1,4 @@
-"""The matrix of Pythons, fairseqs and torches, without making any environment."""
+"""The script that tests versions of Python, fairseq and torch, without making any environment."""
 
 import sys
 from pathlib import Path

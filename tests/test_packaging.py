@@ -1,4 +1,4 @@
-"""The built package: what it declares, and that it does the commonest job away from the repository."""
+"""The built package: its declarations, and its most common use without the repository."""
 
 import csv
 import json
@@ -30,7 +30,7 @@ print(inspect.getfile(TASK_REGISTRY["maelm"]))
 
 
 def run(*command: str, cwd: Path, python_path: str = "") -> str:
-    """Run a command with nothing of the repository on Python's path; return its output, fail with its errors."""
+    """Run a command without the repository on Python's path, check that it succeeds, and return its output."""
     environment = {**os.environ, "PYTHONPATH": python_path}
     result = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, f"{' '.join(command)}\n{result.stdout}\n{result.stderr}"
@@ -38,13 +38,13 @@ def run(*command: str, cwd: Path, python_path: str = "") -> str:
 
 
 def pip(*arguments: str, cwd: Path) -> None:
-    """Run pip without network: everything that a build needs is installed."""
+    """Run pip without network; all build requirements are installed."""
     run(sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments, "--no-index", "--no-deps", cwd=cwd)
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel from a copy of the sources, so that nothing left over in build/ can slip into it."""
+    """Build the wheel from a copy of the sources, so that it cannot include leftovers in build/."""
     folder = tmp_path_factory.mktemp("wheel")
     sources = folder / "sources"
     shutil.copytree(ROOT / "fairseq_maelm", sources / "fairseq_maelm", ignore=shutil.ignore_patterns("__pycache__"))
@@ -65,7 +65,7 @@ def metadata(wheel: Path) -> list[Requirement]:
 
 
 def names_required(requirements: list[Requirement], python: str, extra: str = "") -> dict[str, Requirement]:
-    """Return what a Python version needs, with an extra or without."""
+    """Return the requirements of a Python version, with an extra or without."""
     environment = {"python_version": python, "extra": extra}
     return {item.name: item for item in requirements if item.marker is None or item.marker.evaluate(environment)}
 
@@ -94,7 +94,7 @@ def test_extras_add_something(metadata: list[Requirement], extra: str) -> None:
 
 
 def test_setup_script_installs_what_setup_py_accepts(metadata: list[Requirement]) -> None:
-    """Both name versions of fairseq and torch; the package would reject an environment that the script made."""
+    """Otherwise the package would reject an environment that the script has made."""
     script = (ROOT / "scripts" / "setup.sh").read_text(encoding="utf-8")
     pins = re.findall(r"\b(fairseq-fixed|fairseq|torch)==([\d.]+)", script)
     assert {name for name, _ in pins} == {"fairseq-fixed", "fairseq", "torch"}
@@ -123,7 +123,7 @@ def test_wheel_is_a_working_plugin_elsewhere(site: Path, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_five_commands_go_from_text_to_predictions(site: Path, tmp_path: Path) -> None:
-    """As a user does it: text, pretraining, a table of one's own, fine-tuning, predictions."""
+    """The way of a user: text, pretraining, a labeled table, fine-tuning, predictions."""
     write_corpus(tmp_path / "text.txt")
     generator = random.Random(3)
     topics = [generator.choice(sorted(TOPICS)) for _ in range(400)]

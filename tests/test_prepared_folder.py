@@ -1,4 +1,4 @@
-"""Folders are whole or absent, what was there before stays, and a manifest tells what a folder was made from."""
+"""Folders are complete or absent, earlier outputs are kept, and a manifest records a folder's origin."""
 
 import errno
 import fcntl
@@ -19,7 +19,7 @@ KILLED = """
 import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-sys.modules["fairseq"] = None  # spares the import of what is not needed
+sys.modules["fairseq"] = None  # must not be imported
 from fairseq_maelm.prepared_folder import whole_folder
 with whole_folder(Path(sys.argv[1]), "maelm export") as folder:
     (folder / "config.json").write_text("{}")
@@ -110,7 +110,7 @@ def test_a_file_system_without_locks_is_told_and_written_to(
 
     monkeypatch.setattr(fcntl, "lockf", refuse)
     write(tmp_path / "target", "text")
-    assert names(tmp_path) == ["target"] and "nothing keeps a second run out of it" in caplog.text
+    assert names(tmp_path) == ["target"] and "has no locks: do not start a second run in it" in caplog.text
 
 
 def test_a_folder_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
@@ -128,11 +128,8 @@ def test_a_file_is_never_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "target").read_text() == "text"
 
 
-# Prepared folders: of a text.txt, with one option.
-
-
 class Preparation:
-    """A preparation that copies text.txt and counts how often it was run."""
+    """A preparation of text.txt that counts its calls."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.calls, self.fails = folder, 0, False

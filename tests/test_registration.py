@@ -1,4 +1,4 @@
-"""When fairseq gets to know this package, each in a process that has imported nothing before."""
+"""All ways to register this package with fairseq, each in a new process."""
 
 import ast
 import os
@@ -15,7 +15,7 @@ from fairseq_maelm.registration import registering_modules
 PACKAGE = Path(fairseq_maelm.__file__).resolve().parent
 REGISTERS = {f"register_{kind}" for kind in ("task", "criterion", "model", "model_architecture", "optimizer")}
 
-# Prints what is missing of the registered names, and whether fairseq works as the package needs it.
+# Prints the missing names, and whether fairseq is changed as the package needs it.
 CHECK = """
 import argparse, torch
 from fairseq.criterions import CRITERION_REGISTRY
@@ -82,12 +82,12 @@ def test_unknown_names_are_refused() -> None:
 
 
 def names_called(tree: ast.AST) -> set[str]:
-    """The functions that a file calls or decorates with, by their own names."""
+    """Return the names of the functions that a file calls."""
     return {getattr(node.func, "id", "") for node in ast.walk(tree) if isinstance(node, ast.Call)}
 
 
 def test_no_registration_is_overlooked() -> None:
-    """Modules are found by the names of their files: one that registers something has to have such a name."""
+    """Modules are found by their paths, so each module that registers something must have such a path."""
     found = set(registering_modules())
     registering = set()
     for path in PACKAGE.rglob("*.py"):

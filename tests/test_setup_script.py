@@ -1,4 +1,4 @@
-"""scripts/setup.sh refuses what cannot work with a message that says what to do, before it writes anything."""
+"""scripts/setup.sh refuses what cannot work before it writes anything, and says what to do."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "setup.sh"
-# What the script calls up to the check of the compiler.
+# The programs that the script calls before it checks the compiler.
 TOOLS = ["bash", "cat", "dirname", "head", "ls", "rm", "sed", "uname"]
 
 needs_compiler = pytest.mark.skipif(
@@ -27,7 +27,7 @@ def executable(path: Path, text: str) -> str:
 
 
 def refused(venv: Path, *arguments: str, **environment: str) -> str:
-    """Run the script on its way to ``venv``, check that it stops with an error, and return its message."""
+    """Run the script for the environment ``venv``, check that it fails, and return its message."""
     variables = {**os.environ, "PYTHON": sys.executable, **environment, "MAELM_VENV": str(venv)}
     result = subprocess.run(
         ["bash", str(SCRIPT), *arguments], env=variables, capture_output=True, text=True, timeout=60, check=False
@@ -39,7 +39,7 @@ def refused(venv: Path, *arguments: str, **environment: str) -> str:
 
 @pytest.fixture
 def venv(tmp_path: Path) -> Path:
-    """Where the environment would go; the tests check that it was not made."""
+    """Return the path of the environment, which the script must not make."""
     return tmp_path / "venv"
 
 

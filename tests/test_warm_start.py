@@ -1,4 +1,4 @@
-"""Runs that are forked from a process which has imported torch and fairseq behave as those started in the usual way."""
+"""Runs that are forked from a server with imported libraries behave like runs that are started as usual."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ __all__ = ["toy_data"]
 
 
 def outcome(words: list[Any], folder: Path, **variables: str) -> tuple[int | None, str]:
-    """Exit status and output of a run."""
+    """Return exit status and output of a run."""
     log = folder / "log"
     process = warm_start.start(list(map(str, words)), command_environment(variables), log, folder)
     process.join(300)
@@ -35,7 +35,7 @@ def words_of(data: Path, folder: Path, *options: Any) -> list[str]:
 
 
 def processes_of(folder: Path) -> list[int]:
-    """Processes whose working folder it is."""
+    """Return the processes with this working folder."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -48,7 +48,7 @@ def processes_of(folder: Path) -> list[int]:
 
 @pytest.fixture
 def endless(toy_data: Path, tmp_path: Path) -> Iterator[BaseProcess]:
-    """A training that goes on until it is stopped, and has begun."""
+    """Start a training without an end, and wait until it trains."""
     words = words_of(toy_data, tmp_path / "endless", "--max-epoch", 10**6)
     process = warm_start.start(words, command_environment(), tmp_path / "log", tmp_path)
     log = tmp_path / "log"
@@ -70,7 +70,7 @@ def test_results_are_those_of_a_usual_start(toy_data: Path, tmp_path: Path) -> N
 
 
 def test_the_environment_is_its_own(tmp_path: Path) -> None:
-    """The number of columns that help is broken into is read when a command runs."""
+    """The help has as many columns as the environment variable says."""
     narrow, wide = (outcome(["fairseq-train", "--help"], tmp_path, COLUMNS=columns) for columns in ("60", "200"))
     assert narrow[0] == wide[0] == 0 and "--user-dir" in wide[1]
     assert len(narrow[1].splitlines()) > len(wide[1].splitlines())
@@ -85,7 +85,7 @@ def test_status_and_errors_are_its_own(tmp_path: Path) -> None:
 
 
 def test_a_python_script_runs_as_if_it_were_started(tmp_path: Path) -> None:
-    """Its modules, arguments and status are its own, and the libraries were there before it imported any."""
+    """The script has its own modules, arguments and status, and the libraries are already imported."""
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts" / "beside_it.py").write_text("here = __name__\n", encoding="utf-8")
     (tmp_path / "scripts" / "script.py").write_text(
@@ -110,7 +110,7 @@ def test_a_signal_reaches_it(endless: BaseProcess, number: int) -> None:
 
 
 def test_it_ends_with_the_program_that_started_it(toy_data: Path, tmp_path: Path) -> None:
-    """Even when that is killed."""
+    """The run ends even if that program is killed."""
     words = words_of(toy_data, tmp_path / "run", "--max-epoch", 10**6)
     log, folder = tmp_path / "log", tmp_path / "folder"
     folder.mkdir()
@@ -130,4 +130,4 @@ def test_it_ends_with_the_program_that_started_it(toy_data: Path, tmp_path: Path
     assert len(processes_of(folder)) == 1
     process.kill()
     wait_until(lambda: not processes_of(folder))
-    assert process.communicate(timeout=60)[0] == b"", "what the imports say is nobody's output"
+    assert process.communicate(timeout=60)[0] == b"", "the output of the imports is discarded"

@@ -1,4 +1,4 @@
-"""The criterion's loss and metrics, worked by hand, and the same whatever way batches are cut."""
+"""The criterion's loss and metrics, worked by hand and independent of the division into batches."""
 
 import math
 from typing import Any
@@ -21,7 +21,7 @@ def sample_of(sequences, masked) -> dict[str, Any]:
 
 
 def reduced(*calls: list[dict[str, Any]]) -> dict[str, float]:
-    """What fairseq would log after these calls of ``reduce_metrics``, one for each update."""
+    """Return the values that fairseq would log after these calls of ``reduce_metrics``, one for each update."""
     with metrics.aggregate(new_root=True) as aggregator:
         for logging_outputs in calls:
             MaelmCriterion.reduce_metrics(logging_outputs)
@@ -29,7 +29,7 @@ def reduced(*calls: list[dict[str, Any]]) -> dict[str, float]:
 
 
 class FixedLogits(torch.nn.Module):
-    """Predicts the same distribution for every masked token: 1/2, 1/4, 1/8 and 1/8, and gives its loss as ours does."""
+    """Predicts the distribution 1/2, 1/4, 1/8, 1/8 for each masked token, and returns the loss as our model does."""
 
     def __init__(self, masked: int) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def test_padding_counts_the_slots_of_encoder_and_decoder():
 
 
 def test_padding_does_not_count_states_that_the_decoder_does_not_get():
-    """With --masked-input reset the encoder sees the masks and the decoder does not get their states."""
+    """With --masked-input reset the encoder sees the masks, but the decoder does not get their states."""
     tokens, inside = np.array([[0, 3, 3, 2]]), np.ones((1, 4), dtype=bool)
     predicted = np.array([[False, True, False, False]])
     net_input = encoder_input(Shown(tokens, inside, ~predicted), predicted, np.array([4]), pad=1)
@@ -88,7 +88,7 @@ def test_padding_does_not_count_states_that_the_decoder_does_not_get():
 
 @pytest.fixture(scope="module")
 def outputs():
-    """Metrics of four sequences at once, and of the same in two batches; with the losses."""
+    """Return losses and metrics of four sequences in one batch, and in two."""
     model = model_of()
     sequences = random_sequences([12, 12, 9, 9])
     masked = [[1, 5, 6], [0, 3], [2, 8], [4, 5, 6, 7]]
@@ -106,7 +106,7 @@ def test_batches_of_ranks_and_of_update_freq_add_up_to_one_big_batch(outputs):
     at_once = reduced([whole])
     for name in ("loss", "ppl", "accuracy", "masked"):
         assert merged[name] == pytest.approx(at_once[name], rel=1e-6), name
-    # Padding is what the batches really held: 12 + 12 visible slots and so on, not the big batch's.
+    # Padding is that of the two batches, with 12 + 12 visible slots and so on, not that of the big batch.
     slots = sum(output["slots"] for _, _, output in halves)
     filled = sum(output["filled_slots"] for _, _, output in halves)
     assert slots == (2 * 10 + 2 * 12) + (2 * 7 + 2 * 9)
@@ -115,7 +115,7 @@ def test_batches_of_ranks_and_of_update_freq_add_up_to_one_big_batch(outputs):
 
 
 def test_sums_of_ranks_may_be_added_before_they_are_reduced(outputs):
-    """fairseq adds the metrics of all ranks in one tensor, because the criterion says that it may."""
+    """fairseq sums the metrics of all ranks in one tensor, because the criterion allows it."""
     assert MaelmCriterion.logging_outputs_can_be_summed()
     _, halves = outputs
     first, second = (output for _, _, output in halves)
@@ -133,7 +133,7 @@ def test_means_over_updates_weigh_tokens_and_not_updates(outputs):
 
 
 def test_the_gradient_is_that_of_the_sum(outputs):
-    """fairseq divides by the sample size that the criterion returns; so the loss must not be a mean."""
+    """fairseq divides by the sample size that the criterion returns, so the loss must be a sum."""
     (whole_loss, whole_size, whole), _ = outputs
     assert whole_loss.requires_grad
     assert not whole["loss"].requires_grad

@@ -75,7 +75,7 @@ def test_smuggled_code_is_refused_and_not_run(tmp_path, payload, place):
     torch.save(PLACES[place](PAYLOADS[payload](marker)), path)
     with pytest.raises(pickle.UnpicklingError, match="(?i)unsupported (global|class)"):
         checkpoint_utils.load_checkpoint_to_cpu(str(path))
-    with pytest.raises(ValueError, match="which is no plain data and is not loaded"):
+    with pytest.raises(ValueError, match="which is not plain data and is not loaded"):
         hub.load(str(tmp_path), path.name, str(tmp_path))
     assert not marker.exists()
 

@@ -315,8 +315,8 @@ def test_the_recipe_of_an_architecture_has_its_name(data: Path) -> None:
     [
         (["--gpus", -1], "--gpus: must be at least 0, not -1"),
         (["--gpus", 0, "--precision", "fp16"], "--precision fp16 needs a GPU"),
-        (["--set", "lr"], "--set lr: it must be NAME=VALUE"),
-        (["--set", "rate=3"], "--set rate=3: it must be NAME=VALUE, and NAME one of batch-sequences, "),
+        (["--set", "lr"], "--set lr: give NAME=VALUE"),
+        (["--set", "rate=3"], "--set rate=3: give NAME=VALUE, with NAME one of batch-sequences, "),
         (["--recipe", "huge"], "there is no recipe huge: give a file, or one of base, base_plus_plus"),
     ],
 )

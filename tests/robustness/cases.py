@@ -356,7 +356,7 @@ def _outputs() -> Iterator[Case]:
         taken = "{text.txt}" if door == "search" else "{beir}"
         yield Case(f"{door} over something", line.replace("{new}", taken), "exists|holds no results|was not written")
         if door != "search":
-            yield Case(f"{door} to a:b", line.replace("{new}", "{new}:b"), "has a colon, which for fairseq separates")
+            yield Case(f"{door} to a:b", line.replace("{new}", "{new}:b"), "has a colon, with which fairseq separates")
         yield Case(f"{door} below a file", line.replace("{new}", "{text.txt}/below"), "text.txt")
 
 
@@ -386,7 +386,7 @@ finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 --precisi
 pretrain {text.txt} --output {new} --recipe tiny | there is no dict.txt in
 pretrain {data} --output {new} | give --recipe, one of
 pretrain {data} --output {new} --recipe nowhere | there is no recipe nowhere
-pretrain {data} --output {new} --recipe tiny --set lr | it must be NAME=VALUE
+pretrain {data} --output {new} --recipe tiny --set lr | give NAME=VALUE
 pretrain {data} --output {new} --recipe tiny --gpus 3 | is not a multiple of that
 import {sentences} --output {new} | sentences
 export --checkpoint {pretrained} --vocabulary {data} --output {new} --format maelm --head nowhere | --head|nowhere

@@ -1,4 +1,4 @@
-"""The task, apart from what the end-to-end tests show."""
+"""The pretraining task: workers, options and masking rates."""
 
 import multiprocessing
 import time
@@ -34,7 +34,7 @@ def task_of(**changes) -> MaelmTask:
 
 
 def test_workers_end_with_their_epoch():
-    """fairseq keeps an epoch's workers for the next one, which here has an iterator of its own: they would add up."""
+    """fairseq keeps an epoch's workers for the next epoch, which has a new iterator here: they would accumulate."""
     task = task_of()
     dataset = MaskedBlockDataset(UnequalBlocks(), task.scheme, Symbols(1, task.mask_index), EncoderView(), seed=1)
     for epoch in range(1, 4):
@@ -51,7 +51,7 @@ def test_workers_end_with_their_epoch():
 
 @pytest.mark.parametrize("num_shards", [1, 2])
 def test_workers_and_ranks_change_no_batch(num_shards):
-    """Every rank gets equally many batches, all together every sequence once, the same from any number of workers."""
+    """All ranks get equally many batches with each sequence once, whatever the number of workers."""
     task = task_of()
     dataset = MaskedBlockDataset(UnequalBlocks(), task.scheme, Symbols(1, task.mask_index), EncoderView(), seed=1)
 
@@ -85,7 +85,7 @@ def test_options_reach_the_scheme():
 
 
 class Run:
-    """A run of batches of two sequences each, as fairseq's trainer makes it, over 15 batches an epoch and rank."""
+    """A run with 15 batches of two sequences in each epoch, with the interface of fairseq's trainer."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, update_freq=(1,), max_update=20, **options: Any) -> None:
         limits = SimpleNamespace(max_update=max_update, update_freq=list(update_freq))
@@ -106,13 +106,13 @@ class Run:
         return made
 
     def rates(self, epoch=1, **options: Any) -> list[float]:
-        """The rates of an epoch's batches in the order in which they are read."""
+        """Return the rates of an epoch's batches in the order of reading."""
         itr = self.batches(epoch, **options).next_epoch_itr()
         return [round(self.dataset.rate.of_batch(batch["id"].numpy()), 9) for batch in itr if batch]
 
 
 def test_rates_by_hand(monkeypatch):
-    """From 0.5 to 0.1 over 20 updates is 0.02 less in each; an epoch has 15 batches."""
+    """From 0.5 to 0.1 in 20 updates is 0.02 less in each update; an epoch has 15 batches."""
     run = Run(monkeypatch)
     first = [round(0.5 - 0.02 * update, 9) for update in range(15)]
     assert run.rates() == first
@@ -125,7 +125,7 @@ def test_rates_by_hand(monkeypatch):
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "data_buffer_size": 4}])
 def test_rates_with_several_batches_an_update(monkeypatch, options):
-    """Four batches an update in the first epoch, then two; a rank reads every other batch, in any number of workers."""
+    """Four batches an update in the first epoch, then two; each of two ranks reads every other batch."""
     run = Run(monkeypatch, update_freq=(4, 2))
     assert run.rates(**options) == [0.5] * 4 + [0.48] * 4 + [0.46] * 4 + [0.44] * 3
     run.updates = 4
@@ -137,7 +137,7 @@ def test_rates_with_several_batches_an_update(monkeypatch, options):
     "scheme", [{}, {"random_token_prob": 0.2, "leave_unmasked_prob": 0.1}, {"masked_input": "kept"}]
 )
 def test_batches_are_masked_at_their_rate(monkeypatch, scheme):
-    """As by a constant rate of that value, in workers too; what is not read for training is masked at the last rate."""
+    """Batches are masked as with a constant rate of that value, in workers too; validation uses the last rate."""
     run = Run(monkeypatch, **scheme)
     for number, batch in enumerate(run.batches(num_workers=2).next_epoch_itr()):
         constant = Run(monkeypatch, mask_prob=0.5 - 0.02 * number, mask_prob_end=None, **scheme)
@@ -155,7 +155,7 @@ def test_batches_are_masked_at_their_rate(monkeypatch, scheme):
 @pytest.mark.parametrize("skipped", [0, 2])
 @pytest.mark.parametrize("update_freq", [1, 3])
 def test_a_resumed_run_goes_on_with_the_rates(monkeypatch, update_freq, skipped):
-    """Also where overflows made fairseq skip updates, whose batches are used up."""
+    """This also holds if fairseq skipped updates after overflows, whose batches are used up."""
     run = Run(monkeypatch, update_freq=(update_freq,), max_update=30)
     run.updates = 5
     whole = run.rates(2)
