@@ -10,8 +10,8 @@ The letters of shapes in all docstrings and comments of this package:
 
 Sequences are padded on the right, full sequences to T and the encoder's input to S. A *slot* is an index into the
 flattened full batch, ``sequence * T + position``; a *row* is an index into the flattened encoder batch,
-``sequence * S + column``. The data decide the encoder's input at masked positions and describe it only by rows and slots,
-so the model does not depend on options of the task.
+``sequence * S + column``. The data decide the encoder's input at masked positions and describe it only by rows and
+slots, so the model does not depend on options of the task.
 """
 
 from collections.abc import Sequence
