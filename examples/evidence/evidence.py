@@ -7,30 +7,29 @@ Each stage can be run by itself, and takes up what an interruption left.
 import argparse
 import contextlib
 import json
-import shlex
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 # First, because it finds the package.
-from plan import Plan, Pretraining, command  # isort: skip
+from plan import RANDOM, Plan, Pretraining  # isort: skip
 import page
-import study
 import summary
-from records import PRETRAINING, Records, folder_name, last_json
+from programs import Programs
+from records import PRETRAINING, Records
 
 from fairseq_maelm.arguments import CommandParser, existing_path
 from fairseq_maelm.files import write_json
-from fairseq_maelm.sweep.jobs import Job, Process, is_finished
+from fairseq_maelm.sweep.jobs import Job, Process, read_json
 from fairseq_maelm.sweep.runner import add_runner_arguments, runner_of, sitting
 from fairseq_maelm.sweep.store import study_folder
 from fairseq_maelm.train_command import add_precision, machine_of, words_of
 
 HERE = Path(__file__).resolve().parent
-STAGES = ("prepare", "choose", "pretrain", "evaluate", "page")
+STAGES = ("prepare", "choose", "pretrain", "evaluate", "time", "page")
+TIMED_ROUNDS = 3
 # Lines of a text without documents of its own that make one.
 DOCUMENT_LINES = 50
 
@@ -111,14 +110,14 @@ class Study:
     """A folder with everything that the plan asks for, as far as it is done."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        self.args, self.files = args, args.files.resolve()
-        self.plan = Plan(args.plan, self.files, args.scale)
+        self.args = args
+        self.plan = Plan(args.plan, args.files.resolve(), args.scale)
         self.output: Path = args.output.resolve()
-        self.data = self.output / "data"
         self.runner = runner_of(args)
         self.machine = machine_of(self.runner.gpus, args.precision)
         self.texts = dict(args.text)
         self.records = Records(args.records or self.output / "records", self.output / "runs", self.plan)
+        self.programs = Programs(self.plan, self.output, self.records, self.machine)
         missing = set(self.plan.content["words"]) - set(self.texts) if "prepare" in args.stages else set()
         unknown = set(args.stages) - set(STAGES) or set(args.budgets or ()) - set(self.plan.budgets)
         if missing or unknown:
@@ -138,30 +137,6 @@ class Study:
             "precision": self.machine.precision,
         }
 
-    @property
-    def vocabulary(self) -> int:
-        """Return the number of symbols of the prepared text."""
-        return int(self._about("vocabulary", "prepare"))
-
-    def _about(self, name: str, stage: str) -> Any:
-        known = self.records.study()
-        if name not in known:
-            raise ValueError(f"{self.records.folder / 'study.json'} does not say {name}: run the stage {stage} first")
-        return known[name]
-
-    def marker(self, *names: str) -> Path:
-        """Return the file that says that a program is done."""
-        return self.output.joinpath("runs", *names, "result.json")
-
-    def task_folder(self, name: str) -> Path:
-        """Return the prepared folder of a task."""
-        return self.output / "tasks" / folder_name(name) / self.plan.tasks[name].get("folder", "task")
-
-    def words(self, template: str, **values: Any) -> list[str]:
-        """Fill the places of a command that the plan declares."""
-        places = {"files": self.files, "data": self.data, "tasks": self.output / "tasks", **values}
-        return [word.format(**places) for word in shlex.split(template)]
-
     # Stages
 
     def prepare(self) -> None:
@@ -176,19 +151,21 @@ class Study:
                 if found < 0.98 * words:
                     raise ValueError(f"{self.texts[name]} has {found:,} words, and the plan takes {words:,}")
         write_json(self.output / "words.json", self.plan.content["words"])
-        own = words_of({"output": self.data, **self.plan.content["corpus"]})
+        own = words_of({"output": self.programs.data, **self.plan.content["corpus"]})
         corpus = Process(["maelm", "prepare", "corpus", *map(str, texts), *own], {})
         tasks = []
         for name, task in self.plan.tasks.items():
-            target = self.task_folder(name)
+            target = self.programs.task_folder(name)
             target = target.parent if "folder" in task else target
             target.parent.mkdir(parents=True, exist_ok=True)
-            words = ["maelm", "prepare", *self.words(task["prepare"]), "--vocabulary", str(self.data)]
-            tasks.append(self._job(f"task {name}", self.marker("tasks", name), [*words, "--output", str(target)]))
-        self.runner.do([Job("corpus", self.marker("corpus"), corpus.on, resumes=True, followers=tasks)])
+            words = ["maelm", "prepare", *self.programs.words(task["prepare"]), "--vocabulary", str(self.programs.data)]
+            words += ["--output", str(target)]
+            tasks.append(self.programs.job(f"task {name}", self.programs.marker("tasks", name), words))
+        marker = self.programs.marker("corpus")
+        self.runner.do([Job("corpus", marker, corpus.on, resumes=True, followers=tasks)])
         if not self.runner.dry_run:
-            counts = json.loads((self.data / "manifest.json").read_bytes())["counts"]
-            with open(self.data / "dict.txt", encoding="utf-8") as file:
+            counts = json.loads((self.programs.data / "manifest.json").read_bytes())["counts"]
+            with open(self.programs.data / "dict.txt", encoding="utf-8") as file:
                 vocabulary = sum(1 for _ in file) + 5
             self.records.add_to_study(vocabulary=vocabulary, tokens=counts["train"]["tokens"])
 
@@ -198,7 +175,7 @@ class Study:
         for choice in self.plan.choices:
             trials = {method: list(self.plan.trials(method, choice, chosen[method])) for method in chosen}
             todo = [run for runs in trials.values() for run in runs if PRETRAINING not in self._recorded(run)]
-            self.runner.do([self._pretraining(run) for run in todo])
+            self.runner.do([self.programs.pretraining(run) for run in todo])
             if self.runner.dry_run:
                 return
             for method, runs in trials.items():
@@ -217,20 +194,23 @@ class Study:
 
     def runs(self) -> list[Pretraining]:
         """Return the pretrainings that are reported, of the budgets asked for."""
-        runs = self.plan.pretrainings(self._about("chosen", "choose"))
+        runs = self.plan.pretrainings(self.programs.about("chosen", "choose"))
         return [run for run in runs if run.budget in (self.args.budgets or self.plan.budgets)]
 
     def pretrain(self) -> None:
         """Do the pretrainings of which not all is recorded."""
-        runs = [run for run in self.runs() if not {PRETRAINING, *self._evaluations(run)} <= self._recorded(run).keys()]
-        self.runner.do([self._pretraining(run) for run in runs])
+        runs = [run for run in self.runs() if not self._wanted(run) <= self._recorded(run).keys()]
+        self.runner.do([self.programs.pretraining(run) for run in runs])
+
+    def _wanted(self, run: Pretraining) -> set[str]:
+        return {PRETRAINING, *self.programs.evaluations(run)}
 
     def evaluate(self) -> None:
         """Fine-tune and measure every encoder."""
         jobs = []
         for run in self.runs():
             known = self._recorded(run)
-            jobs += [job for name, job in self._evaluations(run).items() if name not in known]
+            jobs += [job for name, job in self.programs.evaluations(run).items() if name not in known]
         self.runner.do(jobs)
 
     def _recorded(self, run: Pretraining) -> dict[str, Any]:
@@ -238,15 +218,19 @@ class Study:
             self.records.update(run)
         return self.records.read(run)
 
-    def _evaluations(self, run: Pretraining) -> dict[str, Job]:
-        """Return what is done with an encoder: name of the results -> programs."""
-        jobs = {
-            f"{folder_name(task)}/seed_{seed}": self._fine_tuning(run, task, seed)
-            for task, repeats in self.plan.tasks_of(run.budget).items()
-            for seed in range(1, repeats + 1)
-        }
-        measurements = self.plan.measurements_of(run.budget)
-        return {**jobs, **{folder_name(name): self._measurement(run, name, own) for name, own in measurements.items()}}
+    def time(self) -> None:
+        """Time a few updates of every method and shape, one training at a time and all in turn, round by round."""
+        rounds = range(1, TIMED_ROUNDS + 1)
+        runs = {(self.plan.budgets[run.budget]["shape"], run.row): run for run in self.runs() if run.row != RANDOM}
+        known = self.records.study().get("seconds an update", {})
+        runs = {names: run for names, run in runs.items() if names[1] not in known.get(names[0], {})}
+        jobs = {names: [self.programs.timing(run, number) for number in rounds] for names, run in runs.items()}
+        alone = self.runner._replace(slots=self.runner.slots[:1])
+        alone.do([job for turn in zip(*jobs.values()) for job in turn])
+        for (shape, row), own in jobs.items() if not self.runner.dry_run else ():
+            found = median((read_json(job.marker) or {})["seconds"] for job in own)
+            known = {**known, shape: {**known.get(shape, {}), row: found}}
+            self.records.add_to_study(**{"seconds an update": known})
 
     def page(self) -> None:
         """Write results.json, results.md, page.html and the figures."""
@@ -255,61 +239,9 @@ class Study:
         runs = self.runs()
         for run in runs:
             self.records.update(run)
-        results = summary.collect(self.plan, runs, self.trials(self._about("chosen", "choose")), self.records)
+        results = summary.collect(self.plan, runs, self.trials(self.programs.about("chosen", "choose")), self.records)
         write_json(self.output / "results.json", results)
         page.write(self.plan, results, self.output)
-
-    # Programs
-
-    def _job(self, name: str, marker: Path, words: list[str], **more: Any) -> Job:
-        return Job(name, marker, lambda slot: Process(words, {}).on(slot), **more)
-
-    def _pretraining(self, run: Pretraining) -> Job:
-        save_dir = self.output / "runs" / run.name
-        words = command(run, self.vocabulary, self.machine.options(), self.data, save_dir)
-        updates = run.updates(self.vocabulary)
-        tokens = updates * run.options["max-tokens"]
-        passes = tokens / self._about("tokens", "prepare")
-        if passes > self.plan.content["most-passes"]:
-            raise ValueError(f"{run.name} would read the text {passes:.1f} times: give more text, or a larger model")
-        more: dict[str, Any] = {"resumes": True, "cost": tokens, "ended": partial(self.records.update, run)}
-        return self._job(run.name, self.marker(run.name), words, result=study.last_loss, **more)
-
-    def _checkpoint(self, run: Pretraining) -> Path:
-        return self.output / "runs" / run.name / "checkpoint_last.pt"
-
-    def _fine_tuning(self, run: Pretraining, task: str, seed: int) -> Job:
-        """Fine-tune, then predict with the last checkpoint, which is deleted when its predictions are recorded."""
-        folder = self.output / "runs" / run.name / folder_name(task) / f"seed_{seed}"
-        model, name = folder / "model", f"{run.name}, {task}, seed {seed}"
-        own = {**self.plan.content["fine-tuning"], **self.plan.tasks[task].get("fine-tuning", {}), "seed": seed}
-        own |= {"gpus": min(1, self.machine.gpus), "precision": self.machine.precision}
-        more = ["--no-epoch-checkpoints", "--disable-validation"]
-        words = study.fine_tuning(self.task_folder(task), self._checkpoint(run), model, own, more)
-        predictions = folder / "predictions.tsv"
-        predict = ["maelm", "predict", str(self.task_folder(task)), "--checkpoint", str(model / "checkpoint_last.pt")]
-        follower = self._job(
-            f"{name}, predictions",
-            folder / "result.json",
-            [*predict, "--output", str(predictions)],
-            result=last_json,
-            clears=[predictions],
-            ended=partial(self._predicted, run, model),
-        )
-        return self._job(name, folder / "training.json", words, resumes=True, followers=[follower])
-
-    def _predicted(self, run: Pretraining, model: Path) -> None:
-        self.records.update(run)
-        if is_finished(model.with_name("result.json")):
-            shutil.rmtree(model, ignore_errors=True)
-
-    def _measurement(self, run: Pretraining, name: str, own: dict[str, Any]) -> Job:
-        output = self.output / "runs" / run.name / folder_name(name)
-        places = {"checkpoint": self._checkpoint(run), "output": output / "files", "precision": self.machine.precision}
-        words = ["maelm", *self.words(own["command"], **places)]
-        more: dict[str, Any] = {} if "file" in own else {"result": last_json}
-        more |= {"resumes": True, "ended": partial(self.records.update, run)}
-        return self._job(f"{run.name}, {name}", output / "result.json", words, **more)
 
 
 @contextlib.contextmanager

@@ -66,6 +66,7 @@ def sections(plan: Plan, results: dict[str, Any]) -> list[Section]:
         lines = [[name, *(_cell(cells.get(measure)) for measure in measures)] for name, cells in rows.items()]
         words = "Means over pretraining seeds with 95 % intervals (Student's t)."
         found.append((f"{budget} FLOP", words, header, lines))
+    found.append(_equal(results))
     header = ["", "updates", "tokens", "FLOP", "seconds in training", "bits"]
     rows = [
         [
@@ -82,6 +83,19 @@ def sections(plan: Plan, results: dict[str, Any]) -> list[Section]:
     trials = [[trial["method"], f"{trial['loss']:.3f}"] for trial in results["trials"]]
     found.append(("Choices", "Bits on held-out text; the lowest of each method was taken.", ["", "bits"], trials))
     return found
+
+
+def _equal(results: dict[str, Any]) -> Section:
+    words = (
+        "As far as the method that gets least far with a budget; between checkpoints interpolated. Only that method's "
+        "learning rate has fallen to its end. Time is that of updates measured in turn on a quiet machine."
+    )
+    header = ["FLOP of the budget", "equal", "up to", "method", "bits", "primary measure"]
+    rows = []
+    for own in results["equal"]:
+        cells = [_cell(own["measures"].get(measure)) for measure in (LOSS, PRIMARY)]
+        rows.append([own["budget"], own["axis"], f"{own['limit']:,.4g}", own["method"], *cells])
+    return "Equal updates, operations and time", words, header, rows
 
 
 def _title(plan: Plan, measure: str) -> str:

@@ -14,6 +14,7 @@ import yaml
 
 # A row with the weights as they are drawn: one update at learning rate 0.
 RANDOM = "random weights"
+VALIDATIONS = 20
 
 
 class Pretraining(NamedTuple):
@@ -79,6 +80,10 @@ class Plan:
             unknown = [row for row in budget.get("rows", []) if row not in known]
             if unknown or budget["shape"] not in self.content["shapes"]:
                 raise ValueError(f"{path}: budget {name} names {', '.join(unknown) or budget['shape']}, not declared")
+        parts = {str(name): parts for name, parts in self.content.get("intermediate", {}).items()}
+        self.content["intermediate"] = parts
+        if any(VALIDATIONS % number for number in parts.values()):
+            raise ValueError(f"{path}: intermediate must divide {VALIDATIONS}, the number of validations")
         if self.trial_budget not in self.budgets:
             raise ValueError(f"{path}: choices are made at {self.trial_budget}, which is no budget")
 
@@ -133,14 +138,34 @@ class Plan:
         return {name: own for name, own in declared.items() if wanted in ("all", own.get("set"))}
 
 
-def command(run: Pretraining, vocabulary: int, machine: Mapping[str, Any], data: Path, save_dir: Path) -> list[str]:
+def updates_at(plan: Plan, run: Pretraining, vocabulary: int) -> dict[str, int]:
+    """Return the places of a pretraining whose checkpoints are evaluated too -> updates until then.
+
+    The plan's "intermediate" has the number of equal parts of a budget; rows that are no method have no such places.
+    """
+    parts = plan.content.get("intermediate", {}).get(run.budget, 1)
+    if run.row not in plan.methods or run.trial:
+        return {}
+    places = VALIDATIONS // parts * interval_of(run.updates(vocabulary))
+    return {f"part_{part}": part * places for part in range(1, parts)}
+
+
+def interval_of(updates: int) -> int:
+    """Return the updates between two validations."""
+    return max(1, math.ceil(updates / VALIDATIONS))
+
+
+def command(
+    run: Pretraining, vocabulary: int, plan: Plan, machine: Mapping[str, Any], data: Path, save_dir: Path
+) -> list[str]:
     """Return the command of a pretraining; it is validated at twenty places of equal distance."""
     options, updates = dict(run.options), run.updates(vocabulary)
-    interval = max(1, math.ceil(updates / 20))
+    interval = interval_of(updates)
     rate = study.schedule(options, updates, decays=run.row != RANDOM)
     own = {
         **rate, **options, **machine, "seed": run.seed, "max-update": updates,
         "validate-interval-updates": interval, "save-interval-updates": interval, "keep-interval-updates": 1,
+        "keep-interval-updates-pattern": updates_at(plan, run, vocabulary).get("part_1"),
         "max-tokens-valid": 8192, "log-interval": max(1, min(50, updates // 20)),
     }  # fmt: skip
     return study.pretraining(data, save_dir, own)

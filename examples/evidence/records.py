@@ -41,8 +41,9 @@ class Records:
             ValueError: the text is not that of earlier results.
         """
         known = self.study()
-        if known and "chosen" not in facts and {**known, **facts} != known:
-            raise ValueError(f"{self.folder} holds the results of another text: {known} then, {facts} now")
+        of_text = {name: facts[name] for name in ("vocabulary", "tokens") if name in facts}
+        if not of_text.items() <= {**facts, **known}.items():
+            raise ValueError(f"{self.folder} holds the results of another text: {known} then, {of_text} now")
         self._write("study", {**known, **facts})
 
     def read(self, run: Pretraining) -> dict[str, Any]:
@@ -86,7 +87,8 @@ class Records:
         for measurement, own in self.plan.content["measurements"].items():
             if folder_name(measurement) == name:
                 return numbers(own, read_json(marker.parent / "files" / own["file"]) if "file" in own else result)
-        (labels,) = (own.get("labels") for task, own in self.plan.tasks.items() if name in fine_tunings([name], task))
+        task = name.split("/")[-2]
+        labels = next(own.get("labels") for each, own in self.plan.tasks.items() if folder_name(each) == task)
         right = {"correct": correct(marker.with_name("predictions.tsv"), self.plan.files / labels)} if labels else {}
         return {**result, **right}
 

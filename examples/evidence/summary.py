@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from plan import RANDOM, Plan, Pretraining
+from plan import RANDOM, Plan, Pretraining, updates_at
 from records import PRETRAINING, Records, correct_examples, fine_tunings, folder_name
 from scipy import stats
 
@@ -41,6 +41,7 @@ def collect(plan: Plan, runs: Sequence[Pretraining], trials: Sequence[Pretrainin
         "trials": tried,
         "runs": rows,
         "table": table,
+        "equal": equal(plan, rows, about.get("seconds an update", {})),
         "differences": differences(plan, rows, {run.name: records.read(run) for run in runs}),
     }
 
@@ -64,7 +65,20 @@ def _row(plan: Plan, run: Pretraining, records: Records, vocabulary: int) -> dic
         "seconds": own["seconds"],
         "curve": [[int(count) * tokens, loss] for count, loss in own["losses"].items()],
         "measures": measures,
+        "intermediate": _intermediate(plan, run, results, updates_at(plan, run, vocabulary)),
     }
+
+
+def _intermediate(
+    plan: Plan, run: Pretraining, results: dict[str, Any], places: dict[str, int]
+) -> list[tuple[int, float]]:
+    """Return updates and primary measure of the checkpoints inside a pretraining."""
+    found = []
+    for part, updates in places.items():
+        own = {name.removeprefix(f"{part}/"): each for name, each in results.items() if name.startswith(f"{part}/")}
+        scores = _task_scores(plan, run, own)
+        found += [(updates, scores[PRIMARY])] if PRIMARY in scores else []
+    return found
 
 
 def _task_scores(plan: Plan, run: Pretraining, results: dict[str, Any]) -> dict[str, float]:
@@ -79,6 +93,49 @@ def _task_scores(plan: Plan, run: Pretraining, results: dict[str, Any]) -> dict[
     if all(task in scores for task in primary):
         return {PRIMARY: float(np.mean([scores[task] for task in primary])), **scores}
     return scores
+
+
+def equal(plan: Plan, rows: Sequence[dict[str, Any]], seconds: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
+    """Compare methods at equal updates, equal operations and equal time: as far as the method that gets least far.
+
+    Values between two checkpoints are interpolated. The learning rate has fallen to its end only in the method that
+    gets least far.
+
+    Args:
+        plan: of the study.
+        rows: of all pretrainings.
+        seconds: shape -> method -> seconds that an update takes; where they are missing time is not compared.
+    """
+    found = []
+    for budget in dict.fromkeys(row["budget"] for row in rows):
+        own = [row for row in rows if row["budget"] == budget and row["row"] in plan.methods]
+        timed = seconds.get(plan.budgets[budget]["shape"], {})
+        for axis in ("updates", "flop", "seconds") if len({row["row"] for row in own}) > 1 else ():
+            rates = [timed.get(row["row"], 0.0) if axis == "seconds" else row[axis] / row["updates"] for row in own]
+            if not all(rates):
+                continue
+            limit = min(rate * row["updates"] for rate, row in zip(rates, own))
+            for method in dict.fromkeys(row["row"] for row in own):
+                at = [(row, limit / rate) for rate, row in zip(rates, own) if row["row"] == method]
+                each = {LOSS: mean_and_interval([_between(_losses(row), updates) for row, updates in at])}
+                if all(len(_scores(row)) > 1 for row, _ in at):
+                    each[PRIMARY] = mean_and_interval([_between(_scores(row), updates) for row, updates in at])
+                found.append({"budget": budget, "axis": axis, "limit": limit, "method": method, "measures": each})
+    return found
+
+
+def _losses(row: dict[str, Any]) -> list[tuple[float, float]]:
+    per_update = row["tokens"] / row["updates"]
+    return [(tokens / per_update, loss) for tokens, loss in row["curve"]]
+
+
+def _scores(row: dict[str, Any]) -> list[tuple[float, float]]:
+    end = [(row["updates"], row["measures"][PRIMARY])] if PRIMARY in row["measures"] else []
+    return [*row["intermediate"], *end]
+
+
+def _between(points: Sequence[tuple[float, float]], place: float) -> float:
+    return float(np.interp(place, *zip(*points)))
 
 
 def differences(plan: Plan, rows: Sequence[dict[str, Any]], results: dict[str, Any]) -> list[dict[str, Any]]:

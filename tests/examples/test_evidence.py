@@ -18,12 +18,13 @@ FOLDER = ROOT / "examples" / "evidence"
 with pytest.MonkeyPatch.context() as patch:
     # Modules of examples are in no package, and other examples may use the same names.
     patch.syspath_prepend(FOLDER)
-    for name in ("page", "plan", "records", "summary"):
+    for name in ("page", "plan", "programs", "records", "summary"):
         patch.delitem(sys.modules, name, raising=False)
     evidence = load_script(FOLDER / "evidence.py")
     plan_module, summary = sys.modules.pop("plan"), evidence.summary
     records = sys.modules.pop("records")
-    del sys.modules["page"], sys.modules["summary"]
+    for name in ("page", "programs", "summary"):
+        del sys.modules[name]
 PLAN = plan_module.Plan(FOLDER / "plan.yaml", Path("files"))
 CHOSEN = {method: {"learning rate": "3e-3", "masks": "15 %"} for method in PLAN.methods}
 VOCABULARY = 8195
@@ -122,6 +123,7 @@ def small_plan(folder: Path) -> Path:
     content["tasks"] = {"pairs": {"prepare": prepare, "labels": "valid.tsv"}}
     content["fine-tuning"] = {"lr": 1e-3, "epochs": 1, "batch-size": 32}
     content["measurements"] = {}
+    content["intermediate"] = {"3e8": 2}
     path = folder / "plan.yaml"
     path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     return path
@@ -148,6 +150,7 @@ def test_a_small_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
         assert set(cells) == {"loss", "primary", "pairs"} and 0 <= cells["pairs"]["mean"] <= 100
     check_differences(results, output, tmp_path)
     page = (output / "page.html").read_text(encoding="utf-8")
+    check_equal(results, output)
     assert page.count("data:image/png;base64,") == 2 and "http" not in page
     assert not list(output.glob("runs/*/pairs/*/model")), "fine-tuned checkpoints are deleted"
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*.log")}
@@ -169,6 +172,25 @@ def check_another_machine(output: Path, words: list[str], results: dict[str, Any
     path.write_text(path.read_text(encoding="utf-8").replace("0.003", "0.004"), encoding="utf-8")
     with pytest.raises(SystemExit, match="of a pretraining with other options"):
         evidence.main(["page", *words, "--records", str(kept)])
+
+
+def check_equal(results: dict[str, Any], output: Path) -> None:
+    """Of the methods with equal operations one makes fewer updates, and its numbers are those of its end."""
+    found = {(own["axis"], own["method"]): own for own in results["equal"] if own["budget"] == "3e8"}
+    assert {axis for axis, _ in found} == {"updates", "flop", "seconds"}
+    assert all(set(own["measures"]) == {"loss", "primary"} for own in found.values())
+    ends = {run["row"]: run for run in results["runs"] if run["budget"] == "3e8" and run["row"] in ("MLM", "MAE-LM")}
+    fewest = min(ends.values(), key=lambda run: run["updates"])["updates"]
+    assert len({run["updates"] for run in ends.values()}) == 2
+    for method, run in ends.items():
+        assert found["updates", method]["limit"] == fewest
+        losses = [(tokens / 128, loss) for tokens, loss in run["curve"]]
+        expected = np.interp(fewest, *zip(*losses))
+        assert found["updates", method]["measures"]["loss"]["mean"] == pytest.approx(expected)
+        ((updates, score),) = run["intermediate"]
+        assert updates < run["updates"] and 0 <= score <= 100
+        log = output / "runs" / run["name"] / "part_1" / "pairs" / "seed_1" / "training.log"
+        assert f"_{updates}.pt" in log.read_text(encoding="utf-8")
 
 
 def check_differences(results: dict[str, Any], output: Path, files: Path) -> None:
