@@ -6,31 +6,29 @@ user reads one line, and if the same command then ends with the result of an und
 """
 
 import argparse
+import contextlib
 import hashlib
 import importlib
 import os
 import random
-import re
-import resource
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Sequence
-from multiprocessing import util
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from tabulate import tabulate
 
-from fairseq_maelm import cli, register
+from fairseq_maelm import register
 from fairseq_maelm.cli import SUB_COMMANDS
 from robustness.cases import GOOD
-from robustness.world import World
+from robustness.child import Child, Ended
+from robustness.world import PREPARED, World
 
 _TRAINING = (
     "pretrain {data} --output {new} --recipe tiny --gpus 0 --set batch-sequences=4 sequence-length=32 "
@@ -39,95 +37,19 @@ _TRAINING = (
 COMMANDS = {
     name: GOOD[name]
     for name in (
-        *("prepare corpus", "prepare sentences", "prepare tagging", "prepare squad", "prepare retrieval"),
-        *("embed", "search", "export", "import", "analyze", "finetune"),
+        *("prepare corpus", "prepare sentences", "prepare glue", "prepare tagging", "prepare squad"),
+        *("prepare retrieval", "embed", "search", "score", "export", "import", "analyze", "probe", "finetune"),
     )
 } | {
     "predict": GOOD["predict"] + " --output {new}",
     "evaluate squad": GOOD["evaluate squad"] + " --output {new}",
+    "sweep": GOOD["sweep"].removesuffix("--dry-run")
+    + "--seeds 1 --only lr=2e-5 batch-size=16 epochs=2 warm-up=0.06 --keep-checkpoints all",
     "pretrain": _TRAINING,
 }
-_PREPARED = {
-    "prepare sentences": "sentences", "prepare tagging": "tagging", "prepare squad": "squad", "embed": "embeddings",
-}  # fmt: skip
-_LONGEST_SECONDS = 120
-
-
-class Ended(NamedTuple):
-    """How a command ended: its status, negative for a signal, None for one that hung; and what it wrote."""
-
-    status: int | None
-    output: str
-
-    @property
-    def told(self) -> bool:
-        """Whether it failed with one line and no traceback."""
-        line = re.search(r"^(maelm [a-z ]+|fairseq-train): error: .+$", self.output, re.MULTILINE)
-        return self.status in (1, 2) and line is not None and "Traceback" not in self.output
-
-
-class Child:
-    """A command in a child process."""
-
-    def __init__(self, words: Sequence[str], file_limit: int | None = None) -> None:
-        reading, writing = os.pipe()
-        self.pid = os.fork()
-        if not self.pid:
-            os.close(reading)
-            self._become(words, writing, file_limit)
-        os.close(writing)
-        self._parts: list[bytes] = []
-        self._reader = threading.Thread(target=self._read, args=(reading,))
-        self._reader.start()
-
-    def _become(self, words: Sequence[str], writing: int, file_limit: int | None) -> None:
-        status = 1
-        try:
-            os.setsid()
-            os.dup2(writing, 1)
-            os.dup2(writing, 2)
-            if file_limit is not None:
-                signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-                resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, resource.RLIM_INFINITY))
-            sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
-            sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
-            cli.main(list(words))
-            status = 0
-        except SystemExit as exit:
-            status = exit.code if isinstance(exit.code, int) else 1
-            if isinstance(exit.code, str):
-                sys.stderr.write(f"{exit.code}\n")
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            # As the interpreter would at its end: locks are given back.
-            util._exit_function()
-            os._exit(status)
-
-    def _read(self, descriptor: int) -> None:
-        with open(descriptor, "rb") as stream:
-            while part := stream.read1(2**16):
-                self._parts.append(part)
-
-    def kill(self) -> None:
-        """Kill it and its children."""
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-
-    def wait(self, seconds: float = _LONGEST_SECONDS) -> Ended:
-        """Wait until it ends; kill it when it takes longer."""
-        end, status = time.monotonic() + seconds, None
-        while status is None and time.monotonic() < end:
-            pid, code = os.waitpid(self.pid, os.WNOHANG)
-            status = os.waitstatus_to_exitcode(code) if pid else None
-            time.sleep(0.005)
-        self.kill()
-        if status is None:
-            os.waitpid(self.pid, 0)
-        self._reader.join(10)
-        return Ended(status, b"".join(self._parts).decode("utf-8", "replace"))
+TRAINING = ("pretrain", "finetune", "sweep")
+# Those that write one file; a second run of the same refuses it.
+_OF_A_FILE = ("search", "predict", "evaluate squad")
 
 
 def fingerprint(path: Path) -> dict[str, str]:
@@ -143,24 +65,35 @@ def _sum(file: Path) -> str:
     return hashlib.sha256(b"".join(weights[name].numpy().tobytes() for name in sorted(weights))).hexdigest()
 
 
+@contextlib.contextmanager
+def disk(folder: Path, size: int) -> Iterator[Callable[[], None]]:
+    """Mount a disk of a size in bytes on a folder; yields a function that makes it large."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "none", str(folder), "-o"]
+    subprocess.run([*mount, f"size={size}"], check=True)
+    try:
+        yield lambda: subprocess.run([*mount[:-1], "-o", "remount,size=4g"], check=True) and None
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+        folder.rmdir()
+
+
 class Trials:
     """The accidents that are tried, and their count."""
 
     def __init__(self, world: World, seed: int) -> None:
         self.world, self.random = world, random.Random(seed)
-        self.counts: dict[tuple[str, str], list[int]] = {}
+        self.new = world.folder / "new"
+        self.counts: dict[tuple[str, bool], list[int]] = {}
         self.wrong: list[str] = []
         self.seconds: dict[str, float] = {}
+        self.names: dict[str, set[str]] = {}
+        self.bytes: dict[str, int] = {}
         self.expected = {name: self._undisturbed(name) for name in COMMANDS}
 
     def words(self, command: str) -> list[str]:
         """The words of a command; ``new`` is a folder's or file's name that is free."""
-        return self.world.words(COMMANDS[command])
-
-    @property
-    def new(self) -> Path:
-        """What commands write."""
-        return self.world.folder / "new"
+        return self.world.words(COMMANDS[command].replace("{new}", str(self.new)))
 
     def _undisturbed(self, command: str) -> dict[str, str]:
         """Fingerprint the result; what differs from one time to the next, such as times, is left out."""
@@ -172,7 +105,9 @@ class Trials:
             if ended.status != 0:
                 raise SystemExit(f"{command} fails undisturbed:\n{ended.output[-2000:]}")
             results.append(fingerprint(self.new))
+            self.bytes[command] = sum(path.stat().st_size for path in [self.new, *self.new.rglob("*")])
             self.world.remove_new()
+        self.names[command] = {*results[0], *results[1]}
         return {name: value for name, value in results[0].items() if results[1].get(name) == value}
 
     def again(self, command: str) -> str:
@@ -183,9 +118,17 @@ class Trials:
             return f"the next run ended with {ended.status}: {ended.output[-300:]}"
         found = fingerprint(self.new)
         other = sorted(name for name, value in self.expected[command].items() if found.get(name) != value)
-        beside = sorted(path.name for path in self.world.folder.glob("*new?*"))
-        inside = [name for name in found if name.endswith((".partial", ".tmp"))]
-        return f"another result: {other[:3]}" if other else f"left {beside + inside}" if beside + inside else ""
+        left = sorted({*found} - self.names[command]) + sorted(path.name for path in self.new.parent.glob("*new?*"))
+        return f"another result: {other[:3]}" if other else f"left {left[:3]}" if left else ""
+
+    def _after_failure(self, command: str, ended: Ended) -> str:
+        """What is wrong with how a command ended that may fail: more than one line, or a part under a real name."""
+        if ended.status != 0 and not ended.told:
+            return f"ended with {ended.status}: {ended.output[-300:]}"
+        found = fingerprint(self.new)
+        is_whole = self.expected[command].items() <= found.items()
+        may_be_partial = command in (*TRAINING, "analyze", "probe", "prepare glue")
+        return "" if is_whole or not (found or self.new.exists()) or may_be_partial else "a part has the result's name"
 
     def kill(self, command: str) -> str:
         """Kill a command at a random moment."""
@@ -193,18 +136,28 @@ class Trials:
         time.sleep(self.random.uniform(0, 1.1 * self.seconds[command]))
         child.kill()
         ended = child.wait()
-        whole = self.new.exists() and command not in ("pretrain", "finetune", "analyze")
-        if whole and not self.expected[command].items() <= fingerprint(self.new).items():
-            return "a part of the result has its name"
-        return self.again(command) if ended.status in (0, -signal.SIGKILL) else f"ended with {ended.status}"
+        status = 0 if ended.status == -signal.SIGKILL else ended.status
+        return self._after_failure(command, Ended(status, ended.output)) or self.again(command)
 
-    def full_disk(self, command: str) -> str:
+    def file_limit(self, command: str) -> str:
         """Let no file grow beyond a random size."""
         limit = 2 ** self.random.randint(6, 16)
         ended = Child(self.words(command), file_limit=limit).wait()
-        if ended.status != 0 and not ended.told:
-            return f"{limit} bytes: ended with {ended.status}: {ended.output[-300:]}"
-        return self.again(command)
+        wrong = self._after_failure(command, ended) or self.again(command)
+        return wrong and f"{limit} bytes: {wrong}"
+
+    def full_disk(self, command: str) -> str:
+        """Write to a disk that is too small, or just not; then make it larger."""
+        size, before = int(self.random.uniform(0.01, 1.3) * self.bytes[command]) + 4096, self.new
+        folder = self.world.folder / "disk"
+        with disk(folder, size) as enlarge:
+            self.new = folder / "new"
+            try:
+                wrong = self._after_failure(command, Child(self.words(command)).wait())
+                enlarge()
+                return (wrong := wrong or self.again(command)) and f"{size} bytes: {wrong}"
+            finally:
+                self.new = before
 
     def two_processes(self, command: str) -> str:
         """Start a command twice at once."""
@@ -215,48 +168,41 @@ class Trials:
             return f"ended with {[each.status for each in ended]}: {(bad or ended)[0].output[-300:]}"
         return self.again(command)
 
-    def rot(self, command: str) -> str:
+    def rot(self, name: str) -> str:
         """Change a byte of a prepared folder, or cut a file: the command that made it must say so."""
-        folder = self.world.folder / _PREPARED[command]
+        folder = self.world.folder / name
         files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.stat().st_size)
         file = self.random.choice(list(files))
-        content, state = file.read_bytes(), file.stat()
-        place = self._damage(file, content)
-        line = {
-            "prepare sentences": "--vocabulary {data} --train {sentences.tsv} --valid {sentences.tsv}",
-            "prepare tagging": "--vocabulary {data} --train {words.conll} --valid {words.conll}",
-            "prepare squad": "--vocabulary {data} --train {squad.json} --valid {squad.json}",
-            "embed": "{text.txt} --checkpoint {pretrained} --vocabulary {data}",
-        }[command]
-        try:
-            ended = Child(self.world.words(f"{command} {line} --output {{{_PREPARED[command]}}}")).wait()
+        with self._damaged(file) as place:
+            line = f"{PREPARED[name]} --vocabulary {{data}} --output {{{name}}}"
+            ended = Child(self.world.words(line)).wait()
             # The manifest says nothing of itself: what it holds that does not matter may change.
             harmless = ended.status == 0 and file.name == "manifest.json"
             return "" if ended.told or harmless else f"{file.name} at {place}: {ended.status}: {ended.output[-300:]}"
+
+    @contextlib.contextmanager
+    def _damaged(self, file: Path) -> Iterator[int]:
+        """Change a byte of a file at a random place, or cut it there; at the end it is what it was."""
+        content, state = file.read_bytes(), file.stat()
+        place = self.random.randrange(len(content))
+        rest = b"" if self.random.random() < 0.3 else bytes([content[place] ^ 1]) + content[place + 1 :]
+        file.write_bytes(content[:place] + rest)
+        try:
+            yield place
         finally:
             file.write_bytes(content)
             os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
 
-    def _damage(self, file: Path, content: bytes) -> int:
-        """Change a byte of a file at a random place, or cut it there."""
-        place = self.random.randrange(len(content))
-        rest = b"" if self.random.random() < 0.3 else bytes([content[place] ^ 1]) + content[place + 1 :]
-        file.write_bytes(content[:place] + rest)
-        return place
-
     def rotten_checkpoint(self, command: str) -> str:
         """Change a byte of a checkpoint, or cut it: whoever reads it must say so."""
-        file = self.world.path("pretrained")
-        content = file.read_bytes()
-        place = self._damage(file, content)
-        try:
+        with self._damaged(self.world.path("pretrained")) as place:
             ended = Child(self.words(command)).wait()
             if ended.status == 0:
-                same = self.expected[command].items() <= fingerprint(self.new).items()
+                # Manifests know the checkpoint by its checksum.
+                found = {**fingerprint(self.new), "manifest.json": self.expected[command].get("manifest.json", "")}
+                same = self.expected[command].items() <= found.items()
                 return "" if same else f"byte {place} changed the result in silence"
             return "" if ended.told else f"byte {place}: ended with {ended.status}: {ended.output[-300:]}"
-        finally:
-            file.write_bytes(content)
 
     def lost_rank(self, command: str) -> str:
         """Kill one of two ranks at a random moment: the other ends too, and both go on from there."""
@@ -267,7 +213,7 @@ class Trials:
         other = ranks[1 - killed].wait(90)
         ranks[killed].wait()
         if other.status is None:
-            return "the other rank hangs"
+            return f"the other rank hangs: {other.output[-3000:]}"
         ended = [rank.wait() for rank in self._ranks()]
         if any(each.status for each in ended):
             return f"the next run ended with {[each.status for each in ended]}: {ended[0].output[-300:]}"
@@ -286,20 +232,19 @@ class Trials:
         """Try accidents in turn, each with a random command."""
         kinds: list[tuple[str, Callable[[str], str], Sequence[str]]] = [
             ("killed at a random moment", self.kill, list(COMMANDS)),
-            ("the disk is full", self.full_disk, [name for name in COMMANDS if name != "pretrain"]),
-            ("two processes at once", self.two_processes, [name for name in COMMANDS if name != "evaluate squad"]),
-            ("a byte of prepared data changed, or cut", self.rot, list(_PREPARED)),
-            ("a byte of a checkpoint changed, or cut", self.rotten_checkpoint, ["embed", "export", "finetune"]),
+            ("the disk is full", self.full_disk, list(COMMANDS)),
+            ("a file cannot grow further", self.file_limit, list(COMMANDS)),
+            ("two processes at once", self.two_processes, [name for name in COMMANDS if name not in _OF_A_FILE]),
+            ("a byte of prepared data changed, or cut", self.rot, list(PREPARED)),
+            ("a byte of a checkpoint changed, or cut", self.rotten_checkpoint, ["embed", "score", "export", "finetune"]),
             ("one rank of two killed", self.lost_rank, ["pretrain"]),
         ]
-        weights = [5, 3, 2, 2, 2, 1]
+        weights = [6, 4, 2, 2, 2, 2, 1]
         for trial in range(number):
             name, accident, commands = self.random.choices(kinds, weights)[0]
             command = self.random.choice(list(commands))
             wrong = accident(command)
-            count = self.counts.setdefault(
-                (name, "training" if command in ("pretrain", "finetune") else "other"), [0, 0]
-            )
+            count = self.counts.setdefault((name, command in TRAINING), [0, 0])
             count[0] += 1
             count[1] += not wrong
             if wrong:
@@ -310,7 +255,7 @@ class Trials:
 
     def table(self) -> str:
         """The counts as a table for the documentation."""
-        names = {"training": "pretrain, finetune", "other": "all other commands that write"}
+        names = {True: "that train", False: "all others that write"}
         rows = [[kind, names[group], *count] for (kind, group), count in sorted(self.counts.items())]
         return tabulate(rows, ["accident", "commands", "tried", "survived"], "github")
 

@@ -24,6 +24,17 @@ QUESTIONS = [
     {"id": "b", "question": "Who lives there?", "answers": [], "is_impossible": True},
 ]
 SQUAD = {"version": "v2.0", "data": [{"title": "t", "paragraphs": [{"context": CONTEXT, "qas": QUESTIONS}]}]}
+# Folders, and the commands that make them.
+PREPARED = {
+    "sentences": "prepare sentences --train {sentences.tsv} --valid {sentences.tsv}",
+    "tagging": "prepare tagging --train {words.conll} --valid {words.conll}",
+    "squad": "prepare squad --train {squad.json} --valid {squad.json}",
+    "retrieval": "prepare retrieval {beir}",
+    "embeddings": "embed {text.txt} --checkpoint {pretrained}",
+}
+_RTE = "index\tsentence1\tsentence2\tlabel\n" + "".join(
+    f"{row}\t{line}\tA door.\t{('entailment', 'not_entailment')[row % 2]}\n" for row, line in enumerate(LINES)
+)
 PROMPT = {"template": "*cls**sent_0*_It_was*mask*.*sep+*", "label_words": {"a": "old", "b": "green", "c": "river"}}
 PAIR_PROMPT = {**PROMPT, "template": "*cls**sent_0*?*mask*,*+sentl_1**sep+*"}
 
@@ -66,22 +77,18 @@ class World:
             "beir/queries.jsonl": '{"_id": "q1", "text": "house"}\n',
             "beir/qrels/train.tsv": "query-id\tcorpus-id\tscore\nq1\td1\t1\n",
             "beir/qrels/dev.tsv": "query-id\tcorpus-id\tscore\nq1\td2\t1\n",
+            "glue/RTE/train.tsv": _RTE, "glue/RTE/dev.tsv": _RTE,
         }.items():  # fmt: skip
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
         self.run("prepare corpus {documents.txt} --output {data} --vocabulary-size 600 --workers 1 --valid-documents 8")
-        of_words = "--vocabulary {data} --train {words.conll} --valid {words.conll}"
-        of_tables = "--vocabulary {data} --train {sentences.tsv} --valid {sentences.tsv}"
-        self.run(f"prepare sentences {of_tables} --output {{sentences}}")
-        self.run(f"prepare tagging {of_words} --output {{tagging}}")
-        self.run("prepare squad --vocabulary {data} --train {squad.json} --valid {squad.json} --output {squad}")
-        self.run("prepare retrieval {beir} --vocabulary {data} --output {retrieval}")
         self._checkpoint("pretrained", {})
+        for folder, line in PREPARED.items():
+            self.run(f"{line} --vocabulary {{data}} --output {{{folder}}}")
         self._checkpoint("classifier", {"_name": "maelm_sentences", "data": "x"}, "sentence_classification_head")
         self._checkpoint("tagger", {"_name": "maelm_tagging", "data": "x", "window_overlap": 4}, "tagging_head")
         short = {"max_length": 64, "doc_stride": 16, "max_question_length": 16}
         self._checkpoint("reader", {"_name": "maelm_squad", "data": "x", **short}, "span_head")
-        self.run("embed {text.txt} --checkpoint {pretrained} --vocabulary {data} --output {embeddings}")
         self.run("export --checkpoint {pretrained} --vocabulary {data} --output {hf} --format maelm")
 
     def _checkpoint(self, name: str, task: dict[str, Any], *heads: str) -> None:
