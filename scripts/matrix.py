@@ -74,14 +74,14 @@ def quick_tests() -> list[str]:
 
 
 def run_tests(venv: Path, words: list[str], log: Path) -> str:
-    """Run pytest in an environment and return its last line without decoration."""
+    """Run pytest in an environment and return its summary without decoration."""
     path = f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
     command = [venv / "bin" / "python", "-m", "pytest", "-q", "--show-capture=no", "--numprocesses", "2", *words]
     with log.open("w", encoding="utf-8") as output:
         subprocess.run(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
-    lines = log.read_text(encoding="utf-8").strip().splitlines()
-    return re.sub(r", \d+ warnings?| in .*|=", "", lines[-1]).strip() if lines else "pytest did not run"
+    found = re.findall(r"^=* ?((?:\d+ [a-z]+(?:, )?)+) in [\d.]+s", log.read_text(encoding="utf-8"), re.MULTILINE)
+    return re.sub(r", \d+ warnings?", "", found[-1]) if found else "pytest failed to run"
 
 
 def row(name: str, folder: Path, source: Path | None) -> list[str]:

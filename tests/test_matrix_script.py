@@ -37,8 +37,8 @@ def test_what_cannot_be_tested_says_so(name: str, cell: str, tmp_path: Path, mon
     assert cell in matrix.row(name, tmp_path, None)[3]
 
 
-def test_a_run_is_told_by_its_last_line(tmp_path: Path) -> None:
+def test_a_run_is_told_by_its_summary(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python").write_text("#!/bin/sh\necho '=== 1 failed, 2 passed, 3 warnings in 4.00s ==='\n")
+    (tmp_path / "bin" / "python").write_text("#!/bin/sh\necho '=== 1 failed, 2 passed, 3 warnings in 4.00s ==='\necho 'a log line'\n")
     (tmp_path / "bin" / "python").chmod(0o755)
     assert matrix.run_tests(tmp_path, [], tmp_path / "log") == "1 failed, 2 passed"

@@ -163,9 +163,11 @@ def complete_config(cfg: Any) -> None:
     """
     name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None) or ""
     with open_dict(cfg) if OmegaConf.is_config(cfg) else nullcontext():
+        # OmegaConf 2.0, which fairseq 0.12.2 needs, returns None for missing options: hasattr finds all of them.
+        given = cfg.keys() if OmegaConf.is_config(cfg) else vars(cfg)
         for option, description in MaelmModelConfig.__dataclass_fields__.items():
             elsewhere = "${" in str(description.default)  # an option of another section
-            if not option.startswith("_") and not elsewhere and not hasattr(cfg, option):
+            if not option.startswith("_") and not elsewhere and option not in given:
                 setattr(cfg, option, description.default)
         fill_from_size(cfg, name)
         for option in ("embed_dim", "ffn_embed_dim", "attention_heads"):

@@ -44,8 +44,8 @@ class EncoderTask(FairseqTask):
             )
         return super().build_model(cfg, from_checkpoint)
 
-    def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the criterion; called by fairseq.
+    def build_criterion(self, cfg: Any, *from_checkpoint: bool) -> Any:
+        """Build the criterion; called by fairseq, which passes ``from_checkpoint`` in versions after 0.12.2.
 
         Raises:
             ValueError: the criterion cannot be used with this task.
@@ -55,7 +55,7 @@ class EncoderTask(FairseqTask):
         if kind is not None and not issubclass(kind, CRITERION_REGISTRY[self.name]):
             default = " (fairseq's default)" if name == "cross_entropy" else ""
             raise ValueError(f"the task {self.name} cannot use {name}{default}: give --criterion {self.name}")
-        return super().build_criterion(cfg, from_checkpoint)
+        return super().build_criterion(cfg, *from_checkpoint)
 
     def get_batch_iterator(self, *args: Any, **kwargs: Any) -> Any:
         """Return the batches of an epoch, as in fairseq."""

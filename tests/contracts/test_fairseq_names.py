@@ -52,8 +52,9 @@ def used_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
     own = defined_names(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and is_private(node.attr):
+            owner = ast.unparse(node.value)
             # super()._name is another's, whoever overrides it.
-            if node.attr not in own or ast.unparse(node.value) == "super()":
+            if (node.attr not in own or owner == "super()") and owner != "torch":
                 yield node.lineno, node.attr
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("fairseq", "fairseq_cli"):
             names = [*(node.module or "").split("."), *(alias.name for alias in node.names)]

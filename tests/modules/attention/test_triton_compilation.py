@@ -86,7 +86,7 @@ def test_compiles_and_is_lean(case, tmp_path):
     if case == "Hopper":
         assert found["forward_kernel", 0.0]["instructions"] <= 16
         assert found["forward_kernel", 0.1]["instructions"] <= 20
-        assert sum(found[kernel, 0.1]["clocks"] for kernel in KERNELS) <= 5000
+        assert sum(found[kernel, 0.1]["clocks"] for kernel in KERNELS) <= 5100  # 5012 by triton 3.2
     for kernel in KERNELS:
         assert found[kernel, 0.1]["blocks"] >= 2, kernel
         assert found[kernel, 0.1]["spills"] <= (0 if case == "Hopper" else 64), kernel
