@@ -6,8 +6,9 @@ from unittest import mock
 
 import numpy as np
 import torch
-import torch.nn.functional as F
+from fairseq import tasks
 from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -18,6 +19,7 @@ from fairseq_maelm.models.maelm import MaelmModel, MaelmModelConfig, complete_co
 from fairseq_maelm.modules.execution import execute, layers_of
 from fairseq_maelm.optim import adamw
 from fairseq_maelm.optim.fused_adamw import FusedAdamW, FusedAdamWConfig
+from fairseq_maelm.train_command import parse_training
 
 from .device import Record
 
@@ -53,8 +55,8 @@ def dictionary_of(symbols: int) -> Dictionary:
     return dictionary
 
 
-def batch_of(sequences: int, length: int, symbols: int, kept: bool) -> tuple[dict[str, Any], torch.Tensor, int]:
-    """Return a padded batch with 15 % of its tokens masked, its targets, and its number of tokens."""
+def batch_of(sequences: int, length: int, symbols: int, kept: bool) -> dict[str, Any]:
+    """Return a padded batch with 15 % of its tokens masked."""
     generator = np.random.default_rng(1)
     lengths = np.full(sequences, length) - generator.integers(0, max(2, length // 50), sequences)
     lengths[0] = length
@@ -64,7 +66,8 @@ def batch_of(sequences: int, length: int, symbols: int, kept: bool) -> tuple[dic
     visible = inside if kept else inside & ~masked
     shown = np.where(masked, symbols - 1, tokens) if kept else tokens
     net_input = encoder_input(Shown(shown, visible, visible), masked, lengths, pad=PAD)
-    return net_input, torch.from_numpy(tokens[masked]), int(lengths.sum())
+    target, ntokens = torch.from_numpy(tokens[masked]), int(lengths.sum())
+    return {"net_input": net_input, "target": target, "ntokens": ntokens, "nsentences": sequences}
 
 
 def take_step(
@@ -87,9 +90,9 @@ def take_step(
     """
     mode, record = FakeTensorMode(), Record()
     with mode:
-        model = _new_model(arch, length, symbols, precision, True, changes)
+        model = _new_model(arch, length, symbols, precision, changes)
         execute(model, compiles=False, recomputes=recompute)
-        sample = _on_device(mode, *batch_of(sequences, length, symbols, kept=model.decoder is None))
+        sample = _moved(mode, batch_of(sequences, length, symbols, kept=model.decoder is None))
         parameters = list(model.parameters())
         masters = parameters
         if precision == "fp16":
@@ -117,35 +120,41 @@ def take_step(
     return Step(layers, launches, record.copies, record.launches.total() - launches, record.peak, missing)
 
 
-def take_fine_tuning_step(arch: str, sequences: int, length: int, symbols: int, **changes: Any) -> Step:
-    """Run forward and backward pass of a head on padded sentences in bfloat16; arguments as in ``take_step``."""
+def take_fine_tuning_step(words: list[str], sequences: int) -> Step:
+    """Run forward pass, loss and backward pass of fine-tuning on a batch of examples, in bfloat16.
+
+    Args:
+        words: those after ``fairseq-train``: folder, task, criterion and options.
+        sequences: examples of the batch, with all lengths of the data.
+    """
+    register()
+    config = convert_namespace_to_omegaconf(parse_training([*words, "--cpu", "--precision", "bf16"]))
+    task = tasks.setup_task(config.task)
     mode, record = FakeTensorMode(), Record()
+    # A new head is moved to the encoder's device, where it is already; fake parameters cannot be moved.
+    with mode, torch.device(DEVICE), mock.patch.object(nn.Module, "to", lambda module, *_: module):
+        model = task.build_model(config.model).train()
+        criterion = task.build_criterion(config.criterion)
+    task.load_dataset("train")
+    dataset = task.dataset("train")
+    sample = dataset.collater(dataset.ordered_indices()[:: max(1, len(dataset) // sequences)][:sequences])
     with mode:
-        model = _new_model(arch, length, symbols, "bf16", False, changes)
-        # A new head is moved to the encoder's device, where it is already; fake parameters cannot be moved.
-        with torch.device(DEVICE), mock.patch.object(nn.Module, "to", lambda module, *_: module):
-            model.register_classification_head("head", 2)
-        rows = np.full((sequences, length), PAD)
-        for row, count in enumerate(np.linspace(2, length, sequences, dtype=int)):
-            rows[row, :count] = 4
-        tokens, target = (_to_device(mode, torch.from_numpy(each)) for each in (rows, np.zeros(sequences, np.int64)))
+        sample = _moved(mode, sample)
         with record:
-            scores, _ = model(tokens, features_only=True, classification_head_name="head")
-            F.cross_entropy(scores.float(), target).backward()
+            loss, _, _ = criterion(model, sample)
+            loss.backward()
     layers = sum(1 for _ in layers_of(model))
     return Step(layers, record.launches.total(), record.copies, 0, record.peak, _without_gradient(model))
 
 
-def _new_model(
-    arch: str, length: int, symbols: int, precision: str, predicts_masked_tokens: bool, changes: dict[str, Any]
-) -> MaelmModel:
+def _new_model(arch: str, length: int, symbols: int, precision: str, changes: dict[str, Any]) -> MaelmModel:
     register()
     defaults = {name: field.default for name, field in MaelmModelConfig.__dataclass_fields__.items()}
     computed = "bf16" if precision == "bf16" else "fp32"
     config = SimpleNamespace(**{**defaults, "_name": arch, "max_positions": length, "precision": computed, **changes})
     complete_config(config)
     with torch.device(DEVICE):
-        return MaelmModel(config, dictionary_of(symbols), predicts_masked_tokens).train()
+        return MaelmModel(config, dictionary_of(symbols)).train()
 
 
 def _optimizer(parameters: list[nn.Parameter]) -> FusedAdamW:
@@ -165,16 +174,8 @@ def _without_gradient(model: nn.Module) -> list[str]:
     return [name for name, parameter in model.named_parameters() if parameter.grad is None]
 
 
-def _on_device(mode: FakeTensorMode, net_input: dict[str, Any], target: torch.Tensor, tokens: int) -> dict[str, Any]:
-    def moved(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: moved(each) for name, each in value.items()}
-        return _to_device(mode, value) if isinstance(value, torch.Tensor) else value
-
-    return moved(
-        {"net_input": net_input, "target": target, "ntokens": tokens, "nsentences": len(net_input["src_tokens"])}
-    )
-
-
-def _to_device(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
-    return mode.from_tensor(tensor).to(DEVICE)
+def _moved(mode: FakeTensorMode, value: Any) -> Any:
+    """Do what fairseq's ``move_to_cuda`` does with a batch."""
+    if isinstance(value, dict):
+        return {name: _moved(mode, each) for name, each in value.items()}
+    return mode.from_tensor(value).to(DEVICE) if isinstance(value, torch.Tensor) else value

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from fairseq.data import FairseqDataset
 
-from fairseq_maelm.data.order import order_by_length
+from fairseq_maelm.data.order import WIDEST, order_by_length
 
 # "buckets": similar lengths together, in random order within a bucket; "shuffled": random; "shortest" and "longest":
 # by length, shortest or longest first, the same in every epoch.
@@ -31,6 +31,8 @@ class BatchDataset(FairseqDataset):
     # Parts of the message about an item that no batch can hold.
     largest_item = "the longest sequence"
     remedy = "a smaller --tokens-per-sample"
+    # The fraction by which lengths in a bucket may differ.
+    widest_bucket = WIDEST
 
     # Makes ``ntokens``, ``net_input`` and the like from items <int64>[B].
     collate: Callable[[np.ndarray], dict[str, Any]]
@@ -89,7 +91,7 @@ class BatchDataset(FairseqDataset):
     def _ordered(self, indices: np.ndarray) -> np.ndarray:
         """Sort the items of an epoch, <int64>[n], in its order."""
         if self.order == "buckets":
-            return indices[order_by_length(self.sizes[indices], self._draws(indices))]
+            return indices[order_by_length(self.sizes[indices], self._draws(indices), self.widest_bucket)]
         if self.order == "shuffled":
             return indices[np.random.default_rng([self.seed, self.epoch]).permutation(len(indices))]
         sizes = self.sizes[indices]

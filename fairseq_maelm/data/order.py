@@ -12,10 +12,10 @@ import numpy as np
 # A bucket takes in lengths until it holds this many sequences: several batches, which mix differently in every epoch.
 # Its lengths never differ by more than this fraction, so that padding is at most half of it on average.
 _ENOUGH_SEQUENCES = 256
-_WIDEST = 0.02
+WIDEST = 0.02
 
 
-def length_buckets(sizes: np.ndarray, enough: int = _ENOUGH_SEQUENCES, widest: float = _WIDEST) -> np.ndarray:
+def length_buckets(sizes: np.ndarray, enough: int = _ENOUGH_SEQUENCES, widest: float = WIDEST) -> np.ndarray:
     """Group neighboring lengths <int>[sequences], each below 65,536, into buckets.
 
     Buckets are filled from the longest length down, so that full blocks are a bucket without padding. A bucket is
@@ -35,7 +35,7 @@ def length_buckets(sizes: np.ndarray, enough: int = _ENOUGH_SEQUENCES, widest: f
     return np.uint16(bucket) - buckets
 
 
-def order_by_length(sizes: np.ndarray, draws: np.ndarray) -> np.ndarray:
+def order_by_length(sizes: np.ndarray, draws: np.ndarray, widest: float = WIDEST) -> np.ndarray:
     """Order sequences by bucket, and within a bucket by draws <float64>[sequences] in [0, 1).
 
     In pretraining these draws also round the number of masked tokens, so that neighbors of equal length mask the same
@@ -43,7 +43,7 @@ def order_by_length(sizes: np.ndarray, draws: np.ndarray) -> np.ndarray:
     """
     # numpy sorts 16-bit integers stably by radix sort: in linear time, and in the same order on every machine.
     order = np.argsort((draws * (1 << 16)).astype(np.uint16), kind="stable")
-    return order[np.argsort(length_buckets(sizes)[sizes[order]], kind="stable")]
+    return order[np.argsort(length_buckets(sizes, widest=widest)[sizes[order]], kind="stable")]
 
 
 def padding_share(batches: Sequence[np.ndarray], sizes: np.ndarray) -> float:

@@ -51,13 +51,13 @@ def label_scores(logits: Tensor, pieces: Sequence[Sequence[int]]) -> Tensor:
     counts = sorted({len(word) for word in pieces})
     examples = len(logits) // sum(counts)
     if counts == [1]:
-        return logits[:, [word[0] for word in pieces]].float()
+        return torch.stack([logits[:, piece] for (piece,) in pieces], dim=1).float()
     blocks = dict(zip(counts, logits.split([examples * count for count in counts])))
     log_probabilities = {
         count: F.log_softmax(block.float(), dim=-1).view(examples, count, -1) for count, block in blocks.items()
     }
-    scores = [log_probabilities[len(word)][:, range(len(word)), list(word)].mean(dim=1) for word in pieces]
-    return torch.stack(scores, dim=1)
+    each = [[log_probabilities[len(word)][:, at, piece] for at, piece in enumerate(word)] for word in pieces]
+    return torch.stack([torch.stack(of_word).mean(dim=0) for of_word in each], dim=1)
 
 
 def prompt_loss(scores: Tensor, target: Tensor, bounds: tuple[float, float] | None) -> Tensor:

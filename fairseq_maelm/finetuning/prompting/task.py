@@ -123,6 +123,8 @@ class PromptDataset(BatchDataset):
     """
 
     largest_item, remedy = "an example", "a smaller --max-length"
+    # Wide, so that the few examples meet others in every epoch.
+    widest_bucket = 0.25
 
     def __init__(
         self,
@@ -133,7 +135,7 @@ class PromptDataset(BatchDataset):
         seed: int | None = None,
     ) -> None:
         sizes, counts = (np.array([of(map(len, each)) for each in examples], dtype=np.int64) for of in (max, sum))
-        super().__init__(sizes, "shortest" if seed is None else "shuffled", seed or 0, counts)
+        super().__init__(sizes, "shortest" if seed is None else "buckets", seed or 0, counts)
         self.examples, self.targets, self.symbols, self.view = examples, targets, symbols, view
 
     def collate(self, indices: np.ndarray) -> dict[str, Any]:

@@ -44,9 +44,10 @@ def candidate_mask(document_ids: Tensor, targets: Tensor, positives: Tensor) -> 
     Returns:
         <bool>[Q, C], True at candidates, and <int64>[Q], the column of each target.
     """
-    places = torch.arange(len(document_ids), device=document_ids.device)
-    _, group = document_ids.unique(return_inverse=True)
-    first = (torch.full_like(places, len(places)).scatter_reduce(0, group, places, "amin")[group] == places)[None, :]
+    # torch.unique would wait for a GPU.
+    ordered, places = document_ids.sort(stable=True)
+    is_first = F.pad(ordered[1:] != ordered[:-1], (1, 0), value=True)
+    first = torch.empty_like(is_first).index_copy(0, places, is_first)[None, :]
     is_target = (document_ids[None, :] == targets[:, None]) & first
     relevant = (document_ids[None, :, None] == positives[:, None, :]).any(dim=2)
     return (first & ~relevant) | is_target, is_target.int().argmax(dim=1)

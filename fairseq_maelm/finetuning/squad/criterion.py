@@ -40,18 +40,18 @@ class SquadCriterion(FairseqCriterion):
         """
         logits, _ = model(**sample["net_input"], classification_head_name=SPAN_HEAD)
         allowed = sample["context_mask"].clone()
-        allowed[:, 0] = True
+        allowed[:, 0].fill_(True)
         scores, target = logits.float().masked_fill(~allowed[..., None], -torch.inf), sample["target"]
         # [2 B, S]: the first and the last token are separate examples.
         sides = scores.transpose(1, 2).flatten(0, 1)
         loss = 0.5 * F.cross_entropy(sides, target.flatten(), ignore_index=NO_TARGET, reduction="sum")
-        sample_size = int((target[:, 0] != NO_TARGET).sum())
+        sample_size = sample["located"]
         logging_output: dict[str, Any] = {
-            "loss": float(loss.detach()),
+            "loss": loss.detach(),
             "sample_size": sample_size,
             "ntokens": sample["ntokens"],
             "nsentences": sample["nsentences"],
-            "ncorrect": int((scores.argmax(dim=1) == target).all(dim=1).sum()),
+            "ncorrect": (scores.argmax(dim=1) == target).all(dim=1).sum(),
         }
         if not model.training:
             logging_output["split"] = sample["split"]
@@ -62,7 +62,8 @@ class SquadCriterion(FairseqCriterion):
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
         """Add the sums of all batches and ranks and log them."""
         size, loss, correct = (
-            sum(output.get(name, 0) for output in logging_outputs) for name in ("sample_size", "loss", "ncorrect")
+            sum(float(output.get(name, 0)) for output in logging_outputs)
+            for name in ("sample_size", "loss", "ncorrect")
         )
         # No window of a batch may have a target.
         if size:

@@ -68,7 +68,7 @@ def cut_windows(pieces: Sequence[int], limit: int, overlap: int) -> list[Window]
 
 
 class TaggingDataset(BatchDataset):
-    """The windows of a split, shuffled or by length; each word is labeled in one of them.
+    """The windows of a split, in buckets of length or by length; each word is labeled in one of them.
 
     Attributes:
         windows: the number of the sentence and the window of each item, in the order of the sentences.
@@ -92,7 +92,7 @@ class TaggingDataset(BatchDataset):
             self.windows += [(number, window) for window in cut_windows(counts, limit, cfg.window_overlap)]
         ends = [self._words[number][1][[window.start, window.stop]] for number, window in self.windows]
         lengths = np.array([stop - start for start, stop in ends], dtype=np.int64) + _AROUND
-        super().__init__(lengths, "shuffled" if shuffle else "shortest", cfg.seed)
+        super().__init__(lengths, "buckets" if shuffle else "shortest", cfg.seed)
 
     def collate(self, indices: NDArray[np.int64]) -> dict[str, Any]:
         """Collate B windows.
