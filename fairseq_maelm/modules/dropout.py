@@ -1,7 +1,7 @@
-"""Dropout that costs little on a CPU: eight decisions from each 64-bit random number, and one byte kept for each.
+"""Fast dropout on a CPU: eight decisions from each 64-bit random number, stored as one byte each.
 
-torch draws a double for every decision there, one after the other. All random numbers come from torch's default
-generator, so that a seed, or a restored state of the generator, gives the same decisions again.
+torch draws a double for every decision on a CPU, one after the other. All random numbers come from torch's default
+generator, so a seed or a restored state of the generator reproduces the decisions.
 """
 
 from typing import Any, NamedTuple
@@ -11,17 +11,17 @@ import torch.nn.functional as F
 from torch import Size, Tensor
 from torch.autograd.function import once_differentiable
 
-# The probability of dropping may be off by this share of itself and of its complement; 0.1 becomes 26 / 256.
+# Largest relative error of the probability of dropping, and of keeping; 0.1 becomes 26 / 256.
 _TOLERANCE = 0.02
 
 
 class DropoutGrid(NamedTuple):
-    """How a random integer decides.
+    """The rule by which a random integer decides to drop or keep an element.
 
     Attributes:
-        dtype: of the integers, which are uniform over the whole range of the type.
-        threshold: kept is what reaches it.
-        scale: 1 / probability of keeping, exactly: dropout then leaves the mean as it is.
+        dtype: type of the integers, which are uniform over its whole range.
+        threshold: an element is kept if its integer is at least this.
+        scale: exactly 1 / probability of keeping, so that dropout preserves the mean.
     """
 
     dtype: torch.dtype
@@ -30,7 +30,7 @@ class DropoutGrid(NamedTuple):
 
 
 def dropout_grid(probability: float) -> DropoutGrid:
-    """The fewest bits that come close enough to a probability of dropping in (0, 1)."""
+    """Return the grid with the fewest bits that is close enough to a probability of dropping in (0, 1)."""
     for dtype in (torch.int8, torch.int16, torch.int32):
         values = 2 ** (8 * dtype.itemsize)
         dropped = min(round(probability * values), values - 1)
@@ -48,7 +48,7 @@ def draw_decisions(shape: Size, grid: DropoutGrid) -> Tensor:
 
 
 class _Dropout(torch.autograd.Function):
-    """residual + dropout(states), or without residual; keeps the random integers for the backward pass."""
+    """residual + dropout(states), or without residual. The random integers are stored for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, residual: Tensor | None, probability: float) -> Tensor:
@@ -70,7 +70,7 @@ class _Dropout(torch.autograd.Function):
 
 
 def _kept(decisions: Tensor, grid: DropoutGrid, dtype: torch.dtype) -> Tensor:
-    # Comparing into the final type at once saves the pass that would turn bits into numbers.
+    # Comparing directly into the final type saves a pass that would convert booleans.
     return torch.ge(decisions, grid.threshold, out=torch.empty(decisions.shape, dtype=dtype))
 
 
@@ -79,9 +79,9 @@ def _by_torch(states: Tensor) -> bool:
 
 
 def dropout(states: Tensor, probability: float, training: bool) -> Tensor:
-    """Zero each element, in training, with a probability in [0, 1) and scale the others so that the mean stays.
+    """Zero each element in training with a probability in [0, 1), and scale the others to preserve the mean.
 
-    On a CPU the probability is rounded, by at most 2 percent of it (0.1 becomes 0.1016).
+    On a CPU the probability is rounded, by at most 2 percent (0.1 becomes 0.1016).
     """
     if not training or probability == 0.0:
         return states
@@ -91,7 +91,7 @@ def dropout(states: Tensor, probability: float, training: bool) -> Tensor:
 
 
 def add_dropped(residual: Tensor, states: Tensor, probability: float, training: bool) -> Tensor:
-    """residual + dropout(states), with fewer passes over memory; arguments as in ``dropout``, shapes equal."""
+    """Return residual + dropout(states) with fewer passes over memory; see ``dropout``."""
     if not training or probability == 0.0 or _by_torch(states):
         return residual + dropout(states, probability, training)
     return _Dropout.apply(states, residual, probability)

@@ -1,4 +1,4 @@
-"""Prediction heads: masked tokens in pretraining, classes of sentences or tokens in fine-tuning."""
+"""Heads: the LM head of pretraining, and heads of sentences and tokens for fine-tuning."""
 
 import torch
 import torch.nn.functional as F
@@ -13,14 +13,14 @@ from fairseq_maelm.modules.precision import LAYER_NORM_EPS, LayerNorm
 
 
 class MaskedTokenHead(nn.Module):
-    """Dense, GELU, LayerNorm, then the product with the encoder's token embeddings, which are tied, plus a bias.
+    """The LM head: dense layer, GELU, LayerNorm, then a projection by the tied token embeddings plus a bias.
 
     Args:
-        input_dim: width of the decoder's states, or of the encoder's where there is no decoder.
-        embed_dim: D, width of the token embeddings; a linear projection leads there from another width.
-        vocabulary_size: V.
-        layer_norm_eps: what LayerNorm adds to the variance.
-        modern: leave out the biases of dense and LayerNorm, as ModernBERT does.
+        input_dim: width of the decoder's states, or of the encoder's without a decoder.
+        embed_dim: width D of the token embeddings; another linear layer projects to it from a different width.
+        vocabulary_size: number of symbols V.
+        layer_norm_eps: epsilon of LayerNorm.
+        modern: leave out the biases of the dense layer and LayerNorm, as ModernBERT does.
     """
 
     def __init__(
@@ -38,29 +38,15 @@ class MaskedTokenHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocabulary_size))
 
     def forward(self, states: Tensor, embedding: Tensor) -> Tensor:
-        """Score the vocabulary.
-
-        Args:
-            states: <float>[..., input_dim].
-            embedding: <float>[V, D] token embeddings.
-
-        Returns:
-            logits <float>[..., V].
-        """
+        """Return logits <float>[..., V] of states <float>[..., input_dim]; ``embedding`` is <float>[V, D]."""
         return F.linear(self._transform(states), embedding, self.bias)
 
     def loss(self, states: Tensor, embedding: Tensor, target: Tensor) -> MaskedTokenLoss:
-        """Cross-entropy of ``forward`` with targets, without holding its logits.
-
-        Args:
-            states: <float>[M, input_dim].
-            embedding: <float>[V, D] token embeddings.
-            target: <int64>[M].
-        """
+        """Return the cross-entropy of ``forward`` with targets <int64>[M], without storing all logits."""
         return linear_cross_entropy(self._transform(states), embedding, self.bias, target)
 
     def log_probabilities(self, states: Tensor, embedding: Tensor, target: Tensor) -> Tensor:
-        """Return the log-probabilities <float32>[M, K] of K targets <int64>[M, K] for each state; as ``loss``."""
+        """Return the log-probabilities <float32>[M, K] of K targets <int64>[M, K] for each state."""
         return linear_log_probabilities(self._transform(states), embedding, self.bias, target)
 
     def _transform(self, states: Tensor) -> Tensor:
@@ -69,13 +55,13 @@ class MaskedTokenHead(nn.Module):
 
 
 class ClassificationHead(nn.Module):
-    """Sentence-level head as in fairseq's RoBERTa: dropout, dense, tanh, dropout, projection, on the first token.
+    """Sentence head of fairseq's RoBERTa on the first token: dropout, dense, tanh, dropout, projection.
 
     Args:
-        embed_dim: D.
+        embed_dim: width D of the encoder.
         inner_dim: width of the dense layer.
-        num_classes: outputs.
-        dropout: before each of the two projections, in [0, 1).
+        num_classes: number of outputs.
+        dropout: probability of dropout before each of the two linear layers, in [0, 1).
     """
 
     def __init__(self, embed_dim: int, inner_dim: int, num_classes: int, dropout: float) -> None:
@@ -85,13 +71,13 @@ class ClassificationHead(nn.Module):
         self.out_proj = nn.Linear(inner_dim, num_classes)
 
     def forward(self, states: Tensor) -> Tensor:
-        """<float>[B, S, D] to logits <float>[B, num_classes]."""
+        """Return logits <float>[B, num_classes] of states <float>[B, S, D]."""
         pooled = torch.tanh(self.dense(self.dropout(states[:, 0])))
         return self.out_proj(self.dropout(pooled))
 
 
 class ModernClassificationHead(ClassificationHead):
-    """Sentence-level head as in ModernBERT: dense without bias, GELU, LayerNorm, dropout, projection."""
+    """Sentence head of ModernBERT on the first token: dense without bias, GELU, LayerNorm, dropout, projection."""
 
     def __init__(self, embed_dim: int, inner_dim: int, num_classes: int, dropout: float, layer_norm_eps: float) -> None:
         super().__init__(embed_dim, inner_dim, num_classes, dropout)
@@ -99,17 +85,17 @@ class ModernClassificationHead(ClassificationHead):
         self.layer_norm = LayerNorm(inner_dim, eps=layer_norm_eps, bias=False)
 
     def forward(self, states: Tensor) -> Tensor:
-        """<float>[B, S, D] to logits <float>[B, num_classes]."""
+        """Return logits <float>[B, num_classes] of states <float>[B, S, D]."""
         return self.out_proj(self.dropout(self.layer_norm(F.gelu(self.dense(states[:, 0])))))
 
 
 class TokenHead(nn.Module):
-    """Scores of every token: dropout and one projection.
+    """Token head: dropout and a projection.
 
     Args:
-        embed_dim: D.
-        num_outputs: scores of a token: tags, or 2 for the start and the end of an answer.
-        dropout: before the projection, in [0, 1).
+        embed_dim: width D of the encoder.
+        num_outputs: number of scores of a token: of tags, or 2 for the start and the end of an answer.
+        dropout: probability of dropout before the projection, in [0, 1).
     """
 
     def __init__(self, embed_dim: int, num_outputs: int, dropout: float) -> None:
@@ -118,16 +104,16 @@ class TokenHead(nn.Module):
         self.out_proj = nn.Linear(embed_dim, num_outputs)
 
     def forward(self, states: Tensor) -> Tensor:
-        """<float>[B, S, D] to logits <float>[B, S, num_outputs]."""
+        """Return logits <float>[B, S, num_outputs] of states <float>[B, S, D]."""
         return self.out_proj(self.dropout(states))
 
 
 class ModernTokenHead(TokenHead):
-    """Scores of every token as in ModernBERT: dense without bias, GELU, LayerNorm, dropout, projection."""
+    """Token head of ModernBERT: dense without bias, GELU, LayerNorm, dropout, projection."""
 
     def __init__(self, embed_dim: int, num_outputs: int, dropout: float, layer_norm_eps: float) -> None:
         super().__init__(embed_dim, num_outputs, dropout)
-        # Its name tells a checkpoint's head on tokens from one on sentences, whose dense layer is "dense".
+        # The name distinguishes it in a checkpoint from a sentence head, whose dense layer is named "dense".
         self.transform = nn.ModuleDict(
             {
                 "dense": nn.Linear(embed_dim, embed_dim, bias=False),
@@ -136,5 +122,5 @@ class ModernTokenHead(TokenHead):
         )
 
     def forward(self, states: Tensor) -> Tensor:
-        """<float>[B, S, D] to logits <float>[B, S, num_outputs]."""
+        """Return logits <float>[B, S, num_outputs] of states <float>[B, S, D]."""
         return super().forward(self.transform["layer_norm"](F.gelu(self.transform["dense"](states))))

@@ -5,7 +5,7 @@ from torch import nn
 from fairseq_maelm.modules.attention.relative_position import RelativePositionBias
 from fairseq_maelm.modules.transformer import TransformerLayer
 
-# Of the table of relative biases, which are added to logits and have nothing to do with the width.
+# Standard deviation of relative biases, which are added to logits and do not depend on the width.
 _RELATIVE_STD = 0.02
 
 
@@ -26,9 +26,9 @@ def initialize(module: nn.Module, std: float, embedding_std: float) -> None:
 
 
 def scale_outputs(layers: nn.ModuleList) -> None:
-    """Scale what modern layers add to the residual stream by 1 / sqrt(2 L), so that it does not grow with depth.
+    """Scale the output weights of modern layers by 1 / sqrt(2 L), so that residual sums do not grow with depth.
 
-    As in ModernBERT (Radford et al., 2019). Layers with LayerNorm behind each sum need none of it.
+    As in ModernBERT (Radford et al., 2019). Layers with LayerNorm after each residual sum do not need it.
     """
     for layer in layers:
         if isinstance(layer, TransformerLayer) and layer.modern:

@@ -1,8 +1,8 @@
-"""Cross-entropy of a vocabulary projection in which only a part of the logits exists at a time.
+"""Cross-entropy of a projection to the vocabulary that stores only a part of the logits at a time.
 
-Left to autograd, logits <float>[M, V] stay beside their log-probabilities and two gradients of that size. Here rows are
-taken in chunks: logits, loss, gradient of the logits, and at once what it adds to the gradients of states, weight and
-bias; then the next chunk takes their place. Hsu et al. (2024, "Liger Kernel") do so with kernels for a GPU.
+Autograd would store the logits <float>[M, V], their log-probabilities and two gradients of that size. Here rows are
+processed in chunks: logits, loss, gradient of the logits, and their contributions to the gradients of states, weight
+and bias. Hsu et al. (2024, "Liger Kernel") do so with kernels for a GPU.
 """
 
 from collections.abc import Iterator
@@ -16,15 +16,15 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_maelm.modules.precision import autocast_dtype
 
-# Logits that exist at a time. Every chunk adds a pass over the gradient of the weight, so it needs hundreds of rows:
-# these are 262 and 2097 of them with 64,000 symbols.
+# Logits of a chunk. Every chunk adds a pass over the weight's gradient, so it should have hundreds of rows: with 64,000
+# symbols these numbers are 262 and 2,097 rows.
 CPU_CHUNK = 2**24
 DEVICE_CHUNK = 2**27
-# Logits whose probabilities exist at a time: on a CPU these stay in its cache.
+# Probabilities computed at a time, which stay in a CPU's cache.
 CPU_BLOCK = 2**18
-# Tensor cores want rows that begin at aligned addresses; matrix products on a CPU do not care.
+# Tensor cores need aligned rows; matrix products on a CPU do not.
 DEVICE_MULTIPLE = 64
-# Rows of logits whose probabilities a CPU computes at a time: twice as fast as all of a chunk, with 32,768 symbols.
+# Rows whose log-probabilities a CPU computes at a time: twice as fast as whole chunks with 32,768 symbols.
 _ROWS_IN_CACHE = 64
 
 
@@ -33,7 +33,7 @@ class MaskedTokenLoss(NamedTuple):
 
     Attributes:
         loss: <float32>[] cross-entropy in nats; <float64> from double precision.
-        correct: <int64>[] how many targets have the largest logit, the first one where several are equal.
+        correct: <int64>[] number of targets with the largest logit; of equal logits the first counts.
     """
 
     loss: Tensor
@@ -41,14 +41,14 @@ class MaskedTokenLoss(NamedTuple):
 
 
 class ChunkSettings(NamedTuple):
-    """How the sum is computed; none of it changes the result but for rounding.
+    """Settings of the computation, which change the result only by rounding.
 
     Attributes:
-        dtype: of logits and matrix products. Losses and sums over chunks are at least <float32>.
-        chunk: logits that may exist at a time, at least one row.
-        block: probabilities, in single precision, that may exist at a time, at least one row.
-        multiple: the vocabulary is padded in compute to a multiple of this number. That costs a copy of the weight, one
-            pass over memory, where it is not such a multiple; under autocast, none more than the cast makes.
+        dtype: type of logits and matrix products. Losses and sums over chunks are at least <float32>.
+        chunk: most logits that are stored at a time; at least one row is.
+        block: most probabilities, in single precision, that are stored at a time; at least one row is.
+        multiple: the vocabulary is padded to a multiple of this number for the computation. Unless it is one already,
+            this copies the weight; under autocast the cast does so anyway.
     """
 
     dtype: torch.dtype
@@ -58,7 +58,7 @@ class ChunkSettings(NamedTuple):
 
 
 class _Gradients(NamedTuple):
-    """Of the three inputs; those of weight and bias, which are sums over chunks, in the type of the loss."""
+    """Gradients of the three inputs. Those of weight and bias are sums over chunks, in the type of the loss."""
 
     states: Tensor  # <dtype>[M, D]
     weight: Tensor  # <float>[V, D]
@@ -66,7 +66,7 @@ class _Gradients(NamedTuple):
 
 
 def default_settings(states: Tensor, weight: Tensor) -> ChunkSettings:
-    """Settings for the device; under autocast its type, otherwise the weight's."""
+    """Return the settings for the states' device, with autocast's type or else the weight's."""
     device = states.device.type
     dtype = autocast_dtype(device) or weight.dtype
     if device == "cpu":
@@ -75,7 +75,7 @@ def default_settings(states: Tensor, weight: Tensor) -> ChunkSettings:
 
 
 def chunks(rows: int, vocabulary_size: int, chunk: int) -> Iterator[slice]:
-    """Cut rows into as few parts as ``chunk`` logits allow, all but the last of equal size."""
+    """Yield as few parts of the rows as ``chunk`` logits allow, all but the last of equal size."""
     if rows:
         size = ceil(rows / ceil(rows * vocabulary_size / max(chunk, vocabulary_size)))
         for start in range(0, rows, size):
@@ -83,7 +83,7 @@ def chunks(rows: int, vocabulary_size: int, chunk: int) -> Iterator[slice]:
 
 
 def pad_vocabulary(weight: Tensor, bias: Tensor, settings: ChunkSettings) -> tuple[Tensor, Tensor]:
-    """Cast and pad the projection: symbols that do not exist get the logit -inf, hence no probability, no gradient."""
+    """Cast and pad the projection; added symbols get the logit -inf, and so no probability and no gradient."""
     vocabulary_size = len(weight)
     size = ceil(vocabulary_size / settings.multiple) * settings.multiple
     if size == vocabulary_size:
@@ -97,7 +97,7 @@ def pad_vocabulary(weight: Tensor, bias: Tensor, settings: ChunkSettings) -> tup
 
 
 class _Projection(NamedTuple):
-    """Weight <dtype>[V, D] and bias <dtype>[V], cast and padded."""
+    """The cast and padded weight <dtype>[V, D] and bias <dtype>[V]."""
 
     weight: Tensor
     bias: Tensor
@@ -106,8 +106,8 @@ class _Projection(NamedTuple):
 def _score(logits: Tensor, target: Tensor, scale: Tensor | None, of_bias: Tensor | None) -> MaskedTokenLoss:
     """Compute the loss of logits <dtype>[m, V] with targets <int64>[m, 1].
 
-    With ``of_bias``, the gradient of the bias <float>[V] to add to, the logits are overwritten by their own gradient:
-    (probabilities - one-hot targets) * scale.
+    With ``of_bias`` <float>[V], to which the gradient of the bias is added, the logits are overwritten by their
+    gradient: (probabilities - one-hot targets) * scale.
     """
     largest, place = logits.max(dim=-1, keepdim=True)
     probabilities = F.softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
@@ -115,7 +115,7 @@ def _score(logits: Tensor, target: Tensor, scale: Tensor | None, of_bias: Tensor
     log_sum = largest - probabilities.gather(1, place).log()
     log_probs = logits.gather(1, target) - log_sum
     if of_bias is not None:
-        # Near 1, rounding a probability first would leave nothing of its distance to 1.
+        # Subtracting 1 from a rounded probability close to 1 would leave nothing.
         gradient = probabilities.scatter_(1, target, torch.expm1(log_probs))
         if scale is not None:
             gradient.mul_(scale)
@@ -125,7 +125,7 @@ def _score(logits: Tensor, target: Tensor, scale: Tensor | None, of_bias: Tensor
 
 
 def _empty_gradients(states: Tensor, projection: _Projection) -> _Gradients:
-    """Room for the gradients; that of the weight is set by the first chunk, so it is zero only if there is none."""
+    """Allocate the gradients. The first chunk overwrites the weight's; without any chunk it must be zero."""
     precise = torch.promote_types(states.dtype, torch.float32)
     weight = torch.empty_like if len(states) else torch.zeros_like
     return _Gradients(
@@ -136,7 +136,7 @@ def _empty_gradients(states: Tensor, projection: _Projection) -> _Gradients:
 
 
 def _add_products(gradients: _Gradients, part: slice, logits: Tensor, states: Tensor, projection: _Projection) -> None:
-    """Add the products with the gradient of a chunk's logits <dtype>[m, V]; the first chunk sets the weight's sum."""
+    """Add a chunk's products with the gradient of its logits <dtype>[m, V]; the first overwrites the weight's sum."""
     torch.mm(logits, projection.weight, out=gradients.states[part])
     if logits.dtype == gradients.weight.dtype:
         gradients.weight.addmm_(logits.t(), states, beta=float(part.start > 0))
@@ -152,7 +152,7 @@ def _walk(
     with_gradients: bool,
     scale: Tensor | None = None,
 ) -> tuple[MaskedTokenLoss, _Gradients | None]:
-    """Go through all chunks, for the loss and, if asked for, for the gradients of the loss times ``scale``."""
+    """Compute the loss over all chunks and, if asked for, the gradients of the loss times ``scale``."""
     states, target = inputs[0].to(settings.dtype), inputs[3][:, None]
     projection = _Projection(*pad_vocabulary(inputs[1], inputs[2], settings))
     gradients = _empty_gradients(states, projection) if with_gradients else None
@@ -172,7 +172,7 @@ def _walk(
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Gradients come with the loss, where that is possible, and are only scaled in the backward pass."""
+    """Computes gradients together with the loss if possible; the backward pass then only scales them."""
 
     @staticmethod
     def forward(
@@ -186,8 +186,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(states, weight, bias, target)
         ctx.settings = settings
-        # fp16 loses most probabilities of a large vocabulary: it is coarse below 6e-5. That is why its users scale the
-        # loss; so the gradients wait for the scale, and the logits are computed a second time.
+        # fp16 is coarse below 6e-5 and loses most probabilities of a large vocabulary unless the loss is scaled. The
+        # backward pass knows the scale: it computes the logits again, and then the gradients.
         early = with_gradients and settings.dtype != torch.float16
         result, ctx.gradients = _walk((states, weight, bias, target), settings, early)
         ctx.mark_non_differentiable(result.correct)
@@ -216,16 +216,22 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 @torch.no_grad()
 def linear_log_probabilities(states: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> Tensor:
-    """``F.log_softmax(F.linear(states, weight, bias), dim=-1).gather(1, target)``, without holding all logits.
+    """Compute ``F.log_softmax(F.linear(states, weight, bias), dim=-1).gather(1, target)`` without storing all logits.
 
-    Arguments as of ``linear_cross_entropy``, but several targets <int64>[M, K] for each row. Returns <float32>[M, K],
-    or <float64> from double precision; no gradients.
+    Args:
+        states: <float>[M, D].
+        weight: <float>[V, D].
+        bias: <float>[V].
+        target: <int64>[M, K] in [0, V).
+
+    Returns:
+        <float32>[M, K], or <float64> from double precision; without gradients.
     """
     on_cpu = states.device.type == "cpu"
     precise = torch.promote_types(states.dtype, torch.float32)
     found = []
     for part in chunks(len(states), len(weight), CPU_CHUNK if on_cpu else DEVICE_CHUNK):
-        # Autocast keeps the weight that it has cast.
+        # Autocast caches the cast weight.
         logits = F.linear(states[part], weight, bias)
         rows = _ROWS_IN_CACHE if on_cpu else len(logits)
         for some, wanted in zip(logits.split(rows), target[part].split(rows)):
@@ -236,17 +242,17 @@ def linear_log_probabilities(states: Tensor, weight: Tensor, bias: Tensor, targe
 def linear_cross_entropy(
     states: Tensor, weight: Tensor, bias: Tensor, target: Tensor, settings: ChunkSettings | None = None
 ) -> MaskedTokenLoss:
-    """``F.cross_entropy(F.linear(states, weight, bias), target, reduction="sum")``, and the number of correct guesses.
+    """Compute ``F.cross_entropy(F.linear(states, weight, bias), target, reduction="sum")`` and count correct guesses.
 
     Args:
         states: <float>[M, D]; M may be 0.
         weight: <float>[V, D].
         bias: <float>[V].
         target: <int64>[M] in [0, V).
-        settings: ``default_settings`` if not given.
+        settings: settings of the computation; ``default_settings`` if None.
 
     Returns:
-        sums over the M rows. ``loss`` gives gradients to states, weight and bias.
+        Sums over the M rows. ``loss`` is differentiable by states, weight and bias.
     """
     settings = settings or default_settings(states, weight)
     inputs = (states, weight, bias, target)

@@ -6,15 +6,21 @@ from fairseq_maelm.batch import Layout
 
 
 def reassemble(visible: Tensor, mask_embedding: Tensor, layout: Layout) -> Tensor:
-    """Put the encoder's states <float>[B, S, D] back among the masked positions: <float>[B, T, D].
+    """Return the encoder's states <float>[B, S, D] at their original positions, and mask embeddings elsewhere.
 
-    Padding holds the mask embedding <float>[D] too; nothing reads it.
+    Args:
+        visible: <float>[B, S, D] states of the visible tokens.
+        mask_embedding: <float>[D].
+        layout: original positions.
+
+    Returns:
+        <float>[B, T, D]. Padding gets the mask embedding, which nothing reads.
     """
     batch, _, width = visible.shape
     slots = batch * layout["full_length"]
     states = visible.reshape(-1, width)
     if layout["encoder_padded"] or len(states) != len(layout["visible_rows"]):
         states = states.index_select(0, layout["visible_rows"])
-    # A weight is in single precision where states are in half.
+    # With half-precision states the embedding is still in single precision.
     full = mask_embedding.to(states.dtype).expand(slots, width).index_copy(0, layout["visible_slots"], states)
     return full.view(batch, layout["full_length"], width)

@@ -1,4 +1,4 @@
-"""Transformer layers, and running a stack of them."""
+"""Transformer layers and stacks of them."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from fairseq_maelm.modules.wanted import WantedPositions
 # The paper's layer (Vaswani et al., 2017: LayerNorm after each residual sum) and ModernBERT's (Warner et al., 2024:
 # LayerNorm before each sub-layer, gated feed-forward network, no bias anywhere).
 LAYERS = ("post_norm", "modern")
-# What a decoder may attend to; checkpoints hold an attention as its place here.
+# Kinds of attention of a decoder. Checkpoints store the index in this tuple.
 DECODER_ATTENTION = ("self", "self_cross", "causal_cross", "cross")
 
 
@@ -24,10 +24,10 @@ class TransformerLayer(Layer):
     """Self-attention, cross-attention or both, and a feed-forward network, each with a residual and a LayerNorm.
 
     Args:
-        shape: of the layer.
-        number: its place in the stack. In a modern stack the first sub-layer of all has no LayerNorm, because the
-            embeddings have one.
-        attention: one of ``DECODER_ATTENTION``; whether it is causal is the bias's to say.
+        shape: sizes of the layer.
+        number: index in the stack. In a modern stack the very first sub-layer has no LayerNorm, because the embeddings
+            have one.
+        attention: one of ``DECODER_ATTENTION``. The attention bias says if self-attention is causal.
     """
 
     def __init__(self, shape: LayerShape, number: int = 0, attention: str = "self") -> None:
@@ -35,7 +35,7 @@ class TransformerLayer(Layer):
         self.modern, self.dropout = shape.modern, shape.dropout
         self.self_attn: Any = None
         self.cross_attn: Any = None
-        normalized = shape.modern and number == 0  # what enters the layer
+        normalized = shape.modern and number == 0  # the layer's input is
         if attention != "cross":
             self.self_attn = SelfAttention(shape, number)
             self.self_attn_layer_norm: Any = None if normalized else shape.layer_norm()
@@ -55,10 +55,10 @@ class TransformerLayer(Layer):
         memory: Tensor | None = None,
         memory_bias: AttentionBias | None = None,
     ) -> Tensor:
-        """<float>[B, S, D] to <float>[B, S, D]; cross-attention reads ``memory`` <float>[B, S, D] with its own bias.
+        """Transform states <float>[B, S, D]; cross-attention reads ``memory`` <float>[B, S, D] with ``memory_bias``.
 
-        With ``wanted`` the result is <float>[M, D], and the bias of distances is for these positions. A layer without
-        self-attention reads no other states either and takes <float>[M, D].
+        With ``wanted`` the result is <float>[M, D], and ``bias`` is for queries at these positions. A layer without
+        self-attention then also takes <float>[M, D].
         """
         if self.self_attn is not None:
             attended = self.self_attn(self._before(states, self.self_attn_layer_norm), bias, wanted)
@@ -92,9 +92,9 @@ def run_layers(
     wanted: WantedPositions | None = None,
     wanted_bias: AttentionBias | None = None,
 ) -> list[Tensor]:
-    """Apply layers of self-attention to <float>[B, S, D]; return these and the states after each, L + 1 tensors.
+    """Apply layers of self-attention to <float>[B, S, D]; return the input and the states after each layer.
 
-    With ``wanted`` the last are <float>[M, D], and ``wanted_bias`` is that of their attention.
+    With ``wanted`` the last states are <float>[M, D], and ``wanted_bias`` is the last layer's attention bias.
     """
     all_states = [states]
     for number, layer in enumerate(layers, 1):

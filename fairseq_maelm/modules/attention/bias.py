@@ -1,7 +1,7 @@
-"""What attention depends on besides states: a learned bias of the distance, rotary positions, and hidden keys.
+"""The input of attention apart from states: a learned relative bias, rotary positions, and hidden keys.
 
-A step makes one ``AttentionBias`` and all layers of a stack read it. It holds what defines the bias, which is small; a
-way of computing attention that needs the dense tensor asks for it, and gets the same one in every layer.
+Each step makes one ``AttentionBias`` for all layers of a stack. It stores the small tensors that define the bias.
+Backends that need the dense bias ask for it, and get the same tensor in every layer.
 """
 
 from typing import Any
@@ -15,25 +15,24 @@ from fairseq_maelm.modules.attention.rotary import Rotation
 
 
 class AttentionBias:
-    """What all layers of a stack add to their attention logits, and how they turn queries and keys.
+    """The bias of the attention logits and the rotations of queries and keys, for all layers of a stack.
 
-    Every argument is optional. A query that may read no key at all gets zeros as its result.
+    Every argument is optional. A query whose keys are all hidden gets zeros as its result.
 
     Args:
-        of_distance: <float>[H, 2P - 1] bias of each distance, column = key position - query position + P - 1. Its
-            gradient is that of the table of relative biases.
-        positions: <int64>[B, S] positions of the tokens, needed for ``of_distance``; B may be 1 when all sequences
+        of_distance: <float>[H, 2P - 1] bias of each distance; the column is key position - query position + P - 1.
+        positions: <int64>[B, S] positions of the tokens, necessary for ``of_distance``; B may be 1 if all sequences
             share them.
-        lengths: <int64>[B] tokens of each sequence; keys behind are padding, and in self-attention queries too.
+        lengths: <int64>[B] number of tokens of each sequence; later keys are padding, in self-attention also queries.
         hidden: <bool>[B, S] True at keys that no query may read.
-        causal: whether each query reads only the keys up to its own column.
-        query_positions: <int64>[B, Q] positions of the queries, where they are not those of the keys.
-        rotations: of the tokens' positions, by base.
-        padded_to: S, for backends that compute tokens and padding as sequences of their own.
+        causal: let each query read only the keys up to its index.
+        query_positions: <int64>[B, Q] positions of the queries, if they are not those of the keys.
+        rotations: rotations at the tokens' positions, by rotary base.
+        padded_to: S, for backends that compute the padding as separate sequences.
 
     Attributes:
         boundaries: see ``padding_boundaries``; None without ``padded_to``.
-        kept: what a backend makes of the bias in one layer and needs in all.
+        kept: results that a backend computes in one layer and reuses in the others.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class AttentionBias:
         padded_to: int | None = None,
     ) -> None:
         if (of_distance is None) != (positions is None):
-            raise ValueError("a bias of distances needs positions, and positions mean nothing without it")
+            raise ValueError("of_distance and positions must be given together")
         self.of_distance = of_distance
         self.positions = positions
         self.lengths = lengths
@@ -65,16 +64,16 @@ class AttentionBias:
 
     @property
     def needs_gradient(self) -> bool:
-        """Whether a backward pass would ask for the gradient of the bias."""
+        """True if a backward pass will need the gradient of the bias."""
         return self.of_distance is not None and self.of_distance.requires_grad and torch.is_grad_enabled()
 
     def read_from(self, query_positions: Tensor) -> "AttentionBias":
-        """The same for queries <int64>[B, Q] at some positions alone."""
+        """Return the bias for queries at these positions <int64>[B, Q] only."""
         own = self.of_distance, self.positions, self.lengths, self.hidden, self.causal
         return AttentionBias(*own, query_positions, self.rotations)
 
     def blind(self, length: int) -> Tensor | None:
-        """Mark sequences whose keys are all hidden: <bool>[B, 1, 1, 1], or None where that cannot be."""
+        """Return the sequences whose keys are all hidden, <bool>[B, 1, 1, 1], or None if there are none."""
         blind = self._blind
         if blind is None:
             hidden = self._hidden_keys(length)
@@ -84,16 +83,18 @@ class AttentionBias:
         if torch.compiler.is_compiling():
             return blind
         self._blind = blind
-        # Asking a GPU would wait for it.
+        # On a GPU the look-up would wait for the device.
         return None if blind.device.type == "cpu" and not blind.any() else blind
 
     def dense(self, key: Tensor) -> Tensor | None:
-        """Return the dense bias for keys <float>[B, H, S, d_h], in their type, as autograd follows it.
+        """Return the differentiable dense bias for keys <float>[B, H, S, d_h], in their type.
 
-        It is <float>[B or 1, H or 1, Q or 1, S], or None when there is nothing to add, and is made at the first call.
-        Sequences without any visible key get no -inf, so that everything stays finite: see ``blind``.
+        It is <float>[B or 1, H or 1, Q or 1, S], or None if there is nothing to add; later calls return the same
+        tensor. Sequences whose keys are all hidden get no -inf, so that everything stays finite; see ``blind``.
         """
-        if torch.compiler.is_compiling():  # what is kept would make the second layer another graph than the first
+        if (
+            torch.compiler.is_compiling()
+        ):  # a stored tensor would give the second layer a graph different from the first
             return self._values(key)
         kind = (key.dtype, self.needs_gradient)
         if kind not in self._dense:
@@ -104,7 +105,7 @@ class AttentionBias:
         return self._dense[kind]
 
     def index(self) -> Tensor:
-        """<int64>[B, Q, S] column of each pair in ``of_distance``."""
+        """Return the column of each pair in ``of_distance``: <int64>[B, Q, S]."""
         assert self.of_distance is not None and self.positions is not None
         largest_distance = self.of_distance.shape[1] // 2
         queries = self.positions if self.query_positions is None else self.query_positions
@@ -118,7 +119,7 @@ class AttentionBias:
 
     @torch.no_grad()
     def values(self, key: Tensor) -> Tensor | None:
-        """The numbers of ``dense``, outside of autograd and made anew."""
+        """Compute the values of ``dense`` without autograd, as a new tensor."""
         return self._values(key)
 
     def _values(self, key: Tensor) -> Tensor | None:
@@ -139,6 +140,6 @@ class AttentionBias:
 
 
 def zero_where_blind(output: Tensor, key: Tensor, bias: AttentionBias | None) -> Tensor:
-    """Results <float>[B, H, Q, d_h] with zeros for sequences whose keys are all hidden."""
+    """Zero the results <float>[B, H, Q, d_h] of sequences whose keys are all hidden."""
     blind = None if bias is None else bias.blind(key.shape[-2])
     return output if blind is None else output.masked_fill(blind, 0.0)

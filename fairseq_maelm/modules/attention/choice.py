@@ -1,4 +1,4 @@
-"""The backends of attention, and the choice between them. All mean the same as ``plain.attend``."""
+"""The attention backends, and the choice between them. All compute the same as ``plain.attend``."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +13,7 @@ from fairseq_maelm.modules.attention.qkv import Attend, attend_parts
 
 
 class Backend(NamedTuple):
-    """A way of computing ``plain.attend``, and the same for one tensor of queries, keys and values."""
+    """An implementation of ``plain.attend``, and one that takes queries, keys and values as one tensor."""
 
     attend: Attend
     attend_qkv: Callable[[Tensor, AttentionBias | None, float], Tensor]
@@ -23,8 +23,8 @@ def _of_parts(attend: Attend) -> Backend:
     return Backend(attend, partial(attend_parts, attend))
 
 
-# Of rotary attention in bfloat16 on a CPU: above so many attention weights in a batch, the written-out formula leaves
-# the cache, and its backward pass is slower than the package's own. Below, it takes half of torch's time, or less.
+# For rotary attention in bfloat16 on a CPU: with up to so many attention weights in a batch, the plain formula takes at
+# most half the time of torch's. With more it leaves the cache, and its backward pass is slower than this package's.
 _WEIGHTS_WRITTEN_OUT = 2**23
 
 
@@ -49,7 +49,7 @@ def _attend_qkv_anywhere(qkv: Tensor, bias: AttentionBias | None, dropout: float
     return attend_parts(_attend_anywhere, qkv, bias, dropout)
 
 
-# By the values of --attention.
+# Keys are the values of --attention.
 BACKENDS: dict[str, Backend] = {
     "auto": Backend(_attend_anywhere, _attend_qkv_anywhere),
     "plain": _of_parts(plain.attend),
@@ -58,5 +58,5 @@ BACKENDS: dict[str, Backend] = {
     "triton": Backend(triton.attend, triton.attend_qkv),
 }
 ATTENTION_BACKENDS = tuple(BACKENDS)
-# Where these can run depends on the machine: a choice of the run, that a checkpoint need not keep.
+# These run on some machines only, so a checkpoint does not keep the choice.
 BACKENDS_OF_A_MACHINE = ("cpu", "triton")

@@ -1,9 +1,8 @@
-"""Attention on a CPU: fused forward, a backward of batched matrix products, dropout from random bytes.
+"""Attention on a CPU: fused forward pass, backward pass by batched matrix products, dropout from random bytes.
 
-torch's fused CPU attention has neither dropout nor a gradient for its mask; what torch does instead holds
-several [B, H, S, S] tensors and draws a double for each dropout decision. Here a few sequences at a time go through
-buffers that stay in the cache, the backward pass computes the attention weights again, and the gradient of the bias of
-all layers is summed in one place.
+torch's fused CPU attention has neither dropout nor a gradient of the mask. Its fallback stores several [B, H, S, S]
+tensors and draws a double for each dropout decision. Here a few sequences at a time are computed in buffers that stay
+in the cache, the backward pass recomputes the attention weights, and all layers sum the bias's gradient in one buffer.
 """
 
 from collections.abc import Iterator
@@ -18,21 +17,21 @@ from fairseq_maelm.modules.attention.bias import AttentionBias, zero_where_blind
 from fairseq_maelm.modules.attention.bias_gradient import Collect, DenseBias, GradientSum
 from fairseq_maelm.modules.dropout import DropoutGrid, draw_decisions, dropout_grid
 
-# Up to so many keys torch's fused attention, which works in vectors of 16, takes longer than products and a softmax
-# written out: 2.3 times as long with 12 keys in bfloat16, 1.4 times in single precision.
+# Up to so many keys, torch's fused attention, which works on vectors of 16, is slower than the plain formula: with 12
+# keys 2.3 times in bfloat16 and 1.4 times in single precision.
 SHORT = 15
-# Short sequences are computed together up to so many attention weights. One by one they cost more in calls than in
-# arithmetic; with more weights at once, the buffers leave the cache.
+# Most attention weights of sequences that are computed together. Single short sequences cost more in calls than in
+# arithmetic; with more weights the buffers leave the cache.
 _WEIGHTS_TOGETHER = 32_768
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, dropout: float) -> Tensor:
-    """Attention as ``plain.attend`` describes it, for CPU tensors of one type.
+    """Compute ``plain.attend`` for CPU tensors of one type.
 
     With dropout 0.1 a weight is dropped with probability 26 / 256; see ``fairseq_maelm.modules.dropout``.
 
     Raises:
-        ValueError: on another device.
+        ValueError: the tensors are on another device.
     """
     if query.device.type != "cpu":
         raise ValueError(f"--attention cpu cannot run on {query.device.type}: use --attention auto, or add --cpu")
@@ -41,7 +40,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None
 
 
 def attend_short(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None) -> Tensor:
-    """Attention as ``plain.attend`` describes it, without dropout and gradients, for up to ``SHORT`` keys."""
+    """Compute ``plain.attend`` without dropout and gradients, for up to ``SHORT`` keys."""
     batch_heads = query.shape[:2]
     queries, keys, values = (each.flatten(0, 1) for each in (query, key, value))
     precise = torch.promote_types(query.dtype, torch.float32)
@@ -51,7 +50,7 @@ def attend_short(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias 
     added = None if bias is None else bias.dense(key)
     if added is not None:
         weights += added
-    # torch's own softmax takes three times as long for rows of so few numbers.
+    # torch's softmax takes three times as long for rows of so few numbers.
     weights -= weights.amax(dim=-1, keepdim=True)
     weights.exp_()
     weights /= weights.sum(dim=-1, keepdim=True)
@@ -60,11 +59,11 @@ def attend_short(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias 
 
 
 def collecting(bias: AttentionBias, key: Tensor) -> DenseBias:
-    """The dense bias for layers that sum its gradient by themselves; ``key`` as in ``AttentionBias.dense``."""
+    """Return the dense bias for layers that sum its gradient themselves; ``key`` as in ``AttentionBias.dense``."""
     if not bias.needs_gradient or bias.of_distance is None:
         return DenseBias(bias.dense(key))
     if key.dtype not in bias.kept:
-        # Half precision could not hold a sum over layers, sequences and pairs.
+        # Half precision is too coarse for a sum over layers, sequences and pairs.
         sum_dtype = torch.promote_types(bias.of_distance.dtype, torch.float32)
         gradient_sum = GradientSum(bias.index(), len(bias.of_distance), sum_dtype)
         order = Collect.apply(bias.of_distance, gradient_sum)
@@ -73,24 +72,24 @@ def collecting(bias: AttentionBias, key: Tensor) -> DenseBias:
 
 
 def _sequences_together(weights: int) -> int:
-    """How many sequences to compute at a time that have so many attention weights each."""
+    """Return the number of sequences to compute together, given the attention weights of one."""
     return max(1, _WEIGHTS_TOGETHER // max(weights, 1))
 
 
 class _WeightBuffers:
-    """Room for the attention weights of one group of sequences after another, and for results of the same size."""
+    """Reusable buffers for the attention weights of a group of sequences and for results of the same size."""
 
     def __init__(self, example: Tensor, size: int, number: int) -> None:
         self._buffers = [example.new_empty(size) for _ in range(number)]
 
     def of_shape(self, shape: tuple[int, ...]) -> list[Tensor]:
-        """The buffers as tensors of a shape; what they hold means nothing."""
+        """Return the buffers as uninitialized tensors of a shape."""
         size = torch.Size(shape).numel()
         return [buffer[:size].view(shape) for buffer in self._buffers]
 
 
 class _SequenceGroup:
-    """G sequences whose attention is computed in the same matrix products, with decisions of dropout or without."""
+    """G sequences whose attention is computed by the same matrix products, with or without dropout decisions."""
 
     def __init__(
         self,
@@ -107,23 +106,23 @@ class _SequenceGroup:
         self._scale = query.shape[-1] ** -0.5
 
     def attend(self, buffers: _WeightBuffers) -> Tensor:
-        """The result with dropout, <float>[G, H, Q, d_h]; needs two buffers."""
+        """Return the result with dropout <float>[G, H, Q, d_h]; needs two buffers."""
         assert self.decisions is not None and self.grid is not None
         weights, kept = buffers.of_shape(self.shape)
         query, key, value = (each.flatten(0, 1) for each in self.inputs)
         self._compute_weights(query, key, weights)
-        # Comparing into floats at once saves the pass that would turn bits into numbers.
+        # Comparing directly into floats saves a pass that would convert booleans.
         torch.ge(self.decisions, self.grid.threshold, out=kept)
         output = _product(weights.mul_(kept).flatten(0, 1), value, self.grid.scale)
         return output.unflatten(0, self.shape[:2])
 
     def gradients(self, gradient: Tensor, of_bias: Tensor | None, buffers: _WeightBuffers) -> tuple[Tensor, ...]:
-        """Compute the weights again, and the gradients of query, key and value, in the shapes of these.
+        """Recompute the weights, and return the gradients of query, key and value.
 
         Args:
-            gradient: <float>[G, H, Q, d_h] of the result.
-            of_bias: <float>[G or 1, H, Q, S], added to, or None.
-            buffers: two; four with dropout.
+            gradient: <float>[G, H, Q, d_h] gradient of the result.
+            of_bias: <float>[G or 1, H, Q, S] sum to which the bias's gradient is added, or None.
+            buffers: two buffers; four with dropout.
         """
         query, key, value, gradient = (each.flatten(0, 1) for each in (*self.inputs, gradient))
         weights, of_logits, *more = buffers.of_shape(self.shape)
@@ -137,7 +136,7 @@ class _SequenceGroup:
             of_logits.mul_(kept)
             rescale = self.grid.scale
         of_value = _product(dropped.flatten(0, 1).transpose(1, 2), gradient, rescale)
-        # The kernel reads a row whole before it writes it, so it may work in place.
+        # The kernel reads a whole row before it writes it, so it can work in place.
         torch.ops.aten._softmax_backward_data.out(of_logits, weights, -1, weights.dtype, grad_input=of_logits)
         if of_bias is not None:
             shared = len(of_bias) < len(of_logits)
@@ -148,7 +147,7 @@ class _SequenceGroup:
         return tuple(each.unflatten(0, self.shape[:2]) for each in (of_query, of_key, of_value))
 
     def _compute_weights(self, query: Tensor, key: Tensor, weights: Tensor) -> None:
-        """Write softmax(Q K^T / sqrt(d_h) + bias) of queries and keys [G * H, ...]."""
+        """Write softmax(Q K^T / sqrt(d_h) + bias) of queries and keys [G * H, ...] into ``weights``."""
         if self.bias is not None:
             weights.copy_(self.bias)
         flat, beta = weights.flatten(0, 1), 0.0 if self.bias is None else 1.0
@@ -157,7 +156,7 @@ class _SequenceGroup:
 
 
 def _product(first: Tensor, second: Tensor, scale: float) -> Tensor:
-    """scale * first @ second, batched. Into memory of its own: torch writes matrix by matrix into strided places."""
+    """Compute scale * first @ second, batched, into new memory: torch would fill strided memory matrix by matrix."""
     output = first.new_empty(*first.shape[:2], second.shape[2])
     return torch.baddbmm(output, first, second, beta=0.0, alpha=scale, out=output)
 
@@ -165,7 +164,7 @@ def _product(first: Tensor, second: Tensor, scale: float) -> Tensor:
 def _groups(
     tensors: tuple[Tensor, ...], bias: Tensor | None, decisions: Tensor | None, grid: DropoutGrid | None
 ) -> Iterator[tuple[slice, _SequenceGroup]]:
-    """Cut a batch of query, key and value into groups; gives each group's part of the batch as well."""
+    """Yield groups of a batch of query, key and value, each with its part of the batch."""
     query, key, value = tensors
     together = _sequences_together(query.shape[1] * query.shape[2] * key.shape[2])
     for start in range(0, len(query), together):
@@ -176,13 +175,13 @@ def _groups(
 
 
 def _buffers(query: Tensor, key: Tensor, number: int) -> _WeightBuffers:
-    """Buffers for the groups of a batch."""
+    """Allocate buffers for the groups of a batch."""
     weights = query.shape[1] * query.shape[2] * key.shape[2]
     return _WeightBuffers(query, min(_sequences_together(weights), len(query)) * weights, number)
 
 
 def _gradient_buffers(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
-    """Room for the gradients of query, key and value, in one tensor [B, S, 3, H, d_h] where their shapes allow."""
+    """Allocate the gradients of query, key and value, in one tensor [B, S, 3, H, d_h] if their shapes allow it."""
     if query.shape == key.shape == value.shape:
         batch, heads, length, width = query.shape
         return list(query.new_empty(batch, length, 3, heads, width).permute(2, 0, 3, 1, 4).unbind())
@@ -190,7 +189,7 @@ def _gradient_buffers(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]
 
 
 class _Attention(torch.autograd.Function):
-    """Arguments as in ``attend``, the bias made dense and its ``order`` given once more for autograd to see."""
+    """Attention with a dense bias, whose ``order`` is a separate argument so that autograd sees it."""
 
     @staticmethod
     def forward(
@@ -209,7 +208,7 @@ class _Attention(torch.autograd.Function):
                 return F.scaled_dot_product_attention(query, key, value, attn_mask=bias.values)
             decisions = draw_decisions(torch.Size((*query.shape[:3], key.shape[2])), ctx.grid)
             ctx.save_for_backward(query, key, value, decisions)
-            # Heads lie side by side, as the next matrix product reads them.
+            # The heads of a position are contiguous, as the next matrix product reads them.
             output = query.new_empty(*query.transpose(1, 2).shape[:3], value.shape[-1]).transpose(1, 2)
             buffers = _buffers(query, key, 2)
             for part, group in _groups((query, key, value), bias.values, decisions, ctx.grid):

@@ -13,7 +13,7 @@ class CrossAttention(MultiHeadAttention):
     def __init__(self, shape: LayerShape, number: int = 0) -> None:
         super().__init__(shape, number)
         self.q_proj = nn.Linear(shape.embed_dim, shape.embed_dim, not shape.modern)
-        # Keys and values come from one matrix product; rows in this order.
+        # One matrix product computes keys and values; its rows are in this order.
         self.kv_proj = nn.Linear(shape.embed_dim, 2 * shape.embed_dim, not shape.modern)
         self.out_proj = nn.Linear(shape.embed_dim, shape.embed_dim, not shape.modern)
 
@@ -25,10 +25,10 @@ class CrossAttention(MultiHeadAttention):
         memory_bias: AttentionBias | None,
         wanted: WantedPositions | None = None,
     ) -> Tensor:
-        """<float>[B, T, D], reading ``memory`` <float>[B, S, D], to <float>[B, T, D].
+        """Attend from states <float>[B, T, D] to ``memory`` <float>[B, S, D]; return <float>[B, T, D].
 
-        ``bias`` gives the positions of the queries, and ``memory_bias``, added to the logits, those of the keys. With
-        ``wanted`` states and result are their rows alone, <float>[M, D].
+        ``bias`` has the positions of the queries. ``memory_bias`` has those of the keys, and is the bias of the logits.
+        With ``wanted`` states and result are <float>[M, D].
         """
         turns = self.rotation(bias, wanted, len(memory)), self.rotation(memory_bias)
         return self.out_proj(self.attend(self.q_proj(states), self.kv_proj(memory), memory_bias, wanted, *turns))

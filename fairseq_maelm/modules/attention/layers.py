@@ -13,16 +13,19 @@ from fairseq_maelm.modules.wanted import WantedPositions
 
 
 class LayerShape(NamedTuple):
-    """The numbers that define a layer.
+    """The sizes and settings of a layer.
 
     Attributes:
-        embed_dim, ffn_embed_dim: D, and the width of the feed-forward network.
-        attention_heads: H, divides D.
-        dropout, attention_dropout: on the outputs of all sub-layers and on the attention weights, in [0, 1).
-        attention_backend: how attention is computed, one of ``ATTENTION_BACKENDS``.
-        layer_norm_eps: what LayerNorm adds to the variance.
-        modern: whether it is ModernBERT's layer.
-        rotary_bases: of rotary positions: none, one for all layers, or that of every third layer and of the others.
+        embed_dim: width D of the states.
+        ffn_embed_dim: width of the feed-forward network.
+        attention_heads: number of heads H; it divides D.
+        dropout: probability of dropout on the outputs of sub-layers, in [0, 1).
+        attention_dropout: probability of dropout on attention weights, in [0, 1).
+        attention_backend: one of ``ATTENTION_BACKENDS``.
+        layer_norm_eps: epsilon of LayerNorm.
+        modern: True for ModernBERT's layer, False for the paper's.
+        rotary_bases: empty without rotary positions; one base for all layers; or the base of every third layer and
+            that of the others.
     """
 
     embed_dim: int
@@ -37,11 +40,11 @@ class LayerShape(NamedTuple):
 
     @property
     def head_dim(self) -> int:
-        """Return d_h, the width of a head."""
+        """The width d_h of a head."""
         return self.embed_dim // self.attention_heads
 
     def rotary_base(self, number: int) -> int | None:
-        """Return the base of the layer of a number in its stack: with two the first is every third layer's."""
+        """Return the rotary base of the layer with this index in the stack."""
         return self.rotary_bases[0 if number % 3 == 0 else -1] if self.rotary_bases else None
 
     def layer_norm(self) -> LayerNorm:
@@ -50,7 +53,7 @@ class LayerShape(NamedTuple):
 
 
 class MultiHeadAttention(nn.Module):
-    """What self-attention and cross-attention share; subclasses make queries, keys and values."""
+    """The common part of self-attention and cross-attention; subclasses compute queries, keys and values."""
 
     def __init__(self, shape: LayerShape, number: int) -> None:
         super().__init__()
@@ -62,7 +65,7 @@ class MultiHeadAttention(nn.Module):
     def rotation(
         self, bias: AttentionBias | None, wanted: WantedPositions | None = None, batch: int = 1
     ) -> Rotation | None:
-        """Return how this layer turns queries or keys at the positions of a bias, or at those of them wanted."""
+        """Return this layer's rotation at the positions of a bias, or at the wanted ones."""
         if self.rotary_base is None:
             return None
         assert bias is not None, "rotary attention needs positions"
@@ -94,12 +97,12 @@ class SelfAttention(MultiHeadAttention):
 
     def __init__(self, shape: LayerShape, number: int = 0) -> None:
         super().__init__(shape, number)
-        # Queries, keys and values come from one matrix product; rows in this order.
+        # One matrix product computes queries, keys and values; its rows are in this order.
         self.qkv_proj = nn.Linear(shape.embed_dim, 3 * shape.embed_dim, not shape.modern)
         self.out_proj = nn.Linear(shape.embed_dim, shape.embed_dim, not shape.modern)
 
     def forward(self, states: Tensor, bias: AttentionBias | None, wanted: WantedPositions | None = None) -> Tensor:
-        """<float>[B, S, D] to <float>[B, S, D], or to [M, D] for ``wanted``; ``bias`` as in ``plain.attend``."""
+        """Attend within <float>[B, S, D]; return <float>[B, S, D], or [M, D] at ``wanted`` positions."""
         if wanted is not None:
             return self.out_proj(self._attend_from(states, bias, wanted))
         dropout = self.dropout if self.training else 0.0

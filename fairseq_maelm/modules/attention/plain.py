@@ -1,4 +1,4 @@
-"""Attention written out: the reference that all other backends mean."""
+"""Attention by its formula: the reference for all other backends."""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -7,16 +7,17 @@ from fairseq_maelm.modules.attention.bias import AttentionBias, zero_where_blind
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, dropout: float) -> Tensor:
-    """Scaled dot-product attention (section 2.1): softmax(Q K^T / sqrt(d_h) + bias) V.
+    """Compute scaled dot-product attention (section 2.1): softmax(Q K^T / sqrt(d_h) + bias) V.
 
     Args:
         query: <float>[B, H, Q, d_h].
-        key, value: <float>[B, H, S, d_h]; in self-attention Q is S.
-        bias: added to the logits, or None. One of distances, or a causal one, needs Q = S.
+        key: <float>[B, H, S, d_h]; Q = S in self-attention.
+        value: <float>[B, H, S, d_h].
+        bias: bias of the logits, or None. Relative and causal biases need Q = S.
         dropout: probability of dropping an attention weight, in [0, 1).
 
     Returns:
-        <float>[B, H, Q, d_h]; zeros for sequences whose keys are all hidden. What queries at padding get means nothing.
+        <float>[B, H, Q, d_h]. Sequences whose keys are all hidden get zeros; results at padding are undefined.
     """
     logits = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
     added = None if bias is None else bias.dense(key)

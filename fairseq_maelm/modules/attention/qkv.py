@@ -1,4 +1,4 @@
-"""Queries, keys and values that one matrix product made, taken apart for a backend."""
+"""Split queries, keys and values, which one matrix product computes, for a backend."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ Attend = Callable[[Tensor, Tensor, Tensor, AttentionBias | None, float], Tensor]
 
 
 def attend_parts(attend: Attend, qkv: Tensor, bias: AttentionBias | None, dropout: float) -> Tensor:
-    """Attend by a backend from queries, keys and values <float>[B, S, 3, H, d_h]; return <float>[B, S, H, d_h]."""
+    """Attend with queries, keys and values <float>[B, S, 3, H, d_h]; return <float>[B, S, H, d_h]."""
     return attend(*split_qkv(qkv), bias, dropout).transpose(1, 2)
 
 
@@ -27,7 +27,7 @@ def split_qkv(qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _SplitQkv(torch.autograd.Function):
-    """Split, and pack the gradients by one copy or none: autograd's way back through ``unbind`` copies all twice."""
+    """Packs the gradients with at most one copy; autograd's backward of ``unbind`` copies everything twice."""
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""Learned relative position bias (Raffel et al., 2020, section 2.1), indexed by original positions."""
+"""Learned relative position bias of original positions (Raffel et al., 2020, section 2.1)."""
 
 import math
 from collections.abc import Callable
@@ -10,12 +10,15 @@ from fairseq_maelm.modules.attention.bias import AttentionBias
 
 
 def t5_bucket(distance: int, num_buckets: int, max_distance: int) -> int:
-    """T5's bucket of a relative position, in both directions.
+    """Return T5's bucket of a relative position, in both directions.
 
-    Half of the buckets serve keys after the query. Of each half, the first half holds one distance each, the second
-    grows logarithmically up to ``max_distance``; everything beyond shares the last bucket.
+    Half of the buckets are for keys after the query. In each half, the first half of the buckets have one distance
+    each; the others grow logarithmically up to ``max_distance``, and all larger distances share the last one.
 
-    The distance is that of the key minus that of the query; the number of buckets is a multiple of 4.
+    Args:
+        distance: position of the key minus position of the query.
+        num_buckets: number of buckets, a multiple of 4.
+        max_distance: distance from which on all share a bucket.
     """
     half = num_buckets // 2
     exact = half // 2
@@ -27,7 +30,7 @@ def t5_bucket(distance: int, num_buckets: int, max_distance: int) -> int:
 
 
 def reference_bucket(distance: int, num_buckets: int, max_distance: int) -> int:
-    """The authors' bucket function: symmetric around bucket ``num_buckets / 2 - 1``, rounding up; one is unused."""
+    """Return the authors' bucket: symmetric around bucket ``num_buckets / 2 - 1``, rounded up; one is unused."""
     half = num_buckets // 2
     exact = half // 2
     size = abs(distance)
@@ -44,17 +47,17 @@ def check_buckets(num_buckets: int, max_distance: int) -> None:
     """Refuse bucket settings that cannot work.
 
     Raises:
-        ValueError: says which setting and what is possible.
+        ValueError: names the wrong setting and the possible values.
     """
     if num_buckets < 4 or num_buckets % 4:
         raise ValueError(
-            f"the number of relative buckets must be a positive multiple of 4 and is {num_buckets}: half of them serve "
-            "each direction, and half of those single distances. Use --relative-buckets none for no relative bias"
+            f"the number of relative buckets must be a positive multiple of 4 and is {num_buckets}: each direction has "
+            "half of them, and half of these are for single distances. Use --relative-buckets none for no relative bias"
         )
     if max_distance <= num_buckets // 4 + 1:
         raise ValueError(
             f"the largest relative distance ({max_distance}) must exceed a quarter of the number of buckets plus one "
-            f"({num_buckets // 4 + 1}): smaller distances have buckets of their own"
+            f"({num_buckets // 4 + 1}): smaller distances have separate buckets"
         )
 
 
@@ -64,9 +67,9 @@ class RelativePositionBias(nn.Embedding):
     Args:
         buckets: "t5" or "reference".
         num_buckets: rows of the table.
-        max_distance: from here on all distances share a bucket.
-        num_heads: H.
-        max_positions: positions lie in [0, max_positions).
+        max_distance: distance from which on all share a bucket.
+        num_heads: number of heads H.
+        max_positions: upper bound P of positions, exclusive.
     """
 
     def __init__(self, buckets: str, num_buckets: int, max_distance: int, num_heads: int, max_positions: int) -> None:
@@ -75,22 +78,22 @@ class RelativePositionBias(nn.Embedding):
         self.max_positions = max_positions
         function = BUCKET_FUNCTIONS[buckets]
         distances = range(1 - max_positions, max_positions)
-        # Integers computed once in double precision: in half precision some distances fall into other buckets.
+        # Computed once in double precision: in half precision some distances would get other buckets.
         ids = torch.tensor([function(distance, num_buckets, max_distance) for distance in distances])
         self.bucket_of_distance: Tensor
         self.register_buffer("bucket_of_distance", ids, persistent=False)
 
     def forward(self) -> Tensor:  # type: ignore[override]
-        """The table spread over distances: <float>[H, 2P - 1], as ``AttentionBias`` wants it.
+        """Return the bias of each distance <float>[H, 2P - 1], as ``AttentionBias`` takes it.
 
-        Its gradient gathers 2P - 1 rows and not B * S * S.
+        Its gradient sums 2P - 1 rows instead of B * S * S.
         """
         return super().forward(self.bucket_of_distance).t().contiguous()
 
     def between(self, positions: Tensor, lengths: Tensor | None = None) -> AttentionBias:
         """Return the bias of every pair of positions; arguments as in ``AttentionBias``.
 
-        It is not the result of ``forward``, because hooks of modules, with which fairseq looks for the origin of a NaN,
-        take tensors alone.
+        ``forward`` returns a tensor instead, because fairseq searches for the origin of a NaN with module hooks, which
+        take tensors only.
         """
         return AttentionBias(self(), positions, lengths)

@@ -1,6 +1,6 @@
-"""Rotary positions (Su et al., 2024): queries and keys are turned by angles that grow with the token's position.
+"""Rotary positions (Su et al., 2024): queries and keys are rotated by angles that grow with the token's position.
 
-Element i of a head and element i + d_h / 2 form a pair, as in Hugging Face's models: weights can be copied.
+Elements i and i + d_h / 2 of a head form a pair, as in Hugging Face's models, so that weights can be copied.
 """
 
 from collections.abc import Iterable
@@ -15,30 +15,31 @@ from fairseq_maelm.modules.wanted import WantedPositions
 
 
 class Rotation(NamedTuple):
-    """Cosines and sines of the angles of some positions.
+    """Cosines and sines of the angles at some positions.
 
     Attributes:
-        cos, sin: <float>[B or 1, S, 1, d_h / 2], or <float>[M, 1, d_h / 2] of wanted positions.
+        cos: <float>[B or 1, S, 1, d_h / 2], or <float>[M, 1, d_h / 2] at wanted positions.
+        sin: sines of the same shape.
     """
 
     cos: Tensor
     sin: Tensor
 
     def take(self, wanted: WantedPositions, batch: int) -> "Rotation":
-        """Return the rows of the wanted positions of a batch of so many sequences."""
+        """Return the rotation at the wanted positions of a batch with this number of sequences."""
         return Rotation(*(wanted.take(table.expand(batch, -1, -1, -1)) for table in self))
 
 
 def rotations(positions: Tensor, bases: Iterable[int], head_dim: int, like: Tensor) -> dict[int, Rotation]:
-    """Return the rotation of positions <int64>[B, S] for each base, in the type in which queries will be.
+    """Return the rotation for each base, in the type of the queries.
 
-    Angles are computed in single precision: in half, neighboring positions would coincide.
+    Angles are computed in single precision: in half precision neighboring positions would coincide.
 
     Args:
-        positions: original positions; B may be 1 when all sequences share them.
-        bases: each of a geometric series of wavelengths from 2 pi to 2 pi * base.
-        head_dim: d_h, even.
-        like: states of the model, which give the type where there is no autocast.
+        positions: <int64>[B, S] original positions; B may be 1 if all sequences share them.
+        bases: rotary bases. Wavelengths are a geometric series from 2 pi to 2 pi * base.
+        head_dim: width d_h of a head, even.
+        like: states of the model, which give the type without autocast.
     """
     dtype = autocast_dtype(like.device.type) or like.dtype
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim
@@ -50,7 +51,7 @@ def rotations(positions: Tensor, bases: Iterable[int], head_dim: int, like: Tens
 
 
 def rotate(heads: Tensor, rotation: Rotation | None) -> Tensor:
-    """Return queries or keys <float>[B, S, H, d_h] or [M, H, d_h], turned; as they are without a rotation."""
+    """Rotate queries or keys <float>[B, S, H, d_h] or [M, H, d_h]; None leaves them unchanged."""
     if rotation is None:
         return heads
     first, second = heads.chunk(2, dim=-1)
@@ -59,9 +60,9 @@ def rotate(heads: Tensor, rotation: Rotation | None) -> Tensor:
 
 
 def split_rotated(qkv: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
-    """Return query, key and value, <float>[B, H, S, d_h] each, of <float>[B, S, 3, H, d_h], the first two turned.
+    """Split <float>[B, S, 3, H, d_h] into rotated query, rotated key, and value, each <float>[B, H, S, d_h].
 
-    Outside of compiled graphs they are turned in place: ``qkv`` must be the fresh result of a matrix product.
+    Outside of compiled graphs the rotation is in place: nothing else may use ``qkv``.
     """
     if not torch.compiler.is_compiling():
         return _SplitRotated.apply(qkv, *rotation)
@@ -89,7 +90,7 @@ class _SplitRotated(torch.autograd.Function):
 
 
 def _turn(qkv: Tensor, cos: Tensor, sin: Tensor) -> None:
-    """Turn queries and keys of <float>[B, S, 3, H, d_h] in place."""
+    """Rotate the queries and keys of <float>[B, S, 3, H, d_h] in place."""
     first, second = qkv[:, :, :2].chunk(2, dim=-1)
     cos, sin = cos[:, :, None], sin[:, :, None]
     from_first = first * sin
@@ -98,9 +99,9 @@ def _turn(qkv: Tensor, cos: Tensor, sin: Tensor) -> None:
 
 
 def packed(gradients: tuple[Tensor, ...]) -> Tensor:
-    """Return gradients of query, key and value, <float>[B, H, S, d_h] each, as one tensor [B, S, 3, H, d_h].
+    """Join gradients of query, key and value <float>[B, H, S, d_h] into one tensor [B, S, 3, H, d_h].
 
-    Nothing is copied where they share its memory already.
+    Nothing is copied if they are views of such a tensor.
     """
     batch, heads, length, width = gradients[0].shape
     shape = (batch, length, 3, heads, width)

@@ -1,7 +1,7 @@
-"""Attention by torch's own fused functions: without a mask where there can be none, with a dense bias elsewhere.
+"""Attention by torch's fused functions: without a mask if possible, otherwise with a dense bias.
 
-On a GPU torch may choose among several libraries. cuDNN, its favorite on the newest, plans anew for every shape of a
-batch, for half a second each, and its gradients can be NaN where there is a mask: it is never asked.
+On a GPU torch chooses among several libraries. cuDNN, which it prefers on the newest GPUs, is excluded: it spends half
+a second on a plan for every new shape, and its gradients can be NaN with a mask.
 """
 
 from contextlib import nullcontext
@@ -19,7 +19,7 @@ _FLASH_WIDEST_HEAD = 128
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, dropout: float) -> Tensor:
-    """Attention as ``plain.attend`` describes it."""
+    """Compute ``plain.attend``."""
     if bias is not None and bias.boundaries is not None and query.shape == key.shape and _has_flash(query):
         return attend_between(bias.boundaries, query, key, value, dropout)
     only_causal = bias is not None and bias.causal and not hides_keys(bias)
@@ -30,11 +30,13 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None
 
 
 def attend_between(boundaries: Tensor, query: Tensor, key: Tensor, value: Tensor, dropout: float) -> Tensor:
-    """Attend by flash attention (Dao, 2023) among tokens and among padding: no mask, no copy, no pairs of both.
+    """Attend by flash attention (Dao, 2023), with the padding of each sequence as a separate sequence: without a mask.
 
     Args:
-        boundaries: <int32>[2 B + 1] of ``padding_boundaries``.
-        query, key, value: <float16 or bfloat16>[B, H, S, d_h].
+        boundaries: <int32>[2 B + 1], see ``padding_boundaries``.
+        query: <float16 or bfloat16>[B, H, S, d_h].
+        key: as ``query``.
+        value: as ``query``.
         dropout: probability of dropping an attention weight.
 
     Returns:
@@ -42,7 +44,7 @@ def attend_between(boundaries: Tensor, query: Tensor, key: Tensor, value: Tensor
     """
     length = query.shape[2]
     rows = (heads.transpose(1, 2).flatten(0, 1) for heads in (query, key, value))
-    # torch has a public function for it since 2.10; nested tensors call this one in all versions.
+    # torch has a public function since 2.10. Its nested tensors call this one in all versions.
     output = torch.ops.aten._flash_attention_forward(
         *rows, boundaries, boundaries, length, length, dropout, False, False
     )
@@ -50,7 +52,7 @@ def attend_between(boundaries: Tensor, query: Tensor, key: Tensor, value: Tensor
 
 
 def hides_keys(bias: AttentionBias) -> bool:
-    """Return whether a bias adds to the logits of some keys, their order apart."""
+    """Return True if a bias does more than hide later keys."""
     return bias.of_distance is not None or bias.lengths is not None or bias.hidden is not None
 
 

@@ -1,7 +1,6 @@
-"""Attention in Triton kernels, which look the bias of distances up by themselves.
+"""Attention by Triton kernels that look up the relative bias themselves.
 
-The kernels are at home with a bias of distances and nothing hidden but padding; elsewhere, as in decoders, torch's
-attention is the best there is and stands in.
+The kernels take a relative bias, and hide padding only. Elsewhere, as in decoders, torch's attention is used.
 """
 
 import importlib
@@ -26,25 +25,30 @@ def _find_kernels() -> ModuleType | None:
         return None
 
 
-# Found once: every layer of every step asks for it.
+# Found once, because every layer of every step needs them.
 _KERNELS: Any = _find_kernels()
 
 
 def is_installed() -> bool:
-    """Whether there are kernels at all; a GPU is another question."""
+    """Return True if the kernels can be imported, with or without a GPU."""
     return _KERNELS is not None
 
 
 def attend(
     query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, dropout: float, asked_for: bool = True
 ) -> Tensor:
-    """Attention as ``plain.attend`` describes it.
+    """Compute ``plain.attend``.
 
-    Args: as there, and
-        asked_for: refuse tensors that the kernels cannot take; otherwise torch's attention stands in.
+    Args:
+        query: see ``plain.attend``.
+        key: see ``plain.attend``.
+        value: see ``plain.attend``.
+        bias: see ``plain.attend``.
+        dropout: see ``plain.attend``.
+        asked_for: refuse tensors that the kernels cannot take, instead of using torch's attention.
 
     Raises:
-        ValueError: says why the kernels cannot run.
+        ValueError: the kernels cannot run; says why.
     """
     if not _at_home(query, bias, asked_for):
         return sdpa.attend(query, key, value, bias, dropout)
@@ -53,11 +57,7 @@ def attend(
 
 
 def attend_qkv(qkv: Tensor, bias: AttentionBias | None, dropout: float, asked_for: bool = True) -> Tensor:
-    """The same for queries, keys and values that one matrix product made, <float>[B, S, 3, H, d_h], in place.
-
-    Returns:
-        <float>[B, S, H, d_h].
-    """
+    """Attend with queries, keys and values <float>[B, S, 3, H, d_h]; return <float>[B, S, H, d_h]."""
     query = qkv[:, :, 0].transpose(1, 2)
     if not _at_home(query, bias, asked_for):
         return attend_parts(sdpa.attend, qkv, bias, dropout)
@@ -65,7 +65,7 @@ def attend_qkv(qkv: Tensor, bias: AttentionBias | None, dropout: float, asked_fo
 
 
 def refusal(dtype: torch.dtype, device: torch.device, width: int) -> str | None:
-    """Why the kernels cannot compute attention with heads of a width, or None when they can."""
+    """Return the reason why the kernels cannot compute attention with heads of this width, or None if they can."""
     if not is_installed():
         return "the package triton is not installed"
     return _KERNELS.unavailable_because(torch.empty(0, 1, 1, width, dtype=dtype, device=device))
@@ -85,8 +85,8 @@ def _at_home(query: Tensor, bias: AttentionBias | None, asked_for: bool) -> bool
 def _arguments(
     query: Tensor, bias: AttentionBias | None, dropout: float
 ) -> tuple[Tensor, Tensor, Tensor | None, float, Tensor | None]:
-    """What the kernels take besides queries, keys and values: bias, positions, lengths, dropout and its seed."""
+    """Return the kernels' further arguments: relative bias, positions, lengths, dropout and its seed."""
     assert bias is not None and bias.of_distance is not None and bias.positions is not None
-    # Drawn on the device: nobody waits for it.
+    # Drawn on the device, so that nothing waits for it.
     seed = torch.randint(2**62, (1,), device=query.device) if dropout else None
     return bias.of_distance.float(), bias.positions, bias.lengths, dropout, seed

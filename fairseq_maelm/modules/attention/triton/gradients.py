@@ -1,14 +1,14 @@
 """Triton kernels of attention with a learned relative bias: the backward pass.
 
-Names and layouts as in ``kernels``. With G the gradient of the output, a weight's gradient is
-G value^T (zero where dropout removed the weight), and a logit's is weight * (weight's gradient - delta), delta being
-the row's sum of weight * weight's gradient, which equals output . G (Dao et al., 2022, appendix B.4). Dropout at rate
-p grows kept weights by 1 / (1 - p); the kernels leave that to the end, and work with (1 - p) delta until then.
+Names and layouts are those of ``kernels``. With G the gradient of the output, the gradient of the weights is G value^T,
+or zero where dropout removed a weight. The gradient of a logit is weight * (gradient of the weight - delta). Delta is
+the row's sum of weight * gradient of the weight, which equals output . G (Dao et al., 2022, appendix B.4). Dropout with
+probability p multiplies kept weights by 1 / (1 - p); the kernels do so at the end, and use (1 - p) delta until then.
 
-    deltas      <float32>[B, H, S'] times 1 - p
+    deltas      <float32>[B, H, S'] delta times 1 - p
     words       as in ``kernels``, but for the pair gradient <int32>[B, H, 3, P'] by position
-    visits      <int32>[blocks of positions, B + 1] the sequences that have a token at or after the first position of a
-                block, after their number
+    visits      <int32>[blocks of positions, B + 1] for each block, the number of sequences with a token at or after its
+                first position, then these sequences
     pairs       <float32>[parts, H, P, P] sum of the logits' gradients over a part of the batch, by both positions
 """
 
@@ -23,10 +23,10 @@ from .kernels import bias_at, drop, load_rows, load_words, place_of_program, sto
 
 @triton.jit
 def recompute(left, right, left_value, right_value, bias, scale, PRECISION: tl.constexpr):
-    """Recompute a block of attention weights <float32>[left, right], and their gradient as if none were dropped.
+    """Recompute a block of attention weights <float32>[left, right] and their gradient without dropout.
 
-    ``left . right`` are queries and keys and ``left_value . right_value`` the output's gradient and values, or both the
-    other way round; the bias has the log sums subtracted.
+    ``left`` and ``right`` are queries and keys, ``left_value`` and ``right_value`` the output's gradient and values; or
+    both pairs are swapped. The log sums are already subtracted from the bias.
     """
     weights = tl.exp2(tl.dot(left, tl.trans(right), input_precision=PRECISION) * scale + bias)
     return weights, tl.dot(left_value, tl.trans(right_value), input_precision=PRECISION)
@@ -39,7 +39,7 @@ def query_gradient_kernel(
     THRESHOLD: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradient of one block of queries, and its deltas, which the other kernels read afterwards."""
+    """Compute the gradient of one block of queries, and the deltas, which the other kernels read."""
     batch, head, first, count, end = place_of_program(tokens, heads, padded, ROWS)
     start = batch * stride_batch + head * stride_head
     by_row = (batch * heads + head) * padded
@@ -144,9 +144,9 @@ def pair_gradient_kernel(
     THRESHOLD: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, POSITIONS: tl.constexpr,
 ):  # fmt: skip
-    """Sum the logits' gradients of one block of (query's position, key's position) over a part of the batch.
+    """Sum the gradients of the logits of one block of (query position, key position) over a part of the batch.
 
-    A block belongs to one program, so the sum stays in registers, needs no atomic addition and is the same every time.
+    Each block has one program. The sum stays in registers, needs no atomic addition and is deterministic.
     """
     row_blocks = tl.cdiv(max_positions, ROWS)
     blocks = row_blocks * tl.cdiv(max_positions, COLUMNS)

@@ -1,26 +1,26 @@
-"""Triton kernels of attention with a learned relative bias: preparation, the forward pass, and what all kernels share.
+"""Triton kernels of attention with a learned relative bias: preparation, forward pass, and common functions.
 
 The online softmax of Dao et al. (2022) with the bias read from a table while the logits are in registers:
 
     logits(b, h, i, j) = query[b, h, i] . key[b, h, j] / sqrt(d_h) + of_distance[h, position(b, j) - position(b, i)]
 
-The inner loops are bound by instructions and not by the tensor cores, so what they read is prepared once for all of
-them. S' is S rounded up to whole blocks, so that vectors are read without a mask and, being aligned, many at a time.
-Queries, keys and values share their strides <float>[B, H, S, d_h], the last one being 1. All else is contiguous:
+The inner loops are limited by instructions, not by the tensor cores. Their inputs are therefore prepared once for all
+of them. S' is S rounded up to whole blocks, so that vectors are read without a mask and with aligned, wide loads.
+Queries, keys and values <float>[B, H, S, d_h] have common strides, the last one 1. Everything else is contiguous:
 
-    table       <float32>[H, 4 P + 1] the bias of the distances -2 P to 2 P in base 2 (times log2 e), so that the
-                exponential is the hardware's; minus infinity for distances that no two tokens have
-    places      <int32>[B, S'] 4 bytes times the position of each column, and times 2 P for padding: its distance to
-                every token has the bias minus infinity, which hides it at no cost
-    tokens      <int32>[B] columns before the padding. Outputs and gradients at padding are zero
-    words       <int32>[B, H, 3, S'] random words: two of each column's query and one of its key
-    output      <float>[B, S, H, d_h], as the joined heads are stored
-    log_sums    <float32>[B, H, S'] logarithm to base 2 of the softmax's denominator; infinity at padding, which turns
-                every weight of that row into zero in the kernels that read it
-    gradients   <float>[B, S, 3, H, d_h] of queries, keys and values, as one matrix product of the three stores them
+    table       <float32>[H, 4 P + 1] bias of the distances -2 P to 2 P, times log2 e because the hardware's exponential
+                has base 2; minus infinity at distances that no two tokens have
+    places      <int32>[B, S'] 4 bytes times the position of each column; at padding 4 bytes times 2 P. The distance
+                from any token to padding then has the bias minus infinity, which hides padding at no cost
+    tokens      <int32>[B] number of columns before the padding. Outputs and gradients at padding are zero
+    words       <int32>[B, H, 3, S'] random words: two for the query of each column and one for its key
+    output      <float>[B, S, H, d_h], the layout of the joined heads
+    log_sums    <float32>[B, H, S'] logarithm to base 2 of the softmax's denominator; infinity at padding, which makes
+                every weight of that row zero in the kernels that read it
+    gradients   <float>[B, S, 3, H, d_h] of queries, keys and values, the layout of their joint matrix product
 
-Programs are numbered along one axis, blocks of one sequence and head next to each other: they share keys and values
-in the cache, and the other axes of a CUDA grid end at 65535.
+Programs are numbered along one axis, because the other axes of a CUDA grid end at 65535. Blocks of the same sequence
+and head are adjacent, so that they share keys and values in the cache.
 """
 
 # Parameters of kernels are pointers and numbers to Triton's compiler; only compile-time constants carry a type.
@@ -45,7 +45,7 @@ def store_words(start, stride, inside, first, second, third):
 
 @triton.jit
 def count_tokens(lengths, batch, length):
-    """Return the tokens of a sequence; without lengths none has padding."""
+    """Return the number of tokens of a sequence; without lengths there is no padding."""
     count = length
     if lengths is not None:
         count = tl.load(lengths + batch).to(tl.int32)
@@ -54,7 +54,7 @@ def count_tokens(lengths, batch, length):
 
 @triton.jit
 def clear_positions(inverse, hidden, count, BLOCK: tl.constexpr):
-    """Say that no position of a sequence has a token, before anything else is stored there."""
+    """Initialize all positions of a sequence as positions without a token."""
     for begin in range(0, count, BLOCK):
         positions = begin + tl.arange(0, BLOCK)
         tl.store(inverse + positions, tl.full([BLOCK], -1, tl.int32), mask=positions < count)
@@ -64,7 +64,7 @@ def clear_positions(inverse, hidden, count, BLOCK: tl.constexpr):
 
 @triton.jit
 def prepare_table(of_distance, table, max_positions, BLOCK: tl.constexpr):
-    """Bring one head's bias of the distances 1 - P to P - 1 into the table's form."""
+    """Fill the table of a head from its bias of the distances 1 - P to P - 1."""
     for begin in range(0, 4 * max_positions + 1, BLOCK):
         index = begin + tl.arange(0, BLOCK)
         known = (index > max_positions) & (index < 3 * max_positions)
@@ -72,19 +72,19 @@ def prepare_table(of_distance, table, max_positions, BLOCK: tl.constexpr):
         tl.store(table + index, bias, mask=index <= 4 * max_positions)
 
 
-# A value that depends on the length and happens to be a multiple of 16 is no reason to compile a second version.
+# Without this, Triton would compile a second version for lengths that are multiples of 16.
 @triton.jit(do_not_specialize=["length", "stride_positions"])
 def prepare_kernel(
     of_distance, positions, lengths, seed, table, places, tokens, words, inverse, hidden, words_of_positions, extents,
     stride_positions, heads, length, padded, max_positions, padded_positions, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Prepare what the other kernels read; one program for each sequence and head.
+    """Prepare the inputs of the other kernels, with one program for each sequence and head.
 
-    Random words come from Philox on (seed, sequence, head, original position). The backward pass also wants
+    Random words are Philox numbers of (seed, sequence, head, original position). The backward pass also needs
 
         inverse     <int32>[B, P'] the column at each position, or -1; P' is P rounded up to whole blocks
         hidden      <float32>[B, P'] 0 at positions of tokens, minus infinity elsewhere
-        words_of_positions <int32>[B, H, 3, P'] the words of the column at each position, or anything
+        words_of_positions <int32>[B, H, 3, P'] words of the column at each position, undefined without a token
         extents     <int32>[B] one more than the last position of each sequence
 
     ``seed`` and ``inverse`` are None where they are not wanted.
@@ -127,10 +127,10 @@ def prepare_kernel(
 
 @triton.jit
 def bias_at(starts, offsets):
-    """Read the bias <float32> that lies ``offsets`` bytes, not negative, after ``starts``: of columns, and of rows.
+    """Load the bias <float32> at ``offsets`` bytes, not negative, after ``starts``.
 
-    Triton would bring addresses into another layout than that of the matrix product, and the biases back, through
-    shared memory. Assembly is computed where its operands are: one addition of a 32-bit number, one load.
+    Triton would convert the addresses to another layout and the biases back to that of the matrix product, through
+    shared memory. Inline assembly keeps the layout of its operands: one 32-bit addition and one load.
     """
     if INTERPRETED:
         bias = tl.load(starts + offsets // 4)
@@ -144,7 +144,7 @@ def bias_at(starts, offsets):
 
 @triton.jit
 def load_words(words, columns, padded, number: tl.constexpr, THRESHOLD: tl.constexpr):
-    """Load the random words of columns <uint32>[columns]; without dropout nothing reads them and nothing is loaded."""
+    """Load the random words of columns <uint32>[columns]; without dropout nothing is loaded."""
     loaded = columns
     if THRESHOLD > 0:
         loaded = tl.load(words + number * padded + columns)
@@ -153,19 +153,19 @@ def load_words(words, columns, padded, number: tl.constexpr, THRESHOLD: tl.const
 
 @triton.jit
 def drop(values, multipliers, keys, offsets, THRESHOLD: tl.constexpr):
-    """Replace the values of dropped pairs by zero: a multiplication and addition, a comparison, a selection.
+    """Replace the values of dropped pairs by zero, in three instructions: multiply-add, comparison, selection.
 
-    Philox for every pair would cost several times the matrix products (some 70 integer operations a pair, in four
-    kernels). It is spent on rows and columns instead: modulo 2^32 a query's random line, at a key's random number, is
-    a random number, independent of the numbers of other queries and of any one other of its own. The decision depends
-    on (seed, sequence, head, both positions) and on no block size.
+    A Philox number for every pair would cost several times the matrix products: some 70 integer operations in each of
+    four kernels. Instead each query has a random linear function modulo 2^32, evaluated at the random number of each
+    key. The numbers of different queries are independent, and those of a query are pairwise independent. The decision
+    depends on (seed, sequence, head, both positions), not on block sizes.
     """
     if THRESHOLD == 0:
         left = values
     elif INTERPRETED:
         left = tl.where(multipliers * keys + offsets >= THRESHOLD, values, 0.0)
     else:
-        # The compiler would select after the conversion to half precision, one half of a register at a time.
+        # The compiler would select after the conversion to half precision, separately for each half of a register.
         left = tl.inline_asm_elementwise(
             """{ .reg .u32 number; .reg .pred kept; mad.lo.u32 number, $2, $3, $4; setp.hs.u32 kept, number, $5;
             selp.f32 $0, $1, 0f00000000, kept; }""",
@@ -177,7 +177,7 @@ def drop(values, multipliers, keys, offsets, THRESHOLD: tl.constexpr):
 
 @triton.jit
 def load_rows(start, rows, stride_row, present, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Load <float>[rows, BLOCK_D]; zeros where a row is not present and beyond the head's width."""
+    """Load <float>[rows, BLOCK_D], with zeros in absent rows and beyond the head's width."""
     dims = tl.arange(0, BLOCK_D)
     places = start + rows[:, None] * stride_row + dims[None, :]
     if BLOCK_D == HEAD_DIM:
@@ -189,7 +189,7 @@ def load_rows(start, rows, stride_row, present, HEAD_DIM: tl.constexpr, BLOCK_D:
 
 @triton.jit
 def store_rows(start, rows, stride_row, length, block, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Store <float>[rows, BLOCK_D] in the element type of the destination."""
+    """Store <float>[rows, BLOCK_D] in the destination's type."""
     dims = tl.arange(0, BLOCK_D)
     places = start + rows[:, None] * stride_row + dims[None, :]
     tl.store(places, block.to(start.dtype.element_ty), mask=(rows < length)[:, None] & (dims < HEAD_DIM)[None, :])
@@ -197,9 +197,9 @@ def store_rows(start, rows, stride_row, length, block, HEAD_DIM: tl.constexpr, B
 
 @triton.jit
 def place_of_program(tokens, heads, padded, ROWS: tl.constexpr):
-    """Return sequence, head, first row, tokens of the sequence, and where the loop over the other side ends.
+    """Return a program's sequence, head, first row, number of tokens, and the end of its loop over columns.
 
-    The loop of a block that lies in the padding ends before it begins.
+    The loop of a block of padding has no iterations.
     """
     blocks = padded // ROWS
     pair = tl.program_id(0) // blocks
@@ -217,7 +217,7 @@ def forward_kernel(
     THRESHOLD: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Attend from one block of queries to all keys; ``scale`` is log2 e / sqrt(d_h)."""
+    """Compute the attention of one block of queries; ``scale`` is log2 e / sqrt(d_h)."""
     batch, head, first, count, end = place_of_program(tokens, heads, padded, ROWS)
     start = batch * stride_batch + head * stride_head
     table += head * (4 * max_positions + 1)

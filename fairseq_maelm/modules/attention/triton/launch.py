@@ -1,4 +1,4 @@
-"""Launches the Triton kernels of attention with a learned relative bias: block sizes, buffers, order.
+"""Launch the Triton kernels of attention with a learned relative bias.
 
 Importing this module imports triton.
 """
@@ -14,23 +14,22 @@ from . import kernels
 from .padding import padded_length
 
 LOG2_E = math.log2(math.e)
-# Programs of the pair gradient over the whole grid; large batches are summed in parts to get there. Fixed and not
-# read from the device, so that a run gives the same numbers on any of them.
+# Least number of programs of the pair gradient; a large batch is summed in parts to reach it. It does not depend on the
+# device, so that every device gives the same numbers.
 PAIR_PROGRAMS = 1024
 
 
 class Block(NamedTuple):
-    """What one program of a kernel works on, and how."""
+    """The block of one program of a kernel."""
 
-    rows: int  # that it owns
-    columns: int  # of the other side in one step of its loop
+    rows: int  # rows of the program
+    columns: int  # columns of one step of its loop
     warps: int
-    stages: int  # steps of the loop whose loads are under way at once
+    stages: int  # steps of the loop whose loads are in flight together
 
 
-# A table and no autotuner: timing kernels at start-up would choose other block sizes, and so other sums, from one run
-# to the next, and resuming would no longer be exact. By bytes of an element and the width of a head up to which it
-# serves.
+# An autotuner could choose other block sizes in each run, and so other orders of summation: resuming would then not be
+# exact. Keys: kernel, bytes of an element, widest head.
 BLOCKS: dict[tuple[str, int, int], Block] = {
     ("forward", 2, 64): Block(64, 128, 4, 2),
     ("forward", 2, 128): Block(128, 64, 8, 2),
@@ -52,7 +51,7 @@ BLOCKS: dict[tuple[str, int, int], Block] = {
 
 
 class Prepared(NamedTuple):
-    """What the kernels of one call share, with the layouts of ``kernels``; None is what the pass does not want."""
+    """The arguments that the kernels of one call share, in the layouts of ``kernels``."""
 
     query: Tensor
     key: Tensor
@@ -63,18 +62,19 @@ class Prepared(NamedTuple):
     words: Tensor
     dropout: float
     max_positions: int
-    # Of the pair gradient: the column at each position, what hides positions, words by position, and last positions.
+    # For the pair gradient: column of each position, bias that hides positions, words by position, last positions. None
+    # in other passes.
     by_position: tuple[Tensor | None, ...] = (None, None, None, None)
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Strides of queries, keys and values, H, S, S' and P, in the order of the kernels' arguments."""
+        """Strides of queries, keys and values, and H, S, S' and P, in the order of the kernels' arguments."""
         _, heads, length, _ = self.query.shape
         return (*self.query.stride()[:3], heads, length, self.places.shape[1], self.max_positions)
 
     @property
     def scale(self) -> float:
-        """What a dot product of query and key is multiplied with."""
+        """The factor of a dot product of query and key."""
         return float(self.query.shape[3] ** -0.5)
 
     def options(self, kernel: str) -> dict[str, Any]:
@@ -86,18 +86,18 @@ class Prepared(NamedTuple):
             "THRESHOLD": round(self.dropout * 2**32),
             "HEAD_DIM": head_dim,
             "BLOCK_D": width,
-            # float32 products follow torch's own setting; it has no meaning for half precision.
+            # Products of float32 follow torch's setting, which does not concern half precision.
             "PRECISION": "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32",
             "ROWS": block.rows,
             "COLUMNS": block.columns,
             "num_warps": block.warps,
             "num_stages": block.stages,
-            # Triton 3.10 no longer fuses multiplications and additions by itself.
+            # Triton 3.10 does not fuse multiplications and additions by default.
             "enable_fp_fusion": True,
         }
 
     def grid(self, options: dict[str, Any]) -> tuple[int]:
-        """The grid of a kernel whose programs own rows of one sequence and head."""
+        """Return the grid of a kernel whose programs each have rows of one sequence and head."""
         batch, heads, _, _ = self.query.shape
         return (batch * heads * (self.places.shape[1] // options["ROWS"]),)
 
@@ -106,7 +106,7 @@ def prepare(
     query: Tensor, key: Tensor, value: Tensor, of_distance: Tensor, positions: Tensor, lengths: Tensor | None,
     dropout: float, seed: Tensor | None, with_bias: bool = False,
 ) -> Prepared:  # fmt: skip
-    """Bring the inputs into the kernels' layout; views of one joint tensor are already in it and are not copied."""
+    """Bring the inputs into the kernels' layouts; views of one joint tensor need no copy."""
     if not query.stride() == key.stride() == value.stride() or query.stride(3) != 1:
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
     batch, heads, length, _ = query.shape
@@ -163,15 +163,11 @@ def backward(
     lengths: Tensor | None, dropout: float, seed: Tensor | None, output: Tensor, log_sums: Tensor,
     with_bias: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Compute all gradients.
-
-    Args:
-        output_gradient: <float>[B, S, H, d_h].
-        output, log_sums: as returned by ``forward``; the rest as given to it.
-        with_bias: whether the gradient of ``of_distance`` is wanted.
+    """Compute all gradients, given the gradient of the output <float>[B, S, H, d_h] and the results of ``forward``.
 
     Returns:
-        <float>[B, S, 3, H, d_h] of queries, keys and values, and <float32>[H, 2 P - 1], empty if not wanted.
+        Gradients <float>[B, S, 3, H, d_h] of queries, keys and values, and <float32>[H, 2 P - 1] of ``of_distance``,
+        which is empty without ``with_bias``.
     """
     with torch.cuda.device_of(query):
         prepared = prepare(query, key, value, of_distance, positions, lengths, dropout, seed, with_bias)

@@ -1,8 +1,7 @@
-"""Attention with a learned relative bias in Triton kernels: never a tensor of [B, H, S, S], no work on padding.
+"""Attention with a learned relative bias as torch operators: no tensor of [B, H, S, S], no computation on padding.
 
-The door to the kernels; importing it does not import triton. The kernels are custom operators of torch and not traced
-by ``torch.compile``: they appear in its graph as one node each, without a break, and autograd, autocast and activation
-checkpointing see an ordinary differentiable function.
+Importing this module does not import triton. ``torch.compile`` does not trace the kernels: each operator is one node of
+the graph. Autograd, autocast and activation checkpointing see an ordinary differentiable function.
 """
 
 import importlib.util
@@ -15,7 +14,7 @@ from torch import Tensor
 from fairseq_maelm.modules.attention.triton.padding import padded_length
 
 INSTALLED = importlib.util.find_spec("triton") is not None
-# Triton decides when it is imported whether its interpreter runs the kernels, on any device: for tests.
+# With this variable set when triton is imported, its interpreter runs the kernels on any device. Tests use it.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 WIDEST_HEAD = 128
@@ -23,17 +22,17 @@ OLDEST_CAPABILITY = (8, 0)
 
 
 def unavailable_because(query: Tensor) -> str | None:
-    """Say why ``relative_attention`` cannot work for queries like these, or None when it can.
+    """Return the reason why ``relative_attention`` cannot take queries like these, or None if it can.
 
     Args:
-        query: <float>[B, H, S, d_h], on the device and in the element type (after autocast) of the call.
+        query: <float>[B, H, S, d_h] with the device and the type (after autocast) of the call.
     """
     if not INSTALLED:
         return "triton is not installed; it comes with torch's CUDA builds"
     if query.dtype not in DTYPES:
-        return f"the kernels know float16, bfloat16 and float32, not {query.dtype}"
+        return f"the kernels take float16, bfloat16 and float32, not {query.dtype}"
     if query.shape[-1] > WIDEST_HEAD:
-        return f"the kernels hold heads up to {WIDEST_HEAD} wide, and these are {query.shape[-1]}"
+        return f"the kernels take heads of a width up to {WIDEST_HEAD}, not {query.shape[-1]}"
     if INTERPRETED:
         return None
     if query.device.type != "cuda" or torch.version.cuda is None:
@@ -47,7 +46,7 @@ def unavailable_because(query: Tensor) -> str | None:
 
 
 def available(query: Tensor) -> bool:
-    """Whether ``relative_attention`` works for queries like these; ``unavailable_because`` says why not."""
+    """Return True if ``relative_attention`` takes queries like these; see ``unavailable_because``."""
     return unavailable_because(query) is None
 
 
@@ -66,27 +65,29 @@ def relative_attention(
     dropout: float = 0.0,
     seed: Tensor | None = None,
 ) -> Tensor:
-    """Self-attention softmax(Q K^T / sqrt(d_h) + bias) V with bias[b, h, i, j] = of_distance[h, distance + P - 1].
+    """Compute softmax(Q K^T / sqrt(d_h) + bias) V with bias[b, h, i, j] = of_distance[h, distance + P - 1].
 
     The distance is positions[b, j] - positions[b, i] (Raffel et al., 2020, section 2.1). All four float inputs get
-    gradients, that of ``of_distance`` by sums in a fixed order.
+    gradients; that of ``of_distance`` is summed in a fixed order.
 
     Args:
-        query, key, value: <float16, bfloat16 or float32>[B, H, S, d_h], d_h at most 128; any strides. Views of one
-            joint tensor are read in place. Under autocast they are cast to its type.
+        query: <float16, bfloat16 or float32>[B, H, S, d_h], d_h at most 128, with any strides. Views of one joint
+            tensor are read in place. Under autocast inputs are cast to its type.
+        key: as ``query``.
+        value: as ``query``.
         of_distance: <float>[H, 2 P - 1] bias of the distances 1 - P to P - 1; used in float32.
-        positions: <int64>[B or 1, S] original positions in [0, P), in any order, no two the same in a sequence.
-        lengths: <int64>[B] tokens of each right-padded sequence, or None when there is no padding. Outputs at padding
-            are zero; nothing there is read, not even gradients.
+        positions: <int64>[B or 1, S] original positions in [0, P), in any order, different within a sequence.
+        lengths: <int64>[B] number of tokens of each right-padded sequence, or None without padding. Outputs at padding
+            are zero, and nothing at padding is read, not even gradients.
         dropout: probability of dropping an attention weight, in [0, 1).
-        seed: <int64>[1] on the device of ``query``, as from ``draw_seed``; needed when ``dropout`` is positive. It and
-            (sequence, head, both positions) decide alone on what is dropped.
+        seed: <int64>[1] from ``draw_seed``, on the device of ``query``; necessary if ``dropout`` is positive. Dropout
+            depends only on the seed, the sequence, the head and both positions.
 
     Returns:
-        <float>[B, H, S, d_h], stored as [B, S, H, d_h], so that joining the heads is free.
+        <float>[B, H, S, d_h], stored as [B, S, H, d_h], so that joining the heads needs no copy.
 
     Raises:
-        ValueError: shapes, types, devices or dropout do not fit; or the kernels cannot run here.
+        ValueError: shapes, types, devices or dropout do not fit, or the kernels cannot run here.
     """
     query, key, value = _cast(query), _cast(key), _cast(value)
     if not query.shape == key.shape == value.shape or not query.dtype == key.dtype == value.dtype:
@@ -105,17 +106,21 @@ def relative_attention_qkv(
     dropout: float = 0.0,
     seed: Tensor | None = None,
 ) -> Tensor:
-    """The same for queries, keys and values that one matrix product made; saves copying their gradients together.
+    """Compute ``relative_attention`` for queries, keys and values in one tensor, whose gradient then needs no copy.
 
     Args:
-        qkv: <float16, bfloat16 or float32>[B, S, 3, H, d_h] queries, keys and values; the rest as in
-            ``relative_attention``.
+        qkv: <float16, bfloat16 or float32>[B, S, 3, H, d_h] queries, keys and values.
+        of_distance: see ``relative_attention``.
+        positions: see ``relative_attention``.
+        lengths: see ``relative_attention``.
+        dropout: see ``relative_attention``.
+        seed: see ``relative_attention``.
 
     Returns:
         <float>[B, S, H, d_h].
 
     Raises:
-        ValueError: as ``relative_attention``.
+        ValueError: as in ``relative_attention``.
     """
     qkv = _cast(qkv)
     if qkv.dim() != 5 or qkv.shape[2] != 3:
@@ -126,13 +131,13 @@ def relative_attention_qkv(
 
 
 def _cast(tensor: Tensor) -> Tensor:
-    """Follow autocast, as torch's own attention does."""
+    """Cast to autocast's type, as torch's attention does."""
     device_type = tensor.device.type
     return tensor.to(torch.get_autocast_dtype(device_type)) if torch.is_autocast_enabled(device_type) else tensor
 
 
 def _split_qkv(qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """<float>[B, S, 3, H, d_h] to three views <float>[B, H, S, d_h]."""
+    """Split <float>[B, S, 3, H, d_h] into three views <float>[B, H, S, d_h]."""
     query, key, value = qkv.permute(2, 0, 3, 1, 4)
     return query, key, value
 
@@ -145,14 +150,14 @@ def _check(
     dropout: float,
     seed: Tensor | None,
 ) -> None:
-    """Refuse what the kernels would misread; values on the device are not looked at."""
+    """Refuse inputs that the kernels would misread, without reading values on the device."""
     if query.dim() != 4:
         raise ValueError(f"queries, keys and values have shape [B, H, S, d_h], not {list(query.shape)}")
     batch, heads, length, _ = query.shape
-    # Questions about the device would break the compiler's graph.
+    # Looking up the device would break the compiled graph.
     reason = None if torch.compiler.is_compiling() else unavailable_because(query)
     if reason is not None:
-        raise ValueError(f"attention in Triton kernels cannot run: {reason}. Choose another way of attention")
+        raise ValueError(f"attention by Triton kernels cannot run: {reason}. Choose another --attention")
     if of_distance.dim() != 2 or of_distance.shape[0] != heads or of_distance.shape[1] % 2 == 0:
         raise ValueError(f"of_distance has shape [H = {heads}, 2 P - 1], not {list(of_distance.shape)}")
     if positions.dtype != torch.int64 or positions.shape not in ((batch, length), (1, length)):
@@ -162,13 +167,13 @@ def _check(
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout is a probability in [0, 1), not {dropout}")
     if dropout > 0 and (seed is None or seed.dtype != torch.int64 or seed.shape != (1,)):
-        raise ValueError("dropout needs a seed <int64>[1]; draw_seed makes one")
+        raise ValueError("dropout needs a seed <int64>[1] from draw_seed")
     for tensor in (of_distance, positions, lengths, seed):
         if tensor is not None and tensor.device != query.device:
-            raise ValueError(f"everything must be on {query.device}, where the queries are, not on {tensor.device}")
+            raise ValueError(f"all tensors must be on the queries' device {query.device}, not on {tensor.device}")
 
 
-# The operators. Their names are private to this module; outputs beside the first one are for the backward pass.
+# The operators, private to this module. Outputs after the first one are for the backward pass.
 
 
 @torch.library.custom_op("fairseq_maelm::relative_attention", mutates_args=())
@@ -235,7 +240,7 @@ def _(qkv: Tensor, of_distance: Tensor, positions: Tensor, lengths: Tensor | Non
 
 
 def _outputs_like(query: Tensor) -> tuple[Tensor, Tensor]:
-    """Empty tensors of the shapes that the forward kernels return."""
+    """Return empty tensors of the shapes that the forward kernels return."""
     batch, heads, length, head_dim = query.shape
     log_sums = query.new_empty(batch, heads, padded_length(length), dtype=torch.float32)
     return query.new_empty(batch, length, heads, head_dim), log_sums
@@ -251,13 +256,13 @@ def _(output_gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, of_dis
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """Save what the forward kernels took and returned."""
+    """Save the inputs and outputs of the forward kernels."""
     *tensors, ctx.dropout, seed = inputs
     ctx.save_for_backward(*tensors, seed, *output)
 
 
 def _gradients(ctx: Any, output_gradient: Tensor, *unused: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Gradients of joint queries, keys and values, and of the bias when it wants one."""
+    """Return the gradients of joint queries, keys and values, and of the bias if it needs one."""
     *projections, of_distance, positions, lengths, seed, output, log_sums = ctx.saved_tensors
     query, key, value = projections if len(projections) == 3 else _split_qkv(*projections)
     with_bias = ctx.needs_input_grad[len(projections)]
