@@ -111,9 +111,9 @@ class SquadDataset(BatchDataset):
             ``ntokens``; ``net_input`` with ``src_tokens`` <int64>[B, S] and ``src_lengths`` <int64>[B]; ``target``
             <int64>[B, 2], the positions of the answer's first and last token, (0, 0) if the answer is not in the
             window, or ``NO_TARGET`` twice; ``located``, the number of windows with a target; and ``context_mask``
-            <bool>[B, S], True at tokens that can begin or end an answer. Outside of training also ``start_mask`` <bool>[B, S], True at those with their best context in this
-            window; ``shift`` <int64>[B], the number to add to a position for the piece's number in the context; and
-            ``split``, the split's name.
+            <bool>[B, S], True at tokens that can begin or end an answer. Outside of training also
+            ``start_mask`` <bool>[B, S], True at those with their best context in this window; ``shift`` <int64>[B], the
+            number to add to a position for the piece's number in the context; and ``split``, the split's name.
         """
         lengths = self.sizes[indices]
         windows = self.windows
