@@ -15,19 +15,12 @@ from fairseq_maelm.fairseq_fixes.private import WatchedBatches
 
 
 class RateOfUpdates(NamedTuple):
-    """The masking rate of each batch of an epoch.
+    """The masking rate of each batch of an epoch."""
 
-    Attributes:
-        start: rate at the first update of the run.
-        end: rate after the last update.
-        updates: number of updates of the whole run.
-        made: <int32>[items] number of updates before the one that uses each item.
-    """
-
-    start: float
-    end: float
-    updates: int
-    made: np.ndarray
+    start: float  # rate at the first update of the run
+    end: float  # rate after the last update
+    updates: int  # number of updates of the whole run
+    made: np.ndarray  # <int32>[items] number of updates before the one that uses each item
 
     def of_batch(self, indices: np.ndarray) -> float:
         """Return the rate of a batch of items <int64>[B]."""

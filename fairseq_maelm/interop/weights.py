@@ -183,11 +183,7 @@ def _left_out(options: Mapping[str, Any]) -> set[str]:
 
 
 def weights_of_family(
-    state: Mapping[str, Tensor],
-    family: Family,
-    options: Mapping[str, Any],
-    architecture: str = "encoder",
-    head: str | None = None,
+    state: Mapping[str, Tensor], family: Family, options: Mapping[str, Any], architecture: str, head: str | None
 ) -> dict[str, Tensor]:
     """Return our weights by a family's names as <float32> copies, since safetensors refuses shared memory.
 
@@ -214,7 +210,7 @@ def take_weights(
     theirs: dict[str, Tensor],
     family: Family,
     options: Mapping[str, Any],
-    architecture: str = "encoder",
+    architecture: str,
     head: str | None = None,
     first_position: int = POSITION_OFFSET,
 ) -> dict[str, Tensor]:

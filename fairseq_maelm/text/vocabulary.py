@@ -34,10 +34,7 @@ class VocabularyPreset(NamedTuple):
     normalization: str  # name of sentencepiece's rule
 
 
-PRESETS = {
-    "uncased": VocabularyPreset(32_766, "nmt_nfkc_cf"),
-    "cased": VocabularyPreset(63_998, "nmt_nfkc"),
-}
+PRESETS = {"uncased": VocabularyPreset(32_766, "nmt_nfkc_cf"), "cased": VocabularyPreset(63_998, "nmt_nfkc")}
 
 
 def train_sentencepiece(

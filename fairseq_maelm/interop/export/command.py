@@ -3,14 +3,7 @@
 import argparse
 import sys
 
-from fairseq_maelm.arguments import (
-    add_checkpoint,
-    add_output,
-    add_replace,
-    add_settings,
-    add_vocabulary,
-    settings_of,
-)
+from fairseq_maelm.arguments import add_checkpoint, add_output, add_replace, add_settings, add_vocabulary, settings_of
 from fairseq_maelm.interop.export.run import ExportSettings, export
 
 

@@ -60,11 +60,7 @@ class Content:
 
 
 def choose_content(
-    source: Source,
-    form: str,
-    architecture: str | None = None,
-    head: str | None = None,
-    labels: Path | None = None,
+    source: Source, form: str, architecture: str | None = None, head: str | None = None, labels: Path | None = None
 ) -> Content:
     """Choose the content of an export to ``form``, one of ``FORMATS``, or raise ValueError if it would not be exact.
 
