@@ -41,19 +41,15 @@ def class_names(dictionary: Dictionary) -> list[str]:
 
 def check_shards(folders: Sequence[str]) -> None:
     """Check all shards of a corpus at the start, since a shard is opened only in its epoch, perhaps days later."""
-    contents = []
     for folder in folders:
         if not os.path.isdir(folder):
             raise FileNotFoundError(f"there is no folder {folder} (the data argument is {os.pathsep.join(folders)})")
-        path = os.path.join(folder, "dict.txt")
-        if os.path.exists(path):
-            with open(path, "rb") as file:
-                contents.append((path, file.read()))
-    for path, content in contents[1:]:
-        if content != contents[0][1]:
+    dictionaries = [path for path in (Path(folder, "dict.txt") for folder in folders) if path.exists()]
+    for path in dictionaries[1:]:
+        if path.read_bytes() != dictionaries[0].read_bytes():
             raise ValueError(
-                f"{path} differs from {contents[0][0]}: the shards of a corpus must share one dictionary. Prepare them "
-                "together, by `maelm prepare corpus --shards`, or with the sentencepiece.bpe.model of the first one"
+                f"{path} differs from {dictionaries[0]}: the shards of a corpus must share one dictionary. Prepare "
+                "them together, by `maelm prepare corpus --shards`, or with the first one's sentencepiece.bpe.model"
             )
 
 
@@ -91,10 +87,15 @@ def _check_sentencepiece(folder: str, dictionary: Dictionary) -> None:
         )
 
 
+def special_tokens(dictionary: Dictionary) -> np.ndarray:
+    """Return <bool>[V], True for fairseq's special symbols and <mask>."""
+    tokens = np.arange(len(dictionary))
+    return (tokens < dictionary.nspecial) | (tokens == dictionary.index(MASK))
+
+
 def real_tokens(dictionary: Dictionary) -> np.ndarray:
     """Return the symbols of ordinary text, <int64>[R]: neither fairseq's special symbols nor <mask>."""
-    tokens = np.arange(dictionary.nspecial, len(dictionary))
-    return tokens[tokens != dictionary.index(MASK)]
+    return np.flatnonzero(~special_tokens(dictionary))
 
 
 def word_starts(dictionary: Dictionary) -> np.ndarray:
@@ -105,16 +106,7 @@ def word_starts(dictionary: Dictionary) -> np.ndarray:
             f"--mask-whole-words finds words by the {WORD_START} in front of sentencepiece's pieces, but no symbol of "
             "dict.txt has it: omit this option"
         )
-    starts[: dictionary.nspecial] = True
-    starts[dictionary.index(MASK)] = True
-    return starts
-
-
-def special_tokens(dictionary: Dictionary) -> np.ndarray:
-    """Return <bool>[V], True for fairseq's special symbols and <mask>."""
-    special = np.ones(len(dictionary), dtype=bool)
-    special[real_tokens(dictionary)] = False
-    return special
+    return starts | special_tokens(dictionary)
 
 
 def log_frequencies(text: np.ndarray, blocks: int, dictionary: Dictionary) -> np.ndarray:
