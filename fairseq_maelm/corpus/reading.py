@@ -40,7 +40,7 @@ def find_sources(inputs: Iterable[Path], json_field: str = "text") -> list[Sourc
                 if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
             )
             if not inside:
-                raise CorpusError(f"the folder {path} holds no files")
+                raise CorpusError(f"the folder {path} holds no files: give one with text files")
             sources.extend(_source(file, json_field) for file in inside)
         elif path.is_file():
             sources.append(_source(path, json_field))

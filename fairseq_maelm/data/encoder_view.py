@@ -53,7 +53,7 @@ class EncoderView:
 
     @property
     def hides_all_masks(self) -> bool:
-        """True if no state of a masked position reaches the decoder, so that a decoder is needed to predict it."""
+        """True if the encoder gives no states at masked positions, so that only a decoder can predict the tokens."""
         return self.masked_input in ("dropped", "reset", "random") and self.mask_fraction < 1.0
 
     @property
@@ -163,7 +163,7 @@ def encoder_input_of_masks(
     pad: int,
     predicted: np.ndarray | None = None,
 ) -> dict[str, Any]:
-    """Make the input for predicting the tokens at given masks <bool>[B, T], which follow the view of pretraining.
+    """Make the encoder's input for predicting the tokens at given masks <bool>[B, T], with the view of pretraining.
 
     No random numbers are used: with a ``mask_fraction``, either all masks stay or none, as most did in pretraining.
     Other arguments and the result are those of ``encoder_input``; by default all masks are predicted.
@@ -182,7 +182,7 @@ def _rows(counts: np.ndarray, width: int) -> np.ndarray:
 
 
 def _spread(values: np.ndarray, rows: np.ndarray | None, shape: tuple[int, int], filler: int) -> np.ndarray:
-    """Return <int64>[B, S] with values at their rows and the filler elsewhere; without rows, values fill it."""
+    """Return <int64>[B, S] with values at their rows and the filler elsewhere; without rows, values fill the array."""
     if rows is None:
         return values.reshape(shape)
     spread = np.full(shape, filler, dtype=np.int64)

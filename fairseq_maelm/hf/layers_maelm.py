@@ -89,7 +89,7 @@ class MaelmEncoder(nn.Module):
         """Raise ValueError for sequences that are longer than the position table."""
         # While the model is traced, a length may be symbolic.
         if not torch.compiler.is_compiling() and length > self.positions:
-            raise ValueError(f"{length} tokens are more than the model's {self.positions} positions: truncate")
+            raise ValueError(f"{length} tokens are more than the model's {self.positions} positions: truncate texts")
 
     def position_bias(self, positions: Tensor) -> Tensor | None:
         """Return the bias <float>[B or 1, H, S, S] of positions <int64>[B or 1, S], or None if there is none."""

@@ -185,7 +185,7 @@ def _left_out(options: Mapping[str, Any]) -> set[str]:
 def weights_of_family(
     state: Mapping[str, Tensor], family: Family, options: Mapping[str, Any], architecture: str, head: str | None
 ) -> dict[str, Tensor]:
-    """Return our weights by a family's names as <float32> copies, since safetensors refuses shared memory.
+    """Return our weights under a family's names, as <float32> copies because safetensors refuses shared memory.
 
     Args:
         state: our state dictionary.
@@ -214,7 +214,7 @@ def take_weights(
     head: str | None = None,
     first_position: int = POSITION_OFFSET,
 ) -> dict[str, Tensor]:
-    """Return a family's weights by our names, with the arguments of ``weights_of_family``.
+    """Return a family's weights under our names; other arguments are those of ``weights_of_family``.
 
     ``theirs`` has names without the prefix of models with a head; the weights that are used are removed from it.
     ``first_position`` is the row of the position table for the first token. A missing weight is a KeyError.

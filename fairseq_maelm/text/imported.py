@@ -48,7 +48,7 @@ def open_encoder(folder: Path) -> TextEncoder:
 
 
 class TokenizerEncoder(TextEncoder):
-    """An encoder by a tokenizer.json whose numbers are those of a dict.txt with ``symbols`` symbols.
+    """An encoder that uses a tokenizer.json, whose numbers are those of a dict.txt with ``symbols`` symbols.
 
     Its ``tokenizer`` reads special symbols in text as ordinary text.
     """

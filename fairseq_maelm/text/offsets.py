@@ -55,7 +55,7 @@ def sentencepiece_spans(processor: SentencePieceProcessor, text: str) -> Spans:
     if "".join(pieces) != normalized:
         raise ValueError(
             "this sentencepiece model makes pieces that are not in the text (byte fallback?), so answers could not be "
-            "found in the text: train the vocabulary without that option"
+            "found in the text: train a vocabulary without byte fallback"
         )
     if not pieces:
         return np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int32)

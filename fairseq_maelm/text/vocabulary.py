@@ -172,7 +172,7 @@ class TextEncoder(Protocol):
 
 
 class FairseqEncoder(TextEncoder):
-    """An encoder by a sentencepiece model.
+    """An encoder that uses a sentencepiece model.
 
     ``symbols`` are those of a dict.txt with all pieces of the model in another order, or with further symbols.
     """

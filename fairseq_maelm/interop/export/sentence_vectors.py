@@ -44,7 +44,7 @@ def sentence_vectors_of(source: Source, content: Content) -> SentenceVectors | N
 
 
 def write_sentence_vectors(source: Source, content: Content, folder: Path) -> None:
-    """Write the files of sentence-transformers, in a form that all its versions read, for a retrieval encoder.
+    """Write the files of sentence-transformers for a retrieval encoder, in a form that all its versions read.
 
     Folders of other checkpoints need no such files, because sentence-transformers takes the mean by default.
     """

@@ -28,7 +28,7 @@ _PART = "\x01"
 
 
 def build_tokenizer(file: Path, dictionary: Dictionary) -> Any:
-    """Make a ``tokenizers.Tokenizer`` with the ids of a fairseq dictionary, or raise ValueError if there is none.
+    """Make a ``tokenizers.Tokenizer`` with the ids of a dictionary; raise ValueError if none gives the same tokens.
 
     ``file`` is a byte-pair or unigram model of sentencepiece, or a tokenizer.json that was imported with the
     dictionary. The dictionary includes ``<mask>``; symbols that are not pieces keep their ids and are never produced.

@@ -79,14 +79,14 @@ def _architecture(config: dict[str, Any], theirs: dict[str, Tensor]) -> str:
 
 
 def read_weights(folder: Path) -> tuple[dict[str, Tensor], list[Path]]:
-    """Read all weights of a folder in single precision, from one file or from shards, and no pickled code.
+    """Read all weights of a folder in single precision, from one file or from shards, without running pickled code.
 
     Returns:
         name -> tensor, without the prefix of the base model; and the files.
     """
     name = next((name for name in _WEIGHT_FILES if (folder / name).is_file()), None)
     if name is None:
-        raise FileNotFoundError(f"there are no weights in {folder}: neither {_WEIGHT_FILES[0]} nor {_WEIGHT_FILES[2]}")
+        raise FileNotFoundError(f"there are no weights in {folder}: put {_WEIGHT_FILES[0]} or {_WEIGHT_FILES[2]} there")
     files = [folder / name]
     if name.endswith(".index.json"):
         index = read_json(files[0])["weight_map"]
@@ -117,7 +117,7 @@ def _read_file(file: Path) -> dict[str, Tensor]:
 def convert_weights(
     folder: Path, config: dict[str, Any], theirs: dict[str, Tensor], architecture: str, head: str | None
 ) -> dict[str, Tensor]:
-    """Return the weights, which are removed from ``theirs``, by our names; the vocabulary keeps the source's order."""
+    """Convert weights to our names, in the source's order of the vocabulary, and remove them from ``theirs``."""
     family, options = FAMILIES[config["model_type"]], model_options(config)
     types = theirs.pop("embeddings.token_type_embeddings.weight", None)
     for name, other in _TIED.items():

@@ -138,7 +138,7 @@ def model_options(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _predicts_masks(config: dict[str, Any]) -> bool:
-    """Return whether a folder of ours has the decoder; others keep its options in their configuration."""
+    """Return whether the folder is of the format maelm and predicts masks; others may keep the decoder's options."""
     return config["model_type"] == "maelm" and "MaelmForMaskedLM" in (config.get("architectures") or [])
 
 
