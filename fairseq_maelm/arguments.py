@@ -207,7 +207,7 @@ def add_replace(parser: Any) -> None:
 
 
 def option(default: Any = dataclasses.MISSING, *, help: str, **more: Any) -> Any:
-    """Declare a field of a settings dataclass that is also an option of a command.
+    """Declare a field of a settings dataclass, or of a configuration of fairseq's, that is also an option.
 
     Args:
         default: the default value; without it the option is required.

@@ -21,62 +21,46 @@ from fairseq_maelm.arguments import CommandParser, UsageError
 from fairseq_maelm.fairseq_fixes.memory import keep_freed_memory
 from fairseq_maelm.version import __version__
 
-# Heading in the help -> name of one or two words -> module and summary.
+# Heading in the help -> name of one or two words -> module in this package, and summary.
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Data": {
-        "prepare corpus": ("fairseq_maelm.corpus.command", "turn raw text into a data folder for pretraining"),
-        "prepare sentences": (
-            "fairseq_maelm.finetuning.sentences.prepare",
-            "turn tables of texts and labels into a task folder",
-        ),
-        "prepare glue": ("fairseq_maelm.finetuning.sentences.glue", "turn GLUE's files into task folders"),
-        "prepare squad": ("fairseq_maelm.finetuning.squad.prepare", "turn SQuAD's files into a task folder"),
-        "prepare tagging": (
-            "fairseq_maelm.finetuning.tagging.prepare",
-            "turn files of labeled words into a task folder",
-        ),
+        "prepare corpus": ("corpus.command", "turn raw text into a data folder for pretraining"),
+        "prepare sentences": ("finetuning.sentences.prepare", "turn tables of texts and labels into a task folder"),
+        "prepare glue": ("finetuning.sentences.glue", "turn GLUE's files into task folders"),
+        "prepare squad": ("finetuning.squad.prepare", "turn SQuAD's files into a task folder"),
+        "prepare tagging": ("finetuning.tagging.prepare", "turn files of labeled words into a task folder"),
         "prepare retrieval": (
-            "fairseq_maelm.finetuning.retrieval.prepare_command",
-            "turn a retrieval task in BEIR's layout into a task folder",
+            "finetuning.retrieval.prepare_command",
+            "turn a task in BEIR's layout into a task folder",
         ),
     },
     "Training": {
-        "pretrain": ("fairseq_maelm.pretrain_command", "pretrain an encoder by a recipe"),
-        "finetune": ("fairseq_maelm.finetuning.command", "fine-tune a checkpoint on a task folder"),
-        "sweep": ("fairseq_maelm.sweep.command", "fine-tune checkpoints on a grid of settings and seeds"),
-        "report": ("fairseq_maelm.sweep.report_command", "write the tables and the figure of a sweep"),
-        "user-dir": ("fairseq_maelm.cli", "print the folder to give to fairseq's commands as --user-dir"),
+        "pretrain": ("pretrain_command", "pretrain an encoder by a recipe"),
+        "finetune": ("finetuning.command", "fine-tune a checkpoint on a task folder"),
+        "sweep": ("sweep.command", "fine-tune checkpoints on a grid of settings and seeds"),
+        "report": ("sweep.report_command", "write the tables and the figure of a sweep"),
+        "user-dir": ("cli", "print the folder to give to fairseq's commands as --user-dir"),
     },
     "Prediction": {
-        "fill": ("fairseq_maelm.models.fill_command", "propose tokens for the masks of a text"),
-        "score": ("fairseq_maelm.scoring.command", "score sentences and minimal pairs with a masked language model"),
-        "predict": ("fairseq_maelm.predict_command", "predict labels, numbers, tags or answers with a checkpoint"),
-        "answer": ("fairseq_maelm.finetuning.squad.answer_command", "answer questions about a text file"),
-        "embed": ("fairseq_maelm.finetuning.retrieval.embed_command", "embed texts with a checkpoint's encoder"),
-        "search": ("fairseq_maelm.finetuning.retrieval.search_command", "search embeddings exactly"),
-        "evaluate squad": (
-            "fairseq_maelm.finetuning.squad.score_command",
-            "score SQuAD predictions as the official script does",
-        ),
-        "evaluate retrieval": (
-            "fairseq_maelm.finetuning.retrieval.evaluate_command",
-            "measure run files against judgments",
-        ),
+        "fill": ("models.fill_command", "propose tokens for the masks of a text"),
+        "score": ("scoring.command", "score sentences and minimal pairs with a masked language model"),
+        "predict": ("predict_command", "predict labels, numbers, tags or answers with a checkpoint"),
+        "answer": ("finetuning.squad.answer_command", "answer questions about a text file"),
+        "embed": ("finetuning.retrieval.embed_command", "embed texts with a checkpoint's encoder"),
+        "search": ("finetuning.retrieval.search_command", "search embeddings exactly"),
+        "evaluate squad": ("finetuning.squad.score_command", "score SQuAD predictions as the official script does"),
+        "evaluate retrieval": ("finetuning.retrieval.evaluate_command", "measure run files against judgments"),
     },
     "Checkpoints": {
-        "analyze": ("fairseq_maelm.analysis.command", "measure effective ranks and the subspace of [MASK]"),
-        "probe": ("fairseq_maelm.analysis.probes.command", "probe frozen states: similarity, classes, tags, rank"),
-        "export": (
-            "fairseq_maelm.interop.export.command",
-            "export a checkpoint for transformers, ONNX or fairseq, or its averaged weights",
-        ),
-        "import": (
-            "fairseq_maelm.interop.importing.command",
-            "turn a Hugging Face or RoBERTa model into a fairseq checkpoint",
-        ),
+        "analyze": ("analysis.command", "measure effective ranks and the subspace of [MASK]"),
+        "probe": ("analysis.probes.command", "probe frozen states: similarity, classes, tags, rank"),
+        "export": ("interop.export.command", "export a checkpoint for transformers, ONNX or fairseq"),
+        "import": ("interop.importing.command", "turn a Hugging Face or RoBERTa model into a fairseq checkpoint"),
     },
 }
-SUB_COMMANDS = {name: row for group in GROUPS.values() for name, row in group.items()}
+SUB_COMMANDS = {
+    name: (f"fairseq_maelm.{module}", summary) for group in GROUPS.values() for name, (module, summary) in group.items()
+}
 
 _EXAMPLES = """Examples:
   maelm prepare corpus text.txt --output data

@@ -1,7 +1,7 @@
 """The pretraining task: blocks of text, dynamically masked."""
 
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Optional, TypeVar
 
 import numpy as np
@@ -12,6 +12,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
+from fairseq_maelm.arguments import option
 from fairseq_maelm.criterions import maelm as maelm_criterion
 from fairseq_maelm.data.blocks import BREAK_MODES, TokenBlocks, shard_files, split_files
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
@@ -47,67 +48,48 @@ _Blocks = TypeVar("_Blocks", bound=MaskedBlockDataset)
 class MaelmTaskConfig(FairseqDataclass):
     """Options of the task."""
 
-    data: str = field(
-        default=MISSING,
-        metadata={
-            "help": "folder of `maelm prepare corpus`, or several separated by colons, one of which is read per epoch"
-        },
+    data: str = option(
+        MISSING, help="folder of `maelm prepare corpus`, or several separated by colons, one of which is read per epoch"
     )
-    sample_break_mode: ChoiceEnum(list(BREAK_MODES)) = field(  # type: ignore[valid-type]
-        default="complete_doc",
-        metadata={
-            "help": "division of the text into sequences: 'none' every --tokens-per-sample tokens, 'complete' whole "
-            "lines, 'complete_doc' whole lines of one document, 'eos' line by line"
-        },
+    sample_break_mode: ChoiceEnum(list(BREAK_MODES)) = option(  # type: ignore[valid-type]
+        "complete_doc",
+        help="division of the text into sequences: 'none' every --tokens-per-sample tokens, 'complete' whole lines, "
+        "'complete_doc' whole lines of one document, 'eos' line by line",
     )
-    tokens_per_sample: int = field(
-        default=512, metadata={"help": "number of tokens in the longest sequence, <s> included"}
+    tokens_per_sample: int = option(512, help="number of tokens in the longest sequence, <s> included")
+    masked_input: ChoiceEnum(list(MASKED_INPUTS)) = option(  # type: ignore[valid-type]
+        "dropped",
+        help="encoder's input at masked positions: nothing ('dropped', MAE-LM), <mask> ('kept', MLM), <mask> with the "
+        "decoder's input reset to the mask embedding ('reset'), random real tokens with that reset ('random') or "
+        "without it ('random_kept')",
     )
-    masked_input: ChoiceEnum(list(MASKED_INPUTS)) = field(  # type: ignore[valid-type]
-        default="dropped",
-        metadata={
-            "help": "encoder's input at masked positions: nothing ('dropped', MAE-LM), <mask> ('kept', MLM), <mask> "
-            "with the decoder's input reset to the mask embedding ('reset'), random real tokens with that reset "
-            "('random') or without it ('random_kept')"
-        },
+    encoder_mask_fraction: float = option(
+        0.0, help="with --masked-input dropped: probability that a mask stays in the encoder's input (delta)"
     )
-    encoder_mask_fraction: float = field(
-        default=0.0,
-        metadata={"help": "with --masked-input dropped: probability that a mask stays in the encoder's input (delta)"},
+    encoder_positions: ChoiceEnum(list(ENCODER_POSITIONS)) = option(  # type: ignore[valid-type]
+        "original", help="positions of the encoder's input: the original ones, or consecutive ones"
     )
-    encoder_positions: ChoiceEnum(list(ENCODER_POSITIONS)) = field(  # type: ignore[valid-type]
-        default="original",
-        metadata={"help": "positions of the encoder's input: the original ones, or consecutive ones"},
+    mask_prob: float = option(0.15, help="fraction of tokens to predict")
+    mask_prob_end: Optional[float] = option(
+        None,
+        help="fraction of tokens to predict at --max-update; it changes linearly with the number of updates, from "
+        "--mask-prob (default: --mask-prob, constant)",
     )
-    mask_prob: float = field(default=0.15, metadata={"help": "fraction of tokens to predict"})
-    mask_prob_end: Optional[float] = field(
-        default=None,
-        metadata={
-            "help": "fraction of tokens to predict at --max-update; it changes linearly with the number of updates, "
-            "from --mask-prob (default: --mask-prob, constant)"
-        },
+    valid_mask_prob: Optional[float] = option(
+        None,
+        help="fraction of tokens to predict in validation, for comparisons of runs with different fractions (default: "
+        "--mask-prob-end, or else --mask-prob)",
     )
-    valid_mask_prob: Optional[float] = field(
-        default=None,
-        metadata={
-            "help": "fraction of tokens to predict in validation, for comparisons of runs with different fractions "
-            "(default: --mask-prob-end, or else --mask-prob)"
-        },
+    leave_unmasked_prob: float = option(0.0, help="fraction of the masked tokens to leave in place (BERT: 0.1)")
+    random_token_prob: float = option(
+        0.0, help="fraction of the masked tokens to replace by random real tokens (BERT: 0.1)"
     )
-    leave_unmasked_prob: float = field(
-        default=0.0, metadata={"help": "fraction of the masked tokens to leave in place (BERT: 0.1)"}
-    )
-    random_token_prob: float = field(
-        default=0.0, metadata={"help": "fraction of the masked tokens to replace by random real tokens (BERT: 0.1)"}
-    )
-    mask_whole_words: bool = field(default=False, metadata={"help": "mask whole words instead of single tokens"})
-    protect_special_tokens: bool = field(default=False, metadata={"help": "never mask <s> and </s>"})
-    initial_output_bias: ChoiceEnum(["zeros", "frequencies"]) = field(  # type: ignore[valid-type]
-        default="zeros",
-        metadata={
-            "help": "initial bias of the LM head: zeros, or each symbol's log frequency in the training text, which "
-            "saves the updates to learn it"
-        },
+    mask_whole_words: bool = option(False, help="mask whole words instead of single tokens")
+    protect_special_tokens: bool = option(False, help="never mask <s> and </s>")
+    initial_output_bias: ChoiceEnum(["zeros", "frequencies"]) = option(  # type: ignore[valid-type]
+        "zeros",
+        help="initial bias of the LM head: zeros, or each symbol's log frequency in the training text, which saves the "
+        "updates to learn it",
     )
     seed: int = II("common.seed")
 
