@@ -38,7 +38,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "pretrain": ("pretrain_command", "pretrain an encoder by a recipe"),
         "finetune": ("finetuning.command", "fine-tune a checkpoint on a task folder"),
         "sweep": ("sweep.command", "fine-tune checkpoints on a grid of settings and seeds"),
-        "report": ("sweep.report_command", "write the tables and the figure of a sweep"),
+        "report": ("sweep.report", "write the tables and the figure of a sweep"),
         "user-dir": ("cli", "print the folder to give to fairseq's commands as --user-dir"),
     },
     "Prediction": {
@@ -53,7 +53,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Checkpoints": {
         "analyze": ("analysis.command", "measure effective ranks and the subspace of [MASK]"),
-        "probe": ("analysis.probes.command", "probe frozen states: similarity, classes, tags, rank"),
+        "probe": ("analysis.probes.run", "probe frozen states: similarity, classes, tags, rank"),
         "export": ("interop.export.command", "export a checkpoint for transformers, ONNX or fairseq"),
         "import": ("interop.importing.command", "turn a Hugging Face or RoBERTa model into a fairseq checkpoint"),
     },
@@ -82,7 +82,10 @@ def run(args: argparse.Namespace) -> None:
 def make_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """Make the parser of ``maelm``, and the parsers of all sub-commands by name, which have no arguments yet."""
     width = max(map(len, SUB_COMMANDS))
-    listed = [f"{title}:\n{_listed(rows, width)}" for title, rows in GROUPS.items()]
+    listed = [
+        "\n".join([f"{title}:", *(f"  {name:{width}}  {summary}" for name, (_, summary) in rows.items())])
+        for title, rows in GROUPS.items()
+    ]
     parser = CommandParser(
         prog="maelm",
         description="MAE-LM with fairseq: prepare data, train, predict, evaluate, export.",
@@ -99,10 +102,6 @@ def make_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentP
             seconds[parent] = first.add_parser(parent).add_subparsers(dest="kind", required=True, metavar="KIND")
         made[name] = seconds[parent].add_parser(child) if child else first.add_parser(name)
     return parser, made
-
-
-def _listed(rows: dict[str, tuple[str, str]], width: int) -> str:
-    return "\n".join(f"  {name:{width}}  {summary}" for name, (_, summary) in rows.items())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -189,15 +189,10 @@ def rank_rows(grams: dict[str, LayerGrams], tau: float, centered: bool) -> list[
         for place, layer in enumerate(each.layers):
             for tokens, accumulator in each.sets(place).items():
                 values = singular_values(accumulator.gram(centered))
+                spectrum = [float(f"{value:.8g}") for value in values.tolist()]
+                place_of_row = {"condition": condition, "token_set": tokens, "layer": layer, "rows": accumulator.rows}
                 rows.append(
-                    {
-                        "condition": condition,
-                        "token_set": tokens,
-                        "layer": layer,
-                        "rows": accumulator.rows,
-                        "effective_rank": effective_rank(values, tau),
-                        "singular_values": [float(f"{value:.8g}") for value in values.tolist()],
-                    }
+                    {**place_of_row, "effective_rank": effective_rank(values, tau), "singular_values": spectrum}
                 )
     return rows
 

@@ -93,9 +93,10 @@ def choose_start(cfg: Any, suffix: str, criterion: str) -> Start:
         ValueError: no file can be continued, or the run would overwrite the checkpoints of another run.
     """
     folder = Path(cfg.save_dir)
-    if cfg.restore_file != DEFAULT and not _is_the_last(cfg.restore_file, folder):
+    is_last = os.path.realpath(cfg.restore_file) == os.path.realpath(folder / DEFAULT)
+    if cfg.restore_file != DEFAULT and not is_last:
         return Start(str(cfg.restore_file), _is_of_folder(cfg, folder, suffix), begins=False)
-    last = _with_suffix(folder / DEFAULT, suffix)
+    last = folder / DEFAULT.replace(".pt", f"{suffix}.pt")
     others = [path for path in checkpoint_files(folder, suffix) if path != last]
     if last.exists():
         trouble = find_damage(last) or _unreadable(last)
@@ -116,14 +117,6 @@ def choose_start(cfg: Any, suffix: str, criterion: str) -> Start:
             "continue from the newest intact checkpoint of the folder"
         )
     return Start(_newest_whole(others, trouble, suffix, criterion), continues=True, begins=False)
-
-
-def _is_the_last(path: str, folder: Path) -> bool:
-    return os.path.realpath(path) == os.path.realpath(folder / DEFAULT)
-
-
-def _with_suffix(path: Path, suffix: str) -> Path:
-    return path.with_name(f"{path.stem}{suffix}{path.suffix}")
 
 
 def _unreadable(path: Path, read: Callable[[Path], Any] = read_progress) -> str | None:

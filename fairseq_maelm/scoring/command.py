@@ -77,10 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Score the sentences, and write the summary to standard output."""
-    try:
-        files = input_files(args.texts)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    files = input_files(args.texts)
     items = read_items(files)
     if args.compare is not None and not items[0].side:
         raise UsageError("--compare needs pairs (.tsv, .jsonl): single sentences have no accuracy")

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fairseq_maelm.arguments import UsageError
 from fairseq_maelm.lines import numbered_lines, parse_record, text_field
 from fairseq_maelm.text.cleaning import clean_text
 
@@ -28,19 +29,19 @@ def input_files(paths: Sequence[Path]) -> list[Path]:
     """Replace each folder by its .jsonl files, sorted by name.
 
     Raises:
-        ValueError: a folder has no such file, two files have the same name, or there are both pairs and sentences.
+        UsageError: a folder has no such file, two files have the same name, or there are both pairs and sentences.
     """
     files: list[Path] = []
     for path in paths:
         found = sorted(each for each in path.iterdir() if _kind(each) == "jsonl") if path.is_dir() else [path]
         if not found:
-            raise ValueError(f"there is no .jsonl file in {path}")
+            raise UsageError(f"there is no .jsonl file in {path}")
         files += found
     names = [path.name for path in files]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ValueError(f"{twice} is given twice: rename one of the files, since results show only their names")
+        raise UsageError(f"{twice} is given twice: rename one of the files, since results show only their names")
     if len({_kind(path) == "lines" for path in files}) > 1:
-        raise ValueError("give either files of sentences or files of pairs (.tsv, .jsonl), not both")
+        raise UsageError("give either files of sentences or files of pairs (.tsv, .jsonl), not both")
     return files
 
 

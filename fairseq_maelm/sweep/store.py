@@ -140,14 +140,13 @@ class SweepFolder:
             # Tasks and models may be added, but their settings may not change.
             _check_same(self.path, "sweep", earlier["identity"], identity, ("", "tasks", "models"))
             all_runs = {str(run.folder): run.as_json() for run in [*map(Run.from_json, earlier["runs"]), *runs]}
-            merged = {name: _merged(earlier[name], now) for name, now in (("identity", identity), ("about", about))}
-            return {**merged, "runs": list(all_runs.values())}
+            content: dict[str, Any] = {"runs": list(all_runs.values())}
+            for name, now in (("identity", identity), ("about", about)):
+                parts = dict.fromkeys([*earlier[name], *now])
+                content[name] = {part: {**earlier[name].get(part, {}), **now.get(part, {})} for part in parts}
+            return content
 
         return _working_in(self.path, _SWEEP, "sweep", grown)
-
-
-def _merged(earlier: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    return {name: {**earlier.get(name, {}), **now.get(name, {})} for name in dict.fromkeys([*earlier, *now])}
 
 
 class CheckpointKeeper:
