@@ -17,11 +17,6 @@ from torch import Tensor, nn
 
 from fairseq_maelm.fairseq_fixes.damage import find_damage
 
-__all__ = [
-    *("CheckpointError", "allow_namespaces", "averaged_state", "check_weights", "declared_options"),
-    *("plain_sections", "read_state", "shown"),
-]
-
 # fairseq's own configuration has three levels.
 _DEEPEST = 20
 _LONGEST_STRING = 1_000_000

@@ -13,8 +13,6 @@ from fairseq_maelm.models.masked_tokens import target_log_probabilities
 from fairseq_maelm.scoring.likelihood import METHODS, Sentence, pseudo_log_likelihoods, refusal
 from fairseq_maelm.text.cleaning import clean_text
 
-__all__ = ["SentenceScore", "score"]
-
 
 class SentenceScore(NamedTuple):
     """The pseudo-log-likelihood of a sentence, in nats.

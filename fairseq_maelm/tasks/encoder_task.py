@@ -11,8 +11,6 @@ from fairseq_maelm.fairseq_fixes.companions import VOCABULARY_FILES
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.models.sizes import SIZES
 
-__all__ = ["EncoderTask"]
-
 
 class EncoderTask(FairseqTask):
     """A task with the vocabulary of pretraining, fairseq's dictionary with ``<mask>``."""
