@@ -153,7 +153,7 @@ def _plain(value: Any, path: Path, place: str, depth: int) -> Any:
 
 
 def declared_options(options: Mapping[str, Any], dataclass: type, path: Path, section: str) -> dict[str, Any]:
-    """Return the options that a dataclass of fairseq's kind declares, without all others.
+    """Return only those options that a dataclass of fairseq's kind declares.
 
     Raises:
         CheckpointError: the type of an option does not allow its value.

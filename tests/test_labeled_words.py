@@ -22,18 +22,14 @@ CONLLU = """# newdoc
 CONLL = "-DOCSTART- -X- O O\n\nU.N.  NNP B-NP  I-ORG\n# NN O O\n1\u00a0000 CD O O\n\n\nRome NNP B-NP I-LOC"
 
 
-def layout(form: str, column: str, **more: object) -> Layout:
-    return Layout(form, column, **more)  # type: ignore[arg-type]
-
-
 def test_conllu(tmp_path: Path) -> None:
     path = tmp_path / "file.conllu"
     path.write_text(CONLLU, encoding="utf-8")
-    file = read(path, layout("conllu", "UPOS"))
+    file = read(path, Layout("conllu", "UPOS"))
     assert [sentence.words for sentence in file.sentences] == [("I", "do", "n't", "know how"), ("#",)]
     assert [sentence.labels for sentence in file.sentences] == [("PRON", "AUX", "PART", "VERB"), ("SYM",)]
     assert file.sentences[0].lines == (3, 5, 6, 8)
-    assert read(path, layout("conllu", "XPOS")).sentences[0].labels == ("PRP", "VBP", "RB", "VB")
+    assert read(path, Layout("conllu", "XPOS")).sentences[0].labels == ("PRP", "VBP", "RB", "VB")
     assert "\n".join([*relabeled(file, [s.labels for s in file.sentences], False), ""]) == CONLLU
 
     changed = "\n".join([*relabeled(file, [["A", "B", "C", "D"], ["E"]], False), ""])
@@ -48,11 +44,11 @@ def test_conllu(tmp_path: Path) -> None:
 def test_columns(tmp_path: Path) -> None:
     path = tmp_path / "file.conll"
     path.write_text(CONLL, encoding="utf-8")
-    file = read(path, layout("conll", "-1"))
+    file = read(path, Layout("conll", "-1"))
     assert [sentence.words for sentence in file.sentences] == [("U.N.", "#", "1\u00a0000"), ("Rome",)]
     assert [sentence.labels for sentence in file.sentences] == [("I-ORG", "O", "O"), ("I-LOC",)]
-    assert read(path, layout("conll", "1")).sentences[0].labels == ("NNP", "NN", "CD")
-    assert read(path, layout("conll", "0", word_column=1)).sentences[1] == (("NNP",), ("Rome",), (8,))
+    assert read(path, Layout("conll", "1")).sentences[0].labels == ("NNP", "NN", "CD")
+    assert read(path, Layout("conll", "0", word_column=1)).sentences[1] == (("NNP",), ("Rome",), (8,))
     lines = relabeled(file, [["X", "Y", "Z"], ["W"]], False)
     assert lines == CONLL.replace("I-ORG", "X").replace("NN O O", "NN O Y").replace("CD O O", "CD O Z").replace(
         "I-LOC", "W"
@@ -64,7 +60,7 @@ def test_columns(tmp_path: Path) -> None:
 def test_tabs_comments_and_windows_line_ends(tmp_path: Path) -> None:
     path = tmp_path / "file.tsv"
     path.write_bytes("\ufeff# id 1\r\nNew York\tB-LOC\r\n# id\tO\r\n\r\nx\tO\r\n".encode())
-    file = read(path, layout("conll", "-1", comment_prefix="# id 1"))
+    file = read(path, Layout("conll", "-1", comment_prefix="# id 1"))
     assert [sentence.words for sentence in file.sentences] == [("New York", "# id"), ("x",)]
     assert file.newline == "\r\n"
     assert relabeled(file, [["O", "O"], ["B-X"]], False)[1:] == ["New York\tO", "# id\tO", "", "x\tB-X"]
@@ -89,7 +85,7 @@ def test_wrong_lines_are_named(form: str, column: str, text: str, message: str, 
     path = tmp_path / "file"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(ValueError, match=re.escape(message)):
-        read(path, layout(form, column))
+        read(path, Layout(form, column))
 
 
 @pytest.mark.parametrize(

@@ -27,13 +27,15 @@ def executable(path: Path, text: str) -> str:
 
 
 def refused(venv: Path, *arguments: str, **environment: str) -> str:
-    """Run the script for the environment ``venv``, check that it fails, and return its message."""
+    """Run the script for the environment ``venv``, check that it fails and changes nothing, and return its message."""
+    before = sorted(venv.parent.rglob("*"))
     variables = {**os.environ, "PYTHON": sys.executable, **environment, "MAELM_VENV": str(venv)}
     result = subprocess.run(
         ["bash", str(SCRIPT), *arguments], env=variables, capture_output=True, text=True, timeout=60, check=False
     )
     assert result.returncode == 1, result.stdout + result.stderr
     assert "set-up stopped:" in result.stderr
+    assert sorted(venv.parent.rglob("*")) == before
     return result.stderr
 
 
@@ -47,7 +49,6 @@ def test_unknown_extras(venv: Path) -> None:
     message = refused(venv, "dev,plot")
     assert '"dev,plot"' in message
     assert "Choose from dev, plots, hf, onnx" in message
-    assert not venv.exists()
 
 
 def test_python_that_does_not_run(venv: Path, tmp_path: Path) -> None:
@@ -55,14 +56,12 @@ def test_python_that_does_not_run(venv: Path, tmp_path: Path) -> None:
     message = refused(venv, PYTHON=broken)
     assert "does not run" in message
     assert "no such version" in message
-    assert not venv.exists()
 
 
 @pytest.mark.parametrize("version", ["3.9", "3.14", "2.7"])
 def test_python_of_a_wrong_version(venv: Path, tmp_path: Path, version: str) -> None:
     message = refused(venv, PYTHON=executable(tmp_path / "python", f"echo {version}"))
     assert f"is Python {version}; 3.10 to 3.13 are supported" in message
-    assert not venv.exists()
 
 
 @needs_compiler
@@ -74,7 +73,6 @@ def test_no_compiler(venv: Path, tmp_path: Path) -> None:
     message = refused(venv, PATH=str(folder), CXX="")
     assert "no C++ compiler" in message
     assert "apt-get install g++" in message
-    assert not venv.exists()
 
 
 @needs_compiler
@@ -83,16 +81,13 @@ def test_no_compiler(venv: Path, tmp_path: Path) -> None:
     [("fatal error: Python.h: No such file or directory", "-dev"), ("internal error", "does not compile a small C++")],
 )
 def test_compiler_that_fails(venv: Path, tmp_path: Path, complaint: str, expected: str) -> None:
-    message = refused(venv, CXX=executable(tmp_path / "compiler", f"echo '{complaint}' >&2; exit 1"))
-    assert expected in message
-    assert not venv.exists()
+    assert expected in refused(venv, CXX=executable(tmp_path / "compiler", f"echo '{complaint}' >&2; exit 1"))
 
 
 def test_folder_that_is_no_environment_is_left_alone(venv: Path) -> None:
     venv.mkdir()
     (venv / "thesis.txt").write_text("precious", encoding="utf-8")
     assert "is not a virtual environment; it is left as it is" in refused(venv)
-    assert [path.name for path in venv.iterdir()] == ["thesis.txt"]
 
 
 def test_another_set_up_at_work(venv: Path) -> None:
@@ -100,4 +95,3 @@ def test_another_set_up_at_work(venv: Path) -> None:
     (venv / "pyvenv.cfg").touch()
     (venv / "setup.busy").write_text(f"{os.getpid()}\n", encoding="utf-8")
     assert f"another set-up (process {os.getpid()})" in refused(venv)
-    assert (venv / "setup.busy").exists()

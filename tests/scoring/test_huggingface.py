@@ -13,7 +13,7 @@ from fairseq_maelm.arguments import model_path
 from fairseq_maelm.cli import main
 from fairseq_maelm.libraries import import_transformers
 from fairseq_maelm.scoring.hub import score
-from fairseq_maelm.scoring.huggingface import HuggingFaceScorer
+from fairseq_maelm.scoring.huggingface import _HEADS, HuggingFaceScorer
 from fairseq_maelm.scoring.likelihood import METHODS, Sentence, hidden_ends, pseudo_log_likelihoods
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -85,7 +85,7 @@ def test_scores_are_those_of_one_position_at_a_time(family: str, method: str, tm
     folder = save_model(family, tmp_path / "model")
     scorer = HuggingFaceScorer(folder, "fp32", "cpu")
     taken: list[torch.Size] = []
-    head = scorer.model.get_submodule(next(name for name, _ in scorer.model.named_children() if name in _known_heads()))
+    head = scorer.model.get_submodule(next(name for name, _ in scorer.model.named_children() if name in _HEADS))
     head.register_forward_hook(lambda module, inputs, output: taken.append(inputs[0].shape))
     sentences = scorer.encode(SENTENCES, with_words=True)
     found = pseudo_log_likelihoods(scorer, sentences, method, batch_tokens=80)
@@ -94,12 +94,6 @@ def test_scores_are_those_of_one_position_at_a_time(family: str, method: str, tm
     # The head computes nothing for places that are not asked for.
     assert sum(shape[0] for shape in taken) <= sum(len(sentence.scored) for sentence in sentences)
     assert all(len(shape) == 2 for shape in taken)
-
-
-def _known_heads() -> tuple[str, ...]:
-    from fairseq_maelm.scoring.huggingface import _HEADS
-
-    return _HEADS
 
 
 @pytest.mark.parametrize("method", METHODS)
