@@ -16,7 +16,7 @@ from training_step.flops import BatchShape, ModelShape, flops_per_token, muon_fl
 
 from fairseq_maelm.models.config import complete_config
 from fairseq_maelm.sweep.log import log_records
-from fairseq_maelm.train_command import USER_DIR, words_of
+from fairseq_maelm.train_command import USER_DIR, Machine, words_of
 
 # The paper's optimizer; saved and validated by updates alone, for an epoch of a small text is over in seconds.
 PRETRAINING: dict[str, Any] = {
@@ -58,6 +58,19 @@ def schedule(options: dict[str, Any], updates: int, decays: bool = True) -> dict
     own = {"warmup-updates": max(1, round(warm_up * updates))}
     decay = {"lr-scheduler": "polynomial_decay", "total-num-update": updates}
     return own | (decay if decays else {"lr-scheduler": "fixed"})
+
+
+def run_options(
+    options: Mapping[str, Any], updates: int, interval: int, machine: Machine, seed: int, decays: bool = True
+) -> dict[str, Any]:
+    """Return the options of a pretraining of so many updates, validated and saved each ``interval`` of them."""
+    options = dict(options)
+    return {
+        **schedule(options, updates, decays), "seed": seed, **options, **machine.options(),
+        **({"fp16-scale-window": 256} if machine.precision == "fp16" else {}), "max-update": updates,
+        "validate-interval-updates": interval, "save-interval-updates": interval, "keep-interval-updates": 1,
+        "log-interval": max(1, min(50, updates // 20)),
+    }  # fmt: skip
 
 
 def training_flops(options: Mapping[str, Any], vocabulary: int) -> float:

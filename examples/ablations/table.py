@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table of a study beside the paper's numbers; run.py writes it, and it can be made anew from the folder.
+"""The table of a study beside the paper's numbers; it can be made again from the folder.
 
 python examples/ablations/table.py OUTPUT
 """
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 # What the studies share.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from rows import ROWS, SAME, Row, chosen
+import yaml
 from study import SQUAD_METRICS
 
 from fairseq_maelm.libraries import import_pyplot
@@ -24,6 +24,24 @@ from fairseq_maelm.sweep.store import SETTINGS
 from fairseq_maelm.sweep.tables import markdown_table
 
 MISSING = "–"
+
+
+class Row(NamedTuple):
+    """A row of plan.yaml: group and setting in the paper, its GLUE average, and the share of masks that stay."""
+
+    name: str
+    group: str
+    setting: str
+    paper: float | None = None
+    delta: float | None = None
+    same: str = ""
+
+
+_PLAN = yaml.safe_load((Path(__file__).parent / "plan.yaml").read_text(encoding="utf-8"))
+ROWS = {
+    name: Row(name, own["group"], own["setting"], own.get("paper"), own.get("delta"), own.get("same-as", ""))
+    for name, own in _PLAN["rows"].items()
+}
 
 
 def pretraining_marker(folder: Path, row: str) -> Path:
@@ -98,7 +116,7 @@ def collect(folder: Path) -> list[Result]:
     settings = read_json(folder / SETTINGS)
     if settings is None:
         raise SystemExit(f"{folder} is no ablation study: there is no {SETTINGS}")
-    return [_result(folder, row, settings) for row in chosen(list(settings["rows"]))]
+    return [_result(folder, row, settings) for name, row in ROWS.items() if name in settings["rows"]]
 
 
 def _result(folder: Path, row: Row, settings: dict[str, Any]) -> Result:
@@ -137,13 +155,13 @@ def main_table(results: Sequence[Result]) -> str:
     head = ["group", "setting", "row", "paper: GLUE", "paper: to MAE-LM"]
     head += [*tasks, "average", "to MAE-LM", "bits", "updates/s", ""]
     lines = []
-    reference, paper = reference_average(results), ROWS["maelm"].glue
+    reference, paper = reference_average(results), ROWS["maelm"].paper
     for result in results:
         row = result.row
         lines.append(
             [
                 *(row.group, row.setting, row.name),
-                *(_number(row.glue), _number(difference(row.glue, paper), "+.1f")),
+                *(_number(row.paper), _number(difference(row.paper, paper), "+.1f")),
                 *map(str, result.tasks.values()),
                 *(_number(result.average), _number(difference(result.average, reference), "+.1f")),
                 *(_number(result.loss, ".3f"), _number(result.speed, ".2f"), result.state),
@@ -158,9 +176,9 @@ def transition(results: Sequence[Result]) -> list[Result]:
     The end is taken from the row that computes the same where its own was not asked for.
     """
     by_name = {result.row.name: result for result in results}
-    for name, same in SAME.items():
-        if name not in by_name and same in by_name:
-            by_name[name] = by_name[same]._replace(row=ROWS[name])
+    for name, row in ROWS.items():
+        if row.same in by_name and name not in by_name:
+            by_name[name] = by_name[row.same]._replace(row=row)
     series = [(result.row.delta, result) for result in by_name.values() if result.row.delta is not None]
     return [result for _, result in sorted(series, key=lambda pair: pair[0])]
 
@@ -171,7 +189,7 @@ def transition_table(series: Sequence[Result]) -> str:
     lines = []
     for result in series:
         measured = [*map(str, result.tasks.values()), _number(result.average), _number(result.loss, ".3f")]
-        lines.append([_number(result.row.delta, "g"), _number(result.row.glue), *measured])
+        lines.append([_number(result.row.delta, "g"), _number(result.row.paper), *measured])
     return markdown_table(["delta", "paper: GLUE", *tasks, "average", "bits"], lines)
 
 
@@ -206,7 +224,7 @@ def write_csv(path: Path, results: Sequence[Result]) -> None:
         writer.writerow(columns)
         for result in results:
             row = result.row
-            line: list[Any] = [row.name, row.group, row.setting, row.delta, row.glue, result.average]
+            line: list[Any] = [row.name, row.group, row.setting, row.delta, row.paper, result.average]
             line += [result.loss, result.speed, result.state]
             for task in result.tasks.values():
                 ends = [min(task.scores), max(task.scores)] if task.scores else [None, None]

@@ -29,7 +29,6 @@ from fairseq_maelm.train_command import add_precision, machine_of, words_of
 
 HERE = Path(__file__).resolve().parent
 STAGES = ("prepare", "choose", "pretrain", "evaluate", "time", "page")
-TIMED_ROUNDS = 3
 # Lines of a text without documents of its own that make one.
 DOCUMENT_LINES = 50
 
@@ -220,7 +219,7 @@ class Study:
 
     def time(self) -> None:
         """Time a few updates of every method and shape, one training at a time and all in turn, round by round."""
-        rounds = range(1, TIMED_ROUNDS + 1)
+        rounds = range(1, self.plan.content["timing"]["rounds"] + 1)
         runs = {(self.plan.budgets[run.budget]["shape"], run.row): run for run in self.runs() if run.row != RANDOM}
         known = self.records.study().get("seconds an update", {})
         runs = {names: run for names, run in runs.items() if names[1] not in known.get(names[0], {})}

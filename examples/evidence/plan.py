@@ -12,9 +12,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import study
 import yaml
 
+from fairseq_maelm.train_command import Machine
+
 # A row with the weights as they are drawn: one update at learning rate 0.
 RANDOM = "random weights"
-VALIDATIONS = 20
 
 
 class Pretraining(NamedTuple):
@@ -81,9 +82,9 @@ class Plan:
             if unknown or budget["shape"] not in self.content["shapes"]:
                 raise ValueError(f"{path}: budget {name} names {', '.join(unknown) or budget['shape']}, not declared")
         parts = {str(name): parts for name, parts in self.content.get("intermediate", {}).items()}
-        self.content["intermediate"] = parts
-        if any(VALIDATIONS % number for number in parts.values()):
-            raise ValueError(f"{path}: intermediate must divide {VALIDATIONS}, the number of validations")
+        self.content["intermediate"], self.validations = parts, int(self.content["validations"])
+        if any(self.validations % number for number in parts.values()):
+            raise ValueError(f"{path}: intermediate must divide {self.validations}, the number of validations")
         if self.trial_budget not in self.budgets:
             raise ValueError(f"{path}: choices are made at {self.trial_budget}, which is no budget")
 
@@ -146,26 +147,20 @@ def updates_at(plan: Plan, run: Pretraining, vocabulary: int) -> dict[str, int]:
     parts = plan.content.get("intermediate", {}).get(run.budget, 1)
     if run.row not in plan.methods or run.trial:
         return {}
-    places = VALIDATIONS // parts * interval_of(run.updates(vocabulary))
-    return {f"part_{part}": part * places for part in range(1, parts)}
+    each = plan.validations // parts * interval_of(plan, run.updates(vocabulary))
+    return {f"part_{part}": part * each for part in range(1, parts)}
 
 
-def interval_of(updates: int) -> int:
+def interval_of(plan: Plan, updates: int) -> int:
     """Return the updates between two validations."""
-    return max(1, math.ceil(updates / VALIDATIONS))
+    return max(1, math.ceil(updates / plan.validations))
 
 
-def command(
-    run: Pretraining, vocabulary: int, plan: Plan, machine: Mapping[str, Any], data: Path, save_dir: Path
-) -> list[str]:
-    """Return the command of a pretraining; it is validated at twenty places of equal distance."""
-    options, updates = dict(run.options), run.updates(vocabulary)
-    interval = interval_of(updates)
-    rate = study.schedule(options, updates, decays=run.row != RANDOM)
-    own = {
-        **rate, **options, **machine, "seed": run.seed, "max-update": updates,
-        "validate-interval-updates": interval, "save-interval-updates": interval, "keep-interval-updates": 1,
-        "keep-interval-updates-pattern": updates_at(plan, run, vocabulary).get("part_1"),
-        "max-tokens-valid": 8192, "log-interval": max(1, min(50, updates // 20)),
-    }  # fmt: skip
-    return study.pretraining(data, save_dir, own)
+def command(run: Pretraining, vocabulary: int, plan: Plan, machine: Machine, data: Path, save_dir: Path) -> list[str]:
+    """Return the command of a pretraining; it is validated at places of equal distance."""
+    updates = run.updates(vocabulary)
+    own = study.run_options(
+        run.options, updates, interval_of(plan, updates), machine, run.seed, decays=run.row != RANDOM
+    )
+    kept = updates_at(plan, run, vocabulary).get("part_1")
+    return study.pretraining(data, save_dir, {**own, "max-tokens-valid": 8192, "keep-interval-updates-pattern": kept})

@@ -16,8 +16,8 @@ from fairseq_maelm.sweep.jobs import Job, Process, is_finished
 from fairseq_maelm.sweep.log import log_records
 from fairseq_maelm.train_command import Machine
 
-# Of a timing; the first report, in which memory is filled, does not count.
-TIMED_UPDATES, TIMED_INTERVAL = 30, 5
+# Updates between two reports of a timing; the first one, in which memory is filled, does not count.
+_TIMED_INTERVAL = 5
 
 
 class Programs:
@@ -65,7 +65,7 @@ class Programs:
 
     def pretraining(self, run: Pretraining) -> Job:
         """Return a pretraining, which reads the text as often as the plan allows at the most."""
-        words = command(run, self.vocabulary, self.plan, self.machine.options(), self.data, self.folder(run))
+        words = command(run, self.vocabulary, self.plan, self.machine, self.data, self.folder(run))
         tokens = run.updates(self.vocabulary) * run.options["max-tokens"]
         passes = tokens / self.about("tokens", "prepare")
         if passes > self.plan.content["most-passes"]:
@@ -76,9 +76,9 @@ class Programs:
     def timing(self, run: Pretraining, number: int) -> Job:
         """Return a training of a few updates that is only timed."""
         name = f"{self.plan.budgets[run.budget]['shape']}/{folder_name(run.row)}/round_{number}"
-        words = command(run, self.vocabulary, self.plan, self.machine.options(), self.data, self.output / "timing")
-        words += ["--no-save", "--disable-validation", "--max-update", str(TIMED_UPDATES)]
-        words += ["--log-interval", str(TIMED_INTERVAL)]
+        words = command(run, self.vocabulary, self.plan, self.machine, self.data, self.output / "timing")
+        words += ["--no-save", "--disable-validation", "--max-update", str(self.plan.content["timing"]["updates"])]
+        words += ["--log-interval", str(_TIMED_INTERVAL)]
         return self.job(f"{name}, timing", self.output / "timing" / name / "result.json", words, result=seconds)
 
     def folder(self, run: Pretraining) -> Path:

@@ -14,15 +14,10 @@ from support import load_script
 from end_to_end.toy import ROOT, TINY_TRAINING, losses, run, train_log
 from fairseq_maelm import MaelmModel
 from fairseq_maelm.models.sizes import SIZES
+from fairseq_maelm.train_command import words_of
 
-rows = load_script(ROOT / "examples" / "ablations" / "rows.py")
-TINY = SIZES["maelm_tiny"]
-SIZE = rows.ModelSize(
-    TINY["encoder_embed_dim"],
-    TINY["encoder_ffn_embed_dim"],
-    TINY["encoder_attention_heads"],
-    TINY["encoder_layers"],
-    TINY["decoder_layers"],
+PLAN = load_script(ROOT / "examples" / "rows_plan.py").Plan(
+    ROOT / "examples" / "ablations" / "plan.yaml", {"arch": "maelm_tiny"}
 )
 # The other mask rate, and BERT's way of masking, go with every row; here with every second one.
 BERT = ["--mask-prob", "0.4", "--leave-unmasked-prob", "0.1", "--random-token-prob", "0.1"]
@@ -38,15 +33,16 @@ def train(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Train:
     @functools.cache
     def train_row(name: str) -> tuple[Path, str]:
         folder = tmp_path_factory.mktemp(name)
-        masking = BERT if list(rows.ROWS).index(name) % 2 else []
-        options = [*masking, *rows.row_options(rows.ROWS[name], SIZE), "--save-dir", folder]
+        masking = BERT if list(PLAN.rows).index(name) % 2 else []
+        own = dict(PLAN.options(name).items() - PLAN.options("maelm").items())
+        options = [*masking, *words_of(own), "--save-dir", folder]
         return folder, run(["fairseq-train", toy_data, *TINY_TRAINING, *options, "--max-update", UPDATES])
 
     return train_row
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", rows.ROWS)
+@pytest.mark.parametrize("name", PLAN.rows)
 def test_a_row_trains_and_its_encoder_is_usable(name, train, toy_data):
     folder, output = train(name)
     hub = MaelmModel.from_pretrained(str(folder), "checkpoint_last.pt", str(toy_data))
@@ -59,7 +55,7 @@ def test_a_row_trains_and_its_encoder_is_usable(name, train, toy_data):
     tokens = hub.encode("The sailor takes the rope to the harbour.")
     with torch.no_grad():
         features = hub.extract_features(tokens)
-    assert features.shape == (1, len(tokens), SIZE.width)
+    assert features.shape == (1, len(tokens), SIZES["maelm_tiny"]["encoder_embed_dim"])
     assert features.isfinite().all()
     # The states are of different tokens, not one vector for all.
     assert features[0].std(dim=0).max() > 0.01

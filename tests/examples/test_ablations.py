@@ -1,6 +1,5 @@
-"""The ablation study: rows that are what they say, the table, resuming; and a small one through the real commands."""
+"""Studies of rows: ablations whose rows are what they say, the parts of a recipe; tables, resuming; small real ones."""
 
-import argparse
 import csv
 import hashlib
 import json
@@ -9,7 +8,7 @@ import random
 import shutil
 import subprocess
 import sys
-from fractions import Fraction
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,29 +22,39 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_maelm import files
 from fairseq_maelm.sweep import store
 
-ABLATIONS = ROOT / "examples" / "ablations"
-# The example's modules lie beside its script and are in no package; other examples may use the same names.
-NAMES = [path.stem for path in ABLATIONS.glob("*.py")]
-OTHERS = {name: sys.modules.pop(name) for name in NAMES if name in sys.modules}
-sys.path.insert(0, str(ABLATIONS))
+ABLATIONS = ROOT / "examples" / "ablations" / "plan.yaml"
+PARTS = ROOT / "examples" / "pretraining" / "parts" / "rows.yaml"
+with pytest.MonkeyPatch.context() as patch:
+    # Modules of examples are in no package.
+    patch.syspath_prepend(ROOT / "examples")
+    import rows as study_of_rows
+    import study
 
-import rows  # noqa: E402
-import run as ablations  # noqa: E402
-import study  # noqa: E402
-import table  # noqa: E402
+    table = study_of_rows.Plan(ABLATIONS, {}).report
 
-sys.path.remove(str(ABLATIONS))
-for name in NAMES:
-    del sys.modules[name]
-sys.modules.update(OTHERS)
-
-TINY = ["--arch", "maelm_tiny", "--tokens-per-sample", "64", "--max-tokens", "512", "--update-freq", "1"]
+TINY = ["arch=maelm_tiny", "tokens-per-sample=64", "max-positions=64", "max-tokens=512", "update-freq=1"]
 PREDICTS_ALL = "causal_cross"
 
 
-def arguments(data: Path, output: Path, *more: Any) -> argparse.Namespace:
+def arguments(data: Path, output: Path, *more: Any, plan: Path = ABLATIONS, changes: Sequence[str] = TINY) -> Any:
     """The command line of a small study."""
-    return ablations.parse([str(word) for word in (data, output, *TINY, *more)])
+    return study_of_rows.parse([str(word) for word in (plan, data, output, "--set", *changes, *more)])
+
+
+def size(arch: str, *changes: str) -> Any:
+    """The plan of the ablations at a size."""
+    own = dict(change.split("=") for change in changes)
+    return study_of_rows.Plan(ABLATIONS, {"arch": arch, **{name: int(value) for name, value in own.items()}})
+
+
+def pretraining(args: Any, row: str, folder: Path) -> list[str]:
+    """The command of a row's pretraining."""
+    (run,) = args.plan.runs([row])
+    words: list[str] = study_of_rows.pretraining(args, run, folder)
+    return words
+
+
+ROWS = study_of_rows.Plan(ABLATIONS, {}).rows
 
 
 # Rows
@@ -53,7 +62,7 @@ def arguments(data: Path, output: Path, *more: Any) -> argparse.Namespace:
 
 def train_as(data: Path, name: str, folder: Path) -> tuple[Any, Any, dict[str, Any]]:
     """What fairseq-train builds from a row's command line: task, model, and the first batch."""
-    words = ablations.pretraining(arguments(data, folder), rows.ROWS[name], folder, "").words[1:]
+    words = pretraining(arguments(data, folder), name, folder)[1:]
     place = words.index("--user-dir")
     del words[place : place + 2]
     config = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), words))
@@ -79,7 +88,7 @@ def content(value: Any) -> str:
 def built(toy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any, dict[str, Any]]]:
     """Every row as fairseq-train builds it."""
     folder = tmp_path_factory.mktemp("rows")
-    return {name: train_as(toy_data, name, folder / name) for name in rows.ROWS}
+    return {name: train_as(toy_data, name, folder / name) for name in ROWS}
 
 
 def test_rows_differ_in_effect(built: dict[str, Any]) -> None:
@@ -90,7 +99,7 @@ def test_rows_differ_in_effect(built: dict[str, Any]) -> None:
         identity = None if model.decoder is None else model.decoder.identity
         found.setdefault(content([content(batch["net_input"]), shapes, content(identity)]), []).append(name)
     twins = {name: names[0] for names in found.values() for name in names[1:]}
-    assert twins == rows.same_rows(ablations.model_size("maelm_tiny", []))
+    assert twins == size("maelm_tiny").same_rows()
 
 
 def test_rows_get_equal_data_order_and_masks(built: dict[str, Any]) -> None:
@@ -106,32 +115,39 @@ def test_rows_get_equal_data_order_and_masks(built: dict[str, Any]) -> None:
 
 def test_rows_change_nothing_else(toy_data: Path, tmp_path: Path) -> None:
     """Without a row's own options its command line is that of MAE-LM."""
-    args = arguments(toy_data, tmp_path / "study", "--mask-prob", 0.4, "--random-token-prob", 0.1)
-    size = ablations.model_size(args.arch, [])
-    plain = ablations.pretraining(args, rows.ROWS["maelm"], tmp_path, "").words
+    changes = [*TINY, "mask-prob=0.4", "random-token-prob=0.1"]
+    args = arguments(toy_data, tmp_path / "study", changes=changes)
+    plain = pretraining(args, "maelm", tmp_path)
     assert plain[plain.index("--mask-prob") + 1] == "0.4" and plain[plain.index("--random-token-prob") + 1] == "0.1"
-    for row in rows.ROWS.values():
-        own = rows.row_options(row, size)
-        assert bool(own) == ("maelm" not in (row.name, rows.same_rows(size).get(row.name)))
-        assert ablations.pretraining(args, row, tmp_path, "").words == [*plain, *own]
+    same = args.plan.same_rows()
+    for name, row in ROWS.items():
+        options = args.plan.options(name)
+        own = {key: value for key, value in options.items() if args.plan.options("maelm").get(key) != value}
+        assert bool(own) == ("maelm" not in (name, same.get(name)))
+        assert own.items() >= row.get("options", {}).items()
+        words = pretraining(args, name, tmp_path)
+        for key, value in own.items():
+            place = words.index(f"--{key}")
+            assert words[place + 1] == str(value)
+            del words[place : place + 2]
+        assert words == plain
 
 
 def test_rows_that_are_run_unless_others_are_named(toy_data: Path, tmp_path: Path) -> None:
     args = arguments(toy_data, tmp_path / "study")
     depths = {f"decoder_{layers}" for layers in ("1_layer", "2_layers", "4_layers", "6_layers")}
-    assert set(rows.ROWS) - set(args.rows) == {"delta_1", *depths}, "of two layers, one is all of these"
+    assert set(ROWS) - set(args.rows) == {"delta_1", *depths}, "of two layers, one is all of these"
     for arch, same in (("maelm_base", "decoder_4_layers"), ("maelm_large_plus_plus", "decoder_2_layers")):
-        paper = arguments(toy_data, tmp_path / "study", "--arch", arch)
-        assert set(rows.ROWS) - set(paper.rows) == {"delta_1", same}
-    assert rows.same_rows(ablations.model_size("maelm_small", []))["decoder_1_layer"] == "decoder_2_layers"
+        assert size(arch).same_rows() == {same: "maelm", "delta_1": "mlm_decoder"}
+    assert size("maelm_small").same_rows()["decoder_1_layer"] == "decoder_2_layers"
     chosen = arguments(toy_data, tmp_path / "study", "--rows", "mlm", "maelm")
-    assert [job.name for job in ablations.jobs_of(chosen)] == ["maelm pretraining", "mlm pretraining"]
+    assert [job.name for job in study_of_rows.jobs_of(chosen)] == ["maelm pretraining", "mlm pretraining"]
 
 
 def test_a_dry_run_writes_commands_and_nothing_else(toy_data: Path, tmp_path: Path, capsys: Any) -> None:
-    words = [toy_data, tmp_path / "study", *TINY, "--rows", "mlm", "maelm", "--dry-run", "--slurm", "cluster=local"]
+    words = [ABLATIONS, toy_data, tmp_path / "study", "--set", *TINY, "--rows", "mlm", "maelm", "--dry-run"]
     pytest.importorskip("submitit")
-    ablations.main(list(map(str, words)))
+    study_of_rows.main([*map(str, words), "--slurm", "cluster=local"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[::2] == ["# maelm pretraining", "# mlm pretraining"]
     assert all(line.startswith("fairseq-train ") and " --cpu " in line for line in lines[1::2])
@@ -140,7 +156,7 @@ def test_a_dry_run_writes_commands_and_nothing_else(toy_data: Path, tmp_path: Pa
 
 def test_paper_numbers() -> None:
     """As printed in Table 2."""
-    printed = [row.glue for row in rows.ROWS.values() if row.group != rows.TRANSITION and row.glue is not None]
+    printed = [row["paper"] for row in ROWS.values() if row["group"] != "Figure 4" and "paper" in row]
     assert printed == [86.1, 85.2, 85.1, 85.9, 85.1, 86.0, 86.1, 85.4, 85.5, 86.0, 85.8, 84.8, 85.8, 85.5]
 
 
@@ -153,17 +169,17 @@ def test_paper_numbers() -> None:
         ("maelm_large_plus_plus", [], (704, 2816, 11), (1344, 5376, 21)),
         (
             "maelm_tiny",
-            ["--encoder-embed-dim", "768", "--encoder-attention-heads", "12"],
+            ["encoder-embed-dim=768", "encoder-attention-heads=12"],
             (512, 341, 8),
             (1024, 683, 16),
         ),
     ],
 )
 def test_decoder_widths_of_any_size(arch: str, more: list[str], narrow: tuple[int, ...], wide: tuple[int, ...]) -> None:
-    encoder = ablations.model_size(arch, more)
-    for fraction, expected in ((Fraction(2, 3), narrow), (Fraction(4, 3), wide)):
-        words = rows.decoder_width_options(fraction, encoder)
-        assert tuple(int(number) for number in words[1::2]) == expected
+    for name, expected in (("decoder_512_wide", narrow), ("decoder_1024_wide", wide)):
+        options = size(arch, *more).options(name)
+        fields = ("decoder-embed-dim", "decoder-ffn-embed-dim", "decoder-attention-heads")
+        assert tuple(options[field] for field in fields) == expected
         assert expected[0] % expected[2] == 0
 
 
@@ -171,18 +187,18 @@ def test_decoder_widths_of_any_size(arch: str, more: list[str], narrow: tuple[in
     ("arch", "more", "layers"),
     [
         ("maelm_base", [], [2, 6, 1, None, 12]),
-        ("maelm_base", ["--decoder-layers", "2"], [None, 6, 1, 4, 12]),
+        ("maelm_base", ["decoder-layers=2"], [2, 6, 1, 4, 12]),
         ("maelm_small", [], [1, 3, 1, None, 6]),
         ("maelm_large_plus_plus", [], [None, 12, 2, 8, 24]),
         ("maelm_tiny", [], [None, None, None, None, 2]),
-        ("maelm_tiny", ["--encoder-layers", "12"], [2, 6, None, 4, 12]),
+        ("maelm_tiny", ["encoder-layers=12"], [2, 6, None, 4, 12]),
     ],
 )
 def test_decoder_depths_of_any_size(arch: str, more: list[str], layers: list[int | None]) -> None:
     """Of the encoder's depth the same part as in the paper; no option where that is the size's own."""
-    size = ablations.model_size(arch, more)
-    scaled = [rows.row_options(row, size) for name, row in rows.ROWS.items() if name.endswith(("_layer", "_layers"))]
-    assert scaled == [[] if number is None else ["--decoder-layers", str(number)] for number in layers]
+    plan = size(arch, *more)
+    depths = [name for name in ROWS if name.endswith(("_layer", "_layers"))]
+    assert [plan.options(name).get("decoder-layers") for name in depths] == layers
 
 
 # The table
@@ -236,7 +252,7 @@ def test_series_of_figure_4(tmp_path: Path) -> None:
     table.write(tmp_path)
     series = table.transition(table.collect(tmp_path))
     assert [(each.row.delta, each.tasks["A"].median) for each in series] == [(0.0, 81.0), (0.5, 76.0), (1.0, 71.0)]
-    assert [each.row.glue for each in series] == [86.1, None, 85.1]
+    assert [each.row.paper for each in series] == [86.1, None, 85.1]
     with open(tmp_path / "figure_4.csv", encoding="utf-8") as stream:
         assert [line["delta"] for line in csv.DictReader(stream)] == ["0.0", "0.5", "1.0"]
 
@@ -288,8 +304,10 @@ def test_results_are_read_from_logs(tmp_path: Path) -> None:
 
 
 def test_commands_for_gpus(toy_data: Path, tmp_path: Path) -> None:
-    args = arguments(toy_data, tmp_path / "study", "--gpus", "0,1", "2,3", "--update-freq", 4)
-    process = ablations.pretraining(args, rows.ROWS["maelm"], tmp_path, "2,3")
+    changes = [*TINY[:-1], "update-freq=4"]
+    args = arguments(toy_data, tmp_path / "study", "--gpus", "0,1", "2,3", "--rows", "maelm", changes=changes)
+    (job,) = study_of_rows.jobs_of(args)
+    process = job.process("2,3")
     assert process.environment == {"CUDA_VISIBLE_DEVICES": "2,3"}
     for name, value in (("--distributed-world-size", "2"), ("--update-freq", "2")):
         assert process.words[process.words.index(name) + 1] == value
@@ -307,10 +325,10 @@ def test_questions_are_fine_tuned_by_their_own_recipe(
     args = arguments(toy_data, tmp_path / "study", "--tasks", f"SQuAD={tmp_path}")
     assert args.metrics == {"SQuAD": "exact"}
     assert [study.logged_name(name, tmp_path) for name in study.SQUAD_METRICS] == [f"{prefix}exact", f"{prefix}f1"]
-    process = ablations.fine_tuning(args, "SQuAD", 2, tmp_path / "checkpoint", tmp_path / "save", "")
-    assert process.words[:3] == ["maelm", "finetune", str(tmp_path)]
+    words = study_of_rows.jobs_of(args)[0].followers[1].process("0").words
+    assert words[:3] == ["maelm", "finetune", str(tmp_path)]
     for name, value in (("--seed", "2"), ("--epochs", "3"), ("--gpus", "0")):
-        assert process.words[process.words.index(name) + 1] == value
+        assert words[words.index(name) + 1] == value
     with pytest.raises(SystemExit):
         arguments(toy_data, tmp_path / "study", "--tasks", f"SQuAD={tmp_path}", "--metrics", "SQuAD=mcc")
 
@@ -318,12 +336,13 @@ def test_questions_are_fine_tuned_by_their_own_recipe(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--rows", "bert"], "invalid choice: 'bert'"),
+        (["--rows", "bert"], "there is no row bert"),
         (["--tasks", "A=no/such/folder"], "no input0/train.idx"),
         (["--tasks", "folder"], "not NAME=VALUE"),
         (["--tasks", "A=x", "A=y"], "same name"),
         (["--metrics", "A=mcc"], "names no task: A"),
         (["--seeds", "0"], "must be at least 1, not 0"),
+        (["--set", "fine-tuning"], "not NAME=VALUE"),
         (["--gpus", "0,1"], "must be a multiple of the 2 GPUs"),
     ],
 )
@@ -363,8 +382,8 @@ def make_task(data: Path, folder: Path) -> Path:
 @pytest.mark.slow
 def test_a_small_study_with_an_interruption(toy_data: Path, tmp_path: Path) -> None:
     task, output = make_task(toy_data, tmp_path), tmp_path / "study"
-    common = [toy_data, output, *TINY, "--updates", 2, "--warm-up-updates", 0, "--seeds", 1, "--fine-tuning-epochs", 1]
-    command = [sys.executable, ABLATIONS / "run.py", *common]
+    common = [ABLATIONS, toy_data, output, "--set", *TINY, "updates=2", "fine-tuning.seeds=1", "fine-tuning.epochs=1"]
+    command = [sys.executable, ROOT / "examples" / "rows.py", *common]
     call([*command, "--rows", "maelm"])
     row = output / "runs" / "maelm"
     uninterrupted = torch.load(row / "checkpoints" / "checkpoint_last.pt")["model"]
@@ -372,9 +391,7 @@ def test_a_small_study_with_an_interruption(toy_data: Path, tmp_path: Path) -> N
     # As if it had been stopped after the first update; the rest of the study is asked for only now.
     (row / "pretraining.json").unlink()
     shutil.rmtree(row / "checkpoints")
-    words = ablations.pretraining(
-        ablations.parse([str(word) for word in common]), rows.ROWS["maelm"], row / "checkpoints", ""
-    ).words
+    words = pretraining(study_of_rows.parse([str(word) for word in common]), "maelm", row / "checkpoints")
     program = Path(sys.executable).with_name(words[0])
     call([sys.executable, program, *words[1:], "--max-update", 1])
     whole = [*command, "--rows", "maelm", "mlm", "--tasks", f"topics={task}"]
@@ -395,7 +412,8 @@ def test_a_small_study_with_an_interruption(toy_data: Path, tmp_path: Path) -> N
     assert len(marked) == 4
     assert "4 done earlier" in call(whole)
     assert {path: path.stat().st_mtime_ns for path in marked} == marked
-    assert "other settings (pretraining lr" in call([*whole, "--lr", "1e-3"], status=1)
+    changed = [*common, "lr=1e-3", "--rows", "maelm"]
+    assert "other settings (plan common lr" in call([*command[:2], *changed], status=1)
 
 
 @pytest.mark.exhaustive
@@ -407,9 +425,9 @@ def test_figure_4_with_answers_to_questions(toy_data: Path, tmp_path: Path) -> N
     program = Path(sys.executable).with_name("maelm")
     call([program, *prepare[1:], "--valid", tmp_path / "dev.json", "--output", tmp_path / "task"])
     output = tmp_path / "study"
-    pretraining = ["--updates", 2, "--warm-up-updates", 0, "--rows", "maelm", "delta_0.5"]
-    fine_tuning = ["--tasks", f"SQuAD={tmp_path / 'task'}", "--seeds", 1, "--fine-tuning-epochs", 1]
-    call([sys.executable, ABLATIONS / "run.py", toy_data, output, *TINY, *pretraining, *fine_tuning])
+    changes = ["--set", *TINY, "updates=2", "fine-tuning.seeds=1", "fine-tuning.epochs=1"]
+    words = ["--rows", "maelm", "delta_0.5", "--tasks", f"SQuAD={tmp_path / 'task'}"]
+    call([sys.executable, ROOT / "examples" / "rows.py", ABLATIONS, toy_data, output, *changes, *words])
     with open(output / "figure_4.csv", encoding="utf-8") as stream:
         lines = list(csv.DictReader(stream))
     assert [line["delta"] for line in lines] == ["0.0", "0.5"]

@@ -123,7 +123,7 @@ def small_plan(folder: Path) -> Path:
     content["tasks"] = {"pairs": {"prepare": prepare, "labels": "valid.tsv"}}
     content["fine-tuning"] = {"lr": 1e-3, "epochs": 1, "batch-size": 32}
     content["measurements"] = {}
-    content["intermediate"] = {"3e8": 2}
+    content |= {"intermediate": {"3e8": 2}, "validations": 4, "timing": {"updates": 15, "rounds": 1}}
     path = folder / "plan.yaml"
     path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     return path

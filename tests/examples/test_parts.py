@@ -7,41 +7,50 @@ from typing import Any
 import pytest
 import yaml
 from end_to_end.toy import ROOT
-from support import load_script
 
-PARTS = ROOT / "examples" / "pretraining" / "parts"
-parts = load_script(PARTS / "parts.py")
-PLAN = yaml.safe_load((PARTS / "rows.yaml").read_text(encoding="utf-8"))
-CPU = parts.Machine(0, "bf16")
+PARTS = ROOT / "examples" / "pretraining" / "parts" / "rows.yaml"
+with pytest.MonkeyPatch.context() as patch:
+    # Modules of examples are in no package.
+    patch.syspath_prepend(ROOT / "examples")
+    import rows
+CONTENT = yaml.safe_load(PARTS.read_text(encoding="utf-8"))
 
 
-def words_of(name: str, **changes: Any) -> list[list[str]]:
-    """The commands of one run and of what precedes it."""
-    runs = {run.name: run for run in parts.runs_of(PLAN, list(PLAN["rows"]), None)}
-    job = parts.job_of(runs[name], {**PLAN, **changes}, CPU, Path("data"), Path("out"))
-    return [each.process("").words for each in job.all]
+@pytest.fixture
+def args(tmp_path: Path) -> Any:
+    """The command line of the study of all rows."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "dict.txt").touch()
+    return rows.parse([str(PARTS), str(data), str(tmp_path / "out"), "--precision", "bf16"])
+
+
+def commands(args: Any) -> dict[str, list[list[str]]]:
+    """The commands of each pretraining, with that of the part that precedes it."""
+    jobs = zip(args.runs, rows.jobs_of(args), strict=True)
+    return {run.name: [each.process("").words for each in job.all] for run, job in jobs}
 
 
 def value(words: list[str], option: str) -> str:
     return words[words.index(option) + 1]
 
 
-def test_rows_are_pretrained_on_equally_many_tokens() -> None:
-    for run in parts.runs_of(PLAN, list(PLAN["rows"]), None):
-        commands = [each.process("").words for each in parts.job_of(run, PLAN, CPU, Path("d"), Path("o")).all]
-        tokens = sum(int(value(words, "--max-update")) * int(value(words, "--max-tokens")) for words in commands)
-        assert tokens == pytest.approx(PLAN["tokens"], rel=1e-3)
+def test_rows_are_pretrained_on_equally_many_tokens(args: Any) -> None:
+    for parts in commands(args).values():
+        tokens = sum(int(value(words, "--max-update")) * int(value(words, "--max-tokens")) for words in parts)
+        assert tokens == pytest.approx(CONTENT["tokens"], rel=1e-3)
 
 
-def test_main_rows_have_both_objectives_and_two_seeds() -> None:
-    runs = [run.name for run in parts.runs_of(PLAN, ["modern", "masks_15"], None)]
+def test_main_rows_have_both_objectives_and_two_seeds(args: Any) -> None:
+    assert set(args.rows) == set(CONTENT["rows"])
     modern = [f"modern.{objective}.seed_{seed}" for seed in (1, 2) for objective in ("maelm", "mlm")]
     masks = ["masks_15.maelm.seed_1", "masks_15.mlm.seed_1"]
-    assert runs == [*modern[:2], *masks, *modern[2:]]
+    assert [run.name for run in args.plan.runs(["modern", "masks_15"])] == [*modern[:2], *masks, *modern[2:]]
+    assert [run.name for run in args.plan.runs(["modern", "masks_15"], 1)] == [*modern[:2], *masks]
 
 
-def test_options_of_a_row_are_those_of_its_parts() -> None:
-    ((words),) = words_of("masks_30_to_15.mlm.seed_1")
+def test_options_of_a_row_are_those_of_its_parts(args: Any) -> None:
+    (words,) = commands(args)["masks_30_to_15.mlm.seed_1"]
     assert (value(words, "--mask-prob"), value(words, "--mask-prob-end")) == ("0.3", "0.15")
     assert (value(words, "--layer"), value(words, "--optimizer"), value(words, "--max-tokens")) == (
         "modern", "muon", "2048",
@@ -51,35 +60,29 @@ def test_options_of_a_row_are_those_of_its_parts() -> None:
     assert "--warm-up" not in words and "--hold" not in words
 
 
-def test_the_old_recipe_begins_with_short_sequences() -> None:
-    first, last = words_of("old.maelm.seed_1")
+def test_the_old_recipe_begins_with_short_sequences(args: Any) -> None:
+    first, last = commands(args)["old.maelm.seed_1"]
     assert (value(first, "--tokens-per-sample"), value(last, "--tokens-per-sample")) == ("16", "128")
     assert (value(first, "--lr-scheduler"), value(last, "--lr-scheduler")) == ("fixed", "polynomial_decay")
-    assert value(last, "--finetune-from-model").endswith("old.maelm.seed_1.first/checkpoint_last.pt")
-
-
-def test_a_run_has_the_gpus_of_its_slot() -> None:
-    (run,) = parts.runs_of(PLAN, ["modern_adam"], 1)
-    job = parts.job_of(run, PLAN, parts.Machine(1, "bf16"), Path("data"), Path("out"))
-    assert job.process("1").environment == {"CUDA_VISIBLE_DEVICES": "1"} and job.process("").environment == {}
+    assert value(last, "--finetune-from-model").endswith("old.maelm.seed_1.first/checkpoints/checkpoint_last.pt")
 
 
 @pytest.mark.slow
 def test_a_small_study(toy_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan = {**PLAN, "tokens": 4000, "validate-tokens": 1000}
+    plan = {**CONTENT, "tokens": 4000, "validations": 4, "report": str(PARTS.parent / "curves.py")}
     small = {"encoder-layers": 1, "encoder-embed-dim": 32, "encoder-ffn-embed-dim": 64, "max-tokens": 500}
-    plan["common"] = {**PLAN["common"], **small, "tokens-per-sample": 32, "max-positions": 32}
-    plan["parts"] = {**PLAN["parts"], "modern": {**PLAN["parts"]["modern"], "encoder-ffn-embed-dim": 48}}
-    plan["rows"] = {"old": {**PLAN["rows"]["old"], "objectives": ["maelm"]}, "modern": PLAN["rows"]["modern"]}
+    plan["common"] = {**CONTENT["common"], **small, "tokens-per-sample": 32, "max-positions": 32}
+    plan["parts"] = {**CONTENT["parts"], "modern": {**CONTENT["parts"]["modern"], "encoder-ffn-embed-dim": 48}}
+    plan["rows"] = {"old": {**CONTENT["rows"]["old"], "objectives": ["maelm"]}, "modern": CONTENT["rows"]["modern"]}
     (tmp_path / "plan.yaml").write_text(json.dumps(plan), encoding="utf-8")
-    words = [str(toy_data), str(tmp_path / "study"), "--plan", str(tmp_path / "plan.yaml"), "--seeds", "1"]
-    parts.main(words)
+    words = [str(tmp_path / "plan.yaml"), str(toy_data), str(tmp_path / "study"), "--seeds", "1"]
+    rows.main(words)
     table = (tmp_path / "study" / "table.md").read_text(encoding="utf-8")
-    rows = [line.replace(" ", "").split("|")[1:4] for line in table.splitlines()[2:]]
-    assert rows == [["old", "maelm", "1"], ["modern", "maelm", "1"], ["modern", "mlm", "1"]]
+    shown = [line.replace(" ", "").split("|")[1:4] for line in table.splitlines()[2:]]
+    assert shown == [["old", "maelm", "1"], ["modern", "maelm", "1"], ["modern", "mlm", "1"]]
     curves = (tmp_path / "study" / "curves.csv").read_text(encoding="utf-8").splitlines()
     assert [line.split(",")[3] for line in curves if line.startswith("modern,mlm")] == ["1000", "2000", "3000", "4000"]
     assert (tmp_path / "study" / "curves.png").stat().st_size > 10_000
     capsys.readouterr()
-    parts.main(words)
+    rows.main(words)
     assert capsys.readouterr().out == table, "nothing is done twice"

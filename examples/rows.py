@@ -1,0 +1,222 @@
+#!/usr/bin/env python3
+"""Pretrain the rows of a plan alike, fine-tune each on tasks with several seeds, and write the tables of the plan.
+
+The same command goes on after an interruption. Rows, tasks and seeds can be added to a study later.
+"""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import study  # first, because it finds the package
+from rows_plan import Plan, Run
+from study import METRICS, is_squad, last_loss, logged_name, metrics_of
+
+from fairseq_maelm.arguments import CommandParser, number
+from fairseq_maelm.sweep.jobs import Job, Process, visible
+from fairseq_maelm.sweep.log import best_validation
+from fairseq_maelm.sweep.runner import add_runner_arguments, runner_of, sitting
+from fairseq_maelm.sweep.store import data_fingerprint, study_folder
+from fairseq_maelm.train_command import add_precision, machine_of, number_if_it_is_one
+
+# Of one machine, for pretraining.
+_MOST_GPUS = 16
+_FINE_TUNING = ("lr", "epochs", "batch-size", "warm-up")
+
+
+# The command line
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name.translate(str.maketrans("", "", "-_.")).isalnum() and equals and value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of the command line."""
+    parser = CommandParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("plan", type=Path, help="declaration of the rows, such as examples/ablations/plan.yaml")
+    parser.add_argument("data", help="folder of `maelm prepare corpus`; several shards with a colon between them")
+    parser.add_argument("output", type=Path, help="folder of the study")
+    parser.add_argument("--rows", nargs="+", metavar="ROW", help="names of rows (default: all that differ)")
+    parser.add_argument(
+        "--seeds", type=number(int, 1), metavar="N", help="most pretrainings of a row (default: the plan's)"
+    )
+    parser.add_argument(
+        "--tasks", nargs="*", type=_named, default=[], metavar="NAME=FOLDER",
+        help="of fine-tuning: folders of `maelm prepare sentences` or `maelm prepare squad`",
+    )  # fmt: skip
+    parser.add_argument(
+        "--metrics", nargs="*", type=_named, default=[], metavar="NAME=METRIC",
+        help=f"{', '.join(METRICS)}; otherwise accuracy, spearman where labels are numbers, exact of answers",
+    )  # fmt: skip
+    parser.add_argument(
+        "--set", nargs="+", type=_named, default=[], metavar="NAME=VALUE",
+        help="changes of the plan: a number at its top, one in a table (fine-tuning.seeds=3), or an option of "
+        "fairseq-train for all rows (lr=1e-3)",
+    )  # fmt: skip
+    add_precision(parser)
+    add_runner_arguments(parser)
+    return parser
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line and complete it; a mistake ends the program before anything is written."""
+    parser = make_parser()
+    args = parser.parse_args(arguments)
+    if len({name for name, _ in args.tasks}) < len(args.tasks):
+        parser.error("two --tasks have the same name")
+    args.output = args.output.resolve()
+    args.data = ":".join(str(Path(folder).resolve()) for folder in args.data.split(":"))
+    args.tasks = {name: str(Path(folder).resolve()) for name, folder in args.tasks}
+    args.metrics = {name: metrics_of(Path(folder))[0] for name, folder in args.tasks.items()} | dict(args.metrics)
+    try:
+        args.plan = Plan(args.plan, {name: number_if_it_is_one(value) for name, value in args.set})
+        args.runner = runner_of(args, _MOST_GPUS)
+        args.machine = machine_of(args.runner.gpus, args.precision)
+        mistake = _mistake(args)
+    except (KeyError, OSError, TypeError, ValueError) as error:
+        mistake = str(error)
+    if mistake:
+        parser.error(mistake)
+    twins = args.plan.same_rows()
+    args.rows = [name for name in args.plan.rows if (name in args.rows if args.rows else name not in twins)]
+    args.runs = list(args.plan.runs(args.rows, args.seeds))
+    return args
+
+
+def _mistake(args: argparse.Namespace) -> str:
+    unknown = set(args.rows or ()) - set(args.plan.rows)
+    if unknown:
+        return f"there is no row {sorted(unknown)[0]}, only {', '.join(args.plan.rows)}"
+    for folder in args.data.split(":"):
+        if not (Path(folder) / "dict.txt").exists():
+            return f"there is no dict.txt in {folder}: DATA must be the folder of `maelm prepare corpus`"
+    for name, folder in args.tasks.items():
+        if not (is_squad(Path(folder)) or (Path(folder) / "input0" / "train.idx").exists()):
+            return (
+                f"{folder} (--tasks {name}) has no input0/train.idx and no train.npz: make it with `maelm prepare "
+                "sentences` or `maelm prepare squad`"
+            )
+        if args.metrics[name] not in metrics_of(Path(folder)):
+            suitable = ", ".join(metrics_of(Path(folder)))
+            return f"the metric {args.metrics[name]} does not suit --tasks {name}: choose one of {suitable}"
+    if set(args.metrics) - set(args.tasks):
+        return f"--metrics names no task: {', '.join(sorted(set(args.metrics) - set(args.tasks)))}"
+    passes, gpus = args.plan.content["common"].get("update-freq", 1), max(1, args.runner.gpus)
+    if passes % gpus:
+        return f"update-freq {passes} must be a multiple of the {gpus} GPUs of a process"
+    return ""
+
+
+def settings_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what decides the results, to compare with an earlier command's, and what the tables need."""
+    plan, folders = args.plan.content, args.data.split(":")
+    with open(Path(folders[0]) / "dict.txt", encoding="utf-8") as file:
+        vocabulary = sum(1 for _ in file) + 5
+    tasks = {
+        name: {"folder": folder, "fingerprint": data_fingerprint(Path(folder)), "metric": args.metrics[name]}
+        for name, folder in args.tasks.items()
+    }
+    fine_tuning = dict(plan.get("fine-tuning", {}))
+    return {
+        "data": args.data,
+        "fingerprints": [data_fingerprint(Path(folder)) for folder in folders],
+        "vocabulary": vocabulary,
+        "gpus_of_a_process": args.runner.gpus,
+        "precision": args.machine.precision,
+        "plan": {name: value for name, value in plan.items() if name in ("updates", "tokens", "validations", "common")},
+        "seeds": fine_tuning.pop("seeds", 1),
+        "fine_tuning": fine_tuning,
+        "rows": {run.name: run._asdict() for run in args.runs},
+        "tasks": tasks,
+    }
+
+
+# Programs
+
+
+def pretraining(args: argparse.Namespace, run: Run, save_dir: Path, is_first: bool = False) -> list[str]:
+    """Return the command of a pretraining, or of the first part of one."""
+    plan: Plan = args.plan
+    options, share = dict(run.options), 1.0
+    if run.first is not None:
+        share = run.first["share"] if is_first else 1 - run.first["share"]
+        options |= run.first["options"] if is_first else {}
+    if "update-freq" in options:
+        options["update-freq"] //= max(1, args.machine.gpus)
+    interval = max(1, round(plan.updates(options) / plan.content["validations"]))
+    own = study.run_options(
+        options, plan.updates(options, share), interval, args.machine, run.seed, decays=not is_first
+    )
+    return study.pretraining(args.data, save_dir, own)
+
+
+def jobs_of(args: argparse.Namespace) -> list[Job]:
+    """Return the pretraining of each run, after its first part if it has one, followed by its fine-tunings."""
+    jobs = []
+    for run in args.runs:
+        save_dir = args.output / "runs" / run.name / "checkpoints"
+        words = pretraining(args, run, save_dir)
+        if run.first:
+            before = args.output / "runs" / f"{run.name}.first" / "checkpoints"
+            words += ["--finetune-from-model", str(before / "checkpoint_last.pt")]
+        job = _pretraining_job(run.name, words, save_dir)
+        job.followers = list(_fine_tunings(args, run, save_dir / "checkpoint_last.pt"))
+        if run.first:
+            first = _pretraining_job(f"{run.name}.first", pretraining(args, run, before, is_first=True), before)
+            first.followers, job = [job], first
+        jobs.append(job)
+    return jobs
+
+
+def _pretraining_job(name: str, words: list[str], save_dir: Path) -> Job:
+    marker = save_dir.with_name("pretraining.json")
+    return Job(f"{name} pretraining", marker, Process(words, {}).on, last_loss, resumes=True)
+
+
+def _fine_tunings(args: argparse.Namespace, run: Run, checkpoint: Path) -> Iterator[Job]:
+    """Yield the fine-tunings of an encoder, by the recipe for its kind of task, on one GPU at most."""
+    settings = args.plan.content.get("fine-tuning", {})
+    for task, folder in args.tasks.items():
+        logged = logged_name(args.metrics[task], Path(folder))
+        for seed in range(1, settings.get("seeds", 1) + 1):
+            marker = args.output / "runs" / run.name / task / f"seed_{seed}.json"
+            own = {name: settings[name] for name in _FINE_TUNING if name in settings}
+            own |= {"seed": seed, "gpus": min(1, args.machine.gpus), "precision": args.machine.precision}
+            more = ["--no-save", *shlex.split(settings.get("options", ""))]
+            words = study.fine_tuning(folder, checkpoint, marker.parent, own, more)
+            result = partial(best_validation, metric=logged, metrics=[logged], subsets=["valid"])
+            yield Job(f"{run.name} {task} seed {seed}", marker, partial(_on_one_gpu, words), result)
+
+
+def _on_one_gpu(words: list[str], slot: str) -> Process:
+    return Process(words, visible(slot.split(",")[0]))
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Do what is not done yet, and write the tables even when interrupted.
+
+    Raises:
+        SystemExit: 1 if runs failed or something must be put right first, 130 when interrupted.
+    """
+    args = parse(arguments)
+    with sitting("rows.py"):
+        if args.runner.dry_run:
+            args.runner.do(jobs_of(args))
+            return
+        with study_folder(args.output, settings_of(args)):
+            try:
+                args.runner.do(jobs_of(args))
+            finally:
+                sys.stdout.write(args.plan.report.write(args.output))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
