@@ -4,6 +4,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 from training_step.flops import BatchShape, ModelShape, flops_per_token, muon_flops
 
+from fairseq_maelm.finetuning.encoder import read_encoder
+from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.config import complete_config
 from fairseq_maelm.sweep.log import log_records
 from fairseq_maelm.train_command import USER_DIR, Machine, words_of
@@ -30,6 +33,12 @@ METRICS = {
     "answer_f1": "f1",
 }
 SQUAD_METRICS = ("exact", "answer_f1")
+DECODER_FIELDS = ("decoder_layers", "decoder_attention", "decoder_embed_dim", "decoder_ffn_embed_dim",
+                  "decoder_attention_heads", "share_decoder_positions")  # fmt: skip
+# How it was masked in pretraining.
+MASKING_FIELDS = ("masked_input", "encoder_mask_fraction", "encoder_positions", "mask_prob", "leave_unmasked_prob",
+                  "random_token_prob", "mask_whole_words", "protect_special_tokens", "tokens_per_sample",
+                  "sample_break_mode")  # fmt: skip
 
 
 def pretraining(data: str | Path, save_dir: Path, own: Mapping[str, Any]) -> list[str]:
@@ -129,3 +138,39 @@ def logged_name(metric: str, task: Path) -> str:
     """Return the name of a metric in the log; in SQuAD 2.0 that of the best threshold, as papers report it."""
     version = json.loads((task / "valid.json").read_bytes())["version"] if is_squad(task) else ""
     return ("best_" if version == "2.0" else "") + METRICS[metric]
+
+
+def last_json(log: Path) -> dict[str, Any]:
+    """Return the last line of JSON that a program wrote.
+
+    Raises:
+        ValueError: there is none.
+    """
+    lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
+    if not lines:
+        raise ValueError("no metrics in the log")
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+@cache
+def encoder_options(checkpoint: Path) -> list[str]:
+    """Return the options that build the checkpoint's encoder."""
+    return words_of(read_encoder(checkpoint).options)
+
+
+@cache
+def model_options(checkpoint: Path) -> list[str]:
+    """Return the options that build the checkpoint's encoder and decoder."""
+    return [*encoder_options(checkpoint), *_words(read_checkpoint(checkpoint).config.model, DECODER_FIELDS)]
+
+
+@cache
+def masking_options(checkpoint: Path) -> list[str]:
+    """Return the options that mask as in the checkpoint's pretraining."""
+    return _words(read_checkpoint(checkpoint).config.task, MASKING_FIELDS)
+
+
+def _words(config: Any, fields: tuple[str, ...]) -> list[str]:
+    found = {field.replace("_", "-"): getattr(config, field, None) for field in fields}
+    return words_of({name: value if isinstance(value, bool) else value and str(value) for name, value in found.items()})

@@ -5,10 +5,9 @@ What has succeeded is not done again: the same command goes on after an interrup
 """
 
 import argparse
-import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import study
-from checkpoint_options import masking_options, model_options
+from study import last_json, masking_options, model_options
 from tables import SPLITS, score_of_table, tasks_in, write_columns, write_results, write_table
 
 from fairseq_maelm.arguments import CommandParser, number
@@ -209,11 +208,7 @@ class Adaptation:
 
         def result(log: Path) -> dict[str, Any]:
             # `maelm predict` ends with the metrics of labeled words.
-            return (
-                dict(json.loads(log.read_text().splitlines()[-1]))
-                if suffix == "conll"
-                else score_of_table(test, predicted)
-            )
+            return last_json(log) if suffix == "conll" else score_of_table(test, predicted)
 
         score = Job(
             f"{title}, test", self.output / "scores" / f"{file}.json",
@@ -241,9 +236,9 @@ def _program(words: list[Any]) -> Any:
     return lambda slot: Process(list(map(str, words)), visible(slot))
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     """Read the command line, do it, and show the table."""
-    args = make_parser().parse_args()
+    args = make_parser().parse_args(arguments)
     with sitting("adapt.py"):
         runner: Runner = runner_of(args)
         tasks = check(args)
@@ -259,4 +254,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -17,7 +17,7 @@ from typing import Any
 from plan import RANDOM, Plan, Pretraining  # isort: skip
 import page
 import summary
-from programs import Programs
+from programs import NotKnownYetError, Programs
 from records import PRETRAINING, Records
 
 from fairseq_maelm.arguments import CommandParser, existing_path
@@ -140,23 +140,17 @@ class Study:
 
     def prepare(self) -> None:
         """Take the words, then make the corpus and the tasks with its vocabulary."""
-        folder = self.output / "text"
-        texts = []
-        for name, words in self.plan.content["words"].items():
-            texts.append(folder / f"{name}.txt")
-            if not (self.output / "words.json").exists():
-                folder.mkdir(exist_ok=True)
-                found = take_words(self.texts[name], words, texts[-1])
-                if found < 0.98 * words:
-                    raise ValueError(f"{self.texts[name]} has {found:,} words, and the plan takes {words:,}")
-        write_json(self.output / "words.json", self.plan.content["words"])
+        texts = [self.output / "text" / f"{name}.txt" for name in self.plan.content["words"]]
+        if not self.runner.dry_run:
+            self._take_texts(texts)
         own = words_of({"output": self.programs.data, **self.plan.content["corpus"]})
         corpus = Process(["maelm", "prepare", "corpus", *map(str, texts), *own], {})
         tasks = []
         for name, task in self.plan.tasks.items():
             target = self.programs.task_folder(name)
             target = target.parent if "folder" in task else target
-            target.parent.mkdir(parents=True, exist_ok=True)
+            if not self.runner.dry_run:
+                target.parent.mkdir(parents=True, exist_ok=True)
             words = ["maelm", "prepare", *self.programs.words(task["prepare"]), "--vocabulary", str(self.programs.data)]
             words += ["--output", str(target)]
             tasks.append(self.programs.job(f"task {name}", self.programs.marker("tasks", name), words))
@@ -167,6 +161,16 @@ class Study:
             with open(self.programs.data / "dict.txt", encoding="utf-8") as file:
                 vocabulary = sum(1 for _ in file) + 5
             self.records.add_to_study(vocabulary=vocabulary, tokens=counts["train"]["tokens"])
+
+    def _take_texts(self, texts: Sequence[Path]) -> None:
+        if (self.output / "words.json").exists():
+            return
+        for (name, words), path in zip(self.plan.content["words"].items(), texts, strict=True):
+            path.parent.mkdir(exist_ok=True)
+            found = take_words(self.texts[name], words, path)
+            if found < 0.98 * words:
+                raise ValueError(f"{self.texts[name]} has {found:,} words, and the plan takes {words:,}")
+        write_json(self.output / "words.json", self.plan.content["words"])
 
     def choose(self) -> None:
         """Choose settings for each method, one choice after the other."""
@@ -262,7 +266,12 @@ def main(arguments: Sequence[str]) -> None:
         with opened(own):
             stages: dict[str, Callable[[], Any]] = {name: getattr(own, name) for name in STAGES}
             for name in [name for name in STAGES if name in args.stages]:
-                stages[name]()
+                try:
+                    stages[name]()
+                except NotKnownYetError as error:
+                    if not own.runner.dry_run:
+                        raise
+                    sys.stdout.write(f"# the commands of {name} are not known yet: {error}\n")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 
 import study
 from plan import Plan, Pretraining, command, updates_at
-from records import Records, folder_name, last_json
+from records import Records, folder_name
 
 from fairseq_maelm.sweep.jobs import Job, Process, is_finished
 from fairseq_maelm.sweep.log import log_records
@@ -18,6 +18,10 @@ from fairseq_maelm.train_command import Machine
 
 # Updates between two reports of a timing; the first one, in which memory is filled, does not count.
 _TIMED_INTERVAL = 5
+
+
+class NotKnownYetError(ValueError):
+    """A stage needs what an earlier one finds out."""
 
 
 class Programs:
@@ -43,7 +47,8 @@ class Programs:
         """Return a fact about the study that a stage finds out."""
         known = self.records.study()
         if name not in known:
-            raise ValueError(f"{self.records.folder / 'study.json'} does not say {name}: run the stage {stage} first")
+            path = self.records.folder / "study.json"
+            raise NotKnownYetError(f"{path} does not say {name}: run the stage {stage} first")
         return known[name]
 
     def marker(self, *names: str) -> Path:
@@ -123,7 +128,7 @@ class Programs:
             f"{run.name}, {name}, predictions",
             folder / "result.json",
             [*predict, "--output", str(predictions)],
-            result=last_json,
+            result=study.last_json,
             clears=[predictions],
             ended=partial(self._predicted, run, model),
         )
@@ -139,7 +144,7 @@ class Programs:
         output = self.folder(run) / name
         places = {"checkpoint": self._checkpoint(run), "output": output / "files", "precision": self.machine.precision}
         words = ["maelm", *self.words(own["command"], **places)]
-        more: dict[str, Any] = {} if "file" in own else {"result": last_json}
+        more: dict[str, Any] = {} if "file" in own else {"result": study.last_json}
         more |= {"resumes": True, "ended": partial(self.records.update, run)}
         return self.job(f"{run.name}, {name}", output / "result.json", words, **more)
 

@@ -121,19 +121,6 @@ def correct_examples(text: str) -> np.ndarray:
     return np.unpackbits(np.frombuffer(base64.b64decode(bits), np.uint8), count=int(count)).astype(float)
 
 
-def last_json(log: Path) -> dict[str, Any]:
-    """Return the last line of JSON that a program wrote.
-
-    Raises:
-        ValueError: there is none.
-    """
-    lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
-    if not lines:
-        raise ValueError("no metrics in the log")
-    found: dict[str, Any] = json.loads(lines[-1])
-    return found
-
-
 def numbers(own: dict[str, Any], content: Any) -> dict[str, float]:
     """Take the numbers that a measurement declares from what its command wrote."""
     scale = own.get("scale", 1)

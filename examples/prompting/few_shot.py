@@ -7,7 +7,6 @@ the table has the mean and the population standard deviation over the splits. Wh
 
 import argparse
 import itertools
-import json
 import statistics
 import sys
 from collections.abc import Sequence
@@ -15,23 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-# What programs of the examples share; the package is found beside them when it is not installed.
-sys.path[:0] = [str(ROOT / "examples"), str(ROOT)]
+# What programs of the examples share.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from checkpoint_options import model_options  # noqa: E402
-from few_shot_splits import EXAMPLES_PER_LABEL, SEEDS  # noqa: E402
-from paper import TABLE_7  # noqa: E402
+from study import last_json, model_options  # isort: skip  (first, because it finds the package)
+from few_shot_splits import EXAMPLES_PER_LABEL, SEEDS
+from paper import TABLE_7
 
-from fairseq_maelm.arguments import CommandParser, add_checkpoint, add_output, add_vocabulary, existing_path  # noqa: E402
-from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN  # noqa: E402
-from fairseq_maelm.finetuning.training import FROM_CHECKPOINT, train_words  # noqa: E402
-from fairseq_maelm.models.checkpoint_reader import read_checkpoint  # noqa: E402
-from fairseq_maelm.sweep.jobs import Job, Process, is_finished, read_json, visible  # noqa: E402
-from fairseq_maelm.sweep.runner import Runner, add_runner_arguments, runner_of, sitting  # noqa: E402
-from fairseq_maelm.sweep.store import study_folder  # noqa: E402
-from fairseq_maelm.sweep.tables import markdown_table  # noqa: E402
-from fairseq_maelm.train_command import Machine  # noqa: E402
+from fairseq_maelm.arguments import CommandParser, add_checkpoint, add_output, add_vocabulary, existing_path
+from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN
+from fairseq_maelm.finetuning.training import FROM_CHECKPOINT, train_words
+from fairseq_maelm.models.checkpoint_reader import read_checkpoint
+from fairseq_maelm.sweep.jobs import Job, Process, is_finished, read_json, visible
+from fairseq_maelm.sweep.runner import Runner, add_runner_arguments, runner_of, sitting
+from fairseq_maelm.sweep.store import study_folder
+from fairseq_maelm.sweep.tables import markdown_table
+from fairseq_maelm.train_command import Machine
 
 WAYS = ("zero-shot", "head", "prompt")
 # The one checkpoint of a finished run that is kept, as long as no other run of its split is better.
@@ -162,16 +160,7 @@ def scoring_job(way: str, task: str, table: Path, best: Trial | None, args: argp
         return Process(words, visible(slot))
 
     name = f"{way} {task}{f', split {best.seed}' if best else ''}, {table.stem}"
-    return Job(name, folder / f"{table.stem}.json", process, written_metrics)
-
-
-def written_metrics(log: Path) -> dict[str, float]:
-    """Return the last line of JSON in a log."""
-    for line in reversed(log.read_text(encoding="utf-8").splitlines()):
-        if line.startswith("{"):
-            metrics: dict[str, float] = json.loads(line)
-            return metrics
-    raise ValueError("it has written no metrics")
+    return Job(name, folder / f"{table.stem}.json", process, last_json)
 
 
 def measure(args: argparse.Namespace, runner: Runner) -> dict[str, dict[str, str]]:

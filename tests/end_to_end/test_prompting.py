@@ -264,7 +264,7 @@ def write_glue(folder: Path) -> Path:
 def test_the_recipe_of_the_paper_s_table(pretrained, toy_data, tmp_path):
     script = ROOT / "examples" / "prompting" / "few_shot_splits.py"
     run([sys.executable, script, write_glue(tmp_path / "glue"), "--output", tmp_path / "splits"])
-    command = ["bash", ROOT / "examples" / "prompting" / "run.sh", "--checkpoint", pretrained]
+    command = ["python", ROOT / "examples" / "prompting" / "few_shot.py", "--checkpoint", pretrained]
     command += ["--splits", tmp_path / "splits", "--output", tmp_path / "runs", "--tasks", "SST-2", "--seeds", 100]
     command += ["--batch-sizes", 8, "--learning-rates", "1e-3", "1e-4", "--updates", 4, "--validate-every", 2]
     command += ["--several-pieces", "--jobs", 2]

@@ -3,11 +3,8 @@
 import csv
 import hashlib
 import json
-import os
 import random
 import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from end_to_end.test_squad import write_questions
-from end_to_end.toy import ROOT, TOPICS, sentence
+from end_to_end.toy import ROOT, TOPICS, run, sentence
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
@@ -358,14 +355,6 @@ def test_bad_arguments_are_refused_before_any_work(
 # All of it
 
 
-def call(words: list[Any], status: int = 0) -> str:
-    """Run a command on one thread and return its output."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == status, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
 def make_task(data: Path, folder: Path) -> Path:
     """Prepare the classification of toy sentences by topic."""
     generator = random.Random(5)
@@ -374,28 +363,30 @@ def make_task(data: Path, folder: Path) -> Path:
     for name, part in (("train", lines[:48]), ("valid", lines[48:])):
         (folder / f"{name}.tsv").write_text("".join(part), encoding="utf-8")
     tables = ["--train", folder / "train.tsv", "--valid", folder / "valid.tsv"]
-    command = [sys.executable, "-m", "fairseq_maelm.cli", "prepare", "sentences", "--vocabulary", data]
-    call([*command, *tables, "--output", folder / "task"])
+    run(["maelm", "prepare", "sentences", "--vocabulary", data, *tables, "--output", folder / "task"])
     return folder / "task"
 
 
 @pytest.mark.slow
-def test_a_small_study_with_an_interruption(toy_data: Path, tmp_path: Path) -> None:
+def test_a_small_study_with_an_interruption(
+    toy_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     task, output = make_task(toy_data, tmp_path), tmp_path / "study"
     common = [ABLATIONS, toy_data, output, "--set", *TINY, "updates=2", "fine-tuning.seeds=1", "fine-tuning.epochs=1"]
-    command = [sys.executable, ROOT / "examples" / "rows.py", *common]
-    call([*command, "--rows", "maelm"])
+    common = [str(word) for word in common]
+    study_of_rows.main([*common, "--rows", "maelm"])
     row = output / "runs" / "maelm"
     uninterrupted = torch.load(row / "checkpoints" / "checkpoint_last.pt")["model"]
 
     # As if it had been stopped after the first update; the rest of the study is asked for only now.
     (row / "pretraining.json").unlink()
     shutil.rmtree(row / "checkpoints")
-    words = pretraining(study_of_rows.parse([str(word) for word in common]), "maelm", row / "checkpoints")
-    program = Path(sys.executable).with_name(words[0])
-    call([sys.executable, program, *words[1:], "--max-update", 1])
-    whole = [*command, "--rows", "maelm", "mlm", "--tasks", f"topics={task}"]
-    call(whole)
+    words = pretraining(study_of_rows.parse(common), "maelm", row / "checkpoints")
+    place = words.index("--user-dir")
+    run([*words[:place], *words[place + 2 :], "--max-update", 1])
+    whole = [*common, "--rows", "maelm", "mlm", "--tasks", f"topics={task}"]
+    study_of_rows.main(whole)
     assert "@ 1 updates" in (row / "pretraining.log").read_text(encoding="utf-8"), "it did not begin anew"
     resumed = torch.load(row / "checkpoints" / "checkpoint_last.pt")["model"]
     assert all(torch.equal(tensor, resumed[name]) for name, tensor in uninterrupted.items())
@@ -410,10 +401,12 @@ def test_a_small_study_with_an_interruption(toy_data: Path, tmp_path: Path) -> N
 
     marked = {path: path.stat().st_mtime_ns for path in output.rglob("*.json") if path.name != store.SETTINGS}
     assert len(marked) == 4
-    assert "4 done earlier" in call(whole)
+    capsys.readouterr()
+    study_of_rows.main(whole)
+    assert "4 done earlier" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in marked} == marked
-    changed = [*common, "lr=1e-3", "--rows", "maelm"]
-    assert "other settings (plan common lr" in call([*command[:2], *changed], status=1)
+    with pytest.raises(SystemExit, match=r"other settings \(plan common lr"):
+        study_of_rows.main([*common, "lr=1e-3", "--rows", "maelm"])
 
 
 @pytest.mark.exhaustive
@@ -422,12 +415,11 @@ def test_figure_4_with_answers_to_questions(toy_data: Path, tmp_path: Path) -> N
     for split, contexts in (("train", 12), ("dev", 6)):
         write_questions(tmp_path / f"{split}.json", contexts, seed=contexts)
     prepare = ["maelm", "prepare", "squad", "--vocabulary", toy_data, "--train", tmp_path / "train.json"]
-    program = Path(sys.executable).with_name("maelm")
-    call([program, *prepare[1:], "--valid", tmp_path / "dev.json", "--output", tmp_path / "task"])
+    run([*prepare, "--valid", tmp_path / "dev.json", "--output", tmp_path / "task"])
     output = tmp_path / "study"
     changes = ["--set", *TINY, "updates=2", "fine-tuning.seeds=1", "fine-tuning.epochs=1"]
     words = ["--rows", "maelm", "delta_0.5", "--tasks", f"SQuAD={tmp_path / 'task'}"]
-    call([sys.executable, ROOT / "examples" / "rows.py", ABLATIONS, toy_data, output, *changes, *words])
+    run(["python", ROOT / "examples" / "rows.py", ABLATIONS, toy_data, output, *changes, *words])
     with open(output / "figure_4.csv", encoding="utf-8") as stream:
         lines = list(csv.DictReader(stream))
     assert [line["delta"] for line in lines] == ["0.0", "0.5"]

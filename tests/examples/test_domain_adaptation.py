@@ -1,7 +1,6 @@
 """The recipe that adapts an encoder to a domain and compares it with itself before."""
 
 import csv
-import importlib
 import json
 import random
 from pathlib import Path
@@ -9,12 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 from end_to_end.toy import ROOT, TINY_TRAINING, TOPICS, run, sentence, toy_data, write_corpus
-from support import load_script
 
 __all__ = ["toy_data"]
 
 RECIPE = ROOT / "examples" / "domain_adaptation"
-tables = load_script(RECIPE / "tables.py")
+with pytest.MonkeyPatch.context() as patch:
+    # Modules of examples are in no package.
+    for folder in (ROOT / "examples", RECIPE):
+        patch.syspath_prepend(folder)
+    import adapt
+    import tables
 
 
 def write_records(path: Path, number: int, seed: int) -> None:
@@ -75,9 +78,7 @@ def test_the_table_holds_medians_and_spread(tmp_path: Path) -> None:
     assert cells(table, 2)[3:] == ["53.5 (52.5 to 57.5)", "55.5 (54.5 to 59.5)", "+3.5", "+2.0"]
 
 
-def test_runs_of_a_task_with_a_dot_in_its_name_have_files_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(RECIPE))
-    adapt = importlib.import_module("adapt")
+def test_runs_of_a_task_with_a_dot_in_its_name_have_files_of_their_own() -> None:
     args = adapt.make_parser().parse_args(["folder", "c", "data", "o", "--remove-runs"])
     study = adapt.Adaptation(args, {"v1.0": "jsonl"}, 1)
     jobs = [study.fine_tuning("v1.0", "before", seed) for seed in (1, 2)]
@@ -98,7 +99,10 @@ def write_entities(path: Path, number: int, seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_recipe_from_text_to_table(toy_data: Path, tmp_path: Path) -> None:
+def test_the_recipe_from_text_to_table(
+    toy_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     own = ["--max-positions", 64, "--max-update", 2, "--disable-validation", "--tokens-per-sample", 48]
     run(["fairseq-train", toy_data, *TINY_TRAINING, *own, "--save-dir", tmp_path / "pretrained"])
     folder = tmp_path / "folder"
@@ -109,7 +113,7 @@ def test_the_recipe_from_text_to_table(toy_data: Path, tmp_path: Path) -> None:
     (folder / "toy_train.txt").write_text("The cryostat cools the spectrometer.\n" * 30, encoding="utf-8")
     write_corpus(folder / "toy_valid.txt", documents=2, seed=6)
     output = tmp_path / "out"
-    command = ["bash", RECIPE / "run.sh", folder, tmp_path / "pretrained" / "checkpoint_last.pt", toy_data, output]
+    command = ["python", RECIPE / "adapt.py", folder, tmp_path / "pretrained" / "checkpoint_last.pt", toy_data, output]
     command += ["--seeds", 1, "--updates", 4, "--interval", 2, "--batch-size", 4, "--epochs", 1, "--jobs", 2]
     command += ["--general-loss-bound", 5, "--remove-runs"]
     printed = run(command)
@@ -127,11 +131,13 @@ def test_the_recipe_from_text_to_table(toy_data: Path, tmp_path: Path) -> None:
     assert "general loss before the first update" in log and "Loaded checkpoint" in log
     assert not list((output / "runs").glob("*/*.pt")), "removed once there is a score"
 
-    again = run(command)
-    assert "4 done earlier" in again and "8 done earlier" in again and again.endswith(table), "everything is there"
+    words = [str(word) for word in command[2:]]
+    adapt.main(words)
+    again = capsys.readouterr()
+    assert "4 done earlier" in again.err and "8 done earlier" in again.err and again.out == table, "everything is there"
     # The control may be added later: as many updates as the best checkpoint has, and nothing else anew.
-    controlled = run([*command, "--control"])
-    assert "8 done earlier" in controlled and cells((output / "table.md").read_text(), 0)[2:5] == [
+    adapt.main([*words, "--control"])
+    assert "8 done earlier" in capsys.readouterr().err and cells((output / "table.md").read_text(), 0)[2:5] == [
         "before",
         "control",
         "after",
@@ -142,6 +148,6 @@ def test_the_recipe_from_text_to_table(toy_data: Path, tmp_path: Path) -> None:
     ]
     assert updates[0] == updates[1] > 0
     assert (output / "table.md").read_text() != table
-    refused = run([*command, "--epochs", 2], check=False)
-    assert "holds a study with other settings (epochs: 1 then, 2 now)" in refused
+    with pytest.raises(SystemExit, match=r"holds a study with other settings \(epochs: 1 then, 2 now\)"):
+        adapt.main([*words, "--epochs", "2"])
     assert "control" in (output / "table.md").read_text()

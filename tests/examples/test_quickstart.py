@@ -147,7 +147,7 @@ def test_bad_arguments_are_refused_before_any_work(
 
 
 @pytest.mark.slow
-def test_quickstart_on_two_files(tmp_path: Path) -> None:
+def test_quickstart_on_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     generator = np.random.default_rng(0)
     words = {"birds": ["robin", "sings", "feather", "nest"], "ships": ["harbour", "sail", "anchor", "crew"]}
     for name, own in words.items():
@@ -172,12 +172,11 @@ def test_quickstart_on_two_files(tmp_path: Path) -> None:
     assert written["masks"]["filled"]
     assert (tmp_path / "run" / "curves.png").stat().st_size > 10_000
 
-    again = subprocess.run(run, capture_output=True, text=True, check=False)
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert again.stdout.count("done earlier") == 6
+    quickstart.main(run[2:])
+    assert capsys.readouterr().out.count("done earlier") == 6
     assert json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8")) == written
-    other = subprocess.run([*run, "--seeds", "2"], capture_output=True, text=True, check=False)
-    assert other.returncode == 1 and "other settings (fine_tunings: 1 then, 2 now)" in other.stderr
+    with pytest.raises(SystemExit, match=r"other settings \(fine_tunings: 1 then, 2 now\)"):
+        quickstart.main([*run[2:], "--seeds", "2"])
 
 
 @pytest.mark.parametrize("checkpoint", [None, Path("short.pt")])
