@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from tabulate import tabulate
 from training_step.flops import BatchShape, ModelShape, StackShape, matrix_products, training_flops
+from training_step.metrics import evaluate
 from training_step.store import read_runs
 
 from fairseq_maelm.models.sizes import SIZES
@@ -143,6 +144,31 @@ def measured_rate(runs: list[dict[str, Any]], card: str, name: str) -> str:
     return "-"
 
 
+def compare(path: Path) -> list[dict[str, Any]]:
+    """Return what pretraining.py measured, each beside the prediction for its card, if any."""
+    found = []
+    for run in read_runs(path):
+        settings = run["settings"]
+        for row in evaluate(run):
+            same = [
+                each
+                for each in rows(recorded_kernels(), [])
+                if each["card"] in run["machine"].get("gpu", "")
+                and MEASURED_AS.get(f"maelm_{each['size']}") == (row["name"], settings["size"])
+                and (settings["precision"], settings["masking"]) == ("bf16", MASKING)
+            ]
+            entry = {name: run[name] for name in ("date", "machine", "settings")}
+            found.append({**entry, "predicted": same[0] if same else None, "measured": row})
+    return found
+
+
+def recorded_kernels(path: Path = RESULTS / "kernel_compilation.json") -> list[dict[str, Any]]:
+    """Return what is known of the kernels with dropout that base models run in bf16."""
+    compiled = json.loads(path.read_text(encoding="utf-8"))
+    kernels = [each for each in compiled["kernels"] if (each["dtype"], each["head_dim"]) == ("bfloat16", 64)]
+    return [each for each in kernels if each["dropout"] > 0]
+
+
 def rows(kernels: list[dict[str, Any]], runs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield a row of the table for each card and size."""
     for card_name, card in CARDS.items():
@@ -173,11 +199,10 @@ def main() -> None:
     parser.add_argument("--measured", type=Path, help="JSON file of pretraining.py")
     parser.add_argument("--output", type=Path, help="Markdown file to write")
     options = parser.parse_args()
-    compiled = json.loads(options.kernels.read_text(encoding="utf-8"))
-    kernels = [each for each in compiled["kernels"] if (each["dtype"], each["head_dim"]) == ("bfloat16", 64)]
     runs = read_runs(options.measured) if options.measured else []
-    found = [each for each in kernels if each["dropout"] > 0]
-    table = tabulate(list(rows(found, runs)), headers="keys", tablefmt="github", disable_numparse=True)
+    table = tabulate(
+        list(rows(recorded_kernels(options.kernels), runs)), headers="keys", tablefmt="github", disable_numparse=True
+    )
     print(table)
     if options.output:
         options.output.write_text(f"# Predicted training steps, not measured\n\n{table}\n", encoding="utf-8")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
 
-from training_step.contenders import COMPILABLE, CONTENDERS, split_name  # noqa: E402
+from training_step.contenders import CHANGES, CONTENDERS, split_name  # noqa: E402
 from training_step.measure import Measurement, Plan, say  # noqa: E402
 from training_step.plots import draw  # noqa: E402
 from training_step.report import report, run_report  # noqa: E402
@@ -165,7 +165,11 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def measure(arguments: argparse.Namespace, runs: list[dict]) -> list[dict]:
-    """Take all measurements that are left, writing the result file after each."""
+    """Take all measurements that are left, writing the result file after each.
+
+    Raises:
+        ValueError: all contenders of one failed.
+    """
     plan, wanted = plan_of(arguments), points(arguments)
     if arguments.resume:
         wanted = [each for each in wanted if not is_measured(runs, each.as_dict(), plan.contenders)]
@@ -179,6 +183,8 @@ def measure(arguments: argparse.Namespace, runs: list[dict]) -> list[dict]:
         runs = merge(runs, [run])
         write_runs(arguments.output, runs)
         print(run_report(run, arguments.clock), end="\n\n", flush=True)
+        if all("error" in contender for contender in run["contenders"].values()):
+            raise ValueError(f"nothing was measured: {'; '.join(each['error'] for each in run['contenders'].values())}")
     return runs
 
 
@@ -189,7 +195,7 @@ def main(words: list[str] | None = None) -> None:
         for contender in CONTENDERS.values():
             needs = f" (needs {contender.needs})" if contender.needs else ""
             print(f"{contender.name:12} {contender.label}: {contender.description}{needs}")
-        print(f"with +compile after the name: {', '.join(COMPILABLE)}")
+        print(f"after the name of one of ours: +{', +'.join(CHANGES)}; of Hugging Face's: +compile")
         for size, numbers in SIZES.items():
             print(f"size {size:7} {numbers[0]} layers of {numbers[1]}, {numbers[4]} decoder layers")
         return

@@ -80,29 +80,34 @@ CONTENDERS = {
         ),
     )
 }
-COMPILED = "+compile"
-COMPILABLE = tuple(name for name, contender in CONTENDERS.items() if contender.kind in ("ours", "huggingface"))
+# What may follow the name of one of ours after a plus sign, and the words of the command line that it stands for.
+CHANGES = {
+    "compile": ["--compile"],
+    "recompute": ["--checkpoint-activations"],
+    "adam": ["--optimizer", "adam"],
+}
 
 
-def split_name(name: str) -> tuple[Contender, bool]:
-    """A contender and whether it is to be compiled, from a name such as "maelm" or "maelm+compile".
+def split_name(name: str) -> tuple[Contender, list[str]]:
+    """A contender and its ``CHANGES``, from a name such as "maelm" or "maelm+compile+adam".
 
     Raises:
-        ValueError: names the contenders that there are.
+        ValueError: names the contenders and the changes that there are.
     """
-    plain = name.removesuffix(COMPILED)
+    plain, *changes = name.split("+")
     if plain not in CONTENDERS:
         raise ValueError(f"there is no contender {name!r}; choose from {', '.join(CONTENDERS)}")
-    compiled = name != plain
-    if compiled and plain not in COMPILABLE:
-        raise ValueError(f"{plain} has no compiled form: {COMPILED} goes with {', '.join(COMPILABLE)}")
-    return CONTENDERS[plain], compiled
+    possible = {"ours": list(CHANGES), "huggingface": ["compile"]}.get(CONTENDERS[plain].kind, [])
+    for change in changes:
+        if change not in possible:
+            raise ValueError(f"{plain} cannot be changed by +{change}: {', '.join(possible) or 'nothing'} goes with it")
+    return CONTENDERS[plain], changes
 
 
 def label(name: str) -> str:
     """What tables and plots call a contender."""
-    contender, compiled = split_name(name)
-    return contender.label + (", compiled" if compiled else "")
+    contender, changes = split_name(name)
+    return ", ".join([contender.label, *changes])
 
 
 def feed_forward_width(contender: Contender, settings: Settings) -> int:

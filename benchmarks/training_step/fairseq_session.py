@@ -6,7 +6,7 @@ from typing import Any
 
 from training_step import authors_code
 from training_step.clocks import Stages
-from training_step.contenders import Contender, fairseq_options
+from training_step.contenders import CHANGES, Contender, fairseq_options
 from training_step.fairseq_data import Batches
 from training_step.settings import Settings
 
@@ -20,18 +20,24 @@ class FairseqSession:
         data: folder of `maelm prepare corpus` or fairseq-preprocess.
         code: the authors' repository, for their code only.
         extra: more words for the command line, ours only.
-        compiled: whether to add --compile.
+        changes: of ``CHANGES``.
     """
 
     def __init__(
-        self, contender: Contender, settings: Settings, data: str, code: Path | None, extra: list[str], compiled: bool
+        self,
+        contender: Contender,
+        settings: Settings,
+        data: str,
+        code: Path | None,
+        extra: list[str],
+        changes: list[str],
     ) -> None:
         self.contender = contender
         self.settings = settings
         self.code = code
         self.words = fairseq_options(contender.name, settings, data)
         if contender.kind == "ours":
-            self.words += [*extra, *(["--compile"] if compiled else [])]
+            self.words += [*extra, *(word for change in changes for word in CHANGES[change])]
         self.stages = Stages(settings.device)
 
     def build(self) -> dict[str, Any]:

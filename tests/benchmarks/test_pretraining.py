@@ -205,7 +205,10 @@ def test_every_point_of_the_command_line_is_measured():
     [
         (["--data", "nowhere"], "has no dict.txt, train.bin, train.idx"),
         (["--data", "nowhere", "--contenders", "bert"], "there is no contender 'bert'; choose from maelm"),
-        (["--data", "nowhere", "--contenders", "roberta+compile"], "roberta has no compiled form"),
+        (
+            ["--data", "nowhere", "--contenders", "roberta+compile"],
+            "roberta cannot be changed by .compile: nothing goes with it",
+        ),
         (["--data", "nowhere", "--authors-code", "nowhere"], "nowhere is no folder"),
         (["--merge", "README.md"], "README.md is no result"),
     ],
@@ -225,7 +228,7 @@ def test_options_say_what_is_compared():
         assert asked["--mask-prob"] == "0.25" and asked["--tokens-per-sample"] == "16"
         assert asked["--sample-break-mode"] == "none" and asked["--encoder-embed-dim"] == "32"
     assert options["mlm"][-4:] == ["--masked-input", "kept", "--decoder-layers", "0"]
-    assert split_name("maelm+compile") == (CONTENDERS["maelm"], True)
+    assert split_name("maelm+compile") == (CONTENDERS["maelm"], ["compile"])
 
 
 @pytest.mark.parametrize("name", [name for name, contender in CONTENDERS.items() if contender.kind == "ours"])

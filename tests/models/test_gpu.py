@@ -9,7 +9,7 @@ from support import batch_of, model_of, random_sequences
 from fairseq_maelm.criterions.maelm import MaelmCriterion
 from fairseq_maelm.modules.linear_cross_entropy import linear_cross_entropy
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
 
 def loss_and_gradients(model, net_input, targets):

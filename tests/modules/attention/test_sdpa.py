@@ -70,3 +70,39 @@ def test_cudnn_is_never_asked_on_a_gpu(bias: AttentionBias, monkeypatch: pytest.
     hides = bias is not None and bias.hidden is not None
     assert asked == [(False, not hides, bias is not None and bias.causal)]
     assert torch.backends.cuda.cudnn_sdp_enabled()
+
+
+def on_gpu(lengths: list[int], width: int, dtype: torch.dtype, dropout: float = 0.0) -> list[Tensor]:
+    """Return output and gradients of the same random attention: by torch on a GPU, in float64 by the plain formula."""
+    torch.manual_seed(2)
+    counts, length = torch.tensor(lengths), max(lengths)
+    drawn = torch.randn(len(lengths), length, 3, 2, width, dtype=torch.float64).to(dtype)
+    inside = (torch.arange(length) < counts[:, None])[:, None, :, None]
+    device, attend = ("cpu", plain.attend) if dtype == torch.float64 else ("cuda", sdpa.attend)
+    qkv = drawn.to(device).requires_grad_()
+    bias = AttentionBias(lengths=counts.to(device), padded_to=length)
+    output = attend(*qkv.permute(2, 0, 3, 1, 4), bias, dropout) * inside.to(device)
+    (gradient,) = torch.autograd.grad(output.sin().sum(), qkv)
+    return [output.detach().double().cpu(), gradient.double().cpu()]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("lengths", [[130, 64, 1], [64, 64]], ids=["padded", "dense"])
+@pytest.mark.parametrize("width", [32, 64, 128])
+@pytest.mark.parametrize(("dtype", "most"), [(torch.bfloat16, 2e-2), (torch.float16, 3e-3), (torch.float32, 1e-4)])
+def test_equals_plain_on_a_gpu(lengths: list[int], width: int, dtype: torch.dtype, most: float) -> None:
+    """Half precision by flash attention among tokens and among padding, single precision by a mask."""
+    for result, exact in zip(on_gpu(lengths, width, dtype), on_gpu(lengths, width, torch.float64)):
+        assert (result - exact).norm() < most * exact.norm()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_dropout_of_padded_sequences_on_a_gpu() -> None:
+    """Half the weights are dropped and the others doubled: outputs stay where they were on average, and are noisy."""
+    exact = on_gpu([256, 200], 64, torch.float64)[0]
+    output, gradient = on_gpu([256, 200], 64, torch.bfloat16, dropout=0.5)
+    assert gradient.isfinite().all() and gradient.norm() > 0
+    assert 0.3 < (output - exact).norm() / exact.norm() < 3
+    assert abs((output - exact).mean()) < 0.1 * (output - exact).std()

@@ -19,10 +19,13 @@ triton = pytest.importorskip("triton", reason="needs triton, which comes with to
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 OLD = tuple(int(part) for part in triton.__version__.split(".")[:2]) < (3, 7)
-pytestmark = pytest.mark.skipif(
-    DEVICE == "cpu" and OLD and tuple(int(part) for part in numpy.__version__.split(".")[:2]) >= (2, 4),
-    reason="the interpreter of Triton before 3.7 does not work with numpy 2.4",
-)
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        DEVICE == "cpu" and OLD and tuple(int(part) for part in numpy.__version__.split(".")[:2]) >= (2, 4),
+        reason="the interpreter of Triton before 3.7 does not work with numpy 2.4",
+    ),
+]
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,6 @@
 """The ways of attention that attention_gpu.py compares, each from joint queries, keys and values to joined heads."""
 
 import copy
-from collections.abc import Callable
 
 import torch
 import torch._dynamo
@@ -12,6 +11,7 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from fairseq_maelm.modules.attention.triton import operator as attention_triton
 
+OURS = "triton"
 # Every shape and way compiles FlexAttention again; past the limit it would silently run uncompiled.
 for limit in ("recompile_limit", "cache_size_limit"):
     if hasattr(torch._dynamo.config, limit):
@@ -51,14 +51,18 @@ class Problem:
         other.table = torch.zeros_like(self.table).requires_grad_()
         return other
 
-    def build_dense_bias(self) -> None:
-        """What a dense bias costs once a step: from the table, and its gradient back."""
-        bias = plain_bias(self.table, self.positions).to(self.qkv.dtype)
-        torch.autograd.grad(bias, self.table, bias.detach())
+    def exact(self) -> list[Tensor]:
+        """Output and gradients of queries, keys and values, and of the table, written out in float64."""
+        qkv = self.qkv.detach().double().requires_grad_()
+        table = self.table.detach().double().requires_grad_()
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)
+        logits = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5 + plain_bias(table, self.positions)
+        output = (logits.softmax(dim=-1) @ value).transpose(1, 2)
+        return [output.detach(), *torch.autograd.grad(output, (qkv, table), self.gradient.double())]
 
 
 class Way:
-    """One way of attention: ``attend`` is differentiable in ``leaves``, joint queries, keys and values first.
+    """One way of attention, from joint queries, keys and values to joined heads, differentiable in ``leaves``.
 
     All pay for bringing the gradients into the joint tensor, because the layer needs them there.
     """
@@ -67,8 +71,7 @@ class Way:
     drops = True
 
     def __init__(self, problem: Problem, dropout: float) -> None:
-        self.problem = problem
-        self.dropout = dropout
+        self.problem, self.dropout = problem, dropout
         self.leaves: list[Tensor] = [problem.qkv, problem.table]
         self.prepare()
 
@@ -76,8 +79,9 @@ class Way:
         """Build what a step builds once for all its layers."""
 
     def attend(self) -> Tensor:
-        """<float>[B, S, H, d_h]."""
-        raise NotImplementedError
+        """<float>[B, S, H, d_h]; our kernels."""
+        problem, rest = self.problem, (None, self.dropout, self.problem.seed)
+        return attention_triton.relative_attention_qkv(problem.qkv, problem.table, problem.positions, *rest)
 
     def views(self) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values <float>[B, H, S, d_h]."""
@@ -131,9 +135,8 @@ class DenseBias(Way):
 
     def attend(self) -> Tensor:
         with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
-            return F.scaled_dot_product_attention(*self.views(), attn_mask=self.bias, dropout_p=self.dropout).transpose(
-                1, 2
-            )
+            attend = F.scaled_dot_product_attention
+            return attend(*self.views(), attn_mask=self.bias, dropout_p=self.dropout).transpose(1, 2)
 
     def results(self) -> list[Tensor]:
         output, of_qkv, of_bias = self.both()
@@ -141,21 +144,19 @@ class DenseBias(Way):
         return [output, of_qkv, *torch.autograd.grad(bias, self.problem.table, of_bias.to(bias))]
 
 
-class FlexTable(Way):
+class Flex(Way):
     """FlexAttention that reads the bias from the table of distances; it has no dropout."""
 
     drops = False
 
-    def score(self) -> Callable[..., Tensor]:
-        """The function that adds the bias."""
-        table, positions, last = self.problem.table, self.problem.positions.int(), self.problem.max_positions - 1
-        return lambda score, b, h, i, j: score + table[h, positions[b, j] - positions[b, i] + last]
-
     def prepare(self) -> None:
-        score = self.score()
+        table, positions, last = self.problem.table, self.problem.positions.int(), self.problem.max_positions - 1
 
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            return flex_attention(query, key, value, score_mod=score)
+            def add_bias(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+                return score + table[h, positions[b, j] - positions[b, i] + last]
+
+            return flex_attention(query, key, value, score_mod=add_bias)
 
         on_gpu = self.problem.qkv.is_cuda
         self.function = torch.compile(attend, fullgraph=True, dynamic=False) if on_gpu else attend
@@ -164,49 +165,10 @@ class FlexTable(Way):
         return self.function(*self.views()).transpose(1, 2)
 
 
-class FlexDense(FlexTable):
-    """FlexAttention that reads the bias from a dense [H, P, P]."""
-
-    def score(self) -> Callable[..., Tensor]:
-        every = torch.arange(self.problem.max_positions, device=self.problem.qkv.device)[None]
-        dense = plain_bias(self.problem.table, every)[0]
-        self.source = dense
-        dense = dense.detach().requires_grad_()
-        self.leaves = [self.problem.qkv, dense]
-        positions = self.problem.positions.int()
-        return lambda score, b, h, i, j: score + dense[h, positions[b, i], positions[b, j]]
-
-    def results(self) -> list[Tensor]:
-        output, of_qkv, of_dense = self.both()
-        return [output, of_qkv, *torch.autograd.grad(self.source, self.problem.table, of_dense)]
-
-
-class Ours(Way):
-    """This package's kernels."""
-
-    def attend(self) -> Tensor:
-        problem = self.problem
-        return attention_triton.relative_attention_qkv(
-            problem.qkv, problem.table, problem.positions, None, self.dropout, problem.seed
-        )
-
-
-class OursSeparate(Way):
-    """The same through the door for separate queries, keys and values: their gradients are copied together."""
-
-    def attend(self) -> Tensor:
-        problem = self.problem
-        return attention_triton.relative_attention(
-            *self.views(), problem.table, problem.positions, None, self.dropout, problem.seed
-        ).transpose(1, 2)
-
-
-VARIANTS: dict[str, type[Way]] = {
+WAYS: dict[str, type[Way]] = {
     "sdpa flash, no bias": Unbiased,
     "sdpa cudnn, no bias": UnbiasedCudnn,
     "sdpa memory-efficient, dense bias": DenseBias,
-    "flex, table": FlexTable,
-    "flex, dense [H, P, P]": FlexDense,
-    "triton": Ours,
-    "triton, separate q k v": OursSeparate,
+    "flex": Flex,
+    OURS: Way,
 }

@@ -1,0 +1,293 @@
+"""Measure everything on one GPU, in slices of at most eight minutes, the first of which tests that it computes right.
+
+    bash benchmarks/gpu.sh --text wikipedia.txt.xz --output FOLDER [--minutes 9] [SLICE ...]
+
+A slice begins only if its own minutes are left of ``--minutes``. The same command goes on with the next one, on another
+machine too if the folder was brought there (without data/, which is made again from the text). Status 1: a slice
+failed, or none was measured; 2: the call is wrong. FOLDER/gpu.json holds predictions beside measurements, SLICE.log all
+output.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path[:0] = [str(HERE), str(ROOT)]
+
+from performance_model import compare  # noqa: E402
+
+MOST_MINUTES = 8
+VOCABULARY, TOY_VOCABULARY = 32_768, 1000
+# 128 sequences of 512 tokens, 15 % of them predicted.
+PREDICTED = 128 * 77
+TEXTS = {"wikipedia": "wikipedia.txt", "books": "books.txt", "simple": "simple"}
+TOY_STEP = ["--size", "tiny", "--layers", "1", "--length", "32", "--batch", "2", "--repeats", "1", "--steps", "1"]
+
+Words = list[str]
+
+
+class Slice(NamedTuple):
+    """A part of the measurements.
+
+    Attributes:
+        minutes: that it may take.
+        commands: words after python3, one after the other.
+        needs: the option without which it is left out.
+        resumes: whether it goes on in the next call where its time was up.
+        passes: a pattern that its output must hold.
+    """
+
+    minutes: float
+    commands: list[Words]
+    needs: str = ""
+    resumes: bool = False
+    passes: str = ""
+
+
+class Plan:
+    """The commands of all slices; ``options`` are of the command line."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options, self.output = options, options.output
+        self.toy = options.device == "cpu"
+        self.data = options.data or self.output / "data"
+
+    def slices(self) -> dict[str, Slice]:
+        """Return them in the order in which they matter."""
+        tests = [] if not self.toy else ["-k", "equals_plain and ragged"]
+        loss = ["--dtype", "bfloat16", *self._numbers("--rows", PREDICTED, 64), *self._numbers("--repeats", 5, 1)]
+        loss += self._numbers("--vocabulary", VOCABULARY, TOY_VOCABULARY)
+        compiled = "maelm,maelm+compile,mlm,mlm+compile,modern,modern+compile"
+        return {
+            "tests": Slice(
+                8, [["-m", "pytest", "-m", "gpu", *tests, str(ROOT / "tests")]], passes="[1-9][0-9]* passed"
+            ),
+            "kernels": Slice(
+                5,
+                [
+                    self._attention("kernels", "--ways", "triton", "sdpa flash, no bias"),
+                    self._script("masked_token_loss", "--device", self.options.device, *loss, output="loss"),
+                ],
+            ),
+            "step": Slice(8, [self._step("maelm,modern,roberta,mlm", minutes=5)]),
+            "compile": Slice(8, [self._step(compiled, "--references", "maelm", minutes=4)]),
+            "memory": Slice(6, [self._step("maelm,maelm+recompute,maelm+adam", "--references", "maelm", minutes=3)]),
+            "attention": Slice(6, [self._attention("attention", "--sweep")]),
+            "fp16": Slice(6, [self._step("maelm,mlm,roberta", precision="fp32" if self.toy else "fp16", minutes=3)]),
+            "modern": Slice(
+                8,
+                [
+                    self._step(
+                        "modern,modern+compile,modernbert,modernbert+compile",
+                        *[
+                            "--size",
+                            "modern",
+                            "--dropout",
+                            "0",
+                            "--masking",
+                            "0.15",
+                            "0.4",
+                            "--references",
+                            "modernbert",
+                        ],
+                        minutes=5,
+                    )
+                ],
+            ),
+            "authors": Slice(
+                6,
+                [self._step("maelm,roberta,authors", "--authors-code", str(self.options.authors_code), minutes=3)],
+                "authors_code",
+            ),
+            "evidence": Slice(8, [self._study()], "study", resumes=True),
+        }
+
+    def prepare(self) -> Words:
+        """Return the command that makes the data of the text."""
+        words = ["-m", "fairseq_maelm", "prepare", "corpus", str(self.options.text), "--output", str(self.data)]
+        return words + self._numbers("--vocabulary-size", VOCABULARY, TOY_VOCABULARY)
+
+    def _numbers(self, name: str, real: int, toy: int) -> Words:
+        return [name, str(toy if self.toy else real)]
+
+    def _script(self, name: str, *words: str, output: str) -> Words:
+        return [str(HERE / f"{name}.py"), *words, "--output", str(self.output / f"{output}.json")]
+
+    def _attention(self, output: str, *words: str) -> Words:
+        return self._script(
+            "attention_gpu", *words, *(["--device", "cpu", "--tiny"] if self.toy else []), output=output
+        )
+
+    def _step(self, contenders: str, *words: str, precision: str = "bf16", minutes: int) -> Words:
+        own = ["--contenders", contenders, "--data", str(self.data), "--masking", "0.15", "--precision", precision]
+        own += ["--device", self.options.device, "--resume", "--budget", str(minutes)]
+        return self._script("pretraining", *own, *words, *(TOY_STEP if self.toy else []), output="step")
+
+    def _study(self) -> Words:
+        folder = self.options.study or Path()
+        own = ["--scale", "gpu", "--precision", "bf16", "--gpus", "0", "0", "--files", str(folder / "files")]
+        texts = [word for name, path in TEXTS.items() for word in ("--text", f"{name}={folder / path}")]
+        return [str(ROOT / "examples/evidence/evidence.py"), "--output", str(self.output / "evidence"), *own, *texts]
+
+
+def run(commands: list[Words], minutes: float, log: Path) -> str:
+    """Run commands until one fails; return "done", "failed", or "stopped" if their time is over.
+
+    What a stopped command started ends with it.
+    """
+    end = time.monotonic() + 60 * minutes
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    with open(log, "w", encoding="utf-8") as stream:
+        for words in commands:
+            process = subprocess.Popen(
+                ["python3", *words], stdout=stream, stderr=stream, env=environment, start_new_session=True
+            )
+            try:
+                if process.wait(max(0.0, end - time.monotonic())):
+                    return "failed"
+            except subprocess.TimeoutExpired:
+                return "stopped"
+            finally:
+                _end(process)
+    return "done"
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End a command that still runs, by SIGTERM and 20 seconds later by SIGKILL, with all that it started."""
+    for number, seconds in ((signal.SIGTERM, 20.0), (signal.SIGKILL, 5.0)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+
+
+class Results:
+    """gpu.json: how each slice ended, and what was measured; written after each."""
+
+    def __init__(self, output: Path) -> None:
+        self.output, self.path = output, output / "gpu.json"
+        content = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
+        self.slices: dict[str, dict[str, Any]] = content.get("slices", {})
+
+    def status(self, name: str) -> str:
+        """Return how a slice ended, or ""."""
+        return str(self.slices.get(name, {}).get("status", ""))
+
+    def add(self, name: str, status: str, seconds: float) -> None:
+        """Note how a slice ended, and collect all that is measured."""
+        self.slices[name] = {"status": status, "seconds": round(seconds)}
+        content: dict[str, Any] = {"slices": self.slices, "steps": compare(self.output / "step.json")}
+        for part in ("kernels", "loss", "attention", "evidence/results"):
+            path = self.output / f"{part}.json"
+            if path.exists():
+                content[part.partition("/")[0]] = json.loads(path.read_text(encoding="utf-8"))
+        half = self.path.with_suffix(".half")
+        half.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        half.replace(self.path)
+
+
+def measure(name: str, slice_: Slice, output: Path) -> tuple[str, str]:
+    """Run a slice; return how it ended, and why it did not end well."""
+    log = output / f"{name}.log"
+    status = run(slice_.commands, min(slice_.minutes, MOST_MINUTES), log)
+    if status == "stopped" and not slice_.resumes:
+        return "failed", f"it took more than {slice_.minutes:g} minutes, see {log}"
+    if status == "done" and not re.search(slice_.passes, log.read_text(encoding="utf-8")):
+        return "failed", f"nothing ran, see {log}"
+    return status, {"failed": f"see {log}", "stopped": "goes on in the next call"}.get(status, "")
+
+
+def wanted(options: argparse.Namespace, plan: Plan, results: Results) -> Iterator[tuple[str, Slice]]:
+    """Yield the slices that were asked for and are not done."""
+    for name, slice_ in plan.slices().items():
+        if name not in (options.slices or plan.slices()) or (slice_.needs and not getattr(options, slice_.needs)):
+            continue
+        again = options.retry_failed or results.status(name) != "failed"
+        if results.status(name) != "done" and again:
+            yield name, slice_
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--text", type=Path, help="about 20 MB as `maelm prepare corpus` takes them: .txt, .txt.xz, ..."
+    )
+    source.add_argument("--data", type=Path, help="folder of `maelm prepare corpus`")
+    parser.add_argument("--output", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--minutes", type=float, default=9.0, help="for this call (9)")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu rehearses at toy size (cuda)")
+    parser.add_argument("--authors-code", type=Path, help="a copy of the authors' repository, for the slice authors")
+    parser.add_argument(
+        "--study", type=Path, help=f"folder with {', '.join(TEXTS.values())} and files, for the slice evidence"
+    )
+    parser.add_argument("--retry-failed", action="store_true", help="try slices again that failed")
+    parser.add_argument("slices", nargs="*", metavar="SLICE", help="some of the slices (all)")
+    options = parser.parse_args()
+    known = Plan(options).slices()
+    for name in options.slices:
+        if name not in known:
+            parser.error(f"there is no slice {name}: choose from {', '.join(known)}")
+    for path in (options.text, options.data, options.authors_code, options.study):
+        if path is not None and not path.exists():
+            parser.error(f"there is no {path}")
+    return options
+
+
+def check_gpu(device: str) -> None:
+    """Leave with status 2 where there is no GPU to measure."""
+    probe = "import torch; raise SystemExit(not torch.cuda.is_available())"
+    if device == "cuda" and subprocess.run(["python3", "-c", probe]).returncode:
+        print("gpu.py: torch finds no GPU here; --device cpu rehearses", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def main(say: Callable[..., None] = print) -> None:
+    """Measure as many slices as there is time for."""
+    begin, options = time.monotonic(), arguments()
+    check_gpu(options.device)
+    if options.device == "cpu" and importlib.util.find_spec("triton"):
+        os.environ["TRITON_INTERPRET"] = "1"
+    options.output.mkdir(parents=True, exist_ok=True)
+    plan, results = Plan(options), Results(options.output)
+    if options.text and not (plan.data / "train.idx").exists():
+        status = run([plan.prepare()], options.minutes, options.output / "data.log")
+        if status != "done":
+            raise SystemExit(f"the data were not made ({status}): see {options.output / 'data.log'}")
+    ended, left = [], []
+    for name, slice_ in list(wanted(options, plan, results)):
+        started = time.monotonic()
+        if left or started - begin + 60 * slice_.minutes > 60 * options.minutes:
+            left.append(name)
+            continue
+        status, reason = measure(name, slice_, options.output)
+        seconds = time.monotonic() - started
+        ended.append(status)
+        results.add(name, status, seconds)
+        say(f"{name}: {status} after {seconds:.0f} s{f', {reason}' if reason else ''}", flush=True)
+    failed = [name for name in plan.slices() if results.status(name) == "failed"]
+    if left:
+        say(f"left for the next call: {' '.join(left)}")
+    if failed:
+        say(f"failed: {' '.join(failed)}; --retry-failed tries them again")
+    if not ended and (left or not results.slices):
+        say(f"nothing was measured: --minutes {options.minutes:g} is too little")
+    raise SystemExit(int(bool(failed) or (not ended and (bool(left) or not results.slices))))
+
+
+if __name__ == "__main__":
+    main()

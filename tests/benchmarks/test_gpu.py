@@ -1,0 +1,148 @@
+"""The call that measures everything on a GPU: time, interruption, failures, and commands that the scripts take."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gpu
+import pretraining
+import pytest
+
+SCRIPT = Path(gpu.__file__).with_suffix(".sh")
+ALWAYS = ["tests", "kernels", "step", "compile", "memory", "attention", "fp16", "modern"]
+# A python3 that runs gpu.py itself, and stands in for all that it starts: writes its words down, says that a test
+# passed, and fails, or sleeps, for some of them.
+STAND_IN = """#!/usr/bin/env bash
+if [[ $1 == */gpu.py ]]; then exec {python} "$@"; fi
+printf '%q ' "$@" >>{folder}/calls; echo >>{folder}/calls
+[[ $1 == -c ]] || echo {passed}
+if [[ -n '{failing}' && "$*" == *{failing}* ]]; then exit 1; fi
+if [[ -n '{hanging}' && "$*" == *{hanging}* ]]; then sleep 100; fi
+if [[ "$*" == *"prepare corpus"* ]]; then mkdir -p {folder}/results/data; touch {folder}/results/data/train.idx; fi
+"""
+
+
+class Machine:
+    """A folder with a stand-in for python3, and calls of the script in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.output = folder, folder / "results"
+        (folder / "bin").mkdir()
+        (folder / "text.txt").touch()
+
+    def start(self, *words: str, failing: str = "", hanging: str = "", passed: str = "'3 passed'") -> Any:
+        """Start the script; of "failing" and "hanging" a part of the words of a command."""
+        names = {"python": sys.executable, "folder": self.folder, "failing": failing, "hanging": hanging}
+        path = self.folder / "bin" / "python3"
+        path.write_text(STAND_IN.format(**names, passed=passed))
+        path.chmod(0o755)
+        environment = {**os.environ, "PATH": f"{path.parent}:{os.environ['PATH']}"}
+        command = ["bash", str(SCRIPT), "--text", str(self.folder / "text.txt"), "--output", str(self.output), *words]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def run(self, *words: str, **behavior: str) -> tuple[int, str]:
+        """Return status and output."""
+        process = self.start(*words, **behavior)
+        output, _ = process.communicate(timeout=120)
+        return process.returncode, output
+
+    def calls(self) -> list[list[str]]:
+        """Return the words of each command so far, that which looks for a GPU left out."""
+        path = self.folder / "calls"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [words for words in map(shlex.split, lines) if words[0] != "-c"]
+
+    def slices(self) -> dict[str, str]:
+        """Return how slices ended."""
+        return {
+            name: each["status"] for name, each in json.loads((self.output / "gpu.json").read_text())["slices"].items()
+        }
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_all_slices_run_once_and_the_scripts_take_their_commands(machine: Machine) -> None:
+    status, output = machine.run("--minutes", "500", "--authors-code", str(machine.folder))
+    assert status == 0 and [line.split(":")[0] for line in output.splitlines()] == [*ALWAYS, "authors"]
+    prepare, tests, *others = machine.calls()
+    assert prepare[:4] == ["-m", "fairseq_maelm", "prepare", "corpus"] and tests[1:4] == ["pytest", "-m", "gpu"]
+    assert all(Path(words[0]).exists() for words in others)
+    steps = [pretraining.arguments_of(words[1:]) for words in others if words[0].endswith("pretraining.py")]
+    assert all(step.device == "cuda" and step.resume and step.data == machine.output / "data" for step in steps)
+    assert [step.precision for step in steps] == [["bf16"], ["bf16"], ["bf16"], ["fp16"], ["bf16"], ["bf16"]]
+    assert all(pretraining.split_name(name) for step in steps for name in step.contenders.split(","))
+    assert steps[4].size == "modern" and steps[4].masking == [0.15, 0.4]
+    calls = len(machine.calls())
+    assert machine.run("--minutes", "500")[0] == 0 and len(machine.calls()) == calls
+
+
+def test_goes_on_where_the_time_was_up(machine: Machine) -> None:
+    """Nothing begins for which there is no time; what is not carried along is made again."""
+    words = ("kernels", "step", "--minutes")
+    status, output = machine.run(*words, "6")
+    assert status == 0 and machine.slices() == {"kernels": "done"} and "left for the next call: step" in output
+    (machine.output / "data" / "train.idx").unlink()
+    status, output = machine.run(*words, "7")
+    assert status == 1 and "nothing was measured: --minutes 7 is too little" in output
+    assert machine.run(*words, "8.5")[0] == 0 and machine.slices() == {"kernels": "done", "step": "done"}
+    assert [words[2] for words in machine.calls()].count("prepare") == 2
+
+
+def test_a_slice_that_was_cut_off_runs_again(machine: Machine) -> None:
+    """As where the machine is taken away: the folder holds the slices before it."""
+    process = machine.start("--minutes", "100", hanging="masked_token_loss")
+    while not any("masked_token_loss" in words[0] for words in machine.calls()):
+        time.sleep(0.1)
+    process.kill()
+    process.wait()
+    assert machine.slices() == {"tests": "done"}
+    status, _ = machine.run("--minutes", "100", "tests", "kernels")
+    assert status == 0 and machine.slices() == {"tests": "done", "kernels": "done"}
+    assert sum("pytest" in words for words in machine.calls()) == 1
+
+
+def test_a_slice_that_fails_is_named_and_runs_again_when_asked(machine: Machine) -> None:
+    words = ("--minutes", "100", "kernels", "memory")
+    status, output = machine.run(*words, failing="masked_token_loss")
+    assert status == 1 and "kernels: failed" in output and "kernels.log" in output and "memory: done" in output
+    calls = len(machine.calls())
+    status, output = machine.run(*words)
+    assert status == 1 and "--retry-failed" in output and len(machine.calls()) == calls
+    assert machine.run(*words, "--retry-failed")[0] == 0 and machine.slices()["kernels"] == "done"
+
+
+def test_tests_that_were_all_skipped_are_a_failure(machine: Machine) -> None:
+    status, output = machine.run("--minutes", "100", "tests", passed="'70 skipped'")
+    assert status == 1 and "nothing ran" in output
+
+
+def test_a_slice_has_a_limit_and_takes_what_it_started_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    marker = tmp_path / "alive"
+    program = f"import subprocess, time; subprocess.Popen(['bash', '-c', 'sleep 3; touch {marker}']); time.sleep(60)"
+    for resumes, expected in ((False, ("failed", "it took more than")), (True, ("stopped", "goes on"))):
+        part = gpu.Slice(0.01, [["-c", program]], resumes=resumes)
+        status, reason = gpu.measure("part", part, tmp_path)
+        assert status == expected[0] and reason.startswith(expected[1])
+    time.sleep(3)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nonsense"], "there is no slice nonsense"),
+        (["--authors-code", "nowhere"], "there is no nowhere"),
+        ([], "no GPU"),
+    ],
+)
+def test_wrong_calls_are_refused(words: list[str], message: str, machine: Machine) -> None:
+    status, output = machine.run(*words, failing="cuda.is_available")
+    assert status == 2 and message in output and not machine.calls()
