@@ -57,7 +57,7 @@ def out_of_range(value: float, minimum: float = float("-inf"), maximum: float = 
     if minimum <= value <= maximum:
         return ""
     if maximum == float("inf"):
-        return f"must be at least {minimum}, not {value}"
+        return f"must be {'a number' if minimum == -maximum else f'at least {minimum}'}, not {value}"
     return f"must be between {minimum} and {maximum}, not {value}"
 
 
@@ -73,7 +73,15 @@ def new_folder(text: str) -> Path:
     """Convert an option's value to the path of an output folder that fairseq can read."""
     if ":" in text:
         raise argparse.ArgumentTypeError(f"{text} has a colon, with which fairseq separates folders: name another")
-    return Path(text)
+    return new_file(text)
+
+
+def new_file(text: str) -> Path:
+    """Convert an option's value to the path of an output, whose parents must be folders if they exist."""
+    path = Path(text)
+    if file := next((above for above in path.parents if above.exists() and not above.is_dir()), None):
+        raise argparse.ArgumentTypeError(f"{file} is not a folder, so {path} cannot be written: name another")
+    return path
 
 
 def checkpoint_path(text: str) -> Path:
@@ -158,7 +166,7 @@ def add_vocabulary(parser: Any, required: bool = False) -> None:
 def add_output(parser: Any, text: str, metavar: str = "FOLDER", required: bool = True) -> None:
     """Declare ``--output``: a folder or a file; standard output by default if not required."""
     default = "" if required else " (default: standard output)"
-    kind = new_folder if metavar == "FOLDER" else Path
+    kind = new_folder if metavar == "FOLDER" else new_file
     parser.add_argument("--output", required=required, type=kind, metavar=metavar, help=f"{text}{default}")
 
 

@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
         recipe["options"]["arch"] = args.arch
     visible = range(torch.cuda.device_count())
     memory = min((torch.cuda.get_device_properties(gpu).total_memory for gpu in visible), default=_UNKNOWN_GPU)
-    options = train_options(recipe, machine_of(count_gpus(args.gpus), args.precision), memory)
+    options = train_options(recipe, machine_of(count_gpus(args.gpus, None, args.dry_run), args.precision), memory)
     words = ["fairseq-train", args.data, "--user-dir", str(USER_DIR), "--save-dir", str(args.output)]
     run_or_show([*words, *words_of(options), *args.fairseq_options], args.dry_run)
 

@@ -60,8 +60,10 @@ def add_dry_run(parser: Any, shown: str) -> None:
     parser.add_argument("--dry-run", action="store_true", help=f"check everything and {shown}, without training")
 
 
-def count_gpus(asked: int | None, most: int | None = None) -> int:
+def count_gpus(asked: int | None, most: int | None = None, only_show: bool = False) -> int:
     """Return the number of GPUs to use: ``asked``, or else all that torch finds, at most ``most``.
+
+    A command that is only shown may be for another machine if this one has no GPU.
 
     Raises:
         UsageError: this machine has fewer GPUs, and torchrun or SLURM does not add other machines.
@@ -72,10 +74,10 @@ def count_gpus(asked: int | None, most: int | None = None) -> int:
     if asked is None:
         return visible if most is None else min(most, visible)
     elsewhere = {"WORLD_SIZE", "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"} & os.environ.keys()
-    if visible and asked > visible and not elsewhere:
+    if asked > visible and not elsewhere and (visible or not only_show):
         shown = os.environ.get("CUDA_VISIBLE_DEVICES")
         reason = "" if shown is None else f" with CUDA_VISIBLE_DEVICES={shown}"
-        raise UsageError(f"--gpus {asked}, but torch finds {visible} here{reason}")
+        raise UsageError(f"--gpus {asked}, but torch finds {visible or 'no GPU'} here{reason}")
     return asked
 
 

@@ -39,6 +39,7 @@ def test_what_cannot_be_tested_says_so(name: str, cell: str, tmp_path: Path, mon
 
 def test_a_run_is_told_by_its_summary(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python").write_text("#!/bin/sh\necho '=== 1 failed, 2 passed, 3 warnings in 4.00s ==='\necho 'a log line'\n")
+    lines = "echo '=== 1 failed, 2 passed, 3 warnings in 4.00s ==='\necho 'a line of the log'\n"
+    (tmp_path / "bin" / "python").write_text(f"#!/bin/sh\n{lines}")
     (tmp_path / "bin" / "python").chmod(0o755)
     assert matrix.run_tests(tmp_path, [], tmp_path / "log") == "1 failed, 2 passed"

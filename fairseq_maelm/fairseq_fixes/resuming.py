@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 
-from fairseq_maelm.fairseq_fixes.checkpoint_files import remove_unfinished
+from fairseq_maelm.fairseq_fixes.checkpoint_files import copy_whole, remove_unfinished
 from fairseq_maelm.fairseq_fixes.companions import read_setup_files, write_with_first_checkpoint
 from fairseq_maelm.fairseq_fixes.exchange import broadcast_object
 from fairseq_maelm.fairseq_fixes.patience import restore_patience, validations_without_improvement, watch
@@ -109,6 +109,7 @@ def _check_end(trainer: Any, epoch_itr: Any, start: Start) -> None:
         logger.info(
             "this run is complete after %d updates, so nothing is changed: to continue it, raise %s", updates, limit
         )
+        _restore_last(trainer, start)
         # fairseq checks this limit next, and the others only after another update.
         trainer.cfg.optimization.max_epoch = -1
     elif updates > trainer.get_num_updates():
@@ -117,6 +118,15 @@ def _check_end(trainer: Any, epoch_itr: Any, start: Start) -> None:
             "training cannot continue from it: start again in another --save-dir, or pass --reset-optimizer to "
             "restart the updates and the schedule with its weights"
         )
+
+
+def _restore_last(trainer: Any, start: Start) -> None:
+    """Write the checkpoint_last.pt that a complete run lacks or has damaged, for example after a full disk."""
+    cfg, suffix = trainer.cfg.checkpoint, trainer.checkpoint_suffix
+    was_found = start.continues and start.file not in (DEFAULT, cfg.restore_file)
+    if was_found and not (cfg.no_save or cfg.no_last_checkpoints) and trainer.should_save_checkpoint_on_current_rank:
+        source, target = (name.replace(".pt", f"{suffix}.pt") for name in (start.file, DEFAULT))
+        copy_whole(source, os.path.join(cfg.save_dir, target), overwrite=True)
 
 
 def _limit_reached(trainer: Any, epoch_itr: Any, updates: int) -> str | None:

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
         FileNotFoundError: the task is not a prepared folder.
         ValueError: the task, the checkpoint and the recipe do not fit together.
     """
-    machine = machine_of(count_gpus(args.gpus, most=1), args.precision)
+    machine = machine_of(count_gpus(args.gpus, 1, args.dry_run), args.precision)
     recipe = read_recipe(args.recipe or Path(default_recipe(args.task)))
     encoder = read_encoder(args.checkpoint)
     setting = dict(recipe.setting)

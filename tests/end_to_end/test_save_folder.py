@@ -256,6 +256,13 @@ def test_training_goes_on_from_the_newest_whole_checkpoint(data, folder, uninter
     assert_equal_end(folder, uninterrupted)
 
 
+def test_a_complete_run_gets_its_last_checkpoint_back(data, folder):
+    """As after a kill, or on a full disk, between the two files of the last save."""
+    (folder / LAST).unlink()
+    assert "this run is complete after 12 updates" in run(narrow(data, folder, updates=12))
+    assert (folder / LAST).read_bytes() == (folder / LAST_BUT_ONE).read_bytes()
+
+
 def test_two_ranks_go_on_from_it_too(data, tmp_path):
     ranks = ["--batch-size", 8, "--ddp-backend", "legacy_ddp"]
     run_ranks(narrow(data, tmp_path / "uninterrupted", *ranks), 2, tmp_path)

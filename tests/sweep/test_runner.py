@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fairseq_maelm.sweep.runner import Runner, add_runner_arguments, runner_of, sitting
 
@@ -29,9 +30,17 @@ def parse(*words: str) -> argparse.Namespace:
         (["--gpus", "0,1", "2,3"], ["0,1", "2,3"], 2),
     ],
 )
-def test_slots(words: list[str], slots: list[str], gpus: int) -> None:
+def test_slots(words: list[str], slots: list[str], gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     found = runner_of(parse(*words), most_gpus=2, jobs=2)
     assert (found.slots, found.gpus, found.launcher) == (slots, gpus, None)
+
+
+def test_gpus_that_are_not_here_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ValueError, match="--gpus, but torch finds no GPU here"):
+        runner_of(parse("--gpus", "0"))
+    assert runner_of(parse("--gpus", "0", "--dry-run")).slots == ["0"], "for another machine"
 
 
 def test_slots_of_a_queue() -> None:

@@ -97,14 +97,16 @@ def _write(
         raise ValueError(f"{args.texts} has no texts")
     shape = (len(identifiers), int(interface.model.encoder.embed_tokens.weight.shape[1]))
     begun, progress = result.parent / EMBEDDINGS, result.parent / _PROGRESS
-    if progress.exists() and begun.exists():
-        done = int(read_json(progress)["done"])
+    done = int(read_json(progress)["done"]) if progress.exists() and begun.exists() else 0
+    if done:
         logger.info("resuming after %s of %s texts", f"{done:,}", f"{shape[0]:,}")
     else:
-        done = 0
         # Written first, so that the new file is never taken for one with the rows of an earlier run.
         write_json(progress, {"done": done})
         np.lib.format.open_memmap(begun, mode="w+", dtype=np.dtype(args.dtype), shape=shape).flush()
+        # Without room on the disk, writing to mapped memory would end the process without a message.
+        with begun.open("r+b") as stream:
+            os.posix_fallocate(stream.fileno(), 0, begun.stat().st_size)
     rows = np.lib.format.open_memmap(begun, mode="r+")
     records = itertools.islice(read_texts(args.texts, args.allow_empty), done, None)
     with tqdm(total=len(rows), initial=done, desc="embedding", unit=" texts", unit_scale=True) as bar:

@@ -1,0 +1,52 @@
+"""Files that cannot grow: the command says so in one line, nothing looks whole, and the next run ends well."""
+
+import contextlib
+import resource
+import shutil
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from fairseq_maelm.fairseq_fixes import checkpoint_files
+from robustness.cases import GOOD
+from robustness.world import Answer, World
+
+DOORS = {door: line for door, line in GOOD.items() if "{new}" in line and door != "sweep"}
+DOORS |= {door: f"{GOOD[door]} --output {{new}}" for door in ("predict", "evaluate squad")}
+# The largest file of these is smaller than the larger limit.
+SMALL = ("evaluate squad", "predict", "score", "embed")
+# What is whole in the folder of these is so file by file.
+BY_FILE = ("pretrain", "finetune", "analyze", "probe", "prepare glue")
+
+
+@contextlib.contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """Let files of this process grow to so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("door", "size"), [(door, size) for door in DOORS for size in (40, 5000) if size == 40 or door not in SMALL]
+)
+def test_a_full_disk(door: str, size: int, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.remove_new()
+    monkeypatch.setattr(checkpoint_files, "_PAUSE_SECONDS", 0)
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
+        with files_of_at_most(size), pytest.raises(Answer) as caught:
+            world.run(DOORS[door])
+    last = caught.value.error.splitlines()[-1]
+    assert last.startswith(f"maelm {door}: error: ") and "Traceback" not in caught.value.error
+    assert "File too large" in last or "No space left on device" in last, last
+    assert door in BY_FILE or not world.path("new").exists()
+    assert not list(world.folder.rglob("checkpoint*.pt")) or door not in BY_FILE
+    world.run(DOORS[door])
+    left = [path.name for path in world.folder.rglob("*") if path.name.endswith((".partial", ".tmp", ".unfinished"))]
+    world.remove_new()
+    assert left == []
