@@ -17,6 +17,7 @@ from fairseq_maelm.modules.heads import (
     TokenHead,
 )
 from fairseq_maelm.modules.initialization import initialize
+from fairseq_maelm.modules.weight_casts import WeightCasts
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,15 @@ class FairseqTextModel(FairseqEncoderModel):
     def __init__(self, config: Any, encoder: MaelmEncoder) -> None:
         super().__init__(encoder)
         self.config = config
+        self.precision = str(config.precision)
+        self.weight_casts = WeightCasts()
+        self.update: int | None = None
         self.classification_heads = nn.ModuleDict()
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """Take note of the update that the model is trained for; called by fairseq before each of its batches."""
+        super().set_num_updates(num_updates)
+        self.update = num_updates
 
     def initialize(self, module: nn.Module) -> None:
         """Draw random weights for a part of this model."""
@@ -69,6 +78,7 @@ class FairseqTextModel(FairseqEncoderModel):
             logger.warning("replacing the head %r by a new one with %d outputs", name, head.out_proj.out_features)
         self.initialize(head)
         self.classification_heads[name] = head.to(self.encoder.embed_tokens.weight.device).train(self.training)
+        self.weight_casts.forget()
 
     def extract_features(
         self, src_tokens: Tensor, return_all_hiddens: bool = False

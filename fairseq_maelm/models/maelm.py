@@ -16,8 +16,8 @@ from fairseq_maelm.models.fairseq_model import FairseqTextModel
 from fairseq_maelm.modules.execution import execute
 from fairseq_maelm.modules.heads import ClassificationHead, MaskedTokenHead
 from fairseq_maelm.modules.initialization import scale_outputs
-from fairseq_maelm.modules.precision import in_its_precision
 from fairseq_maelm.modules.wanted import WantedPositions, first_positions, masked_positions
+from fairseq_maelm.modules.weight_casts import in_its_precision
 from fairseq_maelm.optim.hidden_matrices import mark_parameters
 
 __all__ = ["MaelmModel", "MaelmModelConfig", "complete_config"]
@@ -36,7 +36,6 @@ class MaelmModel(FairseqTextModel):
 
     def __init__(self, config: Any, dictionary: Dictionary, predicts_masked_tokens: bool = True) -> None:
         super().__init__(config, build_encoder(config, dictionary))
-        self.precision = str(config.precision)
         self.mask_index = self.encoder.mask_index
         self.decoder: MaelmDecoder | None = None
         self.lm_head: MaskedTokenHead | None = None

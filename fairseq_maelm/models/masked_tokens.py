@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.encoder_view import EncoderView, encoder_input_of_masks
-from fairseq_maelm.modules.precision import computing_in
 from fairseq_maelm.modules.wanted import masked_positions
+from fairseq_maelm.modules.weight_casts import computing
 
 
 @torch.no_grad()
@@ -52,7 +52,7 @@ def target_log_probabilities(model: Any, net_input: dict[str, Any], target: Tens
     """
     tokens, layout, embedding = net_input["src_tokens"], net_input["layout"], model.encoder.embed_tokens.weight
     wanted = masked_positions(layout)
-    with computing_in(model.precision, embedding, model.training):
+    with computing(model):
         visible = model.encode(tokens, layout, model.decoding.wanted_of_encoder(wanted, layout))
         decoded = model.decode(model.reassemble(visible, layout), visible, layout, wanted)
         return model.lm_head.log_probabilities(decoded, embedding, target)

@@ -1,9 +1,7 @@
 """Mixed precision that leaves weights, gradients and optimizer in single precision."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,8 +12,6 @@ PRECISIONS = ("fp32", "bf16")
 
 # What fairseq's LayerNorm, and torch's, adds to the variance.
 LAYER_NORM_EPS = 1e-5
-
-_Forward = TypeVar("_Forward", bound=Callable[..., Any])
 
 
 def computing_in(precision: str, weight: Tensor, training: bool) -> "AbstractContextManager[Any]":
@@ -48,17 +44,6 @@ def computing_in(precision: str, weight: Tensor, training: bool) -> "AbstractCon
     return torch.autocast(device, torch.bfloat16)
 
 
-def in_its_precision(forward: _Forward) -> _Forward:
-    """Make a method of a model with the attribute ``precision`` and an encoder compute in that precision."""
-
-    @wraps(forward)
-    def compute(model: Any, *args: Any, **options: Any) -> Any:
-        with computing_in(model.precision, model.encoder.embed_tokens.weight, model.training):
-            return forward(model, *args, **options)
-
-    return cast(_Forward, compute)
-
-
 def autocast_dtype(device: str) -> torch.dtype | None:
     """Return the type that autocast gives matrix products on a type of device, or None where it is not in force."""
     # torch.compile cannot trace the first question before torch 2.12.
@@ -76,9 +61,11 @@ class LayerNorm(nn.LayerNorm):
 
     Attributes:
         single: whether results stay in single precision, as those do to which pre-norm layers add.
+        halves: weight and bias in autocast's type, where somebody has cast them already.
     """
 
     single = False
+    halves: tuple[Tensor, Tensor | None] | None = None
 
     def forward(self, states: Tensor) -> Tensor:
         """<float>[..., D] to <float>[..., D]."""
@@ -87,7 +74,10 @@ class LayerNorm(nn.LayerNorm):
         if dtype is None:
             return super().forward(states)
         with torch.autocast(device, enabled=False):
-            bias = None if self.bias is None else self.bias.to(states.dtype)
-            weight = self.weight.to(states.dtype)
-            normalized = F.layer_norm(states, self.normalized_shape, weight, bias, self.eps)
+            given: tuple[Tensor, Tensor | None] = (self.weight, self.bias)
+            if self.halves is not None and states.dtype == dtype:
+                given = self.halves
+            weight, bias = given
+            bias = None if bias is None else bias.to(states.dtype)
+            normalized = F.layer_norm(states, self.normalized_shape, weight.to(states.dtype), bias, self.eps)
             return normalized.float() if self.single else normalized.to(dtype)
