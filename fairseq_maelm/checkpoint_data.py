@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
+from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import torch
@@ -170,7 +171,7 @@ def declared_options(options: Mapping[str, Any], dataclass: type, path: Path, se
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    if get_origin(kind) is Union:
+    if get_origin(kind) in (Union, UnionType):
         return any(_fits(value, each) for each in get_args(kind))
     if kind is float:
         return type(value) in (int, float) and not math.isnan(value)
@@ -182,7 +183,7 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def _describe(kind: Any) -> str:
-    if get_origin(kind) is Union:
+    if get_origin(kind) in (Union, UnionType):
         return " or ".join(_describe(each) for each in get_args(kind))
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "one of " + ", ".join(str(member.value) for member in kind)
