@@ -116,7 +116,7 @@ def _obstacles_of_positions(config: Any, form: str) -> list[str]:
 def _obstacles_of_prediction(source: Source, form: str) -> list[str]:
     model, view, found = source.model, source.checkpoint.view, []
     if model.lm_head is None:
-        found.append("the checkpoint has no prediction head, because it was fine-tuned")
+        found.append("the checkpoint has no LM head, because it was fine-tuned")
     if model.decoder is not None and model.decoder.reads_encoder:
         found.append(f"its decoder has cross-attention (--decoder-attention {model.decoder.attention})")
     elif model.decoder is not None and form != "maelm":

@@ -126,7 +126,7 @@ def _model_options(path: Path, model: RobertaModel) -> dict[str, Any]:
     if getattr(encoder.embed_positions, "weight", None) is None:
         raise refuse(path, "its positions are not a learned table")
     if model.encoder.lm_head.weight is not encoder.embed_tokens.weight:
-        raise refuse(path, "its prediction head does not use the token embeddings, and ours does")
+        raise refuse(path, "its LM head does not use the token embeddings, and ours does")
     return {
         "encoder_layers": len(encoder.layers),
         "encoder_embed_dim": layer.embed_dim,

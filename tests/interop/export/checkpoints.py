@@ -65,7 +65,7 @@ def write_checkpoint(
         path: of the checkpoint.
         data: folder of the dictionary.
         task: options that are not the task's defaults; ``_name`` is "maelm" if not given.
-        heads: some of ``HEADS``; a checkpoint with any is one of fine-tuning, without decoder and prediction head.
+        heads: some of ``HEADS``; a checkpoint with any is one of fine-tuning, without decoder and LM head.
         scale: standard deviation of the weights, large enough that nothing hides in rounding errors.
         model_options: of the model; see ``support.model_config``.
     """

@@ -244,7 +244,7 @@ def test_one_of_several_heads_is_chosen_by_name(data: Path, tmp_path: Path) -> N
         (
             {"architecture": "masked-lm"},
             {**MPNET_BUCKETS, "heads": ("tags",)},
-            "no prediction head, because it was fine",
+            "no LM head, because it was fine",
         ),
         ({"format": "roberta"}, {}, "RoBERTa has absolute positions only.*--format maelm holds it"),
         ({"format": "modernbert"}, {}, "its layers are post_norm: .*--format maelm holds it"),

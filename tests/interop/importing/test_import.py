@@ -167,7 +167,7 @@ def test_an_encoder_without_head_is_imported_alone(tmp_path: Path) -> None:
     with torch.no_grad():
         states = model.eval()(tokens).last_hidden_state
         torch.testing.assert_close(hub.extract_features(tokens), states, rtol=0, atol=1e-5)
-    with pytest.raises(ValueError, match="prediction head"):
+    with pytest.raises(ValueError, match="LM head"):
         hub.fill_mask(MASKED)
 
 
