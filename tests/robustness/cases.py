@@ -375,7 +375,7 @@ predict {sentences.tsv} --checkpoint {pretrained} --vocabulary {data} | give --p
 predict {sentences.tsv} --checkpoint {classifier} --vocabulary {data} | fine-tuned on another task|no label|there is no
 predict {words.conll} --checkpoint {tagger} --vocabulary {data} | was not written by `maelm prepare tagging`
 predict {sentences.tsv} --checkpoint {classifier} --vocabulary {sentences} --threshold 1 | is for checkpoints of
-predict {tagging} --checkpoint {tagger} | give the file, not the folder
+predict {tagging} --checkpoint {tagger} | is a folder: give the labeled file
 fill 'no mask' --checkpoint {pretrained} --vocabulary {data} | there is no <mask> to fill in 'no mask'
 fill '<mask>' --checkpoint {classifier} --vocabulary {sentences} | head|fine-tuned|there is no dict.txt
 fill '<mask>' --checkpoint {folder} --vocabulary {data} | there is no checkpoint_best.pt and no checkpoint_last.pt in
@@ -425,7 +425,7 @@ _TRAINED = {
 
 def _single() -> Iterator[Case]:
     line = GOOD["predict prompts"].replace("pairs.tsv", "sentences.tsv")
-    yield Case("a prompt for pairs, and a table without", line, "has labels where the prompt pair_prompt wants")
+    yield Case("a prompt for pairs, and a table without", line, "has labels where the prompt pair_prompt needs")
     for row in _SINGLE.strip().splitlines():
         line, _, expected = row.partition(" | ")
         yield Case(line, line, expected)
@@ -499,7 +499,7 @@ HUB: dict[str, list[tuple[str, str]]] = {
         ("classify_by_prompt(hub, ['a'], PROMPT, WORDS, True, -1)", "batch_size must be at least 1, not -1"),
         ("classify_by_prompt(hub, ['a'], PROMPT, WORDS, True, 0)", "batch_size must be at least 1, not 0"),
         ("classify_by_prompt(hub, ['a'], 'no mask', WORDS)", "mask"),
-        ("classify_by_prompt(hub, ['a'], PROMPT, {'a': 'old'})", "a word for each of two labels at least"),
+        ("classify_by_prompt(hub, ['a'], PROMPT, {'a': 'old'})", "at least two labels with a word each"),
         ("embed(hub, 'abc')", "texts must be a list of strings, not 'abc'"),
         ("embed(hub, None)", "texts must be a list of strings, not None"),
         ("embed(hub, ['a', 3])", "number 2 of the texts is 3"),

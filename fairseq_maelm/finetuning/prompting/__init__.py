@@ -1,1 +1,1 @@
-"""Prompting: a task as a cloze. The words that the model puts at a mask are the labels (paper, appendix E, Table 7)."""
+"""Prompting: tasks as cloze tests, whose labels are words that the model predicts at a mask (paper, appendix E)."""

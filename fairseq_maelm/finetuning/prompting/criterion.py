@@ -1,4 +1,4 @@
-"""The loss of prompt-based fine-tuning: the right label word among the label words."""
+"""The loss of prompt-based fine-tuning over the label words."""
 
 import math
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ class PromptCriterionConfig(FairseqDataclass):
 
 @register_criterion("maelm_prompt", dataclass=PromptCriterionConfig)
 class PromptCriterion(FairseqCriterion):
-    """Cross-entropy over the label words, or for regression the divergence from the number; see ``prompt_loss``.
+    """Cross-entropy over the label words, or a divergence for regression; see ``prompt_loss``.
 
-    Logged: ``loss`` in bits per example. In validation the outputs also hold every example's number, label and
-    prediction, of which the task computes the prompt's metrics.
+    It logs ``loss`` in bits per example. In validation its outputs also contain the labels and predictions of examples,
+    from which the task computes the prompt's metrics.
     """
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
-        """Compute the loss in nats, summed over B examples; B, by which gradients are divided; and what is logged."""
+        """Return the loss in nats, summed over B examples; B, by which gradients are divided; and the values to log."""
         prompter = self.task.prompter
         logits, _ = model(**sample["net_input"])
         scores = label_scores(logits, prompter.pieces)
@@ -48,5 +48,5 @@ class PromptCriterion(FairseqCriterion):
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """Return False: predictions of examples are collected, not added."""
+        """Return False, because predictions cannot be summed."""
         return False

@@ -26,22 +26,22 @@ def classify_by_prompt(
     several_pieces: bool = False,
     batch_size: int = 32,
 ) -> list[dict[str, float]]:
-    """Classify texts by the words that the decoder puts at a template's mask; no head is needed.
+    """Classify texts by the words that the decoder predicts at a template's mask.
 
     Args:
-        hub: of a checkpoint with decoder and prediction head.
-        texts: sentences, or pairs and more for templates that have as many.
+        hub: a checkpoint with decoder and prediction head.
+        texts: sentences, or tuples of sentences for templates with several.
         prompt: name of a GLUE task, a .yaml or .json file, or, with ``label_words``, a template; by default the
             prompt that the checkpoint was fine-tuned with.
         label_words: label -> word.
         several_pieces: allow label words of several pieces, scored by their mean log-probability.
-        batch_size: examples of a batch.
+        batch_size: number of examples in a batch.
 
     Returns:
-        for each text, label -> probability among the labels. Of a regression the labels are its two bounds.
+        for each text, label -> probability among the labels. For a regression the labels are its two bounds.
 
     Raises:
-        ValueError: if the prompt is missing or wrong, or the checkpoint cannot fill masks.
+        ValueError: the prompt is missing or wrong, or the checkpoint cannot fill masks.
     """
     prompter = find_prompter(hub, prompt, label_words, several_pieces)
     probabilities = score(hub, prompter, checked_examples(texts), batch_size).softmax(dim=-1).tolist()
@@ -54,7 +54,7 @@ def find_prompter(
     label_words: Mapping[str, str] | None = None,
     several_pieces: bool = False,
 ) -> Prompter:
-    """Return what turns texts into prompts for a model; arguments and errors as in ``classify_by_prompt``."""
+    """Return the prompter for a model; arguments and errors as in ``classify_by_prompt``."""
     if prompt is None:
         own: Prompter | None = getattr(hub.task, "prompter", None)
         if own is None:
@@ -72,17 +72,9 @@ def score(
     batch_size: int = 32,
     progress: str | None = None,
 ) -> Tensor:
-    """Score the labels of examples, each of one sentence or several.
+    """Score the labels of examples, <float32>[examples, labels] on the CPU, as ``label_scores`` does.
 
-    Args:
-        hub: the interface.
-        prompter: of the prompt.
-        examples: the sentences of each.
-        batch_size: examples of a batch.
-        progress: what a progress bar says; None for no bar.
-
-    Returns:
-        <float32>[examples, labels] on the CPU; see ``label_scores``.
+    ``examples`` has the sentences of each example; ``progress`` is the title of a progress bar, or None for no bar.
     """
     if hub.model.decoder is not None and hub.model.decoder.autoregressive:
         raise ValueError("this model's decoder reads from left to right and cannot fill masks")

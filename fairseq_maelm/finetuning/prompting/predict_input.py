@@ -1,4 +1,4 @@
-"""Classification by the words at a template's mask for ``maelm predict``."""
+"""Classification by prompts for ``maelm predict``."""
 
 import argparse
 import logging
@@ -6,7 +6,7 @@ import logging
 import numpy as np
 
 from fairseq_maelm.arguments import UsageError, settings_of
-from fairseq_maelm.finetuning.predicted import Predicted, hub_of
+from fairseq_maelm.finetuning.predicted import Predicted, hub_of, label_lines, value_lines
 from fairseq_maelm.finetuning.prompting.hub import find_prompter, score
 from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, find_prompt
 from fairseq_maelm.finetuning.prompting.scoring import predictions
@@ -23,16 +23,16 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("prompts: pretrained checkpoints, and those fine-tuned with a prompt")
     group.add_argument(
         "--prompt", metavar="PROMPT",
-        help=f"{', '.join(BUILT_IN)}, or a .yaml or .json file (default: the checkpoint's own, if it has one)",
+        help=f"{', '.join(BUILT_IN)}, or a .yaml or .json file (default: the checkpoint's prompt, if it has one)",
     )  # fmt: skip
     group.add_argument(
         "--several-pieces", action="store_true",
-        help="score label words of several pieces by their mean log-probability instead of refusing them",
+        help="allow label words of several pieces, scored by their mean log-probability",
     )  # fmt: skip
 
 
 def predict_input(args: argparse.Namespace) -> Predicted:
-    """Predict a label and its probability, or a value, for each row of a table; its columns are those of sentences."""
+    """Predict a label and its probability, or a value, for each row of a table of sentences."""
     if args.input.is_dir():
         raise UsageError(f"{args.input} is a folder: a prompt needs a table of texts")
     try:
@@ -45,8 +45,8 @@ def predict_input(args: argparse.Namespace) -> Predicted:
     examples = list(read_table(args.input, settings_of(Columns, args), prompt.sentences, allow_empty=True))
     if prompt.sentences > 1 and all(each.texts[-1] in prompt.label_words for each in examples):
         raise ValueError(
-            f"{args.input} has labels where the prompt {prompt.name} wants a second sentence: give a table of "
-            "pairs, or name its columns"
+            f"{args.input} has labels where the prompt {prompt.name} needs a second sentence: give a table of pairs, "
+            "or name its columns"
         )
     targets = [prompt.target(each.label, each.place) for each in examples if each.label is not None]
     logger.info("the first example: %s", spell(render(prompt.parts, examples[0].texts)))
@@ -54,6 +54,5 @@ def predict_input(args: argparse.Namespace) -> Predicted:
     predicted = predictions(scores, prompt.bounds).numpy()
     metrics = compute_metrics(prompt.metrics, np.array(targets), predicted) if targets else None
     if prompt.bounds is not None:
-        return Predicted("value\n" + "".join(f"{value:.6g}\n" for value in predicted), metrics)
-    lines = [f"{label}\t{probability:.4f}\n" for label, probability in most_likely(scores, prompt.labels)]
-    return Predicted("label\tprobability\n" + "".join(lines), metrics)
+        return Predicted(value_lines(predicted), metrics)
+    return Predicted(label_lines(most_likely(scores, prompt.labels)), metrics)

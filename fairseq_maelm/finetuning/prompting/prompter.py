@@ -1,4 +1,4 @@
-"""From sentences and a prompt to sequences of tokens, cut where they are too long."""
+"""The tokens of prompts, cut to the maximum length."""
 
 from collections.abc import Sequence
 
@@ -10,17 +10,11 @@ from fairseq_maelm.text.tokenizer import Tokenizer
 
 
 class Prompter:
-    """Turns examples of a task into sequences.
-
-    Args:
-        prompt: of the task.
-        tokenizer: of the model's vocabulary.
-        several_pieces: allow label words of several pieces.
-        max_length: longest sequence in tokens, by default the prompt's.
+    """Turns examples of a task into sequences of up to ``max_length`` tokens (by default the prompt's).
 
     Attributes:
-        pieces: for each label its word's tokens.
-        mask_counts: the different numbers of tokens, ascending: an example becomes one sequence for each.
+        pieces: the tokens of each label's word.
+        mask_counts: the distinct numbers of tokens of label words, ascending; an example has a sequence for each.
     """
 
     def __init__(
@@ -34,7 +28,7 @@ class Prompter:
         self._symbols = {"cls": dictionary.bos(), "sep": dictionary.eos(), "mask": dictionary.index("<mask>")}
 
     def _label_words(self, several_pieces: bool) -> list[tuple[int, ...]]:
-        """Look label words up with the space before them that words in a sentence have, in the vocabulary's case."""
+        """Return the tokens of each label word, after a space and in the vocabulary's case."""
         dictionary, words, found, several = self.tokenizer.dictionary, self.prompt.label_words, [], []
         for label, word in words.items():
             tokens = tuple(self.tokenizer.encode_part(word, starts_word=True))
@@ -46,23 +40,19 @@ class Prompter:
         if several and not several_pieces:
             raise ValueError(
                 f"label words must be single pieces of the vocabulary: {', '.join(several)}. Choose other words, or "
-                "ask for scoring by the mean log-probability of the pieces (--several-pieces)"
+                "score them by the mean log-probability of their pieces (--several-pieces)"
             )
         if len(set(found)) < len(found):
             listed = ", ".join(f"{label}: {word}" for label, word in words.items())
-            raise ValueError(f"two labels have the same word in this vocabulary, so nothing tells them apart: {listed}")
+            raise ValueError(f"two labels have the same word in this vocabulary: {listed}. Choose other words")
         return found
 
     def encode(self, sentences: Sequence[str]) -> list[np.ndarray]:
-        """Render and tokenize one example.
+        """Render and tokenize one example into <int64>[n] for each of ``mask_counts``.
 
-        Words of several pieces are predicted at as many masks, so there is one sequence for each different number of
-        pieces. Too long ones lose tokens of their sentences, always the last one of what is then the longest sentence
-        (of equally long ones the later); the template, the masks and </s> are never cut. The code of Gao et al. cuts
-        whatever stands at the end, and stops where that is the mask.
-
-        Returns:
-            <int64>[n] for each of ``mask_counts``.
+        A label word of several pieces needs as many masks. A sequence that is too long loses the last token of its
+        longest sentence (the later of equally long ones) until it fits; the template, the masks and </s> are never cut.
+        The code of Gao et al. instead cuts the end of the sequence, and fails if it cuts the mask.
         """
         return [self._sequence(render(self.prompt.parts, sentences, masks)) for masks in self.mask_counts]
 

@@ -1,4 +1,4 @@
-"""A task described by a template and label words: the eight GLUE tasks of Gao et al. (2021), and users' own."""
+"""Prompts, which are a template and label words: those of Gao et al. (2021) for GLUE, and prompts of users."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -15,17 +15,17 @@ from fairseq_maelm.finetuning.sentence_metrics import OF_CLASSES, OF_NUMBERS
 
 @dataclass(frozen=True)
 class Prompt:
-    """A task as a cloze.
+    """A task as a cloze test.
 
     Attributes:
-        name: of the task.
-        template: in the language of ``fairseq_maelm.finetuning.prompting.template``.
-        label_words: label -> word, in the order of the classes. F1 is that of the second of two. For regression, the
-            word of the lower and that of the upper bound.
-        metrics: to report; the first one chooses the best checkpoint.
-        bounds: of the number, for regression; None for classification.
-        max_length: longest sequence in tokens, special symbols, template and masks included.
-        first_sentence_limit: longest first sentence in tokens; None for no limit of its own.
+        name: name of the task.
+        template: a template in the language of ``fairseq_maelm.finetuning.prompting.template``.
+        label_words: label -> word, in the order of the classes; the second of two classes is the positive class of F1.
+            For regression, the words of the lower and of the upper bound.
+        metrics: metrics to report; the first one chooses the best checkpoint.
+        bounds: bounds of the number, for regression; None for classification.
+        max_length: maximum number of tokens of a sequence, with special symbols, template and masks.
+        first_sentence_limit: maximum number of tokens of the first sentence; None for no such limit.
     """
 
     name: str
@@ -42,12 +42,12 @@ class Prompt:
         known = OF_CLASSES if bounds is None else OF_NUMBERS
         wrong = ""
         if "${" in self.to_json():
-            wrong = "'${' has a meaning of its own in fairseq's configuration"
+            wrong = "'${' is not allowed, because it is special in fairseq's configuration"
         elif len(words) < 2 or not all(word.strip() for word in words.values()):
-            wrong = "it needs a word for each of two labels at least"
+            wrong = "it needs at least two labels with a word each"
         elif bounds is not None and (len(words) != 2 or not bounds[0] < bounds[1]):
             wrong = (
-                "regression needs two label words, of the lower and of the upper bound, and bounds in this order, not "
+                "regression needs two label words and two bounds in ascending order, not "
                 f"{len(words)} words and {list(bounds)}"
             )
         elif not self.metrics or not set(self.metrics) <= set(known):
@@ -66,7 +66,7 @@ class Prompt:
 
     @property
     def sentences(self) -> int:
-        """Number of sentences of an example."""
+        """The number of sentences of an example."""
         return sentences_of(self.parts)
 
     @property
@@ -75,34 +75,29 @@ class Prompt:
         return list(self.label_words)
 
     def target(self, label: str | None, place: str) -> float:
-        """Turn an example's label into a number: the class, or for regression the number itself.
-
-        Args:
-            label: as written.
-            place: of the example, for messages.
-        """
+        """Turn an example's label into its class or, for regression, its number; ``place`` is for error messages."""
         if label is None:
             raise ValueError(f"{place} has no label")
         if self.bounds is None:
             if label not in self.label_words:
                 known = ", ".join(self.label_words)
-                raise ValueError(f"{place}: the label {label!r} has no word; there are words for {known}")
+                raise ValueError(f"{place}: the label {label!r} has no word: the prompt has words for {known}")
             return float(self.labels.index(label))
         try:
             number = float(label)
         except ValueError:
-            raise ValueError(f"{place}: the label {label!r} is no number, and {self.name} is a regression") from None
+            raise ValueError(f"{place}: the label {label!r} is not a number, as {self.name} requires") from None
         if not self.bounds[0] <= number <= self.bounds[1]:
-            raise ValueError(f"{place}: the label {label} lies outside {self.bounds[0]:g} to {self.bounds[1]:g}")
+            raise ValueError(f"{place}: the label {label} must be between {self.bounds[0]:g} and {self.bounds[1]:g}")
         return number
 
     def to_json(self) -> str:
-        """Return one line that ``find_prompt`` reads."""
+        """Return the prompt as a line of JSON, which ``find_prompt`` reads."""
         return json.dumps({name: value for name, value in asdict(self).items() if value is not None})
 
 
 def find_prompt(description: str) -> Prompt:
-    """Find a prompt by what a user gives: name of a built-in task, a YAML or JSON file, or the JSON text itself."""
+    """Find a prompt by the name of a built-in one, the path of a YAML or JSON file, or JSON text."""
     if description in BUILT_IN:
         return BUILT_IN[description]
     path = Path(description)
@@ -116,7 +111,7 @@ def find_prompt(description: str) -> Prompt:
             f"there is no prompt {description!r}: give one of {', '.join(BUILT_IN)}, or a .yaml or .json file"
         )
     try:
-        # Every value of YAML stays text: it would otherwise take the words Yes and No for booleans.
+        # The base loader keeps all values as text; others turn the words Yes and No into booleans.
         content = parse_json(text, place) if is_json else yaml.load(text, yaml.BaseLoader)
     except (RecursionError, yaml.YAMLError) as error:
         raise ValueError(f"{place} cannot be read: {error}") from error
@@ -124,7 +119,7 @@ def find_prompt(description: str) -> Prompt:
 
 
 def _prompt_of(description: Any, name: str) -> Prompt:
-    """Make a prompt of a file's content; numbers may be given as text."""
+    """Make a prompt from the content of a file; numbers may be text."""
     fields = Prompt.__dataclass_fields__
     if not isinstance(description, Mapping):
         raise ValueError(f"prompt {name!r} must be a mapping with template and label_words")

@@ -1,4 +1,4 @@
-"""Batches of prompts for the model, and label scores from its logits."""
+"""Batches of prompts, and scores of labels from the model's logits."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,17 +16,16 @@ from fairseq_maelm.data.encoder_view import EncoderView, encoder_input_of_masks
 def prompt_input(examples: Sequence[Sequence[np.ndarray]], symbols: Symbols, view: EncoderView) -> dict[str, Any]:
     """Collate prompts into the model's input.
 
-    With label words of C different numbers of pieces, an example has C sequences; the batch holds those of the first
-    number for all examples, then those of the second, and so on.
+    If label words have C distinct numbers of pieces, an example has C sequences. The batch has the first sequences of
+    all examples, then their second sequences, and so on.
 
     Args:
-        examples: for each of them C sequences <int64>[n], all with the same numbers of masks.
+        examples: C sequences <int64>[n] of each example, with the same numbers of masks for all examples.
         symbols: padding and <mask>.
         view: what the encoder sees at masks.
 
     Returns:
-        ``src_tokens``, ``src_lengths`` and ``layout`` of C times as many sequences as examples; every mask is to be
-        predicted and nothing else.
+        ``src_tokens``, ``src_lengths`` and ``layout`` of C sequences per example, to predict exactly the masks.
     """
     sequences = [example[variant] for variant in range(len(examples[0])) for example in examples]
     lengths = np.array([len(sequence) for sequence in sequences])
@@ -35,18 +34,14 @@ def prompt_input(examples: Sequence[Sequence[np.ndarray]], symbols: Symbols, vie
 
 
 def label_scores(logits: Tensor, pieces: Sequence[Sequence[int]]) -> Tensor:
-    """Score labels by their words.
+    """Score K labels by their words: <float32>[B, K] for B examples.
 
-    A word's score is the mean log-probability of its pieces, each at its own mask in the sequence that has as many
-    masks. Where all words are single pieces, the logits themselves are returned: they differ from log-probabilities by
-    a constant of the example, which no softmax over labels sees.
+    A word's score is the mean log-probability of its pieces at the masks of the sequence with as many masks. If all
+    words are single pieces, it is the logit, which differs from the log-probability only by a constant of the example.
 
     Args:
         logits: <float>[M, V] at the masks of ``prompt_input``'s batch, in order.
-        pieces: the K label words' tokens.
-
-    Returns:
-        <float32>[B, K] for the B examples.
+        pieces: the tokens of the K label words.
     """
     counts = sorted({len(word) for word in pieces})
     examples = len(logits) // sum(counts)
@@ -61,16 +56,16 @@ def label_scores(logits: Tensor, pieces: Sequence[Sequence[int]]) -> Tensor:
 
 
 def prompt_loss(scores: Tensor, target: Tensor, bounds: tuple[float, float] | None) -> Tensor:
-    """The loss of prompt-based fine-tuning, summed over examples, in nats.
+    """Compute the loss of prompt-based fine-tuning, summed over examples, in nats.
 
-    Classification: cross-entropy over the label words. Regression of y in [low, high]: the divergence
-    KL(q || p) of the words' probabilities p from q = (1 - t, t), t = (y - low) / (high - low). The code of Gao et al.
-    hands q itself to a loss that takes logarithms of it (their issue 45); here it is the divergence of their equation.
+    For classification it is the cross-entropy over the label words. For regression of y in [low, high] it is the
+    divergence KL(q || p) of the words' probabilities p from q = (1 - t, t), t = (y - low) / (high - low), as in the
+    equation of Gao et al.; their code instead passes q to a loss that expects log q (their issue 45).
 
     Args:
         scores: <float>[B, K].
-        target: <float>[B], the class or the number.
-        bounds: of the number; None for classification.
+        target: <float>[B] classes or numbers.
+        bounds: bounds of the numbers; None for classification.
     """
     log_probabilities = F.log_softmax(scores, dim=-1)
     if bounds is None:
@@ -80,7 +75,7 @@ def prompt_loss(scores: Tensor, target: Tensor, bounds: tuple[float, float] | No
 
 
 def predictions(scores: Tensor, bounds: tuple[float, float] | None) -> Tensor:
-    """What scores <float>[B, K] predict, <float>[B]: the class, or low + (high - low) p(second word)."""
+    """Return the predictions <float>[B] of scores <float>[B, K]: classes, or low + (high - low) p(second word)."""
     if bounds is None:
         return scores.argmax(dim=-1).float()
     return bounds[0] + (bounds[1] - bounds[0]) * scores.softmax(dim=-1)[:, 1]

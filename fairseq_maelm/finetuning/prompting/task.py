@@ -50,25 +50,23 @@ class PromptTaskConfig(FairseqDataclass):
     )
     examples: Optional[str] = field(
         default=None,
-        metadata={
-            "help": "folder with a table for each split, train.tsv and valid.tsv: sentences and label, no header"
-        },
+        metadata={"help": "folder with tables train.tsv and valid.tsv: sentences and label, without header"},
     )
     several_pieces: bool = field(
         default=False,
         metadata={
             "help": "allow label words of several pieces, predicted at as many masks and scored by their mean "
-            "log-probability; otherwise they are refused"
+            "log-probability"
         },
     )
     max_length: Optional[int] = field(
-        default=None, metadata={"help": "longest sequence; sentences are cut to it (default: the prompt's)"}
+        default=None, metadata={"help": "maximum tokens of a sequence; sentences are cut (default: the prompt's)"}
     )
     masked_input: ChoiceEnum([_AS_PRETRAINED, *MASKED_INPUTS]) = field(  # type: ignore[valid-type]
         default=_AS_PRETRAINED,
         metadata={
-            "help": "what the encoder sees at the mask; by default as in pretraining, which the checkpoint given by "
-            "--finetune-from-model tells, or nothing where there is none"
+            "help": "what the encoder sees at the mask; by default as in the pretraining of --finetune-from-model, or "
+            "nothing without it"
         },
     )
     encoder_mask_fraction: Optional[float] = field(
@@ -82,9 +80,9 @@ class PromptTaskConfig(FairseqDataclass):
 
 
 def complete_view(cfg: Any) -> EncoderView:
-    """Fill in how the checkpoint was pretrained, in place."""
+    """Complete the options of the encoder's view from the pretrained checkpoint, in place, and return the view."""
     pretrained = EncoderView()
-    # Only while training starts; what is stored in checkpoints holds no path.
+    # The path is set only when training starts; checkpoints do not store it.
     if cfg.finetune_from_model:
         pretrained = read_checkpoint(Path(cfg.finetune_from_model)).view
         cfg.finetune_from_model = None
@@ -98,10 +96,10 @@ def complete_view(cfg: Any) -> EncoderView:
 
 
 def _remember(cfg: Any) -> None:
-    """Put completed options into fairseq's whole configuration, which its checkpoints hold.
+    """Copy completed options into fairseq's configuration, which is stored in checkpoints.
 
-    fairseq gives tasks a copy of their part. A checkpoint must tell its prompt and its encoder's view by itself: the
-    prompt's file and the pretraining checkpoint may be gone when it is used.
+    fairseq gives tasks a copy of their part. A checkpoint must contain its prompt and its encoder's view, because the
+    prompt's file and the pretrained checkpoint may be gone when it is used.
     """
     parent = cfg._get_parent() if OmegaConf.is_config(cfg) else None
     stored = None if parent is None else parent.get("task")
@@ -112,14 +110,10 @@ def _remember(cfg: Any) -> None:
 
 
 class PromptDataset(BatchDataset):
-    """A split, in memory: few-shot sets are small. An example adds the tokens of all its sequences to ``--max-tokens``.
+    """A split in memory. All sequences of an example count towards ``--max-tokens``.
 
-    Args:
-        examples: for each of them one sequence <int64>[n] for every number of masks; see ``Prompter.encode``.
-        targets: <float32>[examples], classes or numbers.
-        symbols: of the vocabulary.
-        view: what the encoder sees at masks.
-        seed: of the order; None to order by length, for validation.
+    ``examples`` are those of ``Prompter.encode``, and ``targets`` <float32>[examples] classes or numbers. A ``seed`` of
+    None means an order by length, for validation.
     """
 
     largest_item, remedy = "an example", "a smaller --max-length"
@@ -139,7 +133,7 @@ class PromptDataset(BatchDataset):
         self.examples, self.targets, self.symbols, self.view = examples, targets, symbols, view
 
     def collate(self, indices: np.ndarray) -> dict[str, Any]:
-        """Make a batch: ``ntokens``, ``target`` <float32>[B] and ``net_input`` as ``prompt_input`` gives it."""
+        """Make a batch of ``ntokens``, ``target`` <float32>[B], and ``net_input`` from ``prompt_input``."""
         net_input = prompt_input([self.examples[index] for index in indices], self.symbols, self.view)
         return {
             "ntokens": int(net_input["layout"]["full_lengths"].sum()),
@@ -153,7 +147,7 @@ class PromptTask(EncoderTask):
     """Classify or score by the words at a mask, with the checkpoint's decoder and prediction head."""
 
     name = "maelm_prompt"
-    # Asked for by the model: this task needs decoder and prediction head.
+    # Tells the model to keep its decoder and prediction head.
     predicts_masked_tokens = True
 
     def __init__(self, cfg: Any, dictionary: Dictionary, prompter: Prompter, view: EncoderView) -> None:
@@ -163,12 +157,12 @@ class PromptTask(EncoderTask):
 
     @classmethod
     def setup_task(cls, cfg: Any, from_checkpoint: bool = False, **unused: Any) -> "PromptTask":
-        """Load the vocabulary and the prompt and build the task; called by fairseq."""
+        """Load the vocabulary and the prompt, and build the task; called by fairseq."""
         if from_checkpoint:
-            # A checkpoint holds its prompt itself; one from a stranger must not have files opened.
+            # A checkpoint contains its prompt; an untrusted one must not open files.
             cfg.finetune_from_model = None
             if not str(cfg.prompt).lstrip().startswith("{") and cfg.prompt not in BUILT_IN:
-                raise ValueError(f"the checkpoint does not hold its prompt, but the name {cfg.prompt[:60]!a}")
+                raise ValueError(f"the checkpoint does not contain its prompt, only the name {cfg.prompt[:60]!a}")
         dictionary = load_dictionary(cfg.data)
         path = os.path.join(cfg.data, SENTENCEPIECE_MODEL)
         if not os.path.exists(path):
@@ -194,15 +188,15 @@ class PromptTask(EncoderTask):
         decoder = getattr(model, "decoder", None)
         if decoder is None and self.encoder_view.hides_all_masks:
             raise ValueError(
-                "without a decoder nothing can predict the mask, which does not reach the encoder's output "
-                f"(--masked-input {self.encoder_view.masked_input}): use --masked-input kept"
+                "without a decoder nothing can predict the mask, because the encoder does not see it (--masked-input "
+                f"{self.encoder_view.masked_input}): use --masked-input kept"
             )
         if decoder is not None and decoder.autoregressive:
             raise ValueError("this model's decoder reads from left to right and cannot fill masks")
         return model
 
     def load_dataset(self, split: str, **unused: Any) -> None:
-        """Read, tokenize and hold a split's table, in the order of training for "train"."""
+        """Read and tokenize a split's table."""
         if self.cfg.examples is None:
             raise ValueError(f"--examples is missing: the folder with {split}.tsv")
         path, prompt = Path(self.cfg.examples) / f"{split}.tsv", self.prompter.prompt
@@ -219,11 +213,11 @@ class PromptTask(EncoderTask):
         logger.info("%s: %s examples", split, f"{len(rows):,}")
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
-        """Log the metrics of the batches, and in validation the prompt's metrics over the whole set."""
+        """Log the criterion's metrics and, in validation, the prompt's metrics of the whole set."""
         super().reduce_metrics(logging_outputs, criterion)
         log_predictions(logging_outputs, self.prompter.prompt.metrics)
 
     @property
     def target_dictionary(self) -> Dictionary:
-        """Predictions are made over the source's vocabulary."""
+        """The vocabulary over which predictions are made, that of the source."""
         return self.dictionary

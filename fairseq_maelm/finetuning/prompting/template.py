@@ -1,14 +1,14 @@
-"""The template language of Gao et al. (2021), and rendering: sentences and a template into the segments of a sequence.
+"""The template language of Gao et al. (2021), and the segments of a sequence from a template and sentences.
 
 A template is text with variables between asterisks, such as ``*cls**sent_0*_It_was*mask*.*sep+*``:
 
-    *cls*              <s>, first of all
+    *cls*              <s>, at the start
     *mask*             the place of the label word, with the space before it; exactly one
-    *sep* or *sep+*    </s> (models with segment embeddings would count up at the second; there are none here)
-    *sent_0*           the first sentence, *sent_1* the second, and so on
-    *+sent_0*          a + in front: with a space before it
-    *sentl_0*          l: its first character in lower case; u: in upper case
-    *sent-_0*          - : without its last character, the full stop of most sentences
+    *sep* or *sep+*    </s> (the second is for models with segment embeddings, which are not used here)
+    *sent_0*           the first sentence; *sent_1* is the second, and so on
+    *+sent_0*          with a space before it
+    *sentl_0*          with its first character in lower case; *sentu_0* in upper case
+    *sent-_0*          without its last character, usually the full stop
 
 Signs combine in this order: *+sentl-_1*. In the text between variables, "_" stands for a space.
 """
@@ -28,7 +28,7 @@ _SPECIAL: dict[str, Kind] = {"cls": "cls", "mask": "mask", "sep": "sep", "sep+":
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a template: text, with spaces in place of underscores, or a variable with its signs."""
+    """A part of a template: text, with spaces instead of underscores, or a variable with its signs."""
 
     kind: Kind
     text: str = ""
@@ -39,26 +39,19 @@ class Part:
 
 
 class Segment(NamedTuple):
-    """A piece of a sequence: a special symbol, or text that is tokenized by itself.
+    """A segment of a sequence: a special symbol, or text that is tokenized separately."""
 
-    Attributes:
-        kind: "text" is the template's own, which is never cut; "sentence" may be.
-        text: without white space at its ends; "" for special symbols.
-        starts_word: whether a space, or the start of a sequence, stands before the text.
-        number: of the sentence.
-    """
-
-    kind: Kind
-    text: str = ""
-    starts_word: bool = False
-    number: int = 0
+    kind: Kind  # "text" for text of the template
+    text: str = ""  # without white space at its ends; "" for special symbols
+    starts_word: bool = False  # whether the text follows a space or the start of a sequence
+    number: int = 0  # of the sentence
 
 
 def parse_template(template: str) -> tuple[Part, ...]:
-    """Read a template."""
+    """Split a template into its parts; raise a ValueError for an invalid one."""
     pieces = template.split("*")
     if len(pieces) % 2 == 0:
-        raise ValueError(f"the template {template!r} has an asterisk without a partner: variables stand as *name*")
+        raise ValueError(f"the template {template!r} has an asterisk without a partner: write variables as *name*")
     parts = []
     for place, piece in enumerate(pieces):
         if place % 2:
@@ -69,7 +62,7 @@ def parse_template(template: str) -> tuple[Part, ...]:
     if kinds.count("mask") != 1:
         raise ValueError(f"the template {template!r} has {kinds.count('mask')} variables *mask*: it must have one")
     if kinds[0] != "cls" or kinds.count("cls") != 1:
-        raise ValueError(f"the template {template!r} must begin with *cls*, and have it nowhere else")
+        raise ValueError(f"the template {template!r} must begin with *cls*, and have it only once")
     numbers = {part.number for part in parts if part.kind == "sentence"}
     if not numbers or numbers != set(range(max(numbers) + 1)):
         raise ValueError(f"the template {template!r} must have *sent_0*, and number further sentences without gaps")
@@ -94,16 +87,16 @@ def sentences_of(parts: Sequence[Part]) -> int:
 def render(parts: Sequence[Part], sentences: Sequence[str], masks: int = 1) -> list[Segment]:
     """Put sentences into a template.
 
-    White space before a part belongs to that part, so that a text's last space is not a token of its own; the mask
+    White space before a part belongs to that part, so that the last space of a text is not a separate token. The mask
     stands for a word with its space, as <mask> does in texts for the hub interface.
 
     Args:
-        parts: of the template.
-        sentences: of the example; cleaned here, as pretraining text is.
-        masks: how many masks stand at the place of the label word.
+        parts: parts of the template.
+        sentences: sentences of the example, which are cleaned like pretraining text.
+        masks: number of masks for the label word.
     """
     if len(sentences) != sentences_of(parts):
-        raise ValueError(f"the template has {sentences_of(parts)} sentences and the example {len(sentences)}")
+        raise ValueError(f"the template has {sentences_of(parts)} sentences, but the example has {len(sentences)}")
     segments: list[Segment] = []
     starts_word = True
     for part in parts:
@@ -128,7 +121,7 @@ def _sentence(part: Part, sentence: str) -> str:
 
 
 def spell(segments: Sequence[Segment]) -> str:
-    """Write a rendered prompt as text, special symbols as <s>, <mask> and </s>; for people and for ``fill_mask``."""
+    """Write a rendered prompt as text with <s>, <mask> and </s>, for logs and ``fill_mask``."""
     spelled = {"cls": "<s>", "mask": " <mask>", "sep": "</s>"}
     texts = []
     for place, segment in enumerate(segments):

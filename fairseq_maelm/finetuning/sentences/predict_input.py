@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fairseq_maelm.arguments import add_settings, settings_of
 from fairseq_maelm.files import read_json
-from fairseq_maelm.finetuning.predicted import Predicted, hub_of
+from fairseq_maelm.finetuning.predicted import Predicted, hub_of, label_lines, value_lines
 from fairseq_maelm.finetuning.sentence_data import HEAD
 from fairseq_maelm.finetuning.sentence_metrics import compute_metrics, metric_names, positive_class
 from fairseq_maelm.finetuning.sentence_table import Columns, Example, read_table
@@ -77,9 +77,7 @@ def _text(args: argparse.Namespace, predicted: Any, regression: bool) -> str:
             predictions = [each.label for each in predicted]
         rows = zip(lines, predictions, strict=True)
         return "index\tprediction\n" + "".join(f"{index}\t{prediction}\n" for index, prediction in rows)
-    if regression:
-        return "value\n" + "".join(f"{value:.6g}\n" for value in predicted)
-    return "label\tprobability\n" + "".join(f"{label}\t{share:.4f}\n" for label, share in predicted)
+    return value_lines(predicted) if regression else label_lines(predicted)
 
 
 def score_split(hub: MaelmHubInterface, split: str, batch_size: int) -> tuple[Tensor, NDArray[Any] | None]:

@@ -5,9 +5,9 @@ import json
 import sys
 
 from fairseq_maelm.arguments import add_checkpoint, add_device, add_json, add_vocabulary, existing_path
+from fairseq_maelm.finetuning.predicted import hub_of
 from fairseq_maelm.finetuning.squad.hub import SpanAnswer, answer_questions, choose
 from fairseq_maelm.finetuning.squad.predict_input import add_threshold
-from fairseq_maelm.models.hub import load
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,8 +33,7 @@ def run(args: argparse.Namespace) -> None:
         text = args.text.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{args.text} is not UTF-8 ({error.reason} at byte {error.start})") from error
-    vocabulary = (args.vocabulary or args.checkpoint.parent).absolute()
-    hub = load(str(args.checkpoint.parent), args.checkpoint.name, str(vocabulary)).to(args.device)
+    hub = hub_of(args)
     lists = answer_questions(hub, text, args.questions, progress=len(text) > 100_000)
     for question, answers in zip(args.questions, lists):
         chosen = choose(hub, answers, args.threshold)

@@ -52,15 +52,18 @@ def test_a_prompt_survives_its_text(task):
         ("{template: x, label_words: [a, b]}", "label_words must map each label to a word"),
         ("{template: x", "cannot be read"),
         ("{template: x, label_words: {a: b, c: d}}", "has 0 variables *mask*"),
-        ("{template: '%s', label_words: {a: b}}", "it needs a word for each of two labels"),
-        ("{template: '%s', label_words: {a: b, c: ' '}}", "it needs a word for each of two labels"),
+        ("{template: '%s', label_words: {a: b}}", "it needs at least two labels with a word each"),
+        ("{template: '%s', label_words: {a: b, c: ' '}}", "it needs at least two labels with a word each"),
         ("{template: '%s', label_words: {a: b, c: d}, metrics: [rouge]}", "must be some of accuracy, mcc, f1"),
         ("{template: '%s', label_words: {a: b, c: d}, metrics: [pearson]}", "must be some of accuracy, mcc, f1"),
         ("{template: '%s', label_words: {a: b, c: d, e: f}, metrics: [f1]}", "f1 needs two label words, not 3"),
-        ("{template: '%s', label_words: {a: b, c: d}, metrics: [pearson], bounds: [5, 0]}", "bounds in this order"),
+        (
+            "{template: '%s', label_words: {a: b, c: d}, metrics: [pearson], bounds: [5, 0]}",
+            "bounds in ascending order",
+        ),
         ("{template: '%s', label_words: {a: b, c: d}, bounds: [1]}", "bounds cannot be ['1']"),
         ("{template: '%s', label_words: {a: b, c: d}, max_length: long}", "max_length cannot be 'long'"),
-        ("{template: '%s', label_words: {a: b, c: '${d}'}}", "has a meaning of its own"),
+        ("{template: '%s', label_words: {a: b, c: '${d}'}}", "'${' is not allowed"),
     ],
 )
 def test_wrong_descriptions_are_explained(content, message, tmp_path):
@@ -79,10 +82,10 @@ def test_targets():
 @pytest.mark.parametrize(
     ("task", "label", "message"),
     [
-        ("MNLI", "maybe", "the label 'maybe' has no word; there are words for contradiction, entailment, neutral"),
+        ("MNLI", "maybe", "the label 'maybe' has no word: the prompt has words for contradiction, entailment, neut"),
         ("MNLI", None, "has no label"),
-        ("STS-B", "high", "is no number"),
-        ("STS-B", "5.1", "lies outside 0 to 5"),
+        ("STS-B", "high", "is not a number"),
+        ("STS-B", "5.1", "must be between 0 and 5"),
     ],
 )
 def test_wrong_labels_are_explained(task, label, message):

@@ -25,7 +25,7 @@ VIEWS = {
 
 
 def examples_of(mask_counts=(1,), lengths=(9, 6, 12)):
-    """Random sequences whose second to last positions are masks, one for each number of masks."""
+    """Random sequences with masks in the middle, one for each number of masks."""
     examples = []
     for sequence in random_sequences(list(lengths), VOCABULARY):
         middle = len(sequence) // 2
@@ -52,7 +52,7 @@ def test_what_reaches_the_encoder(view):
 
 
 def scores_alone(model, sequence, pieces, kept):
-    """Score one label by one sequence: the logits of the whole vocabulary, their words taken."""
+    """Return the score of a label word from the logits of the whole vocabulary."""
     positions = np.flatnonzero(sequence == MASK).tolist()
     net_input, _ = batch_of([sequence], [positions], MASK if kept else None)
     with torch.no_grad():
@@ -75,7 +75,7 @@ def test_scores_are_those_of_the_words_in_the_whole_vocabulary(kept):
 
 
 def test_single_and_several_pieces_agree():
-    """Words of one piece have the same probabilities however they are scored."""
+    """Words of one piece have the same probabilities in both ways of scoring."""
     logits = torch.randn(4, VOCABULARY, generator=torch.Generator().manual_seed(1))
     plain = label_scores(logits, [(5,), (6,)]).softmax(dim=-1)
     # With a third label of two pieces there are log-probabilities; the two words' shares among themselves stay.

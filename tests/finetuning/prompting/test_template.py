@@ -1,4 +1,4 @@
-"""Templates, rendering and cutting: what stands in a prompt, worked out by hand."""
+"""Templates, rendering and cutting, compared with prompts worked out by hand."""
 
 import re
 
@@ -84,7 +84,7 @@ def test_templates_that_are_none_are_explained(template, message):
 
 
 def test_another_number_of_sentences_is_refused():
-    with pytest.raises(ValueError, match="has 2 sentences and the example 1"):
+    with pytest.raises(ValueError, match="has 2 sentences, but the example has 1"):
         render(BUILT_IN["MRPC"].parts, SINGLE)
 
 

@@ -1,4 +1,4 @@
-"""A tokenizer that can be followed by eye: words and punctuation marks, with sentencepiece's mark of a space."""
+"""A simple tokenizer: words and punctuation marks, with sentencepiece's mark for a space."""
 
 import re
 from typing import Any
@@ -13,7 +13,7 @@ IN_PIECES = {"terrible": ("ter", "rible"), "wonderful": ("won", "der", "ful")}
 
 
 class WordTokenizer:
-    """Takes every word of the Latin alphabet into its dictionary when it meets it; others are unknown."""
+    """Adds each new word of the Latin alphabet to its dictionary; other words are unknown."""
 
     def __init__(self, uncased: bool = False) -> None:
         self.dictionary = Dictionary()
