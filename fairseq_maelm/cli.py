@@ -29,10 +29,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "prepare glue": ("finetuning.sentences.glue", "turn GLUE's files into task folders"),
         "prepare squad": ("finetuning.squad.prepare", "turn SQuAD's files into a task folder"),
         "prepare tagging": ("finetuning.tagging.prepare", "turn files of labeled words into a task folder"),
-        "prepare retrieval": (
-            "finetuning.retrieval.prepare_command",
-            "turn a task in BEIR's layout into a task folder",
-        ),
+        "prepare retrieval": ("finetuning.retrieval.prepare", "turn a task in BEIR's layout into a task folder"),
     },
     "Training": {
         "pretrain": ("pretrain_command", "pretrain an encoder by a recipe"),
@@ -47,9 +44,9 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "predict": ("predict_command", "predict labels, numbers, tags or answers with a checkpoint"),
         "answer": ("finetuning.squad.answer_command", "answer questions about a text file"),
         "embed": ("finetuning.retrieval.embed_command", "embed texts with a checkpoint's encoder"),
-        "search": ("finetuning.retrieval.search_command", "search embeddings exactly"),
-        "evaluate squad": ("finetuning.squad.score_command", "score SQuAD predictions as the official script does"),
-        "evaluate retrieval": ("finetuning.retrieval.evaluate_command", "measure run files against judgments"),
+        "search": ("finetuning.retrieval.search", "search embeddings exactly"),
+        "evaluate squad": ("finetuning.squad.scoring", "score SQuAD predictions as the official script does"),
+        "evaluate retrieval": ("finetuning.retrieval.measures", "measure run files against judgments"),
     },
     "Checkpoints": {
         "analyze": ("analysis.command", "measure effective ranks and the subspace of [MASK]"),

@@ -3,7 +3,7 @@
 import contextlib
 import importlib.util
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from fairseq.data import Dictionary
+from fairseq.logging import metrics
 from plain.maelm import PlainConfig, State
 
 from fairseq_maelm.cli import main
@@ -40,6 +41,15 @@ def logging_kept() -> Iterator[None]:
     finally:
         root.setLevel(level)
         root.handlers[:] = handlers
+
+
+def logged_metrics(reduce_metrics: Callable[[Any], None], steps: Iterable[list[dict[str, Any]]]) -> dict[str, float]:
+    """Return the metrics that fairseq logs for steps, each with the logging outputs of all ranks."""
+    with metrics.aggregate(new_root=True) as validation:
+        for outputs in steps:
+            with metrics.aggregate():
+                reduce_metrics(outputs)
+    return dict(validation.get_smoothed_values())
 
 
 def usage_error(capsys: pytest.CaptureFixture[str], words: Sequence[object]) -> str:

@@ -1,1 +1,1 @@
-"""Fine-tuning: one folder for each downstream task, and what several of them share."""
+"""Fine-tuning: a folder for each downstream task, and modules that several tasks share."""

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "an interrupted run. Options after -- are passed to fairseq-train and override all others. By default one GPU "
         "is used if there is one."
     )
-    parser.add_argument("task", type=existing_path, metavar="TASK", help="folder that one of `maelm prepare ...` wrote")
+    parser.add_argument("task", type=existing_path, metavar="TASK", help="task folder of a `maelm prepare` command")
     add_checkpoint(parser, "pretrained checkpoint, or any other with an encoder")
     add_output(parser, "folder for the new checkpoints and the log")
     parser.add_argument(
@@ -44,8 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group = parser.add_argument_group("settings that override the recipe")
     group.add_argument("--lr", type=number(float, 0), metavar="X", help="peak learning rate")
-    group.add_argument("--epochs", type=number(int, 1), metavar="N", help="passes over the training data")
-    group.add_argument("--batch-size", type=number(int, 1), metavar="N", help="examples per update, over all GPUs")
+    group.add_argument("--epochs", type=number(int, 1), metavar="N", help="number of passes over the training data")
+    group.add_argument(
+        "--batch-size", type=number(int, 1), metavar="N", help="number of examples per update, over all GPUs"
+    )
     group.add_argument(
         "--warm-up", type=number(float, 0, 1), metavar="X", help="fraction of the updates for learning rate warm-up"
     )

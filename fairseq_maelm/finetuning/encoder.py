@@ -10,17 +10,11 @@ _INITIALIZATION = ("init_std", "embedding_init_std")
 
 
 class Encoder(NamedTuple):
-    """An encoder as options of fairseq-train, by name without dashes.
+    """An encoder as options of fairseq-train, by name without dashes."""
 
-    Attributes:
-        options: the options that build it, so that its weights can be loaded.
-        drawn: the options of its random initialization before pretraining.
-        vocabulary: a number that differs between vocabularies.
-    """
-
-    options: dict[str, Any]
-    drawn: dict[str, Any]
-    vocabulary: int
+    options: dict[str, Any]  # the options that build it, so that its weights can be loaded
+    drawn: dict[str, Any]  # the options of its random initialization before pretraining
+    vocabulary: int  # a number that differs between vocabularies
 
 
 def read_encoder(checkpoint: Path) -> Encoder:

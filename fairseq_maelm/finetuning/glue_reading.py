@@ -14,34 +14,21 @@ DEV_IDS_FILES = ("dev_ids.tsv", "mrpc_dev_ids.tsv")
 
 
 class GlueExample(NamedTuple):
-    """A row of a file.
+    """A row of a file."""
 
-    Attributes:
-        place: file and line, for error messages.
-        sentences: one or two, cleaned.
-        label: as written; None in test sets.
-        number: the index under which the prediction is submitted.
-    """
-
-    place: str
-    sentences: tuple[str, ...]
-    label: str | None
-    number: str
+    place: str  # file and line, for error messages
+    sentences: tuple[str, ...]  # one or two, cleaned
+    label: str | None  # as written; None in test sets
+    number: str  # the index under which the prediction is submitted
 
 
 @dataclass
 class Quirks:
-    """Irregular rows of a file.
+    """Irregular rows of a file."""
 
-    Attributes:
-        rejoined: first lines of rows that were cut into several lines and joined again.
-        left_out: lines that are pieces of rows but do not fit together; they are skipped.
-        empty_sentences: number of rows with an empty sentence.
-    """
-
-    rejoined: list[int] = field(default_factory=list)
-    left_out: list[int] = field(default_factory=list)
-    empty_sentences: int = 0
+    rejoined: list[int] = field(default_factory=list)  # first lines of rows that were joined from several lines
+    left_out: list[int] = field(default_factory=list)  # lines that are pieces of rows, but do not fit together
+    empty_sentences: int = 0  # number of rows with an empty sentence
 
 
 class TableReader:

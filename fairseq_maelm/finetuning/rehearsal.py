@@ -33,17 +33,11 @@ _BATCH = 2
 
 
 class Rehearsal(NamedTuple):
-    """The results of a rehearsal.
+    """The results of a rehearsal."""
 
-    Attributes:
-        examples: number of examples that training uses.
-        updates_per_epoch: batch size -> updates in a pass over these examples.
-        vocabulary: the data's, as ``Encoder.vocabulary``.
-    """
-
-    examples: int
-    updates_per_epoch: dict[int, int]
-    vocabulary: int
+    examples: int  # number of examples that training uses
+    updates_per_epoch: dict[int, int]  # batch size -> updates in a pass over these examples
+    vocabulary: int  # the data's, as ``Encoder.vocabulary``
 
 
 def rehearse(words: Sequence[str], batch_sizes: Sequence[int], metric: str, reported: Sequence[str]) -> Rehearsal:

@@ -39,17 +39,11 @@ class Columns:
 
 
 class Example(NamedTuple):
-    """A row of a table.
+    """A row of a table."""
 
-    Attributes:
-        place: file and line, for error messages.
-        texts: one or two, cleaned.
-        label: as written; None in a table without labels.
-    """
-
-    place: str
-    texts: tuple[str, ...]
-    label: str | None
+    place: str  # file and line, for error messages
+    texts: tuple[str, ...]  # one or two, cleaned
+    label: str | None  # as written; None in a table without labels
 
 
 def read_table(

@@ -68,13 +68,9 @@ def run_options(
 
 
 def train_words(options: Mapping[str, Any], folder: Path, save_dir: Path, machine: Machine) -> list[str]:
-    """Return the command of a run; the same command resumes after the last finished epoch.
+    """Return the command of a run on a task's folder; the same command resumes after the last finished epoch.
 
-    Args:
-        options: those of ``run_options``, and the initial weights and seed.
-        folder: the task's folder.
-        save_dir: folder for checkpoints.
-        machine: where it runs.
+    ``options`` are those of ``run_options``, and the initial weights and the seed.
     """
     saving = {"save-dir": save_dir, "no-epoch-checkpoints": True}
     return [

@@ -7,7 +7,7 @@ from fairseq_maelm.finetuning.collected import log_collected
 
 
 def share_of_ones(rows):
-    """A metric and its square, which no mean of batches gives."""
+    """A metric and its square, which is not a mean over batches."""
     share = sum(rows.values()) / len(rows)
     return {"share": share, "square": share**2}
 
@@ -51,7 +51,7 @@ def test_rows_may_be_an_iterator_although_several_meters_read_them():
 
 
 def test_rows_stay_out_of_checkpoints():
-    """fairseq restores meters of its own kinds alone: any other in a checkpoint, and no run resumes from it."""
+    """fairseq can restore only its standard meters: with any other in a checkpoint, no run could resume."""
     with metrics.aggregate(new_root=True) as validation:
         log_collected([(0, 1), (1, 0)], share_of_ones, ["share"])
         metrics.log_scalar("loss", 2.0)

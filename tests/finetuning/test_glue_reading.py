@@ -1,4 +1,4 @@
-"""GLUE's files as they are distributed, with all their oddities; headers and rows are spelled out here once more."""
+"""Readers of GLUE's files, with independent copies of their headers and rows."""
 
 import re
 from pathlib import Path

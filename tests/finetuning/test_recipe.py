@@ -1,4 +1,4 @@
-"""Recipes: what they hold, and what is refused with a reason."""
+"""Recipes: their content, and the errors of bad ones."""
 
 import copy
 import math
@@ -22,7 +22,7 @@ RECIPE: dict[str, Any] = {
 
 
 def write(path: Path, **changes: Any) -> Path:
-    """Write the recipe, changed; a key that is None is left out."""
+    """Write the recipe with changes; a value of None removes its key."""
     content = {name: value for name, value in {**RECIPE, **changes}.items() if value is not None}
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
     return path

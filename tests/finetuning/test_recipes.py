@@ -111,7 +111,7 @@ def test_a_recipe_builds_on_others(tmp_path: Path) -> None:
     assert recipe.search == {**RECIPES["RTE"].search, "lr": (1e-3,)}
     assert (recipe.task, recipe.data, recipe.setting) == ("mine", "RTE", {**RECIPES["RTE"].setting, "lr": 1e-3})
     (tmp_path / "RTE.yaml").write_text("defaults: [RTE]\ndata: other\n")
-    assert read_recipe(tmp_path / "RTE.yaml").data == "other", "of its own name it takes the package's"
+    assert read_recipe(tmp_path / "RTE.yaml").data == "other", "a recipe that names itself inherits from the package's"
     for text, message in (
         ("defaults: RTE\n", "must be a list"),
         ("defaults: [nope]\n", "there is no recipe nope: give"),

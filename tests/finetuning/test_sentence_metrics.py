@@ -1,4 +1,4 @@
-"""Metrics: worked by hand, and what they are where they are undefined."""
+"""Metrics worked out by hand, and undefined metrics."""
 
 import math
 
@@ -56,7 +56,7 @@ def test_a_model_that_always_says_the_same_scores_zero_and_not_nan():
     same, gold = np.zeros(4, dtype=np.int64), np.array([0, 1, 0, 1])
     assert compute_metrics(OF_CLASSES, gold, same) == {"accuracy": 50.0, "mcc": 0.0, "f1": 0.0}
     assert compute_metrics(["f1"], same, same) == {"f1": 0.0}
-    # A constant that is no binary fraction: its mean may differ from it in the last bit.
+    # The mean of a constant that is not a binary fraction may differ from it in the last bit.
     assert compute_metrics(OF_NUMBERS, np.arange(7.0), np.full(7, 0.1)) == {"pearson": 0.0, "spearman": 0.0}
 
 

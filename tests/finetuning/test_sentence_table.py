@@ -1,4 +1,4 @@
-"""Tables of texts and labels in all their formats, and what is refused with file and line."""
+"""Tables of texts and labels in all formats, and errors with file and line."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""The one writer of fine-tuning commands: what it takes from recipe, checkpoint and data."""
+"""Fine-tuning commands: their options from recipe, checkpoint and data."""
 
 import json
 import shlex
@@ -21,13 +21,13 @@ def encoder(positions: int = 512) -> Encoder:
 
 
 def options(name: str, positions: int = 512, **setting: Any) -> dict[str, Any]:
-    """Options of a run of 10 updates an epoch."""
+    """Options of a run of 10 updates per epoch."""
     recipe = read_recipe(Path(name))
     return run_options(recipe, encoder(positions), {**recipe.setting, **setting}, 10)
 
 
 def sentences(folder: Path, *labels: str) -> Path:
-    """A folder of sentence_prediction: of classes, or without any of a number."""
+    """A folder of sentences with classes, or with numbers if there are no classes."""
     (folder / "input0").mkdir(parents=True)
     (folder / "label").mkdir()
     (folder / "input0" / "train.idx").touch()

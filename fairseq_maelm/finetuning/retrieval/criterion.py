@@ -31,18 +31,13 @@ class RetrievalCriterion(FairseqCriterion):
     highest, and ``negatives``, the mean number of negatives per query. The task logs the metrics of validation.
     """
 
-    def __init__(self, task: Any, temperature: float) -> None:
+    def __init__(self, cfg: RetrievalCriterionConfig, task: Any) -> None:
         super().__init__(task)
         if not hasattr(task, "embed"):
             raise ValueError("--criterion maelm_retrieval needs --task maelm_retrieval")
-        if not temperature > 0.0:
-            raise ValueError(f"--temperature must be positive, not {temperature}")
-        self.temperature = temperature
-
-    @classmethod
-    def build_criterion(cls, cfg: Any, task: Any) -> "RetrievalCriterion":
-        """Build the criterion; called by fairseq."""
-        return cls(task, cfg.temperature)
+        if not cfg.temperature > 0.0:
+            raise ValueError(f"--temperature must be positive, not {cfg.temperature}")
+        self.temperature = cfg.temperature
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
         """Compute the loss of a batch of pairs, or embed a batch of a validation split.

@@ -112,31 +112,16 @@ class RetrievalPairDataset(BatchDataset):
 
 
 class Target(NamedTuple):
-    """The relevance judgments of a validation split.
+    """The relevance judgments of a validation split with Q queries and N documents."""
 
-    Attributes:
-        relevant: rows <int64>[P] of the relevant documents of each of the Q queries.
-        judgments: query id -> document id -> relevance.
-        query_ids: ids of the Q queries.
-        document_ids: ids of the N documents.
-    """
-
-    relevant: Sequence[np.ndarray]
-    judgments: Mapping[str, Mapping[str, int]]
-    query_ids: Sequence[str]
-    document_ids: Sequence[str]
+    relevant: Sequence[np.ndarray]  # [Q] of <int64>[P], the rows of each query's relevant documents
+    judgments: Mapping[str, Mapping[str, int]]  # query id -> document id -> relevance
+    query_ids: Sequence[str]  # [Q]
+    document_ids: Sequence[str]  # [N]
 
 
 class RetrievalTextDataset(BatchDataset):
-    """The texts that validation embeds: first the queries of a split, then all documents.
-
-    Args:
-        name: name of the split.
-        queries: all queries.
-        documents: the whole corpus.
-        query_rows: <int64>[Q] rows of the split's queries.
-        target: the split's relevance judgments.
-    """
+    """The texts that validation embeds: first the queries <int64>[Q] of the split ``name``, then all documents."""
 
     def __init__(self, name: str, queries: Texts, documents: Texts, query_rows: np.ndarray, target: Target) -> None:
         self.name, self.queries, self.documents = name, queries, documents

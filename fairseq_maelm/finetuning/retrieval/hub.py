@@ -17,17 +17,11 @@ __all__ = ["EmbeddingSettings", "embed", "embedding_settings", "encode_text"]
 
 
 class EmbeddingSettings(NamedTuple):
-    """The settings of embeddings.
+    """The settings of embeddings."""
 
-    Attributes:
-        pooling: one of ``POOLINGS``; see ``embed_states``.
-        similarity: one of ``SIMILARITIES``; "cosine" normalizes embeddings to length 1.
-        max_length: number of tokens to which longer texts are cut, <s> and </s> included.
-    """
-
-    pooling: str
-    similarity: str
-    max_length: int
+    pooling: str  # one of ``POOLINGS``; see ``embed_states``
+    similarity: str  # one of ``SIMILARITIES``; "cosine" normalizes embeddings to length 1
+    max_length: int  # number of tokens to which longer texts are cut, <s> and </s> included
 
 
 def embedding_settings(hub: MaelmHubInterface, **changes: Any) -> EmbeddingSettings:

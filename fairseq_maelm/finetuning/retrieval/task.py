@@ -93,9 +93,7 @@ class RetrievalTask(EncoderTask):
     @classmethod
     def setup_task(cls, cfg: Any, **unused: Any) -> "RetrievalTask":
         """Load the dictionary and build the task; called by fairseq."""
-        dictionary = load_dictionary(cfg.data)
-        logger.info("dictionary: %s symbols", f"{len(dictionary):,}")
-        return cls(cfg, dictionary)
+        return cls(cfg, load_dictionary(cfg.data))
 
     def embed(self, model: Any, net_input: dict[str, Tensor]) -> Tensor:
         """Embed a batch, ``src_tokens`` <int64>[B, S], into <float32>[B, D] by the model's forward, as DDP requires."""

@@ -22,7 +22,7 @@ from fairseq_maelm.arguments import (
 )
 from fairseq_maelm.files import CorpusError
 from fairseq_maelm.finetuning.glue_layout import HIGHEST_SCORE, TASKS, Table, submission_name
-from fairseq_maelm.finetuning.glue_reading import DEV_IDS_FILES, GlueExample, TableReader
+from fairseq_maelm.finetuning.glue_reading import DEV_IDS_FILES, TableReader
 from fairseq_maelm.finetuning.sentence_data import label_dictionary
 from fairseq_maelm.finetuning.sentence_table import Example
 from fairseq_maelm.finetuning.sentences.prepare import SHORTEST, finish_folder, write_split
@@ -168,7 +168,10 @@ def _write_split(
     def examples() -> Iterator[Example]:
         for each in reader.examples():
             indices.append(each.number)
-            yield Example(each.place, each.sentences, _stored_label(each, labels))
+            label = each.label
+            if label is not None and labels is None:
+                label = repr(float(label) / HIGHEST_SCORE)
+            yield Example(each.place, each.sentences, label)
 
     facts = write_split(folder, split, source.path, examples(), labels, encoder, max_length)
     _check_count(len(indices) - len(reader.quirks.rejoined), source)
@@ -190,12 +193,6 @@ def _write_split(
         "rejoined_rows": reader.quirks.rejoined,
         "lines_left_out": reader.quirks.left_out,
     }
-
-
-def _stored_label(example: GlueExample, labels: Dictionary | None) -> str | None:
-    if example.label is None or labels is not None:
-        return example.label
-    return repr(float(example.label) / HIGHEST_SCORE)
 
 
 def _check_count(rows: int, source: _Source) -> None:

@@ -171,17 +171,16 @@ def finish_folder(folder: Path, vocabulary: Path, labels: Dictionary | None, tex
 
 
 def _survey(settings: SentenceSettings) -> tuple[Example, Dictionary | None, set[int]]:
-    """Return the first training example, the dictionary of labels in alphabetical order (None for numbers), and the
-    numbers of the held-out examples."""
+    """Return the first training example, the sorted labels (None for numbers), and the numbers of held-out examples."""
     table = settings.train
-    found = [(example.label, example.place) for example in read_table(table, settings)]
+    found = [str(example.label) for example in read_table(table, settings)]
     first = next(read_table(table, settings))
     if first.label is None:
         raise CorpusError(f"{table} has no labels: name their column by --label")
-    labels = None if settings.regression else _labels_of(table, first, Counter(str(label) for label, _ in found))
+    labels = None if settings.regression else _labels_of(table, first, Counter(found))
     if settings.valid is not None:
         return first, labels, set()
-    strata = ["" if settings.regression else str(label) for label, _ in found]
+    strata = [""] * len(found) if settings.regression else found
     held_out = draw(strata, settings.valid_fraction, settings.seed)
     if not 0 < len(held_out) < len(strata):
         raise CorpusError(
@@ -203,9 +202,9 @@ def _labels_of(table: Path, first: Example, counts: Mapping[str, int]) -> Dictio
 
 
 def draw(strata: list[str], fraction: float, seed: int) -> set[int]:
-    """Draw about the same fraction of examples, in [0, 1], from each stratum at random.
+    """Draw a fraction in [0, 1] of all examples at random, about the same from each stratum; return their numbers.
 
-    ``strata`` has the stratum of each example. Returns the numbers of the drawn examples.
+    ``strata`` has the stratum of each example.
     """
     order = np.random.default_rng(seed).permutation(len(strata))
     members: dict[str, list[int]] = {name: [] for name in sorted(set(strata))}

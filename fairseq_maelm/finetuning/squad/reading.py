@@ -25,7 +25,7 @@ class Question(NamedTuple):
     context: int  # number of its context
     answers: list[str]  # the right answers as given; empty if there is no answer
     span: tuple[int, int] | None  # characters of the first answer found in the context, without white space around it
-    impossible: bool  # whether the target of training is no answer
+    impossible: bool  # whether training targets "no answer"
 
 
 class SquadFile(NamedTuple):

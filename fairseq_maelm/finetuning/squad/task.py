@@ -76,9 +76,7 @@ class SquadTask(EncoderTask):
     @classmethod
     def setup_task(cls, cfg: Any, **unused: Any) -> "SquadTask":
         """Load the dictionary and build the task; called by fairseq."""
-        dictionary = load_dictionary(cfg.data)
-        logger.info("dictionary: %s symbols", f"{len(dictionary):,}")
-        return cls(cfg, dictionary)
+        return cls(cfg, load_dictionary(cfg.data))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model with a head that scores every token as start and as end."""

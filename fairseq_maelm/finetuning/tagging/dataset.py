@@ -32,12 +32,8 @@ def cut_windows(pieces: Sequence[int], limit: int, overlap: int) -> list[Window]
     """Cut a sentence into windows of whole words, and label each word in the window where it has most context.
 
     The amount of context is the minimum of the numbers of pieces before and after the word, as in Devlin et al. (2019);
-    the earlier of equal windows labels the word.
-
-    Args:
-        pieces: number of pieces of each word, from 1 to ``limit``.
-        limit: maximum number of pieces in a window.
-        overlap: number of pieces that neighboring windows share at least, or fewer if whole words leave no room.
+    the earlier of equal windows labels the word. ``pieces`` has the number of pieces of each word, from 1 to ``limit``,
+    the maximum of a window. Neighboring windows share at least ``overlap`` pieces, if whole words leave room for them.
     """
     ends = [0, *accumulate(pieces)]
     if ends[-1] <= limit:

@@ -77,15 +77,10 @@ def prepare_tagging(
     file_scheme: str = "auto",
     scheme: str = "iob2",
 ) -> TaggingSettings:
-    """Write a task's folder, which gets its name when it is complete.
+    """Write a task's folder from split -> file; the file of "train" defines the labels.
 
-    Args:
-        vocabulary: folder with dict.txt and the tokenizer.
-        files: split -> file; "train", which must exist, defines the labels.
-        output: the new folder.
-        layout: layout of the files.
-        file_scheme: scheme of the labels in the files, "plain", or "auto" to detect it in the training file.
-        scheme: scheme of the model's labels, unless they are plain.
+    ``file_scheme`` is the scheme of the labels in the files, "plain", or "auto" to detect it in the training file;
+    ``scheme`` is that of the model's labels, unless they are plain.
 
     Raises:
         OSError: a file is missing.

@@ -18,20 +18,12 @@ from fairseq_maelm.text.vocabulary import UNKNOWN, TextEncoder
 
 @dataclass(frozen=True)
 class TaggingSettings:
-    """The labels of a task.
+    """The labels of a task; the number after the last label stands for labels that are not in the training file."""
 
-    Attributes:
-        labels: the model's labels in the order of their numbers; the next number stands for labels that are not in the
-            training file.
-        scheme: scheme of ``labels``: "iob1", "iob2", "iobes", or "plain" for labels that are not of entities.
-        file_scheme: scheme of the files, and of predictions.
-        layout: layout of the files.
-    """
-
-    labels: tuple[str, ...]
-    scheme: str
-    file_scheme: str
-    layout: Layout
+    labels: tuple[str, ...]  # the model's, in the order of their numbers
+    scheme: str  # of ``labels``: "iob1", "iob2", "iobes", or "plain" for labels that are not of entities
+    file_scheme: str  # of the files, and of predictions
+    layout: Layout  # of the files
 
     @property
     def has_entities(self) -> bool:

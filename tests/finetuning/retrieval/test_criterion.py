@@ -1,4 +1,4 @@
-"""The criterion of retrieval on batches made by hand: what it computes, and what must not count."""
+"""The criterion of retrieval on small batches: its loss, and batches that must not count."""
 
 from types import SimpleNamespace
 
@@ -8,7 +8,7 @@ import torch
 from support import dictionary_of, model_of, random_sequences
 
 from fairseq_maelm.batch import pad_rows
-from fairseq_maelm.finetuning.retrieval.criterion import RetrievalCriterion
+from fairseq_maelm.finetuning.retrieval.criterion import RetrievalCriterion, RetrievalCriterionConfig
 from fairseq_maelm.finetuning.retrieval.loss import contrastive_loss
 from fairseq_maelm.finetuning.retrieval.task import RetrievalTask
 
@@ -22,6 +22,10 @@ def inputs(lengths, seed):
     lengths = np.array(lengths)
     tokens = pad_rows(random_sequences(lengths.tolist(), seed=seed), lengths, 1)
     return {"src_tokens": torch.from_numpy(tokens), "src_lengths": torch.from_numpy(lengths)}
+
+
+def criterion_of(task, temperature):
+    return RetrievalCriterion(RetrievalCriterionConfig(temperature=temperature), task)
 
 
 def sample_of():
@@ -40,7 +44,7 @@ def sample_of():
 
 def test_loss_is_that_of_the_embeddings():
     task, model, sample = task_of(similarity="dot"), model_of(), sample_of()
-    loss, sample_size, logged = RetrievalCriterion(task, 2.0)(model, sample)
+    loss, sample_size, logged = criterion_of(task, 2.0)(model, sample)
     states, _ = model(sample["net_input"]["src_tokens"], features_only=True)
     queries = torch.stack([states[0, :5].mean(0), states[1].mean(0)])
     states, _ = model(sample["documents"]["src_tokens"], features_only=True)
@@ -54,10 +58,10 @@ def test_loss_is_that_of_the_embeddings():
 
 
 def test_every_parameter_of_the_encoder_gets_a_gradient():
-    """torch's wrapper for several GPUs stops at unused parameters."""
+    """DDP raises an error for unused parameters."""
     model = model_of()
     model.decoder = model.lm_head = None
-    RetrievalCriterion(task_of(), 0.1)(model, sample_of())[0].backward()
+    criterion_of(task_of(), 0.1)(model, sample_of())[0].backward()
     assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
 
 
@@ -67,7 +71,7 @@ def test_a_batch_that_is_ignored_trains_nothing(of_validation):
     if of_validation:
         sample = {key: sample[key] for key in ("id", "nsentences", "ntokens", "net_input", "ignored")}
         sample["split"] = "valid"
-    loss, _, logged = RetrievalCriterion(task_of(), 0.1)(model, sample)
+    loss, _, logged = criterion_of(task_of(), 0.1)(model, sample)
     loss.backward()
     assert float(loss.detach()) == 0.0 and int(logged["nnegatives"]) == 0
     gradients = [parameter.grad for name, parameter in model.encoder.named_parameters()]
@@ -91,8 +95,8 @@ def test_the_task_says_which_batches_are_ignored():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: RetrievalCriterion(task_of(), 0.0), "--temperature must be positive, not 0"),
-        (lambda: RetrievalCriterion(SimpleNamespace(), 0.1), "needs --task maelm_retrieval"),
+        (lambda: criterion_of(task_of(), 0.0), "--temperature must be positive, not 0"),
+        (lambda: criterion_of(SimpleNamespace(), 0.1), "needs --task maelm_retrieval"),
         (lambda: task_of(tokens_per_sample=2), "--tokens-per-sample must be at least 3"),
         (lambda: task_of(hard_negatives=-1), "--hard-negatives must be at least 0"),
     ],

@@ -9,13 +9,13 @@ from support import dictionary_of, model_of, random_sequences
 from fairseq_maelm.finetuning.retrieval.hub import embed, embedding_settings
 from fairseq_maelm.finetuning.retrieval.pooling import cut, embed_states
 
-# Two texts of two tokens and of one, D = 2; what stands at padding must not matter.
+# Two texts of two tokens and of one, D = 2; values at padding must not matter.
 STATES = torch.tensor([[[1.0, 2.0], [3.0, 6.0]], [[5.0, -1.0], [1e6, float("nan")]]])
 PADDING = torch.tensor([[False, False], [False, True]])
 
 
 def hub_of(positions: int = 64, model=None, encode=None, **task):
-    """As much of the hub interface as embedding takes."""
+    """The parts of the hub interface that embedding uses."""
     return SimpleNamespace(
         model=model or SimpleNamespace(max_positions=lambda: positions),
         config=SimpleNamespace(task=SimpleNamespace(**task)),

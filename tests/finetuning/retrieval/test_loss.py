@@ -1,4 +1,4 @@
-"""The contrastive loss against a plain loop, what may stand in its denominator, and rows of several ranks."""
+"""The contrastive loss compared with a plain loop, the documents in its denominator, and rows of several ranks."""
 
 import math
 import socket
@@ -32,7 +32,7 @@ def plain_loss(queries, documents, ids, targets, positives, temperature):
 
 
 def test_relevant_documents_and_repetitions_are_no_negatives():
-    # Query 0 has the relevant documents 4 and 5; document 6 stands in the batch twice.
+    # Query 0 has the relevant documents 4 and 5; document 6 is in the batch twice.
     ids, targets = torch.tensor([4, 5, 6, 6]), torch.tensor([4, 6])
     candidates, columns = candidate_mask(ids, targets, torch.tensor([[4, 5], [6, -1]]))
     assert candidates.tolist() == [[True, False, True, False], [True, True, True, False]]
@@ -80,7 +80,7 @@ def loss_of(queries: torch.Tensor, documents: torch.Tensor, ids: torch.Tensor, f
 
 
 def work(rank: int, port: int, folder: str) -> None:
-    """One rank: gradients of its own rows, from the losses of all ranks."""
+    """One rank: gradients of this rank's rows, from the losses of all ranks."""
     dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=len(SHARES))
     firsts = [sum(share[kind] for share in SHARES[:rank]) for kind in (0, 1)]
     queries, documents = (

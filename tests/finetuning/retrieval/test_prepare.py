@@ -1,4 +1,4 @@
-"""Preparing a task: splits, what is held out, and folders that are whole or absent."""
+"""Preparation of a task: splits, held-out queries, and folders that are complete or absent."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fairseq_maelm.corpus.prepare import prepare
 from fairseq_maelm.corpus.settings import PrepareSettings
 from fairseq_maelm.finetuning.retrieval.datasets import RetrievalPairDataset, RetrievalTextDataset, Target, Texts
-from fairseq_maelm.finetuning.retrieval.prepare_command import RetrievalSettings, held_out, prepare_retrieval
+from fairseq_maelm.finetuning.retrieval.prepare import RetrievalSettings, held_out, prepare_retrieval
 from fairseq_maelm.finetuning.retrieval.prepared import group_pairs, group_relevant
 
 WORDS = ["red", "green", "blue", "white", "black", "grey", "pink", "brown"]
@@ -30,7 +30,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def beir(tmp_path: Path) -> Path:
-    """Eight documents of a word each; query n asks for document n, and query 0 for document 7 too."""
+    """Eight documents of one word each; document n is relevant to query n, and document 7 also to query 0."""
     folder = tmp_path / "beir"
     (folder / "qrels").mkdir(parents=True)
     for name, prefix in (("corpus", "d"), ("queries", "q")):
@@ -59,7 +59,7 @@ def texts_of(folder: Path, name: str, max_length: int = 64) -> Texts:
 
 @pytest.fixture
 def prepare_task(beir, data, tmp_path):
-    """A function that prepares the folder ``out`` with settings, and gives its path and its manifest."""
+    """A function that prepares the folder ``out`` with settings and returns its path and its manifest."""
 
     def prepare_it(name: str = "out", **settings):
         facts = prepare_retrieval(RetrievalSettings(beir, **settings), data, tmp_path / name)

@@ -1,4 +1,4 @@
-"""Reading BEIR's files, run files and hard negatives: what is right, and what is wrong with its line."""
+"""Readers of BEIR's files, run files and hard negatives, and their errors with file and line."""
 
 import gzip
 import io

@@ -1,4 +1,4 @@
-"""Measures of cases worked out by hand, and metrics of validation against a search through everything."""
+"""Measures worked out by hand, and metrics of validation compared with a search of all documents."""
 
 import math
 

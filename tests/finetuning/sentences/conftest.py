@@ -11,7 +11,7 @@ SENTENCE = "the cook sailed a boat and ate bread while it rained on an old harbo
 
 @pytest.fixture(scope="session")
 def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as ``maelm prepare corpus`` leaves it, without text."""
+    """A folder of ``maelm prepare corpus`` without text."""
     folder = tmp_path_factory.mktemp("vocabulary")
     text = [f"{SENTENCE[number % 7 :]} number {number}." for number in range(67)]
     (folder / "sentencepiece.bpe.model").write_bytes(train_sentencepiece(text, 80, "nmt_nfkc_cf", 1.0))

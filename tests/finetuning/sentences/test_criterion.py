@@ -1,4 +1,4 @@
-"""The criterion of classes and numbers: its loss, and metrics that no cut into batches and no order changes."""
+"""The criterion of sentences: its loss, and metrics that do not depend on batches or order."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from fairseq.data import Dictionary
-from fairseq.logging import metrics
+from support import logged_metrics
 
 from fairseq_maelm.finetuning.sentences.criterion import SentencesCriterion, SentencesCriterionConfig
 from fairseq_maelm.text.dictionary import class_names
@@ -27,7 +27,7 @@ def criterion_of(labels: Sequence[str] = ("0", "1"), **options: Any) -> Sentence
 
 
 class Model(torch.nn.Module):
-    """Gives the scores that stand in its input."""
+    """A model that returns its input as scores."""
 
     def forward(self, src_tokens: torch.Tensor, features_only: bool, classification_head_name: str) -> Any:
         assert features_only and classification_head_name == "sentence_classification_head"
@@ -51,12 +51,7 @@ def outputs(
 
 
 def logged(*updates: list[dict[str, Any]]) -> dict[str, float]:
-    """What fairseq would log after these calls of ``reduce_metrics``; it has a meter around all and one for each."""
-    with metrics.aggregate(new_root=True) as validation:
-        for logging_outputs in updates:
-            with metrics.aggregate():
-                SentencesCriterion.reduce_metrics(logging_outputs)
-    return dict(validation.get_smoothed_values())
+    return logged_metrics(SentencesCriterion.reduce_metrics, updates)
 
 
 SCORES = torch.tensor([[0.0, 2], [0, 1], [3, 0], [0, 1], [1, 0], [1, 0]])

@@ -1,4 +1,4 @@
-"""Folders of GLUE tasks: what fairseq reads out of them, what the manifest says, and what is refused."""
+"""Folders of GLUE tasks: the data that fairseq reads, the manifest, and errors."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ HEADER = "index\tsentence1\tsentence2\tlabel\n"
 
 
 def write_rte(folder: Path, test: bool = True) -> Path:
-    """RTE with three, two and one examples, the second one of training long."""
+    """RTE with three, two and one examples; the second training example is long."""
     (folder / "RTE").mkdir(parents=True)
     train = f"0\tThe cook ate.\tIt rained.\tentailment\n1\t{LONG}\tA boat.\tnot_entailment\n2\tA.\tB.\tentailment\n"
     (folder / "RTE" / "train.tsv").write_text(HEADER + train, encoding="utf-8")

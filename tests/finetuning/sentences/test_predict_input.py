@@ -1,4 +1,4 @@
-"""Which rows of a table `maelm predict` takes for labeled."""
+"""The rows of a table that `maelm predict` treats as labeled."""
 
 from argparse import Namespace
 from pathlib import Path

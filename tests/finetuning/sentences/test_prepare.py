@@ -1,4 +1,4 @@
-"""From tables to the folder of sentence_prediction: labels, the held-out part, and what is refused."""
+"""From tables to task folders: labels, held-out examples, and errors."""
 
 import json
 import re

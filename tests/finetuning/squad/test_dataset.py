@@ -67,7 +67,7 @@ def test_only_pieces_of_the_context_with_characters_of_their_own_compete():
     dataset = dataset_of(("cat", "the \u00df mat", None))
     batch = dataset.collater([0])
     begin, end = dataset.split.context(0, "begin"), dataset.split.context(0, "end")
-    assert (begin >= end).any(), "the mark of a word before a character that is no piece"
+    assert (begin >= end).any(), "the mark of a word before a character that is not a piece"
     position = 4 + len(dataset.split.question(0)) - 1
     expected = [False] * position + (begin < end).tolist() + [False]
     assert batch["context_mask"][0].tolist() == expected

@@ -41,7 +41,7 @@ def answer(text: str, start: int | None) -> dict[str, Any]:
         ("red fox", 5, (4, 11), False),
         ("red fox", 30, (36, 43), False),  # the nearest
         ("RED FOX", 20, (18, 26), False),  # no such text: the nearest with these words
-        (" fox ", 7, (8, 11), True),  # white space around it is no part of it
+        (" fox ", 7, (8, 11), True),  # without the white space around it
         ("blue fox", 4, None, False),
         ("red fox", -1, (4, 11), False),
         ("den.", 46, (46, 50), True),

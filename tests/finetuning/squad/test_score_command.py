@@ -88,7 +88,7 @@ def test_probabilities_have_the_official_threshold(score: Any) -> None:
 
 
 def test_a_threshold_that_is_given_is_taken_with_a_warning(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As the official script would score it."""
+    """Score the predictions as the official script does."""
     cli.main(words(files, "predictions", "null_odds", "--threshold", "0"))
     output = capsys.readouterr()
     assert output.out.split()[:2] == ["exact", "100.0"]

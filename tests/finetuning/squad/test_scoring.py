@@ -79,11 +79,11 @@ def test_metrics_of_version_2_without_odds():
 
 
 def test_walk_of_the_threshold():
-    """Exact from 1 (no answers at all): one +1 = 2, two -1 = 1, three 0, four +1 = 2 again, which is no better.
+    """Exact from 1 (no answers at all): one +1 = 2, two -1 = 1, three 0, four +1 = 2 again, which is not better.
     F1: 1, 2, 1, 5/3, 8/3 at four's odds."""
     odds = {"one": -2.0, "two": -1.0, "three": 0.0, "four": 3.0}
     metrics = score_predictions(ANSWERS, "2.0", PREDICTIONS, odds, threshold=-1.5)
-    # Only the first question is answered: it is right, and so is no answer to the second.
+    # Only the first question is answered: its text is right, and so is "no answer" to the second.
     assert metrics["exact"] == metrics["f1"] == 50.0
     assert metrics["NoAns_exact"] == 100.0 and metrics["HasAns_exact"] == pytest.approx(100 / 3)
     assert (metrics["best_exact"], metrics["best_exact_thresh"]) == (50.0, -2.0)

@@ -1,4 +1,4 @@
-"""Choosing answers, against all pairs looked at one by one."""
+"""The choice of answers, compared with a loop over all pairs."""
 
 from types import SimpleNamespace
 
@@ -22,7 +22,7 @@ def masks(length: int, allowed: list[int]) -> torch.Tensor:
 
 
 def test_few_best_starts_still_give_an_answer():
-    """The only start that is looked at has no high end behind it."""
+    """The only start that is considered has no high end after it."""
     logits = logits_of([0.0, 0.0, 1.0, 5.0], [0.0, 0.0, 9.0, -9.0])
     context = masks(4, [2, 3])
     spans = best_spans(logits, context, context, 1, 30, kept=1)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fairseq.logging import metrics
-from support import dictionary_of, model_config
+from support import dictionary_of, logged_metrics, model_config
 
 from fairseq_maelm.finetuning.squad.spans import WINDOW_DTYPE
 from fairseq_maelm.finetuning.squad.task import SquadTask, SquadTaskConfig
@@ -43,7 +43,7 @@ def test_sequences_longer_than_the_encoder_has_positions_are_refused():
 
 
 class Criterion:
-    """Logs nothing of its own."""
+    """A criterion that logs one number."""
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
@@ -52,12 +52,9 @@ class Criterion:
 
 
 def metrics_of(task: SquadTask, *batches: np.ndarray) -> dict[str, float]:
-    """What validation logs for batches that come one after the other."""
-    with metrics.aggregate(new_root=True) as validation:
-        for rows in batches:
-            output = {"ntokens": 1, "nsentences": len(rows), "split": "valid", "windows": rows}
-            task.reduce_metrics([output], Criterion())
-    return dict(validation.get_smoothed_values())
+    """Return the metrics that validation logs for successive batches."""
+    steps = [[{"ntokens": 1, "nsentences": len(rows), "split": "valid", "windows": rows}] for rows in batches]
+    return logged_metrics(lambda outputs: task.reduce_metrics(outputs, Criterion()), steps)
 
 
 def test_metrics_of_windows_in_any_order_over_batches():

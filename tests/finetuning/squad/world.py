@@ -1,4 +1,4 @@
-"""A small vocabulary and what makes splits of it, without files."""
+"""A small vocabulary, and splits made with it, without files."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What `maelm predict` writes for files of words, with or without labels, in any layout, and for plain text."""
+"""Output of `maelm predict` for files of words, with or without labels, in any layout, and for plain text."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ WORD = "1\ta" + "\t_" * 8
 
 @pytest.fixture
 def predict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Predict a file with a model that says B-X of every word."""
+    """Predict a file with a model that labels every word B-X."""
 
     def predicted(name: str, text: str, *options: str, outputs: int = 3) -> Predicted:
         parser = CommandParser()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from end_to_end.toy import toy_data
-from fairseq.logging import metrics
+from support import logged_metrics
 from text.vocabularies import KINDS
 
 from fairseq_maelm.finetuning.tagging.criterion import TaggingCriterion, window_rows
@@ -154,7 +154,7 @@ class Says(torch.nn.Module):
 
 @pytest.mark.parametrize("labels", [4, 255, 256, 300])
 def test_a_label_that_training_lacks_is_wrong_and_adds_no_loss(labels: int, toy_data: Path, tmp_path: Path) -> None:
-    """Also where numbers fill the byte in which ranks exchange them."""
+    """Even if the numbers fill the byte in which ranks exchange them."""
     rows = "".join(f"row L{number:03d}\n" for number in range(labels))
     # The model says the last label: of five words one has it, one has a label that the training file lacks.
     valid = f"row L{labels - 1:03d}\nrow L000\nrow L001\nrow L002\nrow other\n"
@@ -180,7 +180,7 @@ def test_nothing_is_overwritten_and_folders_are_checked(toy_data: Path, tmp_path
         task_of(tmp_path / "task").load_dataset("test")
     with pytest.raises(ValueError, match="--window-overlap must be between 0 and"):
         task_of(tmp_path / "task", tokens_per_sample=10, window_overlap=8)
-    with pytest.raises(ValueError, match="give a folder that `maelm prepare corpus` or `maelm import` has written"):
+    with pytest.raises(ValueError, match="give a folder that `maelm prepare corpus` or `maelm import` wrote"):
         prepare(tmp_path, tmp_path)
     (tmp_path / "task" / "manifest.json").unlink()
     with pytest.raises(FileNotFoundError, match="was not written by `maelm prepare tagging`"):
@@ -189,7 +189,7 @@ def test_nothing_is_overwritten_and_folders_are_checked(toy_data: Path, tmp_path
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_word_has_its_first_piece_in_every_kind_of_vocabulary(kind: str, tmp_path: Path) -> None:
-    """A word has the pieces that it has in a sentence, where it is not the first."""
+    """A word has the same pieces as within a sentence."""
     encoder = open_encoder(KINDS[kind](tmp_path))
     sentences = [["The", "cats", "ran", ","], ["\x07", "New York", "\u6f22", "<mask>"]]
     split, nothing = encode_words(encoder, sentences)
@@ -259,11 +259,7 @@ def outputs_of(task: TaggingTask, batch_size: int) -> list[dict[str, Any]]:
 
 
 def validated(task: TaggingTask, validation: list[list[dict[str, Any]]]) -> dict[str, float]:
-    """What fairseq logs of steps, each with the outputs of all ranks."""
-    with metrics.aggregate(new_root=True) as meters:
-        for outputs in validation:
-            task.reduce_metrics(outputs, TaggingCriterion(task))
-    return meters.get_smoothed_values()
+    return logged_metrics(lambda outputs: task.reduce_metrics(outputs, TaggingCriterion(task)), validation)
 
 
 def test_metrics_are_of_the_whole_set_whatever_the_batches_and_ranks(toy_data: Path, tmp_path: Path) -> None:

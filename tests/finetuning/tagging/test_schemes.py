@@ -1,4 +1,4 @@
-"""Entities as labels: worked cases of the three schemes, and what they say of random entities and random labels."""
+"""Entities as labels: worked cases of the three schemes, and properties for random entities and labels."""
 
 import pytest
 from hypothesis import given
@@ -37,7 +37,7 @@ def test_a_worked_sentence(scheme: str) -> None:
 
 @st.composite
 def sentences(draw: st.DrawFn) -> tuple[list[Entity], int]:
-    """Entities that do not overlap, some side by side, and the length of their sentence."""
+    """Entities that do not overlap, some of them adjacent, and the length of their sentence."""
     place, found = 0, []
     for kind, gap, length in draw(st.lists(st.tuples(st.sampled_from("XY"), st.integers(0, 2), st.integers(1, 3)))):
         found.append(Entity(kind, place + gap, place + gap + length))
