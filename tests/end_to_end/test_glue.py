@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 import torch
 from support import usage_error
 
+from end_to_end.small import assert_resumes
 from end_to_end.test_distributed import run_ranks
 from end_to_end.toy import TOPICS, run, sentence, train_log, write_corpus
 from fairseq_maelm import MaelmModel, cli
@@ -81,16 +81,16 @@ def recipe(task: str, tasks: Path, checkpoint: Path, save_dir: Path, *options: A
 def mnli(tasks: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The recipe's command for MNLI without its save directory; dropout is off, so that it can be cut over ranks."""
     output = recipe("MNLI", tasks, pretrained, tmp_path_factory.mktemp("unused"), "--dry-run")
-    # Libraries may have written lines of their own before it.
+    # Libraries may have written other lines before it.
     words = shlex.split(output[output.index("fairseq-train ") :])
     place = words.index("--save-dir")
     return [*words[:place], *words[place + 2 :], "--dropout", "0", "--attention-dropout", "0"]
 
 
 @pytest.fixture(scope="module")
-def whole(mnli: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+def whole(mnli: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("whole")
-    return folder, validations(run([*mnli, "--save-dir", folder]))
+    return folder, run([*mnli, "--save-dir", folder])
 
 
 def validations(output: str) -> list[dict[str, Any]]:
@@ -115,7 +115,7 @@ def predictions(path: Path) -> list[tuple[str, str]]:
 
 
 def test_both_dev_sets_in_one_run_and_every_prediction_as_the_hub_gives_it(tasks, whole, tmp_path, capsys):
-    folder, logged = whole
+    folder, logged = whole[0], validations(whole[1])
     assert [entry["split"] for entry in logged] == ["valid", "valid1"] * 5
     best = max(logged[::2], key=lambda entry: (entry["valid_accuracy"], entry["epoch"]))
     other = logged[logged.index(best) + 1]
@@ -142,13 +142,12 @@ def test_both_dev_sets_in_one_run_and_every_prediction_as_the_hub_gives_it(tasks
 
 
 def test_two_ranks_give_the_metrics_of_one(mnli, whole, tmp_path):
-    """33 and 17 examples in batches of 8: ranks get unequal shares, and one of them a batch that must not count."""
+    """33 and 17 examples in batches of 8: ranks get unequal shares, and one a batch that must not count."""
     checkpoint = whole[0] / "checkpoint_best.pt"
     score = torch.load(checkpoint)["extra_state"]["best"]
     # Of equal epochs the last is kept.
-    expected = [pair for pair in zip(whole[1][::2], whole[1][1::2]) if abs(pair[0]["valid_accuracy"] - score) < 1e-3][
-        -1
-    ]
+    logged = validations(whole[1])
+    expected = [pair for pair in zip(logged[::2], logged[1::2]) if abs(pair[0]["valid_accuracy"] - score) < 1e-3][-1]
     assert expected[0]["valid_mcc"] > 10, "a model that tells the labels apart"
     # One update with a learning rate of zero leaves what was loaded.
     options = ["--finetune-from-model", str(checkpoint), "--lr", "0", "--max-update", "1", "--batch-size", "8"]
@@ -162,17 +161,7 @@ def test_two_ranks_give_the_metrics_of_one(mnli, whole, tmp_path):
 
 
 def test_stopped_in_the_middle_of_an_epoch_and_resumed(mnli, whole, tmp_path):
-    run([*mnli, "--save-dir", tmp_path, "--max-update", 15])
-    resumed = run([*mnli, "--save-dir", tmp_path])
-    assert "Loaded checkpoint" in resumed and "loading pretrained model" not in resumed
-    of_time = re.compile("_(wps|wpb|bsz|best_accuracy)$")
-    last, expected = (
-        [{name: value for name, value in entry.items() if not of_time.search(name)} for entry in entries[-2:]]
-        for entries in (validations(resumed), whole[1])
-    )
-    assert last == expected
-    own, other = (torch.load(folder / "checkpoint_last.pt")["model"] for folder in (tmp_path, whole[0]))
-    assert own.keys() == other.keys() and all(torch.equal(own[name], other[name]) for name in own)
+    assert_resumes([*mnli, "--save-dir", tmp_path], tmp_path, whole, 15)
 
 
 def test_scores_of_similarity_and_what_does_not_belong_together(tasks, whole, pretrained, toy_data, tmp_path, capsys):
@@ -204,7 +193,7 @@ def test_scores_of_similarity_and_what_does_not_belong_together(tasks, whole, pr
 
 
 def other_vocabulary(folder: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    """A data folder with as many pieces as the toy corpus' has, but others."""
+    """A data folder with other pieces than the toy corpus, but the same number of them."""
     write_corpus(folder / "text.txt", seed=2)
     text = (folder / "text.txt").read_text(encoding="utf-8")
     (folder / "text.txt").write_text(text.replace("s", "z"), encoding="utf-8")

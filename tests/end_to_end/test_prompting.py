@@ -13,7 +13,7 @@ import pytest
 import torch
 from support import usage_error
 
-from end_to_end.small import differences, results
+from end_to_end.small import assert_resumes
 from end_to_end.test_distributed import run_ranks
 from end_to_end.toy import ROOT, TINY_TRAINING, TOPICS, losses, run, sentence
 from fairseq_maelm import MaelmHubInterface, MaelmModel, cli
@@ -148,11 +148,7 @@ def test_a_pretrained_checkpoint_needs_a_prompt(words, message, task, pretrained
 
 def test_a_run_in_two_parts_is_the_same_run(fine_tuned, task, toy_data, pretrained, tmp_path):
     # Stopped in the middle of the second epoch of ten updates.
-    run(training(toy_data, task, pretrained, tmp_path, "--max-update", 14))
-    output = run(training(toy_data, task, pretrained, tmp_path))
-    assert "Loaded checkpoint" in output and "loading pretrained model" not in output
-    assert not differences(results(fine_tuned[0] / "checkpoint_last.pt"), results(tmp_path / "checkpoint_last.pt"))
-    assert losses(output, "valid", "mcc")[-1] == losses(fine_tuned[1], "valid", "mcc")[-1]
+    assert_resumes(training(toy_data, task, pretrained, tmp_path), tmp_path, fine_tuned, 14)
 
 
 @pytest.mark.slow

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from support import usage_error
 
+from end_to_end.small import assert_equal_end
 from end_to_end.test_distributed import run_ranks
 from end_to_end.toy import TOPICS, run, train_log
 from fairseq_maelm import MaelmModel
@@ -97,7 +97,7 @@ def finetuned(task: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="module")
 def predicted(task: Path, finetuned: tuple[Path, str]) -> dict[str, Any]:
-    """All that `maelm predict` writes: decided predictions, texts for all questions, odds and metrics."""
+    """The output of `maelm predict`: final predictions, texts for all questions, odds and metrics."""
     folder = finetuned[0] / "predictions"
     folder.mkdir()
     words = ["maelm", "predict", task.parent / "dev.json", "--checkpoint", finetuned[0], "--device", "cpu", "--output"]
@@ -152,15 +152,13 @@ def test_resumed_in_the_middle_is_uninterrupted(task, pretrained, finetuned, tmp
     assert "Loaded checkpoint" in resumed and "loading pretrained model" not in resumed
     first, *_ = [entry for entry in train_log(resumed) if entry["split"] == "train"]
     assert first["train_num_updates"] > MIDDLE
-    states = [torch.load(folder / "checkpoint_last.pt")["model"] for folder in (finetuned[0], tmp_path)]
-    assert states[0].keys() == states[1].keys()
-    assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
+    assert_equal_end(tmp_path, finetuned[0])
     assert validations(resumed)[-1] == validations(finetuned[1])[-1]
 
 
 @pytest.mark.slow
 def test_two_ranks_give_the_metrics_of_one(task, finetuned, tmp_path):
-    """Windows of one question lie on both ranks; a learning rate of zero leaves the checkpoint as it is."""
+    """Both ranks have windows of one question; a learning rate of zero leaves the checkpoint as it is."""
     checkpoint = finetuned[0] / "checkpoint_best.pt"
     dry = run([*command(task, checkpoint, tmp_path), "--dry-run", "--", *FORMAT, "--no-save"])
     words = shlex.split(dry.splitlines()[-1])

@@ -1,6 +1,6 @@
-"""Validation measures every example of a split, also where their number is no multiple of 8, or of that of ranks.
+"""Validation measures every example of a split, even if their number is not a multiple of 8 or of the ranks.
 
-fairseq drops the last batch where its size is no multiple of --required-batch-size-multiple, which is 8 by default.
+fairseq drops the last batch if its size is not a multiple of --required-batch-size-multiple, which is 8 by default.
 """
 
 import math
