@@ -88,8 +88,8 @@ def score_windows(
         logits, _ = hub.model(**batch["net_input"], classification_head_name=SPAN_HEAD)
         return window_rows(logits, batch, hub.task.cfg, kept)
 
-    bar = "windows" if progress else None
-    return np.stack(predict(hub.model, dataset.sizes, dataset.collater, forward, batch_size=batch_size, progress=bar))
+    collate, bar = (lambda places: dataset.collater(places.tolist())), "windows" if progress else None
+    return np.stack(predict(hub.model, dataset.sizes, collate, forward, batch_size=batch_size, progress=bar))
 
 
 def _best_answers(dataset: SquadDataset, candidates: NDArray[np.void], question: int) -> list[SpanAnswer]:
