@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fairseq_maelm.analysis import theorem
 from fairseq_maelm.analysis.collect import (
     CONDITIONS,
     MEASURED,
@@ -24,14 +25,6 @@ from fairseq_maelm.analysis.encoders import Encoder, chosen_layers
 from fairseq_maelm.analysis.folder import MODELS_FOLDER, claimed, fingerprint_of
 from fairseq_maelm.analysis.report import write_report
 from fairseq_maelm.analysis.spectrum import SMALLEST_TAU, compare_subspaces, effective_rank, singular_values
-from fairseq_maelm.analysis.theorem import (
-    AttentionWeights,
-    LayerCheck,
-    check_stack,
-    logarithm_of_recursive_bound,
-    random_weights,
-    relative_residual,
-)
 from fairseq_maelm.arguments import check_limits, existing_path, option
 from fairseq_maelm.data.blocks import TokenBlocks, split_files
 from fairseq_maelm.data.masking import MaskingScheme
@@ -233,19 +226,19 @@ def theorem_rows(
     rows = rows[:_STACK_TOKENS]
     real, mask = all_states[0][rows], all_states[0][batch.mask.cpu()[: _STACK_TOKENS // 4]]
     shape = (encoder.width, encoder.num_heads, torch.Generator().manual_seed(settings.seed))
-    stacks: dict[str, Iterable[AttentionWeights] | None] = {
+    stacks: dict[str, Iterable[theorem.AttentionWeights] | None] = {
         "trained": encoder.attention_weights(),
-        "random": (random_weights(*shape) for _ in range(encoder.num_layers)),
+        "random": (theorem.random_weights(*shape) for _ in range(encoder.num_layers)),
     }
-    result = {name: _check_rows(check_stack(real, mask, layers)) for name, layers in stacks.items() if layers}
+    result = {name: _check_rows(theorem.check_stack(real, mask, layers)) for name, layers in stacks.items() if layers}
     result["encoder"] = [
-        {"layer": layer, "relative": relative_residual(states[rows])} for layer, states in enumerate(all_states)
+        {"layer": layer, "relative": theorem.relative_residual(states[rows])} for layer, states in enumerate(all_states)
     ]
     return result
 
 
-def _check_rows(checks: list[LayerCheck]) -> list[dict[str, Any]]:
-    logarithms = logarithm_of_recursive_bound(checks)[1:]
+def _check_rows(checks: list[theorem.LayerCheck]) -> list[dict[str, Any]]:
+    logarithms = theorem.logarithm_of_recursive_bound(checks)[1:]
     return [
         {"layer": layer, **check._asdict(), "proved": check.proved, "holds": check.holds}
         | {"log10_bound_from_embeddings": logarithm}

@@ -11,31 +11,14 @@ from typing import Any
 
 from tqdm import tqdm
 
-from fairseq_maelm.arguments import (
-    UsageError,
-    add_batch_tokens,
-    add_checkpoint,
-    add_device,
-    add_json,
-    add_output,
-    add_vocabulary,
-    existing_path,
-)
+from fairseq_maelm import arguments
+from fairseq_maelm.arguments import UsageError, existing_path
 from fairseq_maelm.files import read_json, write_json
 from fairseq_maelm.modules.precision import PRECISIONS
 from fairseq_maelm.prepared_folder import made_from, prepare_folder
+from fairseq_maelm.scoring import results
 from fairseq_maelm.scoring.likelihood import METHODS, Scorer, Sentence, pseudo_log_likelihoods, refusal
 from fairseq_maelm.scoring.reading import Item, input_files, read_items
-from fairseq_maelm.scoring.results import (
-    HEADER,
-    KIND,
-    SCORES_FILE,
-    line_of,
-    read_scores,
-    refuse_other_items,
-    summarize,
-    table,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -58,9 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="files of sentences, one a line; or of pairs: .tsv with the good sentence, a tab and the bad one, .jsonl "
         "with sentence_good and sentence_bad (BLiMP), or a folder of .jsonl files",
     )  # fmt: skip
-    add_checkpoint(parser, "pretrained checkpoint", or_hugging_face=True)
-    add_vocabulary(parser)
-    add_output(parser, "new folder for the scores")
+    arguments.add_checkpoint(parser, "pretrained checkpoint", or_hugging_face=True)
+    arguments.add_vocabulary(parser)
+    arguments.add_output(parser, "new folder for the scores")
     parser.add_argument(
         "--method", choices=METHODS, default=METHODS[0], help="tokens hidden together: each token alone, or with the "
         "rest of its word (Kauf and Ivanova, 2023)",
@@ -70,9 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "difference and its 95 %% interval",
     )  # fmt: skip
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="precision of the computation")
-    add_batch_tokens(parser, 4096)
-    add_json(parser)
-    add_device(parser)
+    arguments.add_batch_tokens(parser, 4096)
+    arguments.add_json(parser)
+    arguments.add_device(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -81,19 +64,19 @@ def run(args: argparse.Namespace) -> None:
     items = read_items(files)
     if args.compare is not None and not items[0].side:
         raise UsageError("--compare needs pairs (.tsv, .jsonl): single sentences have no accuracy")
-    others = None if args.compare is None else read_scores(args.compare)
+    others = None if args.compare is None else results.read_scores(args.compare)
     if others is not None:
-        refuse_other_items(args.compare, others, items)
+        results.refuse_other_items(args.compare, others, items)
     scorer, sources = _open(args)
     sentences = _encode(scorer, items, args.method)
     origin = made_from(
         {name: getattr(args, name) for name in ("method", "precision", "batch_tokens")}, {**sources, "texts": files}
     )
     prepare_folder(
-        args.output, KIND, origin, lambda result: _write(args, scorer, items, sentences, result), resumes=True
+        args.output, results.KIND, origin, lambda result: _write(args, scorer, items, sentences, result), resumes=True
     )
-    summary = summarize(read_scores(args.output), others)
-    sys.stdout.write(json.dumps(summary) + "\n" if args.json else table(summary))
+    summary = results.summarize(results.read_scores(args.output), others)
+    sys.stdout.write(json.dumps(summary) + "\n" if args.json else results.table(summary))
 
 
 def _open(args: argparse.Namespace) -> tuple[Scorer, dict[str, Sequence[Path]]]:
@@ -124,8 +107,8 @@ def _write(
         state = read_json(progress)
         logger.info("resuming after %s of %s sentences", f"{state['done']:,}", f"{len(items):,}")
     else:
-        begun.write_text(HEADER, encoding="utf-8")
-        state = {"done": 0, "bytes": len(HEADER)}
+        begun.write_text(results.HEADER, encoding="utf-8")
+        state = {"done": 0, "bytes": len(results.HEADER)}
     with (
         begun.open("r+b") as stream,
         tqdm(total=len(items), initial=state["done"], desc="scoring", unit=" sentences") as bar,
@@ -136,12 +119,12 @@ def _write(
         for start in range(state["done"], len(items), _BLOCK):
             block = slice(start, start + _BLOCK)
             found = pseudo_log_likelihoods(scorer, sentences[block], args.method, args.batch_tokens)
-            stream.write("".join(map(line_of, items[block], found)).encode("utf-8"))
+            stream.write("".join(map(results.line_of, items[block], found)).encode("utf-8"))
             stream.flush()
             os.fsync(stream.fileno())
             write_json(progress, {"done": start + len(found), "bytes": stream.tell()})
             bar.update(len(found))
-    os.replace(begun, result / SCORES_FILE)
+    os.replace(begun, result / results.SCORES_FILE)
     return {"sentences": len(items)}
 
 

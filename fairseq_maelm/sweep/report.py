@@ -17,18 +17,8 @@ from typing import Any
 from fairseq_maelm.arguments import existing_path
 from fairseq_maelm.files import write_bytes
 from fairseq_maelm.libraries import import_pyplot, save_figure
-from fairseq_maelm.sweep.results import (
-    DIVERGED,
-    FAILED,
-    FINISHED,
-    MISSING,
-    Cell,
-    Sweep,
-    average,
-    averaged_tasks,
-    collect,
-    published_rows,
-)
+from fairseq_maelm.sweep import results
+from fairseq_maelm.sweep.results import DIVERGED, FAILED, FINISHED, MISSING, Cell, Sweep
 from fairseq_maelm.sweep.store import SweepFolder
 from fairseq_maelm.sweep.tables import difference_of_medians, markdown_table
 from fairseq_maelm.train_command import spelled
@@ -65,7 +55,7 @@ def write_report(folder: Path, draws: bool = True, groups: Sequence[str] | None 
 
     ``groups`` selects groups of the paper's rows, by default all. Without matplotlib there is a warning and no figure.
     """
-    sweep = collect(SweepFolder(folder))
+    sweep = results.collect(SweepFolder(folder))
     text = as_markdown(sweep, groups)
     write_bytes(folder / "report.md", text.encode("utf-8"))
     write_bytes(folder / "runs.csv", as_csv(sweep).encode("utf-8"))
@@ -79,17 +69,17 @@ def write_report(folder: Path, draws: bool = True, groups: Sequence[str] | None 
 
 def as_markdown(sweep: Sweep, groups: Sequence[str] | None = None) -> str:
     """Return the tables of all models' and the paper's scores, and of the best settings with their numbers of runs."""
-    published = published_rows(sweep, groups)
-    tasks = averaged_tasks(sweep)
+    published = results.published_rows(sweep, groups)
+    tasks = results.averaged_tasks(sweep)
     head = ["", *(f"{task} ({sweep.about['tasks'][task]['metric']})" for task in sweep.tasks), "AVG"]
     lines = [head]
     for model in sweep.models:
         cells = {task: sweep.cells[task, model] for task in sweep.tasks}
-        mine = average({task: cell.scores for task, cell in cells.items()}, tasks)
+        mine = results.average({task: cell.scores for task, cell in cells.items()}, tasks)
         lines.append([model, *map(_cell, cells.values()), _number(mine)])
     for (group, name), scores in published.items():
         printed = ["/".join(map(_number, scores.get(task) or [math.nan])) for task in sweep.tasks]
-        lines.append([f"paper, {group}: {name}", *printed, _number(average(scores, tasks))])
+        lines.append([f"paper, {group}: {name}", *printed, _number(results.average(scores, tasks))])
     parts = [_table(lines), _captions(sweep, tasks), *_differences(sweep), _table(_settings(sweep)), *_problems(sweep)]
     return "\n\n".join(parts) + "\n"
 
@@ -196,7 +186,7 @@ def _draw_spread(sweep: Sweep, folder: Path, groups: Sequence[str] | None = None
         width = max(2.8, 0.9 * len(sweep.models) + 1.2)
         figure, axes = pyplot.subplots(lines, columns, figsize=(width * columns + 1.6, 3.4 * lines), squeeze=False)
         for axis, task in zip(axes.flat, tasks):
-            _panel(axis, sweep, task, published_rows(sweep, groups))
+            _panel(axis, sweep, task, results.published_rows(sweep, groups))
         for axis in axes.flat[len(tasks) :]:
             axis.set_axis_off()
         figure.tight_layout()
