@@ -88,7 +88,9 @@ def study_folder(folder: Path, settings: dict[str, Any]) -> contextlib.AbstractC
             return settings
         seeds = {"seeds": max(earlier["seeds"], settings["seeds"])} if "seeds" in settings else {}
         _check_same(folder, "study", {**earlier, **seeds}, {**settings, **seeds}, _MAY_GROW)
-        tables = {name: {**earlier[name], **settings[name]} for name in _MAY_GROW if name in settings}
+        tables = {
+            name: {**earlier[name], **settings[name]} for name in _MAY_GROW if isinstance(settings.get(name), dict)
+        }
         return {**settings, **tables, **seeds}
 
     return _working_in(folder, SETTINGS, "study", grown)

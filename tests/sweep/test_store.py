@@ -42,6 +42,13 @@ def test_a_sweep_may_grow(tmp_path: Path) -> None:
     assert set(sweep.read()["identity"]["tasks"]) == {"RTE", "CoLA"}
 
 
+def test_a_study_with_a_list_of_texts_goes_on(tmp_path: Path) -> None:
+    for _ in range(2):
+        with study_of(tmp_path / "study", texts=["a"]):
+            pass
+    assert json.loads((tmp_path / "study" / SETTINGS).read_text())["texts"] == ["a"]
+
+
 def test_a_study_may_grow(tmp_path: Path) -> None:
     with study_of(tmp_path / "study"):
         pass
@@ -62,6 +69,8 @@ def test_a_study_may_grow(tmp_path: Path) -> None:
         (study_of, {}, {"pretraining": {"lr": 2.0}}, "pretraining lr: 1.0 then, 2.0 now"),
         (study_of, {"rows": {"mlm": []}}, {"rows": {"mlm": ["--y"]}}, "rows mlm"),
         (study_of, {"tasks": {"A": "a"}}, {"tasks": {"A": "b"}}, "tasks A: a then, b now"),
+        (study_of, {"texts": {"A": 1}}, {"texts": {"A": 2}}, "texts A: 1 then, 2 now"),
+        (study_of, {"texts": ["a"]}, {"texts": ["b"]}, "texts: ..a.. then, ..b.. now"),
     ],
 )
 def test_other_settings_are_refused(
