@@ -89,7 +89,9 @@ class Records:
                 return numbers(own, read_json(marker.parent / "files" / own["file"]) if "file" in own else result)
         task = name.split("/")[-2]
         labels = next(own.get("labels") for each, own in self.plan.tasks.items() if folder_name(each) == task)
-        right = {"correct": correct(marker.with_name("predictions.tsv"), self.plan.files / labels)} if labels else {}
+        if not labels or name.count("/") > 1:  # checkpoints inside a pretraining have no paired tests
+            return result
+        right = {"correct": correct(marker.with_name("predictions.tsv"), self.plan.files / labels)}
         return {**result, **right}
 
 
