@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,10 +28,14 @@ sys.path[:0] = [str(HERE), str(ROOT)]
 
 from performance_model import compare  # noqa: E402
 
+from fairseq_maelm.sweep.runner import sitting  # noqa: E402
+
 MOST_MINUTES = 8
 VOCABULARY, TOY_VOCABULARY = 32_768, 1000
 # 128 sequences of 512 tokens, 15 % of them predicted.
 PREDICTED = 128 * 77
+# Where tests are marked with gpu; others need more packages to be collected.
+TESTS = (ROOT / "tests/models/test_gpu.py", ROOT / "tests/modules/attention")
 TEXTS = {"wikipedia": "wikipedia.txt", "books": "books.txt", "simple": "simple"}
 TOY_STEP = ["--size", "tiny", "--layers", "1", "--length", "32", "--batch", "2", "--repeats", "1", "--steps", "1"]
 
@@ -86,26 +90,8 @@ class Plan:
             "memory": Slice(6, [self._step("maelm,maelm+recompute,maelm+adam", "--references", "maelm", minutes=3)]),
             "attention": Slice(6, [self._attention("attention", "--sweep")]),
             "fp16": Slice(6, [self._step("maelm,mlm,roberta", precision="fp32" if self.toy else "fp16", minutes=3)]),
-            "modern": Slice(
-                8,
-                [
-                    self._step(
-                        "modern,modern+compile,modernbert,modernbert+compile",
-                        *[
-                            "--size",
-                            "modern",
-                            "--dropout",
-                            "0",
-                            "--masking",
-                            "0.15",
-                            "0.4",
-                            "--references",
-                            "modernbert",
-                        ],
-                        minutes=5,
-                    )
-                ],
-            ),
+            "modern": Slice(8, [self._modern("0.15")]),
+            "modern40": Slice(8, [self._modern("0.4")]),
             "authors": Slice(
                 6,
                 [self._step("maelm,roberta,authors", "--authors-code", str(self.options.authors_code), minutes=3)],
@@ -134,6 +120,11 @@ class Plan:
         own = ["--contenders", contenders, "--data", str(self.data), "--masking", "0.15", "--precision", precision]
         own += ["--device", self.options.device, "--resume", "--budget", str(minutes)]
         return self._script("pretraining", *own, *words, *(TOY_STEP if self.toy else []), output="step")
+
+    def _modern(self, masking: str) -> Words:
+        contenders = "modern,modern+compile,modernbert,modernbert+compile"
+        own = ["--size", "modern", "--dropout", "0", "--masking", masking, "--references", "modernbert"]
+        return self._step(contenders, *own, minutes=4)
 
     def _study(self) -> Words:
         folder = self.options.study or Path()
@@ -242,6 +233,8 @@ def arguments() -> argparse.Namespace:
     for name in options.slices:
         if name not in known:
             parser.error(f"there is no slice {name}: choose from {', '.join(known)}")
+        if known[name].needs and not getattr(options, known[name].needs):
+            parser.error(f"the slice {name} needs --{known[name].needs.replace('_', '-')}")
     for path in (options.text, options.data, options.authors_code, options.study):
         if path is not None and not path.exists():
             parser.error(f"there is no {path}")
@@ -256,9 +249,15 @@ def check_gpu(device: str) -> None:
         raise SystemExit(2)
 
 
-def main(say: Callable[..., None] = print) -> None:
+def main() -> None:
     """Measure as many slices as there is time for."""
     begin, options = time.monotonic(), arguments()
+    with sitting("gpu.py"):
+        raise SystemExit(measure_all(options, begin + 60 * options.minutes))
+
+
+def measure_all(options: argparse.Namespace, end: float) -> int:
+    """Measure what is to end before ``time.monotonic()`` says ``end``, and return the exit status."""
     check_gpu(options.device)
     if options.device == "cpu" and importlib.util.find_spec("triton"):
         os.environ["TRITON_INTERPRET"] = "1"
@@ -271,22 +270,23 @@ def main(say: Callable[..., None] = print) -> None:
     ended, left = [], []
     for name, slice_ in list(wanted(options, plan, results)):
         started = time.monotonic()
-        if left or started - begin + 60 * slice_.minutes > 60 * options.minutes:
+        if left or started + 60 * slice_.minutes > end:
             left.append(name)
             continue
         status, reason = measure(name, slice_, options.output)
         seconds = time.monotonic() - started
         ended.append(status)
         results.add(name, status, seconds)
-        say(f"{name}: {status} after {seconds:.0f} s{f', {reason}' if reason else ''}", flush=True)
+        print(f"{name}: {status} after {seconds:.0f} s{f', {reason}' if reason else ''}", flush=True)
     failed = [name for name in plan.slices() if results.status(name) == "failed"]
     if left:
-        say(f"left for the next call: {' '.join(left)}")
+        print(f"left for the next call: {' '.join(left)}")
     if failed:
-        say(f"failed: {' '.join(failed)}; --retry-failed tries them again")
-    if not ended and (left or not results.slices):
-        say(f"nothing was measured: --minutes {options.minutes:g} is too little")
-    raise SystemExit(int(bool(failed) or (not ended and (bool(left) or not results.slices))))
+        print(f"failed: {' '.join(failed)}; --retry-failed tries them again")
+    nothing = not ended and bool(left)
+    if nothing:
+        print(f"nothing was measured: --minutes {options.minutes:g} is too little")
+    return int(bool(failed) or nothing)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pretraining
 import pytest
 
 SCRIPT = Path(gpu.__file__).with_suffix(".sh")
-ALWAYS = ["tests", "kernels", "step", "compile", "memory", "attention", "fp16", "modern"]
+ALWAYS = ["tests", "kernels", "step", "compile", "memory", "attention", "fp16", "modern", "modern40"]
 # A python3 that runs gpu.py itself, and stands in for all that it starts: writes its words down, says that a test
 # passed, and fails, or sleeps, for some of them.
 STAND_IN = """#!/usr/bin/env bash
@@ -77,11 +78,19 @@ def test_all_slices_run_once_and_the_scripts_take_their_commands(machine: Machin
     assert all(Path(words[0]).exists() for words in others)
     steps = [pretraining.arguments_of(words[1:]) for words in others if words[0].endswith("pretraining.py")]
     assert all(step.device == "cuda" and step.resume and step.data == machine.output / "data" for step in steps)
-    assert [step.precision for step in steps] == [["bf16"], ["bf16"], ["bf16"], ["fp16"], ["bf16"], ["bf16"]]
+    assert [step.precision for step in steps] == 3 * [["bf16"]] + [["fp16"]] + 3 * [["bf16"]]
     assert all(pretraining.split_name(name) for step in steps for name in step.contenders.split(","))
-    assert steps[4].size == "modern" and steps[4].masking == [0.15, 0.4]
+    assert steps[5].size == "modern" and steps[5].masking == [0.4]
     calls = len(machine.calls())
     assert machine.run("--minutes", "500")[0] == 0 and len(machine.calls()) == calls
+
+
+def test_the_marked_tests_are_where_they_are_looked_for() -> None:
+    tests = gpu.ROOT / "tests"
+    marked = [
+        path for path in tests.rglob("test_*.py") if re.search(r"^@?.*pytest\.mark\.gpu\b", path.read_text(), re.M)
+    ]
+    assert len(marked) == 3 and all(path.parent == gpu.TESTS[1] or path == gpu.TESTS[0] for path in marked)
 
 
 def test_goes_on_where_the_time_was_up(machine: Machine) -> None:
@@ -101,8 +110,9 @@ def test_a_slice_that_was_cut_off_runs_again(machine: Machine) -> None:
     process = machine.start("--minutes", "100", hanging="masked_token_loss")
     while not any("masked_token_loss" in words[0] for words in machine.calls()):
         time.sleep(0.1)
-    process.kill()
-    process.wait()
+    process.terminate()
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and "interrupted; the same command goes on" in output
     assert machine.slices() == {"tests": "done"}
     status, _ = machine.run("--minutes", "100", "tests", "kernels")
     assert status == 0 and machine.slices() == {"tests": "done", "kernels": "done"}
@@ -140,6 +150,7 @@ def test_a_slice_has_a_limit_and_takes_what_it_started_with_it(tmp_path: Path, m
     [
         (["nonsense"], "there is no slice nonsense"),
         (["--authors-code", "nowhere"], "there is no nowhere"),
+        (["authors"], "the slice authors needs --authors-code"),
         ([], "no GPU"),
     ],
 )
