@@ -5,6 +5,7 @@ import json
 import performance_model
 import pytest
 from performance_model import CARDS, RESULTS, measured_rate, predict, relative_attention_seconds, waves_seconds
+from training_step.store import read_runs, write_runs
 
 KERNEL = {"block": [64, 128, 4, 2], "clocks": 1000, "tensor_clocks": 512, "blocks": 2}
 H100 = CARDS["H100"]
@@ -68,3 +69,16 @@ def test_counts_the_longest_loop_by_pipe():
     clocks = kernel_compilation.clocks_of_pipes(loop, 90)
     assert clocks == {"issue": 5, "multiply": 5, "transcendental": 8, "memory": 4}
     assert kernel_compilation.clocks_of_pipes(loop, 80)["multiply"] == 6
+
+
+def test_measurements_stand_beside_predictions_for_their_card(tmp_path):
+    runs = read_runs(RESULTS / "pretraining_cpu.json")
+    run = next(each for each in runs if (each["settings"]["precision"], each["settings"]["masking"]) == ("bf16", 0.15))
+    on_gpu = {**run, "machine": {**run["machine"], "gpu": "NVIDIA H200"}}
+    write_runs(tmp_path / "step.json", [run, on_gpu])
+    found = performance_model.compare(tmp_path / "step.json")
+    predicted = [each["measured"]["name"] for each in found if each["predicted"] is not None]
+    assert predicted == ["maelm"] and len(found) == 2 * len(run["contenders"])
+    (ours,) = (each for each in found if each["predicted"] is not None)
+    assert (ours["predicted"]["card"], ours["predicted"]["size"]) == ("H200", "base")
+    assert ours["measured"]["tokens_per_second"] > 0 and ours["machine"]["gpu"] == "NVIDIA H200"
