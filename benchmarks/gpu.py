@@ -88,7 +88,7 @@ class Plan:
             "step": Slice(8, [self._step("maelm,modern,roberta,mlm", minutes=5)]),
             "compile": Slice(8, [self._step(compiled, "--references", "maelm", minutes=4)]),
             "memory": Slice(6, [self._step("maelm,maelm+recompute,maelm+adam", "--references", "maelm", minutes=3)]),
-            "attention": Slice(6, [self._attention("attention", "--sweep")]),
+            "attention": Slice(8, [self._attention("attention", "--sweep")]),
             "fp16": Slice(6, [self._step("maelm,mlm,roberta", precision="fp32" if self.toy else "fp16", minutes=3)]),
             "modern": Slice(8, [self._modern("0.15")]),
             "modern40": Slice(8, [self._modern("0.4")]),
@@ -216,7 +216,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
-        "--text", type=Path, help="about 20 MB as `maelm prepare corpus` takes them: .txt, .txt.xz, ..."
+        "--text", type=Path, help="about 40 MB as `maelm prepare corpus` takes them: .txt, .txt.xz, ..."
     )
     source.add_argument("--data", type=Path, help="folder of `maelm prepare corpus`")
     parser.add_argument("--output", type=Path, required=True, help="folder of the results")
