@@ -1,4 +1,4 @@
-"""What attention with a learned relative bias costs on a GPU, one way beside the other.
+"""Compare the costs of attention backends with a learned relative bias on a GPU.
 
     python benchmarks/attention_gpu.py --output attention.json [--ways NAME ...] [--sweep]
 

@@ -98,7 +98,7 @@ class Case:
         return nullcontext() if self.dtype == torch.float32 else torch.autocast("cpu", self.dtype)
 
     def run(self, layers: nn.ModuleList, make_bias: Callable[[Tensor], tuple[Any, ...]]) -> None:
-        """One forward and backward pass."""
+        """Run one forward and backward pass."""
         layers.zero_grad(set_to_none=True)
         states, table = self.states.clone().requires_grad_(), self.table.clone().requires_grad_()
         with self.precision():
@@ -109,7 +109,7 @@ class Case:
 
 
 def bare_products(case: Case) -> Callable[[], None]:
-    """The matrix products of forward and backward pass and nothing else."""
+    """Run only the matrix products of a forward and a backward pass."""
     batch, length, width = case.states.shape
     heads, rows = case.shape.attention_heads, batch * length
     inner = case.shape.ffn_embed_dim

@@ -46,7 +46,7 @@ class Problem:
         return batch, heads, length, head_dim
 
     def without_bias(self) -> "Problem":
-        """The same with a bias of zero."""
+        """Return the same problem with a bias of zero."""
         other = copy.copy(self)
         other.table = torch.zeros_like(self.table).requires_grad_()
         return other
@@ -84,7 +84,7 @@ class Way:
         return attention_triton.relative_attention_qkv(problem.qkv, problem.table, problem.positions, *rest)
 
     def views(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values <float>[B, H, S, d_h]."""
+        """Return queries, keys and values <float>[B, H, S, d_h]."""
         query, key, value = self.problem.qkv.permute(2, 0, 3, 1, 4)
         return query, key, value
 

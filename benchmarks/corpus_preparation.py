@@ -39,7 +39,7 @@ with open(sys.argv[2], encoding="utf-8") as lines, open(sys.argv[3], "w", encodi
 
 
 def write_excerpt(text: Path, megabytes: float, excerpt: Path) -> int:
-    """Copies the first whole documents of a text, at least ``megabytes`` 10^6 bytes if there are, cleaned."""
+    """Copy the first whole documents of a text, cleaned: at least ``megabytes`` 10^6 bytes, or all."""
     size = 0
     with open(excerpt, "w", encoding="utf-8") as stream:
         for document in read_documents(text):
@@ -52,7 +52,7 @@ def write_excerpt(text: Path, megabytes: float, excerpt: Path) -> int:
 
 
 def run(command: list[str]) -> dict[str, float]:
-    """Runs a command and returns its wall-clock time and the processor time of all its processes, in seconds."""
+    """Run a command; return its wall-clock time and the processor time of all its processes, in seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.monotonic()
     finished = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
@@ -85,7 +85,7 @@ def by_fairseq(text: Path, model: Path, dictionary: Path, output: Path, workers:
 
 
 def tree_of(process: int) -> list[int]:
-    """A process and all its descendants."""
+    """Return a process and all its descendants."""
     try:
         children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
     except (FileNotFoundError, ProcessLookupError):
@@ -106,7 +106,7 @@ def memory_of(processes: Iterable[int]) -> int:
 
 
 def peak_memory(command: list[str]) -> int:
-    """The largest memory in bytes that a command and its workers hold together, looked at 20 times a second."""
+    """Return the peak memory of a command and its workers in bytes, sampled 20 times a second."""
     peak = 0
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None:
@@ -132,7 +132,7 @@ def measure_memory(text: Path, folder: Path, sizes: list[float], workers: int) -
 
 
 def measure_speed(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Times of both ways, run in turn, and whether their results are the same."""
+    """Measure both ways in turn; return their times, and True if their results are equal."""
     text, valid = folder / "text.txt", folder / "valid.txt"
     size = write_excerpt(arguments.text, arguments.megabytes, text)
     valid.write_text("A validation text.\n")

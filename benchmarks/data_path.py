@@ -33,7 +33,7 @@ MASKS_ONLY = {"leave_unmasked_prob": 0.0, "random_token_prob": 0.0}
 
 
 def ours(folder: Path, split: str, **options: Any) -> FairseqDataset:
-    """The data set of this package's task."""
+    """Return the dataset of this package's task."""
     defaults = {name: field.default for name, field in MaelmTaskConfig.__dataclass_fields__.items()}
     config = SimpleNamespace(**{**defaults, "data": str(folder), "seed": 1, **options})
     task = MaelmTask(config, load_dictionary(str(folder)))
@@ -42,21 +42,21 @@ def ours(folder: Path, split: str, **options: Any) -> FairseqDataset:
 
 
 def stock(folder: Path, split: str, **options: Any) -> FairseqDataset:
-    """The data set of fairseq's task masked_lm, which RoBERTa is trained with."""
+    """Return the dataset of fairseq's task masked_lm, with which RoBERTa is trained."""
     task = MaskedLMTask.setup_task(MaskedLMConfig(data=str(folder), seed=1, **options))
     task.load_dataset(split)
     return task.datasets[split]
 
 
 def batches_of(dataset: FairseqDataset, max_tokens: int) -> list[np.ndarray]:
-    """The batches of the first epoch in a random order, as fairseq-train takes them."""
+    """Return the batches of the first epoch in random order, as fairseq-train takes them."""
     dataset.set_epoch(1)
     batches = list(dataset.batch_by_size(dataset.ordered_indices(), max_tokens, required_batch_size_multiple=8))
     return [batches[number] for number in np.random.default_rng(0).permutation(len(batches))]
 
 
 def fetch(dataset: FairseqDataset, batch: np.ndarray) -> dict[str, Any]:
-    """What torch's loader does in a worker."""
+    """Set up a process like a worker of torch's data loader."""
     together = getattr(dataset, "__getitems__", None)
     return dataset.collater(together(batch) if together else [dataset[index] for index in batch])
 
@@ -70,7 +70,7 @@ def seconds_per_token(dataset: FairseqDataset, batches: list[np.ndarray]) -> flo
 
 
 def measure_speed(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """One row for each contender and break mode."""
+    """Return a row for each contender and break mode."""
     contenders: dict[str, tuple[Callable[..., FairseqDataset], dict[str, Any]]] = {
         "fairseq masked_lm, 80/10/10": (stock, BERT),
         "fairseq masked_lm, masks only": (stock, MASKS_ONLY),
@@ -120,7 +120,7 @@ def padding_of(dataset: FairseqDataset, batches: list[np.ndarray]) -> dict[str, 
 
 
 def measure_padding(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """One row for each break mode, length and masking rate."""
+    """Return a row for each break mode, length and masking rate."""
     rows = []
     for mode in BREAK_MODES:
         for length in (512, 128):
@@ -133,7 +133,7 @@ def measure_padding(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    """Prints rows as a table in Markdown."""
+    """Print rows as a table in Markdown."""
     print("| " + " | ".join(rows[0]) + " |\n|" + "---|" * len(rows[0]))
     for row in rows:
         print("| " + " | ".join(str(value) for value in row.values()) + " |")

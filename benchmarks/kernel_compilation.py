@@ -125,7 +125,7 @@ def clocks_of_pipes(loop: list[str], capability: int) -> dict[str, float]:
     """Return how many clocks each pipe of a sub-partition is occupied by one warp's turn of a loop."""
     clocks: Counter[str] = Counter(issue=len(loop))
     for name in loop:
-        # What is not named is integer arithmetic, logic, comparison, selection, conversion, or a move.
+        # All others are integer arithmetic, logic, comparisons, selections, conversions and moves.
         pipe, cost = next(((p, c) for p, c, pattern in PIPES if re.match(pattern, name)), ("integer", 2))
         clocks[pipe] += FLOAT_CLOCKS[capability] if cost is None else cost
     return {pipe: clock for pipe, clock in clocks.items() if pipe not in ("tensor", "other")}

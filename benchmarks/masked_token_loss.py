@@ -2,7 +2,7 @@
 
     python benchmarks/masked_token_loss.py --output benchmarks/results/masked_token_loss.json
 
-Contenders, each in a process of its own: this package's loss; the plain way, logits and F.cross_entropy; and fairseq's,
+Contenders, each in a separate process: this package's loss; the plain way, logits and F.cross_entropy; and fairseq's,
 log-probabilities in single precision and F.nll_loss. They get the same numbers, and their losses must agree. Memory is
 the peak of a forward and backward pass above what was there before it: inputs and parameters do not count, gradients
 do. On a CPU the processor time of all threads is shown, which other processes disturb less than the clock; both are
@@ -32,7 +32,7 @@ Loss = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def by_maelm(states: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss of this package."""
+    """Compute this package's loss."""
     result = linear_cross_entropy(states, weight, bias, target)
     return result.loss, result.correct
 
@@ -85,7 +85,7 @@ class Memory:
             self.before = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def peak(self) -> float:
-        """The most that was held since the start, above what was held then, in 10^6 bytes."""
+        """Return the peak memory since the start, above the memory at the start, in 10^6 bytes."""
         if self.on_gpu:
             return (torch.cuda.max_memory_allocated() - self.before) / 1e6
         return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - self.before) / 1e6
@@ -134,7 +134,7 @@ def run(contender: str, arguments: argparse.Namespace, rows: int) -> dict[str, A
 
 
 def table(results: list[dict[str, Any]], clock: str) -> str:
-    """A table for a README: memory and time, with the contenders of equal size side by side."""
+    """Return a Markdown table of memory and time, with contenders of equal size next to each other."""
     lines = ["| predicted tokens | loss | peak memory, MB | of the logits | seconds |", "|---|---|---|---|---|"]
     for result in results:
         seconds = statistics.median(result[clock])

@@ -145,7 +145,7 @@ def measured_rate(runs: list[dict[str, Any]], card: str, name: str) -> str:
 
 
 def compare(path: Path) -> list[dict[str, Any]]:
-    """Return what pretraining.py measured, each beside the prediction for its card, if any."""
+    """Return the measurements of pretraining.py with the predictions for their cards, if any."""
     found = []
     for run in read_runs(path):
         settings = run["settings"]

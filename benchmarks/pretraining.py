@@ -2,9 +2,9 @@
 
     python benchmarks/pretraining.py --data DATA --output benchmarks/results/pretraining_cpu.json
 
-DATA is a folder of `maelm prepare corpus`. Every contender lives in a process of its own and takes real training steps
+DATA is a folder of `maelm prepare corpus`. Every contender runs in a separate process and takes real training steps
 (forward, backward, clipping, optimizer) on the same sequences; they are measured in turn, one at a time, round after
-round, and compared within rounds. Beside the JSON come a Markdown table and, for sweeps, plots. See
+round, and compared within rounds. A Markdown table and, for sweeps, plots are written next to the JSON. See
 benchmarks/README.md.
 """
 
@@ -34,7 +34,7 @@ def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="name contenders and sizes, and leave")
     parser.add_argument("--data", type=Path, help="folder with dict.txt, train.bin and train.idx")
-    parser.add_argument("--output", type=Path, help="result file (.json); table and plots come beside it")
+    parser.add_argument("--output", type=Path, help="result file (.json); table and plots are written next to it")
     parser.add_argument("--merge", type=Path, nargs="+", default=[], help="take over the runs of these result files")
     parser.add_argument("--resume", action="store_true", help="leave out what the result file already holds")
     parser.add_argument("--contenders", help="names with commas between (see --list)")
@@ -77,7 +77,7 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
 
 
 def base_settings(arguments: argparse.Namespace) -> Settings:
-    """The settings before precisions, masking rates and sweeps."""
+    """Return the settings before precisions, masking rates and sweeps are applied."""
     on_gpu = arguments.device == "cuda"
     workers = arguments.num_workers
     return Settings.of_size(
@@ -95,7 +95,7 @@ def base_settings(arguments: argparse.Namespace) -> Settings:
 
 
 def points(arguments: argparse.Namespace) -> list[Settings]:
-    """Every measurement that was asked for.
+    """Return all requested measurements.
 
     Raises:
         ValueError: if the sweep is over something else.
@@ -116,7 +116,7 @@ def points(arguments: argparse.Namespace) -> list[Settings]:
 
 
 def plan_of(arguments: argparse.Namespace) -> Plan:
-    """How to measure.
+    """Return the settings of the measurement.
 
     Raises:
         ValueError: if a contender is not known.
@@ -152,7 +152,7 @@ def check(arguments: argparse.Namespace) -> None:
         ValueError: says what is wrong.
     """
     if arguments.authors_code is not None and not arguments.authors_code.is_dir():
-        raise ValueError(f"--authors-code {arguments.authors_code} is no folder")
+        raise ValueError(f"--authors-code {arguments.authors_code} is not a folder")
     missing = [name for name in ("dict.txt", "train.bin", "train.idx") if not (arguments.data / name).is_file()]
     if missing:
         raise ValueError(

@@ -3,7 +3,7 @@
     python benchmarks/serving.py --data DATA --output benchmarks/results/serving_cpu.json
 
 DATA is a folder of `maelm prepare corpus`, for its vocabulary; the weights are random unless --checkpoint names others.
-The checkpoint is exported by `maelm export`, verification included. Every contender lives in a process of its own; they
+The checkpoint is exported by `maelm export`, verification included. Every contender runs in a separate process; they
 are measured in turn, round after round, and the table holds medians over rounds, of speeds and of ratios. Sequences
 have full length, without padding, and gradients are off everywhere.
 """
@@ -56,7 +56,7 @@ def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with dict.txt and sentencepiece.bpe.model")
     parser.add_argument(
-        "--output", type=Path, required=True, help="result file (.json); the table comes beside it (.md)"
+        "--output", type=Path, required=True, help="result file (.json); the table is written next to it (.md)"
     )
     parser.add_argument("--checkpoint", type=Path, help="its weights and size (random ones of --size)")
     parser.add_argument("--size", choices=SIZES, default="maelm_base", help="of the random model (maelm_base)")
@@ -89,7 +89,7 @@ def export_all(checkpoint: Path, data: Path, folder: Path, contenders: list[str]
 
 
 def open_contender(name: str, checkpoint: Path, data: Path, folder: Path, threads: int) -> Encode:
-    """A function from tokens <int64>[B, S] to last states, under no gradients."""
+    """Return a function from tokens <int64>[B, S] to last states, without gradients."""
     torch.set_num_threads(threads)
     if name in ("onnx", "int8"):
         encoder = OnnxEncoder(folder / "onnx" / {"onnx": MODEL_FILE, "int8": QUANTIZED_FILE}[name], threads)
@@ -107,7 +107,7 @@ def open_contender(name: str, checkpoint: Path, data: Path, folder: Path, thread
 
 
 def serve(connection: Any, name: str, places: tuple[Path, Path, Path], threads: int, symbols: int) -> None:
-    """The life of a contender's process: measure what is asked for until nothing more is."""
+    """Measure what the parent process asks for until it asks for nothing more."""
     encode = open_contender(name, *places, threads)
     connection.send("ready")
     while (asked := connection.recv()) is not None:
@@ -162,7 +162,7 @@ class Contender:
 
 
 def rounds_of(contenders: dict[str, Contender], arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """All measurements, interleaved: {"contender", "batch", "length", "round", "wall", "processor"} each.
+    """Return interleaved measurements, each with "contender", "batch", "length", "round", "wall" and "processor".
 
     Each round begins with another contender.
     """
@@ -196,7 +196,7 @@ def speeds(results: list[dict[str, Any]], clock: str) -> dict[Case, float]:
 
 
 def ratios(results: list[dict[str, Any]], clock: str) -> dict[Case, float]:
-    """How many times as fast as the first contender: the median of the rounds' own ratios.
+    """Return the speed relative to the first contender: the median of the ratios within rounds.
 
     What slows a round down slows both, so that these are surer than the speeds.
     """
@@ -209,8 +209,11 @@ def ratios(results: list[dict[str, Any]], clock: str) -> dict[Case, float]:
 
 
 def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is kept of all rounds, for each contender and case: medians, leasts and greatests of the seconds of a call,
-    and the ratio to the first contender, by each clock."""
+    """Summarize all rounds for each contender and case, by each clock.
+
+    Returns:
+        Median, minimum and maximum of the seconds of a call, and the ratio to the first contender.
+    """
     times = {clock: times_of(results, clock) for clock in ("wall", "processor")}
     compared = {clock: ratios(results, clock) for clock in times}
     return [
@@ -237,7 +240,7 @@ def table(results: list[dict[str, Any]], clock: str = "wall") -> str:
 
 
 def machine(threads: int) -> dict[str, Any]:
-    """What the numbers belong to."""
+    """Describe the machine and the settings of the measurement."""
     import onnxruntime
 
     transformers = import_transformers()

@@ -3,7 +3,7 @@
     python benchmarks/start_up.py --output benchmarks/results/start_up.json
 
 The corpus is simulated: an index of lines and documents of realistic lengths, and a .bin of that size that takes no
-space on disk and reads as zeros. Each break mode is measured in a process of its own, from the task's set-up through
+space on disk and reads as zeros. Each break mode is measured in a separate process, from the task's set-up through
 the cutting of blocks, the order and the batches of the epoch to the first batch.
 """
 
@@ -43,7 +43,7 @@ def simulated_line_sizes(tokens: int, mean: float) -> np.ndarray:
 
 
 def write_corpus(folder: Path, tokens: int, mean: float) -> dict[str, int]:
-    """Writes dict.txt, train.idx and an empty train.bin of the right size."""
+    """Write dict.txt, train.idx and an empty train.bin of the right size."""
     sizes = simulated_line_sizes(tokens, mean)
     (folder / "dict.txt").write_text("".join(f"piece{number} 1\n" for number in range(VOCABULARY)))
     ends = np.cumsum(sizes, dtype=np.int64)
@@ -57,7 +57,7 @@ def write_corpus(folder: Path, tokens: int, mean: float) -> dict[str, int]:
 
 
 def peak_memory() -> float:
-    """The largest resident memory of this process so far, in 10^6 bytes, pages of mapped files included.
+    """Return this process's peak resident memory in 10^6 bytes, pages of mapped files included.
 
     Linux only: the portable ru_maxrss begins with the memory of the process that started this one.
     """
@@ -66,7 +66,7 @@ def peak_memory() -> float:
 
 
 def measure(folder: Path, mode: str, max_tokens: int) -> dict[str, Any]:
-    """Starts up as fairseq-train does; seconds of each step, and memory."""
+    """Start up as fairseq-train does; return the seconds of each step and the memory."""
     from fairseq_maelm.tasks.maelm import MaelmTask, MaelmTaskConfig
 
     result: dict[str, Any] = {"break_mode": mode, "imports_megabytes": round(peak_memory())}

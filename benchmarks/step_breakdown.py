@@ -3,8 +3,8 @@
     python benchmarks/step_breakdown.py --data DATA --output benchmarks/results/step_breakdown.json
 
 DATA is a folder of `maelm prepare corpus`. Contenders take turns in one process, a step each under torch's profiler,
-round after round; the matrix products of their steps are run alone in the same rounds. The table comes beside the JSON
-and holds medians over rounds, as shares of the time of the bare products.
+round after round; the matrix products of their steps are run alone in the same rounds. The table is written next to the
+JSON; it has medians over rounds, as shares of the time of the bare products.
 """
 
 import argparse
@@ -47,7 +47,7 @@ GROUPS = {
     "sums and products of elements": ("add", "mul", "sub", "div", "sum", "neg"),
 }
 DEFAULT_CONTENDERS = ("maelm", "mlm", "roberta")
-# The authors' fairseq hides the installed one: it needs a process of its own.
+# The authors' fairseq hides the installed one, so it needs a separate process.
 CHOICES = tuple(name for name, contender in CONTENDERS.items() if contender.kind != "authors")
 
 
@@ -55,7 +55,9 @@ def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with dict.txt, train.bin and train.idx")
-    parser.add_argument("--output", type=Path, required=True, help="result file (.json); the table comes beside it")
+    parser.add_argument(
+        "--output", type=Path, required=True, help="result file (.json); the table is written next to it"
+    )
     parser.add_argument(
         "--contenders", nargs="+", choices=CHOICES, default=DEFAULT_CONTENDERS, help="(maelm mlm roberta)"
     )
@@ -71,7 +73,7 @@ def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
-    """What all contenders share."""
+    """Return the settings that all contenders share."""
     return Settings.of_size(
         arguments.size,
         length=arguments.length,
@@ -86,7 +88,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
 
 
 def group_of(kernel: str) -> str:
-    """The group of a kernel or autograd node by its name."""
+    """Return the group of a kernel or an autograd node, given its name."""
     return next((group for group, parts in GROUPS.items() if any(part in kernel for part in parts)), "other")
 
 
@@ -139,7 +141,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def shares(rounds: list[dict[str, float]]) -> dict[str, Spread]:
-    """Each group's time over that of the bare products: median, least and greatest of the rounds' own ratios."""
+    """Return each group's time relative to the bare products: median, minimum and maximum over rounds."""
     return {
         group: spread(seconds.get(group, 0.0) / seconds["bare"] for seconds in rounds)
         for group in (*GROUPS, "other", "total")
@@ -147,7 +149,7 @@ def shares(rounds: list[dict[str, float]]) -> dict[str, Spread]:
 
 
 def report(content: dict[str, Any]) -> str:
-    """The table, in Markdown."""
+    """Return the table in Markdown."""
     found = {name: {group: values[0] for group, values in own.items()} for name, own in content["shares"].items()}
     rows = [
         [group, *(f"{found[name][group]:.3f}" for name in found)]

@@ -23,7 +23,7 @@ EXTRAS = "dev,hf,plots,retrieval,slurm"
 
 
 class Combination(NamedTuple):
-    """What is tested together; ``torch`` is what pip is given, and ``fairseq`` is chosen by the Python."""
+    """A tested combination of versions; ``torch`` is pip's version specifier. The Python determines ``fairseq``."""
 
     python: str
     torch: str

@@ -9,7 +9,7 @@ set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 PYTHON=${VIRTUAL_ENV:-${MAELM_VENV:-$ROOT/.venv}}/bin/python
 cd "$ROOT"
-# Full disks are small ones that it mounts, in a name space of its own, which needs no rights on most systems.
+# A full disk is a small one that it mounts in a separate namespace, which needs no rights on most systems.
 ALONE=(unshare --map-root-user --mount)
 "${ALONE[@]}" true 2>/dev/null || ALONE=()
 OMP_NUM_THREADS=1 PYTHONPATH=$ROOT:$ROOT/tests exec "${ALONE[@]}" "$PYTHON" -m robustness.trials "$@"

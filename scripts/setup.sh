@@ -122,7 +122,7 @@ print(hashlib.sha256(b"".join(pathlib.Path(path).read_bytes() for path in sys.ar
 }
 
 # The stamp's lines: folders, checksum, extras. The folders, because an editable install and the commands in an
-# environment hold absolute paths: what was moved or copied has to be set up anew.
+# environment have absolute paths: an environment that was moved or copied must be set up again.
 is_up_to_date() {
     local folders sum extras wanted
     [[ -f $STAMP && -x $BIN && ! -e $BUSY ]] || return 1
@@ -268,8 +268,8 @@ run_pip --constraint "$VENV/constraints.txt" "${FAIRSEQ[@]}"
 
 step "fairseq_maelm[$EXTRAS]"
 run_pip --constraint "$VENV/constraints.txt" --no-build-isolation --editable "${ROOT}[$EXTRAS]"
-# The torchaudio that fairseq brings along may be of another build than torch, CUDA's beside a CPU's. Nothing needs it,
-# and transformers, which imports it where it finds it, would fail over it.
+# fairseq installs torchaudio, perhaps for CUDA where torch is for CPUs. Nothing needs it, and transformers, which imports
+# it if it is there, would fail.
 (cd / && "$BIN" -c "import torchaudio") >>"$LOG" 2>&1 ||
     "$BIN" -m pip --disable-pip-version-check --no-input uninstall --yes torchaudio >>"$LOG" 2>&1
 

@@ -41,8 +41,8 @@ def plug_in(capability: tuple[int, int] = (9, 0)) -> None:
 
 
 def _attention(query: Any, key: Any, value: Any, mask: Any = None, dropout: float = 0.0, causal: bool = False) -> Any:
-    """Stand in for torch's choice of a backend, which asks CUDA itself."""
-    assert not torch.backends.cuda.cudnn_sdp_enabled(), "cuDNN would plan anew for every shape"
+    """Replace torch's choice of a backend, which would query CUDA."""
+    assert not torch.backends.cuda.cudnn_sdp_enabled(), "cuDNN would make a plan for every shape"
     operators = torch.ops.aten
     if mask is None and query.dtype != torch.float32:
         return operators._scaled_dot_product_flash_attention(query, key, value, dropout, causal)[0]
@@ -52,7 +52,7 @@ def _attention(query: Any, key: Any, value: Any, mask: Any = None, dropout: floa
 
 
 class Record(TorchDispatchMode):
-    """What happens on the fake GPU in its context.
+    """A context manager that records the operations on the fake GPU.
 
     Attributes:
         launches: of kernels, by the name of the operation; the package's own attention counts as one.

@@ -28,7 +28,7 @@ PAD = 1
 
 
 class Step(NamedTuple):
-    """What a step did.
+    """The record of a step.
 
     Attributes:
         layers: of encoder and decoder.
@@ -79,14 +79,16 @@ def take_step(
     recompute: bool = False,
     **changes: Any,
 ) -> Step:
-    """Train a new model for a step, and tell of the next one.
+    """Train a new model for a step, and record the next one.
 
     Args:
         arch: name of an architecture.
-        sequences, length, symbols: of the batch and of the vocabulary.
+        sequences: number of sequences of the batch.
+        length: their length in tokens.
+        symbols: size of the vocabulary.
         precision: "fp32", "bf16" or "fp16", fairseq's, with its single-precision copy of the weights.
-        recompute: as ``--checkpoint-activations``.
-        changes: other options of the model.
+        recompute: use ``--checkpoint-activations``.
+        **changes: other options of the model.
     """
     mode, record = FakeTensorMode(), Record()
     with mode:

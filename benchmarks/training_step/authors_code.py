@@ -26,7 +26,7 @@ NUMPY_ALIASES = {"int": int, "float": float, "bool": bool, "object": object}
 
 
 def installed_fairseq(code: Path) -> Path:
-    """The folder of the installed package fairseq, which the fork hides.
+    """Return the folder of the installed package fairseq, which the fork hides.
 
     Raises:
         ValueError: if there is none.
@@ -47,7 +47,7 @@ def import_fork(code: Path) -> None:
     if not (code / "fairseq" / "models" / "ae").is_dir():
         raise ValueError("there is no fairseq/models/ae in --authors-code: give a copy of the authors' repository")
     if "fairseq" in sys.modules:
-        raise ValueError("another fairseq is imported already: the authors' code needs a process of its own")
+        raise ValueError("another fairseq is imported already: the authors' code needs a separate process")
     _hash_dataclasses()
     _alias_numpy()
     sys.modules["six"] = _six()
@@ -110,7 +110,7 @@ def _load_extension(folder: Path, name: str) -> None:
 
 
 def configuration(code: Path, args: argparse.Namespace) -> Any:
-    """The fork's configuration of a parsed command line, as its ``convert_namespace_to_omegaconf`` would make it."""
+    """Return the fork's configuration of a parsed command line, like its ``convert_namespace_to_omegaconf``."""
     import hydra
     from fairseq.criterions import CRITERION_REGISTRY
     from fairseq.dataclass.utils import _set_legacy_defaults, override_module_args

@@ -56,7 +56,7 @@ class Stages:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + elapsed
 
     def timed(self, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, its time added to a stage."""
+        """Return the function with its time added to a stage."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             self.start(stage)
@@ -116,7 +116,7 @@ class PeakMemory:
 
 
 def machine() -> dict[str, Any]:
-    """What measures: processor, memory, versions, GPU."""
+    """Describe the machine: processor, memory, versions, GPU."""
     import platform
     from importlib.metadata import PackageNotFoundError, version
 

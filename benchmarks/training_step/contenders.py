@@ -89,7 +89,7 @@ CHANGES = {
 
 
 def split_name(name: str) -> tuple[Contender, list[str]]:
-    """A contender and its ``CHANGES``, from a name such as "maelm" or "maelm+compile+adam".
+    """Split a name such as "maelm+compile+adam" into the contender and its ``CHANGES``.
 
     Raises:
         ValueError: names the contenders and the changes that there are.
@@ -105,23 +105,23 @@ def split_name(name: str) -> tuple[Contender, list[str]]:
 
 
 def label(name: str) -> str:
-    """What tables and plots call a contender."""
+    """Return a contender's name in tables and plots."""
     contender, changes = split_name(name)
     return ", ".join([contender.label, *changes])
 
 
 def feed_forward_width(contender: Contender, settings: Settings) -> int:
-    """The settings' width, or 2/3 of it: with three matrices that makes the parameters of the usual two."""
+    """Return the settings' width, or 2/3 of it: three matrices then have as many parameters as the usual two."""
     return 2 * settings.ffn // 3 if contender.gated else settings.ffn
 
 
 def decoder_layers(contender: Contender, settings: Settings) -> int:
-    """The contender's own number, or the settings'."""
+    """Return the contender's number, or else that of the settings."""
     return settings.decoder_layers if contender.decoder_layers is None else contender.decoder_layers
 
 
 def fairseq_options(name: str, settings: Settings, data: str) -> list[str]:
-    """The words after ``fairseq-train`` that train a contender of kind "ours", "fairseq" or "authors"."""
+    """Return fairseq-train's arguments for a contender of kind "ours", "fairseq" or "authors"."""
     contender, _ = split_name(name)
     dropout, masking = str(settings.dropout), str(settings.masking)
     options = [data, "--sample-break-mode", "none", "--tokens-per-sample", str(settings.length)]
@@ -131,7 +131,7 @@ def fairseq_options(name: str, settings: Settings, data: str) -> list[str]:
     options += ["--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-6", "--weight-decay", "0.01", "--clip-norm", "2.0"]
     options += ["--lr-scheduler", "polynomial_decay", "--lr", "1e-4", "--warmup-updates", "1000"]
     options += ["--total-num-update", "100000", "--seed", "1", "--disable-validation", "--no-save"]
-    # Batches that wait in a queue were made while nobody looked at the clock: none, or few beside the timed steps.
+    # Batches that wait in a queue were made outside the timed steps: there must be none, or few.
     buffered = "2" if settings.num_workers else "0"
     options += ["--num-workers", str(settings.num_workers), "--data-buffer-size", buffered]
     if settings.device == "cpu":

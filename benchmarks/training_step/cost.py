@@ -9,7 +9,7 @@ from training_step.settings import Settings
 
 
 def model_shape(name: str, settings: Settings, vocabulary: int) -> ModelShape:
-    """What a contender's cost depends on, as it computes: ours leave out what nothing reads, stock code does not."""
+    """Return the shape that determines a contender's cost; ours skip unread outputs, stock code does not."""
     contender, _ = split_name(name)
     ffn = feed_forward_width(contender, settings)
     encoder = StackShape(settings.layers, settings.width, ffn, settings.heads, contender.gated)
@@ -26,7 +26,7 @@ def model_shape(name: str, settings: Settings, vocabulary: int) -> ModelShape:
 
 
 def batch_shape(settings: Settings, sizes: dict[str, Any]) -> BatchShape:
-    """The batch as a contender's data made it."""
+    """Return the batch in the form that a contender's data gives it."""
     return BatchShape(settings.sequences, settings.length, sizes["visible"], sizes["predicted"])
 
 
@@ -36,7 +36,7 @@ def step_flops(name: str, settings: Settings, sizes: dict[str, Any]) -> float:
 
 
 def step_products(name: str, settings: Settings, sizes: dict[str, Any]) -> dict[Shape, int]:
-    """The products of one step's forward pass by shape, and how often each occurs."""
+    """Count the products of one step's forward pass by shape."""
     occurrences: dict[Shape, int] = {}
     model = model_shape(name, settings, sizes["vocabulary"])
     for product in matrix_products(model, batch_shape(settings, sizes)):
@@ -46,7 +46,7 @@ def step_products(name: str, settings: Settings, sizes: dict[str, Any]) -> dict[
 
 
 def whole(product: MatrixProduct) -> Shape:
-    """The shape with numbers of tokens, which may be means, rounded."""
+    """Return the shape with rounded numbers of tokens, which may be means."""
     batch, rows, inner, columns = (
         max(1, round(number)) for number in (product.batch, product.rows, product.inner, product.columns)
     )

@@ -13,7 +13,7 @@ PREPARED = 4
 
 
 def full_batches(dataset: Any, settings: Settings) -> list[list[int]]:
-    """Indices of the first batches of sequences of full length.
+    """Return the indices of the first batches of sequences of full length.
 
     Raises:
         ValueError: if the split has no such batch.
@@ -55,7 +55,7 @@ class Batches:
         self._in_turn = itertools.cycle(self.prepared)
 
     def load(self) -> Any:
-        """The next batch of the epoch's iterator; after the last batch the text begins anew."""
+        """Return the next batch of the epoch's iterator, which starts again after the last batch."""
         batch = next(self._epoch, None)
         if batch is None:
             self._epoch = iter(self._iterator.next_epoch_itr(shuffle=False))
@@ -68,7 +68,7 @@ class Batches:
         self._in_turn = itertools.cycle(self.prepared)
 
     def take_prepared(self) -> Any:
-        """The next of the batches that were made in advance."""
+        """Return the next of the batches that were made in advance."""
         return next(self._in_turn)
 
     def sizes(self, unpredicted: int | None) -> dict[str, float]:

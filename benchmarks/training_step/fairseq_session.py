@@ -80,15 +80,15 @@ class FairseqSession:
         return configuration(self.words, self.code if self.contender.kind == "authors" else None)
 
     def load(self) -> Any:
-        """The next batch of the epoch's iterator."""
+        """Return the next batch of the epoch's iterator."""
         return self.batches.load()
 
     def take_prepared(self) -> Any:
-        """The next of the batches in memory."""
+        """Return the next of the batches in memory."""
         return self.batches.take_prepared()
 
     def step(self, batch: Any) -> bool:
-        """One update by the trainer, logged as fairseq-train logs it."""
+        """Make one update by the trainer, logged as fairseq-train logs it."""
         from fairseq.logging import metrics
 
         with metrics.aggregate("train_inner"):
@@ -114,7 +114,7 @@ class FairseqSession:
 
 
 def configuration(words: list[str], fork: Path | None = None) -> Any:
-    """The configuration that ``fairseq-train`` makes of its command line."""
+    """Return the configuration that ``fairseq-train`` makes of a command line."""
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
@@ -128,7 +128,7 @@ def configuration(words: list[str], fork: Path | None = None) -> Any:
 
 
 def ours_defaults(words: list[str], precision: str) -> list[str]:
-    """The options of ours that the user did not set: the fused optimizer and the precision."""
+    """Return our options that the user did not set: the fused optimizer and the precision."""
     from fairseq.models import MODEL_DATACLASS_REGISTRY
     from fairseq.optim import OPTIMIZER_REGISTRY
 

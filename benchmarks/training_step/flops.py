@@ -67,7 +67,7 @@ class StackShape:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What the cost of a model depends on.
+    """The numbers that determine the cost of a model.
 
     Attributes:
         encoder: the encoder's layers.
@@ -89,7 +89,7 @@ class ModelShape:
 
     @classmethod
     def from_config(cls, config: Any, vocabulary_size: int) -> "ModelShape":
-        """The shape of a complete ``MaelmModelConfig``, or of anything that has its options as attributes."""
+        """Return the shape of a complete ``MaelmModelConfig``, or of an object with its options as attributes."""
         encoder, decoder = (
             StackShape(
                 getattr(config, f"{part}_layers"),
@@ -105,7 +105,7 @@ class ModelShape:
 
 @dataclass(frozen=True)
 class BatchShape:
-    """What the cost of a batch of equally long sequences depends on; numbers of tokens may be means.
+    """The numbers that determine the cost of a batch of equally long sequences; numbers of tokens may be means.
 
     Attributes:
         sequences: B.
@@ -130,7 +130,7 @@ class BatchShape:
 
     @classmethod
     def from_config(cls, config: Any, sequences: int = 1) -> "BatchShape":
-        """What a complete ``MaelmTaskConfig`` makes of full sequences, in the mean.
+        """Return the mean shape of batches of full sequences under a complete ``MaelmTaskConfig``.
 
         A decoder that reads from left to right predicts every token, which no option of the task says: replace
         ``predicted`` by the length then.
@@ -176,7 +176,7 @@ def _feed_forward(stack: StackShape, stage: str, count: int, rows: float) -> lis
 def _stack(
     stack: StackShape, stage: str, sequences: int, tokens: float, last: float, attention: str, memory: float
 ) -> list[MatrixProduct]:
-    """A stack over ``tokens`` positions, of which ``last`` are read at its end; ``memory`` tokens to cross to."""
+    """Yield the products of a stack over ``tokens`` positions, of which ``last`` are read at its end."""
     products: list[MatrixProduct] = []
     # Without self-attention no position reads another, so that all layers can leave out what the last one may.
     for count, asking in ((stack.layers - 1, last if attention == "cross" else tokens), (1, last)):
@@ -193,7 +193,7 @@ def _stack(
 
 
 def matrix_products(model: ModelShape, batch: BatchShape) -> list[MatrixProduct]:
-    """All matrix products of the forward pass of one training batch."""
+    """Return all matrix products of the forward pass of one training batch."""
     decoder = model.decoder if model.decoder is not None and model.decoder.layers else None
     sequences, encoder = batch.sequences, model.encoder
     predicted = batch.length if model.head_on_all else batch.predicted
@@ -233,7 +233,7 @@ def muon_flops(model: ModelShape, steps: int = 5) -> float:
     """Operations of Muon's orthogonalization in one update of a model without cross-attention.
 
     A step of the Newton-Schulz iteration on a matrix [r, c], r <= c, is two products of 2 r^2 c and one of 2 r^3.
-    Queries, keys and values are matrices of their own, and so are the halves of a gated feed-forward network.
+    Queries, keys and values are separate matrices, and so are the halves of a gated feed-forward network.
     """
     total = 0.0
     for stack in (model.encoder, model.decoder):

@@ -18,7 +18,7 @@ _IGNORED = -100  # label of positions that are not predicted
 
 
 def build_model(name: str, settings: Settings, vocabulary: int, pad: int) -> torch.nn.Module:
-    """A model with random weights.
+    """Return a model with random weights.
 
     Raises:
         ValueError: if transformers is missing.
@@ -111,11 +111,11 @@ class HuggingFaceSession:
         return {name: tensor.to(self.settings.device, non_blocking=True) for name, tensor in named.items()}
 
     def load(self) -> Any:
-        """The next batch of the stock task, as these models take it."""
+        """Return the next batch of the stock task in the form that these models take."""
         return self._labeled(self.batches.load())
 
     def take_prepared(self) -> Any:
-        """The next of the batches in memory."""
+        """Return the next of the batches in memory."""
         return self.batches.take_prepared()
 
     def step(self, batch: Any) -> bool:
@@ -144,7 +144,7 @@ class HuggingFaceSession:
 
 
 def stock_batches(settings: Settings, data: str) -> tuple[Batches, Dictionary]:
-    """The batches of fairseq's stock task masked_lm, and its vocabulary."""
+    """Return the batches of fairseq's stock task masked_lm, and its vocabulary."""
     config = configuration(fairseq_options("roberta", settings, data))
     task = tasks.setup_task(config.task)
     task.load_dataset("train")

@@ -18,7 +18,7 @@ from training_step.settings import Settings
 
 @dataclass(frozen=True)
 class Plan:
-    """How to measure.
+    """Settings of a measurement.
 
     Attributes:
         contenders: names, in the order of the tables.
@@ -75,7 +75,7 @@ class Measurement:
         self._bare: Worker | None = None
 
     def run(self) -> dict[str, Any]:
-        """Measure; what fails is told in the result, which ``summarize`` makes, and holds up nothing else."""
+        """Measure; a failure is recorded in the result of ``summarize`` and does not stop the others."""
         say(self.settings.describe())
         load = os.getloadavg()[0]
         try:

@@ -29,7 +29,7 @@ def spread(values: Iterable[float]) -> Spread:
 
 
 def ratio(times: Sequence[float], reference: Sequence[float]) -> Spread:
-    """How many times faster than the reference: median, least and greatest of the repeats' own ratios.
+    """Return the speed relative to the reference: median, minimum and maximum of the ratios within repeats.
 
     Both were measured in turn, so that what slowed the machine down in one repeat slowed both.
 
@@ -42,7 +42,7 @@ def ratio(times: Sequence[float], reference: Sequence[float]) -> Spread:
 
 
 def datasheet_peak(machine: dict[str, Any], precision: str) -> float | None:
-    """The GPU's rate in FLOP/s by its datasheet; None on other machines and for fp32."""
+    """Return the GPU's rate in FLOP/s by its datasheet; None on other machines and for fp32."""
     gpu = machine.get("gpu", "")
     if precision == "fp32":
         return None
@@ -55,12 +55,12 @@ def bare_seconds(occurrences: dict[Shape, int], seconds: dict[Shape, float]) -> 
 
 
 def peak_rate(seconds: dict[Shape, float]) -> float:
-    """The best rate of any of the step's products, FLOP/s."""
+    """Return the best rate of any of the step's products in FLOP/s."""
     return max(shape_flops(shape) / taken for shape, taken in seconds.items())
 
 
 def summarize(run: dict[str, Any]) -> dict[str, Any]:
-    """A side-by-side run as it is kept: of the rounds' times and of all that is made of them, medians and ranges.
+    """Return a run in its stored form: medians and ranges of times and of the metrics computed from them.
 
     Args:
         run: as ``training_step.measure`` collects it, with the times of every round.
@@ -112,7 +112,7 @@ def _ratios(run: dict[str, Any], times: list[float], clock: str) -> dict[str, Sp
 
 
 def evaluate(run: dict[str, Any], clock: str = "wall") -> list[dict[str, Any]]:
-    """The metrics of one side-by-side run, a row for each contender, in the order in which they were given.
+    """Return the metrics of one run, a row for each contender, in their order.
 
     Args:
         run: of ``summarize``.

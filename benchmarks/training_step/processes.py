@@ -1,4 +1,4 @@
-"""Workers as the benchmark sees them: processes that are told what to do, one at a time."""
+"""Workers, from the benchmark's side: processes that take commands, one worker at a time."""
 
 import json
 import os
@@ -96,7 +96,7 @@ class Worker:
         return f"the process stopped ({reason})" + (f": {lines[-1][:300]}" if lines else "")
 
     def log_text(self) -> str:
-        """What the process wrote besides its answers."""
+        """Return what the process wrote besides its answers."""
         self.log.seek(0)
         return self.log.read()
 
@@ -116,7 +116,7 @@ class Worker:
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """A worker's environment: this checkout's package and benchmarks, one GPU, its number of threads."""
+    """Return a worker's environment: this checkout's package and benchmarks, one GPU, a number of threads."""
     given = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     # Workers run in another folder.
     paths = [str(path) for path in (BENCHMARKS, BENCHMARKS.parent, *(Path(each).resolve() for each in given))]

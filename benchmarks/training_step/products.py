@@ -32,7 +32,7 @@ class BareProducts:
         """Seconds of the three products of one shape together."""
         batch, rows, inner, columns = shape
         left = self._random(batch, rows, inner)
-        # Weights lie in memory as [out, in].
+        # Weights are stored as [out, in].
         right = self._random(batch, columns, inner).transpose(1, 2)
         gradient = self._random(batch, rows, columns)
         if batch == 1:
@@ -47,7 +47,7 @@ class BareProducts:
     def _three(left: torch.Tensor, right: torch.Tensor, gradient: torch.Tensor) -> None:
         torch.matmul(left, right)
         torch.matmul(gradient, right.transpose(-1, -2))
-        # The gradient of a weight is made as it lies in memory, [out, in].
+        # The gradient of a weight is computed in its layout [out, in].
         torch.matmul(gradient.transpose(-1, -2), left)
 
     def _random(self, *shape: int) -> torch.Tensor:

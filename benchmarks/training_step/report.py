@@ -21,7 +21,7 @@ STAGES = (
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, columns aligned; all but the first to the right."""
+    """Return a Markdown table with aligned columns, all but the first to the right."""
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
 
     def line(cells: Sequence[str]) -> str:
@@ -78,7 +78,7 @@ def stage_table(rows: list[dict[str, Any]]) -> str:
 
 
 def describe_machine(run: dict[str, Any]) -> str:
-    """Where, when and with what it was measured."""
+    """Describe where, when and with which versions a run was measured."""
     machine = run["machine"]
     if not machine:
         return f"Measured {run['date']}."
@@ -89,7 +89,7 @@ def describe_machine(run: dict[str, Any]) -> str:
 
 
 def run_report(run: dict[str, Any], clock: str) -> str:
-    """One run: what it was made with, its tables, and what failed."""
+    """Return the text of one run: its settings, its tables, and what failed."""
     settings = Settings.from_dict(run["settings"])
     rows = evaluate(run, clock)
     good = [row for row in rows if "error" not in row]
@@ -109,5 +109,5 @@ def run_report(run: dict[str, Any], clock: str) -> str:
 
 
 def report(runs: list[dict[str, Any]], clock: str) -> str:
-    """All runs, as one Markdown text."""
+    """Return all runs as one Markdown text."""
     return "\n\n".join(run_report(run, clock) for run in runs) + "\n"

@@ -7,7 +7,7 @@ from training_step.settings import Settings
 
 
 class Session(Protocol):
-    """A training run that takes steps when it is told to.
+    """A training that takes steps on command.
 
     Attributes:
         settings: of the measurement.
@@ -21,13 +21,13 @@ class Session(Protocol):
         """Make data, model and optimizer; says the sizes that costs follow from."""
 
     def load(self) -> Any:
-        """The next batch, made now or by the workers of the data loader."""
+        """Return the next batch, made now or by the workers of the data loader."""
 
     def take_prepared(self) -> Any:
-        """The next of the batches that were made in advance."""
+        """Return the next of the batches that were made in advance."""
 
     def step(self, batch: Any) -> bool:
-        """One whole training step; False if the weights were left as they were because the loss scale overflowed."""
+        """Take one whole training step; return False if the loss scale overflowed, and so the weights stayed."""
 
 
 def run_steps(session: Session, count: int, untimed: int, loaded: bool) -> dict[str, float]:

@@ -59,7 +59,7 @@ class Settings:
 
     @classmethod
     def of_size(cls, size: str, layers: int | None = None, **others: Any) -> "Settings":
-        """A row of ``SIZES``, perhaps with another number of encoder layers, and all that is no number of the size."""
+        """Return the settings of a row of ``SIZES``, perhaps with another number of encoder layers."""
         own, width, ffn, heads, decoder_layers = SIZES[size]
         shape = {"width": width, "ffn": ffn, "heads": heads, "decoder_layers": decoder_layers}
         return cls(size=size, layers=layers or own, **shape, **others)
@@ -70,7 +70,7 @@ class Settings:
         return cls(**{field.name: values[field.name] for field in fields(cls)})
 
     def swept(self, dimension: str, value: float) -> "Settings":
-        """The same with another length, width, batch or masking rate.
+        """Return the settings with another length, width, batch or masking rate.
 
         A step keeps its raw tokens when the length changes, and heads their 64 dimensions when the width does.
         """
@@ -86,7 +86,7 @@ class Settings:
         raise ValueError(f"cannot sweep over {dimension!r}: choose one of {', '.join(SWEEPS)}")
 
     def describe(self) -> str:
-        """One line for people."""
+        """Return a readable line."""
         return (
             f"{self.size}: {self.layers} layers of {self.width}, {self.sequences} x {self.length} tokens a step, "
             f"{self.masking:.0%} masking, dropout {self.dropout:g}, {self.precision} on {self.device}"

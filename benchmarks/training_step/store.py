@@ -24,7 +24,7 @@ def layout(value: Any, indent: int = 0) -> str:
 
 
 def read_runs(path: Path) -> list[dict[str, Any]]:
-    """The runs of a result file; none if there is no file.
+    """Return the runs of a result file; none if there is no file.
 
     Raises:
         ValueError: if the file is not one of these.
@@ -33,7 +33,7 @@ def read_runs(path: Path) -> list[dict[str, Any]]:
         return []
     content = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"{path} is no result of this benchmark, or of another version of it")
+        raise ValueError(f"{path} is not a result of this version of the benchmark")
     return list(content["runs"])
 
 
@@ -46,7 +46,7 @@ def write_runs(path: Path, runs: list[dict[str, Any]]) -> None:
 
 
 def merge(*lists: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All runs of several lists, each once, in the order of their dates.
+    """Return all runs of several lists, each once, in the order of their dates.
 
     Runs are not mixed: contenders are compared only with those that were measured in turn with them.
     """
@@ -55,7 +55,7 @@ def merge(*lists: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def is_measured(runs: list[dict[str, Any]], settings: dict[str, Any], contenders: tuple[str, ...]) -> bool:
-    """Whether some run has these settings and all these contenders, none of them failed."""
+    """Return True if a run has these settings and all these contenders, and none failed."""
     return any(
         run["settings"] == settings
         and all("error" not in run["contenders"].get(name, {"error": "missing"}) for name in contenders)

@@ -73,7 +73,7 @@ class TrainingWorker:
         self.memory.reset()
 
     def read_memory(self) -> int:
-        """The peak of memory in bytes."""
+        """Return the peak memory in bytes."""
         return self.memory.read()
 
 
@@ -96,7 +96,7 @@ COMMANDS = {"build", "warm_up", "steps", "profile", "reset_memory", "read_memory
 
 
 def answer(worker: Any, line: str) -> dict[str, Any]:
-    """The answer to one line: {"result": ...} or {"error": ...}."""
+    """Return the answer to one line: {"result": ...} or {"error": ...}."""
     command = json.loads(line)
     name = command.pop("command")
     if name not in COMMANDS:

@@ -1,4 +1,4 @@
-"""How a layer is executed in training: compiled, or recomputed for the backward pass. What it computes is the same."""
+"""Execution of layers in training: compiled, or recomputed for the backward pass. The results are the same."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -8,32 +8,32 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-# Attributes of a module, the name of one, and its value.
+# A module's attributes, the name of one of them, and its value.
 Shown = tuple[dict[str, Any], str, Any]
 
 
 class Layer(nn.Module):
     """A layer of a stack.
 
-    Neither switch below touches parameters or their names, and neither acts outside training, so that a checkpoint
-    loads anywhere, whatever it was trained with.
+    Neither switch changes parameters or their names, and neither has an effect outside of training, so a checkpoint
+    does not depend on them.
 
     Attributes:
-        compiles: let torch.compile make one kernel of neighboring operations, where ``worth_compiling``. Layers of one
-            kind share their compiled code, which is made for all shapes at once; but for torch a single sequence is of
-            another kind, which is compiled only where no larger batch came before it.
-        recomputes: keep the layer's input only and compute all else again in the backward pass, with the same dropout
-            (Chen et al., 2016, Training Deep Nets with Sublinear Memory Cost).
+        compiles: use torch.compile where ``worth_compiling``. Layers of a kind share one graph for all shapes. For a
+            batch of a single sequence torch would need another graph, which is compiled only if no larger batch came
+            before.
+        recomputes: store only the layer's input, and recompute everything else in the backward pass with the same
+            dropout (Chen et al., 2016, Training Deep Nets with Sublinear Memory Cost).
     """
 
     compiles = False
     recomputes = False
     _compiled_for_many = False
-    # What ``showing`` shows in this layer during a pass, and again when that is recomputed.
+    # Attributes that ``showing`` sets during a pass, and again when the layer is recomputed.
     shown_in_pass: Sequence[Shown] = ()
 
     def __call__(self, states: Tensor, *others: Any, **options: Any) -> Any:
-        """Run ``forward``, whose arguments these are."""
+        """Run ``forward`` with these arguments."""
         call: Callable[..., Any] = self._call_impl
         single = len(states) == 1
         if self.training and self.compiles and worth_compiling(states) and not (single and self._compiled_for_many):
@@ -50,7 +50,7 @@ class Layer(nn.Module):
 
 @contextmanager
 def showing(shown: Sequence[Shown]) -> Iterator[None]:
-    """Give modules attributes for a while, which may hide parameters of the same names."""
+    """Set attributes of modules within a context; they may hide parameters of the same names."""
     try:
         for attributes, name, value in shown:
             attributes[name] = value
@@ -69,26 +69,26 @@ def _with_its_weights(call: Callable[..., Any], shown: Sequence[Shown]) -> Calla
 
 
 def worth_compiling(states: Tensor) -> bool:
-    """Whether compiled layers are faster where these states are: on GPUs. On a CPU it costs and saves nothing."""
+    """Return True on GPUs. On a CPU compiling takes time and saves none."""
     return states.is_cuda
 
 
 def in_graphs(layers: nn.ModuleList, states: Tensor) -> bool:
-    """Whether these layers are compiled in this pass: what they get should then always be of the same kind."""
+    """Return True if these layers are compiled in this pass; their inputs should then always be of the same kind."""
     return any(layer.training and layer.compiles for layer in layers) and worth_compiling(states)
 
 
 def execute(model: nn.Module, compiles: bool, recomputes: bool) -> None:
-    """Say how all layers of a model are executed in training."""
+    """Set how all layers of a model are executed in training."""
     if compiles:
         from torch.fx.experimental import _config  # torch's compiler takes seconds
 
-        # By default a batch of as many sequences as there are heads ties the one to the other in the graph.
+        # By default the graph would assume that two equal sizes, such as sequences and heads, are always equal.
         _config.use_duck_shape = False
     for layer in layers_of(model):
         layer.compiles, layer.recomputes = compiles, recomputes
 
 
 def layers_of(model: nn.Module) -> Iterable[Layer]:
-    """The layers of a model, in order."""
+    """Return the layers of a model, in order."""
     return (module for module in model.modules() if isinstance(module, Layer))

@@ -1,9 +1,9 @@
-"""A model's weights in half precision, cast together for a forward pass instead of one by one as autocast does it.
+"""Half-precision copies of a model's weights, cast together instead of one by one as autocast does.
 
-Autocast casts each weight in every forward pass and each gradient in every backward pass, by an operation of its own:
-a third of all that a GPU is told to do. Here one operation makes the copies of all weights; fairseq's trainer needs
-them once an update, evaluation once. One operation brings the gradients of a layer's copies back to single precision.
-All values are those of autocast, bit for bit.
+Autocast casts each weight in every forward pass and each gradient in every backward pass by a separate operation, which
+are a third of all operations on a GPU. Here one operation casts all weights, once per update in training and once in
+evaluation, and one operation casts the gradients of a layer's copies to single precision. All values are equal to those
+of autocast, bit for bit.
 """
 
 from collections import defaultdict
@@ -24,7 +24,7 @@ _Forward = TypeVar("_Forward", bound=Callable[..., Any])
 
 
 def cast_together(tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    """Return new tensors of a type, made in one operation."""
+    """Cast tensors to a type by one operation."""
     made = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
     if made:
         torch._foreach_copy_(made, tensors)
@@ -32,7 +32,7 @@ def cast_together(tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
 
 
 class _HandOut(torch.autograd.Function):
-    """Give copies of weights out as if they were just being cast."""
+    """Returns existing copies of weights as if it cast the weights."""
 
     @staticmethod
     def forward(ctx: Any, copies: list[Tensor], *weights: Tensor) -> tuple[Tensor, ...]:
@@ -49,7 +49,7 @@ class _HandOut(torch.autograd.Function):
 
 
 class _Place(NamedTuple):
-    """A module whose weights are cast: its parameters and their names, its other attributes, whether it is a norm."""
+    """A module whose weights are cast."""
 
     parameters: dict[str, Any]
     names: tuple[str, ...]
@@ -58,17 +58,17 @@ class _Place(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Modules whose gradients are cast together: those of a layer, or all that are in none."""
+    """Modules whose gradients are cast together: those of a layer, or all outside of layers."""
 
     layer: Layer | None
     places: list[_Place]
 
     def weights(self) -> list[Tensor]:
-        """Return the parameters of these modules in order."""
+        """Return the parameters of these modules, in order."""
         return [place.parameters[name] for place in self.places for name in place.names]
 
     def shown(self, copies: Iterator[Tensor]) -> list[Shown]:
-        """Say as which attributes modules find their copies: those of a linear layer hide its parameters."""
+        """Return the attributes by which modules find their copies; in a linear layer they hide its parameters."""
         found: list[Shown] = []
         for place in self.places:
             if place.is_norm:
@@ -76,41 +76,42 @@ class _Group(NamedTuple):
                 found.append((place.attributes, "halves", pair))
             else:
                 found += [(place.attributes, name, next(copies)) for name in place.names]
-        if self.layer is not None:  # which may be computed again when all this is gone
+        if self.layer is not None:  # it may be recomputed after these attributes are removed
             found.append((self.layer.__dict__, "shown_in_pass", list(found)))
         return found
 
 
 class WeightCasts:
-    """The copies of one model's weights, and when to make them again.
+    """The copies of a model's weights, made again when the weights may have changed.
 
-    They serve all passes of one update of fairseq's trainer, which tells models its number; and those of evaluation
-    without gradients until torch counts a change of a weight. It does not count what writes to ``parameter.data``;
-    such a program has to call ``forget`` or train the model before it evaluates again.
+    In training they are used for all passes of an update, whose number fairseq's trainer passes to models. In
+    evaluation without gradients they are used until torch's version counter of a weight changes. Writing to
+    ``parameter.data`` does not change this counter: call ``forget`` afterwards, unless the model is trained before the
+    next evaluation.
     """
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Look for weights and make copies again in the next pass."""
+        """Drop the copies; the next pass finds the weights and casts them again."""
         self._groups: list[_Group] = []
         self._made_for: Any = None
         self._copies: list[Tensor] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # a copy of the model has weights of its own
+        return {}  # a copy of the model has other weights
 
     def __setstate__(self, unused: dict[str, Any]) -> None:
         self.forget()
 
     @contextmanager
     def in_use(self, model: nn.Module, update: int | None) -> Iterator[None]:
-        """Let linear layers and LayerNorms find copies in place of their weights while autocast is in force.
+        """Return a context in which linear layers and LayerNorms use the copies, if autocast is on.
 
         Args:
-            model: always the same one.
-            update: number of the update that it is trained for, where that is known.
+            model: the model, the same one in every call.
+            update: number of the current update of a training, or None if it is not known.
         """
         dtype = autocast_dtype(next(model.parameters()).device.type)
         if dtype is None:
@@ -129,14 +130,14 @@ class WeightCasts:
             yield
 
     def _make(self, weights: list[Tensor], dtype: torch.dtype, occasion: Any) -> bool:
-        """Cast all weights, unless they have not changed on the same occasion; False where some are not single."""
+        """Cast all weights if they may have changed; return False if some are not in single precision."""
         made_for = None
-        if occasion is not None and not weights[0].is_inference():  # those torch does not count
+        if occasion is not None and not weights[0].is_inference():  # inference tensors have no version counter
             made_for = occasion, dtype, [(weight.data_ptr(), weight._version) for weight in weights]
         if made_for is None or made_for != self._made_for:
             if any(weight.dtype != torch.float32 for weight in weights):
                 return False
-            # Into new memory: a graph may still hold the copies that were there.
+            # New tensors, because a graph may still use the earlier copies.
             with torch.no_grad():
                 self._copies = cast_together(weights, dtype)
             self._made_for = made_for
@@ -144,7 +145,7 @@ class WeightCasts:
 
 
 def _occasion(model: nn.Module, update: int | None) -> Any:
-    """Say on what occasion a model computes, between which and the next of the same name its weights stay."""
+    """Return a key that is equal for passes between which the weights do not change, or None if they may."""
     if torch.is_grad_enabled():
         return ("update", update) if model.training and update is not None else None
     return None if model.training else "evaluation"

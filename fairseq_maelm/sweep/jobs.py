@@ -115,14 +115,18 @@ def unfinished(jobs: Sequence[Job], retry_failed: bool = True) -> list[Job]:
 class Running(Protocol):
     """A started program; see ``LocalProcess``."""
 
-    def poll(self) -> str | None: ...
+    def poll(self) -> str | None:
+        """Return how the program ended, or None while it runs."""
 
 
 class Launcher(Protocol):
     """Starts programs; see ``LocalLauncher``."""
 
-    def start(self, job: Job, slot: str) -> Running | None: ...
-    def leave(self, running: Sequence[Any]) -> None: ...
+    def start(self, job: Job, slot: str) -> Running | None:
+        """Start the job's program in a slot."""
+
+    def leave(self, running: Sequence[Any]) -> None:
+        """End or leave the programs that still run."""
 
 
 class LocalProcess(NamedTuple):

@@ -136,10 +136,9 @@ def plain_forward(state: State, config: PlainConfig, sequences: list[PlainSequen
 def encode(
     state: State, config: PlainConfig, tokens: list[int], positions: list[int], hidden_keys: list[bool] | None = None
 ) -> list[Tensor]:
-    """The encoder over the given tokens at their original positions (section 3, H^0).
+    """Encode the given tokens at their original positions (section 3, H^0).
 
-    Args:
-        hidden_keys: True for tokens that nobody may attend to; they get an output all the same. None hides nothing.
+    ``hidden_keys`` is True for tokens that no token may attend to; they get an output nevertheless. None hides nothing.
 
     Returns:
         encoder_layers + 1 tensors [S, D], the input first.

@@ -79,8 +79,8 @@ def test_metrics_of_version_2_without_odds():
 
 
 def test_walk_of_the_threshold():
-    """Exact from 1 (no answers at all): one +1 = 2, two -1 = 1, three 0, four +1 = 2 again, which is not better.
-    F1: 1, 2, 1, 5/3, 8/3 at four's odds."""
+    # Exact from 1 (no answers at all): one +1 = 2, two -1 = 1, three 0, four +1 = 2 again, which is not better.
+    # F1: 1, 2, 1, 5/3, 8/3 at four's odds.
     odds = {"one": -2.0, "two": -1.0, "three": 0.0, "four": 3.0}
     metrics = score_predictions(ANSWERS, "2.0", PREDICTIONS, odds, threshold=-1.5)
     # Only the first question is answered: its text is right, and so is "no answer" to the second.

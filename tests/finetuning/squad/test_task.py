@@ -58,8 +58,8 @@ def metrics_of(task: SquadTask, *batches: np.ndarray) -> dict[str, float]:
 
 
 def test_metrics_of_windows_in_any_order_over_batches():
-    """Three questions, the first with two windows. Right: "cat", which scores 1 above no answer; no answer to the third
-    by 2; the second is answered "the mat" where "mat" is right, by 1."""
+    # Three questions, the first with two windows. Right: "cat", which scores 1 above no answer; no answer to the third
+    # by 2; the second is answered "the mat" where "mat" is right, by 1.
     task = task_of(max_length=16, max_question_length=4, doc_stride=4)
     prepared = split_of(("cat", CONTEXT, "The Cat"), ("mat", "the mat", "mats"), ("dog", "the mat", None))
     dataset = task.dataset_of(prepared, "valid")

@@ -244,8 +244,7 @@ def seed_of(number):
 def dropout_factors(positions, heads, dropout, seed):
     """Recover what dropout multiplies each weight with: all weights are 1 / S, and values are unit vectors.
 
-    Args:
-        positions: <int64>[B, S].
+    The positions are <int64>[B, S].
 
     Returns:
         <float64>[B, H, S, S].
