@@ -10,7 +10,7 @@ A step in bf16 at 15 % masking, 512 tokens, no padding, is the sum of
 * relative attention: the clocks of the package's kernels (kernel_compilation.py) over the waves of their programs,
 * attention without a bias: torch's flash attention,
 * elements: LayerNorm, GELU, dropout, residuals, casts, sums of biases: bytes over the memory's rate (roofline's slope),
-* the update, whose bytes are shared by all micro-batches of 2,048 sequences,
+* the update, whose bytes are shared by all micro-batches of 2,048 sequences, and what adds up their gradients,
 
 unless the host, which starts the kernels while the GPU computes, takes longer. Constants that no datasheet gives are
 estimates, named below; with a measurement (a file of pretraining.py on a GPU) its tokens/s stand next to the predicted.
@@ -63,12 +63,36 @@ MEASURED_AS = {"maelm_base": ("maelm", "base"), "maelm_modern_150m": ("modern", 
 LENGTH, MASKING, VOCABULARY, SEQUENCES_PER_UPDATE = 512, 0.15, 32_768, 2048
 # Of the bounds that have no latency in them: what kernels of attention and of memory reach.
 REACHED, BANDWIDTH_REACHED = 0.7, 0.85
-# Times that a layer's states, [tokens, width] in bf16, are read or written outside of products and attention, forward
-# and backward: counted over the operations of a step of base and of large++ (78 in both).
-PASSES = 78
-BYTES_PER_PARAMETER = 30  # of an update: gradient, weight and both moments in fp32, read and written; casts
-# Seconds of a 2.8 GHz Xeon's core: a layer forward and backward, our kernels of a layer, an update.
-HOST_LAYER, HOST_KERNELS, HOST_UPDATE = 1.56e-3, 0.18e-3, 5.4e-3
+
+
+class Counted(NamedTuple):
+    """Counts of a micro-batch in bf16, forward and backward, on fake tensors; see fake_gpu.
+
+    Attributes:
+        launches: of kernels.
+        passes: times that a layer's states, [tokens, width] in bf16, are read or written by kernels other than products
+            and attention.
+        fixed: bytes that such kernels read and write whatever the batch's size.
+    """
+
+    launches: int
+    passes: float
+    fixed: float
+
+
+COUNTED = {
+    "maelm_base": Counted(674, 70.1, 2.80e9),
+    "maelm_base_plus_plus": Counted(674, 70.1, 2.80e9),
+    "maelm_large_plus_plus": Counted(1106, 65.5, 6.16e9),
+    "maelm_modern_150m": Counted(1378, 120.9, 2.99e9),
+    "maelm_modern_400m": Counted(1660, 137.9, 6.61e9),
+}
+# Bytes per parameter. A micro-batch that is not the first of its update adds gradients in fp32 and needs no cast to
+# bf16; an update has AdamW's seven accesses, two scalings of the gradient, and its norm.
+BYTES_OF_SUM, BYTES_OF_UPDATE = 12 - 6, 28 + 16 + 4
+# Seconds of one core of a 2.8 GHz Xeon: a launch (17.4 ms for the 624 of base without casts of weights), our kernels of
+# a layer, an update.
+HOST_LAUNCH, HOST_KERNELS, HOST_UPDATE = 28e-6, 0.18e-3, 5.4e-3
 
 
 def waves_seconds(card: Card, figure: dict[str, Any], programs: int, turns: int) -> float:
@@ -123,12 +147,13 @@ def predict(card: Card, name: str, kernels: dict[str, dict[str, Any]]) -> dict[s
         parts["relative attention"] = encoder.layers * layer
     tokens = sequences * (encoder.layers * visible + decoder_layers * LENGTH)
     rate = card.bandwidth * BANDWIDTH_REACHED
-    parts["elements"] = PASSES * tokens * encoder.embed_dim * 2 / rate
+    counted = COUNTED[name]
+    parts["elements"] = (counted.passes * tokens * encoder.embed_dim * 2 + counted.fixed) / rate
     layers, share = encoder.layers + decoder_layers, sequences / SEQUENCES_PER_UPDATE
     width, inner = encoder.embed_dim, encoder.ffn_embed_dim
     parameters = layers * width * (4 * width + inner * (3 if encoder.gated else 2)) + VOCABULARY * width
-    parts["update"] = share * BYTES_PER_PARAMETER * parameters / rate
-    host = layers * HOST_LAYER + share * HOST_UPDATE + (encoder.layers * HOST_KERNELS if relative else 0.0)
+    parts["update"] = (share * BYTES_OF_UPDATE + (1 - share) * BYTES_OF_SUM) * parameters / rate
+    host = counted.launches * HOST_LAUNCH + share * HOST_UPDATE + (encoder.layers * HOST_KERNELS if relative else 0.0)
     return {**parts, "host": host}
 
 

@@ -3,8 +3,9 @@
     python benchmarks/step_without_gpu.py [RECIPE...] [--precision fp16] [--json FILE]
 
 Forward pass, loss, backward pass, clipping and update run on fake tensors; see fake_gpu. Prints a table: launches, the
-bytes of the model with its gradients and optimizer, those of each sequence of a batch, and how many sequences
-`maelm pretrain` gives to GPUs of 40, 80 and 141 GB.
+bytes of the model with its gradients and optimizer, those of each sequence of a batch, the bytes that kernels read and
+write for each sequence, products and attention apart, and how many sequences `maelm pretrain` gives to GPUs of 40, 80
+and 141 GB.
 """
 
 import argparse
@@ -35,6 +36,7 @@ def describe(name: str, precision: str) -> dict[str, Any]:
     each = (many.peak - few.peak) / (MANY - FEW)
     found = {"fixed": (few.peak - FEW * each) / 1e9, "sequence": each / 1e9, "recipe": name, "precision": precision}
     found |= {"layers": many.layers, "launches": many.launches, "update_launches": many.update_launches}
+    found["moved"] = (many.moved - few.moved) / (MANY - FEW) / 1e9
     return {
         **found,
         "copies": few.copies + many.copies,
@@ -52,8 +54,8 @@ def main() -> None:
     plug_in()
     found = []
     cards = " | ".join(f"{size} GB" for size in CARDS)
-    print(f"| recipe | precision | launches | update | model, GB | a sequence, GB | {cards} |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print(f"| recipe | precision | launches | update | model, GB | a sequence, GB | a sequence moves, GB | {cards} |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for name in args.recipes:
         recipe = load_yaml(Path(name), RECIPES)
         for precision in args.precision:
@@ -68,6 +70,7 @@ def main() -> None:
                 step["update_launches"],
                 f"{step['fixed']:.2f}",
                 f"{step['sequence']:.3f}",
+                f"{step['moved']:.3f}",
                 *chosen,
             ]
             print("|", *(f"{cell} |" for cell in (name, precision, *numbers)), flush=True)

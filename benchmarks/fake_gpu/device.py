@@ -16,6 +16,8 @@ _NOTHING_LAUNCHED = re.compile(
     "_?(unsafe_)?(view|reshape)(_as|_alias)?|transpose|permute|t|expand|slice|select|(un)?squeeze|as_strided|alias|detach|"
     "unbind|split(_with_sizes)?|unflatten|lift_fresh|is_same_size|sym_size|device|(new_)?empty(_like|_strided)?"
 )
+# Whose time is not that of the bytes they move: products and attention; and what touches few of a tensor's elements.
+_NOT_COUNTED = re.compile(".*mm|.*attention.*|gather|scatter_?")
 _ROUNDED_TO = 512  # bytes, by torch's allocator
 
 
@@ -58,13 +60,14 @@ class Record(TorchDispatchMode):
         launches: of kernels, by the name of the operation; the package's own attention counts as one.
         copies: operations that move data between host and device.
         bytes, peak: that tensors on the device hold now, and held at most.
+        moved: bytes that launches read and wrote, those of matrix products and attention apart.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.launches: Counter[str] = Counter()
         self.copies: list[str] = []
-        self.bytes = self.peak = 0
+        self.bytes = self.peak = self.moved = 0
         self._seen: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -78,6 +81,9 @@ class Record(TorchDispatchMode):
             self.copies.append(name)
         if not _NOTHING_LAUNCHED.fullmatch(name) and any(tensor.device.type == "cuda" for tensor in tensors):
             self.launches[name] += 1
+            if not _NOT_COUNTED.fullmatch(name):
+                given = tensors[:-1] if name == "copy_" else tensors  # which returns what it wrote
+                self.moved += sum(tensor.numel() * tensor.element_size() for tensor in given)
         return output
 
     def hold(self, tensor: torch.Tensor) -> None:

@@ -32,7 +32,7 @@ class Step(NamedTuple):
 
     Attributes:
         layers: of encoder and decoder.
-        launches, copies: as in ``Record``, of forward, loss and backward pass.
+        launches, copies, moved: as in ``Record``, of forward, loss and backward pass.
         update_launches: of clipping and update.
         peak: bytes, with the optimizer's state.
         without_gradient: names of parameters that got none.
@@ -44,6 +44,7 @@ class Step(NamedTuple):
     update_launches: int
     peak: int
     without_gradient: list[str]
+    moved: int
 
 
 def dictionary_of(symbols: int) -> Dictionary:
@@ -106,12 +107,13 @@ def take_step(
         # In the second step the optimizer has its state.
         for _ in range(2):
             record.launches.clear()
+            record.moved = 0
             for parameter in [*model.parameters(), *masters]:
                 parameter.grad = None
             with record:
                 loss, size, _ = MaelmCriterion(None)(model, sample)
                 (loss * 128.0 if precision == "fp16" else loss).backward()
-                launches, missing = record.launches.total(), _without_gradient(model)
+                launches, moved, missing = record.launches.total(), record.moved, _without_gradient(model)
                 if precision == "fp16":
                     masters[0].grad = torch.cat([each.grad.flatten().float() for each in model.parameters()])
                 optimizer.multiply_grads(1.0 / size)
@@ -119,7 +121,7 @@ def take_step(
                 optimizer.step()
             del loss
     layers = sum(1 for _ in layers_of(model))
-    return Step(layers, launches, record.copies, record.launches.total() - launches, record.peak, missing)
+    return Step(layers, launches, record.copies, record.launches.total() - launches, record.peak, missing, moved)
 
 
 def take_fine_tuning_step(words: list[str], sequences: int) -> Step:
@@ -146,7 +148,7 @@ def take_fine_tuning_step(words: list[str], sequences: int) -> Step:
             loss, _, _ = criterion(model, sample)
             loss.backward()
     layers = sum(1 for _ in layers_of(model))
-    return Step(layers, record.launches.total(), record.copies, 0, record.peak, _without_gradient(model))
+    return Step(layers, record.launches.total(), record.copies, 0, record.peak, _without_gradient(model), record.moved)
 
 
 def _new_model(arch: str, length: int, symbols: int, precision: str, changes: dict[str, Any]) -> MaelmModel:
