@@ -149,7 +149,7 @@ def test_another_tokenizer_than_the_imported_is_refused(tmp_path: Path, monkeypa
         export(checkpoint, None, tmp_path / "folder", ExportSettings("maelm"))
     assert not (tmp_path / "folder").exists()
     (tmp_path / "imported" / TOKENIZER_FILE).unlink()
-    with pytest.raises(FileNotFoundError, match="no tokenizer.json of `maelm import`"):
+    with pytest.raises(FileNotFoundError, match="nor a tokenizer.json of `maelm import`"):
         export(checkpoint, None, tmp_path / "folder", ExportSettings("maelm"))
 
 
