@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from data.test_dataset import Blocks
 from fairseq.logging import metrics
 from support import dictionary_of, model_of, scheme_of
 
@@ -26,25 +26,13 @@ def clean() -> Iterator[None]:
     metrics.reset()
 
 
-class Blocks:
-    """Eight sequences in memory with the interface of ``TokenBlocks``."""
-
-    sizes = np.full(8, 10)
-
-    def __len__(self) -> int:
-        return 8
-
-    def read(self, indices: Any, filler: int) -> Any:
-        return np.tile(np.arange(4, 14), (len(indices), 1)), self.sizes[indices]
-
-
 def task_of(**changes: Any) -> AdaptationTask:
     defaults = {name: field.default for name, field in AdaptationTaskConfig.__dataclass_fields__.items()}
     return AdaptationTask(SimpleNamespace(**{**defaults, "data": "", "seed": 1, **changes}), dictionary_of(40))
 
 
 def batch(kind: type[MaskedBlockDataset], first: int) -> dict[str, Any]:
-    dataset = kind(Blocks(), scheme_of(), Symbols(1, 39), EncoderView(), 0, 1)
+    dataset = kind(Blocks([range(4, 14)] * 8), scheme_of(), Symbols(1, 39), EncoderView(), 0, 1)
     assert dataset.collater([]) == {}, "how fairseq gives ranks equally many batches"
     return dataset.collater([first, first + 1])
 

@@ -61,21 +61,20 @@ def write_checkpoint(
 ) -> MaelmModel:
     """Save a checkpoint of a model with random weights, with fairseq's configuration and history.
 
-    Args:
-        path: of the checkpoint.
-        data: folder of the dictionary.
-        task: options that are not the task's defaults; ``_name`` is "maelm" if not given.
-        heads: some of ``HEADS``; a checkpoint with any is one of fine-tuning, without decoder and LM head.
-        scale: standard deviation of the weights, large enough that nothing hides in rounding errors.
-        model_options: of the model; see ``support.model_config``.
+    ``data`` is the folder of the dictionary, ``task`` has options that differ from the defaults, and ``heads`` (of
+    ``HEADS``) make it a checkpoint of fine-tuning. The weights' standard deviation ``scale`` is far above rounding.
     """
     torch.manual_seed(1)
     config = model_config(**model_options)
     model = MaelmModel(config, load_dictionary(str(data)), predicts_masked_tokens=not heads)
+    of_task = {}
     for head in heads:
         kind, outputs = HEADS[head]
-        register = model.register_classification_head if kind == "sentence" else model.register_token_head
-        register(head, outputs)
+        if kind == "sentence":
+            model.register_classification_head(head, outputs)
+            of_task = {"num_classes": outputs, "classification_head_name": head, "max_positions": config.max_positions}
+        else:
+            model.register_token_head(head, outputs)
     for parameter in model.parameters():
         parameter.data = torch.randn_like(parameter) * scale
     options = {name: getattr(config, name) for name in _own_options(MaelmModelConfig)}
@@ -84,7 +83,7 @@ def write_checkpoint(
             "_name": None,
             "common": {"seed": 1, "fp16": False},
             "model": {"_name": "maelm_tiny", **{name: str_or_number(value) for name, value in options.items()}},
-            "task": {**_task_defaults(data), **_of_sentences(heads, config), **(task or {})},
+            "task": {**_task_defaults(data), **of_task, **(task or {})},
             "optimization": {"lr": [0.001], "update_freq": [2], "max_update": 30},
             "dataset": {"batch_size": 8, "max_tokens": None},
             "checkpoint": {"best_checkpoint_metric": "loss"},
@@ -98,20 +97,6 @@ def write_checkpoint(
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save(state, path)
     return model.eval()
-
-
-def _of_sentences(heads: tuple[str, ...], config: Any) -> dict[str, Any]:
-    """Return the configuration of a head as fairseq's sentence_prediction writes it."""
-    sentence = [head for head in heads if HEADS[head][0] == "sentence"]
-    return {
-        name: value
-        for head in sentence
-        for name, value in {
-            "num_classes": HEADS[head][1],
-            "classification_head_name": head,
-            "max_positions": config.max_positions,
-        }.items()
-    }
 
 
 def str_or_number(value: Any) -> Any:

@@ -13,6 +13,7 @@ from support import usage_error
 from fairseq_maelm import MaelmModel, cli
 from fairseq_maelm.files import sha256_of
 from fairseq_maelm.interop.export import run as export_run
+from fairseq_maelm.interop.export.content import AUTO_CLASSES
 from fairseq_maelm.interop.export.run import Export, ExportSettings, export
 from fairseq_maelm.interop.export.source import load_source
 from fairseq_maelm.models.sizes import SIZES
@@ -27,13 +28,7 @@ MPNET_BUCKETS = {"relative_num_buckets": 32, "relative_max_distance": 128}
 STOCK = {"mpnet": MPNET_BUCKETS, "roberta": {"relative_buckets": "none", "max_positions": 64}}
 MLM = {"task": {"masked_input": "kept"}, "decoder_layers": 0}
 TEXTS = ["The <mask> house by the <mask> has three windows<mask>", "Nobody <mask> there.", "<mask>"]
-CLASSES = {
-    "encoder": transformers.AutoModel,
-    "masked-lm": transformers.AutoModelForMaskedLM,
-    "sequence-classification": transformers.AutoModelForSequenceClassification,
-    "token-classification": transformers.AutoModelForTokenClassification,
-    "question-answering": transformers.AutoModelForQuestionAnswering,
-}
+CLASSES = {architecture: getattr(transformers, name) for architecture, name in AUTO_CLASSES.items()}
 
 
 @pytest.fixture(scope="module")

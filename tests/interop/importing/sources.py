@@ -44,7 +44,7 @@ BERT_NAMES = {
 
 
 def corpus(folder: Path) -> list[str]:
-    """Yield a few hundred short lines of text, some with accents or in other scripts."""
+    """Return a few hundred short lines of text, some with accents or in other scripts."""
     write_corpus(folder / "corpus.txt", documents=60)
     others = ["Übung macht den Meister; déjà vu, naïve, señor.", "Съешь же ещё этих мягких булок.", "日本語の文章。"]
     return [line for line in (folder / "corpus.txt").read_text().splitlines() if line] + others
@@ -80,14 +80,20 @@ def between(inner: Any, first: str, last: str) -> Any:
     return inner
 
 
-def pieces(folder: Path) -> tuple[Any, bytes]:
-    """Make a sentencepiece model and its tokenizer.json, numbered like XLM-R's."""
+def sentencepieces(folder: Path) -> Dictionary:
+    """Write a sentencepiece model and its dict.txt, and return the dictionary with <mask>."""
     model = train_sentencepiece(iter(corpus(folder)), 200, "nmt_nfkc", 1.0)
     (folder / MODEL_FILE).write_bytes(model)
     (folder / "dict.txt").write_text(dictionary_text(load_sentencepiece(model)), encoding="utf-8")
     dictionary = Dictionary.load(str(folder / "dict.txt"))
     dictionary.add_symbol("<mask>")
-    return build_tokenizer(folder / MODEL_FILE, dictionary), model
+    return dictionary
+
+
+def pieces(folder: Path) -> tuple[Any, bytes]:
+    """Make a sentencepiece model and its tokenizer.json, numbered like XLM-R's."""
+    dictionary = sentencepieces(folder)
+    return build_tokenizer(folder / MODEL_FILE, dictionary), (folder / MODEL_FILE).read_bytes()
 
 
 def save(folder: Path, family: str, tokenizer: Any, rows: int, names: dict[str, str] = NAMES, **changes: Any) -> Path:
@@ -129,15 +135,7 @@ def edit_config(folder: Path, **changes: Any) -> Path:
 def fairseq_checkpoint(folder: Path, **changes: Any) -> Path:
     """Write a checkpoint of fairseq's roberta, with dict.txt and sentencepiece model in its folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    import sentencepiece
-
-    model = train_sentencepiece(iter(corpus(folder)), 200, "nmt_nfkc", 1.0)
-    (folder / MODEL_FILE).write_bytes(model)
-    (folder / "dict.txt").write_text(
-        dictionary_text(sentencepiece.SentencePieceProcessor(model_proto=model)), encoding="utf-8"
-    )
-    dictionary = Dictionary.load(str(folder / "dict.txt"))
-    dictionary.add_symbol("<mask>")
+    dictionary = sentencepieces(folder)
     args = Namespace(task="masked_lm", arch="roberta_base", criterion="masked_lm", data="/nowhere", seed=1, **changes)
     sizes = {"layers": 2, "embed_dim": 48, "ffn_embed_dim": 96, "attention_heads": 4}
     vars(args).update({f"encoder_{name}": size for name, size in sizes.items()}, max_positions=40, tokens_per_sample=40)
