@@ -29,7 +29,7 @@ from fairseq_maelm.lines import numbered_lines
 logger = logging.getLogger(__name__)
 
 CONDITIONS = ("whole", "masked", "dropped")
-MEASURED, _RUN = "what is measured", "how it is run"
+MEASURED, _RUN = "measurement", "execution"
 # Together with the seed, this key determines the order in which blocks are chosen.
 _ORDER = 7
 

@@ -33,7 +33,7 @@ from fairseq_maelm.libraries import import_pyplot
 
 logger = logging.getLogger(__name__)
 
-_TEXT = "what is analyzed"
+_TEXT = "text"
 # Real tokens of one batch that pass through attention alone; the cost of the pseudo-inverse is their cube.
 _STACK_TOKENS = 1024
 

@@ -27,7 +27,7 @@ def _gpus(text: str) -> str:
 
 def add_runner_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options that ``runner_of`` reads."""
-    group = parser.add_argument_group("where the programs run")
+    group = parser.add_argument_group("execution")
     group.add_argument(
         "--jobs", type=number(int, 1), metavar="N",
         help="number of parallel programs on the CPU, or with --slurm of jobs in the queue (default: 1; 100 with "

@@ -35,7 +35,7 @@ from fairseq_maelm.text.cleaning import clean_text
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.tokenizer import open_tokenizer
 
-_READ, _MEASURED = "what is probed (at least one)", "how it is probed"
+_READ, _MEASURED = "inputs (at least one)", "measurement"
 _INPUTS = ("sts", "words", "tasks", "treebank", "text")
 # Numbers of words: of a passage, of its first part, which searches for the rest, and between two occurrences of a word.
 _PASSAGE, _SHORT, _DISTANCE = 64, 16, 6
