@@ -10,7 +10,7 @@ from dataclasses import MISSING, Field, dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq.tasks import TASK_DATACLASS_REGISTRY
+from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
@@ -31,19 +31,7 @@ from fairseq_maelm.models.config import ENCODER_OPTIONS, MaelmModelConfig, compl
 from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.registration import register
 
-__all__ = ["TASKS", "Checkpoint", "CheckpointError", "check_depth", "check_sizes", "read_checkpoint"]
-
-# Tasks whose checkpoints contain this model. None of them evaluates an option.
-TASKS = (
-    "maelm",
-    "maelm_adaptation",
-    "maelm_prompt",
-    "maelm_retrieval",
-    "maelm_sentences",
-    "maelm_squad",
-    "maelm_tagging",
-    "sentence_prediction",
-)
+__all__ = ["Checkpoint", "CheckpointError", "check_depth", "check_sizes", "loadable_tasks", "read_checkpoint"]
 
 # How the training computed, which does not matter where the checkpoint is loaded.
 _OF_THE_MACHINE = {"attention": "auto", "precision": "fp32", "compile": False, "checkpoint_activations": False}
@@ -150,7 +138,7 @@ def read_checkpoint(path: Path, overrides: Mapping[str, Any] | None = None, aver
     sections = plain_sections(state, path)
     weights = state.pop("model")
     check_weights(weights, path)
-    task = _options(sections, path, "task", TASKS, TASK_DATACLASS_REGISTRY.get)
+    task = _options(sections, path, "task", loadable_tasks(), TASK_DATACLASS_REGISTRY.get)
     model = _options(sections, path, "model", ("maelm", *SIZES), lambda name: MaelmModelConfig)
     model.update(_OF_THE_MACHINE)
     for name, value in (overrides or {}).items():
@@ -160,6 +148,15 @@ def read_checkpoint(path: Path, overrides: Mapping[str, Any] | None = None, aver
     _check_model(config.model, weights, path)
     _check_task(config.task, config.model, weights, path)
     return Checkpoint(path, config, weights, state)
+
+
+def loadable_tasks() -> tuple[str, ...]:
+    """Return the tasks whose checkpoints hold our model: this package's, and fairseq's sentence_prediction.
+
+    None of them evaluates an option.
+    """
+    ours = (name for name, task in TASK_REGISTRY.items() if task.__module__.startswith("fairseq_maelm."))
+    return (*sorted(ours), "sentence_prediction")
 
 
 def _options(

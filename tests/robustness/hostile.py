@@ -22,7 +22,7 @@ import torch
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 
-from fairseq_maelm.models.checkpoint_reader import TASKS
+from fairseq_maelm.models.checkpoint_reader import loadable_tasks
 from fairseq_maelm.models.config import MaelmModelConfig
 
 MARKER = "code-has-run"
@@ -142,7 +142,7 @@ def _strings_for_fairseq(honest: dict[str, Any], marker: Path) -> Iterator[Hosti
         ("model", "arch", MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY),
     ):
         for name in sorted(registry):
-            if name == "maelm" or name in TASKS:
+            if name == "maelm" or name in loadable_tasks():
                 continue
             options = dict.fromkeys(_options_of(registry, dataclasses, name), code)
             named = {**options, "_name": name}
@@ -161,7 +161,7 @@ def _strings_for_fairseq(honest: dict[str, Any], marker: Path) -> Iterator[Hosti
 
 def _strings_for_us(honest: dict[str, Any], marker: Path) -> Iterator[Hostile]:
     """Code as the value of each of our own options that is no free text."""
-    for name in TASKS:
+    for name in loadable_tasks():
         for option, field in TASK_DATACLASS_REGISTRY[name].__dataclass_fields__.items():
             if field.type not in (str, "str") and "str" not in str(field.type) and not option.startswith("_"):
                 options = {"_name": name, option: expression(marker)}
