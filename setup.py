@@ -49,6 +49,8 @@ EXTRAS_REQUIRE = {
     "retrieval": ["ir-measures>=0.3.3,<0.5"],
     # For --tensorboard-logdir of fairseq-train.
     "tensorboard": ["tensorboardX>=2.6,<3"],
+    # The documentation site: mkdocs build.
+    "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.6,<10", "mkdocstrings[python]>=0.29,<2"],
     "dev": [
         "hypothesis>=6.100,<7",
         "mypy>=1.13,<3",

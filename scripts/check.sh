@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every check of the project: lint, format, types, tests. Sets the environment up first (see scripts/setup.sh).
+# Every check of the project: lint, format, types, the documentation site, tests. Sets the environment up first.
 #
 #     bash scripts/check.sh [PYTEST ARGUMENTS]     for example: bash scripts/check.sh -m exhaustive
 #     bash scripts/check.sh --fast                 two minutes: lint, types, and the quick tests of the core
@@ -15,7 +15,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 VENV=${MAELM_VENV:-$ROOT/.venv}
 [[ $VENV == /* ]] || VENV=$PWD/$VENV
 export MAELM_VENV=$VENV
-bash "$ROOT/scripts/setup.sh" dev,hf,onnx,plots,retrieval,slurm
+bash "$ROOT/scripts/setup.sh" dev,docs,hf,onnx,plots,retrieval,slurm,tensorboard
 
 cd "$ROOT"
 # The tests start the project's and fairseq's commands by name.
@@ -36,6 +36,9 @@ check() {
 check lint python -m ruff check .
 check format python -m ruff format --check --diff .
 check types python -m mypy
+if ((${#FAST[@]} == 0)); then
+    check docs env NO_MKDOCS_2_WARNING=1 python -m mkdocs build --strict --quiet
+fi
 check tests python -m pytest --numprocesses 2 --dist loadfile --durations 10 "${FAST[@]}" "$@"
 
 if ((${#FAILED[@]})); then

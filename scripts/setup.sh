@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the virtual environment and installs everything in it, fairseq_maelm included (editable).
 #
-#     bash scripts/setup.sh [EXTRAS]     EXTRAS: comma-separated, default dev,plots; also hf, onnx
+#     bash scripts/setup.sh [EXTRAS]     EXTRAS: comma-separated, default dev,plots; the others are in setup.py
 #
 # Running it again takes seconds, and repairs a set-up that was interrupted. Environment variables:
 #     PYTHON       the Python to build on (3.10 to 3.13; default: the first of 3.11, 3.12, 3.13, 3.10 that is found)
@@ -232,7 +232,7 @@ choose_fairseq() {
 
 # --- main ------------------------------------------------------------------------------------------------------------
 
-KNOWN_EXTRAS="dev|plots|hf|onnx|retrieval|sentence-transformers|slurm"
+KNOWN_EXTRAS="dev|docs|plots|hf|onnx|retrieval|sentence-transformers|slurm|tensorboard"
 [[ $EXTRAS =~ ^($KNOWN_EXTRAS)(,($KNOWN_EXTRAS))*$ ]] ||
     fail "the extras \"$EXTRAS\" are not known." "Choose from ${KNOWN_EXTRAS//|/, }, separated by commas."
 

@@ -88,7 +88,7 @@ def test_every_python_gets_its_fairseq(metadata: list[Requirement], python: str)
     assert ("fairseq" in needed) == (python == "3.10")
 
 
-@pytest.mark.parametrize("extra", ["hf", "onnx", "plots", "dev"])
+@pytest.mark.parametrize("extra", ["hf", "onnx", "plots", "dev", "docs"])
 def test_extras_add_something(metadata: list[Requirement], extra: str) -> None:
     assert set(names_required(metadata, "3.11", extra)) > set(names_required(metadata, "3.11"))
 

@@ -48,7 +48,7 @@ def venv(tmp_path: Path) -> Path:
 def test_unknown_extras(venv: Path) -> None:
     message = refused(venv, "dev,plot")
     assert '"dev,plot"' in message
-    assert "Choose from dev, plots, hf, onnx" in message
+    assert "Choose from dev, docs, plots, hf, onnx" in message
 
 
 def test_python_that_does_not_run(venv: Path, tmp_path: Path) -> None:
