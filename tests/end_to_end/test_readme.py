@@ -1,0 +1,95 @@
+"""The README's commands and Python, in their order, in one folder; only what makes them long is changed."""
+
+import csv
+import random
+import re
+import shlex
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from end_to_end.toy import ROOT, TOPICS, run, sentence, write_corpus
+
+# A command of the README, or the beginning of one -> why it is not run here.
+NOT_RUN = {
+    "bash examples/quickstart/run.sh": "tests/examples/test_quickstart.py runs it on little text",
+    "bash scripts/check.sh": "it runs this test",
+    "source .venv/bin/activate": "the tests run in that environment",
+}
+# What makes a command long, or needs the network -> what is run instead.
+SHORTER = {
+    "--preset uncased": "--preset uncased --vocabulary-size 400 --valid-fraction 0.1 --workers 1",
+    "--recipe small_cpu": "--recipe small_cpu --gpus 0 --set max-update=4",
+    "--total-num-update 20000 --max-update 20000": "--total-num-update 4 --max-update 4 --cpu --tokens-per-sample 64",
+    "--max-tokens 8192": "--max-tokens 1024",
+    "maelm finetune task": "maelm finetune task --gpus 0 --epochs 1",
+    "FacebookAI/roberta-base --download": "as_mpnet",
+}
+
+
+def blocks() -> list[str]:
+    """Return the README's indented blocks."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return [dedent(block).strip("\n") for block in re.findall(r"(?:^ {4}.*\n|^\n(?= {4}))+", text, re.MULTILINE)]
+
+
+def commands(block: str) -> list[str]:
+    """Return the commands of a block, without comments and without line breaks inside."""
+    lines = re.sub(r"\\\n\s*", "", block).splitlines()
+    return [re.sub(r"\s+# .*", "", line) for line in lines if re.match(r"(maelm|fairseq-train|bash|source) ", line)]
+
+
+def write_reviews(path: Path, rows: int, seed: int) -> None:
+    """Write a table of sentences and their topics under the names that the README uses."""
+    generator = random.Random(seed)
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["review", "stars"])
+        for _ in range(rows):
+            topic = generator.choice(sorted(TOPICS))
+            writer.writerow([sentence(topic, generator), topic])
+
+
+def run_shortened(command: str, folder: Path, unused: set[str]) -> str:
+    """Run a command with what is shorter in the place of what is long."""
+    for long, short in SHORTER.items():
+        if long in command:
+            command = command.replace(long, short)
+            unused.discard(long)
+    if "$(maelm user-dir)" in command:
+        command = command.replace("$(maelm user-dir)", run(["maelm", "user-dir"]).strip())
+    return run(shlex.split(command), cwd=folder)
+
+
+@pytest.mark.slow
+def test_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    write_corpus(tmp_path / "text.txt")
+    write_reviews(tmp_path / "reviews.csv", 200, seed=1)
+    write_reviews(tmp_path / "new_reviews.csv", 10, seed=2)
+    monkeypatch.chdir(tmp_path)
+    unused, outputs, not_run = set(SHORTER), {}, set()
+    for block in blocks():
+        if block.startswith("from fairseq_maelm import"):
+            names: dict[str, Any] = {}
+            capsys.readouterr()
+            exec(compile(block, "README.md", "exec"), names)
+            # What the comments of the block say.
+            batch, length, width = names["states"].shape
+            assert (batch, length) == tuple(names["tokens"].shape) and (batch, width) == (2, 256)
+            printed = capsys.readouterr().out.splitlines()
+            assert len(printed) == 2, "a line for each of two masks"
+            assert all(line.count("MaskCandidate(token=") == 3 for line in printed), printed
+        for command in commands(block):
+            if command in NOT_RUN:
+                not_run.add(command)
+            else:
+                outputs[command] = run_shortened(command, tmp_path, unused)
+    assert not unused and not_run == set(NOT_RUN), "the README does not have these commands any more"
+    assert len(outputs) == 10
+    filled = next(output for command, output in outputs.items() if command.startswith("maelm fill"))
+    assert "The capital of France is" in filled
+    predicted = next(output for command, output in outputs.items() if command.startswith("maelm predict"))
+    assert set(re.findall(r"^(\w+)\t0\.\d+$", predicted, re.MULTILINE)) <= set(TOPICS)
+    assert len(re.findall(r"^\w+\t[01]\.\d+$", predicted, re.MULTILINE)) == 10
