@@ -70,14 +70,12 @@ class Plan:
 
     def slices(self) -> dict[str, Slice]:
         """Return them in the order in which they matter."""
-        tests = [] if not self.toy else ["-k", "equals_plain and ragged"]
+        tests = [*map(str, TESTS), *(["-k", "equals_plain and ragged"] if self.toy else [])]
         loss = ["--dtype", "bfloat16", *self._numbers("--rows", PREDICTED, 64), *self._numbers("--repeats", 5, 1)]
         loss += self._numbers("--vocabulary", VOCABULARY, TOY_VOCABULARY)
         compiled = "maelm,maelm+compile,mlm,mlm+compile,modern,modern+compile"
         return {
-            "tests": Slice(
-                8, [["-m", "pytest", "-m", "gpu", *tests, str(ROOT / "tests")]], passes="[1-9][0-9]* passed"
-            ),
+            "tests": Slice(8, [["-m", "pytest", "-m", "gpu", *tests]], passes="[1-9][0-9]* passed"),
             "kernels": Slice(
                 5,
                 [
