@@ -157,7 +157,7 @@ def test_results_are_merged_and_resumed(tmp_path):
     first["contenders"]["maelm"] = {"error": "failed"}
     assert not store.is_measured([first], SETTINGS.as_dict(), ("maelm",))
     path.write_text("[]")
-    with pytest.raises(ValueError, match="no result of this benchmark"):
+    with pytest.raises(ValueError, match="not a result of this version of the benchmark"):
         store.read_runs(path)
 
 
@@ -209,8 +209,8 @@ def test_every_point_of_the_command_line_is_measured():
             ["--data", "nowhere", "--contenders", "roberta+compile"],
             "roberta cannot be changed by .compile: nothing goes with it",
         ),
-        (["--data", "nowhere", "--authors-code", "nowhere"], "nowhere is no folder"),
-        (["--merge", "README.md"], "README.md is no result"),
+        (["--data", "nowhere", "--authors-code", "nowhere"], "nowhere is not a folder"),
+        (["--merge", "README.md"], "README.md is not a result"),
     ],
 )
 def test_bad_input_is_refused(words, message, tmp_path, monkeypatch):
@@ -256,7 +256,7 @@ def test_authors_code_needs_their_repository_and_a_process_of_its_own(tmp_path):
     with pytest.raises(ValueError, match="give a copy of the authors' repository"):
         authors_code.import_fork(tmp_path)
     (tmp_path / "fairseq" / "models" / "ae").mkdir(parents=True)
-    with pytest.raises(ValueError, match="a process of its own"):
+    with pytest.raises(ValueError, match="a separate process"):
         authors_code.import_fork(tmp_path)
     assert (authors_code.installed_fairseq(tmp_path) / "trainer.py").is_file()
 
