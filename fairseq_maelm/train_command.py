@@ -39,10 +39,10 @@ class Machine(NamedTuple):
         return {"distributed-world-size": max(1, self.gpus), **device, **PRECISIONS[self.precision]}
 
 
-def add_machine_arguments(parser: Any) -> None:
-    """Declare ``--gpus``, ``--precision`` and ``--dry-run``."""
+def add_machine_arguments(parser: Any, gpus: str = "those of the machine") -> None:
+    """Declare ``--gpus``, whose default is described by ``gpus``, ``--precision`` and ``--dry-run``."""
     parser.add_argument(
-        "--gpus", type=number(int, 0), metavar="N", help="number of GPUs, 0 for the CPU (default: those of the machine)"
+        "--gpus", type=number(int, 0), metavar="N", help=f"number of GPUs, 0 for the CPU (default: {gpus})"
     )
     add_precision(parser)
     add_dry_run(parser, "write the command")

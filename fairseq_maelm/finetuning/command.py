@@ -32,8 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Fine-tunes a checkpoint on a prepared task with fairseq-train. The model's sizes come from the checkpoint, "
         "the classes and the number of updates from the task, everything else from a recipe. The same command resumes "
-        "an interrupted run. Options after -- are passed to fairseq-train and override all others. By default one GPU "
-        "is used if there is one."
+        "an interrupted run. Options after -- are passed to fairseq-train and override all others."
     )
     parser.add_argument("task", type=existing_path, metavar="TASK", help="task folder of a `maelm prepare` command")
     add_checkpoint(parser, "pretrained checkpoint, or any other with an encoder")
@@ -53,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("the run")
     add_seed(group, "data order, new weights and dropout")
-    add_machine_arguments(group)
+    add_machine_arguments(group, "1 if the machine has any")
 
 
 def run(args: argparse.Namespace) -> None:

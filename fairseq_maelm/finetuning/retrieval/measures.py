@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--measures", nargs="+", metavar="MEASURE", default=list(VALIDATION_MEASURES.values()),
-        help=f"measures as ir-measures spells them (default: {' '.join(VALIDATION_MEASURES.values())})",
+        help=f"measures, spelled as in ir-measures (default: {' '.join(VALIDATION_MEASURES.values())})",
     )  # fmt: skip
     add_json(parser)
 

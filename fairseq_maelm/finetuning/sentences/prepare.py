@@ -53,7 +53,7 @@ class SentenceSettings(Columns):
     )
     regression: bool = option(False, help="labels are numbers")
     valid_fraction: float = option(
-        0.1, help="fraction of the training examples, the same for each label, to hold out where there is no --valid",
+        0.1, help="fraction of the training examples, the same for each label, to hold out if there is no --valid",
         minimum=0, maximum=1,
     )  # fmt: skip
     seed: int = option(1, help="random seed of the held-out examples", minimum=0)

@@ -17,7 +17,7 @@ from fairseq_maelm.finetuning.squad.spans import best_of_questions, null_odds
 
 def add_input_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options for questions without an answer."""
-    group = parser.add_argument_group("questions", "of SQuAD 2.0, which may have no answer")
+    group = parser.add_argument_group("questions of SQuAD 2.0, which may have no answer")
     add_threshold(group)
     group.add_argument(
         "--null-odds", type=Path, metavar="FILE",

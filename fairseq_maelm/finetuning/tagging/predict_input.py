@@ -25,7 +25,7 @@ _AT_THE_ENDS = re.compile(r"^([^\w\s]*)(.*?)([^\w\s]*)$", re.DOTALL)
 
 def add_input_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the layout of labeled words, and ``--keep-labels``."""
-    group = parser.add_argument_group("labeled words", "in a layout other than that of the training files")
+    group = parser.add_argument_group("labeled words (default layout: that of the training files)")
     add_layout_arguments(group)
     group.add_argument(
         "--keep-labels", action="store_true",
