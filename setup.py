@@ -52,6 +52,7 @@ EXTRAS_REQUIRE = {
     # The documentation site: mkdocs build.
     "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.6,<10", "mkdocstrings[python]>=0.29,<2"],
     "dev": [
+        "codespell>=2.4,<3",
         "hypothesis>=6.100,<7",
         "mypy>=1.13,<3",
         "pytest>=8,<10",

@@ -35,6 +35,7 @@ check() {
 # All of them run, so that one round shows everything that is wrong.
 check lint python -m ruff check .
 check format python -m ruff format --check --diff .
+check spelling codespell $(git ls-files)
 check types python -m mypy
 if ((${#FAST[@]} == 0)); then
     check docs env NO_MKDOCS_2_WARNING=1 python -m mkdocs build --strict --quiet

@@ -1,0 +1,89 @@
+"""The countable part of the style guide in CONTRIBUTING.md; spelling and the form of docstrings are codespell's and ruff's."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .sources import ROOT, parse
+
+# Phrases that make a reader stop, and what to write in their place.
+BANNED = {
+    r"\banew\b": "again",
+    r"\bbeside\b": "next to, with, and",
+    r"(?<!there )\b(?:is|are|was|were) no\b(?! longer| more than)": "is not a, has no",
+    r"\b(?:stands?|stood|lies?|lay) (?:in|beside|under|below|above|at|among)\b": "is in",
+    r"\bof (?:its|their|his|one's) own\b": "own, separate",
+    r"\bbecomes? of\b": "what happens to",
+    r"\b(?:is|are) told\b": "is reported",
+    r"\bof it \(": "the default is appended by itself",
+    r"\bgiven again\b": "run again",
+    r"\b(?:hereof|thereof|whereby|thereby)\b": "a second sentence",
+    r"\b(?:behaviour|colour|neighbour|centre|artefact|licence|labell|modell)|(?:token|normal|optim|initial|serial)is(?!m)[aei]": (
+        "American spelling"
+    ),
+}
+HEADLESS = re.compile(r"(?:What|Whether|How|Where|Which|Who|When|If)\b")
+ARTICLE = re.compile(r"(?:The|A|An|All|One|Every|Each)\b")
+FOLDERS = ("fairseq_maelm", "examples", "benchmarks", "scripts")
+TEXTS = sorted(
+    path
+    for path in [*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*"))]
+    # The style guide names the phrases.
+    if path.suffix in {".md", ".py", ".sh", ".yaml"} and "results" not in path.parts and path.name != "CONTRIBUTING.md"
+)
+
+
+def banned(text: str) -> list[str]:
+    """Say where a text has banned phrases."""
+    return [
+        f"line {text.count(chr(10), 0, found.start()) + 1}: {found[0]!r}: write {instead}"
+        for pattern, instead in BANNED.items()
+        for found in re.finditer(pattern, text, re.IGNORECASE)
+    ]
+
+
+def summaries(path: Path) -> Iterator[tuple[ast.FunctionDef | ast.ClassDef, str]]:
+    """Yield the functions and classes of a file with the first lines of their docstrings."""
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and (text := ast.get_docstring(node)):
+            yield node, text.splitlines()[0]
+
+
+def incomplete(path: Path) -> list[str]:
+    """Say which summaries are no sentences: a function's is imperative, unless it is a property."""
+    found = []
+    for node, summary in summaries(path):
+        decorators = {getattr(each, "id", getattr(each, "attr", "")) for each in getattr(node, "decorator_list", [])}
+        is_function = isinstance(node, ast.FunctionDef) and not decorators & {"property", "cached_property", "setter"}
+        if HEADLESS.match(summary) or (is_function and ARTICLE.match(summary)):
+            found.append(f"line {node.lineno}: {summary}")
+    return found
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_language(path: Path) -> None:
+    assert banned(path.read_text(encoding="utf-8")) == []
+    assert path.suffix != ".py" or incomplete(path) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["made anew", "This is no mean of values.", "what becomes of a run", "The file lies in a folder.", "tokenised"],
+)
+def test_banned_phrases_are_found(text: str) -> None:
+    assert len(banned(f"first line\n{text}\n")) == 1
+
+
+@pytest.mark.parametrize("text", ["There is no such file.", "It is no longer read.", "optimism", "Tokenize it."])
+def test_other_phrases_pass(text: str) -> None:
+    assert banned(text) == []
+
+
+def test_incomplete_summaries_are_found(tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text(
+        'def one():\n    """Whether it is one."""\n\n\ndef two():\n    """The second."""\n\n\ndef three():\n    """Return 3."""\n'
+    )
+    assert [line.partition(":")[0] for line in incomplete(tmp_path / "module.py")] == ["line 1", "line 5"]
