@@ -1,4 +1,4 @@
-"""The countable part of the style guide in CONTRIBUTING.md; spelling and the form of docstrings are codespell's and ruff's."""
+"""The countable part of the style guide in CONTRIBUTING.md; codespell and ruff check spelling and docstrings."""
 
 import ast
 import re
@@ -21,9 +21,8 @@ BANNED = {
     r"\bof it \(": "the default is appended by itself",
     r"\bgiven again\b": "run again",
     r"\b(?:hereof|thereof|whereby|thereby)\b": "a second sentence",
-    r"\b(?:behaviour|colour|neighbour|centre|artefact|licence|labell|modell)|(?:token|normal|optim|initial|serial)is(?!m)[aei]": (
-        "American spelling"
-    ),
+    r"\b(?:behaviour|colour|neighbour|centre|artefact|licence|labell|modell)": "American spelling",
+    r"(?:token|normal|optim|initial|serial)is(?!m)[aei]": "American spelling",
 }
 HEADLESS = re.compile(r"(?:What|Whether|How|Where|Which|Who|When|If)\b")
 ARTICLE = re.compile(r"(?:The|A|An|All|One|Every|Each)\b")
@@ -83,7 +82,7 @@ def test_other_phrases_pass(text: str) -> None:
 
 
 def test_incomplete_summaries_are_found(tmp_path: Path) -> None:
-    (tmp_path / "module.py").write_text(
-        'def one():\n    """Whether it is one."""\n\n\ndef two():\n    """The second."""\n\n\ndef three():\n    """Return 3."""\n'
-    )
-    assert [line.partition(":")[0] for line in incomplete(tmp_path / "module.py")] == ["line 1", "line 5"]
+    summaries = ("Whether it is one.", "The second.", "Return the third.")
+    functions = [f'def function_{number}():\n    """{text}"""\n' for number, text in enumerate(summaries)]
+    (tmp_path / "module.py").write_text("\n\n".join(functions), encoding="utf-8")
+    assert [line.partition(": ")[2] for line in incomplete(tmp_path / "module.py")] == list(summaries[:2])
