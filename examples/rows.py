@@ -201,7 +201,7 @@ def _on_one_gpu(words: list[str], slot: str) -> Process:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Do what is not done yet, and write the tables even when interrupted.
+    """Do everything that is not done yet, and write the tables even when interrupted.
 
     Raises:
         SystemExit: 1 if runs failed or something must be put right first, 130 when interrupted.

@@ -40,12 +40,12 @@ class Run(NamedTuple):
 
 
 class Plan:
-    """What a file such as ablations/plan.yaml declares, with changes of the command line.
+    """The content of a file such as ablations/plan.yaml, with changes by the command line.
 
     Args:
-        path: of the file.
-        changes: names -> values; a dot leads into a table, as in "fine-tuning.lr", and other names than those that
-            stand at the plan's top are options of all pretrainings.
+        path: path of the file.
+        changes: names -> values. A dot leads into a table, as in "fine-tuning.lr". Names that are not at the plan's top
+            level are options of all pretrainings.
     """
 
     def __init__(self, path: Path, changes: dict[str, Any]) -> None:

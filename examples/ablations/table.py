@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table of a study beside the paper's numbers; it can be made again from the folder.
+"""Write the table of a study with the paper's numbers; it can be made again from the folder.
 
 python examples/ablations/table.py OUTPUT
 """
@@ -55,13 +55,13 @@ def fine_tuning_marker(folder: Path, row: str, task: str, seed: int) -> Path:
 
 
 class Task(NamedTuple):
-    """What a row reached on a task.
+    """The scores of a row on a task.
 
     Attributes:
         scores: one for each seed that is finished, in percent.
         failed: how many seeds failed.
         seeds: how many there are to be.
-        answers: whether they are of answers to questions, which are no part of an average over tasks of sentences.
+        answers: True for answers to questions, which are not in an average over tasks of sentences.
     """
 
     scores: list[float]
@@ -76,7 +76,7 @@ class Task(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """Whether every seed has a score."""
+        """True if every seed has a score."""
         return len(self.scores) == self.seeds
 
     def __str__(self) -> str:
@@ -115,7 +115,7 @@ def collect(folder: Path) -> list[Result]:
     """Read what a study's folder holds."""
     settings = read_json(folder / SETTINGS)
     if settings is None:
-        raise SystemExit(f"{folder} is no ablation study: there is no {SETTINGS}")
+        raise SystemExit(f"{folder} is not an ablation study: there is no {SETTINGS}")
     return [_result(folder, row, settings) for name, row in ROWS.items() if name in settings["rows"]]
 
 
@@ -136,7 +136,7 @@ def _result(folder: Path, row: Row, settings: dict[str, Any]) -> Result:
 
 
 def difference(value: float | None, reference: float | None) -> float | None:
-    """How far a value is above a reference, None where one of them is missing."""
+    """Return the difference of a value and a reference, or None if one is missing."""
     return None if value is None or reference is None else value - reference
 
 
@@ -145,7 +145,7 @@ def _number(value: float | None, form: str = ".1f") -> str:
 
 
 def reference_average(results: Iterable[Result]) -> float | None:
-    """The average of the row that all are compared with."""
+    """Return the average of the row with which all others are compared."""
     return next((result.average for result in results if result.row.name == "maelm"), None)
 
 
@@ -171,7 +171,7 @@ def main_table(results: Sequence[Result]) -> str:
 
 
 def transition(results: Sequence[Result]) -> list[Result]:
-    """The series of Figure 4 from MAE-LM (delta = 0) to masked language modeling with a decoder (delta = 1).
+    """Return the series of Figure 4 from MAE-LM (delta = 0) to masked language modeling with a decoder (delta = 1).
 
     The end is taken from the row that computes the same where its own was not asked for.
     """
@@ -184,7 +184,7 @@ def transition(results: Sequence[Result]) -> list[Result]:
 
 
 def transition_table(series: Sequence[Result]) -> str:
-    """The series of Figure 4 in Markdown."""
+    """Return the series of Figure 4 in Markdown."""
     tasks = list(series[0].tasks) if series else []
     lines = []
     for result in series:
@@ -249,7 +249,7 @@ def write(folder: Path) -> str:
     text.append(
         "Scores are medians over seeds, in percent; the average is over tasks of sentences. Bits: loss on held-out "
         "text per predicted token; rows that predict other tokens (causal_cross: all of them) cannot be compared by "
-        "it. Updates/s: with whatever ran beside it."
+        "it. Updates/s depend on what else was running."
     )
     markdown = "\n\n".join(text) + "\n"
     (folder / "table.md").write_text(markdown, encoding="utf-8")

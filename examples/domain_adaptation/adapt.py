@@ -46,7 +46,7 @@ METRICS = {"jsonl": ("macro F1", "macro F1"), "conll": ("f1", "entity F1")}
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = CommandParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("folder", type=Path, help="domain text and tasks")
     parser.add_argument("checkpoint", type=Path, help="pretrained checkpoint")
@@ -84,7 +84,7 @@ def check(args: argparse.Namespace) -> dict[str, str]:
 
 
 def settings_of(args: argparse.Namespace, tasks: dict[str, str]) -> dict[str, Any]:
-    """What decides the results; another command in the same folder must agree with it."""
+    """Return the settings that determine the results; later commands in the same folder must have the same."""
     return {
         "checkpoint": sha256_of(args.checkpoint),
         "data": data_fingerprint(args.data),
@@ -118,7 +118,7 @@ class Adaptation:
         return self.output / "runs" / f"{name}.json"
 
     def preparation(self) -> list[Job]:
-        """The domain's text and the pretraining that goes on with it, and the tasks."""
+        """Return the jobs that prepare the domain's text and the tasks, and continue pretraining."""
         texts, domain = domain_texts(self.args.folder), self.output / "domain"
         model = self.args.data / "sentencepiece.bpe.model"
         words = ["maelm", "prepare", "corpus", "--workers", 1, "--sentencepiece-model", model, *texts["train"]]

@@ -38,7 +38,9 @@ def read_jsonl(path: Path) -> list[tuple[str, str]]:
                 record = json.loads(line)
                 text, label = " ".join(record["text"].split()), " ".join(str(record["label"]).split())
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise SystemExit(f'{path}, line {number} is no record with "text" and "label" ({error!r})') from error
+                raise SystemExit(
+                    f'{path}, line {number} is not a record with "text" and "label" ({error!r})'
+                ) from error
             if not text or not label:
                 raise SystemExit(f"{path}, line {number} has an empty text or label")
             rows.append((text, label))

@@ -29,7 +29,7 @@ from fairseq_maelm.train_command import add_precision, machine_of, words_of
 
 HERE = Path(__file__).resolve().parent
 STAGES = ("prepare", "choose", "pretrain", "evaluate", "time", "page")
-# Lines of a text without documents of its own that make one.
+# Lines of a document in a text without blank lines.
 DOCUMENT_LINES = 50
 
 

@@ -22,7 +22,7 @@ class Pretraining(NamedTuple):
     """One pretraining.
 
     Attributes:
-        row: name of a method, or of a row of its own.
+        row: name of a method, or of an additional row.
         budget: name in the plan, a number of floating-point operations.
         seed: of weights, order and masks; 0 for the trials that choose settings.
         options: of fairseq-train.
@@ -52,7 +52,7 @@ class Pretraining(NamedTuple):
 
 
 class Plan:
-    """What a file such as plan.yaml declares.
+    """The content of a file such as plan.yaml.
 
     Args:
         path: of the file.
@@ -86,7 +86,7 @@ class Plan:
         if any(self.validations % number for number in parts.values()):
             raise ValueError(f"{path}: intermediate must divide {self.validations}, the number of validations")
         if self.trial_budget not in self.budgets:
-            raise ValueError(f"{path}: choices are made at {self.trial_budget}, which is no budget")
+            raise ValueError(f"{path}: choices are made at {self.trial_budget}, which is not a budget")
 
     def method_of(self, row: str) -> str:
         """Return the method that a row belongs to; its choices are the row's too."""
@@ -112,7 +112,7 @@ class Plan:
     def pretrainings(self, chosen: Mapping[str, Mapping[str, str]]) -> Iterator[Pretraining]:
         """Yield all that are reported, small budgets first; ``chosen`` holds the settings of each method.
 
-        Random weights stand at the largest budget of each shape.
+        Random weights are listed at the largest budget of each shape.
         """
         largest = {budget["shape"]: name for name, budget in self.budgets.items()}
         for name, budget in self.budgets.items():
@@ -140,9 +140,9 @@ class Plan:
 
 
 def updates_at(plan: Plan, run: Pretraining, vocabulary: int) -> dict[str, int]:
-    """Return the places of a pretraining whose checkpoints are evaluated too -> updates until then.
+    """Return the intermediate checkpoints that are evaluated, by name, and their numbers of updates.
 
-    The plan's "intermediate" has the number of equal parts of a budget; rows that are no method have no such places.
+    The plan's "intermediate" has the number of equal parts of a budget. Only rows that are methods have such checkpoints.
     """
     parts = plan.content.get("intermediate", {}).get(run.budget, 1)
     if run.row not in plan.methods or run.trial:

@@ -58,7 +58,7 @@ class Trial:
         return args.output / self.way / self.task / str(self.seed) / f"{self.batch_size}-{self.learning_rate}"
 
     def marker(self, args: argparse.Namespace) -> Path:
-        """Return the file of its metric on the development set; its log is beside it."""
+        """Return the file of its metric on the development set; its log is next to it."""
         return self.folder(args) / "train.json"
 
     def __str__(self) -> str:
@@ -164,7 +164,7 @@ def scoring_job(way: str, task: str, table: Path, best: Trial | None, args: argp
 
 
 def measure(args: argparse.Namespace, runner: Runner) -> dict[str, dict[str, str]]:
-    """Train and score what is not done yet; return way -> task -> a cell of the table, none in a dry run."""
+    """Train and score everything that is not done yet; return way -> task -> a cell of the table, none in a dry run."""
     machine = Machine(runner.gpus, "fp32")
     points = list(itertools.product(args.batch_sizes, args.learning_rates))
     splits = {
@@ -199,7 +199,7 @@ def cell(metrics: list[list[float]]) -> str:
 
 
 def table_of(cells: dict[str, dict[str, str]], tasks: list[str]) -> str:
-    """Return the table in Markdown, the paper's numbers beside the measured ones."""
+    """Return the table in Markdown, with the paper's numbers."""
     names = [f"{task} ({BUILT_IN[task].metrics[0]})" for task in tasks]
     rows = [
         [way, model, *(row[task] for task in tasks)]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-# The package is found beside the examples when it is not installed.
+# The package is found next to the examples if it is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from fairseq_maelm.arguments import CommandParser, add_output, existing_path, number
@@ -54,14 +54,14 @@ class FewShotSplit(NamedTuple):
 
 
 def group_of(task: str, line: str) -> str:
-    """Return the label by which lines are sampled; for STS-B which half of the scale the score lies in."""
+    """Return the label by which lines are sampled; for STS-B the half of the scale that has the score."""
     cells = line.strip().split("\t")
     try:
         if task == "STS-B":
             return str(int(float(cells[-1]) >= STS_B_MEDIAN))
         return cells[{"CoLA": 1, "MRPC": 0}.get(task, -1)]
     except (IndexError, ValueError):
-        raise ValueError(f"{line.strip()[:80]!r} is no line of {task}") from None
+        raise ValueError(f"{line.strip()[:80]!r} is not a line of {task}") from None
 
 
 def few_shot_splits(
@@ -156,7 +156,7 @@ def write_glue(lines: list[str], path: Path, known: str | None) -> dict[str, Any
     """Write a GLUE file; return its sums and whether it is the authors', None where theirs is not known."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, "".join(lines).encode("utf-8"))
-    # The authors' copies lack some of the last lines' ends, which are no part of an example.
+    # In the authors' copies some last lines have no line end, which does not belong to an example.
     without_end = [*lines[:-1], lines[-1].rstrip("\n")]
     equal = None if known is None else known in (md5_of(lines), md5_of(without_end))
     return {"sha256": sha256_of(path), "md5": md5_of(lines), "equals_gao_et_al": equal}

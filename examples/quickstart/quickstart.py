@@ -116,7 +116,7 @@ class Quickstart:
         return self.folder / "logs" / f"{name}.log"
 
     def run(self, programs: dict[str, list[str]], side_by_side: int = 1) -> None:
-        """Run what is not finished; raise a ValueError if a program failed."""
+        """Run the unfinished programs; raise a ValueError if a program failed."""
         jobs = [
             Job(name, self.log(name).with_suffix(".json"), lambda slot, words=words: Process(words, {}), resumes=True)
             for name, words in programs.items()

@@ -84,7 +84,7 @@ def test_groups():
     assert group_of("MRPC", "1\t7\t8\ta\tb\n") == "1"
     assert group_of("CoLA", "gj04\t0\t*\ta\n") == "0"
     for task, line in (("CoLA", "word\n"), ("STS-B", "0\ta\tb\n")):
-        with pytest.raises(ValueError, match=f"is no line of {task}"):
+        with pytest.raises(ValueError, match=f"is not a line of {task}"):
             group_of(task, line)
 
 

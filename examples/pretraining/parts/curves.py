@@ -18,7 +18,7 @@ from fairseq_maelm.libraries import import_pyplot
 from fairseq_maelm.sweep.jobs import is_finished, read_json
 from fairseq_maelm.sweep.store import SETTINGS
 
-# Shares of the tokens with a column of their own.
+# Shares of the tokens that have a column.
 SHARES = (0.05, 0.1, 0.25, 0.5)
 
 Curve = dict[int, float]
@@ -90,7 +90,7 @@ def draw(points: list[list[Any]], path: Path) -> None:
         style = {"color": f"C{number % 10}", "linestyle": "--" if objective == "mlm" else "-"}
         for axis, values in zip(axes, quantities):
             axis.plot(values, losses, label=f"{row}, {objective}", **style)
-    for axis, label in zip(axes, ("tokens", "floating-point operations", "seconds, with whatever ran beside it")):
+    for axis, label in zip(axes, ("tokens", "floating-point operations", "seconds, with other programs running")):
         axis.set(xlabel=label, xscale="log")
     axes[0].set_ylabel("bits a predicted token, held-out text, 15 % masked")
     if names:
