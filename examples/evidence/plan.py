@@ -142,7 +142,7 @@ class Plan:
 def updates_at(plan: Plan, run: Pretraining, vocabulary: int) -> dict[str, int]:
     """Return the intermediate checkpoints that are evaluated, by name, and their numbers of updates.
 
-    The plan's "intermediate" has the number of equal parts of a budget. Only rows that are methods have such checkpoints.
+    The plan's "intermediate" has the number of equal parts of a budget. Only methods have such checkpoints.
     """
     parts = plan.content.get("intermediate", {}).get(run.budget, 1)
     if run.row not in plan.methods or run.trial:
