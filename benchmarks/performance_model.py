@@ -84,8 +84,8 @@ COUNTED = {
     "maelm_base": Counted(674, 70.1, 2.80e9),
     "maelm_base_plus_plus": Counted(674, 70.1, 2.80e9),
     "maelm_large_plus_plus": Counted(1106, 65.5, 6.16e9),
-    "maelm_modern_150m": Counted(1378, 120.9, 2.99e9),
-    "maelm_modern_400m": Counted(1660, 137.9, 6.61e9),
+    "maelm_modern_150m": Counted(1352, 118.0, 2.99e9),
+    "maelm_modern_400m": Counted(1628, 133.0, 6.61e9),
 }
 # Bytes per parameter. A micro-batch that is not the first of its update adds gradients in fp32 and needs no cast to
 # bf16; an update has AdamW's seven accesses, two scalings of the gradient, and its norm.

@@ -10,6 +10,7 @@ from fairseq_maelm.modules.attention.cross import CrossAttention
 from fairseq_maelm.modules.attention.layers import LayerShape, SelfAttention
 from fairseq_maelm.modules.dropout import add_dropped
 from fairseq_maelm.modules.execution import Layer
+from fairseq_maelm.modules.gate import gated_gelu
 from fairseq_maelm.modules.precision import LayerNorm
 from fairseq_maelm.modules.wanted import WantedPositions
 
@@ -79,10 +80,7 @@ class TransformerLayer(Layer):
         return total if self.modern or norm is None else norm(total)
 
     def _activate(self, states: Tensor) -> Tensor:
-        if not self.modern:
-            return F.gelu(states)
-        states, gate = states.chunk(2, dim=-1)
-        return F.gelu(states) * gate
+        return gated_gelu(states) if self.modern else F.gelu(states)
 
 
 def run_layers(
