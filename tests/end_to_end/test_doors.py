@@ -52,4 +52,4 @@ def test_name_alone_builds_that_size(model, toy_data, tmp_path):
 def test_bf16_of_fairseq_is_explained(toy_data, tmp_path):
     output = through_hydra(toy_data, tmp_path, "maelm_tiny", "common.bf16=true", check=False)
     line = [line for line in output.splitlines() if line.startswith("ValueError: ")][-1]
-    assert "common.bf16" in line and "give --precision bf16 (model.precision=bf16)" in line
+    assert "common.bf16" in line and "use --precision bf16 (model.precision=bf16)" in line
