@@ -102,8 +102,8 @@ def _commands() -> Iterator[str]:
     _, parsers = cli.make_parser()
     for title, rows in cli.GROUPS.items():
         yield f"\n## {title}\n"
-        for name, (module, summary) in rows.items():
-            importlib.import_module(module).add_arguments(parsers[name])
+        for name, (_, summary) in rows.items():
+            importlib.import_module(cli.SUB_COMMANDS[name][0]).add_arguments(parsers[name])
             yield f"\n### maelm {name}\n\n{_cell(parsers[name].description or summary)}\n\n"
             yield f"````text\n{parsers[name].format_usage()}````\n\n{_table(parsers[name])}"
 
