@@ -75,13 +75,13 @@ class HostWatch:
     def _look(self, seconds: float, behind: float, without_batch: float) -> None:
         before, self._waits_for = self._waits_for, ""
         if without_batch > _MOST_WITHOUT_BATCH:
-            self._waits_for = "batches"
+            self._waits_for = "the GPU waits for batches"
             advice = f"it has none for {without_batch:.0%} of the time. Use more --num-workers"
         elif behind < _LEAST_BEHIND:
-            self._waits_for = "the host"
+            self._waits_for = "the GPU waits for the host"
             advice = (
                 f"launching the operations of a batch takes {1 - behind:.0%} of its {1e3 * seconds:.1f} ms. Use larger "
                 "batches (--max-tokens or --batch-size) and a smaller --update-freq"
             )
         if self._waits_for and self._waits_for != before:
-            logger.info("the GPU waits for %s: %s", self._waits_for, advice)
+            logger.info("%s: %s", self._waits_for, advice)

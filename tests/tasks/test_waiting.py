@@ -72,14 +72,14 @@ SMALL, LARGE = (0.025, 0.010), (0.025, 0.090)
 @pytest.mark.parametrize(
     ("times", "batches", "says"),
     [
-        (SMALL, 1, "waits for the host: starting the operations of a batch takes 98% of its 25.5 ms"),
-        (SMALL, 8, "waits for the host: starting the operations of a batch takes 98%"),
+        (SMALL, 1, "waits for the host: launching the operations of a batch takes 98% of its 25.5 ms"),
+        (SMALL, 8, "waits for the host: launching the operations of a batch takes 98%"),
         (LARGE, 1, None),
         (LARGE, 8, None),
         # Batches that come while the GPU computes are in time; it has nothing to compute between two updates.
         ((*LARGE, 0.05), 8, None),
-        ((*LARGE, 0.05), 1, "waits for batches: there is none for 36% of the time"),
-        ((*LARGE, 0.2), 8, "waits for batches: there is none for 86% of the time"),
+        ((*LARGE, 0.05), 1, "waits for batches: it has none for 36% of the time"),
+        ((*LARGE, 0.2), 8, "waits for batches: it has none for 86% of the time"),
     ],
 )
 def test_says_what_a_gpu_waits_for(
