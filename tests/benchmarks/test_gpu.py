@@ -118,7 +118,7 @@ def test_a_slice_that_was_cut_off_runs_again(machine: Machine) -> None:
         time.sleep(0.1)
     process.terminate()
     output, _ = process.communicate(timeout=60)
-    assert process.returncode == 130 and "interrupted; the same command goes on" in output
+    assert process.returncode == 130 and "interrupted" in output
     assert machine.slices() == {"tests": "done"}
     status, _ = machine.run("--minutes", "100", "tests", "kernels")
     assert status == 0 and machine.slices() == {"tests": "done", "kernels": "done"}
