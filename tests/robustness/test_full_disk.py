@@ -14,6 +14,9 @@ from robustness.world import Answer, World
 
 DOORS = {door: line for door, line in GOOD.items() if "{new}" in line and door != "sweep"}
 DOORS |= {door: f"{GOOD[door]} --output {{new}}" for door in ("predict", "evaluate squad")}
+# Data workers exchange batches through files, and cannot start if these cannot grow.
+for _door in ("pretrain", "finetune"):
+    DOORS[_door] += f"{'' if ' -- ' in DOORS[_door] else ' --'} --num-workers 0"
 # The largest file of these is smaller than the larger limit.
 SMALL = ("evaluate squad", "predict", "score", "embed")
 # What is whole in the folder of these is so file by file.
