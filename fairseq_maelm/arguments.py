@@ -72,7 +72,9 @@ def existing_path(text: str) -> Path:
 def new_folder(text: str) -> Path:
     """Convert an option's value to the path of an output folder that fairseq can read."""
     if ":" in text:
-        raise argparse.ArgumentTypeError(f"{text} has a colon, with which fairseq separates folders: name another")
+        raise argparse.ArgumentTypeError(
+            f"{text} contains a colon, which fairseq uses to separate folders: choose another path"
+        )
     return new_file(text)
 
 
@@ -80,7 +82,7 @@ def new_file(text: str) -> Path:
     """Convert an option's value to the path of an output, whose parents must be folders if they exist."""
     path = Path(text)
     if file := next((above for above in path.parents if above.exists() and not above.is_dir()), None):
-        raise argparse.ArgumentTypeError(f"{file} is not a folder, so {path} cannot be written: name another")
+        raise argparse.ArgumentTypeError(f"{file} is not a folder, so {path} cannot be written: choose another path")
     return path
 
 
@@ -155,7 +157,7 @@ def add_checkpoint(parser: Any, kind: str = "checkpoint", or_hugging_face: bool 
 
 
 def add_vocabulary(parser: Any, required: bool = False) -> None:
-    """Declare ``--vocabulary``: required to prepare data, otherwise by default the checkpoint's folder."""
+    """Declare ``--vocabulary``, which is required to prepare data and otherwise defaults to the checkpoint's folder."""
     default = "" if required else " (default: the folder of the checkpoint)"
     parser.add_argument(
         "--vocabulary", required=required, type=existing_path, metavar="FOLDER",

@@ -145,7 +145,9 @@ def _plain(value: Any, path: Path, place: str, depth: int) -> Any:
     if type(value) in (list, tuple):
         return [_plain(item, path, place, depth + 1) for item in value]
     if type(value) is str and "${" in value:
-        raise CheckpointError(f"{path} holds a reference in {place}, which is not resolved: {shown(value)}")
+        raise CheckpointError(
+            f"{path} holds a reference to another option in {place}, and references are not resolved: {shown(value)}"
+        )
     if type(value) is str and len(value) > _LONGEST_STRING:
         raise CheckpointError(f"{path} holds a string of {len(value):,} characters in {place}")
     if value is None or type(value) in (str, bool, int, float):

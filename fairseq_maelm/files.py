@@ -107,14 +107,16 @@ def parse_json(content: bytes | str, place: object) -> Any:
     except RecursionError:
         raise CorpusError(f"{place} is nested too deeply for a JSON file") from None
     except ValueError as error:
-        raise CorpusError(f"{place} is not JSON ({error}): it is damaged, or another file") from error
+        raise CorpusError(f"{place} is not JSON ({error}): it is damaged, or the wrong file") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object from a file; raise a CorpusError for any other content."""
     content = parse_json(path.read_bytes(), path)
     if not isinstance(content, dict):
-        raise CorpusError(f"{path} has a {type(content).__name__}, not a JSON object: it is damaged, or another file")
+        raise CorpusError(
+            f"{path} holds a {type(content).__name__} instead of a JSON object: it is damaged, or the wrong file"
+        )
     return content
 
 

@@ -56,7 +56,7 @@ def add_layout_arguments(parser: Any) -> None:
         help="column of the labels: a name in CoNLL-U (default: UPOS), or a number from 0 (default: -1, the last)",
     )  # fmt: skip
     parser.add_argument("--word-column", type=number(int, 0), metavar="N", help="column of the words (default: 0)")
-    parser.add_argument("--comment-prefix", metavar="TEXT", help="start of comment lines (default: there are none)")
+    parser.add_argument("--comment-prefix", metavar="TEXT", help="prefix of comment lines (default: there are none)")
 
 
 def layout_of(args: argparse.Namespace, path: Path, default: Layout | None = None) -> Layout:
@@ -119,7 +119,7 @@ def _sentences(path: Path, lines: Sequence[str], layout: Layout, labeled: bool) 
                 continue
             # A line with another number of columns was split at the wrong places.
             if columns and len(cells) != columns:
-                raise ValueError(f"has {len(cells)} columns, and the lines before it have {columns}")
+                raise ValueError(f"has {len(cells)} columns, but the lines before it have {columns}")
             columns = len(cells)
             words.append((*_word_and_label(cells, layout, labeled), place))
         except ValueError as error:
@@ -140,7 +140,7 @@ def word_cells(line: str, layout: Layout) -> list[str] | None:
         return None
     cells = line.split("\t")
     if len(cells) != len(CONLLU_COLUMNS):
-        raise ValueError(f"has {len(cells)} columns, and CoNLL-U has {len(CONLLU_COLUMNS)}, separated by tabs")
+        raise ValueError(f"has {len(cells)} columns, but CoNLL-U has {len(CONLLU_COLUMNS)}, separated by tabs")
     found = _CONLLU_ID.match(cells[0])
     if found is None:
         raise ValueError(f"has the ID {cells[0]!r}: it must be a number, a range like 3-4, or an empty node like 3.1")

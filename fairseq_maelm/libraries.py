@@ -1,4 +1,4 @@
-"""Optional libraries, and figures in files."""
+"""Import of optional libraries, and saving of figures."""
 
 import importlib
 import io

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "machine are used; under torchrun or SLURM, --gpus counts the GPUs of all machines."
     )
     parser.add_argument(
-        "data", metavar="DATA", help="folder of `maelm prepare corpus`, or its shards separated by colons"
+        "data", metavar="DATA", help="folder written by `maelm prepare corpus`, or its shards separated by colons"
     )
     add_output(parser, "folder for the checkpoints")
     parser.add_argument("--arch", metavar="NAME", help="architecture (default: the recipe's)")

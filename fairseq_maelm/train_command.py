@@ -186,7 +186,7 @@ def parse_training(words: Sequence[str]) -> argparse.Namespace:
             return options.parse_args_and_arch(options.get_training_parser(), list(words))
     except SystemExit as error:
         lines = [line for line in messages.getvalue().splitlines() if "error: " in line] or ["error: wrong options"]
-        raise ValueError(f"fairseq-train does not take the options: {lines[-1].partition('error: ')[2]}") from error
+        raise ValueError(f"fairseq-train does not accept the options: {lines[-1].partition('error: ')[2]}") from error
 
 
 def run_or_show(words: list[str], show: bool) -> None:

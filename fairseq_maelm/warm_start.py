@@ -123,7 +123,7 @@ def _run(words: list[str], environment: dict[str, str], log: str, folder: str) -
 
 
 def _end_with_parent() -> None:
-    """Kill the run when the calling program ends, by a thread; on Linux the system does so when the server ends."""
+    """Start a thread that kills the run when the caller ends; on Linux the system kills it when the server ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     parent = multiprocessing.parent_process()

@@ -69,11 +69,11 @@ def test_tabs_comments_and_windows_line_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "column", "text", "message"),
     [
-        ("conllu", "UPOS", "1\tI\tI\tPRON\n", ":1 has 4 columns, and CoNLL-U has 10"),
+        ("conllu", "UPOS", "1\tI\tI\tPRON\n", ":1 has 4 columns, but CoNLL-U has 10"),
         ("conllu", "UPOS", "# x\nx\tI" + "\t_" * 8 + "\n", ":2 has the ID 'x'"),
         ("conllu", "UPOS", "1\tI" + "\t_" * 8 + "\n", ":1 has no label in the column UPOS"),
         ("conllu", "UPOS", "1\t" + "\t_" * 8 + "\n", ":1 has an empty word"),
-        ("conll", "-1", "a O\nb c O\n", ":2 has 3 columns, and the lines before it have 2"),
+        ("conll", "-1", "a O\nb c O\n", ":2 has 3 columns, but the lines before it have 2"),
         ("conll", "3", "a O\n", ":1 has 2 columns, so there is no column 3 of labels"),
         ("conll", "-1", "a\n", ":1 has 1 columns, so there is no column -1 of labels"),
         ("conll", "-1", "\n\n-DOCSTART- O\n", "has no sentence"),

@@ -35,8 +35,8 @@ class AdaptationTaskConfig(MaelmTaskConfig):
     general_data: Optional[str] = field(
         default=None,
         metadata={
-            "help": "folder of general text with the same vocabulary, or several, separated by colons; the valid split "
-            "is the validation set 'general' (--valid-subset valid,general)"
+            "help": "one or more folders of general text with the same vocabulary, separated by colons; the valid "
+            "split is used as the validation set 'general' (--valid-subset valid,general)"
         },
     )
     general_ratio: float = field(

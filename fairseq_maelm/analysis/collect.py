@@ -39,8 +39,8 @@ class CollectSettings:
     """Options of a pass over text."""
 
     conditions: tuple[str, ...] = option(
-        (), help="inputs: whole; masked, with <mask>; dropped, without the masked tokens (default: whole and masked, "
-        "for MAE-LM checkpoints also dropped)", choices=CONDITIONS, group=MEASURED,
+        (), help="inputs to compare: whole (unmasked text), masked (with <mask>), dropped (without the masked tokens) "
+        "(default: whole and masked; for MAE-LM checkpoints also dropped)", choices=CONDITIONS, group=MEASURED,
     )  # fmt: skip
     layers: tuple[int, ...] | None = option(
         None, help="layers, such as 0 6 12; 0 is the embeddings (default: all)", group=MEASURED
@@ -55,7 +55,9 @@ class CollectSettings:
     skip_special_tokens: bool = option(
         False, help="leave out the representations of special symbols, which the model still sees", group=MEASURED
     )
-    tokens: int = option(5_000_000, help="number of tokens to analyze, rounded up to a block", minimum=1, group=_RUN)
+    tokens: int = option(
+        5_000_000, help="number of tokens to analyze, rounded up to whole blocks", minimum=1, group=_RUN
+    )
     batch_tokens: int = option(16_384, help="number of tokens in a batch, padding included", minimum=1, group=_RUN)
     seed: int = option(1, help="random seed of the masks and of the choice of text", minimum=0, group=_RUN)
     double: bool = option(

@@ -25,8 +25,8 @@ def add_models(parser: argparse.ArgumentParser, settings: type, required: bool) 
     """Declare ``--checkpoint``, ``--output``, the options of a settings class, and ``--device``."""
     parser.add_argument(
         "--checkpoint", required=required, action="append", default=[], type=named_path, metavar="NAME=PATH",
-        help="name and checkpoint, once for each model: a file, the folder of a training run (its best checkpoint, or "
-        "else its last), or the folder of a Hugging Face masked language model",
+        help="name and checkpoint of a model (repeat the option for further models): a file, the folder of a training "
+        "run (its best checkpoint, or else its last), or the folder of a Hugging Face masked language model",
     )  # fmt: skip
     add_output(parser, "folder for the results")
     add_settings(parser, settings)

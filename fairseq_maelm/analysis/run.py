@@ -49,18 +49,25 @@ class AnalysisSettings(CollectSettings):
     data: Path | None = option(None, help="prepared data folder", metavar="FOLDER", type=existing_path, group=_TEXT)
     split: str = option("valid", help="split of --data to analyze", group=_TEXT)
     text: Path | None = option(
-        None, help="text to analyze instead of --data, a paragraph a line, a blank line between documents",
+        None, help="text file to analyze instead of --data: one paragraph per line, a blank line between documents",
         metavar="FILE", type=existing_path, group=_TEXT,
     )  # fmt: skip
     vocabulary: Path | None = option(
-        None, help="folder with dict.txt and the tokenizer, for checkpoints without them in their folder (default: "
+        None, help="folder with dict.txt and the tokenizer, for checkpoints whose folder lacks them (default: "
         "--data)", metavar="FOLDER", type=existing_path, group=_TEXT,
     )  # fmt: skip
     max_length: int = option(
-        512, help="number of tokens in the longest sequence, at most the model's positions", minimum=8, group=_TEXT
+        512,
+        help="maximum number of tokens in a sequence, at most the model's number of positions",
+        minimum=8,
+        group=_TEXT,
     )
     tau: float = option(
-        0.9, help="share of the energy in the effective rank", minimum=SMALLEST_TAU, maximum=1, group=MEASURED
+        0.9,
+        help="share of the energy, the sum of squared singular values, that the effective rank must reach",
+        minimum=SMALLEST_TAU,
+        maximum=1,
+        group=MEASURED,
     )
     centered: bool = option(
         False, help="subtract the mean of each set of representations; the paper does not", group=MEASURED

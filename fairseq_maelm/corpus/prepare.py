@@ -72,7 +72,9 @@ def _check_apart(settings: PrepareSettings, sources: dict[str, list[Source]]) ->
     output = settings.output.resolve()
     for path in (*settings.inputs, *settings.valid):
         if path.is_dir() and output.is_relative_to(path.resolve()):
-            raise CorpusError(f"the output folder {settings.output} is inside the input folder {path}: name another")
+            raise CorpusError(
+                f"the output folder {settings.output} is inside the input folder {path}: choose another folder"
+            )
 
 
 def _origin(settings: PrepareSettings, sources: dict[str, list[Source]]) -> dict[str, Any]:

@@ -33,7 +33,9 @@ class PrepareSettings:
     output: Path = option(help="new data folder", metavar="FOLDER", type=new_folder)
     json_field: str = option("text", help="field of a .jsonl record that holds the text", metavar="NAME")
     deduplicate: bool = option(
-        False, help="removal of paragraphs that are exact copies, at about 100 bytes of memory per distinct paragraph"
+        False,
+        help="removal of paragraphs that are exact copies, which takes about 100 bytes of memory per distinct "
+        "paragraph",
     )
     seed: int = option(1, help="random seed of the split, the shards and the vocabulary's sample", minimum=0)
     workers: int = option(available_cores(), help="number of processes (default: all cores)", minimum=1)
@@ -57,7 +59,7 @@ class PrepareSettings:
     )
     character_coverage: float | None = option(
         None,
-        help="share of the text's characters that pieces must be able to spell (default: 0.9995)",
+        help="share of the text's characters that the vocabulary must cover (default: 0.9995)",
         minimum=0.98,  # sentencepiece's limits
         maximum=1.0,
         group=_VOCABULARY,
@@ -66,12 +68,16 @@ class PrepareSettings:
         None, help="size of the text that the vocabulary is trained on (default: 100)", minimum=0.001, group=_VOCABULARY
     )
     sentencepiece_model: Path | None = option(
-        None, help="sentencepiece model to use as it is", metavar="FILE", type=existing_path, group=_VOCABULARY
+        None,
+        help="existing sentencepiece model to use instead of training one",
+        metavar="FILE",
+        type=existing_path,
+        group=_VOCABULARY,
     )
     vocabulary: Path | None = option(
         None,
-        help="folder whose dictionary and tokenizer to use as they are: prepared data, a training run, or a result of "
-        "`maelm import`",
+        help="folder whose dictionary and tokenizer are used instead of new ones: prepared data, a training run, or a "
+        "result of `maelm import`",
         metavar="FOLDER",
         type=existing_path,
         group=_VOCABULARY,
@@ -90,7 +96,9 @@ class PrepareSettings:
         existing = [name for name in ("vocabulary", "sentencepiece_model") if getattr(self, name) is not None]
         for name in (*_DEFAULT_TRAINING, "vocabulary_size", *existing[1:]) if existing else ():
             if getattr(self, name) is not None:
-                raise CorpusError(f"{_option(existing[0])} gives a vocabulary, so {_option(name)} has no use: omit it")
+                raise CorpusError(
+                    f"{_option(existing[0])} gives a vocabulary, so {_option(name)} has no effect: omit it"
+                )
         if self.preset is not None and self.preset not in PRESETS:
             raise CorpusError(f"--preset must be one of {', '.join(PRESETS)}, not {self.preset!r}")
 

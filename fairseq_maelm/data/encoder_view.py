@@ -39,7 +39,7 @@ class EncoderView:
                 f"unknown --encoder-positions {self.positions}; choose one of {', '.join(ENCODER_POSITIONS)}"
             )
         if not 0.0 <= self.mask_fraction <= 1.0:
-            raise ValueError(f"--encoder-mask-fraction must be in [0, 1] and is {self.mask_fraction}")
+            raise ValueError(f"--encoder-mask-fraction must be in [0, 1], not {self.mask_fraction}")
         if self.mask_fraction and self.masked_input != "dropped":
             raise ValueError(
                 "--encoder-mask-fraction is the share of masks that are not dropped: it goes with --masked-input "

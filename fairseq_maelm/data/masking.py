@@ -84,10 +84,10 @@ class MaskingScheme:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.mask_prob < 1.0:
-            raise ValueError(f"the mask probability must be between 0 and 1, both excluded, and is {self.mask_prob}")
+            raise ValueError(f"the mask probability must be between 0 and 1, both excluded, not {self.mask_prob}")
         for name in ("leave_unmasked_prob", "random_token_prob"):
             if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name} must be in [0, 1] and is {getattr(self, name)}")
+                raise ValueError(f"{name} must be in [0, 1], not {getattr(self, name)}")
         if self.leave_unmasked_prob + self.random_token_prob > 1.0:
             raise ValueError(
                 f"leave_unmasked_prob ({self.leave_unmasked_prob}) and random_token_prob ({self.random_token_prob}) "

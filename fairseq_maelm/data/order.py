@@ -2,7 +2,7 @@
 
 For 17 million tokens of Wikipedia with "complete_doc" blocks of up to 512 tokens and batches of 16,384 tokens, batches
 of sorted lengths contain 0.13 % of padding, and these buckets 0.32 %; buckets of 1,024 sequences would contain 0.71 %.
-Packing several documents into a row, which attention would have to separate, could save hardly more.
+Packing several documents into a row, which attention would have to separate, could save little more.
 """
 
 from collections.abc import Sequence

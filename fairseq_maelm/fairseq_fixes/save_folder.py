@@ -1,4 +1,4 @@
-"""Choose the checkpoint from which a run starts; ``resuming``, the caller, documents reason and test."""
+"""Choose the checkpoint from which a run starts; the caller, ``resuming``, documents the reason and the test."""
 
 import logging
 import os

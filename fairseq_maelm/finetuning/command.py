@@ -34,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the classes and the number of updates from the task, everything else from a recipe. The same command resumes "
         "an interrupted run. Options after -- are passed to fairseq-train and override all others."
     )
-    parser.add_argument("task", type=existing_path, metavar="TASK", help="task folder of a `maelm prepare` command")
+    parser.add_argument(
+        "task", type=existing_path, metavar="TASK", help="task folder written by a `maelm prepare` command"
+    )
     add_checkpoint(parser, "pretrained checkpoint, or any other with an encoder")
     add_output(parser, "folder for the new checkpoints and the log")
     parser.add_argument(

@@ -92,7 +92,7 @@ class TableReader:
                 continue
             if not self.task.broken_rows:
                 raise CorpusError(
-                    f"{self.path}:{number} has {len(cells)} columns and must have {width}: give the file as GLUE "
+                    f"{self.path}:{number} has {len(cells)} columns, but must have {width}: give the file as GLUE "
                     "distributes it"
                 )
             pieces.append((number, cells))
@@ -109,7 +109,7 @@ class TableReader:
         found = tuple(cell.strip() for cell in cells)
         if found != self.table.columns:
             raise CorpusError(
-                f"{self.path} has the columns {', '.join(found)} and must have {', '.join(self.table.columns)}: give "
+                f"{self.path} has the columns {', '.join(found)}, but must have {', '.join(self.table.columns)}: give "
                 "the file as GLUE distributes it"
             )
 

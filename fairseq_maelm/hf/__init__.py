@@ -86,7 +86,7 @@ def _refuse_sizes(folder: Path, auto_class: Any, **safely: Any) -> None:
     largest = max(_COMMON, *(size for shape in shapes.values() for size in shape))
     for name, value in options.items():
         if type(value) is int and value > (_DEEPEST if name in _DEPTHS else largest):
-            raise ValueError(f"config.json says {name} {value}, which the weights do not have")
+            raise ValueError(f"config.json has {name} {value}, which does not match the weights")
     with torch.device("meta"):
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, **safely)
         model = auto_class.from_config(config, **safely)

@@ -27,7 +27,7 @@ Computation = Callable[[Tensor], dict[str, Tensor]]
 
 
 class Agreement(NamedTuple):
-    """The largest absolute difference of an output, and the largest expected value."""
+    """The largest absolute difference between an output and its expected value, and the largest expected value."""
 
     what: str
     difference: float

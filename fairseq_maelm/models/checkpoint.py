@@ -141,6 +141,6 @@ def _check_shapes(model: Any, state_dict: dict[str, Tensor]) -> None:
     if wrong or missing or surplus:
         shown = wrong + [f"{key} is missing" for key in missing] + [f"{key} is not in the model" for key in surplus]
         raise ValueError(
-            f"the checkpoint is of another size than the model ({len(shown)} differences; the first: {shown[0]}): pass "
-            "the --arch, the layer and position options that the checkpoint was trained with"
+            f"the checkpoint and the model have different sizes ({len(shown)} differences; the first: {shown[0]}): "
+            "pass the --arch, the layer and position options that the checkpoint was trained with"
         )

@@ -207,7 +207,7 @@ def _check_model(model: Any, weights: dict[str, Tensor], path: Path) -> None:
     try:
         check_config(model)
     except (ValueError, TypeError) as error:
-        raise CheckpointError(f"{path} holds options that make no model: {error}") from None
+        raise CheckpointError(f"{path} holds options that do not describe a valid model: {error}") from None
     check_sizes(path, model, weights, _ENCODER_SIZES)
     check_depth(path, "encoder_layers", model.encoder_layers, weights, "encoder.layers.")
     if model.positions != "rotary":
@@ -232,7 +232,7 @@ def check_sizes(path: Path, options: Any, weights: dict[str, Tensor], sizes: dic
     for option, (name, dimension) in sizes.items():
         weight = weights.get(name)
         if weight is None or weight.dim() <= dimension:
-            raise CheckpointError(f"{path} is not a whole checkpoint: its {name} is missing")
+            raise CheckpointError(f"{path} is not a complete checkpoint: its {name} is missing")
         if weight.shape[dimension] != getattr(options, option):
             raise CheckpointError(
                 f"{path} says {option} {getattr(options, option)}, but its {name} has {weight.shape[dimension]}"

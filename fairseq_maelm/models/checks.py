@@ -24,7 +24,7 @@ SMALLEST_BASE, LARGEST_BASE = 2, 2**31 - 1
 
 
 def check_config(config: Any) -> None:
-    """Refuse a complete configuration that makes no model.
+    """Refuse a complete configuration that does not describe a valid model.
 
     Raises:
         ValueError: names the wrong option and the possible values.
@@ -37,16 +37,16 @@ def check_config(config: Any) -> None:
     if str(config.precision) not in PRECISIONS:
         raise ValueError(f"unknown --precision {config.precision}")
     if config.decoder_layers < 0:
-        raise ValueError(f"--decoder-layers must be 0 or more and is {config.decoder_layers}")
+        raise ValueError(f"--decoder-layers must be 0 or more, not {config.decoder_layers}")
     for option in ("init_std", "embedding_init_std"):
         if not getattr(config, option) > 0.0:
-            raise ValueError(f"--{option.replace('_', '-')} must be positive and is {getattr(config, option)}")
+            raise ValueError(f"--{option.replace('_', '-')} must be positive, not {getattr(config, option)}")
     if not SMALLEST_EPS <= config.layer_norm_eps <= LARGEST_EPS:
         bounds = f"[{SMALLEST_EPS}, {LARGEST_EPS}]"
-        raise ValueError(f"--layer-norm-eps must be in {bounds} and is {config.layer_norm_eps}")
+        raise ValueError(f"--layer-norm-eps must be in {bounds}, not {config.layer_norm_eps}")
     for name in ("dropout", "attention_dropout", "pooler_dropout"):
         if not 0.0 <= getattr(config, name) < 1.0:
-            raise ValueError(f"--{name.replace('_', '-')} must be in [0, 1) and is {getattr(config, name)}")
+            raise ValueError(f"--{name.replace('_', '-')} must be in [0, 1), not {getattr(config, name)}")
 
 
 def check_task(task: Any, positions: int) -> None:
@@ -102,7 +102,7 @@ def _check_sizes(config: Any) -> None:
     sizes = ("embed_dim", "ffn_embed_dim", "attention_heads")
     for name in ("encoder_layers", *(f"{part}_{size}" for part in ("encoder", "decoder") for size in sizes)):
         if getattr(config, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1 and is {getattr(config, name)}")
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(config, name)}")
     for part in ("encoder", "decoder"):
         width, heads = getattr(config, f"{part}_embed_dim"), getattr(config, f"{part}_attention_heads")
         if width % heads:
@@ -152,7 +152,7 @@ def _check_rotary(config: Any) -> None:
     for option in ("rotary_base", "local_rotary_base"):
         if not SMALLEST_BASE <= getattr(config, option) <= LARGEST_BASE:
             raise ValueError(
-                f"--{option.replace('_', '-')} must be in [{SMALLEST_BASE}, {LARGEST_BASE}] and is "
+                f"--{option.replace('_', '-')} must be in [{SMALLEST_BASE}, {LARGEST_BASE}], not "
                 f"{getattr(config, option)}"
             )
 

@@ -79,7 +79,9 @@ class MaelmModelConfig(FairseqDataclass):
     )
     rotary_base: Optional[int] = field(
         default=None,
-        metadata={"help": f"base of rotary positions, whose longest wavelength is 2 pi times it ({_OF_SIZE})"},
+        metadata={
+            "help": f"base of the rotary positions; their longest wavelength is 2 pi times the base ({_OF_SIZE})"
+        },
     )
     local_rotary_base: Optional[int] = field(
         default=None,
@@ -106,13 +108,13 @@ class MaelmModelConfig(FairseqDataclass):
     relative_buckets: Optional[ChoiceEnum(["t5", "reference", "none"])] = field(  # type: ignore[valid-type]
         default=None,
         metadata={
-            "help": "relative bias: T5's buckets, those of the authors' code, or none (default: t5, with rotary "
-            "positions none)"
+            "help": "relative bias: T5's buckets, those of the authors' code, or none (default: t5, but none with "
+            "rotary positions)"
         },
     )
     relative_num_buckets: Optional[int] = field(default=None, metadata={"help": f"relative buckets ({_OF_SIZE})"})
     relative_max_distance: Optional[int] = field(
-        default=None, metadata={"help": f"distance from which on all share a relative bucket ({_OF_SIZE})"}
+        default=None, metadata={"help": f"distance from which on all distances share one relative bucket ({_OF_SIZE})"}
     )
     share_decoder_positions: bool = field(
         default=False, metadata={"help": "use the encoder's table of position embeddings in the decoder"}

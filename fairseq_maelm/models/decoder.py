@@ -151,7 +151,7 @@ class MaelmDecoder(nn.Module):
     ) -> Tensor:
         """Decode the result of ``reassemble``: <float>[B, T, decoder width], or [M, decoder width] at ``wanted``.
 
-        A decoder from left to right predicts every token: there ``wanted`` saves no computation.
+        A left-to-right decoder predicts every token, so ``wanted`` saves no computation there.
         """
         states = self._embed(full, encoder)
         # Padding is on the right, and a decoder from left to right never attends to the right.

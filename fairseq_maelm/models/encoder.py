@@ -56,7 +56,7 @@ def encoder_identity(
     """Pack the settings that weights depend on and that no weight's shape shows: <int64>[4].
 
     LayerNorm's epsilon is stored with the number of heads, as its difference from the default. Checkpoints from before
-    that option therefore have the same identity as today's. Rotary bases take the field of the largest distance.
+    that option therefore have the same identity as today's. Rotary bases are stored in place of the largest distance.
 
     Args:
         vocabulary: see ``dictionary_fingerprint``.

@@ -86,7 +86,7 @@ class MaelmHubInterface(nn.Module):
         parts = [np.array([*self.tokenizer.encode(each), end]) for each in sentences]
         least = special_tokens(len(parts)) + len(parts)
         if max_length is not None and max_length < least:
-            raise ValueError(f"max_length must be at least {least} to keep a token of each text, and is {max_length}")
+            raise ValueError(f"max_length must be at least {least} to keep a token of each text, not {max_length}")
         at_the_end = str(getattr(self.config.task, "shorten_method", "none")) == "truncate"
         if max_length is not None and not at_the_end:
             parts, _ = truncate(parts, max_length)

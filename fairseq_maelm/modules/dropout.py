@@ -48,7 +48,7 @@ def draw_decisions(shape: Size, grid: DropoutGrid) -> Tensor:
 
 
 class _Dropout(torch.autograd.Function):
-    """residual + dropout(states), or without residual. The random integers are stored for the backward pass."""
+    """Add dropout(states) to a residual, if there is one; the random integers are stored for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, residual: Tensor | None, probability: float) -> Tensor:

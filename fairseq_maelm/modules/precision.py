@@ -45,7 +45,7 @@ def computing_in(precision: str, weight: Tensor, training: bool) -> "AbstractCon
 
 
 def autocast_dtype(device: str) -> torch.dtype | None:
-    """Return autocast's type of matrix products on a type of device, or None if autocast is off."""
+    """Return the dtype of matrix products under autocast on this type of device, or None if autocast is off."""
     # Before torch 2.12, torch.compile cannot trace is_autocast_available.
     if device not in ("cpu", "cuda") and not torch.amp.is_autocast_available(device):
         return None

@@ -73,9 +73,9 @@ class MuonAdamW(AdamW):
         lr_ratio: float = 1.0,
     ) -> None:
         if not 0.0 <= momentum < 1.0:
-            raise ValueError(f"--muon-momentum must be in [0, 1) and is {momentum}")
+            raise ValueError(f"--muon-momentum must be in [0, 1), not {momentum}")
         if not 0.0 < lr_ratio < math.inf:
-            raise ValueError(f"--muon-lr-ratio must be positive and is {lr_ratio}")
+            raise ValueError(f"--muon-lr-ratio must be positive, not {lr_ratio}")
         super().__init__(_groups(params), lr, betas, eps, weight_decay)
         for group in self.param_groups:
             group.update(momentum=momentum, lr_ratio=lr_ratio)

@@ -38,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "texts", nargs="+", type=existing_path, metavar="TEXTS",
-        help="files of sentences, one a line; or of pairs: .tsv with the good sentence, a tab and the bad one, .jsonl "
-        "with sentence_good and sentence_bad (BLiMP), or a folder of .jsonl files",
+        help="files of sentences, one per line, or files of pairs: .tsv (good sentence, tab, bad sentence), .jsonl "
+        "with the fields sentence_good and sentence_bad (BLiMP), or a folder of .jsonl files",
     )  # fmt: skip
     arguments.add_checkpoint(parser, "pretrained checkpoint", or_hugging_face=True)
     arguments.add_vocabulary(parser)
@@ -49,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "rest of its word (Kauf and Ivanova, 2023)",
     )  # fmt: skip
     parser.add_argument(
-        "--compare", type=existing_path, metavar="FOLDER", help="another model's --output for the same pairs, for the "
-        "difference and its 95 %% interval",
+        "--compare", type=existing_path, metavar="FOLDER", help="another model's --output for the same pairs; the "
+        "difference between the models is reported with its 95 %% interval",
     )  # fmt: skip
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="precision of the computation")
     arguments.add_batch_tokens(parser, 4096)

@@ -54,7 +54,7 @@ def refuse_other_items(folder: Path, scores: Sequence[Scored], items: Sequence[I
         raise ValueError(f"{folder} has scores of {len(scores)} sentences, but the input has {len(items)}")
     for scored, item in zip(scores, items):
         if scored.item != item:
-            raise ValueError(f"{folder} has scores of other sentences: {scored.item} instead of {item}")
+            raise ValueError(f"{folder} has scores of different sentences: {scored.item} instead of {item}")
 
 
 def summarize(scores: Sequence[Scored], others: Sequence[Scored] | None = None) -> dict[str, Any]:

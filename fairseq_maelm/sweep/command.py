@@ -34,8 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--checkpoint", required=True, action="append", type=_named, metavar="NAME=PATH",
-        help="pretrained checkpoint, a file or the folder of a run, once for each model; NAME=random for random "
-        "weights of the first checkpoint's size, NAME=random:OTHER of another one's size",
+        help="name and pretrained checkpoint of a model, a file or the folder of a run (repeat the option for further "
+        "models); NAME=random for random weights in the first checkpoint's size, NAME=random:OTHER for random "
+        "weights in the size of the checkpoint named OTHER",
     )  # fmt: skip
     add_output(parser, "folder of the sweep")
     parser.add_argument("--seeds", type=number(int, 1), default=5, metavar="N", help="number of runs of each setting")
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--large", action="store_true", help="use search_large of the recipes")
     parser.add_argument(
         "--options", type=shlex.split, default=[], metavar="OPTIONS",
-        help="options of fairseq-train for all runs, in one word: --options='--pooler-dropout 0.1'",
+        help="options of fairseq-train for all runs, as one quoted argument: --options='--pooler-dropout 0.1'",
     )  # fmt: skip
     parser.add_argument(
         "--keep-checkpoints", choices=KEEP, default="none",

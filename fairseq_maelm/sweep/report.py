@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Writes the table of a finished or running sweep: the best setting of each task and model, medians over seeds, "
         "differences of models, the paper's scores. Writes all runs to runs.csv and the spread to spread.png and .svg."
     )
-    parser.add_argument("sweep", type=existing_path, metavar="SWEEP", help="folder of `maelm sweep`")
+    parser.add_argument("sweep", type=existing_path, metavar="SWEEP", help="folder written by `maelm sweep`")
     parser.add_argument(
         "--paper", nargs="+", metavar="GROUP", help="groups of the recipes' published rows to show (default: all)"
     )

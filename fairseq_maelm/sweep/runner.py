@@ -30,8 +30,8 @@ def add_runner_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("execution")
     group.add_argument(
         "--jobs", type=number(int, 1), metavar="N",
-        help="number of parallel programs on the CPU, or with --slurm of jobs in the queue (default: 1; 100 with "
-        "--slurm)",
+        help="number of programs that run in parallel on the CPU or, with --slurm, of jobs in the queue (default: 1; "
+        "100 with --slurm)",
     )  # fmt: skip
     group.add_argument(
         "--gpus", nargs="+", type=_gpus, default=[], metavar="LIST",
@@ -59,7 +59,7 @@ class Runner(NamedTuple):
         """Run all unfinished jobs and their followers; in a dry run, write the commands.
 
         Raises:
-            ValueError: a job has no result, after all others were run.
+            ValueError: a job has no result; it is raised after all other jobs have run.
         """
         every = [each for job in jobs for each in job.all]
         if self.dry_run:
@@ -98,7 +98,7 @@ def runner_of(args: argparse.Namespace, most_gpus: int = 1, jobs: int = 1) -> Ru
             f"--slurm gpus_per_node={most_gpus}"
         )
     if args.gpus and not args.dry_run and not torch.cuda.device_count():
-        raise UsageError("--gpus, but torch finds no GPU here: leave it out, or give --jobs")
+        raise UsageError("--gpus is given, but torch finds no GPU here: leave it out, or give --jobs")
     return Runner(slots, gpus, launcher, args.retry_failed, args.dry_run)
 
 

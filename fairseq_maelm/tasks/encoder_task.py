@@ -65,7 +65,7 @@ class EncoderTask(FairseqTask):
         return iterator
 
     def train_step(self, sample: dict[str, Any], model: Any, *args: Any, **options: Any) -> Any:
-        """Run forward and backward pass of a batch; arguments and result are fairseq's."""
+        """Run the forward and the backward pass of a batch; the arguments and the result are those of fairseq."""
         watch = self._watch_of(model)
         if watch is None:
             return super().train_step(sample, model, *args, **options)

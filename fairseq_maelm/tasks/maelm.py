@@ -49,14 +49,15 @@ class MaelmTaskConfig(FairseqDataclass):
     """Options of the task."""
 
     data: str = option(
-        MISSING, help="folder of `maelm prepare corpus`, or several separated by colons, one of which is read per epoch"
+        MISSING,
+        help="folder written by `maelm prepare corpus`, or several, separated by colons, of which each epoch reads one",
     )
     sample_break_mode: ChoiceEnum(list(BREAK_MODES)) = option(  # type: ignore[valid-type]
         "complete_doc",
         help="division of the text into sequences: 'none' every --tokens-per-sample tokens, 'complete' whole lines, "
         "'complete_doc' whole lines of one document, 'eos' line by line",
     )
-    tokens_per_sample: int = option(512, help="number of tokens in the longest sequence, <s> included")
+    tokens_per_sample: int = option(512, help="maximum number of tokens in a sequence, <s> included")
     masked_input: ChoiceEnum(list(MASKED_INPUTS)) = option(  # type: ignore[valid-type]
         "dropped",
         help="encoder's input at masked positions: nothing ('dropped', MAE-LM), <mask> ('kept', MLM), <mask> with the "

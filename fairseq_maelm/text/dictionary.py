@@ -22,8 +22,8 @@ def load_dictionary(folder: str) -> Dictionary:
     path = os.path.join(folder, "dict.txt")
     if not os.path.exists(path):
         raise FileNotFoundError(
-            f"there is no dict.txt in {folder}: give the folder that `maelm prepare corpus` wrote, or copy the "
-            "dictionary there with which the text was binarized"
+            f"there is no dict.txt in {folder}: give the folder that `maelm prepare corpus` wrote, or copy "
+            "into this folder the dictionary that the text was binarized with"
         )
     dictionary = Dictionary.load(path)
     _check_manifest(folder, path)

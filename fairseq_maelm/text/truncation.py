@@ -25,7 +25,7 @@ def shortened_lengths(lengths: Sequence[int], room: int) -> list[int]:
     if len(lengths) == 1:
         return [room]
     if len(lengths) > 2:
-        raise ValueError(f"only a text or a pair can be cut, and here are {len(lengths)} texts: give shorter ones")
+        raise ValueError(f"only a single text or a pair can be truncated, not {len(lengths)} texts: give shorter ones")
     first, second = lengths
     if first <= room // 2:
         return [first, room - first]

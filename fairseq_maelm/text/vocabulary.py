@@ -107,7 +107,7 @@ def dictionary_symbols(processor: sentencepiece.SentencePieceProcessor) -> list[
             )
         if symbol.split() != [symbol]:
             raise CorpusError(
-                f"the sentencepiece model has the piece {symbol!r}, which holds white space and so does not fit into "
+                f"the sentencepiece model has the piece {symbol!r}, which contains whitespace and so cannot be in "
                 "fairseq's dictionary: train the model without it"
             )
     if not symbols:

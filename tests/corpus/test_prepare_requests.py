@@ -103,7 +103,7 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
     "sample": ({"sample_megabytes": 0}, "--sample-megabytes must be at least 0.001"),
     "model and size": (
         {"sentencepiece_model": Path("m"), "vocabulary_size": 9},
-        "--sentencepiece-model gives a vocabulary, so --vocabulary-size has no use",
+        "--sentencepiece-model gives a vocabulary, so --vocabulary-size has no effect",
     ),
 }
 

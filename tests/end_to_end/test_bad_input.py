@@ -146,7 +146,11 @@ def longer(lines: list[str]) -> list[str]:
 
 
 CHECKPOINTS: dict[str, tuple[Damage, list[Any], str]] = {
-    "width": (intact, ["--encoder-embed-dim", 64], r"another size than the model \(\d+ differences"),
+    "width": (
+        intact,
+        ["--encoder-embed-dim", 64],
+        r"the checkpoint and the model have different sizes \(\d+ differences",
+    ),
     "encoder layers": (intact, ["--encoder-layers", 3], r"another size .*encoder.layers.2\S* is missing"),
     "decoder layers": (intact, ["--decoder-layers", 2], r"another size .*decoder.layers.1\S* is missing"),
     "positions": (intact, ["--max-positions", 128], r"another size .*embed_positions"),

@@ -132,9 +132,9 @@ def test_cut_texts_can_be_used(hub):
     with pytest.raises(ValueError, match=r"has \d+ tokens and the model has 512 positions: .*encode.*max_length=512"):
         hub.predict("topic", hub.encode(long_text))
     assert alone.shape == (1, 3)
-    with pytest.raises(ValueError, match="max_length must be at least 6 to keep a token of each text, and is 5"):
+    with pytest.raises(ValueError, match="max_length must be at least 6 to keep a token of each text, not 5"):
         hub.encode("rope", "rope", max_length=5)
-    with pytest.raises(ValueError, match="a text or a pair can be cut, and here are 3 texts"):
+    with pytest.raises(ValueError, match="a single text or a pair can be truncated, not 3 texts"):
         hub.encode(*TEXTS, max_length=20)
 
 

@@ -176,7 +176,7 @@ def test_heads_of_a_checkpoint_keep_their_kind() -> None:
         ({"rotary_base": 500}, {"rotary_base": 500, "local_rotary_base": 7}, "local rotary base 500 and not 7"),
         ({}, {"decoder_positions": "absolute"}, "rotary base of the decoder 10000 and not none"),
         ({}, {"positions": "absolute"}, "bucket function rotary and not t5"),
-        ({}, {"layer": "post_norm"}, "of another size than the model"),
+        ({}, {"layer": "post_norm"}, "the checkpoint and the model have different sizes"),
     ],
 )
 def test_a_checkpoint_of_other_settings_is_refused(saved: dict[str, Any], loaded: dict[str, Any], message: str) -> None:
@@ -202,7 +202,7 @@ def test_bases_share_a_field(bases: tuple[int, int]) -> None:
         ),
         ({"positions": "rotary", "share_decoder_positions": True}, "--share-decoder-positions shares a table"),
         ({"decoder_positions": "rotary", "share_decoder_positions": True}, "--share-decoder-positions shares a table"),
-        ({"positions": "rotary", "rotary_base": 1}, r"--rotary-base must be in \[2, 2147483647\] and is 1"),
+        ({"positions": "rotary", "rotary_base": 1}, r"--rotary-base must be in \[2, 2147483647\], not 1"),
         ({**MODERN, "local_rotary_base": 2**31}, "--local-rotary-base must be in"),
         ({"positions": "alibi"}, "unknown --positions alibi"),
         ({"decoder_positions": "none"}, "unknown --decoder-positions none"),

@@ -360,7 +360,9 @@ def _outputs() -> Iterator[Case]:
             taken = "{text.txt}" if door == "search" else "{beir}"
             yield Case(f"{door} over something", line.replace("{new}", taken), "exists|holds no results|not written")
         if door != "search":
-            yield Case(f"{door} to a:b", line.replace("{new}", "{new}:b"), "has a colon, with which fairseq separates")
+            yield Case(
+                f"{door} to a:b", line.replace("{new}", "{new}:b"), "contains a colon, which fairseq uses to separate"
+            )
         yield Case(f"{door} below a file", line.replace("{new}", "{text.txt}/below"), "text.txt is not a folder")
 
 
@@ -418,7 +420,7 @@ _TRAINED = {
     "--decoder-layers 0": "without a decoder .*--masked-input kept",
     "--encoder-layers 0": "--encoder-layers must be at least 1",
     "--dropout 1.0": "--dropout must be in",
-    # A checkpoint of another size, or of another shape: the plugin's message, and not fairseq's.
+    # A checkpoint whose size or shape differs: the plugin's message, and not fairseq's.
     "--finetune-from-model {pretrained}": "the checkpoint was trained with attention heads 4 and not 2",
 }
 
@@ -445,7 +447,7 @@ HUB: dict[str, list[tuple[str, str]]] = {
         ("hub.encode(['a'])", "is list, not a string"),
         ("hub.encode('a', None)", "number 2 of the texts is None"),
         ("hub.encode('\\ud83d')", "half of a surrogate pair"),
-        ("hub.encode('a ' * 30, 'b', 'c', max_length=12)", "a pair can be cut, and here are 3 texts"),
+        ("hub.encode('a ' * 30, 'b', 'c', max_length=12)", "a pair can be truncated, not 3 texts"),
         ("hub.encode('a', max_length=2)", "max_length must be at least 3"),
         ("hub.encode('a', max_length='9')", "max_length must be a whole number of tokens, not '9'"),
         ("hub.encode_batch('abc')", "sentences must be a list of strings, not 'abc'"),

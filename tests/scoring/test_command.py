@@ -124,7 +124,7 @@ def test_two_models_are_compared_on_the_same_pairs(tmp_path: Path, capsys: pytes
     main(words(tmp_path / "second", folder, "--method", "within_word_l2r", "--compare", tmp_path / "first"))
     assert "95 % interval" in capsys.readouterr().out
     other = write_pairs(tmp_path / "other", [*PAIRS[:3], ("order", "syntax", "The cook rows.", "Rows cook the.")])
-    with pytest.raises(SystemExit, match="has scores of other sentences"):
+    with pytest.raises(SystemExit, match="has scores of different sentences"):
         main(words(tmp_path / "third", other, "--compare", tmp_path / "first"))
     assert not (tmp_path / "third").exists()
 

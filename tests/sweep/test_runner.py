@@ -38,7 +38,7 @@ def test_slots(words: list[str], slots: list[str], gpus: int, monkeypatch: pytes
 
 def test_gpus_that_are_not_here_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(ValueError, match="--gpus, but torch finds no GPU here"):
+    with pytest.raises(ValueError, match="--gpus is given, but torch finds no GPU here"):
         runner_of(parse("--gpus", "0"))
     assert runner_of(parse("--gpus", "0", "--dry-run")).slots == ["0"], "for another machine"
 

@@ -189,7 +189,7 @@ def test_a_file_that_is_no_model_is_refused(content: bytes, tmp_path: Path) -> N
         *[({"user_defined_symbols": [symbol]}, f"{symbol}.* collides") for symbol in ("<mask>", "<pad>")],
         # With another spelling of the end symbol, text could become fairseq's.
         ({"eos_piece": "[E]", "user_defined_symbols": ["</s>"]}, "</s>.* collides"),
-        *[({"user_defined_symbols": [symbol]}, "holds white space") for symbol in ("a b", "tab\tbed", "\u00a0")],
+        *[({"user_defined_symbols": [symbol]}, "contains whitespace") for symbol in ("a b", "tab\tbed", "\u00a0")],
     ],
 )
 def test_a_model_with_an_impossible_piece_is_refused(options: dict[str, Any], message: str) -> None:

@@ -73,27 +73,32 @@ class ProbeSettings:
         "documents", metavar="FILE",
     )  # fmt: skip
     vocabulary: Path | None = option(
-        None, help="folder with dict.txt and the tokenizer, for checkpoints without them in their folder",
+        None, help="folder with dict.txt and the tokenizer, for checkpoints whose folder lacks them",
         metavar="FOLDER", type=existing_path, group=_MEASURED,
     )  # fmt: skip
     layers: tuple[int, ...] | None = option(
         None, help="layers, such as 0 6 12; 0 is the embeddings (default: all)", group=_MEASURED
     )
     max_length: int = option(
-        128, help="largest number of tokens in a sequence; longer texts are cut, longer sentences of a treebank split",
+        128, help="maximum number of tokens in a sequence; longer texts are truncated, and longer sentences of a "
+        "treebank are split",
         minimum=8, group=_MEASURED,
     )  # fmt: skip
     train_rows: int = option(
-        10_000, help="largest number of a task's examples to fit probes to", minimum=2, group=_MEASURED
+        10_000, help="maximum number of training examples of a task to fit probes to", minimum=2, group=_MEASURED
     )
     train_words: int = option(
-        25_000, help="largest number of the treebank's words to fit the probe to", minimum=2, group=_MEASURED
+        25_000, help="maximum number of the treebank's words to fit the probe to", minimum=2, group=_MEASURED
     )
     stretches: int = option(
-        1_000, help=f"largest number of passages of {_PASSAGE} words from the text", minimum=2, group=_MEASURED
+        1_000, help=f"maximum number of passages of {_PASSAGE} words from the text", minimum=2, group=_MEASURED
     )
     tau: float = option(
-        0.9, help="share of the energy in the effective rank", minimum=SMALLEST_TAU, maximum=1, group=_MEASURED
+        0.9,
+        help="share of the energy, the sum of squared singular values, that the effective rank must reach",
+        minimum=SMALLEST_TAU,
+        maximum=1,
+        group=_MEASURED,
     )
     seed: int = option(1, help="random seed of the examples and of random weights", minimum=0, group=_MEASURED)
     precision: str = option("fp32", help="precision of the computation", choices=PRECISIONS, group=_MEASURED)

@@ -34,7 +34,7 @@ def classify_by_prompt(
         prompt: name of a GLUE task, a .yaml or .json file, or, with ``label_words``, a template; by default the
             prompt that the checkpoint was fine-tuned with.
         label_words: label -> word.
-        several_pieces: allow label words of several pieces, scored by their mean log-probability.
+        several_pieces: allow label words of several pieces; a word's score is the mean log-probability of its pieces.
         batch_size: number of examples in a batch.
 
     Returns:

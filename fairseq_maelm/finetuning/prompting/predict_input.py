@@ -27,7 +27,7 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--several-pieces", action="store_true",
-        help="allow label words of several pieces, scored by their mean log-probability",
+        help="allow label words of several pieces; a word's score is the mean log-probability of its pieces",
     )  # fmt: skip
 
 

@@ -50,27 +50,37 @@ class PromptTaskConfig(FairseqDataclass):
     )
     examples: Optional[str] = field(
         default=None,
-        metadata={"help": "folder with tables train.tsv and valid.tsv: sentences and label, without header"},
+        metadata={
+            "help": "folder with the tables train.tsv and valid.tsv, with the columns sentences and label and no "
+            "header line"
+        },
     )
     several_pieces: bool = field(
         default=False,
         metadata={
-            "help": "allow label words of several pieces, predicted at as many masks and scored by their mean "
-            "log-probability"
+            "help": "allow label words of several pieces, each predicted at its own mask; a word's score is the mean "
+            "log-probability of its pieces"
         },
     )
     max_length: Optional[int] = field(
-        default=None, metadata={"help": "maximum tokens of a sequence; sentences are cut (default: the prompt's)"}
+        default=None,
+        metadata={
+            "help": "maximum number of tokens in a sequence; longer sentences are truncated (default: the prompt's)"
+        },
     )
     masked_input: ChoiceEnum([_AS_PRETRAINED, *MASKED_INPUTS]) = field(  # type: ignore[valid-type]
         default=_AS_PRETRAINED,
         metadata={
-            "help": "what the encoder sees at the mask; by default as in the pretraining of --finetune-from-model, or "
-            "nothing without it"
+            "help": "encoder's input at the mask; by default that of the pretraining of --finetune-from-model, or "
+            "nothing without that option"
         },
     )
     encoder_mask_fraction: Optional[float] = field(
-        default=None, metadata={"help": "delta of pretraining: above 0.5 the mask stays (default: the checkpoint's)"}
+        default=None,
+        metadata={
+            "help": "delta of the pretraining; if it is above 0.5, the encoder sees the mask (default: the "
+            "checkpoint's)"
+        },
     )
     encoder_positions: ChoiceEnum([_AS_PRETRAINED, *ENCODER_POSITIONS]) = field(  # type: ignore[valid-type]
         default=_AS_PRETRAINED, metadata={"help": "positions of the tokens that the encoder sees"}
@@ -112,8 +122,8 @@ def _remember(cfg: Any) -> None:
 class PromptDataset(BatchDataset):
     """A split in memory. All sequences of an example count towards ``--max-tokens``.
 
-    ``examples`` are those of ``Prompter.encode``, and ``targets`` <float32>[examples] classes or numbers. A ``seed`` of
-    None means an order by length, for validation.
+    ``examples`` are those of ``Prompter.encode``, and ``targets`` <float32>[examples] classes or numbers. Without a
+    ``seed``, as in validation, examples are ordered by length.
     """
 
     largest_item, remedy = "an example", "a smaller --max-length"

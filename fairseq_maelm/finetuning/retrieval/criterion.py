@@ -19,7 +19,9 @@ class RetrievalCriterionConfig(FairseqDataclass):
 
     temperature: float = field(
         default=0.05,
-        metadata={"help": "divisor of similarities: 0.01 to 0.1 for cosines, 1 for --similarity dot"},
+        metadata={
+            "help": "temperature, by which similarities are divided: 0.01 to 0.1 for cosines, 1 for --similarity dot"
+        },
     )
 
 

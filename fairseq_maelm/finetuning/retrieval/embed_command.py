@@ -55,9 +55,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(parser, "new folder for the embeddings")
     group = parser.add_argument_group("settings (default: the checkpoint's, or mean, cosine and all positions)")
     group.add_argument("--pooling", choices=POOLINGS, help="mean of the tokens' states, or state of the first token")
-    group.add_argument("--similarity", choices=SIMILARITIES, help="similarity; cosine gives embeddings length 1")
     group.add_argument(
-        "--max-length", type=number(int, 3), metavar="N", help="number of tokens to which longer texts are cut"
+        "--similarity", choices=SIMILARITIES, help="similarity measure; with cosine, embeddings are scaled to length 1"
+    )
+    group.add_argument(
+        "--max-length",
+        type=number(int, 3),
+        metavar="N",
+        help="maximum number of tokens in a text; longer texts are truncated",
     )
     parser.add_argument("--dtype", choices=("float32", "float16"), default="float32", help="data type of the file")
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="precision of the model")

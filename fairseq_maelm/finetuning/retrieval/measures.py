@@ -68,7 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "judged queries; a query without a result counts as zero."
     )
     parser.add_argument(
-        "runs", nargs="+", type=existing_path, metavar="RUN", help="run file in TREC's format, as of `maelm search`"
+        "runs",
+        nargs="+",
+        type=existing_path,
+        metavar="RUN",
+        help="run file in TREC's format, as written by `maelm search`",
     )
     parser.add_argument(
         "--qrels", required=True, type=existing_path, metavar="FILE",

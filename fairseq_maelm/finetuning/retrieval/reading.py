@@ -90,7 +90,7 @@ def read_judgments(path: Path) -> Iterator[Pair]:
             scores[query, document] = score
             yield Pair(query, document, place, score)
         elif known != score:
-            raise ValueError(f"{place}: query {query!r} and document {document!r} had the score {known} before")
+            raise ValueError(f"{place}: query {query!r} and document {document!r} already have the score {known}")
 
 
 def rows_of(pair: Pair, rows: Mapping[str, Mapping[str, int]]) -> tuple[int, int]:

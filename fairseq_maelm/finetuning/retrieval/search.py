@@ -121,9 +121,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Finds the documents with the highest similarity to each query, by exact search, and writes a TREC run file. "
         "Documents are read in blocks, so that memory does not grow with their number."
     )
-    parser.add_argument("queries", type=existing_path, metavar="QUERIES", help="folder of `maelm embed`")
+    parser.add_argument("queries", type=existing_path, metavar="QUERIES", help="folder written by `maelm embed`")
     parser.add_argument(
-        "documents", type=existing_path, metavar="DOCUMENTS", help="folder of `maelm embed` with the same checkpoint"
+        "documents",
+        type=existing_path,
+        metavar="DOCUMENTS",
+        help="folder written by `maelm embed` with the same checkpoint",
     )
     add_output(parser, "new run file", metavar="FILE")
     parser.add_argument("--top-k", type=number(int, 1), default=100, metavar="K", help="number of documents per query")

@@ -45,20 +45,23 @@ _TEXTS = "_texts"
 class RetrievalTaskConfig(FairseqDataclass):
     """Options of the task; ``maelm embed`` takes pooling, similarity and length from the checkpoint."""
 
-    data: str = field(default=MISSING, metadata={"help": "folder of `maelm prepare retrieval`"})
+    data: str = field(default=MISSING, metadata={"help": "folder written by `maelm prepare retrieval`"})
     pooling: ChoiceEnum(list(POOLINGS)) = field(  # type: ignore[valid-type]
         default="mean",
         metadata={"help": "embedding of a text: mean of its tokens' states, or state of the first token, <s>"},
     )
     similarity: ChoiceEnum(list(SIMILARITIES)) = field(  # type: ignore[valid-type]
         default="cosine",
-        metadata={"help": "similarity of two embeddings: cosine (embeddings get length 1), or dot product"},
+        metadata={"help": "similarity of two embeddings: cosine (embeddings are scaled to length 1), or dot product"},
     )
     tokens_per_sample: int = field(
-        default=256, metadata={"help": "tokens to which queries and documents are cut, <s> and </s> included"}
+        default=256,
+        metadata={
+            "help": "maximum number of tokens in a query or document, <s> and </s> included; longer ones are truncated"
+        },
     )
     hard_negatives: int = field(
-        default=0, metadata={"help": "number of the folder's hard negatives to draw for each query in each epoch"}
+        default=0, metadata={"help": "number of hard negatives to draw from the folder for each query in each epoch"}
     )
     seed: int = II("common.seed")
 

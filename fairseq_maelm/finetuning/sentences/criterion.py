@@ -22,7 +22,10 @@ class SentencesCriterionConfig(FairseqDataclass):
 
     positive_label: str = field(
         default="",
-        metadata={"help": "positive label of F1, for two labels; by default 1 or entailment if a label has that name"},
+        metadata={
+            "help": "label that counts as positive in F1, for tasks with two labels; by default the label 1 or "
+            "entailment, if there is one"
+        },
     )
 
 

@@ -60,7 +60,9 @@ class GlueSettings:
     tasks: tuple[str, ...] = option(
         (), help=f"tasks among {', '.join(TASKS)} (default: those in GLUE)", metavar="TASK", choices=TASKS
     )
-    max_length: int = option(512, help="number of tokens to which longer examples are cut", minimum=SHORTEST)
+    max_length: int = option(
+        512, help="maximum number of tokens in an example; longer examples are truncated", minimum=SHORTEST
+    )
     train_file: tuple[tuple[str, Path], ...] = option(
         (), help="another training file for a task, with the official columns and any number of rows",
         metavar="TASK=FILE", type=_train_file,

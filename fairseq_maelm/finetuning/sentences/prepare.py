@@ -59,7 +59,8 @@ class SentenceSettings(Columns):
     seed: int = option(1, help="random seed of the held-out examples", minimum=0)
     max_length: int | None = option(
         None,
-        help="number of tokens to which longer examples are cut now; by default training cuts them",
+        help="maximum number of tokens in an example; longer examples are truncated now; by default training "
+        "truncates them",
         minimum=SHORTEST,
     )
 

@@ -27,12 +27,14 @@ _LABELS = "label/dict.txt"
 class SentencesTaskConfig(FairseqDataclass):
     """Options of the task."""
 
-    data: str = field(default=MISSING, metadata={"help": "folder of `maelm prepare sentences` or `maelm prepare glue`"})
+    data: str = field(
+        default=MISSING, metadata={"help": "folder written by `maelm prepare sentences` or `maelm prepare glue`"}
+    )
     tokens_per_sample: Optional[int] = field(
         default=None,
         metadata={
-            "help": "number of tokens to which longer examples are cut, special tokens included (default: the model's "
-            "positions)"
+            "help": "maximum number of tokens in an example, special tokens included; longer examples are truncated "
+            "(default: the model's number of positions)"
         },
     )
     seed: int = II("common.seed")
@@ -73,5 +75,7 @@ class SentencesTask(EncoderTask):
         dataset = SentencesDataset(folder, split, self.dictionary, self.label_dictionary, limit, self.cfg.seed)
         logger.info("%s: %s examples of up to %d tokens", split, f"{len(dataset):,}", dataset.sizes.max(initial=0))
         if dataset.cut:
-            logger.warning("%s: %s examples are longer than %d tokens and cut", split, f"{dataset.cut:,}", limit)
+            logger.warning(
+                "%s: %s examples are longer than %d tokens and are truncated", split, f"{dataset.cut:,}", limit
+            )
         self.datasets[split] = dataset

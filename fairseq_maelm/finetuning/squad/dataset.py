@@ -25,7 +25,7 @@ NO_TARGET = -100
 
 
 class Windows(NamedTuple):
-    """W windows of Q questions, in the order of the questions and of each context."""
+    """W windows of Q questions, ordered by question and then by position in the context."""
 
     question: NDArray[np.int64]  # [W] number of the question
     begin: NDArray[np.int64]  # [W] first piece of the context in the window

@@ -21,7 +21,8 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
     add_threshold(group)
     group.add_argument(
         "--null-odds", type=Path, metavar="FILE",
-        help="new file for the score of no answer minus that of the best text: id -> logits",
+        help="new JSON file that maps each question's id to the score of no answer minus the score of the best "
+        "answer, in logits",
     )  # fmt: skip
 
 
@@ -29,8 +30,8 @@ def add_threshold(parser: Any) -> None:
     """Declare ``--threshold``."""
     parser.add_argument(
         "--threshold", type=number(float), metavar="X",
-        help="largest score of no answer minus that of the best text, in logits, at which the text is the answer; inf "
-        "always answers with a text (default: the checkpoint's --null-threshold, usually 0)",
+        help="largest difference, in logits, between the scores of no answer and of the best answer at which that "
+        "answer is given; inf always gives an answer (default: the checkpoint's --null-threshold, usually 0)",
     )  # fmt: skip
 
 
@@ -38,7 +39,7 @@ def predict_input(args: argparse.Namespace) -> Predicted:
     """Answer the questions of a SQuAD file or of a prepared split.
 
     Raises:
-        UsageError: an option about no answer is given for SQuAD 1.1.
+        UsageError: an option for unanswerable questions is given with SQuAD 1.1, which has none.
     """
     hub = hub_of(args)
     if args.input.is_dir():

@@ -92,11 +92,11 @@ def best_threshold(
 ) -> tuple[float, float]:
     """Find the highest mean score in percent over all thresholds of the odds, and the threshold that gives it.
 
-    Starting with "no answer" for all questions, questions are answered in the order of their odds. A question with an
-    answer then adds its score; one without loses its point, unless its prediction is empty. The first maximum counts.
-    As in the official script, questions with equal odds are answered one at a time, in the order of their file,
-    although no threshold separates them, and the threshold before the first question is 0. ``scores`` [Q] are the exact
-    or the F1 scores of ``raw``, and ``order`` [Q] the questions in the order of the file with the odds.
+    All questions start with "no answer" and are then answered in the order of their odds. A question that has an answer
+    then adds its score; one that has none loses its point, unless its prediction is empty. Of several equal maxima, the
+    first one counts. As in the official script, questions with equal odds are answered one at a time, in the order of
+    their file, although no threshold separates them, and the threshold before the first question is 0. ``scores`` [Q]
+    are the exact or the F1 scores of ``raw``, and ``order`` [Q] the questions in the order of the file with the odds.
     """
     walk = order[np.argsort(odds[order], kind="stable")]
     gains = np.where(raw.has_answer, scores, -raw.answered.astype(np.float64))[walk]
@@ -189,12 +189,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("data", type=existing_path, metavar="DATA_JSON", help="questions with their answers")
     parser.add_argument(
-        "predictions", type=existing_path, metavar="PREDICTIONS_JSON", help="predictions: an object of id -> text"
+        "predictions",
+        type=existing_path,
+        metavar="PREDICTIONS_JSON",
+        help="predictions: a JSON object that maps ids to texts",
     )
     parser.add_argument(
         "--null-odds", type=existing_path, metavar="FILE",
-        help="odds of no answer: an object of id -> probability, or id -> logits as `maelm predict --null-odds` writes "
-        "(with predictions of `--threshold inf`)",
+        help="odds of no answer: a JSON object that maps ids to probabilities, or to logits as `maelm predict "
+        "--null-odds` writes (with predictions of `--threshold inf`)",
     )  # fmt: skip
     parser.add_argument(
         "--threshold", type=number(float), metavar="X",

@@ -33,24 +33,32 @@ _SMALLEST_WINDOW = 8
 class SquadTaskConfig(FairseqDataclass):
     """Options of the task."""
 
-    data: str = field(default=MISSING, metadata={"help": "folder of `maelm prepare squad`"})
+    data: str = field(default=MISSING, metadata={"help": "folder written by `maelm prepare squad`"})
     max_length: int = field(
-        default=512, metadata={"help": "maximum tokens of a sequence: question, window and 4 special tokens"}
+        default=512, metadata={"help": "maximum number of tokens in a sequence: question, window and 4 special tokens"}
     )
-    doc_stride: int = field(default=128, metadata={"help": "pieces from one window of a context to the next"})
-    max_question_length: int = field(default=64, metadata={"help": "pieces to which longer questions are cut"})
-    max_answer_length: int = field(default=30, metadata={"help": "maximum pieces of a predicted answer"})
-    n_best: int = field(default=20, metadata={"help": "starts to consider in a window, and answers in n-best lists"})
+    doc_stride: int = field(
+        default=128, metadata={"help": "number of pieces between the starts of two successive windows of a context"}
+    )
+    max_question_length: int = field(
+        default=64, metadata={"help": "maximum number of pieces in a question; longer questions are truncated"}
+    )
+    max_answer_length: int = field(default=30, metadata={"help": "maximum number of pieces in a predicted answer"})
+    n_best: int = field(
+        default=20,
+        metadata={"help": "number of start positions to consider in each window, and of answers in n-best lists"},
+    )
     null_threshold: float = field(
         default=LOGIT_THRESHOLD,
         metadata={
-            "help": "score of no answer minus that of the best text, in logits, above which there is no answer, for "
-            "the metrics exact, f1, HasAns_* and NoAns_*; best_* find their own threshold"
+            "help": "largest difference, in logits, between the scores of no answer and of the best answer at which "
+            "that answer is given, for the metrics exact, f1, HasAns_* and NoAns_*; the metrics best_* find their "
+            "own threshold"
         },
     )
     squad_version: ChoiceEnum(["auto", "1.1", "2.0"]) = field(  # type: ignore[valid-type]
         default="auto",
-        metadata={"help": "version of the rules; 1.1 always predicts a text, 'auto' is the version of the data"},
+        metadata={"help": "version of SQuAD's rules; 1.1 always predicts an answer, 'auto' is the version of the data"},
     )
     seed: int = II("common.seed")
 

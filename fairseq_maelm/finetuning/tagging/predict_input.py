@@ -29,7 +29,8 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
     add_layout_arguments(group)
     group.add_argument(
         "--keep-labels", action="store_true",
-        help="keep the file's labels, and add the predictions as a last column, or in CoNLL-U as Predicted= in MISC",
+        help="keep the file's labels, and add the predictions as a new last column, or in CoNLL-U as the attribute "
+        "Predicted in the column MISC",
     )  # fmt: skip
 
 

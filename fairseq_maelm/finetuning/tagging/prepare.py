@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_layout_arguments(parser)
     parser.add_argument(
         "--file-scheme", choices=("auto", *PREFIXES, PLAIN), default="auto",
-        help="scheme of the labels in the files; plain for labels that are not of entities",
+        help="scheme of the labels in the files; plain is for labels that do not mark entities",
     )  # fmt: skip
     parser.add_argument("--scheme", choices=tuple(PREFIXES), default="iob2", help="scheme of the model's labels")
     add_verify(parser)
@@ -115,8 +115,8 @@ def _settings_of(files: Mapping[str, LabeledFile], layout: Layout, file_scheme: 
     for file in files.values():
         if mistake := scheme_mistake(file, file_scheme):
             raise ValueError(
-                f"{mistake}. If the labels have another scheme, name it by --file-scheme; plain is for labels that are "
-                "not of entities"
+                f"{mistake}. If the labels have another scheme, name it by --file-scheme; plain is for labels that do "
+                "not mark entities"
             )
         if file_scheme == PLAIN:
             _refuse_header(file, train)
@@ -165,7 +165,7 @@ def _refuse_header(file: LabeledFile, train: LabeledFile) -> None:
 
 
 def _numbered(file: LabeledFile, settings: TaggingSettings, encoder: TextEncoder, train: Path) -> TaggedSplit:
-    """Turn a file into numbers; plain labels that are not in the training file share the number after the last."""
+    """Turn a file into numbers; unknown plain labels all get the number after the last label of the training file."""
     numbers = {label: number for number, label in enumerate(settings.labels)}
     unknown: dict[str, int] = {}
     labels: list[int] = []

@@ -57,7 +57,7 @@ class TaggedSplit:
         """Read a split."""
         if not path.exists():
             raise FileNotFoundError(
-                f"there is no {path}: give a folder of `maelm prepare tagging`, and a split that it was given"
+                f"there is no {path}: give a folder of `maelm prepare tagging` that contains this split"
             )
         return cls(**read_arrays(path))
 

@@ -30,9 +30,9 @@ __all__ = ["TaggingTaskConfig", "TaggingCriterion", "TaggingTask"]
 class TaggingTaskConfig(FairseqDataclass):
     """Options of the task."""
 
-    data: str = field(default=MISSING, metadata={"help": "folder of `maelm prepare tagging`"})
+    data: str = field(default=MISSING, metadata={"help": "folder written by `maelm prepare tagging`"})
     tokens_per_sample: int = field(
-        default=512, metadata={"help": "maximum tokens of a window of a sentence, <s> and </s> included"}
+        default=512, metadata={"help": "maximum number of tokens in a window of a sentence, <s> and </s> included"}
     )
     window_overlap: int = field(
         default=64, metadata={"help": "minimum number of pieces that neighboring windows of a sentence share"}
@@ -81,7 +81,7 @@ class TaggingTask(EncoderTask):
             *(split, f"{sentences:,}", f"{len(dataset):,}", self.cfg.tokens_per_sample),
         )
         if dataset.cut_words:
-            logger.warning("%s: %d words are longer than a window and are cut", split, dataset.cut_words)
+            logger.warning("%s: %d words are longer than a window and are truncated", split, dataset.cut_words)
         self.datasets[split] = dataset
 
     def dataset_of(self, content: TaggedSplit, shuffle: bool) -> TaggingDataset:

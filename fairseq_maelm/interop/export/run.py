@@ -40,10 +40,11 @@ class ExportSettings:
 
     format: str = option(
         choices=(*FORMATS, "onnx", "fairseq"),
-        help="format of the folder. mpnet, roberta, modernbert: stock models of transformers, for T5's buckets 32/128, "
-        "for --relative-buckets none, and for the architectures maelm_modern_*; maelm: all models except modern ones, "
-        "with their code in the folder (trust_remote_code=True) or by `import fairseq_maelm.hf`; onnx: encoders and "
-        "heads for runtimes without torch; fairseq: a checkpoint without the optimizer's state, and its vocabulary",
+        help="format of the folder. mpnet (for T5's buckets 32/128), roberta (for --relative-buckets none) and "
+        "modernbert (for the architectures maelm_modern_*) are stock models of transformers; maelm is for all "
+        "models except modern ones, with their code in the folder (trust_remote_code=True) or in `import "
+        "fairseq_maelm.hf`; onnx is for encoders and heads in runtimes without torch; fairseq is a checkpoint "
+        "without the optimizer's state, with its vocabulary",
     )
     averaged_weights: bool = option(False, help="export of the average of the weights that --store-ema kept")
     architecture: str | None = option(
@@ -52,16 +53,18 @@ class ExportSettings:
         help="architecture of the exported model (default: what the checkpoint was trained for, or the encoder if the "
         "format cannot represent its prediction of masks)",
     )
-    head: str | None = option(None, metavar="NAME", help="the fine-tuned head, if there are several")
+    head: str | None = option(None, metavar="NAME", help="name of the fine-tuned head to export, if there are several")
     labels: Path | None = option(
         None,
         type=existing_path,
         metavar="FILE",
         help="file with names of the head's outputs, one per line (default: the labels in the vocabulary's folder)",
     )
-    name: str | None = option(None, help="name of the model in its card (default: that of the folder)")
+    name: str | None = option(None, help="name of the model in its card (default: the folder's name)")
     license: str | None = option(None, metavar="SPDX", help="license in the card (default: left to be filled in)")
-    int8: bool = option(False, help="onnx: a second file in 8 bits, with its loss of precision on a sample of texts")
+    int8: bool = option(
+        False, help="onnx: an additional 8-bit model, whose loss of precision is measured on a sample of texts"
+    )
     texts: Path | None = option(
         None,
         type=existing_path,

@@ -64,7 +64,7 @@ def _of_sentencepiece(sentencepiece: Path, dictionary: Dictionary) -> Any:
     _add_spaces_and_specials(tokenizer, bool(model.trainer_spec.byte_fallback), dictionary)
     if tokenizer.get_vocab_size() != len(dictionary):
         raise ValueError(
-            f"the exported tokenizer has {tokenizer.get_vocab_size()} symbols and the dictionary {len(dictionary)}"
+            f"the exported tokenizer has {tokenizer.get_vocab_size()} symbols, but the dictionary has {len(dictionary)}"
         )
     return tokenizer
 

@@ -79,7 +79,7 @@ def open_model(folder: Path, content: Content, strict: bool = True) -> Any:
         raise ValueError(f"transformers opens {folder} as {type(model).__name__} and not as {content.class_name}")
     wrong = {kind: sorted(map(str, names)) for kind, names in report.items() if kind.endswith("keys") and names}
     if strict and wrong:
-        raise ValueError(f"transformers finds other weights in {folder} than {content.class_name} has: {wrong}")
+        raise ValueError(f"the weights in {folder} do not match transformers' {content.class_name}: {wrong}")
     return model.eval().float()
 
 

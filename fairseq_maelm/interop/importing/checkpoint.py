@@ -1,4 +1,4 @@
-"""Imported models as checkpoints in the form of fairseq's trainer."""
+"""Conversion of imported models to checkpoints in the form that fairseq's trainer writes."""
 
 from typing import Any
 

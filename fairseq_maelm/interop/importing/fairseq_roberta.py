@@ -113,20 +113,22 @@ def _model_options(path: Path, model: RobertaModel) -> dict[str, Any]:
     encoder = model.encoder.sentence_encoder
     layer = encoder.layers[0]
     if layer.normalize_before or encoder.layer_norm is not None:
-        raise refuse(path, "its LayerNorms are before the sub-layers, and ours are after them")
+        raise refuse(path, "its LayerNorms are before the sub-layers, but ours are after them")
     if encoder.layernorm_embedding is None:
         raise refuse(path, "it has no LayerNorm after the embeddings")
     # fairseq may use apex' LayerNorm instead of torch's.
     eps = sorted({part.eps for part in model.modules() if hasattr(part, "normalized_shape")})
     if len(eps) != 1:
-        raise refuse(path, f"its LayerNorms add several numbers to the variance ({eps}), and ours add one")
+        raise refuse(
+            path, f"its LayerNorms add different numbers to the variance ({eps}), but ours all add the same one"
+        )
     sample = torch.linspace(-4.0, 4.0, 101)
     if not torch.allclose(layer.activation_fn(sample), F.gelu(sample), atol=1e-6):
         raise refuse(path, "its activation is not the exact gelu")
     if getattr(encoder.embed_positions, "weight", None) is None:
         raise refuse(path, "its positions are not a learned table")
     if model.encoder.lm_head.weight is not encoder.embed_tokens.weight:
-        raise refuse(path, "its LM head does not use the token embeddings, and ours does")
+        raise refuse(path, "its LM head does not use the token embeddings, but ours does")
     return {
         "encoder_layers": len(encoder.layers),
         "encoder_embed_dim": layer.embed_dim,

@@ -123,7 +123,7 @@ def convert_weights(
     for name, other in _TIED.items():
         weight = theirs.pop(name, None)
         if weight is not None and not torch.equal(weight, theirs.setdefault(other, weight)):
-            raise refuse(folder, f"{name} differs from {other}, and our LM head has one tensor for both")
+            raise refuse(folder, f"{name} differs from {other}, but our LM head has one tensor for both")
     try:
         ours = take_weights(theirs, family, options, architecture, head, first_position(config))
     except KeyError as error:

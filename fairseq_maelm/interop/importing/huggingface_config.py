@@ -39,15 +39,15 @@ def read_config(folder: Path) -> dict[str, Any]:
     config = read_json(path)
     kind = config.get("model_type")
     if kind == "roberta-prelayernorm":
-        raise refuse(folder, "its LayerNorms are before the sub-layers, and RoBERTa's and ours are after them")
+        raise refuse(folder, "its LayerNorms are before the sub-layers, but RoBERTa's and ours are after them")
     if kind not in FAMILIES:
-        raise refuse(folder, f"model_type {kind!r} is none of {', '.join(FAMILIES)}")
+        raise refuse(folder, f"model_type {kind!r} is not one of {', '.join(FAMILIES)}")
     eps = _layer_norm_eps(config)
     if not isinstance(eps, float) or not SMALLEST_EPS <= eps <= LARGEST_EPS:
         raise refuse(folder, f"layer_norm_eps is {eps!r}, not a number from {SMALLEST_EPS} to {LARGEST_EPS}")
     for name, ours in (_EXPECTED_OF_MODERNBERT if kind == "modernbert" else _EXPECTED).items():
         if config.get(name, ours) != ours:
-            raise refuse(folder, f"{name} is {config[name]!r} and ours is {ours!r}")
+            raise refuse(folder, f"{name} is {config[name]!r}, but our encoder has {ours!r}")
     if kind == "mpnet":
         _check_mpnet(folder, config)
     if kind == "modernbert":
@@ -78,14 +78,15 @@ def _check_mpnet(folder: Path, config: dict[str, Any]) -> None:
 def _check_modernbert(folder: Path, config: dict[str, Any]) -> None:
     local, bases = _local_layers(config), _rotary_bases(config)
     if any(not base.is_integer() for base in bases):
-        raise refuse(folder, f"its rotary bases are {bases}, and ours are integers")
+        raise refuse(folder, f"its rotary bases are {bases}, but ours must be integers")
     named = (config.get("rope_parameters") or {}).values()
     if config.get("rope_scaling") or any(each.get("rope_type", "default") != "default" for each in named):
         raise refuse(folder, "its rotary positions are scaled")
     if bases[0] != bases[1] and any(local) and local != [bool(number % 3) for number in range(len(local))]:
         raise refuse(
             folder,
-            "its layers with local attention, which have another rotary base, are not all but the first of every three",
+            "its layers with local attention are not those of our encoder, which has it in all except the first of "
+            "every three",
         )
 
 

@@ -39,10 +39,12 @@ def read_vocabulary(folder: Path, rows: int, pad: int) -> SourceVocabulary:
     tokenizer = _open_tokenizer(folder)
     numbers: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
     if max(numbers.values()) >= rows:
-        raise refuse(folder, f"its tokenizer has token {max(numbers.values())} and its model only {rows} embeddings")
+        raise refuse(
+            folder, f"its tokenizer has token {max(numbers.values())}, but its model has only {rows} embeddings"
+        )
     special = _special_numbers(folder, numbers)
     if special["<pad>"] != pad:
-        raise refuse(folder, f"padding is {special['<pad>']} in its tokenizer and {pad} in its model")
+        raise refuse(folder, f"padding is {special['<pad>']} in its tokenizer, but {pad} in its model")
     first, last = [special[symbol] for symbol in FAIRSEQ_SYMBOLS], special[MASK_SYMBOL]
     ordinary = [number for number in range(rows) if number not in special.values()]
     order = [*first, *ordinary, last]
@@ -140,7 +142,7 @@ def renumber(content: str, number_of: dict[int, int], where: Any) -> str:
     elif model.get("type") == "Unigram":
         model["vocab"], model["unk_id"] = _renumber_unigram(model, number_of, where)
     else:
-        raise refuse(where, f"the tokens of a tokenizer {model.get('type')!r} cannot be renumbered")
+        raise refuse(where, f"the tokens of a tokenizer of type {model.get('type')!r} cannot be renumbered")
     for token in state["added_tokens"]:
         token["id"] = number_of[token["id"]]
     state["added_tokens"].sort(key=lambda token: int(token["id"]))
@@ -174,4 +176,4 @@ def _renumber_template(processor: dict[str, Any], number_of: dict[int, int], whe
         return {**processor, "special_tokens": special}
     if kind == "ByteLevel":
         return processor
-    raise refuse(where, f"the tokens of a post-processor {kind!r} cannot be renumbered")
+    raise refuse(where, f"the tokens of a post-processor of type {kind!r} cannot be renumbered")

@@ -56,7 +56,7 @@ def download(name: str) -> Path:
             huggingface_hub.snapshot_download(name, allow_patterns=[*settings, "pytorch_model*.bin"])
     except Exception as error:  # errors of the network and of the Hub, and for wrong names
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise ValueError(f"the Hugging Face Hub does not give {name}: {reason}") from error
+        raise ValueError(f"{name} cannot be downloaded from the Hugging Face Hub: {reason}") from error
     return folder
 
 
@@ -161,4 +161,4 @@ def _compare_tokens(path: Path, source: Source, written: Written) -> None:
     other = differences(tokenize, ours, hard)
     logger.info("%d of %d hard texts have the tokens of the source", len(hard) - len(other), len(hard))
     for each in other:
-        logger.warning("%s has other tokens than with the source's tokenizer", ascii(each.text))
+        logger.warning("%s gets different tokens from the imported tokenizer than from the source's", ascii(each.text))

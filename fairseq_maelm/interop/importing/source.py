@@ -1,4 +1,4 @@
-"""A source of an import, of any kind."""
+"""The model that is imported, in one form for all kinds of sources."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -29,7 +29,7 @@ class EncoderGraph(nn.Module):
         if head is not None and head not in model.classification_heads:
             raise ValueError(f"the model has no head {head!r}")
         if pooling is not None and (pooling not in POOLINGS or head is not None):
-            raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}, and a model with a head has none")
+            raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}, and cannot be combined with a head")
         encoder = model.encoder
         self.embed_tokens, self.embed_positions = encoder.embed_tokens, encoder.embed_positions
         self.layernorm_embedding, self.layers = encoder.layernorm_embedding, encoder.layers

@@ -51,7 +51,7 @@ def check_buckets(num_buckets: int, max_distance: int) -> None:
     """
     if num_buckets < 4 or num_buckets % 4:
         raise ValueError(
-            f"the number of relative buckets must be a positive multiple of 4 and is {num_buckets}: each direction has "
+            f"the number of relative buckets must be a positive multiple of 4, not {num_buckets}: each direction has "
             "half of them, and half of these are for single distances. Use --relative-buckets none for no relative bias"
         )
     if max_distance <= num_buckets // 4 + 1:

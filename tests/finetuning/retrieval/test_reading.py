@@ -99,7 +99,7 @@ def test_judgments_of_beir_and_trec(text, tmp_path):
         ("q1\ta", ":2: 2 columns"),
         ("q1\ta\t1.5", ":2: the score '1.5' is not a whole number"),
         ("q1\ta\tyes", ":2: the score 'yes' is not a whole number"),
-        ("q1\ta\t3", ":2: query 'q1' and document 'a' had the score 2 before"),
+        ("q1\ta\t3", ":2: query 'q1' and document 'a' already have the score 2"),
         ("q9\ta\t1", ":2: the id 'q9' is not in the queries"),
         ("q1\tz\t1", ":2: the id 'z' is not in the documents"),
     ],

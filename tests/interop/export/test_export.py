@@ -299,7 +299,7 @@ def always_a_space(files: dict[str, str]) -> dict[str, str]:
     ("function", "change", "message"),
     [
         ("model_weights", one_number_changed, "computes something else than the checkpoint"),
-        ("model_weights", without_a_bias, "finds other weights.*lm_head.bias"),
+        ("model_weights", without_a_bias, "do not match transformers.*lm_head.bias"),
         ("tokenizer_files", always_a_space, "the exported tokenizer reads .* texts differently"),
     ],
 )

@@ -215,7 +215,7 @@ def test_the_number_of_fairseqs_roberta_is_carried(tmp_path: Path, monkeypatch: 
     words = import_model(checkpoint, tmp_path / "imported").model_options
     assert words[words.index("--layer-norm-eps") + 1] == "1e-12"
     numbers.append(1e-6)
-    refused(checkpoint, tmp_path / "again", "several numbers to the variance")
+    refused(checkpoint, tmp_path / "again", "different numbers to the variance")
 
 
 def test_fairseq_roberta_is_imported(tmp_path: Path) -> None:
@@ -274,13 +274,13 @@ def refused(folder: Path, output: Path, match: str, data: Any = None) -> None:
     [
         ({"layer_norm_eps": 0.5}, "layer_norm_eps is 0.5, not a number from 1e-14 to 0.01"),
         ({"layer_norm_eps": "small"}, "layer_norm_eps is 'small', not a number"),
-        ({"hidden_act": "gelu_new"}, "hidden_act is 'gelu_new' and ours is 'gelu'"),
+        ({"hidden_act": "gelu_new"}, "hidden_act is 'gelu_new', but our encoder has 'gelu'"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ({"is_decoder": True}, "decoder"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings"),
         ({"model_type": "roberta-prelayernorm"}, "LayerNorms are before"),
         ({"model_type": "bert"}, "model_type 'bert' is none of"),
-        ({"pad_token_id": 2}, "padding is 1 in its tokenizer and 2"),
+        ({"pad_token_id": 2}, "padding is 1 in its tokenizer, but 2"),
         ({"num_hidden_layers": 3}, "weights lack encoder.layer.2"),
         ({"num_hidden_layers": 1}, "no place for 16 of its weights"),
     ],
@@ -349,7 +349,9 @@ def test_a_model_is_downloaded_by_its_name(
     words = ["import", "FacebookAI/roberta-base", "--output", "imported"]
     with pytest.raises(SystemExit, match="there is no folder or checkpoint FacebookAI/roberta-base: .* --download"):
         cli.main(words)
-    with pytest.raises(SystemExit, match="the Hugging Face Hub does not give FacebookAI/other: 404 not found$"):
+    with pytest.raises(
+        SystemExit, match="FacebookAI/other cannot be downloaded from the Hugging Face Hub: 404 not found$"
+    ):
         cli.main(["import", "FacebookAI/other", "--output", "imported", "--download"])
     assert list(tmp_path.iterdir()) == []
     cli.main([*words, "--download"])

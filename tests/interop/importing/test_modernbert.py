@@ -94,14 +94,14 @@ def test_beyond_the_window_it_would_not(copied: Path, tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"norm_bias": True}, "norm_bias is True and ours is False"),
+        ({"norm_bias": True}, "norm_bias is True, but our encoder has False"),
         ({"hidden_activation": "silu"}, "hidden_activation is 'silu'"),
         ({"rope_parameters": rope(full_attention=10.5)}, "rotary bases are .*10.5"),
         (
             {"rope_parameters": {"full_attention": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}},
             "its rotary positions are scaled",
         ),
-        ({"layer_types": ["sliding_attention"] * 5}, "not all but the first of every three"),
+        ({"layer_types": ["sliding_attention"] * 5}, "all except the first of every three"),
         ({"norm_eps": 0.5}, "layer_norm_eps is 0.5"),
     ],
 )

@@ -97,7 +97,7 @@ class Prepared(NamedTuple):
         }
 
     def grid(self, options: dict[str, Any]) -> tuple[int]:
-        """Return the grid of a kernel whose programs each have rows of one sequence and head."""
+        """Return the grid of a kernel in which each program computes rows of one sequence and one head."""
         batch, heads, _, _ = self.query.shape
         return (batch * heads * (self.places.shape[1] // options["ROWS"]),)
 

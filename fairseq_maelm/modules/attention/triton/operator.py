@@ -92,7 +92,7 @@ def relative_attention(
     query, key, value = _cast(query), _cast(key), _cast(value)
     if not query.shape == key.shape == value.shape or not query.dtype == key.dtype == value.dtype:
         described = ", ".join(f"{tensor.dtype}{list(tensor.shape)}" for tensor in (query, key, value))
-        raise ValueError(f"queries, keys and values must have one shape and element type, and are {described}")
+        raise ValueError(f"queries, keys and values must have the same shape and dtype, but are {described}")
     _check(query, of_distance, positions, lengths, dropout, seed)
     output, _ = _attend(query, key, value, of_distance.float(), positions, lengths, dropout, seed)
     return output.transpose(1, 2)
@@ -124,7 +124,7 @@ def relative_attention_qkv(
     """
     qkv = _cast(qkv)
     if qkv.dim() != 5 or qkv.shape[2] != 3:
-        raise ValueError(f"joint queries, keys and values have shape [B, S, 3, H, d_h], not {list(qkv.shape)}")
+        raise ValueError(f"joint queries, keys and values must have shape [B, S, 3, H, d_h], not {list(qkv.shape)}")
     _check(_split_qkv(qkv)[0], of_distance, positions, lengths, dropout, seed)
     output, _ = _attend_qkv(qkv, of_distance.float(), positions, lengths, dropout, seed)
     return output
@@ -152,20 +152,22 @@ def _check(
 ) -> None:
     """Refuse inputs that the kernels would misread, without reading values on the device."""
     if query.dim() != 4:
-        raise ValueError(f"queries, keys and values have shape [B, H, S, d_h], not {list(query.shape)}")
+        raise ValueError(f"queries, keys and values must have shape [B, H, S, d_h], not {list(query.shape)}")
     batch, heads, length, _ = query.shape
     # Looking up the device would break the compiled graph.
     reason = None if torch.compiler.is_compiling() else unavailable_because(query)
     if reason is not None:
         raise ValueError(f"attention by Triton kernels cannot run: {reason}. Choose another --attention")
     if of_distance.dim() != 2 or of_distance.shape[0] != heads or of_distance.shape[1] % 2 == 0:
-        raise ValueError(f"of_distance has shape [H = {heads}, 2 P - 1], not {list(of_distance.shape)}")
+        raise ValueError(f"of_distance must have shape [H = {heads}, 2 P - 1], not {list(of_distance.shape)}")
     if positions.dtype != torch.int64 or positions.shape not in ((batch, length), (1, length)):
-        raise ValueError(f"positions are <int64>[{batch} or 1, {length}], not {positions.dtype}{list(positions.shape)}")
+        raise ValueError(
+            f"positions must be <int64>[{batch} or 1, {length}], not {positions.dtype}{list(positions.shape)}"
+        )
     if lengths is not None and (lengths.dtype != torch.int64 or lengths.shape != (batch,)):
-        raise ValueError(f"lengths are <int64>[{batch}], not {lengths.dtype}{list(lengths.shape)}")
+        raise ValueError(f"lengths must be <int64>[{batch}], not {lengths.dtype}{list(lengths.shape)}")
     if not 0 <= dropout < 1:
-        raise ValueError(f"dropout is a probability in [0, 1), not {dropout}")
+        raise ValueError(f"dropout must be a probability in [0, 1), not {dropout}")
     if dropout > 0 and (seed is None or seed.dtype != torch.int64 or seed.shape != (1,)):
         raise ValueError("dropout needs a seed <int64>[1] from draw_seed")
     for tensor in (of_distance, positions, lengths, seed):
