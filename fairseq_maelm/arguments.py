@@ -115,7 +115,7 @@ def _cached_model(name: str) -> Path | None:
 
 
 def find_checkpoint(path: Path) -> Path:
-    """Return a file, or the best checkpoint in the folder of a run, or else its last one.
+    """Return the given file, or the best checkpoint in the given folder of a run, or else its last one.
 
     Raises:
         FileNotFoundError: there is no such file, or the folder has no checkpoint.

@@ -335,8 +335,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "texts", nargs="*", type=Path, metavar="TEXT",
-        help="files with a paragraph a line and a blank line between documents (.txt, .jsonl, also .gz, .xz); two or "
-        "more give a task, which file a text is from; without any, the docstrings of this Python installation",
+        help="files with one paragraph per line and a blank line between documents (.txt, .jsonl, also .gz, .xz); "
+        "two or more give a task, which file a text is from; without any, the docstrings of this Python installation",
     )  # fmt: skip
     parser.add_argument(
         "--output", type=Path, default=Path("runs/quickstart"), metavar="DIR", help="folder for everything"

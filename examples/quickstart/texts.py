@@ -222,7 +222,7 @@ def _passages(paragraphs: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def held_out_sentences(text: Path, count: int = 4) -> list[str]:
-    """Return the beginnings of at most so many paragraphs, one a line, with the longest word of each masked."""
+    """Return the beginnings of at most so many paragraphs, one per line, with the longest word of each masked."""
     sentences = []
     for line in text.read_text(encoding="utf-8").splitlines():
         words = line.split()[:25]
@@ -310,7 +310,7 @@ def _balanced(pools: dict[str, dict[str, list[str]]], classes: list[str]) -> dic
 
 
 def write_pretraining_text(documents: Iterable[Document], classes: Sequence[str], train: Path, valid: Path) -> None:
-    """Write the text for ``maelm prepare corpus``: a paragraph a line, a blank line after each document."""
+    """Write the text for ``maelm prepare corpus``: one paragraph per line, a blank line after each document."""
     found: dict[str, list[str]] = {"train": [], "pretraining_valid": []}
     for document in documents:
         place = place_of(document, classes)

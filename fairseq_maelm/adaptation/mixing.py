@@ -43,16 +43,17 @@ def blocks_to_mix(domain: np.ndarray, general: np.ndarray, ratio: float) -> int:
 
 
 class MixedBlockDataset(MaskedBlockDataset):
-    """A training split with the domain's blocks first, all in every epoch, and the general text's, some per epoch.
+    """A training split: all of the domain's blocks in every epoch, then those of the general text, some in each epoch.
 
-    The choice depends on the seed and the epoch alone, so that a resumed run sees what an uninterrupted one does.
+    The choice depends on the seed and the epoch alone, so that a resumed run sees the same data as an uninterrupted
+    one.
     """
 
     domain_blocks: int
     general_blocks: int
 
     def mix(self, domain_blocks: int, ratio: float) -> "MixedBlockDataset":
-        """Set the number of the domain's blocks and the general share of an epoch's tokens, and return itself."""
+        """Set the number of the domain's blocks and the general share of an epoch's tokens, and return this object."""
         sizes = self.blocks.sizes
         self.domain_blocks = domain_blocks
         self.general_blocks = blocks_to_mix(sizes[:domain_blocks], sizes[domain_blocks:], ratio)

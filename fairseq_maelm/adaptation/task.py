@@ -36,7 +36,7 @@ class AdaptationTaskConfig(MaelmTaskConfig):
         default=None,
         metadata={
             "help": "one or more folders of general text with the same vocabulary, separated by colons; the valid "
-            "split is used as the validation set 'general' (--valid-subset valid,general)"
+            "split of the first one is used as the validation set 'general' (--valid-subset valid,general)"
         },
     )
     general_ratio: float = field(
@@ -62,7 +62,7 @@ class AdaptationTask(MaelmTask):
         self.general_bound = None if bound is None else GeneralLossBound(bound)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **unused: Any) -> None:
-        """Open a split: ``general`` and a share of the training split from the general text, others as pretraining."""
+        """Open a split: ``general`` and a share of the training split from the general text, others as usual."""
         if split == GENERAL and self.cfg.general_data is not None:
             paths = self._general_paths("valid", combine)[:1]
             self.datasets[split] = self.dataset_of(split, paths, GeneralBlockDataset)

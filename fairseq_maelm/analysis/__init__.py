@@ -1,1 +1,1 @@
-"""What representations look like: effective rank, where [MASK] lives, and the theorem behind MAE-LM in numbers."""
+"""Analysis of representations: effective rank, the subspace of [MASK], and the theorem behind MAE-LM in numbers."""

@@ -69,7 +69,7 @@ class TextBlocks:
     """A text file cut into blocks of whole lines of one document, as in pretraining.
 
     Args:
-        path: UTF-8 text with a paragraph a line and a blank line between documents.
+        path: UTF-8 text with one paragraph per line and a blank line between documents.
         encoder: tokenizes the text.
         block_size: largest number of tokens in a block, special symbols included.
         tokens: number of tokens after which reading ends.
@@ -127,7 +127,7 @@ def choose_blocks(sizes: np.ndarray, tokens: int, seed: int) -> np.ndarray:
     """Choose random blocks until they have ``tokens`` tokens, or all blocks.
 
     Returns:
-        <int64>[chosen] by falling size, so that batches have little padding and the largest batch comes first.
+        <int64>[chosen] by descending size, so that batches have little padding and the largest batch comes first.
     """
     order = np.random.default_rng([seed, _ORDER]).permutation(len(sizes))
     chosen = order[: int(np.searchsorted(np.cumsum(sizes[order]), tokens)) + 1]
@@ -135,7 +135,7 @@ def choose_blocks(sizes: np.ndarray, tokens: int, seed: int) -> np.ndarray:
 
 
 def batches(chosen: np.ndarray, sizes: np.ndarray, batch_tokens: int) -> list[np.ndarray]:
-    """Cut blocks of falling size into batches of one block or at most ``batch_tokens`` tokens with padding."""
+    """Cut blocks of descending size into batches of one block or at most ``batch_tokens`` tokens with padding."""
     result: list[list[int]] = []
     for index in chosen.tolist():
         if not result or (len(result[-1]) + 1) * sizes[result[-1][0]] > batch_tokens:

@@ -99,7 +99,7 @@ class AnalysisSettings(CollectSettings):
 
 
 def analyze(models: dict[str, Path], settings: AnalysisSettings, output: Path, device: str) -> Path:
-    """Analyze the models that ``output`` has no results of yet, and write the report on all models.
+    """Analyze the models for which ``output`` has no results yet, and write the report on all models.
 
     Args:
         models: name -> path, in the order of the figures.
@@ -183,7 +183,7 @@ def _blocks(encoder: Encoder, settings: AnalysisSettings) -> Blocks:
 
 
 def rank_rows(grams: dict[str, LayerGrams], tau: float, centered: bool) -> list[dict[str, Any]]:
-    """Return the effective rank and the falling spectrum for each condition, set of tokens and layer."""
+    """Return the effective rank and the descending spectrum for each condition, set of tokens and layer."""
     rows = []
     for condition, each in grams.items():
         for place, layer in enumerate(each.layers):

@@ -63,7 +63,7 @@ class GramAccumulator:
 
 
 def singular_values(gram: Tensor) -> Tensor:
-    """Return the singular values of X <float64>[D], falling, from its Gram matrix <float64>[D, D].
+    """Return the singular values of X <float64>[D], descending, from its Gram matrix <float64>[D, D].
 
     Eigenvalues that are negative through rounding become 0.
     """
@@ -71,7 +71,7 @@ def singular_values(gram: Tensor) -> Tensor:
 
 
 def effective_rank(values: Tensor, tau: float) -> int:
-    """Return the tau-effective rank (section 2.2, after Cai et al., 2021) of falling singular values <float64>[D].
+    """Return the tau-effective rank (section 2.2, after Cai et al., 2021) of descending singular values <float64>[D].
 
     This is the smallest k for which the k largest squared singular values sum to at least the share ``tau``, in (0, 1],
     of the sum of all; 0 if all are 0.
@@ -120,7 +120,7 @@ def leading_directions(gram: Tensor, tau: float) -> Tensor:
 
 
 def principal_angles(first: Tensor, second: Tensor) -> Tensor:
-    """Return the rising angles <float64>[min(k, m)] in degrees between the spans of [D, k] and [D, m], orthonormal."""
+    """Return the ascending principal angles <float64>[min(k, m)] in degrees between orthonormal [D, k] and [D, m]."""
     return torch.rad2deg(torch.from_numpy(subspace_angles(first.numpy(), second.numpy())).flip(0))
 
 

@@ -142,8 +142,8 @@ def check_layer(real: Tensor, combined: Tensor, weights: AttentionWeights, misfi
     Args:
         real: H_R <float64>[n, D].
         combined: U <float64>[m, n], whose rows sum to 1.
-        weights: of the layer.
-        misfit: of U, copied into the result.
+        weights: weights of the layer.
+        misfit: misfit of U, copied into the result.
     """
     row = common_row(real)
     residual = real - row

@@ -20,7 +20,7 @@ class MaelmCriterionConfig(FairseqDataclass):
 class MaelmCriterion(FairseqCriterion):
     """Cross-entropy summed over the predicted tokens.
 
-    Logged are ``loss`` in bits per predicted token and its perplexity ``ppl``; in percent, ``accuracy`` of the
+    It logs ``loss`` in bits per predicted token and its perplexity ``ppl``; in percent, ``accuracy`` of the
     predicted tokens, ``masked``, the share of predicted tokens, and ``padding``, the share of padding in encoder and
     decoder. fairseq's ``wps`` counts original tokens, the masked ones included.
     """

@@ -17,7 +17,8 @@ ORDERS = ("buckets", "shuffled", "shortest", "longest")
 class BatchDataset(FairseqDataset):
     """Items of one or several sequences; a subclass defines ``collate``, which makes a batch of them.
 
-    Random numbers depend on the seed and the epoch alone, so that a resumed run sees what an uninterrupted one does.
+    Random numbers depend on the seed and the epoch alone, so that a resumed run sees the same data as an uninterrupted
+    one.
 
     Args:
         sizes: <int>[items] length of each item's longest sequence, in tokens.

@@ -83,7 +83,7 @@ def show(
         draw: the drawn masks.
         inside: <bool>[B, T] True at tokens, False at padding.
         mask_index: the <mask> symbol.
-        fraction: <bool>[B, T] True at masks that stay by ``mask_fraction``, if the view has one.
+        fraction: <bool>[B, T] True at masks that stay in the input because of ``mask_fraction``, if the view has one.
         random: <int64>[B, T] random real tokens for masked positions, if the view shows them.
     """
     masked = draw.masked

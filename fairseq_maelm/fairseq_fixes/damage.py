@@ -17,7 +17,7 @@ _FIRST, _LAST, _LAST_SIZE = b"PK\x03\x04", b"PK\x05\x06", 22
 
 
 def find_damage(path: Path) -> str | None:
-    """Describe the damage of a checkpoint file in words that continue its name; return None for an intact file.
+    """Return the damage of a checkpoint file, in words that follow the file's name, or None for an intact file.
 
     Reads the whole file. Files of torch before 1.6 have no checksums, and None is returned for them.
     """

@@ -1,7 +1,7 @@
 """Save the counter of ``--patience`` in checkpoints.
 
 Reason: fairseq counts validations without improvement only in memory. A resumed run counts from 0 and stops later than
-an uninterrupted one, and a run that has stopped for lack of improvement trains on when it is started again. fairseq
+an uninterrupted one, and a run that has stopped for lack of improvement resumes when it is started again. fairseq
 stores the counter in attributes of its function ``should_stop_early``, which it finds by its global name. The function
 belongs to the training program, which is ``fairseq_cli.train`` or, under ``torchrun -m fairseq_cli.train``, a second
 copy of that module. The running program is the caller of ``load_checkpoint``, which every run calls.

@@ -121,7 +121,7 @@ def _check_end(trainer: Any, epoch_itr: Any, start: Start) -> None:
 
 
 def _restore_last(trainer: Any, start: Start) -> None:
-    """Write the checkpoint_last.pt that a complete run lacks or has damaged, for example after a full disk."""
+    """Write checkpoint_last.pt for a complete run in which it is missing or damaged, for example after a full disk."""
     cfg, suffix = trainer.cfg.checkpoint, trainer.checkpoint_suffix
     was_found = start.continues and start.file not in (DEFAULT, cfg.restore_file)
     if was_found and not (cfg.no_save or cfg.no_last_checkpoints) and trainer.should_save_checkpoint_on_current_rank:

@@ -152,7 +152,7 @@ def _search(search: Mapping[str, Any], what: str) -> Search:
 
 
 def _setting(setting: Mapping[str, Any], search: Search) -> dict[str, Any]:
-    """Return one value for each name in the search: the recipe's if the search has it, or else the first."""
+    """Return one value for each searched option: the recipe's if it is among the searched ones, or else the first."""
     chosen = {name: number_if_it_is_one(value) for name, value in setting.items()}
     for name, value in chosen.items():
         _check_value(name, value, "setting")

@@ -143,7 +143,7 @@ def _check_metrics(logged: dict[str, set[str]], metric: str, reported: Sequence[
         missing = [name for name in ((metric, *reported) if subset == first else (metric,)) if name not in names]
         if missing:
             raise ValueError(
-                f"validation on {subset} logs no {' and no '.join(dict.fromkeys(missing))}, but "
+                f"validation on {subset} logs no {' and no '.join(dict.fromkeys(missing))}, but only "
                 f"{', '.join(sorted(names))}: choose among these, or give the criterion the option that makes it log "
                 "the others"
             )

@@ -11,7 +11,7 @@ class MaelmConfig(MPNetConfig):
 
     Args:
         relative_attention_buckets: bucket function, "t5", "reference" (of the authors' code) or "none".
-        relative_attention_max_distance: distance from which on all distances share a bucket.
+        relative_attention_max_distance: distance beyond which all distances share a bucket.
         mask_token_id: number of the mask symbol.
         masked_input: encoder's input at masks: nothing ("dropped", MAE-LM), the mask symbol ("kept", MLM), or the mask
             symbol, whose state does not enter the decoder ("reset").
@@ -60,7 +60,7 @@ def relative_bucket(function: str, distance: int, num_buckets: int, max_distance
         function: "t5" (Raffel et al., 2020), or "reference", which is symmetric and rounds up.
         distance: relative position.
         num_buckets: multiple of 4; each direction has half of the buckets, of which half are for single distances.
-        max_distance: distance from which on all distances share a bucket.
+        max_distance: distance beyond which all distances share a bucket.
     """
     half, size = num_buckets // 2, abs(distance)
     exact = half // 2

@@ -130,7 +130,7 @@ class MaelmForMaskedLM(MaelmPreTrainedModel):
         return embeddings
 
     def encode(self, input_ids: Tensor, inside: Tensor, **options: Any) -> tuple[Tensor, Tensor, Any]:
-        """Encode the visible ones of tokens <int64>[B, T], and put their states back to their original positions.
+        """Encode the visible tokens of sequences <int64>[B, T], and put their states back to their original positions.
 
         ``inside`` <bool>[B, T] is True at tokens and False at padding; ``options`` are the encoder's.
 

@@ -1,1 +1,1 @@
-"""The ways to other libraries and back: Hugging Face transformers, ONNX, fairseq's RoBERTa."""
+"""Conversion to and from other libraries: Hugging Face transformers, ONNX, fairseq's RoBERTa."""

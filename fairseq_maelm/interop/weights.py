@@ -217,7 +217,7 @@ def take_weights(
     """Return a family's weights under our names; other arguments are those of ``weights_of_family``.
 
     ``theirs`` has names without the prefix of models with a head; the weights that are used are removed from it.
-    ``first_position`` is the row of the position table for the first token. A missing weight is a KeyError.
+    ``first_position`` is the row of the position table for the first token. A missing weight raises a KeyError.
     """
     state = {}
     for ours, names in _names(family, options, architecture, head):

@@ -112,9 +112,11 @@ class MaelmModelConfig(FairseqDataclass):
             "rotary positions)"
         },
     )
-    relative_num_buckets: Optional[int] = field(default=None, metadata={"help": f"relative buckets ({_OF_SIZE})"})
+    relative_num_buckets: Optional[int] = field(
+        default=None, metadata={"help": f"number of relative buckets ({_OF_SIZE})"}
+    )
     relative_max_distance: Optional[int] = field(
-        default=None, metadata={"help": f"distance from which on all distances share one relative bucket ({_OF_SIZE})"}
+        default=None, metadata={"help": f"distance beyond which all distances share one relative bucket ({_OF_SIZE})"}
     )
     share_decoder_positions: bool = field(
         default=False, metadata={"help": "use the encoder's table of position embeddings in the decoder"}
@@ -134,8 +136,8 @@ class MaelmModelConfig(FairseqDataclass):
     embedding_init_std: float = field(
         default=0.02,
         metadata={
-            "help": "standard deviation of the random embeddings of tokens and positions; with about 0.9 / sqrt(width) "
-            "narrow models learn more than word frequencies much sooner"
+            "help": "standard deviation of the random embeddings of tokens and positions; with about 0.9 / "
+            "sqrt(width), narrow models need far fewer updates to get beyond word frequencies"
         },
     )
     precision: ChoiceEnum(list(PRECISIONS)) = field(  # type: ignore[valid-type]

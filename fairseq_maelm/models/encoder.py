@@ -63,7 +63,7 @@ def encoder_identity(
         heads: number of attention heads.
         eps: LayerNorm's epsilon.
         bucket_function: one of ``BUCKET_FUNCTION_NAMES``.
-        max_distance: distance from which on all distances share a bucket.
+        max_distance: distance beyond which all distances share a bucket.
         rotary_bases: rotary bases of every third layer and of the others; empty without rotary positions.
     """
     function = BUCKET_FUNCTION_NAMES.index("rotary" if rotary_bases else bucket_function)
@@ -98,7 +98,7 @@ class MaelmEncoder(FairseqEncoder):
         max_positions: upper bound of positions, exclusive.
         relative_buckets: "t5", "reference" or "none".
         num_buckets: rows of the table of relative biases.
-        max_distance: distance from which on all distances share a bucket.
+        max_distance: distance beyond which all distances share a bucket.
     """
 
     def __init__(

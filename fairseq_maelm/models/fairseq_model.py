@@ -39,7 +39,7 @@ class FairseqTextModel(FairseqEncoderModel):
         self.classification_heads = nn.ModuleDict()
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Take note of the update that the model is trained for; called by fairseq before each of its batches."""
+        """Store the number of the current update; called by fairseq before each of its batches."""
         super().set_num_updates(num_updates)
         self.update = num_updates
 

@@ -71,7 +71,7 @@ class MaelmHubInterface(nn.Module):
             more_sentences: further sentences.
             max_length: number of tokens to which a longer text is cut, in the way of the checkpoint's training: at the
                 end with ``--shorten-method truncate``, otherwise as ``maelm prepare`` does, which keeps every </s> and
-                shortens the longer text of a pair. None cuts nothing.
+                shortens the longer text of a pair. With None, nothing is cut.
 
         Returns:
             <int64>[n]: ``<s> a </s>``, then ``</s> b </s>`` for each further sentence, as in fairseq's RoBERTa.
@@ -148,7 +148,7 @@ class MaelmHubInterface(nn.Module):
             topk: number of candidates for each mask.
 
         Returns:
-            For every mask, in order, its candidates by falling probability; for several texts a list of these.
+            For every mask, in order, its candidates by descending probability; for several texts a list of these.
 
         Raises:
             ValueError: a text has no mask or is too long, or the model has no LM head or an autoregressive decoder.

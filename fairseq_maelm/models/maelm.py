@@ -85,9 +85,9 @@ class MaelmModel(FairseqTextModel):
             features_only: return the encoder's last states.
             return_all_hiddens: return the states of all layers in the second value.
             classification_head_name: return this head's scores.
-            target: <int64>[M] the original tokens at the masked positions, in order. Returns their loss and needs a
-                layout. This is cheaper than logits: the last layer before the LM head has queries at the masked
-                positions only, and the logits are computed in chunks.
+            target: <int64>[M] the original tokens at the masked positions, in order. With targets, the result is their
+                loss, and a layout is needed. This is cheaper than logits: the last layer before the LM head has
+                queries at the masked positions only, and the logits are computed in chunks.
 
         Returns:
             A pair. First: logits <float>[M, V] at the masked positions, or [B, S, V] without a layout; or the loss

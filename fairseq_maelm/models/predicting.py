@@ -15,12 +15,12 @@ Places = NDArray[np.int64]
 def batches_by_length(
     lengths: Sequence[int] | NDArray[Any], batch_tokens: int | None = None, batch_size: int | None = None
 ) -> list[Places]:
-    """Group sequences of near-equal length, the longest first, so that a lack of memory shows at once.
+    """Group sequences of near-equal length, the longest first, so that a lack of memory shows in the first batch.
 
     Args:
         lengths: lengths of the sequences in tokens.
-        batch_tokens: most tokens of a batch, padding included; a longer sequence is a separate batch.
-        batch_size: most sequences of a batch. At least one of the two limits must be given.
+        batch_tokens: maximum number of tokens in a batch, padding included; a longer sequence is a separate batch.
+        batch_size: maximum number of sequences in a batch. At least one of the two limits must be given.
     """
     for name, given in (("batch_tokens", batch_tokens), ("batch_size", batch_size)):
         if given is not None and given < 1:

@@ -45,8 +45,8 @@ class ChunkSettings(NamedTuple):
 
     Attributes:
         dtype: type of logits and matrix products. Losses and sums over chunks are at least <float32>.
-        chunk: most logits that are stored at a time; at least one row is.
-        block: most probabilities, in single precision, that are stored at a time; at least one row is.
+        chunk: maximum number of logits that are stored at a time, but at least one row.
+        block: maximum number of probabilities, in single precision, that are stored at a time, but at least one row.
         multiple: the vocabulary is padded to a multiple of this number for the computation. Unless it is one already,
             this copies the weight; under autocast the cast does so anyway.
     """
@@ -136,7 +136,7 @@ def _empty_gradients(states: Tensor, projection: _Projection) -> _Gradients:
 
 
 def _add_products(gradients: _Gradients, part: slice, logits: Tensor, states: Tensor, projection: _Projection) -> None:
-    """Add a chunk's products with the gradient of its logits <dtype>[m, V]; the first overwrites the weight's sum."""
+    """Add a chunk's products with the gradient of its logits <dtype>[m, V]; the first chunk overwrites the sums."""
     torch.mm(logits, projection.weight, out=gradients.states[part])
     if logits.dtype == gradients.weight.dtype:
         gradients.weight.addmm_(logits.t(), states, beta=float(part.start > 0))

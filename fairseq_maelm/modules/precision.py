@@ -55,9 +55,9 @@ def autocast_dtype(device: str) -> torch.dtype | None:
 class LayerNorm(nn.LayerNorm):
     """torch's LayerNorm, whose results under autocast have the type of matrix products, or single precision.
 
-    Under autocast on a GPU, torch's own returns float32: the states between layers would take twice the memory and be
-    cast before every product. Mean and variance are computed in single precision in both, and states in single
-    precision, such as sums of embeddings, are rounded after they are normalized.
+    Under autocast on a GPU, torch's own LayerNorm returns float32: the states between layers would take twice the
+    memory and be cast before every product. Mean and variance are computed in single precision in both, and states in
+    single precision, such as sums of embeddings, are rounded after they are normalized.
 
     Attributes:
         single: return single precision, as for the residual sums of pre-norm layers.

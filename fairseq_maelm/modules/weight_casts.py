@@ -1,6 +1,6 @@
 """Half-precision copies of a model's weights, cast together instead of one by one as autocast does.
 
-Autocast casts each weight in every forward pass and each gradient in every backward pass by a separate operation, which
+Autocast casts each weight in every forward pass and each gradient in every backward pass by a separate operation; these
 are a third of all operations on a GPU. Here one operation casts all weights, once per update in training and once in
 evaluation, and one operation casts the gradients of a layer's copies to single precision. All values are equal to those
 of autocast, bit for bit.

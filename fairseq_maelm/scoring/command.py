@@ -101,7 +101,7 @@ def _open(args: argparse.Namespace) -> tuple[Scorer, dict[str, Sequence[Path]]]:
 def _write(
     args: argparse.Namespace, scorer: Scorer, items: Sequence[Item], sentences: Sequence[Sentence], result: Path
 ) -> dict[str, Any]:
-    """Score the sentences that an earlier run has not; unfinished scores are in the parent of the result's folder."""
+    """Score the sentences that an earlier run has not scored; unfinished scores are next to the result's folder."""
     begun, progress = result.parent / _BEGUN, result.parent / _PROGRESS
     if progress.exists() and begun.exists():
         state = read_json(progress)

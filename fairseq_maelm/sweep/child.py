@@ -15,7 +15,7 @@ def execute(words: Sequence[str], environment: Mapping[str, str], log: str, resu
     """Run a program, once no other program writes into its log, and return its exit status.
 
     Args:
-        words: the command line. On Linux the program is killed when this process ends; elsewhere it may outlive it.
+        words: the command line. On Linux the program is killed when this process ends; elsewhere it may run on.
         environment: variables to add.
         log: file for the output.
         resumes: whether to keep an earlier log.

@@ -14,7 +14,7 @@ _TAIL_BYTES = 65536
 
 
 def log_records(log: Path, kinds: Sequence[str], tail: bool = False) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield kind and numbers of the records in a log.
+    """Yield the kind and the numbers of each record in a log.
 
     Args:
         log: a file that may be missing, or still be written.

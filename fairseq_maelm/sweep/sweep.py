@@ -118,8 +118,8 @@ def _result(recipe: Recipe, log: Path) -> dict[str, Any]:
 def read_models(named: Sequence[tuple[str, str]]) -> dict[str, Model]:
     """Read named checkpoints.
 
-    Instead of a path, "random:NAME" means random weights of the size of NAME, and "random" of the first checkpoint that
-    has a path.
+    Instead of a path, "random:NAME" means random weights in the size of NAME, and "random" in the size of the first
+    checkpoint that has a path.
     """
     if len({name for name, _ in named}) < len(named):
         names = ", ".join(name for name, _ in named)

@@ -53,7 +53,7 @@ class HostWatch:
         self._batches += 1
 
     def batch_started(self) -> None:
-        """Record that all operations of a batch's forward and backward pass are launched."""
+        """Record that all operations of a batch's forward and backward pass have been launched."""
         self._event.record()
         self._last = self._clock()
 

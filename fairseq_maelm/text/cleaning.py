@@ -18,7 +18,7 @@ def clean_text(text: str) -> str:
     """Return the normal form of one paragraph: Unicode NFC, with single spaces between words and none at the ends.
 
     Control characters (C0, C1 with U+0085, the byte order mark) and Unicode white space of all kinds become spaces.
-    A text that sentencepiece's normalization would empty becomes empty. Cleaning twice is cleaning once.
+    A text that sentencepiece's normalization would empty becomes empty. Cleaning a clean text does not change it.
     """
     if not text.isascii():
         text = unicodedata.normalize("NFC", text)

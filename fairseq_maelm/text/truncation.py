@@ -17,8 +17,8 @@ def special_tokens(sentences: int) -> int:
 def shortened_lengths(lengths: Sequence[int], room: int) -> list[int]:
     """Return the lengths of one or two sentences after truncation to ``room`` tokens, without special tokens.
 
-    The longer of two sentences is cut until both are equally long; then both are cut in turn, the second one first, as
-    in BERT's code.
+    The longer of two sentences is cut until both are equally long; then both are cut alternately, the second one first,
+    as in BERT's code.
     """
     if sum(lengths) <= room:
         return list(lengths)

@@ -174,7 +174,8 @@ class TextEncoder(Protocol):
 class FairseqEncoder(TextEncoder):
     """An encoder that uses a sentencepiece model.
 
-    ``symbols`` are those of a dict.txt with all pieces of the model in another order, or with further symbols.
+    ``symbols`` are those of a dict.txt that has all pieces of the model, possibly in another order and with further
+    symbols.
     """
 
     def __init__(self, processor: sentencepiece.SentencePieceProcessor, symbols: Sequence[str] | None = None) -> None:

@@ -69,7 +69,7 @@ class ProbeSettings:
         metavar=("TRAIN", "TEST"),
     )  # fmt: skip
     text: Path | None = _inputs(
-        "text for effective rank, mean cosine, search and repeated words: a paragraph a line, a blank line between "
+        "text for effective rank, mean cosine, search and repeated words: one paragraph per line, a blank line between "
         "documents", metavar="FILE",
     )  # fmt: skip
     vocabulary: Path | None = option(

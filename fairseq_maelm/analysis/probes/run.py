@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def probe(models: list[Probed], settings: ProbeSettings, output: Path, device: str) -> Path:
-    """Measure the models and tasks that ``output`` has no results of yet, and write the report on all of them.
+    """Measure the models and tasks for which ``output`` has no results yet, and write the report on all of them.
 
     Args:
         models: in the order of the report, with different names.
@@ -135,7 +135,7 @@ def _measure(
     output: Path,
     device: str,
 ) -> None:
-    """Measure a model on tasks, and write the results of each task at once."""
+    """Measure a model on tasks, and write the results of each task as soon as it is done."""
     encoder = _open(model, settings).to(device)
     layers = chosen_layers(model.name, encoder, settings.layers)
     running = settings.max_length, settings.batch_tokens, settings.precision, device
@@ -174,7 +174,7 @@ def _shown(row: Row | None) -> str:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """Return a Markdown table with a row for each set, measure, pooling and whitening, and three columns a model."""
+    """Return a Markdown table with a row for each set, measure, pooling and whitening, and three columns per model."""
     cells: dict[tuple[Any, ...], list[str]] = {_kind(row): [] for result in results for row in result["rows"]}
     for result in results:
         for kind, shown in cells.items():

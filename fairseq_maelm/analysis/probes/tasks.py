@@ -52,7 +52,7 @@ def _variants(
 
 
 def _unique(columns: Sequence[Sequence[str]]) -> tuple[list[str], list[NDArray[np.int64]]]:
-    """Return each different text once, and for each column the places of its texts among them."""
+    """Return the distinct texts, and for each column the places of its texts among them."""
     texts = list(dict.fromkeys(text for column in columns for text in column))
     place_of = {text: place for place, text in enumerate(texts)}
     return texts, [np.array([place_of[text] for text in column], dtype=np.int64) for column in columns]

@@ -28,7 +28,7 @@ class Prompter:
         self._symbols = {"cls": dictionary.bos(), "sep": dictionary.eos(), "mask": dictionary.index("<mask>")}
 
     def _label_words(self, several_pieces: bool) -> list[tuple[int, ...]]:
-        """Return the tokens of each label word, after a space and in the vocabulary's case."""
+        """Return the tokens of each label word as if it followed a space, in the vocabulary's case."""
         dictionary, words, found, several = self.tokenizer.dictionary, self.prompt.label_words, [], []
         for label, word in words.items():
             tokens = tuple(self.tokenizer.encode_part(word, starts_word=True))

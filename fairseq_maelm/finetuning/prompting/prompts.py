@@ -119,7 +119,7 @@ def find_prompt(description: str) -> Prompt:
 
 
 def _prompt_of(description: Any, name: str) -> Prompt:
-    """Make a prompt from the content of a file; numbers may be text."""
+    """Make a prompt from the content of a file; numbers may be given as text."""
     fields = Prompt.__dataclass_fields__
     if not isinstance(description, Mapping):
         raise ValueError(f"prompt {name!r} must be a mapping with template and label_words")

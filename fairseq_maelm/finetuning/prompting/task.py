@@ -176,7 +176,9 @@ class PromptTask(EncoderTask):
         dictionary = load_dictionary(cfg.data)
         path = os.path.join(cfg.data, SENTENCEPIECE_MODEL)
         if not os.path.exists(path):
-            raise FileNotFoundError(f"there is no {SENTENCEPIECE_MODEL} in {cfg.data}: copy the checkpoint's there")
+            raise FileNotFoundError(
+                f"there is no {SENTENCEPIECE_MODEL} in {cfg.data}: copy the checkpoint's file there"
+            )
         prompt = find_prompt(cfg.prompt)
         cfg.prompt = prompt.to_json()
         prompter = Prompter(prompt, Tokenizer(path, dictionary), cfg.several_pieces, cfg.max_length)

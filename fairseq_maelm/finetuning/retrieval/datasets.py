@@ -33,7 +33,7 @@ class Texts:
         return len(self.lengths)
 
     def tokens(self, row: int) -> np.ndarray:
-        """Return <int64>[n] of one text."""
+        """Return the tokens <int64>[n] of one text."""
         return cut(self._items[int(row)].numpy()[:-1], self._dictionary, self._max_length)
 
     def batch(self, rows: np.ndarray) -> dict[str, torch.Tensor]:
@@ -60,7 +60,7 @@ class RetrievalPairDataset(BatchDataset):
         relevant: row of each query of the split -> <int64>[P] rows of its relevant documents.
         negatives: row of a query -> <int64>[n] rows of its hard negatives; a query may have none.
         drawn: maximum number of hard negatives drawn for a pair in each epoch.
-        seed: of the draws and of the order.
+        seed: seed of the draws and of the order.
     """
 
     largest_item = "one query with its document"

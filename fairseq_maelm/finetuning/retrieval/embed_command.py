@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> None:
 def _write(
     args: argparse.Namespace, interface: hub.MaelmHubInterface, settings: EmbeddingSettings, result: Path
 ) -> dict[str, int]:
-    """Embed the texts that an earlier run has not; the unfinished file is in the parent of the result's folder."""
+    """Embed the texts that an earlier run has not embedded; the unfinished file is next to the result's folder."""
     identifiers = [record.identifier for record in read_texts(args.texts, args.allow_empty)]
     if not identifiers:
         raise ValueError(f"{args.texts} has no texts")

@@ -61,7 +61,7 @@ def embed(hub: MaelmHubInterface, texts: Sequence[str], batch_tokens: int = 16_3
         changes: as in ``embedding_settings``.
 
     Returns:
-        <float32>[texts, D] on the CPU; for the cosine of length 1, so that dot products are cosines.
+        <float32>[texts, D] on the CPU; with "cosine" of length 1, so that dot products are cosines.
     """
     settings, pad = embedding_settings(hub, **changes), hub.dictionary.pad()
     sequences = [encode_text(hub, text, settings.max_length) for text in checked_texts(texts)]

@@ -25,7 +25,7 @@ class SentencesDataset(BatchDataset):
         dictionary: the vocabulary's.
         labels: the labels' dictionary; None for numbers.
         limit: maximum number of tokens, special tokens included; the longer sentence of a pair is cut first.
-        seed: of the order, which changes with each epoch of training and never in validation.
+        seed: seed of the order, which changes with each epoch of training and never in validation.
 
     Attributes:
         cut: number of examples that are cut.

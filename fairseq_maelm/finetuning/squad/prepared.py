@@ -70,7 +70,7 @@ class PreparedSplit:
         return self.arrays[f"context_{name}"][self.context_start[number] : self.context_start[number + 1]]
 
     def characters(self, question: int, first: int, last: int) -> tuple[int, int]:
-        """Return the characters, from and to, of pieces ``first`` to ``last`` (inclusive) of the question's context."""
+        """Return the bounds, in characters, of pieces ``first`` to ``last`` (inclusive) of the question's context."""
         start = self.context_start[self.question_context[question]]
         return int(self.arrays["context_begin"][start + first]), int(self.arrays["context_end"][start + last])
 

@@ -30,7 +30,7 @@ def best_spans(
 ) -> WindowSpans:
     """Choose the best answers of each window.
 
-    As in BERT's fine-tuning, the ``n_best`` best starts are combined with ends. Unlike there, all ends within
+    As in BERT's fine-tuning, the ``n_best`` best starts are combined with ends. Unlike in BERT's, all ends within
     ``max_answer_length`` of a start are considered, not only the best ends of the window, so that a window with a
     possible answer always yields one.
 

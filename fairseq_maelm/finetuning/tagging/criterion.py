@@ -23,7 +23,7 @@ class TaggingCriterionConfig(FairseqDataclass):
 
 
 def window_rows(logging_outputs: list[dict[str, Any]]) -> list[tuple[int, Any]]:
-    """Return the number of each window with the number of its sentence, and its labels and predictions [words]."""
+    """Return for each window its number and that of its sentence, and its labels and predictions [words]."""
     rows: list[tuple[int, Any]] = []
     for output in logging_outputs:
         if PREDICTIONS in output:

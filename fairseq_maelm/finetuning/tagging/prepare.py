@@ -129,7 +129,7 @@ def _settings_of(files: Mapping[str, LabeledFile], layout: Layout, file_scheme: 
 
 
 def scheme_mistake(file: LabeledFile, scheme: str) -> str:
-    """Return place and reason of the first label that is not valid in the scheme, or an empty string."""
+    """Return the place of the first label that is not valid in the scheme, with the reason, or an empty string."""
     for sentence in file.sentences if scheme != PLAIN else ():
         try:
             check(sentence.labels, scheme)

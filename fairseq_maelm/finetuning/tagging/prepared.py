@@ -27,7 +27,7 @@ class TaggingSettings:
 
     @property
     def has_entities(self) -> bool:
-        """True if labels are of entities."""
+        """True if the labels mark entities."""
         return self.scheme != PLAIN
 
 

@@ -61,7 +61,7 @@ def entities(labels: Sequence[str]) -> list[Entity]:
 
 
 def written(spans: Iterable[Entity], length: int, scheme: str) -> list[str]:
-    """Return the labels of a sentence of ``length`` words with entities that do not overlap, in any order."""
+    """Return the labels of a sentence of ``length`` words, given its entities in any order; they must not overlap."""
     labels = [OUTSIDE] * length
     last: Entity | None = None
     for span in sorted(spans, key=lambda entity: entity.start):

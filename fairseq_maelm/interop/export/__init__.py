@@ -1,1 +1,1 @@
-"""Export of checkpoints to Hugging Face folders that compute the same."""
+"""Export of checkpoints to Hugging Face folders whose models compute the same results."""

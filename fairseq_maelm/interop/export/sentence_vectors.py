@@ -37,7 +37,7 @@ def sentence_vectors_of(source: Source, content: Content) -> SentenceVectors | N
     if pooling is None or similarity is None or content.architecture != "encoder":
         return None
     if str(pooling) not in POOLINGS:
-        raise ValueError(f"{source.checkpoint.path} pools by {pooling!r}, which is none of {', '.join(POOLINGS)}")
+        raise ValueError(f"{source.checkpoint.path} pools by {pooling!r}, which is not one of {', '.join(POOLINGS)}")
     positions = source.model.max_positions()
     limit = min(int(task.get("tokens_per_sample") or positions), positions)
     return SentenceVectors(str(pooling), str(similarity) == "cosine", limit)

@@ -45,7 +45,7 @@ def verify_model(source: Source, content: Content, folder: Path) -> list[Agreeme
 def transformers_outputs(
     encoder: Any, whole: Any, architecture: str, tokens: Tensor, attended: Tensor, mask: int
 ) -> dict[str, Tensor]:
-    """Compute the outputs of ``checkpoint_outputs`` by models of transformers, without and with the head.
+    """Compute the outputs of ``checkpoint_outputs`` with models of transformers, without and with the head.
 
     ``tokens`` <int64>[B, S] and ``mask`` are in the model's numbers; ``attended`` <bool>[B, S] is False at padding.
     """

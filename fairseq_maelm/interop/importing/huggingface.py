@@ -69,7 +69,7 @@ def open_folder(folder: Path) -> Source:
 
 
 def _architecture(config: dict[str, Any], theirs: dict[str, Tensor]) -> str:
-    """Recognize the architecture by its weights, or ModernBERT's heads, which are alike, by the configuration."""
+    """Infer the architecture from the weights or, for ModernBERT's heads, which look alike, from the configuration."""
     if config["model_type"] != "modernbert":
         return next((name for name, (weight, _) in _DISTINCTIVE.items() if weight in theirs), "encoder")
     if "classifier.weight" in theirs:

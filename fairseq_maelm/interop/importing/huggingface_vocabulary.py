@@ -85,7 +85,7 @@ def _open_tokenizer(folder: Path) -> Any:
 
 
 def _special_numbers(folder: Path, numbers: dict[str, int]) -> dict[str, int]:
-    """Return our special symbol -> the source's number."""
+    """Return the source's number for each of our special symbols."""
     named: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():

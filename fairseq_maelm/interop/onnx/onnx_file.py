@@ -96,7 +96,7 @@ def _quiet(*names: str) -> Iterator[None]:
 
 
 class OnnxEncoder:
-    """An ONNX file on the CPU, with a number of threads (0: all cores)."""
+    """An ONNX model that runs on the CPU with the given number of threads (0: all cores)."""
 
     def __init__(self, path: Path, threads: int = 0) -> None:
         onnxruntime = require_onnx()

@@ -27,8 +27,8 @@ class CrossAttention(MultiHeadAttention):
     ) -> Tensor:
         """Attend from states <float>[B, T, D] to ``memory`` <float>[B, S, D]; return <float>[B, T, D].
 
-        ``bias`` has the positions of the queries. ``memory_bias`` has those of the keys, and is the bias of the logits.
-        With ``wanted`` states and result are <float>[M, D].
+        ``bias`` gives the positions of the queries. ``memory_bias`` gives those of the keys, and is added to the
+        logits. With ``wanted`` the states and the result are <float>[M, D].
         """
         turns = self.rotation(bias, wanted, len(memory)), self.rotation(memory_bias)
         return self.out_proj(self.attend(self.q_proj(states), self.kv_proj(memory), memory_bias, wanted, *turns))

@@ -18,7 +18,7 @@ def t5_bucket(distance: int, num_buckets: int, max_distance: int) -> int:
     Args:
         distance: position of the key minus position of the query.
         num_buckets: number of buckets, a multiple of 4.
-        max_distance: distance from which on all share a bucket.
+        max_distance: distance beyond which all distances share a bucket.
     """
     half = num_buckets // 2
     exact = half // 2
@@ -30,7 +30,7 @@ def t5_bucket(distance: int, num_buckets: int, max_distance: int) -> int:
 
 
 def reference_bucket(distance: int, num_buckets: int, max_distance: int) -> int:
-    """Return the authors' bucket: symmetric around bucket ``num_buckets / 2 - 1``, rounded up; one is unused."""
+    """Return the authors' bucket, which is rounded up and symmetric around ``num_buckets / 2 - 1``; one is unused."""
     half = num_buckets // 2
     exact = half // 2
     size = abs(distance)
@@ -67,7 +67,7 @@ class RelativePositionBias(nn.Embedding):
     Args:
         buckets: "t5" or "reference".
         num_buckets: rows of the table.
-        max_distance: distance from which on all share a bucket.
+        max_distance: distance beyond which all distances share a bucket.
         num_heads: number of heads H.
         max_positions: upper bound P of positions, exclusive.
     """
