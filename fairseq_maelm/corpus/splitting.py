@@ -29,7 +29,7 @@ class Split(NamedTuple):
     last_valid_key: int | None  # documents with keys up to this one are held out; None holds out none
 
     def targets(self, first: int, count: int) -> NDArray[np.int64]:
-        """Return the targets <int64>[count] of documents: a training shard from 0 on, or ``shards`` for validation."""
+        """Return the targets <int64>[count] of documents: a training shard's number, or ``shards`` for validation."""
         targets = (random_keys(first, count, self.seed, "shard") % np.uint64(self.shards)).astype(np.int64)
         if self.last_valid_key is not None:
             targets[random_keys(first, count, self.seed, "valid") <= np.uint64(self.last_valid_key)] = self.shards

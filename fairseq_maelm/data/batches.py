@@ -1,4 +1,4 @@
-"""The base class of datasets: items are indices, and a batch is read and collated at once."""
+"""The base class of datasets: items are indices, and each batch is read and collated as a whole."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -66,7 +66,7 @@ class BatchDataset(FairseqDataset):
         return len(self.sizes)
 
     def __getitem__(self, index: int) -> int:
-        """Return the index itself; the collater reads a batch at once."""
+        """Return the index itself; the collater reads whole batches."""
         return int(index)
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[int]:

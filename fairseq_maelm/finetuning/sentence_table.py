@@ -121,7 +121,7 @@ def _find_column(column: str | None, names: dict[str, int], place: str, optional
         return None
     found = names.get(column, _number(column))
     if found is None and not optional:
-        raise CorpusError(f"{place} has no column {column!r}, but {', '.join(map(repr, names))}")
+        raise CorpusError(f"{place} has no column {column!r}, only {', '.join(map(repr, names))}")
     return found
 
 

@@ -262,5 +262,5 @@ def _check_task(task: Any, model: Any, weights: dict[str, Tensor], path: Path) -
         )
     if task.get("max_positions", model.max_positions) != model.max_positions:
         raise CheckpointError(
-            f"{path} says max_positions {task.max_positions} of the task, but its model has {model.max_positions}"
+            f"{path} gives its task max_positions {task.max_positions}, but its model has {model.max_positions}"
         )

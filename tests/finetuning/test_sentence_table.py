@@ -75,7 +75,7 @@ def test_a_text_of_a_pair_may_be_empty_where_that_is_allowed(tmp_path: Path) -> 
         ("t.tsv", "a\tgood\n \tbad\n", (), "t.tsv:2 has an empty sentence"),
         ("t.tsv", "a\tgood\nb\t \n", (), "t.tsv:2 has no label"),
         ("t.tsv", "a\tgood\n", (None, None, "1"), "name columns: give --text too"),
-        ("t.csv", "s,label\na,b\n", ("text", None, "label"), "t.csv:1 has no column 'text', but 's', 'label'"),
+        ("t.csv", "s,label\na,b\n", ("text", None, "label"), "t.csv:1 has no column 'text', only 's', 'label'"),
         ("t.csv", 's,label\n"a,b\n', ("s", None, "label"), "t.csv:2 is not a row of comma-separated values"),
         ("t.tsv", "a\tgood\n", ("7", None, "1"), "t.tsv:1 has no column 7 (counted from 0)"),
         ("t.jsonl", '{"s": "a"}\n', (), "t.jsonl is JSON: name its fields, as in --text s"),
