@@ -126,7 +126,7 @@ class RetrievalTextDataset(BatchDataset):
     def __init__(self, name: str, queries: Texts, documents: Texts, query_rows: np.ndarray, target: Target) -> None:
         self.name, self.queries, self.documents = name, queries, documents
         self.query_rows, self.target = query_rows, target
-        # The longest texts first, so that too little memory shows at once.
+        # The longest texts first, so that a lack of memory shows in the first batch.
         super().__init__(np.concatenate([queries.lengths[query_rows], documents.lengths]), "longest")
 
     def collate(self, indices: np.ndarray) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def add_threshold(parser: Any) -> None:
     """Declare ``--threshold``."""
     parser.add_argument(
         "--threshold", type=number(float), metavar="X",
-        help="largest difference, in logits, between the scores of no answer and of the best answer at which that "
+        help="largest value, in logits, of the score of no answer minus the score of the best answer at which that "
         "answer is given; inf always gives an answer (default: the checkpoint's --null-threshold, usually 0)",
     )  # fmt: skip
 

@@ -51,7 +51,7 @@ class SquadTaskConfig(FairseqDataclass):
     null_threshold: float = field(
         default=LOGIT_THRESHOLD,
         metadata={
-            "help": "largest difference, in logits, between the scores of no answer and of the best answer at which "
+            "help": "largest value, in logits, of the score of no answer minus the score of the best answer at which "
             "that answer is given, for the metrics exact, f1, HasAns_* and NoAns_*; the metrics best_* find their "
             "own threshold"
         },

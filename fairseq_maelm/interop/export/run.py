@@ -41,8 +41,8 @@ class ExportSettings:
     format: str = option(
         choices=(*FORMATS, "onnx", "fairseq"),
         help="format of the folder. mpnet (for T5's buckets 32/128), roberta (for --relative-buckets none) and "
-        "modernbert (for the architectures maelm_modern_*) are stock models of transformers; maelm is for all "
-        "models except modern ones, with their code in the folder (trust_remote_code=True) or in `import "
+        "modernbert (for the architectures maelm_modern_*) are stock models of transformers; maelm is for all models "
+        "except modern ones, with their code in the folder (trust_remote_code=True) or after `import "
         "fairseq_maelm.hf`; onnx is for encoders and heads in runtimes without torch; fairseq is a checkpoint "
         "without the optimizer's state, with its vocabulary",
     )

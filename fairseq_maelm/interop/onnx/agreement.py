@@ -19,7 +19,7 @@ _BATCH_SIZE = 8
 
 
 class Loss(NamedTuple):
-    """The loss of precision that 8-bit weights cause on a sample of texts."""
+    """The loss of precision that 8-bit quantization causes on a sample of texts."""
 
     texts: int  # number of texts
     mean_cosine: float | None  # mean cosine of the vectors of a text in both precisions; None with a head
