@@ -416,9 +416,9 @@ def test_says_why_it_is_unavailable(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"key": torch.zeros(2, 1, 3, 32)}, "one shape"),
+        ({"key": torch.zeros(2, 1, 3, 32)}, "same shape and dtype"),
         ({"of_distance": torch.zeros(1, 8)}, r"of_distance must have shape \[H = 1, 2 P - 1\]"),
-        ({"positions": torch.arange(4)[None].int()}, "positions are <int64>"),
+        ({"positions": torch.arange(4)[None].int()}, "positions must be <int64>"),
         ({"lengths": torch.tensor([4])}, r"lengths must be <int64>\[2\]"),
         ({"dropout": 1.0}, "probability"),
         ({"dropout": 0.1}, "seed"),
