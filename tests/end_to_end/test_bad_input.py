@@ -100,7 +100,7 @@ def test_unknown_size_in_yaml(good_data, model):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (edit_dictionary(swapped), r"shard01/dict.txt is not \S*shard00/dict.txt"),
+        (edit_dictionary(swapped), r"shard01/dict.txt differs from \S*shard00/dict.txt"),
         (shutil.rmtree, r"there is no folder \S*shard01"),
         (without("train.bin"), r"there is no train.bin with train.idx in \S*shard01"),
     ],
@@ -151,9 +151,9 @@ CHECKPOINTS: dict[str, tuple[Damage, list[Any], str]] = {
         ["--encoder-embed-dim", 64],
         r"the checkpoint and the model have different sizes \(\d+ differences",
     ),
-    "encoder layers": (intact, ["--encoder-layers", 3], r"another size .*encoder.layers.2\S* is missing"),
-    "decoder layers": (intact, ["--decoder-layers", 2], r"another size .*decoder.layers.1\S* is missing"),
-    "positions": (intact, ["--max-positions", 128], r"another size .*embed_positions"),
+    "encoder layers": (intact, ["--encoder-layers", 3], r"different sizes .*encoder.layers.2\S* is missing"),
+    "decoder layers": (intact, ["--decoder-layers", 2], r"different sizes .*decoder.layers.1\S* is missing"),
+    "positions": (intact, ["--max-positions", 128], r"different sizes .*embed_positions"),
     "heads": (intact, ["--encoder-attention-heads", 4], r"attention heads 2 and not 4"),
     "bucket function": (intact, ["--relative-buckets", "reference"], r"bucket function t5 and not reference"),
     "no relative bias": (intact, ["--relative-buckets", "none"], r"bucket function t5 and not none"),

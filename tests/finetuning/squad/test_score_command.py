@@ -124,7 +124,7 @@ def test_wrong_options(names: tuple[str, ...], message: str, files: Path, capsys
     [
         (("predictions", "null_odds"), "predictions.json already has 2 questions without an answer: score it"),
         (("numbers",), "numbers.json must map ids to texts, but 'a' has 3"),
-        (("list",), "list.json has a list, not a JSON object"),
+        (("list",), "list.json holds a list instead of a JSON object"),
         (("broken",), "broken.json is not JSON"),
     ],
 )

@@ -279,7 +279,7 @@ def refused(folder: Path, output: Path, match: str, data: Any = None) -> None:
         ({"is_decoder": True}, "decoder"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings"),
         ({"model_type": "roberta-prelayernorm"}, "LayerNorms are before"),
-        ({"model_type": "bert"}, "model_type 'bert' is none of"),
+        ({"model_type": "bert"}, "model_type 'bert' is not one of"),
         ({"pad_token_id": 2}, "padding is 1 in its tokenizer, but 2"),
         ({"num_hidden_layers": 3}, "weights lack encoder.layer.2"),
         ({"num_hidden_layers": 1}, "no place for 16 of its weights"),
