@@ -184,7 +184,7 @@ def test_a_checkpoint_that_fits_is_loaded(good_data, checkpoint):
 
 def test_a_fine_tuned_checkpoint_does_not_continue_pretraining(good_data, checkpoint):
     fine_tuned = {name: tensor for name, tensor in checkpoint.items() if name.startswith("encoder.")}
-    with pytest.raises(ValueError, match="it was fine-tuned. Pretraining continues from a pretraining checkpoint only"):
+    with pytest.raises(ValueError, match="it was fine-tuned: continue pretraining from a pretrained checkpoint"):
         start(good_data).load_state_dict(fine_tuned, strict=True)
 
 

@@ -125,7 +125,7 @@ def test_words(pretrained, tmp_path, capsys):
     task, saved = tmp_path / "task", tmp_path / "saved"
     files = ["--train", tmp_path / "train", "--valid", tmp_path / "valid", "--output", task]
     maelm("prepare", "tagging", "--vocabulary", pretrained, *files)
-    test_tagging.finetune(task, pretrained / LAST, saved, "--max-update", 1)
+    run([*test_tagging.finetuning(task, pretrained / LAST, saved), "--max-update", 1])
     shutil.rmtree(task)
     assert companions(saved) == sorted([*VOCABULARY, "manifest.json"])
     (tmp_path / "text.txt").write_text(f"{TEXT}\n", encoding="utf-8")

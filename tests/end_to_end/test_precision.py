@@ -108,4 +108,4 @@ def test_bf16_of_fairseq_train_is_explained(option, data, tmp_path):
 
 def assert_explained(output: str) -> None:
     line = [line for line in output.splitlines() if line.startswith("ValueError: ")][-1]
-    assert "common.bf16" in line and "give --precision bf16 (model.precision=bf16)" in line
+    assert "common.bf16" in line and "use --precision bf16 (model.precision=bf16)" in line

@@ -300,7 +300,8 @@ def test_results_are_read_from_logs(tmp_path: Path) -> None:
 # Commands
 
 
-def test_commands_for_gpus(toy_data: Path, tmp_path: Path) -> None:
+def test_commands_for_gpus(toy_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
     changes = [*TINY[:-1], "update-freq=4"]
     args = arguments(toy_data, tmp_path / "study", "--gpus", "0,1", "2,3", "--rows", "maelm", changes=changes)
     (job,) = study_of_rows.jobs_of(args)
@@ -344,8 +345,9 @@ def test_questions_are_fine_tuned_by_their_own_recipe(
     ],
 )
 def test_bad_arguments_are_refused_before_any_work(
-    more: list[str], message: str, toy_data: Path, tmp_path: Path, capsys: Any
+    more: list[str], message: str, toy_data: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     with pytest.raises(SystemExit):
         arguments(toy_data, tmp_path / "study", *more)
     assert message in capsys.readouterr().err

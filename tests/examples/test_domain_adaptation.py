@@ -51,7 +51,7 @@ def test_records_become_lines_of_a_table(tmp_path: Path) -> None:
     tables.write_table(source, target, 3)
     assert target.read_text() == "a b c\tx\nd\tx\nf\ty z\n", "every label is among the first ones"
     for line, message in (
-        ('{"text": "a"}', "line 1 is no record"),
+        ('{"text": "a"}', "line 1 is not a record"),
         ('{"text": " ", "label": 1}', "line 1 has an empty"),
     ):
         source.write_text(line + "\n")

@@ -393,7 +393,7 @@ pretrain {text.txt} --output {new} --recipe tiny | there is no dict.txt in
 pretrain {data} --output {new} | give --recipe, one of
 pretrain {data} --output {new} --recipe nowhere | there is no recipe nowhere
 pretrain {data} --output {new} --recipe tiny --set lr | give NAME=VALUE
-pretrain {data} --output {new} --recipe tiny --gpus 3 | is not a multiple of that
+pretrain {data} --output {new} --recipe tiny --gpus 3 --dry-run | is not a multiple of that
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 99 | --gpus 99, but torch finds
 pretrain {data} --output {new} --recipe tiny --gpus 99 | --gpus 99, but torch finds
 import {sentences} --output {new} | sentences
@@ -417,7 +417,7 @@ _TRAINED = {
     "--relative-num-buckets 6": "number of relative buckets must be a positive multiple",
     "--relative-num-buckets 0": "number of relative buckets .*--relative-buckets none",
     "--relative-num-buckets 64 --relative-max-distance 16": "largest relative distance .16. must exceed",
-    "--decoder-layers 0": "without a decoder .*--masked-input kept",
+    "--decoder-layers 0": "cannot predict the masked tokens.*--masked-input kept",
     "--encoder-layers 0": "--encoder-layers must be at least 1",
     "--dropout 1.0": "--dropout must be in",
     # A checkpoint whose size or shape differs: the plugin's message, and not fairseq's.

@@ -85,7 +85,9 @@ def test_the_task_says_which_batches_are_ignored():
         seen.append(sample["ignored"])
         return torch.zeros((), requires_grad=True) * 1.0, 1, {}
 
-    model = SimpleNamespace(train=lambda: None, set_num_updates=lambda number: None)
+    model = SimpleNamespace(
+        train=lambda: None, set_num_updates=lambda number: None, parameters=lambda: iter([torch.zeros(1)])
+    )
     optimizer = SimpleNamespace(backward=lambda loss: loss.backward())
     for ignored in (False, True):
         task_of().train_step({"id": torch.arange(1)}, model, criterion, optimizer, 0, ignore_grad=ignored)
