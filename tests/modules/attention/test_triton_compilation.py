@@ -83,13 +83,15 @@ def test_compiles_and_is_lean(case, tmp_path):
     version, figures = compile_kernels(QUICK[case], tmp_path)
     assert_lean(version, figures)
     found = {(figure["kernel"], figure["dropout"]): figure for figure in figures}
+    # Triton 3.2, which comes with torch 2.6, allocates registers a little worse.
+    most_clocks, most_spills = (5012, 8) if version.startswith("3.2.") else (5000, 0)
     if case == "Hopper":
         assert found["forward_kernel", 0.0]["instructions"] <= 16
         assert found["forward_kernel", 0.1]["instructions"] <= 20
-        assert sum(found[kernel, 0.1]["clocks"] for kernel in KERNELS) <= 5100  # 5012 by triton 3.2
+        assert sum(found[kernel, 0.1]["clocks"] for kernel in KERNELS) <= most_clocks
     for kernel in KERNELS:
         assert found[kernel, 0.1]["blocks"] >= 2, kernel
-        assert found[kernel, 0.1]["spills"] <= (0 if case == "Hopper" else 64), kernel
+        assert found[kernel, 0.1]["spills"] <= (most_spills if case == "Hopper" else 64), kernel
 
 
 def test_one_version_of_a_kernel_serves_all_lengths(tmp_path):
