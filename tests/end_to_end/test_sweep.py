@@ -124,7 +124,7 @@ def kill_in_the_second_run(words: list[Any], output: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "more", "message"),
     [
-        ({"metric": "pearson"}, [], "validation on valid logs no pearson, but accuracy"),
+        ({"metric": "pearson"}, [], "validation on valid logs no pearson, but only accuracy"),
         ({"metrics": ["f1"]}, [], "logs no f1"),
         ({"options": {**OPTIONS, "num-clases": 4}}, [], "num-clases"),
         ({"options": {"task": "unheard_of", "criterion": "sentence_prediction"}}, [], "invalid choice: 'unheard_of'"),
