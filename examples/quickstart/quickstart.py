@@ -11,7 +11,6 @@ from statistics import mean
 from typing import Any
 
 import texts
-import torch
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -20,6 +19,7 @@ import fairseq_maelm
 from fairseq_maelm.arguments import CommandParser, number
 from fairseq_maelm.files import write_json
 from fairseq_maelm.libraries import import_pyplot
+from fairseq_maelm.modules.precision import multiplies_bfloat16
 from fairseq_maelm.sweep.jobs import Job, Process, read_json
 from fairseq_maelm.sweep.log import log_records
 from fairseq_maelm.sweep.runner import Runner, sitting
@@ -29,7 +29,7 @@ from fairseq_maelm.train_command import USER_DIR, Machine, words_of
 
 # One process and no GPU on every machine, so that the numbers can be compared; bfloat16 where the processor multiplies
 # matrices in it.
-PRECISION = "bf16" if getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)() else "fp32"
+PRECISION = "bf16" if multiplies_bfloat16("cpu") else "fp32"
 _MACHINE = {**Machine(0, PRECISION).options(), "log-format": "json", "seed": 1}
 # The usual scale of random weights, 0.02, is meant for a width of 768 and more; this model's is 128.
 MODEL = {

@@ -52,6 +52,17 @@ def autocast_dtype(device: str) -> torch.dtype | None:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 
+def multiplies_bfloat16(device: str) -> bool:
+    """Return True if this type of device has instructions that multiply matrices in bfloat16.
+
+    They are those of most GPUs, and AMX or AVX512_BF16 of CPUs.
+    """
+    if device == "cpu":
+        names = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
+        return any(getattr(torch.cpu, name, bool)() for name in names)
+    return torch.cuda.is_bf16_supported(including_emulation=False)
+
+
 class LayerNorm(nn.LayerNorm):
     """torch's LayerNorm, whose results under autocast have the type of matrix products, or single precision.
 

@@ -16,6 +16,7 @@ import torch
 from fairseq.optim import FairseqOptimizer, register_optimizer
 from torch import Tensor
 
+from fairseq_maelm.modules.precision import multiplies_bfloat16
 from fairseq_maelm.optim.adamw import AdamW, is_half
 from fairseq_maelm.optim.fused_adamw import FusedAdamW, FusedAdamWConfig
 from fairseq_maelm.optim.hidden_matrices import HIDDEN, UNDECAYED, matrices_in
@@ -156,12 +157,8 @@ def orthogonalize(matrices: Tensor) -> Tensor:
 
 @cache
 def _dtype_on(device_type: str) -> torch.dtype:
-    """Return bfloat16, which is exact enough (Jordan et al., 2024), where it is fast: most GPUs, CPUs with AMX."""
-    if device_type == "cpu":
-        is_fast = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)()
-    else:
-        is_fast = torch.cuda.is_bf16_supported(including_emulation=False)
-    return torch.bfloat16 if is_fast else torch.float32
+    """Return bfloat16, which is exact enough (Jordan et al., 2024), where it is fast."""
+    return torch.bfloat16 if multiplies_bfloat16(device_type) else torch.float32
 
 
 @register_optimizer("muon", dataclass=MuonConfig)
