@@ -23,6 +23,7 @@ FOREIGN = (
     "unrecognized arguments",
     "encoded data size",
     "Could not load this library",
+    "detected shared parameter",
 )
 
 
