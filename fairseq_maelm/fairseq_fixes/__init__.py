@@ -14,6 +14,7 @@ def mend_fairseq() -> None:
     from fairseq_maelm.fairseq_fixes.checkpoint_files import write_whole_checkpoints
     from fairseq_maelm.fairseq_fixes.companions import keep_setup_files
     from fairseq_maelm.fairseq_fixes.exchange import mend_exchange
+    from fairseq_maelm.fairseq_fixes.loading import load_as_plain_data
     from fairseq_maelm.fairseq_fixes.memory import keep_memory_in_training
     from fairseq_maelm.fairseq_fixes.patience import keep_patience
     from fairseq_maelm.fairseq_fixes.resuming import guard_save_folder
@@ -21,6 +22,7 @@ def mend_fairseq() -> None:
 
     mend_exchange()
     write_whole_checkpoints()
+    load_as_plain_data()
     mend_averages()
     keep_patience()
     guard_save_folder()

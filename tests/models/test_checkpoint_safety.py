@@ -15,6 +15,7 @@ from fairseq import checkpoint_utils
 from support import model_of
 
 import fairseq_maelm
+from fairseq_maelm.fairseq_fixes import loading
 from fairseq_maelm.models import hub
 
 ROOT = Path(fairseq_maelm.__file__).resolve().parent.parent
@@ -91,6 +92,17 @@ def test_the_payload_is_live(tmp_path, old_format):
     assert not marker.exists()
     torch.load(path, weights_only=False)
     assert marker.exists()
+
+
+def test_a_fairseq_that_would_run_code_loads_plain_data(tmp_path, monkeypatch):
+    """fairseq's main branch passes weights_only=False."""
+    marker, path = tmp_path / "code-has-run", tmp_path / "checkpoint.pt"
+    torch.save(PLACES["on top"](PAYLOADS["shell command"](marker)), path)
+    monkeypatch.setattr(loading, "_load_otherwise", lambda path: torch.load(path, weights_only=False))
+    with pytest.raises(pickle.UnpicklingError, match="(?i)unsupported (global|class)"):
+        checkpoint_utils.load_checkpoint_to_cpu(str(path))
+    assert not marker.exists()
+    assert "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
 
 
 def test_the_plugin_allows_one_type_more_than_torch():
