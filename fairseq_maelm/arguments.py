@@ -243,7 +243,7 @@ def add_settings(parser: argparse.ArgumentParser, settings: type) -> None:
 
 
 def _name_and_type(field: Any, hint: Any, more: dict[str, Any]) -> list[str]:
-    """Complete argparse's keywords of a field in ``more``, and return its name on the command line."""
+    """Add a field's keywords for argparse to ``more``, and return the field's name on the command line."""
     is_positional = more.pop("positional", False)
     limits = {name: more.pop(name) for name in ("minimum", "maximum") if name in more}
     if typing.get_origin(hint) in (typing.Union, types.UnionType):

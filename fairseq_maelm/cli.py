@@ -143,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _message(error: BaseException) -> str:
-    """Return the cause of an error in one line: our own error, if fairseq has replaced it by another."""
+    """Return the cause of an error in one line: our own error, if fairseq has replaced it with another."""
     for each in _chain(error):
         if isinstance(each, (ValueError, OSError)):
             return _one_line(each)

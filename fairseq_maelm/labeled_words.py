@@ -60,7 +60,7 @@ def add_layout_arguments(parser: Any) -> None:
 
 
 def layout_of(args: argparse.Namespace, path: Path, default: Layout | None = None) -> Layout:
-    """Return the layout of a file by the options and its name, or the default layout if there are no options.
+    """Infer a file's layout from the options and its name; without options, return the default layout if there is one.
 
     Raises:
         UsageError: the options contradict each other.

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
     refuse_existing(*(path for path in (args.output, args.null_odds) if path is not None))
     task = read_checkpoint(args.checkpoint).task_name
     if task not in _KINDS:
-        raise ValueError(f"{args.checkpoint} is of the task {task}: give a checkpoint of one of {', '.join(_KINDS)}")
+        raise ValueError(f"{args.checkpoint} is a checkpoint of the task {task}: give one of {', '.join(_KINDS)}")
     if args.prompt is None and task == "maelm":
         raise UsageError(f"{args.checkpoint} is a pretrained checkpoint: give --prompt, or fine-tune it first")
     _refuse_options_of_other_kinds(args, task)
@@ -82,5 +82,5 @@ def _refuse_options_of_other_kinds(args: argparse.Namespace, task: str) -> None:
             if kind not in _KINDS[task] and getattr(args, action.dest) != action.default:
                 tasks = ", ".join(name for name, kinds in _KINDS.items() if kind in kinds)
                 raise UsageError(
-                    f"{action.option_strings[0]} is for checkpoints of {tasks}, but {args.checkpoint} is of {task}"
+                    f"{action.option_strings[0]} is for checkpoints of {tasks}, and {args.checkpoint} is one of {task}"
                 )

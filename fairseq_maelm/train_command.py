@@ -144,14 +144,14 @@ def load_yaml(path: Path, own: Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is not a table of names and values.
+        ValueError: it is not a mapping of names to values.
     """
     file = _recipe_file(path, own)
     try:
         content = dict(mapping_of(yaml.safe_load(file.read_text(encoding="utf-8")), "its content"))
         names = content.pop("defaults", [])
         if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-            raise ValueError("defaults must be a list of names of recipes")
+            raise ValueError("defaults must be a list of recipe names")
         neighbors = [(file.parent / f"{name}.yaml", Path(name)) for name in names]
         bases = [load_yaml(near if near.is_file() and near != file else name, own) for near, name in neighbors]
         merged: Any = OmegaConf.to_container(OmegaConf.merge(*bases, content)) if bases else content
@@ -166,9 +166,9 @@ def names_in(folder: Path) -> list[str]:
 
 
 def mapping_of(value: Any, what: str) -> Mapping[str, Any]:
-    """Return a value if it is a table with names; otherwise raise a ValueError whose message begins with ``what``."""
+    """Return a value if it maps names to values; otherwise raise a ValueError whose message begins with ``what``."""
     if not (isinstance(value, dict) and all(isinstance(key, str) for key in value)):
-        raise ValueError(f"{what} must be a table of names and values")
+        raise ValueError(f"{what} must be a mapping of names to values")
     return value
 
 

@@ -123,7 +123,7 @@ def _run(words: list[str], environment: dict[str, str], log: str, folder: str) -
 
 
 def _end_with_parent() -> None:
-    """Start a thread that kills the run when the caller ends; on Linux the system kills it when the server ends."""
+    """Start a thread that kills the run when its caller ends; on Linux the system also kills it with the server."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     parent = multiprocessing.parent_process()

@@ -65,7 +65,7 @@ class FairseqSession:
     def _configuration(self) -> Any:
         if self.contender.kind == "authors":
             if self.code is None:
-                raise ValueError("the authors' code is not part of this project: give its folder by --authors-code")
+                raise ValueError("the authors' code is not part of this project: give its folder with --authors-code")
             authors_code.import_fork(self.code)
         elif self.contender.kind == "ours":
             import fairseq_maelm

@@ -45,8 +45,8 @@ class AdaptationTaskConfig(MaelmTaskConfig):
     general_loss_bound: Optional[float] = field(
         default=None,
         metadata={
-            "help": "largest increase, in bits, of the loss of 'general' over its value before the first update; above "
-            "it, training stops without saving"
+            "help": "largest increase, in bits, of the loss on 'general' over its value before the first update; a "
+            "larger one stops training without saving"
         },
     )
 

@@ -93,11 +93,11 @@ class CheckpointEncoder:
         return open_tokenizer(find_tokenizer(self._folder, self._folder), self._dictionary)
 
     def encode_line(self, line: str) -> list[int]:
-        """Return the tokens of a line of text without any <mask>."""
+        """Return the tokens of a line of text; any <mask> in it is left out."""
         return [token for token in self._tokenizer.encode(line) if token != self.vocabulary.mask]
 
     def check_data(self, folder: Path) -> None:
-        """Refuse data of another dictionary."""
+        """Refuse data that were prepared with another dictionary."""
         if load_dictionary(str(folder)).symbols != self._dictionary.symbols:
             raise ValueError(
                 f"the data in {folder} were prepared with another dictionary than the model's: give --text, a text "

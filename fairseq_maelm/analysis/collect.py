@@ -61,7 +61,9 @@ class CollectSettings:
     batch_tokens: int = option(16_384, help="number of tokens in a batch, padding included", minimum=1, group=_RUN)
     seed: int = option(1, help="random seed of the masks and of the choice of text", minimum=0, group=_RUN)
     double: bool = option(
-        False, help="compute products in double precision, for singular values below 1e-3 of the largest", group=_RUN
+        False,
+        help="compute products in double precision, which resolves singular values below 1e-3 of the largest",
+        group=_RUN,
     )
 
 
@@ -124,7 +126,7 @@ def pack(lines: Iterable[list[int]], room: int) -> Iterator[list[int]]:
 
 
 def choose_blocks(sizes: np.ndarray, tokens: int, seed: int) -> np.ndarray:
-    """Choose random blocks until they have ``tokens`` tokens, or all blocks.
+    """Choose random blocks that hold at least ``tokens`` tokens together, or all blocks if there are fewer.
 
     Returns:
         <int64>[chosen] by descending size, so that batches have little padding and the largest batch comes first.
@@ -135,7 +137,7 @@ def choose_blocks(sizes: np.ndarray, tokens: int, seed: int) -> np.ndarray:
 
 
 def batches(chosen: np.ndarray, sizes: np.ndarray, batch_tokens: int) -> list[np.ndarray]:
-    """Cut blocks of descending size into batches of one block or at most ``batch_tokens`` tokens with padding."""
+    """Group blocks of descending size into batches of at most ``batch_tokens`` tokens with padding, or of one block."""
     result: list[list[int]] = []
     for index in chosen.tolist():
         if not result or (len(result[-1]) + 1) * sizes[result[-1][0]] > batch_tokens:

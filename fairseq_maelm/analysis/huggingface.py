@@ -77,7 +77,7 @@ class HuggingFaceEncoder:
         return logits[tokens == self.vocabulary.mask]
 
     def encode_line(self, line: str) -> list[int]:
-        """Return the tokens of a line of text without special symbols that the text happens to spell."""
+        """Return the tokens of a line of text; special symbols that it happens to spell are left out."""
         tokens = self._tokenizer(line, add_special_tokens=False, verbose=False)["input_ids"]
         unknown = self._tokenizer.unk_token_id
         return [token for token in tokens if token == unknown or not self.vocabulary.special[token]]

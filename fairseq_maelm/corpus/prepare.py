@@ -154,7 +154,7 @@ def _draw_split(settings: PrepareSettings, cleaned: dict[str, Any]) -> Split:
     if documents == 0:
         raise CorpusError("the inputs hold no documents: no text is left after cleaning")
     if steps.VALID in cleaned and cleaned[steps.VALID]["documents"] == 0:
-        raise CorpusError("the validation split is empty: the files given by --valid hold no documents")
+        raise CorpusError("the validation split is empty: the files given with --valid hold no documents")
     if fraction is not None and valid_documents == 0:
         raise CorpusError(
             f"the validation split is empty: the fraction {fraction} of {documents} documents rounds to 0; use "
@@ -163,7 +163,7 @@ def _draw_split(settings: PrepareSettings, cleaned: dict[str, Any]) -> Split:
     if valid_documents >= documents:
         raise CorpusError(
             f"the inputs hold {documents} documents (blank lines or records separate them), so {valid_documents} "
-            "for validation leave none for training; use fewer, or give validation files by --valid"
+            "for validation leave none for training; use fewer, or give validation files with --valid"
         )
     split = draw_split(documents, valid_documents, settings.shards, settings.seed)
     if split.has_empty_shard(documents):

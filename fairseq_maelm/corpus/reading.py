@@ -122,6 +122,6 @@ def segment_lines(segment: Segment) -> Iterator[str | None]:
             place = f"{segment.source.path}:{number}"
             record, field = parse_record(line, place), segment.source.json_field
             if field not in record:
-                raise CorpusError(f"{place}: the record has no field {field!r}; name the right one by --json-field")
+                raise CorpusError(f"{place}: the record has no field {field!r}; name the right one with --json-field")
             yield from text_field(record, field, place).split("\n")
             yield None

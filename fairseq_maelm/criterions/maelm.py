@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass
 class MaelmCriterionConfig(FairseqDataclass):
-    """An empty configuration, without which fairseq would store the whole command line in its place."""
+    """No options. Without this class, fairseq would store the whole command line in checkpoints instead."""
 
 
 @register_criterion("maelm", dataclass=MaelmCriterionConfig)

@@ -58,7 +58,7 @@ class EncoderView:
 
     @property
     def asks_with_masks(self) -> bool:
-        """True if the encoder sees <mask> when a model that was trained with this view predicts masked tokens.
+        """True if a model that was trained with this view shows <mask> to its encoder when it predicts masked tokens.
 
         After training with random tokens, which cannot mark a position to predict, masks are dropped.
         """

@@ -27,7 +27,7 @@ _USERS_CHOICE = ("LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALL
 def keep_freed_memory() -> bool:
     """Make this process keep freed memory, and return whether that was possible.
 
-    The peak of memory is a few percent higher if all batches have one shape, and up to 40 percent if shapes vary.
+    Peak memory is a few percent higher if all batches have one shape, and up to 40 percent if shapes vary.
     Nothing changes if the C library is not glibc, or if an environment variable chooses an allocator.
     """
     chosen = next((name for name in _USERS_CHOICE if os.environ.get(name)), None)

@@ -27,7 +27,7 @@ class _Program:
 
 
 def watch(program: dict[str, Any]) -> None:
-    """Use the counter of a program, given by its globals."""
+    """Use the counter of a training program, which is found by name among the program's globals."""
     _Program.counting = program.get("should_stop_early")
 
 

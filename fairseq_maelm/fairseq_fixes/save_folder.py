@@ -113,8 +113,8 @@ def choose_start(cfg: Any, suffix: str, criterion: str) -> Start:
         return Start(DEFAULT, continues=False, begins=True)
     if cfg.restore_file != DEFAULT:
         raise ValueError(
-            f"{trouble}, and --restore-file names this file: replace it by an intact copy, or leave the option out to "
-            "continue from the newest intact checkpoint of the folder"
+            f"{trouble}, and --restore-file names this file: replace it with an intact copy, or leave the option out "
+            "to continue from the newest intact checkpoint of the folder"
         )
     return Start(_newest_whole(others, trouble, suffix, criterion), continues=True, begins=False)
 
@@ -159,8 +159,8 @@ def _newest_whole(others: list[Path], trouble: str, suffix: str, criterion: str)
         return str(path.with_name(f"{path.stem.removesuffix(suffix)}{path.suffix}"))
     why = f" ({_reasons(skipped)})" if skipped else ""
     raise ValueError(
-        f"{trouble}, and training cannot continue from any other checkpoint{why}: replace the file by an intact copy, "
-        "name another --save-dir, or remove the checkpoints to start again"
+        f"{trouble}, and training cannot continue from any other checkpoint{why}: replace the file with an intact "
+        "copy, name another --save-dir, or remove the checkpoints to start again"
     )
 
 

@@ -10,7 +10,7 @@ _INITIALIZATION = ("init_std", "embedding_init_std")
 
 
 class Encoder(NamedTuple):
-    """An encoder as options of fairseq-train, by name without dashes."""
+    """An encoder as options of fairseq-train, whose names have no leading dashes."""
 
     options: dict[str, Any]  # the options that build it, so that its weights can be loaded
     drawn: dict[str, Any]  # the options of its random initialization before pretraining

@@ -75,7 +75,7 @@ def read_recipes(paths: Iterable[Path]) -> list[Recipe]:
     for path in paths:
         recipe = read_recipe(path)
         if recipe.task in recipes:
-            raise ValueError(f"{recipes[recipe.task].path} and {path} are both of the task {recipe.task}")
+            raise ValueError(f"{recipes[recipe.task].path} and {path} are both for the task {recipe.task}")
         recipes[recipe.task] = recipe
     return list(recipes.values())
 

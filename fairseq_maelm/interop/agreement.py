@@ -73,7 +73,7 @@ def inside(output: Tensor, tokens: Tensor) -> Tensor:
 def checkpoint_outputs(
     model: MaelmModel, view: EncoderView, architecture: str, head: str | None, tokens: Tensor
 ) -> dict[str, Tensor]:
-    """Compute the hidden states of tokens <int64>[B, S], and the scores of masks or of a fine-tuned head."""
+    """Compute the hidden states of tokens <int64>[B, S], and the scores at masks or of a fine-tuned head."""
     outputs = {STATES: model.extract_features(tokens)[0]}
     if architecture == "masked-lm":
         outputs[scores_of(architecture)] = masked_token_logits(model, view, [row[row != PAD].numpy() for row in tokens])

@@ -11,7 +11,7 @@ def build_model(checkpoint: Checkpoint, dictionary: Dictionary) -> MaelmModel:
     """Build the model with its weights, on the CPU, in single precision and in evaluation mode.
 
     Raises:
-        ValueError: the dictionary is not the one of the training.
+        ValueError: the dictionary is not the one that the model was trained with.
     """
     config, weights = checkpoint.config.model, dict(checkpoint.weights)
     model = MaelmModel(config, dictionary, checkpoint.predicts_masked_tokens)

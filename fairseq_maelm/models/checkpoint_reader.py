@@ -1,4 +1,4 @@
-"""Read a checkpoint of this package's model as data. Everything uses this, except resuming a training.
+"""Read a checkpoint of this package's model as data. Everything uses this, except for resuming a run.
 
 A checkpoint may come from a stranger. Its configuration names a task and a model. fairseq builds whatever they are, and
 evaluates strings and resolves references on the way. Here only known names are accepted, only declared options of the
@@ -108,7 +108,7 @@ class Checkpoint:
 
     @property
     def history(self) -> dict[str, Any]:
-        """The recorded ones of ``num_updates``, ``epoch``, ``val_loss``, ``best`` and ``training_seconds``."""
+        """The recorded values among ``num_updates``, ``epoch``, ``val_loss``, ``best`` and ``training_seconds``."""
         extra, made = self.state.get("extra_state", {}), self.state.get("optimizer_history") or [{}]
         found = {
             "num_updates": made[-1].get("num_updates"),

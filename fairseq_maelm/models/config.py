@@ -124,7 +124,7 @@ class MaelmModelConfig(FairseqDataclass):
     max_positions: int = field(default=512, metadata={"help": "length of the longest sequence, <s> and </s> included"})
     layer_norm_eps: float = field(
         default=LAYER_NORM_EPS,
-        metadata={"help": "epsilon that LayerNorm adds to the variance; imported models may have another one"},
+        metadata={"help": "epsilon that LayerNorm adds to the variance; imported models may have another value"},
     )
     init_std: float = field(
         default=0.02,
@@ -147,7 +147,7 @@ class MaelmModelConfig(FairseqDataclass):
             "state and checkpoints in single precision. For fp16 use fairseq's --fp16"
         },
     )
-    compile: bool = field(default=False, metadata={"help": "compile the layers in training on a GPU"})
+    compile: bool = field(default=False, metadata={"help": "compile the layers when training on a GPU"})
     checkpoint_activations: bool = field(
         default=False,
         metadata={

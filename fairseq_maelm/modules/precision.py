@@ -64,15 +64,15 @@ def multiplies_bfloat16(device: str) -> bool:
 
 
 class LayerNorm(nn.LayerNorm):
-    """torch's LayerNorm, whose results under autocast have the type of matrix products, or single precision.
+    """torch's LayerNorm, except that its results under autocast have the type of matrix products.
 
     Under autocast on a GPU, torch's own LayerNorm returns float32: the states between layers would take twice the
-    memory and be cast before every product. Mean and variance are computed in single precision in both, and states in
-    single precision, such as sums of embeddings, are rounded after they are normalized.
+    memory and be cast before every product. Both compute mean and variance in single precision. States in single
+    precision, such as sums of embeddings, are rounded only after they are normalized.
 
     Attributes:
-        single: return single precision, as for the residual sums of pre-norm layers.
-        halves: weight and bias in autocast's type if they are cast already; see ``WeightCasts``.
+        single: return single precision instead, as for the residual sums of pre-norm layers.
+        halves: copies of weight and bias in autocast's type, if there are any; see ``WeightCasts``.
     """
 
     single = False

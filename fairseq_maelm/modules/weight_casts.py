@@ -111,7 +111,7 @@ class WeightCasts:
 
         Args:
             model: the model, the same one in every call.
-            update: number of the current update of a training, or None if it is not known.
+            update: number of the current update of a training run, or None if it is not known.
         """
         dtype = autocast_dtype(next(model.parameters()).device.type)
         if dtype is None:

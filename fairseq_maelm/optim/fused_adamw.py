@@ -126,7 +126,7 @@ def adam_state(state_dict: dict[str, Any]) -> dict[str, Any]:
         if entry.keys() != _STATE or entry["step"] is None:
             raise ValueError(
                 f"the checkpoint's optimizer state has {', '.join(sorted(entry))} and is not that of fairseq's adam: "
-                "continue with the optimizer that wrote it, or start with a new state by --reset-optimizer"
+                "continue with the optimizer that wrote it, or give --reset-optimizer to start with a new state"
             )
         state[index] = {**entry, "step": int(entry["step"])}
     groups = [{key: value for key, value in group.items() if key != "step"} for group in state_dict["param_groups"]]

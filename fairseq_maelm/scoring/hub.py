@@ -83,7 +83,7 @@ class CheckpointScorer:
         if self._view.masked_input in ("random", "random_kept"):
             raise ValueError(
                 f"with --masked-input {self._view.masked_input} the encoder saw random tokens in place of hidden ones, "
-                "so scores would not be reproducible: give a checkpoint of another --masked-input"
+                "so scores would not be reproducible: give a checkpoint with another --masked-input"
             )
         self.longest = hub.model.max_positions()
         self.mask, self.pad, self.precision = hub.model.mask_index, hub.dictionary.pad(), hub.model.precision

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only", nargs="+", type=_choice, action="extend", default=[], metavar="NAME=VALUE",
         help="part of the grid to run, such as: lr=2e-5 epochs=3,5",
     )  # fmt: skip
-    parser.add_argument("--large", action="store_true", help="use search_large of the recipes")
+    parser.add_argument("--large", action="store_true", help="use the recipes' search_large")
     parser.add_argument(
         "--options", type=shlex.split, default=[], metavar="OPTIONS",
         help="options of fairseq-train for all runs, as one quoted argument: --options='--pooler-dropout 0.1'",

@@ -53,7 +53,7 @@ class Job:
 
     Attributes:
         name: shown in messages.
-        marker: file for the result, or for the reason of a failure.
+        marker: file for the result, or for the reason for a failure.
         process: makes the command for a slot (a list of GPUs, "" for the CPU).
         result: reads the result from the log; raises a ValueError if the run failed despite its exit status of 0.
         resumes: whether the program continues from its saved state; its log is then continued too.
@@ -135,7 +135,7 @@ class LocalProcess(NamedTuple):
     process: BaseProcess
 
     def poll(self) -> str | None:
-        """Return None while the program runs, "" after exit status 0, otherwise the reason of the failure."""
+        """Return None while the program runs, "" after exit status 0, otherwise the reason for the failure."""
         status = self.process.exitcode
         if not status:
             return None if status is None else ""
@@ -178,7 +178,7 @@ class LocalLauncher:
 def run(jobs: Sequence[Job], slots: Sequence[str], launcher: Launcher | None = None, retry_failed: bool = True) -> None:
     """Run all unfinished jobs, one in each slot at a time; followers of a job precede other jobs.
 
-    The reason of a failure goes into the job's marker, and only the followers of that job are not run.
+    The reason for a failure goes into the job's marker, and only the followers of that job are not run.
 
     Args:
         jobs: the jobs without their followers.

@@ -57,7 +57,7 @@ def last_line(log: Path) -> str:
 
 
 def is_divergence(reason: str) -> bool:
-    """Return whether the reason of a failure is divergence: a loss that was not finite, or fairseq's own check."""
+    """Return whether the reason for a failure is divergence: a loss that was not finite, or fairseq's own check."""
     return reason.startswith("diverged") or "FloatingPointError" in reason
 
 

@@ -42,7 +42,7 @@ def add_runner_arguments(parser: argparse.ArgumentParser) -> None:
         "--slurm", nargs="*", metavar="NAME=VALUE",
         help="submission to SLURM with submitit's parameters, such as: partition=gpu gpus_per_node=1 timeout_min=120",
     )  # fmt: skip
-    group.add_argument("--retry-failed", action="store_true", help="run programs again that failed or diverged")
+    group.add_argument("--retry-failed", action="store_true", help="rerun programs that failed or diverged")
     add_dry_run(group, "write the commands")
 
 
@@ -113,7 +113,8 @@ def refuse(failed: dict[str, str], retries: bool) -> None:
     if failed:
         name, reason = next(iter(failed.items()))
         again = "the same command" if retries else "--retry-failed"
-        raise ValueError(f"{len(failed)} runs have no result ({name}: {reason}); {again} runs them again")
+        runs, them = ("1 run has", "it") if len(failed) == 1 else (f"{len(failed)} runs have", "them")
+        raise ValueError(f"{runs} no result ({name}: {reason}); {again} runs {them} again")
 
 
 @contextlib.contextmanager

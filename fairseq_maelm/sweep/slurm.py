@@ -43,7 +43,7 @@ class SubmittedJob:
         self.job, self.record = job, record
 
     def poll(self) -> str | None:
-        """Return None while the job waits or runs, "" after exit status 0, otherwise the reason of the failure."""
+        """Return None while the job waits or runs, "" after exit status 0, otherwise the reason for the failure."""
         if not self.job.done():
             return None
         try:

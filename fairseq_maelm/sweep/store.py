@@ -53,7 +53,10 @@ def differences(earlier: Any, now: Any, may_grow: Collection[str], name: str = "
 def _working_in(
     folder: Path, file: str, what: str, grown: Callable[[dict[str, Any] | None], dict[str, Any]]
 ) -> Iterator[None]:
-    """Lock a folder that is new, empty or has ``file``; ``grown`` maps the file's earlier content to the new one."""
+    """Lock a folder that is new, is empty or contains ``file``, and write ``file`` before the block runs.
+
+    ``grown`` turns the file's earlier content, None without a file, into its new content.
+    """
     if folder.exists() and not (folder.is_dir() and ((folder / file).exists() or not any(folder.iterdir()))):
         raise ValueError(f"{folder} exists and is not a {what}: give another folder")
     with FolderLock(folder / ".lock", what, folder):
@@ -107,7 +110,7 @@ class SweepFolder:
         self.path = path
 
     def marker(self, run: Run) -> Path:
-        """Return the file for the result of a run, or for the reason of its failure."""
+        """Return the file for the result of a run, or for the reason for its failure."""
         return self.path / "runs" / run.folder / "run.json"
 
     def checkpoints(self, run: Run) -> Path:

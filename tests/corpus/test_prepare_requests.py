@@ -137,7 +137,7 @@ def test_texts_without_documents_are_refused(folder: Path) -> None:
     (folder / "blank.txt").write_text("\n \n\u200b\n")
     with pytest.raises(CorpusError, match="the inputs hold no documents"):
         prepare(settings_for(folder, inputs=(folder / "blank.txt",)))
-    with pytest.raises(CorpusError, match="validation split is empty: the files given by --valid"):
+    with pytest.raises(CorpusError, match="validation split is empty: the files given with --valid"):
         prepare(settings_for(folder, output=folder / "b", valid=(folder / "blank.txt",)))
 
 

@@ -78,7 +78,7 @@ def test_a_sweep_that_is_killed_goes_on(tasks, pretrained, tmp_path, capsys):
     blocked.write_text("in the way")
 
     with pytest.raises(
-        SystemExit, match=r"1 runs have no result \(topics, random weights, lr 1e\+30.*NotADirectoryError"
+        SystemExit, match=r"1 run has no result \(topics, random weights, lr 1e\+30.*NotADirectoryError"
     ):
         cli.main(list(map(str, words[1:])))
     said = capsys.readouterr()

@@ -77,7 +77,7 @@ def test_what_failed_is_tried_again_when_it_is_asked_for(tmp_path: Path) -> None
     runner = Runner([""], 0, None, retry_failed=False, dry_run=False)
     bad = program(tmp_path, "bad", f"{counting(tmp_path)}; raise SystemExit('the reason')")
     for number in (1, 1):
-        with pytest.raises(ValueError, match=r"1 runs have no result \(bad: .*the reason\); --retry-failed runs"):
+        with pytest.raises(ValueError, match=r"1 run has no result \(bad: .*the reason\); --retry-failed runs"):
             runner.do([bad])
         assert calls(tmp_path) == number
     with pytest.raises(ValueError, match="the same command runs them again"):

@@ -68,7 +68,7 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True)
 class Similarity(Task):
-    """Rank correlation of two texts' cosine with scores, without training.
+    """Rank correlation between the cosines of pairs of texts and their scores, without training.
 
     With ``together`` the parts are one set, as in a year of STS: the correlation is measured over all parts together,
     and as the mean over the parts. Otherwise each part is a set. Whitening is fitted to all texts of the task.

@@ -15,7 +15,7 @@ from fairseq_maelm.finetuning.prompting.scoring import label_scores, predictions
 
 @dataclass
 class PromptCriterionConfig(FairseqDataclass):
-    """No options. Without this class fairseq would store the whole command line in checkpoints in its place."""
+    """No options. Without this class, fairseq would store the whole command line in checkpoints instead."""
 
 
 @register_criterion("maelm_prompt", dataclass=PromptCriterionConfig)
@@ -41,7 +41,7 @@ class PromptCriterion(FairseqCriterion):
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
-        """Add the losses of all batches and ranks and log them."""
+        """Sum the losses of all batches and ranks, and log them."""
         examples = sum(output.get("sample_size", 0) for output in logging_outputs)
         loss = sum(float(output.get("loss", 0)) for output in logging_outputs)
         metrics.log_scalar("loss", loss / examples / math.log(2), examples, round=3)

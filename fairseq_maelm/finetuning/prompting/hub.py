@@ -1,4 +1,4 @@
-"""Classification by prompts with a checkpoint behind the hub interface."""
+"""Classification by prompts with a checkpoint that the hub interface has opened."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

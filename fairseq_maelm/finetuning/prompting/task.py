@@ -71,15 +71,15 @@ class PromptTaskConfig(FairseqDataclass):
     masked_input: ChoiceEnum([_AS_PRETRAINED, *MASKED_INPUTS]) = field(  # type: ignore[valid-type]
         default=_AS_PRETRAINED,
         metadata={
-            "help": "encoder's input at the mask; by default that of the pretraining of --finetune-from-model, or "
+            "help": "encoder's input at the mask; by default as in the pretraining of --finetune-from-model, or "
             "nothing without that option"
         },
     )
     encoder_mask_fraction: Optional[float] = field(
         default=None,
         metadata={
-            "help": "delta of the pretraining; if it is above 0.5, the encoder sees the mask (default: the "
-            "checkpoint's)"
+            "help": "probability that pretraining left a mask in the encoder's input (delta); above 0.5, the encoder "
+            "sees the mask (default: the checkpoint's)"
         },
     )
     encoder_positions: ChoiceEnum([_AS_PRETRAINED, *ENCODER_POSITIONS]) = field(  # type: ignore[valid-type]
@@ -231,5 +231,5 @@ class PromptTask(EncoderTask):
 
     @property
     def target_dictionary(self) -> Dictionary:
-        """The vocabulary over which predictions are made, that of the source."""
+        """The vocabulary of predictions, which is that of the input."""
         return self.dictionary

@@ -30,7 +30,7 @@ class RetrievalCriterion(FairseqCriterion):
     """Contrast each query's document with those of the other queries, on all ranks, and with hard negatives.
 
     In training it logs ``loss`` in bits per query, ``accuracy``, the percentage of queries whose document scores
-    highest, and ``negatives``, the mean number of negatives per query. The task logs the metrics of validation.
+    highest, and ``negatives``, the mean number of negatives per query. The task logs the validation metrics.
     """
 
     def __init__(self, cfg: RetrievalCriterionConfig, task: Any) -> None:
@@ -74,7 +74,7 @@ class RetrievalCriterion(FairseqCriterion):
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
-        """Add the metrics of all batches and ranks of training and log them."""
+        """Sum the training metrics of all batches and ranks, and log them."""
 
         def total(name: str) -> Any:
             return sum(output.get(name, 0) for output in logging_outputs)

@@ -1,4 +1,4 @@
-"""Embeddings of texts, from a checkpoint behind the hub interface."""
+"""Embeddings of texts by a checkpoint that the hub interface has opened."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

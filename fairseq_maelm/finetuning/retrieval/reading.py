@@ -94,7 +94,7 @@ def read_judgments(path: Path) -> Iterator[Pair]:
 
 
 def rows_of(pair: Pair, rows: Mapping[str, Mapping[str, int]]) -> tuple[int, int]:
-    """Look up the rows of a pair's query and document in "queries" and "documents" -> id -> row."""
+    """Look up the rows of a pair's query and document; ``rows`` is "queries" or "documents" -> id -> row."""
     for kind, identifier in (("queries", pair.query), ("documents", pair.document)):
         if identifier not in rows[kind]:
             raise ValueError(f"{pair.place}: the id {identifier!r} is not in the {kind}")
@@ -158,7 +158,7 @@ def read_negatives(
 
     Args:
         path: a file with lines ``query-id TAB corpus-id``, or a run file.
-        rows: "queries" and "documents" -> id -> row.
+        rows: "queries" or "documents" -> id -> row.
         relevant: row of each training query -> <int64>[P] rows of its relevant documents, which are skipped.
         per_query: number of negatives to take for each query, the first in the file.
 

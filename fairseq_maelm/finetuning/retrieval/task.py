@@ -171,7 +171,7 @@ class RetrievalTask(EncoderTask):
         self._forget()
 
     def collect(self, sample: dict[str, Any], embeddings: Tensor) -> None:
-        """Keep the embeddings <float32>[B, D] of a batch of validation."""
+        """Keep the embeddings <float32>[B, D] of a validation batch."""
         if self._split != sample["split"]:
             self._forget()
             self._split = sample["split"]
@@ -179,7 +179,7 @@ class RetrievalTask(EncoderTask):
         self._batches.append((sample["id"].cpu(), embeddings.float().cpu()))
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
-        """Log the metrics of training, or the metrics of a validation split when all its texts are embedded."""
+        """Log the training metrics, or those of a validation split once all its texts are embedded."""
         if not any("texts" in output for output in logging_outputs):
             super().reduce_metrics(logging_outputs, criterion)
             return

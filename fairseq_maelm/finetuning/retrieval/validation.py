@@ -14,7 +14,7 @@ from fairseq_maelm.finetuning.retrieval.loss import contrastive_loss, gather_row
 from fairseq_maelm.finetuning.retrieval.measures import DEPTH, VALIDATION_MEASURES, measure
 from fairseq_maelm.finetuning.retrieval.search import blocks_of, merge, search
 
-# Number of pairs that share their documents as candidates in the loss of validation. It does not depend on the batch
+# Number of pairs that share their documents as candidates in the validation loss. It does not depend on the batch
 # size of training, so that losses of different runs can be compared.
 PAIRS_OF_A_LOSS = 32
 

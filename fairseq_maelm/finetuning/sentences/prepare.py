@@ -51,7 +51,7 @@ class SentenceSettings(Columns):
     test: Path | None = option(
         None, help="table to test on, with or without labels", type=existing_path, metavar="TABLE"
     )
-    regression: bool = option(False, help="labels are numbers")
+    regression: bool = option(False, help="treat the labels as numbers")
     valid_fraction: float = option(
         0.1, help="fraction of the training examples, the same for each label, to hold out if there is no --valid",
         minimum=0, maximum=1,
@@ -177,7 +177,7 @@ def _survey(settings: SentenceSettings) -> tuple[Example, Dictionary | None, set
     found = [str(example.label) for example in read_table(table, settings)]
     first = next(read_table(table, settings))
     if first.label is None:
-        raise CorpusError(f"{table} has no labels: name their column by --label")
+        raise CorpusError(f"{table} has no labels: name their column with --label")
     labels = None if settings.regression else _labels_of(table, first, Counter(found))
     if settings.valid is not None:
         return first, labels, set()

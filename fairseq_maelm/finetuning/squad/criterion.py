@@ -19,7 +19,7 @@ SPAN_HEAD = "span_head"
 
 @dataclass
 class SquadCriterionConfig(FairseqDataclass):
-    """No options. Without this class fairseq would store the whole command line in checkpoints in its place."""
+    """No options. Without this class, fairseq would store the whole command line in checkpoints instead."""
 
 
 @register_criterion("maelm_squad", dataclass=SquadCriterionConfig)
@@ -60,7 +60,7 @@ class SquadCriterion(FairseqCriterion):
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
-        """Add the sums of all batches and ranks and log them."""
+        """Sum the metrics of all batches and ranks, and log them."""
         size, loss, correct = (
             sum(float(output.get(name, 0)) for output in logging_outputs)
             for name in ("sample_size", "loss", "ncorrect")

@@ -1,4 +1,4 @@
-"""Answers to questions about a text, from a checkpoint behind the hub interface."""
+"""Answers to questions about a text, by a checkpoint that the hub interface has opened."""
 
 import math
 from collections.abc import Sequence

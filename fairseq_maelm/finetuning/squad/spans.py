@@ -40,7 +40,7 @@ def best_spans(
         start_mask: <bool>[B, S] True at tokens that may be a start, a subset of ``context_mask``.
         n_best: number of starts to consider in a window.
         max_answer_length: maximum length of an answer in tokens.
-        kept: K.
+        kept: number K of answers to return for each window.
     """
     logits = logits.float()
     start_logits = logits[..., 0].masked_fill(~start_mask, -torch.inf)

@@ -13,13 +13,13 @@ from fairseq.logging import metrics
 from torch import Tensor
 
 HEAD = "tagging_head"
-# Key of the windows' predictions in the logging output of validation.
+# Key of the windows' predictions in the logging output during validation.
 PREDICTIONS = "predictions"
 
 
 @dataclass
 class TaggingCriterionConfig(FairseqDataclass):
-    """No options. Without this class fairseq would store the whole command line in checkpoints in its place."""
+    """No options. Without this class, fairseq would store the whole command line in checkpoints instead."""
 
 
 def window_rows(logging_outputs: list[dict[str, Any]]) -> list[tuple[int, Any]]:
@@ -73,7 +73,7 @@ class TaggingCriterion(FairseqCriterion):
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
-        """Add the metrics of all batches and ranks and log them."""
+        """Sum the metrics of all batches and ranks, and log them."""
         words, loss, correct = (
             sum(float(output.get(name, 0)) for output in logging_outputs)
             for name in ("sample_size", "loss", "ncorrect")

@@ -64,7 +64,9 @@ def cut_windows(pieces: Sequence[int], limit: int, overlap: int) -> list[Window]
 
 
 class TaggingDataset(BatchDataset):
-    """The windows of a split, in buckets of length or by length; each word is labeled in one of them.
+    """The windows of a split, each word of which is labeled in one window.
+
+    Training shuffles the windows within buckets of similar length; otherwise they are sorted by length.
 
     Attributes:
         windows: the number of the sentence and the window of each item, in the order of the sentences.

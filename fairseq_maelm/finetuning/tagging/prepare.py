@@ -115,8 +115,8 @@ def _settings_of(files: Mapping[str, LabeledFile], layout: Layout, file_scheme: 
     for file in files.values():
         if mistake := scheme_mistake(file, file_scheme):
             raise ValueError(
-                f"{mistake}. If the labels have another scheme, name it by --file-scheme; plain is for labels that do "
-                "not mark entities"
+                f"{mistake}. If the labels have another scheme, name it with --file-scheme; plain is for labels that "
+                "do not mark entities"
             )
         if file_scheme == PLAIN:
             _refuse_header(file, train)
@@ -146,7 +146,7 @@ def _refuse_doubtful(train: LabeledFile, detected: str) -> None:
     if detected == PLAIN and entity_like and others:
         raise ValueError(
             f"{train.path} has labels of entities ({entity_like[0]!r}) and other labels: {others[0]!r} (line "
-            f"{labels[others[0]]}). Correct them, or name their scheme by --file-scheme"
+            f"{labels[others[0]]}). Correct them, or name their scheme with --file-scheme"
         )
 
 

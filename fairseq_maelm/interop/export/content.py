@@ -174,7 +174,7 @@ def _labels(usual: Path, outputs: int, given: Path | None) -> tuple[str, ...]:
     names = _read_labels(path) if given is not None or (outputs > 1 and usual.is_file()) else []
     if given is None and not names:
         if outputs > 1:
-            logger.warning("no labels in %s: the outputs are named LABEL_0 ...; give names by --labels", usual)
+            logger.warning("no labels in %s: the outputs are named LABEL_0 ...; give names with --labels", usual)
         return tuple(f"LABEL_{number}" for number in range(outputs))
     if len(names) != outputs:
         raise ValueError(f"{path} names {len(names)} labels, but the head has {outputs} outputs")

@@ -84,7 +84,7 @@ def _content(source: Source, settings: ExportSettings) -> Content:
 
 
 def _sequences(source: Source, texts: Path | None) -> list[np.ndarray]:
-    """Return texts as tokens <int64>[n] with <s> and </s>, cut to the model's positions."""
+    """Return a file's lines, or else the hard strings, as tokens <int64>[n] with <s> and </s>, cut to fit the model."""
     lines = HARD_STRINGS if texts is None else texts.read_text(encoding="utf-8").split("\n")
     longest = source.model.max_positions() - 2
     bos, eos = source.dictionary.bos(), source.dictionary.eos()

@@ -9,7 +9,10 @@ from torch.autograd.function import once_differentiable
 
 
 def spread(of_distance: Tensor, index: Tensor) -> Tensor:
-    """Look up columns <int64>[B, S, S] of <float>[H, 2P - 1]; return <float>[B, H, S, S], stored heads first."""
+    """Look up columns <int64>[B, S, S] of <float>[H, 2P - 1]; return <float>[B, H, S, S].
+
+    Outside of compiled graphs, the heads are the outermost dimension of the result in memory.
+    """
     if torch.compiler.is_compiling():  # the compiler cannot derive the views below for all shapes
         return F.embedding(index, of_distance.t()).permute(0, 3, 1, 2)
     return of_distance.index_select(1, index.view(-1)).view(-1, *index.shape).transpose(0, 1)
