@@ -126,7 +126,7 @@ def find_checkpoint(path: Path) -> Path:
         if (path / name).is_file():
             return path / name
     if path.is_dir():
-        raise FileNotFoundError(f"there is no checkpoint_best.pt and no checkpoint_last.pt in {path}: name a file")
+        raise FileNotFoundError(f"there is neither checkpoint_best.pt nor checkpoint_last.pt in {path}: name a file")
     raise FileNotFoundError(f"there is no checkpoint {path}")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_maelm.arguments import UsageError, number
-from fairseq_maelm.lines import numbered_lines
+from fairseq_maelm.lines import columns_in, numbered_lines
 
 CONLLU_COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 DOCUMENT_START = "-DOCSTART-"
@@ -119,7 +119,7 @@ def _sentences(path: Path, lines: Sequence[str], layout: Layout, labeled: bool) 
                 continue
             # A line with another number of columns was split at the wrong places.
             if columns and len(cells) != columns:
-                raise ValueError(f"has {len(cells)} columns, but the lines before it have {columns}")
+                raise ValueError(f"has {columns_in(cells)}, but the lines before it have {columns}")
             columns = len(cells)
             words.append((*_word_and_label(cells, layout, labeled), place))
         except ValueError as error:
@@ -140,7 +140,7 @@ def word_cells(line: str, layout: Layout) -> list[str] | None:
         return None
     cells = line.split("\t")
     if len(cells) != len(CONLLU_COLUMNS):
-        raise ValueError(f"has {len(cells)} columns, but CoNLL-U has {len(CONLLU_COLUMNS)}, separated by tabs")
+        raise ValueError(f"has {columns_in(cells)}, but CoNLL-U has {len(CONLLU_COLUMNS)}, separated by tabs")
     found = _CONLLU_ID.match(cells[0])
     if found is None:
         raise ValueError(f"has the ID {cells[0]!r}: it must be a number, a range like 3-4, or an empty node like 3.1")
@@ -151,13 +151,13 @@ def _word_and_label(cells: list[str], layout: Layout, labeled: bool) -> tuple[st
     word_index = CONLLU_COLUMNS.index("FORM") if layout.form == "conllu" else layout.word_column
     index = layout.label_index if layout.label_index >= 0 else len(cells) + layout.label_index
     if not 0 <= word_index < len(cells):
-        raise ValueError(f"has {len(cells)} columns, so there is no column {word_index} of words")
+        raise ValueError(f"has {columns_in(cells)}, so there is no column {word_index} of words")
     word = cells[word_index]
     if not word:
         raise ValueError("has an empty word")
     if not 0 <= index < len(cells) or index == word_index:
         if labeled:
-            raise ValueError(f"has {len(cells)} columns, so there is no column {layout.column} of labels")
+            raise ValueError(f"has {columns_in(cells)}, so there is no column {layout.column} of labels")
         return word, ""
     label = cells[index].strip()
     if labeled and (not label or (layout.column == "UPOS" and label == _EMPTY)):

@@ -3,7 +3,7 @@
 import gzip
 import lzma
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -76,6 +76,11 @@ def parse_record(line: str, place: str) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise CorpusError(f"{place}: not a JSON record, but {type(record).__name__}")
     return record
+
+
+def columns_in(row: Sequence[Any]) -> str:
+    """Return the number of columns in a row for a message: "1 column", "2 columns"."""
+    return f"{len(row)} column{'s' * (len(row) != 1)}"
 
 
 def text_field(record: Mapping[str, Any], name: str, place: str) -> str:

@@ -100,7 +100,7 @@ class CheckpointEncoder:
         """Refuse data that were prepared with another dictionary."""
         if load_dictionary(str(folder)).symbols != self._dictionary.symbols:
             raise ValueError(
-                f"the data in {folder} were prepared with another dictionary than the model's: give --text, a text "
+                f"the data in {folder} were prepared with a different dictionary than the model's: give --text, a text "
                 "file that each model tokenizes for itself"
             )
 

@@ -36,7 +36,7 @@ class Start(NamedTuple):
 
 
 def checkpoint_files(folder: Path, suffix: str) -> list[Path]:
-    """Return the files in a folder that fairseq-train could overwrite, by the names of its checkpoints."""
+    """Return the files in a folder that have names of fairseq-train's checkpoints, so that it could overwrite them."""
     # Runs do not continue from files with other names, such as averages and crash.pt.
     name = re.compile(rf"checkpoint(?:_last|_best|\d+|_\d+_\d+|\.best_.+){re.escape(suffix)}\.pt")
     return sorted(path for path in folder.iterdir() if name.fullmatch(path.name)) if folder.is_dir() else []

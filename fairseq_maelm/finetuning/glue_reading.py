@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fairseq_maelm.files import CorpusError
 from fairseq_maelm.finetuning.glue_layout import HIGHEST_SCORE, GlueTask, Table
-from fairseq_maelm.lines import numbered_lines
+from fairseq_maelm.lines import columns_in, numbered_lines
 from fairseq_maelm.text.cleaning import clean_text
 
 DEV_IDS_FILES = ("dev_ids.tsv", "mrpc_dev_ids.tsv")
@@ -92,7 +92,7 @@ class TableReader:
                 continue
             if not self.task.broken_rows:
                 raise CorpusError(
-                    f"{self.path}:{number} has {len(cells)} columns, but must have {width}: give the file as GLUE "
+                    f"{self.path}:{number} has {columns_in(cells)}, but must have {width}: give the file as GLUE "
                     "distributes it"
                 )
             pieces.append((number, cells))

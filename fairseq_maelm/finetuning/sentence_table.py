@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fairseq_maelm.arguments import option
 from fairseq_maelm.files import CorpusError
-from fairseq_maelm.lines import numbered_lines, parse_record
+from fairseq_maelm.lines import columns_in, numbered_lines, parse_record
 from fairseq_maelm.text.cleaning import clean_text
 
 _COMPRESSED = (".gz", ".xz")
@@ -79,7 +79,7 @@ def read_table(
 
 
 class _Chosen(NamedTuple):
-    """Keys of a row's cells, and the number of cells; None for any number."""
+    """Keys of the cells to read from a row, and the number of cells that rows must have: None for any number."""
 
     texts: tuple[Any, ...]
     label: Any
@@ -97,7 +97,7 @@ def _choose(columns: Columns, first: Any, texts: int | None, place: str) -> _Cho
         count = len(first) if len(first) == texts else len(first) - 1
         if count not in (1, 2):
             raise CorpusError(
-                f"{place} has {len(first)} columns: without --text and --label it must be 'text TAB label' or 'text "
+                f"{place} has {columns_in(first)}: without --text and --label it must be 'text TAB label' or 'text "
                 "TAB text TAB label'"
             )
         return _Chosen(tuple(range(count)), None if count == len(first) else count, len(first))
@@ -127,7 +127,7 @@ def _find_column(column: str | None, names: dict[str, int], place: str, optional
 
 def _example(place: str, row: Any, chosen: _Chosen) -> Example:
     if chosen.width is not None and len(row) != chosen.width:
-        raise CorpusError(f"{place} has {len(row)} columns, but the first line has {chosen.width}")
+        raise CorpusError(f"{place} has {columns_in(row)}, but the first line has {chosen.width}")
     texts = tuple(clean_text(_cell(row, key, place)) for key in chosen.texts)
     if chosen.label is None:
         return Example(place, texts, None)

@@ -183,7 +183,7 @@ def make_plan(
                     raise type(error)(f"{recipe.task} ({recipe.path}): {error}") from error
             if tried[size].vocabulary != model.encoder.vocabulary:
                 raise ValueError(
-                    f"{recipe.task}: its data were prepared with another vocabulary than the checkpoint "
+                    f"{recipe.task}: its data were prepared with a different vocabulary than the checkpoint "
                     f"{model.checkpoint} has: prepare them with the data folder of its pretraining"
                 )
             rehearsals[recipe.task, name] = tried[size]

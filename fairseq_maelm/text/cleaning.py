@@ -38,7 +38,7 @@ def checked_text(text: object, what: str = "the text") -> str:
 
 
 def checked_texts(texts: object, what: str = "texts") -> list[str]:
-    """Return strings as a list; raise CorpusError for anything but several strings, even for a single one."""
+    """Return an iterable of strings as a list; raise CorpusError for anything else, and for a single string."""
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise CorpusError(f"{what} must be a list of strings, not {_shown(texts)}")
     return [checked_text(text, f"number {place} of the {what}") for place, text in enumerate(texts, 1)]

@@ -153,7 +153,7 @@ def test_data_with_another_vocabulary_are_refused(tasks, pretrained, tmp_path):
     symbols = (other / "input0" / "dict.txt").read_text(encoding="utf-8").splitlines(keepends=True)
     (other / "input0" / "dict.txt").write_text("".join([symbols[1], symbols[0], *symbols[2:]]), encoding="utf-8")
     (other / "input0" / "sentencepiece.bpe.model").unlink()  # which would tell that the dictionary is not its own
-    with pytest.raises(SystemExit, match="prepared with another vocabulary than the checkpoint"):
+    with pytest.raises(SystemExit, match="prepared with a different vocabulary than the checkpoint"):
         cli.main(list(map(str, command(tmp_path, tmp_path, pretrained)[1:])))
 
 

@@ -153,7 +153,7 @@ def test_empty_questions_are_kept_as_in_the_official_file(tmp_path):
          ":2 has the label 'neutral'; the task's labels are entailment, not_entailment"),
         ("CoLA", "valid", "gj04\t-\t\tA.\n", ":1 has the label '-'"),
         ("CoLA", "valid", "gj04\t1\t\t \n", ":1 has an empty sentence"),
-        ("CoLA", "valid", "gj04\t1\t\tA.\n\n", ":2 has 1 columns, but must have 4"),
+        ("CoLA", "valid", "gj04\t1\t\tA.\n\n", ":2 has 1 column, but must have 4"),
         ("CoLA", "test", "index\tsentence\nx\tA.\n", ":2 has the index 'x', which is not a number"),
         ("STS-B", "train", STS.replace(" ", "\t") + "\n0\tg\tf\ty\t1\tn\tn\tA.\tB.\t5.1\n", "has the score '5.1'"),
         ("STS-B", "train", STS.replace(" ", "\t") + "\n0\tg\tf\ty\t1\tn\tn\tA.\tB.\tnan\n", "has the score 'nan'"),

@@ -64,7 +64,7 @@ def changed(place: str, value: Any) -> dict[str, Any]:
         ({"task": "../x"}, "task '../x' must be a name"),
         ({"metrics": "accuracy"}, "metrics a list"),
         ({"options": {"task": "sentence_prediction"}}, "options lack criterion"),
-        ({"options": ["--cpu"]}, "options must be a table"),
+        ({"options": ["--cpu"]}, "options must be a mapping"),
         ({"options": {"--x": 1}}, "must have no leading dashes"),
         (changed("options.seed", 1), "seed is set by the sweep"),
         (changed("options.lr", 1), "lr is set by the sweep"),

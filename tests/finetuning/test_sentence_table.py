@@ -70,8 +70,8 @@ def test_a_text_of_a_pair_may_be_empty_where_that_is_allowed(tmp_path: Path) -> 
     ("name", "text", "columns", "message"),
     [
         ("t.tsv", "", (), "t.tsv is empty"),
-        ("t.tsv", "a\n", (), "t.tsv:1 has 1 columns: without --text and --label it must be 'text TAB label'"),
-        ("t.tsv", "a\tgood\nb\n", (), "t.tsv:2 has 1 columns, but the first line has 2"),
+        ("t.tsv", "a\n", (), "t.tsv:1 has 1 column: without --text and --label it must be 'text TAB label'"),
+        ("t.tsv", "a\tgood\nb\n", (), "t.tsv:2 has 1 column, but the first line has 2"),
         ("t.tsv", "a\tgood\n \tbad\n", (), "t.tsv:2 has an empty sentence"),
         ("t.tsv", "a\tgood\nb\t \n", (), "t.tsv:2 has no label"),
         ("t.tsv", "a\tgood\n", (None, None, "1"), "name columns: give --text too"),

@@ -39,7 +39,7 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     refused = usage_error(capsys, [*words, "--checkpoint", str(KEPT), "--top", "0"])
     assert refused.startswith("maelm fill: error: argument --top: must be at least 1, not 0")
     refused = usage_error(capsys, [*words, "--checkpoint", str(tmp_path)])
-    assert "no checkpoint_best.pt and no checkpoint_last.pt in" in refused
+    assert "neither checkpoint_best.pt nor checkpoint_last.pt in" in refused
 
 
 def test_a_folder_stands_for_its_best_checkpoint(tmp_path: Path) -> None:

@@ -380,7 +380,7 @@ predict {sentences.tsv} --checkpoint {classifier} --vocabulary {sentences} --thr
 predict {tagging} --checkpoint {tagger} | is a folder: give the labeled file
 fill 'no mask' --checkpoint {pretrained} --vocabulary {data} | there is no <mask> to fill in 'no mask'
 fill '<mask>' --checkpoint {classifier} --vocabulary {sentences} | head|fine-tuned|there is no dict.txt
-fill '<mask>' --checkpoint {folder} --vocabulary {data} | there is no checkpoint_best.pt and no checkpoint_last.pt in
+fill '<mask>' --checkpoint {folder} --vocabulary {data} | there is neither checkpoint_best.pt nor checkpoint_last.pt in
 answer {text.txt} '' --checkpoint {reader} --vocabulary {data} | a question is empty
 answer {text.txt} Who? --checkpoint {pretrained} --vocabulary {data} | was not fine-tuned to answer questions
 embed {text.txt} --checkpoint {pretrained} --vocabulary {data} --output {new} --max-length 9999 | must be between 3

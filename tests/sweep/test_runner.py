@@ -80,7 +80,7 @@ def test_what_failed_is_tried_again_when_it_is_asked_for(tmp_path: Path) -> None
         with pytest.raises(ValueError, match=r"1 run has no result \(bad: .*the reason\); --retry-failed runs"):
             runner.do([bad])
         assert calls(tmp_path) == number
-    with pytest.raises(ValueError, match="the same command runs them again"):
+    with pytest.raises(ValueError, match="the same command runs it again"):
         runner._replace(retry_failed=True).do([bad])
     assert calls(tmp_path) == 2
 

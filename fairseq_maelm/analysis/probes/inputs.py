@@ -28,7 +28,7 @@ from fairseq_maelm.analysis.probes.tasks import (
 from fairseq_maelm.analysis.spectrum import SMALLEST_TAU
 from fairseq_maelm.arguments import check_limits, existing_path, option
 from fairseq_maelm.labeled_words import Layout, Sentence, read
-from fairseq_maelm.lines import numbered_lines
+from fairseq_maelm.lines import columns_in, numbered_lines
 from fairseq_maelm.models.vocabulary_folder import find_tokenizer
 from fairseq_maelm.modules.precision import PRECISIONS
 from fairseq_maelm.text.cleaning import clean_text
@@ -130,7 +130,7 @@ def read_tasks(settings: ProbeSettings) -> list[Task]:
         tasks += _read_text(settings.text, settings)
     names = Counter(task.name for task in tasks)
     if twice := [name for name, count in names.items() if count > 1]:
-        raise ValueError(f"two inputs are named {twice[0]}: rename one folder, since results have the folders' names")
+        raise ValueError(f"two inputs are named {twice[0]}: rename one folder, since results are named after folders")
     return tasks
 
 
@@ -156,7 +156,7 @@ def _read_pairs(path: Path, score_first: bool) -> Pairs:
         cells = line.split("\t")
         layout = "score, tab, sentence, tab, sentence" if score_first else "word, tab, word, tab, score"
         if len(cells) != 3:
-            raise ValueError(f"{path}:{number} has {len(cells)} columns: each line must be {layout}")
+            raise ValueError(f"{path}:{number} has {columns_in(cells)}: each line must be {layout}")
         score, *texts = cells if score_first else (cells[2], *cells[:2])
         value, (first, second) = _number(score), (clean_text(text) for text in texts)
         if not math.isfinite(value) or not first or not second:
@@ -254,7 +254,7 @@ def find_repetitions(passages: Sequence[list[str]], generator: np.random.Generat
     """Find words that occur twice or more in a passage, some words apart, and draw one place of each to predict.
 
     The words that make up the more frequent half of the text are left out, because a model can guess them without the
-    repetition; so are words with other characters than letters. Replacements are drawn from the remaining words.
+    repetition; so are words with characters other than letters. Replacements are drawn from the remaining words.
     """
     counts = Counter(word for words in passages for word in words)
     rest, rare = sum(counts.values()) / 2, []

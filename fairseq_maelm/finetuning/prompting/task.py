@@ -51,8 +51,8 @@ class PromptTaskConfig(FairseqDataclass):
     examples: Optional[str] = field(
         default=None,
         metadata={
-            "help": "folder with the tables train.tsv and valid.tsv, with the columns sentences and label and no "
-            "header line"
+            "help": "folder with train.tsv and valid.tsv, tables without a header line, whose columns are the "
+            "sentences and the label"
         },
     )
     several_pieces: bool = field(
@@ -71,8 +71,8 @@ class PromptTaskConfig(FairseqDataclass):
     masked_input: ChoiceEnum([_AS_PRETRAINED, *MASKED_INPUTS]) = field(  # type: ignore[valid-type]
         default=_AS_PRETRAINED,
         metadata={
-            "help": "encoder's input at the mask; by default as in the pretraining of --finetune-from-model, or "
-            "nothing without that option"
+            "help": "encoder's input at the mask; by default as in the pretraining of --finetune-from-model, or, "
+            "without that option, 'dropped'"
         },
     )
     encoder_mask_fraction: Optional[float] = field(

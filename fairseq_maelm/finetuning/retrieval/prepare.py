@@ -128,7 +128,7 @@ def _qrels_of(settings: RetrievalSettings) -> dict[str, Path]:
     files = {split: settings.beir / "qrels" / f"{name}.tsv" for split, name in _SPLITS.items()}
     found = {split: path for split, path in files.items() if path.exists()}
     if not found:
-        raise FileNotFoundError(f"there is none of {', '.join(map(str, files.values()))}")
+        raise FileNotFoundError(f"there are no judgments: give at least one of {', '.join(map(str, files.values()))}")
     if settings.valid_fraction is not None and "valid" in found:
         raise UsageError(f"{found['valid']} exists: leave out --valid-fraction, or remove that file")
     for name in ("valid_fraction", "hard_negatives"):

@@ -7,7 +7,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from fairseq_maelm.lines import numbered_lines, parse_record, text_field
+from fairseq_maelm.lines import columns_in, numbered_lines, parse_record, text_field
 from fairseq_maelm.text.cleaning import clean_text
 
 HEADER = ("query-id", "corpus-id", "score")
@@ -78,7 +78,7 @@ def read_judgments(path: Path) -> Iterator[Pair]:
             del cells[1]
         if len(cells) != 3:
             raise ValueError(
-                f"{place}: {len(cells)} columns: a line must be 'query-id TAB corpus-id TAB score', or TREC's 'query 0 "
+                f"{place}: {columns_in(cells)}: a line must be 'query-id TAB corpus-id TAB score', or TREC's 'query 0 "
                 "document score'"
             )
         try:
@@ -112,7 +112,7 @@ def _read_run(path: Path) -> Iterator[Pair]:
     seen: set[tuple[str, str]] = set()
     for place, cells in _rows(path):
         if len(cells) != _RUN_COLUMNS:
-            raise ValueError(f"{place}: {len(cells)} columns: a line must be 'query Q0 document rank score tag'")
+            raise ValueError(f"{place}: {columns_in(cells)}: a line must be 'query Q0 document rank score tag'")
         query, _, document, _, text, _ = cells
         try:
             score = float(text)
@@ -145,7 +145,7 @@ def _read_candidates(path: Path) -> Iterator[Pair]:
     for place, cells in _rows(path, HEADER[:2]):
         if len(cells) != 2:
             raise ValueError(
-                f"{place}: {len(cells)} columns: a line of hard negatives must be 'query-id TAB corpus-id', or have "
+                f"{place}: {columns_in(cells)}: a line of hard negatives must be 'query-id TAB corpus-id', or have "
                 "the six columns of a run file"
             )
         yield Pair(cells[0], cells[1], place)

@@ -38,7 +38,7 @@ def cut_windows(
 ) -> Windows:
     """Cut each question's context, of at least one piece, into windows for sequences of up to ``max_length`` tokens.
 
-    If windows are shorter than the stride, their length is the stride, so that no piece is left out.
+    If windows are shorter than the stride, they begin their own length apart, so that no piece is left out.
     """
     room = max_length - SPECIAL_TOKENS - question_lengths
     step = np.minimum(stride, room)

@@ -57,7 +57,7 @@ def f1_score(gold: str, predicted: str, empty_matches_empty: bool = True) -> flo
 
 
 def right_texts(answers: Sequence[str], version: str) -> tuple[str, ...]:
-    """Normalize a question's answers; in version 2.0 drop the empty ones, and return one empty text for no answer."""
+    """Normalize a question's answers; in version 2.0 drop empty ones, and return one empty text if none is left."""
     texts = tuple(map(normalize_answer, answers))
     return tuple(filter(None, texts)) or ("",) if version == "2.0" else texts
 

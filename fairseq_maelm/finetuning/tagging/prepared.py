@@ -40,7 +40,7 @@ def read_settings(folder: Path) -> TaggingSettings:
 
 @dataclass(frozen=True)
 class TaggedSplit:
-    """A split with W words of P pieces, by their numbers in fairseq's dictionary and among the labels."""
+    """A split with W words of P pieces: the pieces' numbers in fairseq's dictionary, and the labels' numbers."""
 
     pieces: NDArray[np.unsignedinteger]  # <uint16 or uint32>[P] of all words
     piece_counts: NDArray[np.int32]  # [W] pieces of each word, at least 1

@@ -93,7 +93,7 @@ def obstacles(source: Source, content: Content) -> list[str]:
         found += _obstacles_of_prediction(source, content.format)
     head = None if content.head is None else source.model.classification_heads[content.head]
     if isinstance(head, ClassificationHead) and head.dense.out_features != head.dense.in_features:
-        found.append(f"the head {content.head!r} has a dense layer of another width than the model's")
+        found.append(f"the head {content.head!r} has a dense layer whose width is not the model's")
     return found
 
 

@@ -96,7 +96,7 @@ def verify_sentence_vectors(source: Source, content: Content, folder: Path) -> l
         row.copy_(text_vector(source.model.extract_features(sequence)[0][0], vectors.pooling, vectors.normalized))
     difference, size = float((found - expected).abs().max()), float(expected.abs().max())
     compared = [Agreement("vectors of sentence-transformers", difference, size)]
-    return refuse_differences(compared, "sentence-transformers gives other vectors than the checkpoint")
+    return refuse_differences(compared, "sentence-transformers gives different vectors than the checkpoint")
 
 
 def text_vector(states: Tensor, pooling: str | None, normalized: bool) -> Tensor:

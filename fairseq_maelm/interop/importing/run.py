@@ -145,7 +145,7 @@ def _verify(path: Path, source: Source, written: Written) -> list[Agreement]:
 def _compare_tokens(path: Path, source: Source, written: Written) -> None:
     """Refuse different tokens of ordinary text, and log the hard texts with different tokens.
 
-    For some hard texts, a tokenizer.json that was made from a sentencepiece model gives other tokens than the model.
+    For some hard texts, a tokenizer.json made from a sentencepiece model gives different tokens than the model.
     """
     encode, order, tokenize = written.tokenizer.encode, source.vocabulary.order, source.vocabulary.tokenize
     assert tokenize is not None

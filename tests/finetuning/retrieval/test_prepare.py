@@ -165,5 +165,5 @@ def test_files_of_another_layout_are_refused(beir, prepare_task):
         with pytest.raises(ValueError, match="there is no .*train.tsv"):
             prepare_task(**settings)
     shutil.rmtree(beir / "qrels")
-    with pytest.raises(FileNotFoundError, match="there is none of"):
+    with pytest.raises(FileNotFoundError, match="there are no judgments: give at least one of"):
         prepare_task()
