@@ -82,6 +82,7 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     author="The fairseq_maelm authors",
+    project_urls={"Paper": "https://arxiv.org/abs/2302.02060"},
     keywords="masked language model, pretraining, text encoder, fairseq, MAE-LM, ModernBERT",
     classifiers=[
         "Development Status :: 4 - Beta",

@@ -36,8 +36,8 @@ def blocks_to_mix(domain: np.ndarray, general: np.ndarray, ratio: float) -> int:
     number = round(ratio / (1.0 - ratio) * int(domain.sum(dtype=np.int64)) / float(general.mean()))
     if number > len(general):
         raise ValueError(
-            f"a share of {ratio} general text needs {number:,} blocks in every epoch, but there are {len(general):,}: "
-            "give more general text, or a smaller --general-ratio"
+            f"--general-ratio {ratio} needs {number:,} blocks of general text in every epoch, but there are "
+            f"{len(general):,}: give more general text, or a smaller ratio"
         )
     return number
 

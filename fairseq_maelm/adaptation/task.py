@@ -89,7 +89,9 @@ class AdaptationTask(MaelmTask):
         if self.general_bound is None:
             return
         if GENERAL not in self.datasets:
-            raise ValueError("--general-loss-bound needs the validation set general: --valid-subset valid,general")
+            raise ValueError(
+                "--general-loss-bound needs the validation set 'general': give --valid-subset valid,general"
+            )
         if self.general_bound.start is None:
             self.general_bound.measure_start(model, self._general_samples())
 

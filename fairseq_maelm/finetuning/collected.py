@@ -24,8 +24,8 @@ _KEY = "_collected"
 class Collected(DerivedMeter):
     """Predictions of a validation set by example, and the metrics of all of them.
 
-    A derived meter, because fairseq does not save those: it writes all other meters into checkpoints and can restore
-    only its own classes, so that no run could resume from a checkpoint that holds this one.
+    It is a derived meter, the only kind that fairseq does not save. fairseq can restore only meters of its own classes,
+    so that no run could resume from a checkpoint that holds this one.
     """
 
     def __init__(self) -> None:

@@ -163,7 +163,7 @@ class MaelmHubInterface(nn.Module):
         sequences = [self.encode(each).numpy() for each in texts]
         for each, sequence in zip(texts, sequences):
             if self.model.mask_index not in sequence:
-                raise ValueError(f"there is no {MASK} to fill in {each!r}")
+                raise ValueError(f"{each!r} has no {MASK} to fill")
             self._check_length(len(sequence))
         view: EncoderView = getattr(self.task, "encoder_view", EncoderView())
         probabilities = masked_token_logits(self.model, view, sequences).float().softmax(dim=-1)

@@ -28,7 +28,7 @@ def initialize(module: nn.Module, std: float, embedding_std: float) -> None:
 def scale_outputs(layers: nn.ModuleList) -> None:
     """Scale the output weights of modern layers by 1 / sqrt(2 L), so that residual sums do not grow with depth.
 
-    As in ModernBERT (Radford et al., 2019). Layers with LayerNorm after each residual sum do not need it.
+    ModernBERT does so too (Radford et al., 2019). Layers with LayerNorm after each residual sum do not need it.
     """
     for layer in layers:
         if isinstance(layer, TransformerLayer) and layer.modern:

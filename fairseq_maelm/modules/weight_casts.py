@@ -1,6 +1,6 @@
 """Half-precision copies of a model's weights, cast together instead of one by one as autocast does.
 
-Autocast casts each weight in every forward pass and each gradient in every backward pass by a separate operation; these
+Autocast casts each weight in every forward pass and each gradient in every backward pass in a separate operation; these
 are a third of all operations on a GPU. Here one operation casts all weights, once per update in training and once in
 evaluation, and one operation casts the gradients of a layer's copies to single precision. All values are equal to those
 of autocast, bit for bit.
@@ -24,7 +24,7 @@ _Forward = TypeVar("_Forward", bound=Callable[..., Any])
 
 
 def cast_together(tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    """Cast tensors to a type by one operation."""
+    """Cast tensors to a type in one operation."""
     made = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
     if made:
         torch._foreach_copy_(made, tensors)

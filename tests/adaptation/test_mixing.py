@@ -35,7 +35,7 @@ def test_the_share_is_one_of_tokens() -> None:
     # With 60 tokens of the domain, a quarter of general text is 20 tokens, in blocks of 8.
     assert blocks_to_mix(np.array([10, 20, 30]), np.array([4, 8, 12] * 9), 0.25) == round(20 / 8)
     assert blocks_to_mix(np.array([10, 20, 30]), np.array([10] * 9), 0.0) == 0
-    with pytest.raises(ValueError, match="needs 9 blocks in every epoch, but there are 3: give more general text"):
+    with pytest.raises(ValueError, match="needs 9 blocks of general text in every epoch, but there are 3: give more"):
         blocks_to_mix(np.array([30]), np.array([10] * 3), 0.75)
 
 

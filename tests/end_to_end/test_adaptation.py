@@ -94,7 +94,7 @@ def test_two_ranks_stop_together_and_keep_the_last_good_checkpoint(toy_data, dom
     said = run([*validating(domain, tmp_path / "run" / "checkpoint_last.pt"), "--valid-subset", "general"])
     assert float(re.findall(r'"general_loss": "([\d.]+)"', said)[-1]) == pytest.approx(general[-2], abs=0.0015)
     wrong = [*adapting(domain, toy_data, checkpoint, tmp_path / "no", *options), "--valid-subset", "valid"]
-    assert "needs the validation set general: --valid-subset valid,general" in run(wrong, check=False)
+    assert "needs the validation set 'general': give --valid-subset valid,general" in run(wrong, check=False)
 
 
 @pytest.mark.slow

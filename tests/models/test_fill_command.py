@@ -34,7 +34,7 @@ def test_candidates_are_the_hubs(checkpoint: Path, capsys: pytest.CaptureFixture
 
 def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["fill", TEXTS[0], "--vocabulary", str(KEPT / "data"), "--device", "cpu"]
-    with pytest.raises(SystemExit, match="maelm fill: error: there is no <mask> to fill in 'No mask.'"):
+    with pytest.raises(SystemExit, match="maelm fill: error: 'No mask.' has no <mask> to fill"):
         main([*words[:1], "No mask.", *words[2:], "--checkpoint", str(KEPT)])
     refused = usage_error(capsys, [*words, "--checkpoint", str(KEPT), "--top", "0"])
     assert refused.startswith("maelm fill: error: argument --top: must be at least 1, not 0")

@@ -378,7 +378,7 @@ predict {sentences.tsv} --checkpoint {classifier} --vocabulary {data} | fine-tun
 predict {words.conll} --checkpoint {tagger} --vocabulary {data} | was not written by `maelm prepare tagging`
 predict {sentences.tsv} --checkpoint {classifier} --vocabulary {sentences} --threshold 1 | is for checkpoints of
 predict {tagging} --checkpoint {tagger} | is a folder: give the labeled file
-fill 'no mask' --checkpoint {pretrained} --vocabulary {data} | there is no <mask> to fill in 'no mask'
+fill 'no mask' --checkpoint {pretrained} --vocabulary {data} | 'no mask' has no <mask> to fill
 fill '<mask>' --checkpoint {classifier} --vocabulary {sentences} | head|fine-tuned|there is no dict.txt
 fill '<mask>' --checkpoint {folder} --vocabulary {data} | there is neither checkpoint_best.pt nor checkpoint_last.pt in
 answer {text.txt} '' --checkpoint {reader} --vocabulary {data} | a question is empty
@@ -471,8 +471,8 @@ HUB: dict[str, list[tuple[str, str]]] = {
         ("hub.fill_mask(None)", "texts must be a list of strings, not None"),
         ("hub.fill_mask(3)", "texts must be a list of strings, not 3"),
         ("hub.fill_mask([])", "fill_mask needs at least one text"),
-        ("hub.fill_mask('no mask')", "there is no <mask> to fill in 'no mask'"),
-        ("hub.fill_mask(['<mask>', 'none'])", "there is no <mask> to fill in 'none'"),
+        ("hub.fill_mask('no mask')", "'no mask' has no <mask> to fill"),
+        ("hub.fill_mask(['<mask>', 'none'])", "'none' has no <mask> to fill"),
         ("hub.fill_mask(['<mask>', None])", "number 2 of the texts is None"),
         ("hub.fill_mask('<mask>', topk=-1)", "a topk of at least 1, not 1 and -1"),
         ("hub.fill_mask('<mask>', topk=0)", "a topk of at least 1"),

@@ -222,7 +222,8 @@ def draw(strata: list[str], fraction: float, seed: int) -> set[int]:
 def _stored_label(example: Example, split: str, texts: int, labels: Dictionary | None) -> str | None:
     """Check an example and return the label to store."""
     if len(example.texts) != texts:
-        raise CorpusError(f"{example.place} has {len(example.texts)} texts, but the training table has {texts}")
+        found = "1 text" if len(example.texts) == 1 else f"{len(example.texts)} texts"
+        raise CorpusError(f"{example.place} has {found}, but the training table has {texts}")
     if example.label is None:
         if split != "test":
             raise CorpusError(f"{example.place} has no label: only --test may lack labels")

@@ -64,7 +64,7 @@ def clear_positions(inverse, hidden, count, BLOCK: tl.constexpr):
 
 @triton.jit
 def prepare_table(of_distance, table, max_positions, BLOCK: tl.constexpr):
-    """Fill the table of a head from its bias of the distances 1 - P to P - 1."""
+    """Fill the table of a head from its bias at the distances 1 - P to P - 1."""
     for begin in range(0, 4 * max_positions + 1, BLOCK):
         index = begin + tl.arange(0, BLOCK)
         known = (index > max_positions) & (index < 3 * max_positions)
