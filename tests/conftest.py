@@ -7,8 +7,13 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
+from hypothesis import HealthCheck, settings
 
 from fairseq_maelm import register
+
+# Timings never decide a test: on a busy machine an example takes longer than hypothesis allows.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 # Without a GPU Triton's kernels run in its interpreter. Triton decides that when it is imported, by whichever test.
 if not torch.cuda.is_available():

@@ -76,7 +76,7 @@ def test_single_precision_products_keep_what_they_promise() -> None:
 
 
 @given(cuts=st.lists(st.integers(0, 60), max_size=6), seed=st.integers(0, 100))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_any_split_into_batches_and_accumulators_gives_the_same(cuts: list[int], seed: int) -> None:
     rows = random_rows(60, 8, 8, seed)
     edges = [0, *sorted(cuts), 60]

@@ -88,7 +88,7 @@ def test_combination_reproduces_mask_states_with_rows_that_sum_to_one() -> None:
     outlier=st.floats(0.0, 3.0),
     convex=st.booleans(),
 )
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_inequality_holds(
     seed: int, tokens: int, masks: int, width: int, heads: int, scale: float, outlier: float, convex: bool
 ) -> None:

@@ -21,7 +21,7 @@ line_sizes = (
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(line_sizes, st.sampled_from(["none", "complete", "complete_doc", "eos"]))
 def test_equals_fairseq(sizes, mode):
     theirs = _get_slice_indices_fast(sizes.astype(np.int64), mode, BLOCK, 1).astype(np.int64)
@@ -57,13 +57,13 @@ def plain_blocks(sizes, mode):
     return [[block[0], block[-1] + 1] for block in blocks if len(block) > 1]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(any_line_sizes, st.sampled_from(["complete", "complete_doc", "eos"]))
 def test_equals_a_plain_loop(sizes, mode):
     assert block_slices(sizes, mode, BLOCK).tolist() == plain_blocks(sizes, mode)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(any_line_sizes, st.sampled_from(BREAK_MODES))
 def test_loses_no_token_of_long_lines(sizes, mode):
     slices = block_slices(sizes, mode, BLOCK)
@@ -124,7 +124,7 @@ def test_combines_files_and_survives_pickling(split):
     assert len(pickle.dumps(blocks)) < 4000
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=6))
 def test_a_batch_is_read_as_its_blocks_are(two_files, rows):
     """Batches may contain blocks of several files in any order, also twice, and the last token of a file."""

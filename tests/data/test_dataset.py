@@ -80,7 +80,7 @@ def reassembled(sample) -> np.ndarray:
     return full.view(len(sample["id"]), -1).numpy()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(2, 40), min_size=1, max_size=6), st.floats(0.01, 0.99), st.integers(1, 9))
 def test_split_and_reassembled_is_whole(sizes, probability, epoch):
     dataset = dataset_of(sizes, mask_prob=probability)
@@ -144,7 +144,7 @@ def test_order_is_by_length_and_anew_each_epoch():
     assert orders[0] == orders[2] != orders[1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.integers(2, 40), min_size=1, max_size=60),
     st.integers(40, 300),
@@ -188,7 +188,7 @@ def contents(sample):
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.integers(10, 40), min_size=1, max_size=12),
     st.permutations(range(12)),

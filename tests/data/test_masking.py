@@ -39,7 +39,7 @@ probabilities = st.floats(0.001, 0.999)
 lengths = st.lists(st.integers(2, 60), min_size=1, max_size=6)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(lengths, probabilities, st.integers(0, 2**40), st.integers(1, 50), st.booleans(), st.booleans())
 def test_promises_for_any_batch(sizes, probability, seed, epoch, protect, whole_words):
     scheme = scheme_of(
@@ -55,7 +55,7 @@ def test_promises_for_any_batch(sizes, probability, seed, epoch, protect, whole_
         assert not SPECIAL[tokens[result.predicted]].any()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(3, 200), probabilities, st.integers(0, 10**6))
 def test_count_is_rounded_at_random(length, probability, index):
     _, _, result = draw(scheme_of(mask_prob=probability), [length], indices=[index])
@@ -64,7 +64,7 @@ def test_count_is_rounded_at_random(length, probability, index):
     assert int(result.predicted.sum()) in {max(count, 1) for count in allowed}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(2, 600), probabilities, st.integers(0, 2**40), st.integers(1, 50))
 def test_equal_lengths_mask_equally_many_where_their_draws_are_near(length, probability, seed, epoch):
     """In the order of draws, the number of masked tokens rises once, by one."""
@@ -86,7 +86,7 @@ def test_masking_rate_of_every_length_is_exact_in_every_epoch(length, probabilit
         assert abs(counts.mean() - exact) <= 5 * math.sqrt(fraction * (1 - fraction) / 4000) + 1e-9
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(2, 600), probabilities, st.booleans(), st.booleans())
 def test_number_is_the_expected_one_over_all_draws(length, probability, protect, whole_words):
     """With the quantiles of a uniform distribution as draws, exactly p * n of the eligible words are chosen."""

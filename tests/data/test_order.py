@@ -9,7 +9,7 @@ from fairseq_maelm.data.order import length_buckets, order_by_length, padding_sh
 some_sizes = st.lists(st.integers(2, 600), min_size=1, max_size=200).map(np.array)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(some_sizes, st.integers(1, 50), st.floats(0.0, 0.5))
 def test_buckets_keep_their_promises(sizes, enough, widest):
     buckets = length_buckets(sizes, enough, widest)
@@ -30,7 +30,7 @@ def test_full_blocks_have_a_bucket_of_their_own():
     assert buckets[510] == buckets[509] == buckets[508]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(some_sizes, st.integers(0, 2**32))
 def test_order_holds_every_sequence_once_and_is_a_function_of_the_draws(sizes, seed):
     draws = np.random.default_rng(seed).random(len(sizes))

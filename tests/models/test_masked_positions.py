@@ -131,7 +131,7 @@ def test_single_precision(changes):
     assert_loss_equals_that_of_the_logits(model_of(**changes), *batch(*PADDED, view), 1e-5)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_any_lengths_and_masks(data):
     lengths = data.draw(st.lists(st.integers(3, 16), min_size=1, max_size=4))

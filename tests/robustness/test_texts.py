@@ -16,7 +16,7 @@ from robustness.world import World
 # Halves of surrogate pairs, NUL, marks of direction, what joins and what no font shows: more often than by chance.
 _ODD = "\ud83d\udc00\0\u202e\u200f\u2067\u200d\ufeff\ufffd\u2581\u0301\x85\u2028<mask></s>\t\r\n"
 TEXTS = st.text(st.one_of(st.sampled_from(_ODD), st.characters()), max_size=40)
-EXAMPLES = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+EXAMPLES = settings(max_examples=300, suppress_health_check=list(HealthCheck))
 
 
 def check(world: World, text: str) -> None:

@@ -28,7 +28,7 @@ def test_the_grid_of_two_models_and_seeds() -> None:
     assert runs[0].folder.parts == ("RTE", "ours", "batch-size_16-epochs_3-lr_2e-05-warm-up_0.06", "seed_1")
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.dictionaries(
         st.sampled_from(["lr", "batch-size", "epochs", "warm-up", "dropout"]),

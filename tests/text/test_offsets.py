@@ -20,7 +20,7 @@ texts = st.text(
     max_size=30,
 )
 # The encoder is the same for all examples.
-many = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+many = settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -106,7 +106,7 @@ def test_a_template_that_fills_everything_is_refused():
         prompter_of(BUILT_IN["CoLA"], max_length=6).encode(SINGLE)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     task=st.sampled_from(sorted(RENDERED)),
     sentences=st.lists(st.text(st.characters(codec="ascii"), max_size=60), min_size=2, max_size=2),

@@ -45,7 +45,7 @@ def test_a_query_alone_has_nothing_to_learn():
     assert float(loss.detach()) == 0.0 and int(negatives) == 0
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(0, 10**6), st.integers(1, 5), st.integers(0, 6), st.sampled_from([0.05, 1.0]))
 def test_equals_the_plain_loop(seed, queries, more_documents, temperature):
     generator = np.random.default_rng(seed)

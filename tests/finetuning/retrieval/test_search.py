@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fairseq_maelm.finetuning.retrieval.search import best, blocks_of, merge, search
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.integers(0, 10**6), st.integers(1, 40), st.integers(1, 12), st.integers(1, 45), st.sampled_from([1, 3]))
 def test_search_is_a_full_sort(seed, documents, block, k, largest):
     # Small whole numbers: products are exact, and many scores are equal.

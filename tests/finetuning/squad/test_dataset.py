@@ -160,7 +160,7 @@ SHAPES = st.tuples(st.integers(1, 6), st.integers(1, 60), st.integers(15, 30), s
 
 
 @given(SHAPES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_windows_cover_the_context_and_fit(shape):
     question, context, max_length, stride = shape
     windows = windows_of(question, context, max_length, stride)
@@ -174,7 +174,7 @@ def test_windows_cover_the_context_and_fit(shape):
 
 
 @given(SHAPES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_every_piece_is_best_in_exactly_one_window_and_by_the_definition(shape):
     question, context, max_length, stride = shape
     begin, end = (np.array(each) for each in zip(*windows_of(question, context, max_length, stride)))

@@ -155,7 +155,7 @@ def scored(cases, threshold=1.0):
 
 
 @given(CASES, st.floats(-3, 4))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_scores_are_percentages_and_exact_is_at_most_f1(cases, threshold):
     metrics = scored(cases, threshold)
     percentages = {name: value for name, value in metrics.items() if not name.endswith(("total", "thresh"))}
@@ -166,7 +166,7 @@ def test_scores_are_percentages_and_exact_is_at_most_f1(cases, threshold):
 
 
 @given(CASES, st.floats(-3, 4))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_no_fixed_threshold_beats_the_best(cases, threshold):
     """But for predictions that are a text and normalize to nothing: on the walk they answer, and score as none."""
     cases = [(answers, "red" if text == "the" else text, odds) for answers, text, odds in cases]
@@ -175,7 +175,7 @@ def test_no_fixed_threshold_beats_the_best(cases, threshold):
 
 
 @given(CASES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_walk_against_one_step_at_a_time(cases):
     raw = raw_scores([answers for answers, _, _ in cases], [text for _, text, _ in cases], "2.0")
     score = best = sum(not answers for answers, _, _ in cases)

@@ -37,7 +37,7 @@ def test_a_window_without_starts_has_no_answer():
 
 
 @given(st.integers(0, 10_000), st.integers(3, 12), st.integers(1, 6), st.integers(1, 8))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_best_spans_against_all_pairs(seed, length, longest, kept):
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(2, length, 2, generator=generator)

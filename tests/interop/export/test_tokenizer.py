@@ -101,7 +101,7 @@ TEXTS = st.one_of(KNOWN, st.lists(st.one_of(st.text(LETTERS, max_size=8), BETWEE
 
 @pytest.mark.parametrize("kind", ["uncased", "cased with bytes", "shuffled"])
 # The same texts in every run, because random texts could find unknown differences in the library.
-@settings(max_examples=90, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=90, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=TEXTS)
 def test_any_text_has_the_same_ids(readers, kind: str, text: str) -> None:
     both = readers(kind)

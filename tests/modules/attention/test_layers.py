@@ -30,7 +30,7 @@ problems = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(problem=problems, backend=st.sampled_from(HERE))
 def test_every_backend_equals_the_plain_one(problem, backend):
     for fast, plain in zip(problem.results(backend), problem.results("plain"), strict=True):
