@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zipfile
 from email import message_from_string
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -56,12 +57,17 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def metadata(wheel: Path) -> list[Requirement]:
-    """The wheel's declared requirements."""
+def declared(wheel: Path) -> Message:
+    """The wheel's metadata."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
-        message = message_from_string(archive.read(name).decode("utf-8"))
-    return [Requirement(text) for text in message.get_all("Requires-Dist", [])]
+        return message_from_string(archive.read(name).decode("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def metadata(declared: Message) -> list[Requirement]:
+    """The wheel's declared requirements."""
+    return [Requirement(text) for text in declared.get_all("Requires-Dist", [])]
 
 
 def names_required(requirements: list[Requirement], python: str, extra: str = "") -> dict[str, Requirement]:
@@ -78,6 +84,10 @@ def test_wheel_holds_the_whole_package_and_only_it(wheel: Path) -> None:
         packed = set(archive.namelist())
     assert {name for name in packed if ".dist-info/" not in name} == sources
     assert any(name.endswith("LICENSE") for name in packed)
+
+
+def test_the_paper_is_named(declared: Message) -> None:
+    assert declared.get_all("Project-URL") == ["Paper, https://arxiv.org/abs/2302.02060"]
 
 
 @pytest.mark.parametrize("python", PYTHONS)
