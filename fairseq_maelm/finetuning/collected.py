@@ -24,8 +24,8 @@ _KEY = "_collected"
 class Collected(DerivedMeter):
     """Predictions of a validation set by example, and the metrics of all of them.
 
-    It is a derived meter, the only kind that fairseq does not save: fairseq cannot restore meters of foreign classes, so
-    that no run could resume from a checkpoint that holds this one.
+    It is a derived meter, the only kind that fairseq does not save: fairseq cannot restore meters of foreign classes,
+    so no run could resume from a checkpoint that holds this one.
     """
 
     def __init__(self) -> None:
