@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from roberta import stock_roberta
 from support import FAMILIES, batch_of, model_of, random_sequences
 
-from fairseq_maelm.interop.weights import FAIRSEQ_ROBERTA, take_weights
 from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.weight_names import FAIRSEQ_ROBERTA, take_weights
 
 LENGTHS = [13, 30, 7, 2]
 MASKED = [[0, 3, 4, 12], [1, 2, 28], [6], [1]]

@@ -21,8 +21,8 @@ from fairseq_maelm.interop.export.sentence_vectors import verify_sentence_vector
 from fairseq_maelm.interop.export.source import Source, load_source
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
 from fairseq_maelm.interop.export.verification import verify_model, verify_tokenizer
-from fairseq_maelm.interop.weights import FAMILIES, weights_of_family
 from fairseq_maelm.prepared_folder import whole_folder
+from fairseq_maelm.weight_names import FAMILIES, weights_of_family
 
 logger = logging.getLogger(__name__)
 

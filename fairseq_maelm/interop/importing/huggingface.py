@@ -13,8 +13,8 @@ from fairseq_maelm.interop.export.verification import transformers_outputs
 from fairseq_maelm.interop.importing.huggingface_config import first_position, model_options, read_config, task_options
 from fairseq_maelm.interop.importing.huggingface_vocabulary import read_vocabulary
 from fairseq_maelm.interop.importing.source import Source, refuse
-from fairseq_maelm.interop.weights import FAMILIES, take_weights
 from fairseq_maelm.models.config import DECODER_ATTENTION
+from fairseq_maelm.weight_names import FAMILIES, take_weights
 
 logger = logging.getLogger(__name__)
 
