@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fairseq_maelm.checkpoint_path import CHECKPOINT_FILE, find_checkpoint, shipped_encoders
+
 _Settings = TypeVar("_Settings")
 
 
@@ -99,9 +101,11 @@ def model_path(text: str) -> Path:
 
     The name of a model in the local Hugging Face cache is converted to its folder; nothing is downloaded.
     """
-    if ((path := Path(text)) / "config.json").is_file():
+    path = Path(text)
+    if (path / "config.json").is_file() and not (path / CHECKPOINT_FILE).is_file():
         return path
-    return (None if path.exists() else _cached_model(text)) or checkpoint_path(text)
+    is_ours = path.exists() or text in shipped_encoders()
+    return (None if is_ours else _cached_model(text)) or checkpoint_path(text)
 
 
 def _cached_model(name: str) -> Path | None:
@@ -112,22 +116,6 @@ def _cached_model(name: str) -> Path | None:
     except (ImportError, ValueError):  # not installed, or not a possible name
         return None
     return Path(found).parent if isinstance(found, str) else None
-
-
-def find_checkpoint(path: Path) -> Path:
-    """Return the given file, or the best checkpoint in the given folder of a run, or else its last one.
-
-    Raises:
-        FileNotFoundError: there is no such file, or the folder has no checkpoint.
-    """
-    if path.is_file():
-        return path
-    for name in ("checkpoint_best.pt", "checkpoint_last.pt"):
-        if (path / name).is_file():
-            return path / name
-    if path.is_dir():
-        raise FileNotFoundError(f"there is neither checkpoint_best.pt nor checkpoint_last.pt in {path}: name a file")
-    raise FileNotFoundError(f"there is no checkpoint {path}")
 
 
 def device_name(text: str) -> str:
@@ -148,11 +136,12 @@ def device_name(text: str) -> str:
 
 
 def add_checkpoint(parser: Any, kind: str = "checkpoint", or_hugging_face: bool = False) -> None:
-    """Declare ``--checkpoint``: a file, the folder of a training run, or a Hugging Face model."""
+    """Declare ``--checkpoint``: a file, a folder, an encoder of this package, or a Hugging Face model."""
     more = "; or a Hugging Face masked language model: a folder, or a name in the local cache" * or_hugging_face
     parser.add_argument(
         "--checkpoint", required=True, type=model_path if or_hugging_face else checkpoint_path, metavar="PATH",
-        help=f"{kind}: a file, or the folder of a training run (its best checkpoint, or else its last){more}",
+        help=f"{kind}: a file, the folder of a training run (its best checkpoint, or else its last), or the name of an "
+        f"encoder that comes with this package{more}",
     )  # fmt: skip
 
 

@@ -16,6 +16,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import torch
 from torch import Tensor, nn
 
+from fairseq_maelm.checkpoint_folder import read_folder
+from fairseq_maelm.checkpoint_path import CHECKPOINT_FILE
 from fairseq_maelm.fairseq_fixes.damage import find_damage
 
 # fairseq's own configuration has three levels.
@@ -43,6 +45,8 @@ def shown(value: Any) -> str:
 def read_state(path: Path) -> dict[str, Any]:
     """Read a dictionary of tensors, plain values and ``argparse.Namespace`` without running any code in the file.
 
+    A file called checkpoint.json is that of a folder; see ``fairseq_maelm.checkpoint_folder``.
+
     Raises:
         FileNotFoundError: there is no such file.
         CheckpointError: the file is damaged, or has any other content.
@@ -57,7 +61,8 @@ def read_state(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} {damage}")
     try:
         allow_namespaces()
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        is_folder = path.name == CHECKPOINT_FILE
+        state = read_folder(path.parent) if is_folder else torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged or hostile file can raise any exception
         raise CheckpointError(f"{path} cannot be read as a checkpoint: {reason_of(error)}") from None
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):

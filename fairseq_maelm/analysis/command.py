@@ -26,7 +26,8 @@ def add_models(parser: argparse.ArgumentParser, settings: type, required: bool) 
     parser.add_argument(
         "--checkpoint", required=required, action="append", default=[], type=named_path, metavar="NAME=PATH",
         help="name and checkpoint of a model (repeat the option for further models): a file, the folder of a training "
-        "run (its best checkpoint, or else its last), or the folder of a Hugging Face masked language model",
+        "run (its best checkpoint, or else its last), the name of an encoder that comes with this package, or the "
+        "folder of a Hugging Face masked language model",
     )  # fmt: skip
     add_output(parser, "folder for the results")
     add_settings(parser, settings)

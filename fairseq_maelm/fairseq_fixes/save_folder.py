@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from fairseq.file_io import PathManager
 
-from fairseq_maelm.checkpoint_data import reason_of
+from fairseq_maelm.checkpoint_data import read_state, reason_of
+from fairseq_maelm.checkpoint_path import CHECKPOINT_FILE
 from fairseq_maelm.fairseq_fixes.damage import find_damage
 
 logger = logging.getLogger(__name__)
@@ -77,7 +78,9 @@ def is_local(path: str) -> bool:
 
 def whole_or_refused(path: Path, option: str) -> None:
     """Raise a ValueError if a file that the user has named is missing or damaged."""
-    if damage := find_damage(path) or _unreadable(path, _read):
+    if path.name == CHECKPOINT_FILE:
+        read_state(path)
+    elif damage := find_damage(path) or _unreadable(path, _read):
         raise ValueError(f"{option} {path} {damage}")
 
 

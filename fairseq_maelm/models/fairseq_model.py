@@ -102,7 +102,7 @@ class FairseqTextModel(FairseqEncoderModel):
     def from_pretrained(
         cls,
         model_name_or_path: str,
-        checkpoint_file: str = "checkpoint_best.pt",
+        checkpoint_file: str | None = None,
         data_name_or_path: str = ".",
         **overrides: Any,
     ) -> Any:

@@ -12,6 +12,7 @@ from fairseq import tasks
 from torch import Tensor, nn
 
 from fairseq_maelm.batch import pad_rows
+from fairseq_maelm.checkpoint_path import find_checkpoint
 from fairseq_maelm.data.encoder_view import EncoderView
 from fairseq_maelm.models.checkpoint import register_heads
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
@@ -249,12 +250,14 @@ class MaelmHubInterface(nn.Module):
             raise ValueError(f"the text has {length} tokens and the model has {positions} positions: {remedy}")
 
 
-def load(folder: str, checkpoint_file: str, data_folder: str = ".", **overrides: Any) -> MaelmHubInterface:
+def load(
+    folder: str, checkpoint_file: str | None = None, data_folder: str = ".", **overrides: Any
+) -> MaelmHubInterface:
     """Load a checkpoint of pretraining or fine-tuning, ready for inference.
 
     Args:
-        folder: folder of the checkpoint.
-        checkpoint_file: name of the checkpoint.
+        folder: folder of the checkpoint, or the name of an encoder that comes with this package.
+        checkpoint_file: name of the checkpoint; by default the best one in the folder, or else the last one.
         data_folder: prepared corpus or prepared task whose vocabulary replaces the copy that training has put next to
             the checkpoint; a path that starts with "." is relative to ``folder``.
         **overrides: options of the checkpoint to change, such as ``dropout``. Unless ``precision`` is among them, the
@@ -265,6 +268,8 @@ def load(folder: str, checkpoint_file: str, data_folder: str = ".", **overrides:
         ValueError: the checkpoint does not fit the data, is damaged, or is not what training writes; see
             ``fairseq_maelm.models.checkpoint_reader``.
     """
+    if checkpoint_file is None:
+        folder, checkpoint_file = os.path.split(find_checkpoint(Path(folder)))
     path = os.path.join(folder, checkpoint_file)
     data = os.path.abspath(os.path.join(folder, data_folder) if data_folder.startswith(".") else data_folder)
     config, task, model = load_model(path, data, **overrides)

@@ -22,7 +22,7 @@ _PIPELINES = {
     "question-answering": "question-answering",
 }
 # The options in the table of hyper-parameters, by section of the checkpoint's configuration.
-_OPTIONS = {
+HYPER_PARAMETERS = {
     "task": "tokens_per_sample max_positions sample_break_mode mask_prob leave_unmasked_prob random_token_prob "
     "mask_whole_words masked_input encoder_mask_fraction encoder_positions protect_special_tokens num_classes "
     "regression_target",
@@ -153,7 +153,7 @@ def _hyper_parameters(source: Source) -> dict[str, Any]:
         section.replace("_", " ") if option == "_name" else option: OmegaConf.select(
             source.checkpoint.config, f"{section}.{option}"
         )
-        for section, options in _OPTIONS.items()
+        for section, options in HYPER_PARAMETERS.items()
         for option in options.split()
     }
     return {name: value for name, value in values.items() if value is not None}

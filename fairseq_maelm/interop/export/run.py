@@ -8,13 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq.tasks import TASK_REGISTRY
 from torch import Tensor
 
 from fairseq_maelm.arguments import existing_path, option
-from fairseq_maelm.fairseq_fixes.companions import VOCABULARY_FILES, setup_files
+from fairseq_maelm.checkpoint_folder import CONFIG_FILE, WEIGHTS_FILE
 from fairseq_maelm.interop.agreement import Agreement
 from fairseq_maelm.interop.export.card import model_card
+from fairseq_maelm.interop.export.complete import (
+    cast_floats,
+    complete_section,
+    copy_setup_files,
+    rounded,
+    rounding_section,
+    seal,
+    write_checkpoint_files,
+)
 from fairseq_maelm.interop.export.configuration import configuration
 from fairseq_maelm.interop.export.content import ARCHITECTURES, FORMATS, Content, choose_content
 from fairseq_maelm.interop.export.sentence_vectors import verify_sentence_vectors, write_sentence_vectors
@@ -26,11 +34,11 @@ from fairseq_maelm.weight_names import FAMILIES, weights_of_family
 
 logger = logging.getLogger(__name__)
 
-WEIGHTS_FILE = "model.safetensors"
 # The default file name of the hub interface.
 CHECKPOINT_FILE = "checkpoint_best.pt"
 # The code in folders of the format maelm.
 MODEL_CODE = ("configuration_maelm.py", "layers_maelm.py", "modeling_maelm.py")
+_DATA_TYPES = {"float32": torch.float32, "float16": torch.float16}
 _OF_HUGGING_FACE = ("architecture", "head", "labels", "name", "license")
 
 
@@ -62,6 +70,14 @@ class ExportSettings:
     )
     name: str | None = option(None, help="name of the model in its card (default: the folder's name)")
     license: str | None = option(None, metavar="SPDX", help="license in the card (default: left to be filled in)")
+    dtype: str = option(
+        "float32", choices=tuple(_DATA_TYPES), help="data type of the weights in a folder for transformers"
+    )
+    complete: bool = option(
+        False,
+        help="a folder for transformers with the encoder that is also a checkpoint, with the decoder, heads, options "
+        "and vocabulary: for --checkpoint and `maelm import`",
+    )
     int8: bool = option(
         False, help="onnx: an additional 8-bit model, whose loss of precision is measured on a sample of texts"
     )
@@ -78,6 +94,10 @@ class ExportSettings:
         if self.texts is not None and not self.int8:
             raise ValueError("--texts is the sample for --int8: give --int8 as well")
         given = [name for name in _OF_HUGGING_FACE if getattr(self, name) is not None]
+        if self.format not in FORMATS and (self.complete or self.dtype != "float32"):
+            raise ValueError(f"--complete and --dtype are for folders for transformers, not {self.format}: omit them")
+        if self.complete and self.architecture not in (None, "encoder"):
+            raise ValueError("--complete exports the encoder for transformers: omit --architecture")
         if self.format == "fairseq" and given:
             raise ValueError(f"--{given[0]} has no effect with --format fairseq: omit it")
 
@@ -110,33 +130,42 @@ def export(
         ValueError: the format cannot represent the model or the vocabulary, or the verification fails.
     """
     with whole_folder(output, "maelm export", replace) as folder:
-        source = load_source(checkpoint, vocabulary, settings.averaged_weights)
+        source, dtype = load_source(checkpoint, vocabulary, settings.averaged_weights), _DATA_TYPES[settings.dtype]
         if settings.format == "fairseq":
-            return _export_checkpoint(source, folder, output)
-        content = choose_content(source, settings.format, settings.architecture, settings.head, settings.labels)
+            return write_checkpoint(source, folder, output)
+        if dtype == torch.float16:
+            source = rounded(source)
+        architecture = "encoder" if settings.complete else settings.architecture
+        content = choose_content(source, settings.format, architecture, settings.head, settings.labels)
         logger.info("exporting %s as %s", checkpoint, content.class_name)
-        write_model(source, content, folder)
+        if settings.complete:
+            copy_setup_files(source, folder)
+        write_model(source, content, folder, dtype)
         write_sentence_vectors(source, content, folder)
         differences = write_tokenizer(source, folder)
         agreements = verify_model(source, content, folder) + verify_sentence_vectors(source, content, folder)
-        card = model_card(source, content, settings.name or output.name, settings.license, agreements, differences)
+        name = settings.name or output.name
+        more = [rounding_section()] * (dtype == torch.float16) + [complete_section(name)] * settings.complete
+        card = model_card(source, content, name, settings.license, agreements, differences, more=more)
         (folder / "README.md").write_text(card, encoding="utf-8")
+        if settings.complete:
+            write_checkpoint_files(source, folder, dtype)
+            seal(source, folder)
     remarks = [f"tokenizer: {ascii(text)} is tokenized differently ({why})" for text, why in differences.items()]
     return Export(output, content, agreements, [*remarks, f"{output}: {content.class_name}, verified"])
 
 
-def _export_checkpoint(source: Source, folder: Path, output: Path) -> Export:
-    """Write a checkpoint without the optimizer's state, and the files that its task reads."""
+def write_checkpoint(source: Source, folder: Path, output: Path) -> Export:
+    """Write a checkpoint without the optimizer's state, and the files that its task reads.
+
+    The result has the name ``output``, which the folder gets later.
+    """
     checkpoint = source.checkpoint
     state = {name: value for name, value in checkpoint.state.items() if name != "last_optimizer_state"}
     extra = state.get("extra_state") or {}
     state["extra_state"] = {name: value for name, value in extra.items() if not name.startswith("ema")}
     torch.save({**state, "model": checkpoint.weights}, folder / CHECKPOINT_FILE)
-    for name in {*VOCABULARY_FILES, *setup_files(TASK_REGISTRY[checkpoint.task_name])}:
-        files = [place / name for place in (source.data, checkpoint.path.parent) if (place / name).is_file()]
-        if files:
-            (folder / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(files[0], folder / name)
+    copy_setup_files(source, folder)
     load_source(folder / CHECKPOINT_FILE)
     return Export(output, None, remarks=[str(output / CHECKPOINT_FILE)])
 
@@ -156,13 +185,16 @@ def write_tokenizer(source: Source, folder: Path, makes_batches: bool = False) -
     return verify_tokenizer(source, folder)
 
 
-def write_model(source: Source, content: Content, folder: Path) -> None:
-    """Write config.json, the weights, and for the format "maelm" the model's code."""
+def write_model(source: Source, content: Content, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+    """Write config.json, the weights in a data type, and for the format "maelm" the model's code."""
     from safetensors.torch import save_file
 
-    settings = json.dumps(configuration(source, content), indent=2) + "\n"
-    (folder / "config.json").write_text(settings, encoding="utf-8")
-    save_file(model_weights(source, content), folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    settings = configuration(source, content)
+    if dtype != torch.float32:
+        # Version 5 of transformers would compute in the weights' data type.
+        settings["dtype"] = "float32"
+    (folder / CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    save_file(cast_floats(model_weights(source, content), dtype), folder / WEIGHTS_FILE, metadata={"format": "pt"})
     if content.format == "maelm":
         for name in MODEL_CODE:
             shutil.copyfile(Path(__file__).parents[2] / "hf" / name, folder / name)

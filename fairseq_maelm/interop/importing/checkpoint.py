@@ -16,9 +16,8 @@ from fairseq_maelm.tasks.maelm import MaelmTaskConfig
 _OF_BOTH_STACKS = ("embed_dim", "ffn_embed_dim", "attention_heads")
 
 
-def fairseq_options(source: Source) -> list[str]:
-    """Return the options of fairseq-train that build this model: --arch and its differences from that size."""
-    model = source.options
+def fairseq_options(model: dict[str, Any]) -> list[str]:
+    """Return the words for fairseq-train that build a model: --arch, and the options that differ from that size."""
 
     def agrees(size: dict[str, int]) -> bool:
         return all(model.get(name, number) == number for name, number in size.items() if name != "decoder_layers")
@@ -34,9 +33,9 @@ def fairseq_options(source: Source) -> list[str]:
     return words
 
 
-def task_options(source: Source) -> list[str]:
-    """Return the options of the task maelm that continue the source's pretraining."""
-    return [word for name, value in source.task_options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+def task_options(options: dict[str, Any]) -> list[str]:
+    """Return options of the task maelm as words for fairseq-train."""
+    return [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def build_state(source: Source, dictionary: Any) -> dict[str, Any]:
@@ -53,7 +52,7 @@ def build_state(source: Source, dictionary: Any) -> dict[str, Any]:
     buckets = model["relative_buckets"], model.get("relative_max_distance", 0)
     bases = [model[name] for name in ("rotary_base", "local_rotary_base") if name in model]
     weights["encoder.identity"] = encoder_identity(*known, *buckets, bases)
-    return untrained_state(weights, fairseq_options(source)[1], model, source.task_options)
+    return untrained_state(weights, fairseq_options(model)[1], model, source.task_options)
 
 
 def untrained_state(

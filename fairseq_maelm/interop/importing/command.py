@@ -12,13 +12,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Converts a masked language model to a checkpoint and a vocabulary for fairseq: Hugging Face folders with the "
         "architecture of RoBERTa, MPNet or ModernBERT, and checkpoints of fairseq's RoBERTa. The result is compared "
-        "with the source before it gets its name; a model that cannot be converted exactly is refused."
+        "with the source before it gets its name; a model that cannot be converted exactly is refused. It "
+        "restores the checkpoint in a folder of `maelm export --complete`."
     )
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help="folder that save_pretrained wrote, checkpoint file of fairseq's roberta, or with --download the name of "
-        "a model on the Hugging Face Hub",
+        help="folder that save_pretrained or `maelm export --complete` wrote, checkpoint file of fairseq's roberta, "
+        "name of an encoder that comes with this package, or with --download the name of a model on the Hugging Face "
+        "Hub",
     )
     add_output(parser, "new folder")
     add_vocabulary(parser)

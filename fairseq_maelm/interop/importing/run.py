@@ -22,6 +22,7 @@ from fairseq_maelm.interop.export.source import Source as Written
 from fairseq_maelm.interop.export.source import load_source
 from fairseq_maelm.interop.hard_strings import HARD_STRINGS, ORDINARY_STRINGS
 from fairseq_maelm.interop.importing.checkpoint import build_state, fairseq_options, task_options
+from fairseq_maelm.interop.importing.restoring import find_complete, options_of, restore
 from fairseq_maelm.interop.importing.source import Source, refuse
 from fairseq_maelm.prepared_folder import whole_folder
 from fairseq_maelm.text.dictionary import load_dictionary
@@ -64,7 +65,8 @@ def import_model(path: Path, output: Path, vocabulary: Path | None = None, name:
     """Import a model into a new folder, which appears only after its verification.
 
     Args:
-        path: Hugging Face folder, or checkpoint of fairseq's RoBERTa.
+        path: Hugging Face folder, checkpoint of fairseq's RoBERTa, folder of `maelm export --complete`, or the name of
+            an encoder that comes with this package.
         output: folder to write, which must not exist.
         vocabulary: for a checkpoint, the folder of its dict.txt; by default the checkpoint's folder.
         name: name of the source in the record; by default the path's last part.
@@ -75,6 +77,8 @@ def import_model(path: Path, output: Path, vocabulary: Path | None = None, name:
         ValueError: the source cannot be imported exactly; no files are left behind.
     """
     with whole_folder(output, "maelm import") as folder:
+        if (complete := find_complete(path)) is not None:
+            return _restore(complete, folder, name or path.name)._replace(folder=output)
         # Each kind of source needs a large library.
         if path.is_file():
             from fairseq_maelm.interop.importing.fairseq_roberta import open_checkpoint
@@ -93,6 +97,19 @@ def import_model(path: Path, output: Path, vocabulary: Path | None = None, name:
     return imported._replace(folder=output)
 
 
+def _restore(checkpoint: Path, folder: Path, name: str) -> Imported:
+    model, task = options_of(restore(checkpoint, folder))
+    facts = {
+        "source": name,
+        "kind": "folder of maelm export --complete",
+        "model_options": model,
+        "task_options": task,
+        "fairseq_maelm": __version__,
+    }
+    write_json(folder / FACTS_FILE, facts)
+    return Imported(folder, [], model, task, reads_text=True)
+
+
 def _write(path: Path, source: Source, folder: Path, name: str) -> Imported:
     content = "".join(f"{symbol} 1\n" for symbol in source.vocabulary.symbols)
     (folder / DICTIONARY_FILE).write_text(content, encoding="utf-8", newline="\n")
@@ -106,7 +123,7 @@ def _write(path: Path, source: Source, folder: Path, name: str) -> Imported:
     found = _verify(path, source, written)
     if source.vocabulary.tokenize is not None and source.vocabulary.files:
         _compare_tokens(path, source, written)
-    model, task = fairseq_options(source), task_options(source)
+    model, task = fairseq_options(source.options), task_options(source.task_options)
     facts = {
         "source": name,
         **source.facts,

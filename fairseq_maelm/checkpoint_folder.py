@@ -1,0 +1,91 @@
+"""A checkpoint as a folder for transformers: written by ``maelm export --complete``, and read without pickle.
+
+``model.safetensors`` has the encoder under the names of transformers, and a second file all other weights under ours,
+because transformers would warn of weights that it does not use. ``checkpoint.json`` has everything else that a
+checkpoint of fairseq has, except the optimizer's state, and the checksums of both files, so that it identifies the
+checkpoint. ``SHA256SUMS`` has the checksums of all files, for ``sha256sum --check``.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fairseq_maelm.checkpoint_path import CHECKPOINT_FILE
+from fairseq_maelm.files import read_json, sha256_of
+from fairseq_maelm.text.imported import TOKENIZER_FILE
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE
+from fairseq_maelm.weight_names import FAMILIES, take_weights
+
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+OTHER_WEIGHTS_FILE = "decoder_and_heads.safetensors"
+SUMS_FILE = "SHA256SUMS"
+
+_WEIGHT_FILES = (WEIGHTS_FILE, OTHER_WEIGHTS_FILE)
+# The files that determine the results of a checkpoint.
+_VERIFIED = (CHECKPOINT_FILE, CONFIG_FILE, *_WEIGHT_FILES, DICTIONARY_FILE, MODEL_FILE, TOKENIZER_FILE)
+
+
+def write_folder(folder: Path, state: dict[str, Any]) -> None:
+    """Make a folder with ``config.json`` and the encoder's weights a checkpoint, except for its checksums.
+
+    Args:
+        folder: folder to complete.
+        state: content of the checkpoint without the optimizer's state, as values that JSON can represent; its weights
+            have the data type in which they are written.
+    """
+    from safetensors.torch import load_file, save_file
+
+    weights = state["model"]
+    encoder = load_file(folder / WEIGHTS_FILE)
+    known = _weights_of_encoder(folder, encoder, state["cfg"]["model"])
+    others = {name: weight.contiguous().clone() for name, weight in weights.items() if name not in known}
+    save_file(others, folder / OTHER_WEIGHTS_FILE)
+    sums = {name: sha256_of(folder / name) for name in _WEIGHT_FILES}
+    content = {"weights": sums, **{name: value for name, value in state.items() if name != "model"}}
+    (folder / CHECKPOINT_FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="ascii")
+
+
+def write_sums(folder: Path) -> None:
+    """Write the checksums of all files in a folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != SUMS_FILE)
+    lines = [f"{sha256_of(path)}  {path.relative_to(folder).as_posix()}\n" for path in files]
+    (folder / SUMS_FILE).write_text("".join(lines), encoding="utf-8")
+
+
+def read_sums(folder: Path) -> dict[str, str]:
+    """Return the recorded checksums of a folder by the names of its files."""
+    lines = (folder / SUMS_FILE).read_text(encoding="utf-8").splitlines()
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+
+
+def read_folder(folder: Path) -> dict[str, Any]:
+    """Read the content of a checkpoint from its folder; weights become <float32>.
+
+    Raises:
+        ValueError: a file differs from its checksum.
+        OSError: a file is missing.
+    """
+    from safetensors.torch import load_file
+
+    sums = read_sums(folder)
+    for name in _VERIFIED:
+        if (name in sums or (folder / name).exists()) and sha256_of(folder / name) != sums.get(name):
+            raise ValueError(f"{name} is damaged or was changed: its checksum is not that in {SUMS_FILE}")
+    content = read_json(folder / CHECKPOINT_FILE)
+    if content.pop("weights") != {name: sums[name] for name in _WEIGHT_FILES}:
+        raise ValueError(f"the weights are not those of this {CHECKPOINT_FILE}")
+    encoder, others = (load_file(folder / name) for name in _WEIGHT_FILES)
+    weights = {**_weights_of_encoder(folder, encoder, content["cfg"]["model"]), **others}
+    return {**content, "model": {name: _single(weight) for name, weight in weights.items()}}
+
+
+def _weights_of_encoder(folder: Path, encoder: dict[str, Tensor], options: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the encoder's weights under our names."""
+    family = FAMILIES[read_json(folder / CONFIG_FILE)["model_type"]]
+    return take_weights(encoder, family, options, "encoder")
+
+
+def _single(weight: Tensor) -> Tensor:
+    return weight.float() if weight.is_floating_point() else weight

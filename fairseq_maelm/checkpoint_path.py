@@ -1,0 +1,37 @@
+"""Checkpoints by path, and by name if they come with the package, as folders of ``maelm export --complete``."""
+
+from pathlib import Path
+
+# The file that makes a folder a checkpoint; see ``fairseq_maelm.checkpoint_folder``.
+CHECKPOINT_FILE = "checkpoint.json"
+
+_PRETRAINED = Path(__file__).resolve().parent / "pretrained"
+
+
+def shipped_encoders() -> dict[str, Path]:
+    """Return the checkpoints of the pretrained encoders by name."""
+    return {path.parent.name: path for path in sorted(_PRETRAINED.glob(f"*/{CHECKPOINT_FILE}"))}
+
+
+def find_checkpoint(path: Path) -> Path:
+    """Return the file of a checkpoint.
+
+    Args:
+        path: a file; the folder of a run, for its best checkpoint or else its last one; a folder of `maelm export
+            --complete`; or, if there is no such path, the name of an encoder that comes with this package.
+
+    Raises:
+        FileNotFoundError: there is no such file, folder or encoder, or the folder has no checkpoint.
+    """
+    if path.is_file():
+        return path
+    for name in ("checkpoint_best.pt", "checkpoint_last.pt", CHECKPOINT_FILE):
+        if (path / name).is_file():
+            return path / name
+    if path.is_dir():
+        raise FileNotFoundError(f"there is neither checkpoint_best.pt nor checkpoint_last.pt in {path}: name a file")
+    shipped = shipped_encoders()
+    if str(path) in shipped:
+        return shipped[str(path)]
+    names = f": give a file, a folder, or one of {', '.join(shipped)}" if shipped else ""
+    raise FileNotFoundError(f"there is no checkpoint {path}{names}")
