@@ -71,6 +71,12 @@ def existing_path(text: str) -> Path:
     return path
 
 
+def vocabulary_folder(text: str) -> Path:
+    """Convert an option's value to the folder of a vocabulary: a path, or the name of an encoder of this package."""
+    shipped = shipped_encoders()
+    return shipped[text].parent if text in shipped and not Path(text).exists() else existing_path(text)
+
+
 def new_folder(text: str) -> Path:
     """Convert an option's value to the path of an output folder that fairseq can read."""
     if ":" in text:
@@ -149,8 +155,9 @@ def add_vocabulary(parser: Any, required: bool = False) -> None:
     """Declare ``--vocabulary``, which is required to prepare data and otherwise defaults to the checkpoint's folder."""
     default = "" if required else " (default: the folder of the checkpoint)"
     parser.add_argument(
-        "--vocabulary", required=required, type=existing_path, metavar="FOLDER",
-        help=f"folder with dict.txt and the tokenizer: prepared data or a training run{default}",
+        "--vocabulary", required=required, type=vocabulary_folder, metavar="FOLDER",
+        help="folder with dict.txt and the tokenizer: prepared data, a training run, or the name of an encoder that "
+        f"comes with this package{default}",
     )  # fmt: skip
 
 

@@ -82,7 +82,9 @@ def read_folder(folder: Path) -> dict[str, Any]:
 
 
 def _weights_of_encoder(folder: Path, encoder: dict[str, Tensor], options: dict[str, Any]) -> dict[str, Tensor]:
-    """Return the encoder's weights under our names."""
+    """Return the encoder's weights under our names, for options that nothing has checked."""
+    if options["encoder_layers"] > len(encoder):
+        raise ValueError(f"{options['encoder_layers']} layers cannot have {len(encoder)} weights")
     family = FAMILIES[read_json(folder / CONFIG_FILE)["model_type"]]
     return take_weights(encoder, family, options, "encoder")
 

@@ -8,7 +8,15 @@ import json
 import sys
 from types import ModuleType
 
-from fairseq_maelm.arguments import UsageError, add_batch_size, add_checkpoint, add_device, add_output, existing_path
+from fairseq_maelm.arguments import (
+    UsageError,
+    add_batch_size,
+    add_checkpoint,
+    add_device,
+    add_output,
+    existing_path,
+    vocabulary_folder,
+)
 from fairseq_maelm.files import refuse_existing, write_bytes
 from fairseq_maelm.finetuning.prompting import predict_input as prompting
 from fairseq_maelm.finetuning.sentences import predict_input as sentences
@@ -41,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_checkpoint(parser, "fine-tuned checkpoint, or with --prompt a pretrained one")
     add_output(parser, "new file for the predictions", metavar="FILE", required=False)
     parser.add_argument(
-        "--vocabulary", type=existing_path, metavar="FOLDER",
+        "--vocabulary", type=vocabulary_folder, metavar="FOLDER",
         help="folder with vocabulary and labels (default: INPUT if it is a folder, else the checkpoint's folder)",
     )  # fmt: skip
     parser.add_argument("--split", default="valid", help="split of a prepared folder")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.arguments import check_limits, existing_path, new_folder, option
+from fairseq_maelm.arguments import check_limits, existing_path, new_folder, option, vocabulary_folder
 from fairseq_maelm.files import CorpusError
 from fairseq_maelm.text.vocabulary import PRESETS
 
@@ -76,10 +76,10 @@ class PrepareSettings:
     )
     vocabulary: Path | None = option(
         None,
-        help="folder whose dictionary and tokenizer are used instead of new ones: prepared data, a training run, or a "
-        "result of `maelm import`",
+        help="folder whose dictionary and tokenizer are used instead of new ones: prepared data, a training run, a "
+        "result of `maelm import`, or the name of an encoder that comes with this package",
         metavar="FOLDER",
-        type=existing_path,
+        type=vocabulary_folder,
         group=_VOCABULARY,
     )
 

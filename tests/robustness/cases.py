@@ -348,7 +348,7 @@ def _wrong_values(action: argparse.Action, option: str) -> tuple[str, ...]:
         return ("nan", "abc") if option in _ANY_NUMBER else ("nan", "abc", "-1")
     if kind == "device_name":
         return ("cuda:99", "meta", "mps", "cpu:1", "gpu")
-    return ("/no/such/place",) if kind in ("existing_path", "checkpoint_path") else ()
+    return ("/no/such/place",) if kind in ("existing_path", "vocabulary_folder", "checkpoint_path") else ()
 
 
 def _outputs() -> Iterator[Case]:

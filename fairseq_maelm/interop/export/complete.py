@@ -11,13 +11,14 @@ from fairseq.tasks import TASK_REGISTRY
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from fairseq_maelm.checkpoint_folder import write_folder, write_sums
+from fairseq_maelm.checkpoint_folder import SUMS_FILE, write_folder, write_sums
 from fairseq_maelm.checkpoint_path import CHECKPOINT_FILE
 from fairseq_maelm.fairseq_fixes.companions import VOCABULARY_FILES, setup_files
 from fairseq_maelm.interop.export.card import HYPER_PARAMETERS
 from fairseq_maelm.interop.export.source import Source, load_source
 from fairseq_maelm.models.checkpoint_model import build_model
 from fairseq_maelm.models.checkpoint_reader import Checkpoint
+from fairseq_maelm.text.vocabulary import MASK_SYMBOL
 
 # Name in fairseq's extra state -> name in a checkpoint's history.
 _HISTORY = {"val_loss": "val_loss", "best": "best", "previous_training_time": "training_seconds"}
@@ -63,20 +64,23 @@ def seal(source: Source, folder: Path) -> None:
         raise ValueError(f"{CHECKPOINT_FILE} does not restore the checkpoint {expected.path}")
 
 
-def complete_section(name: str) -> str:
+def complete_section(source: Source, name: str) -> str:
     """Return the section of the model card about the folder as a checkpoint."""
+    use = 'states = hub.extract_features(hub.encode("A sentence."))'
+    if source.model.lm_head is not None and not getattr(source.model.decoder, "autoregressive", False):
+        use = f'hub.fill_mask("The {MASK_SYMBOL} is old.")'
     return f"""## With fairseq_maelm
 
 The folder is also a checkpoint, with the decoder, the heads, the options and the vocabulary:
 
 ```python
 from fairseq_maelm import MaelmModel
-model = MaelmModel.from_pretrained("{name}")
-states = model.extract_features(model.encode("A sentence."))
+hub = MaelmModel.from_pretrained("{name}")
+{use}
 ```
 
-The commands of `maelm` take it as `--checkpoint {name}`. `maelm import {name} --output RUN` writes the checkpoint for
-fairseq. `sha256sum --check SHA256SUMS` verifies all files."""
+`--checkpoint {name}` opens it in all commands of `maelm`, and `maelm import {name} --output RUN` writes it as a
+checkpoint of fairseq. `sha256sum --check {SUMS_FILE}` verifies the files."""
 
 
 def rounding_section() -> str:

@@ -145,7 +145,7 @@ def export(
         differences = write_tokenizer(source, folder)
         agreements = verify_model(source, content, folder) + verify_sentence_vectors(source, content, folder)
         name = settings.name or output.name
-        more = [rounding_section()] * (dtype == torch.float16) + [complete_section(name)] * settings.complete
+        more = [rounding_section()] * (dtype == torch.float16) + [complete_section(source, name)] * settings.complete
         card = model_card(source, content, name, settings.license, agreements, differences, more=more)
         (folder / "README.md").write_text(card, encoding="utf-8")
         if settings.complete:

@@ -11,7 +11,7 @@ from fairseq_maelm.models.config import MaelmModelConfig
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.vocabulary import MODEL_FILE
 
-_VIEW = ("masked_input", "encoder_mask_fraction", "encoder_positions", "mask_prob")
+_VIEW = ("masked_input", "encoder_mask_fraction", "encoder_positions")
 
 
 def find_complete(path: Path) -> Path | None:
