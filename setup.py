@@ -33,6 +33,8 @@ INSTALL_REQUIRES = [
     "PyYAML>=5.1",
     # The reports of sweeps: intervals, tables.
     "tabulate>=0.9,<0.11",
+    # The weights of the encoder that comes with the package.
+    "safetensors>=0.4",
     # Metrics of sentences and intervals of reports.
     "scikit-learn>=1.2,<2",
     "scipy>=1.11,<2",
@@ -41,7 +43,7 @@ INSTALL_REQUIRES = [
 ]
 
 EXTRAS_REQUIRE = {
-    "hf": ["safetensors>=0.4", "tokenizers>=0.20", "transformers>=4.46", "protobuf>=4"],
+    "hf": ["tokenizers>=0.20", "transformers>=4.46", "protobuf>=4"],
     "onnx": ["onnx>=1.17", "onnxscript>=0.2", "onnxruntime>=1.20"],
     "sentence-transformers": ["sentence-transformers>=3"],
     "plots": ["matplotlib>=3.8"],
@@ -94,7 +96,9 @@ setup(
     ],
     python_requires=">=3.10,<3.14",
     packages=find_packages(include=["fairseq_maelm", "fairseq_maelm.*"]),
-    package_data={"fairseq_maelm": ["py.typed", "finetuning/recipes/*.yaml", "pretraining_recipes/*.yaml"]},
+    package_data={
+        "fairseq_maelm": ["py.typed", "finetuning/recipes/*.yaml", "pretraining_recipes/*.yaml", "pretrained/*/*"]
+    },
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,
     entry_points={"console_scripts": ["maelm = fairseq_maelm.cli:main"]},

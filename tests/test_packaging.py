@@ -15,9 +15,13 @@ from pathlib import Path
 
 import pytest
 from end_to_end.toy import TOPICS, sentence, write_corpus
+from interop.export.checkpoints import train_vocabulary, write_complete
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
+LARGEST_WHEEL = 20_000_000
+# Next to the encoders that come with the package, if there are any.
+STAND_IN = "stand-in"
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 
 SHOW_REGISTERED_TASK = """
@@ -45,10 +49,14 @@ def pip(*arguments: str, cwd: Path) -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel from a copy of the sources, so that it cannot include leftovers in build/."""
+    """Build the wheel from a copy of the sources, so that it has no leftovers of build/, with one more encoder."""
     folder = tmp_path_factory.mktemp("wheel")
     sources = folder / "sources"
     shutil.copytree(ROOT / "fairseq_maelm", sources / "fairseq_maelm", ignore=shutil.ignore_patterns("__pycache__"))
+    encoders = sources / "fairseq_maelm" / "pretrained"
+    encoders.mkdir(exist_ok=True)
+    write_complete(encoders / STAND_IN, train_vocabulary(folder / "vocabulary"))
+    shutil.rmtree(encoders / "run")
     for name in ["setup.py", "pyproject.toml", "README.md", "LICENSE"]:
         shutil.copy(ROOT / name, sources / name)
     pip("wheel", "--no-build-isolation", "--wheel-dir", str(folder), str(sources), cwd=folder)
@@ -80,9 +88,13 @@ def test_wheel_holds_the_whole_package_and_only_it(wheel: Path) -> None:
     files = [path for pattern in ("*.py", "*.yaml", "py.typed") for path in (ROOT / "fairseq_maelm").rglob(pattern)]
     sources = {path.relative_to(ROOT).as_posix() for path in files}
     assert {"fairseq_maelm/finetuning/recipes/RTE.yaml", "fairseq_maelm/pretraining_recipes/base.yaml"} < sources
+    sources |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "fairseq_maelm" / "pretrained").glob("*/*")}
     with zipfile.ZipFile(wheel) as archive:
         packed = set(archive.namelist())
-    assert {name for name in packed if ".dist-info/" not in name} == sources
+    own = f"fairseq_maelm/pretrained/{STAND_IN}/"
+    assert {name for name in packed if not (".dist-info/" in name or name.startswith(own))} == sources
+    assert {f"{own}{name}" for name in ("model.safetensors", "checkpoint.json", "dict.txt", "SHA256SUMS")} < packed
+    assert wheel.stat().st_size < LARGEST_WHEEL
     assert any(name.endswith("LICENSE") for name in packed)
 
 
@@ -129,6 +141,21 @@ def test_wheel_is_a_working_plugin_elsewhere(site: Path, tmp_path: Path) -> None
     # fairseq itself finds the package through this folder alone.
     task_file = run(sys.executable, "-c", SHOW_REGISTERED_TASK, user_dir, cwd=tmp_path).strip()
     assert Path(task_file.splitlines()[-1]).is_relative_to(site)
+
+
+@pytest.mark.slow
+def test_an_encoder_of_the_wheel_is_opened_by_its_name(site: Path, tmp_path: Path) -> None:
+    def maelm(words: str) -> str:
+        return run(sys.executable, "-m", "fairseq_maelm", *words.split(), cwd=tmp_path, python_path=str(site))
+
+    assert len(maelm(f"fill --checkpoint {STAND_IN} --device cpu The_<mask>_is_old.").splitlines()) > 3
+    with open(tmp_path / "train.csv", "w", newline="", encoding="utf-8") as file:
+        rows = [[f"the {word} is {word}", word] for word in ("old", "new") * 8]
+        csv.writer(file).writerows([["review", "topic"], *rows])
+    maelm(f"prepare sentences --train train.csv --vocabulary {STAND_IN} --output task --text review --label topic")
+    log = maelm(f"finetune task --checkpoint {STAND_IN} --output tuned --gpus 0 --epochs 1 --batch-size 8")
+    assert f"pretrained/{STAND_IN}/checkpoint.json" in log
+    assert (tmp_path / "tuned" / "checkpoint_best.pt").is_file()
 
 
 @pytest.mark.slow

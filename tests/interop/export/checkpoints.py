@@ -10,12 +10,14 @@ import sentencepiece
 import torch
 from support import model_config
 
+from fairseq_maelm.interop.export.run import ExportSettings, export
 from fairseq_maelm.models.maelm import MaelmModel, MaelmModelConfig
 from fairseq_maelm.tasks.maelm import MaelmTaskConfig
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE, dictionary_text, load_sentencepiece
 from interop.export.texts import LINES
 
+MODERN = {"layer": "modern", "positions": "rotary", "relative_buckets": "none", "rotary_base": 10_000}
 HEADS = {
     "sentence_classification_head": ("sentence", 3),
     "tagging_head": ("token", 5),
@@ -97,6 +99,17 @@ def write_checkpoint(
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save(state, path)
     return model.eval()
+
+
+def write_complete(folder: Path, data: Path, form: str = "modernbert", dtype: str = "float16", **options: Any) -> Path:
+    """Write a checkpoint with random weights next to ``folder``, export it there with --complete, and return its path.
+
+    ``options`` are those of ``write_checkpoint``; by default it has ModernBERT's layers.
+    """
+    checkpoint = folder.parent / "run" / "checkpoint_best.pt"
+    write_checkpoint(checkpoint, data, **(options or MODERN))
+    export(checkpoint, data, folder, ExportSettings(form, dtype=dtype, complete=True))
+    return checkpoint
 
 
 def str_or_number(value: Any) -> Any:

@@ -18,11 +18,10 @@ from fairseq_maelm.files import read_json, sha256_of
 from fairseq_maelm.interop.export.run import ExportSettings, export
 from fairseq_maelm.interop.importing.run import import_model
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
-from interop.export.checkpoints import train_vocabulary, write_checkpoint
+from interop.export.checkpoints import MODERN, train_vocabulary, write_checkpoint, write_complete
 
 transformers = pytest.importorskip("transformers")
 
-MODERN = {"layer": "modern", "positions": "rotary", "relative_buckets": "none", "rotary_base": 10_000}
 NAME = "stand-in"
 TEXT = "The <mask> is old."
 
@@ -32,20 +31,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_vocabulary(tmp_path_factory.mktemp("data"))
 
 
-def make(data: Path, folder: Path, form: str = "modernbert", dtype: str = "float16", **options: Any) -> Path:
-    """Write a checkpoint with random weights next to ``folder``, and export it there."""
-    checkpoint = folder.parent / "run" / "checkpoint_best.pt"
-    write_checkpoint(checkpoint, data, **(options or MODERN))
-    export(checkpoint, data, folder, ExportSettings(form, dtype=dtype, complete=True))
-    return checkpoint
-
-
 @pytest.fixture(scope="module")
 def shipped(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of encoders like that of the package, with one encoder."""
     folder = tmp_path_factory.mktemp("package") / "pretrained"
     folder.mkdir()
-    make(data, folder / NAME)
+    write_complete(folder / NAME, data)
     return folder
 
 
@@ -85,7 +76,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_import_restores_the_rounded_checkpoint(data: Path, tmp_path: Path, case: str) -> None:
     form, dtype, options = CASES[case]
-    before = torch.load(make(data, tmp_path / "folder", form, dtype, **options), weights_only=True)
+    before = torch.load(write_complete(tmp_path / "folder", data, form, dtype, **options), weights_only=True)
     imported = import_model(tmp_path / "folder", tmp_path / "imported")
     after = torch.load(tmp_path / "imported" / "checkpoint_best.pt", weights_only=True)
     assert after["model"].keys() == before["model"].keys()
@@ -147,7 +138,7 @@ def test_missing_files_are_found(copied: Path) -> None:
 
 
 def test_weights_of_another_folder_are_refused(data: Path, copied: Path, tmp_path: Path) -> None:
-    make(data, tmp_path / "other", **MODERN, scale=0.2)
+    write_complete(tmp_path / "other", data, **MODERN, scale=0.2)
     shutil.copy(tmp_path / "other" / "model.safetensors", copied)
     write_sums(copied)
     with pytest.raises(CheckpointError, match=r"the weights are not those of this checkpoint\.json"):
@@ -221,7 +212,7 @@ def test_another_name_is_one_error_with_the_names(package: Path, capsys: pytest.
 
 @pytest.mark.parametrize("command", ["fill", "score", "embed", "probe", "analyze", "export"])
 def test_commands_open_it_by_its_name(package: Path, tmp_path: Path, command: str) -> None:
-    (tmp_path / "text.txt").write_text("The dog is old.\nA cat was here, and it was old too.\n" * 8, encoding="utf-8")
+    (tmp_path / "text.txt").write_text("The dog is old.\nA cat was here, and it was old too.\n" * 20, encoding="utf-8")
     words = {
         "fill": [TEXT, "--checkpoint", NAME],
         "score": ["text.txt", "--checkpoint", NAME, "--output", "out"],
@@ -243,7 +234,7 @@ def test_an_export_of_it_equals_it(package: Path, tmp_path: Path) -> None:
 
 def test_numbers_beyond_half_precision_are_refused(data: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"numbers beyond 65,504: omit --dtype float16"):
-        make(data, tmp_path / "folder", **MODERN, scale=1e5)
+        write_complete(tmp_path / "folder", data, **MODERN, scale=1e5)
     assert not (tmp_path / "folder").exists()
 
 
