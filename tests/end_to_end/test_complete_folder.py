@@ -1,0 +1,73 @@
+"""A pretrained checkpoint that is kept as a complete folder trains on as if it had stayed a file of fairseq."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from end_to_end.small import LAST, training
+from end_to_end.test_finetuning import prepare_task, topic_of_a_sentence
+from end_to_end.toy import run
+from fairseq_maelm.interop.export.run import ExportSettings, export
+from fairseq_maelm.interop.importing.run import import_model
+
+pytest.importorskip("transformers")
+
+SMALL = ["--encoder-embed-dim", 32, "--encoder-ffn-embed-dim", 48, "--embedding-init-std", 0.1, "--init-std", 0.1]
+
+
+@pytest.fixture(scope="module")
+def folders(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A complete folder of maelm_modern_tiny after a few updates, and its checkpoint as a file of fairseq."""
+    root = tmp_path_factory.mktemp("modern")
+    words = [word if word != "maelm_tiny" else "maelm_modern_tiny" for word in training(data, root / "run")]
+    run([*words, *SMALL, "--max-update", 8, "--lr", 1e-2])
+    settings = ExportSettings("modernbert", dtype="float16", complete=True)
+    export(root / "run" / LAST, None, root / "complete", settings)
+    import_model(root / "complete", root / "imported")
+    return root / "complete", root / "imported"
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return dict(torch.load(path, weights_only=True)["model"])
+
+
+@pytest.mark.slow
+def test_pretraining_continues_from_it(folders: tuple[Path, Path], data: Path, tmp_path: Path) -> None:
+    files = folders[0] / "checkpoint.json", folders[1] / "checkpoint_best.pt"
+    results = []
+    for number, file in enumerate(files):
+        words = [word if word != "maelm_tiny" else "maelm" for word in training(data, tmp_path / str(number))]
+        own = ["--decoder-layers", 1, "--finetune-from-model", file, "--max-update", 3]
+        assert f"loading pretrained model from {file}" in run([*words, *own])
+        results.append(weights(tmp_path / str(number) / LAST))
+    before = weights(files[1])
+    assert results[0].keys() == results[1].keys() == before.keys()
+    assert all(torch.equal(weight, results[1][name]) for name, weight in results[0].items())
+    assert not torch.equal(results[0]["encoder.embed_tokens.weight"], before["encoder.embed_tokens.weight"])
+
+
+@pytest.mark.slow
+def test_a_task_is_learned_from_it(folders: tuple[Path, Path], toy_data: Path, tmp_path: Path) -> None:
+    task = prepare_task(tmp_path / "task", toy_data, topic_of_a_sentence)
+    results = []
+    for number, folder in enumerate(folders):
+        words = ["maelm", "finetune", task, "--checkpoint", folder, "--output", tmp_path / str(number)]
+        run([*words, "--gpus", 0, "--lr", 1e-3, "--epochs", 1, "--batch-size", 64])
+        results.append(weights(tmp_path / str(number) / "checkpoint_best.pt"))
+    assert all(torch.equal(weight, results[1][name]) for name, weight in results[0].items())
+    assert any(name.startswith("classification_heads.") for name in results[0])
+
+
+@pytest.mark.slow
+def test_a_damaged_one_is_refused_before_training(folders: tuple[Path, Path], data: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in folders[0].iterdir():
+        (copy / path.name).write_bytes(path.read_bytes()[: None if path.name != "model.safetensors" else -1])
+    words = [word if word != "maelm_tiny" else "maelm_modern_tiny" for word in training(data, tmp_path / "new")]
+    file = copy / "checkpoint.json"
+    output = run([*words, *SMALL, "--finetune-from-model", file, "--max-update", 3], check=False)
+    reason = "model.safetensors is damaged or was changed: its checksum is not that in SHA256SUMS"
+    assert f"fairseq-train: error: {file} cannot be read as a checkpoint: {reason}" in output.splitlines()[-1]
+    assert not list((tmp_path / "new").glob("*.pt"))
