@@ -7,6 +7,7 @@ checkpoint. ``SHA256SUMS`` has the checksums of all files, for ``sha256sum --che
 """
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +36,25 @@ def write_folder(folder: Path, state: dict[str, Any]) -> None:
         state: content of the checkpoint without the optimizer's state, as values that JSON can represent; its weights
             have the data type in which they are written.
     """
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load_file
 
     weights = state["model"]
     encoder = load_file(folder / WEIGHTS_FILE)
     known = _weights_of_encoder(folder, encoder, state["cfg"]["model"])
     others = {name: weight.contiguous().clone() for name, weight in weights.items() if name not in known}
-    save_file(others, folder / OTHER_WEIGHTS_FILE)
+    save_weights(others, folder / OTHER_WEIGHTS_FILE)
     sums = {name: sha256_of(folder / name) for name in _WEIGHT_FILES}
     content = {"weights": sums, **{name: value for name, value in state.items() if name != "model"}}
     (folder / CHECKPOINT_FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="ascii")
+
+
+def save_weights(weights: dict[str, Tensor], path: Path) -> None:
+    """Write weights as safetensors, in a folder with ``config.json``."""
+    from safetensors.torch import save_file
+
+    save_file(weights, path, metadata={"format": "pt"})
+    # The library makes files that only their owner can read.
+    shutil.copymode(path.with_name(CONFIG_FILE), path)
 
 
 def write_sums(folder: Path) -> None:

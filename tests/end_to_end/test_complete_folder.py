@@ -49,7 +49,8 @@ def test_pretraining_continues_from_it(folders: tuple[Path, Path], data: Path, t
 
 @pytest.mark.slow
 def test_a_task_is_learned_from_it(folders: tuple[Path, Path], toy_data: Path, tmp_path: Path) -> None:
-    task = prepare_task(tmp_path / "task", toy_data, topic_of_a_sentence)
+    (tmp_path / "topics").mkdir()
+    task = prepare_task(tmp_path / "topics", toy_data, topic_of_a_sentence)
     results = []
     for number, folder in enumerate(folders):
         words = ["maelm", "finetune", task, "--checkpoint", folder, "--output", tmp_path / str(number)]

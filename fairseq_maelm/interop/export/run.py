@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fairseq_maelm.arguments import existing_path, option
-from fairseq_maelm.checkpoint_folder import CONFIG_FILE, WEIGHTS_FILE
+from fairseq_maelm.checkpoint_folder import CONFIG_FILE, WEIGHTS_FILE, save_weights
 from fairseq_maelm.interop.agreement import Agreement
 from fairseq_maelm.interop.export.card import model_card
 from fairseq_maelm.interop.export.complete import (
@@ -187,14 +187,12 @@ def write_tokenizer(source: Source, folder: Path, makes_batches: bool = False) -
 
 def write_model(source: Source, content: Content, folder: Path, dtype: torch.dtype = torch.float32) -> None:
     """Write config.json, the weights in a data type, and for the format "maelm" the model's code."""
-    from safetensors.torch import save_file
-
     settings = configuration(source, content)
     if dtype != torch.float32:
         # Version 5 of transformers would compute in the weights' data type.
         settings["dtype"] = "float32"
     (folder / CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    save_file(cast_floats(model_weights(source, content), dtype), folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    save_weights(cast_floats(model_weights(source, content), dtype), folder / WEIGHTS_FILE)
     if content.format == "maelm":
         for name in MODEL_CODE:
             shutil.copyfile(Path(__file__).parents[2] / "hf" / name, folder / name)
