@@ -75,12 +75,14 @@ The folder is also a checkpoint, with the decoder, the heads, the options and th
 
 ```python
 from fairseq_maelm import MaelmModel
+
 hub = MaelmModel.from_pretrained("{name}")
 {use}
 ```
 
-`--checkpoint {name}` opens it in all commands of `maelm`, and `maelm import {name} --output RUN` writes it as a
-checkpoint of fairseq. `sha256sum --check {SUMS_FILE}` verifies the files."""
+All commands of `maelm` open it by `--checkpoint {name}`.
+`maelm import {name} --output RUN` writes it as a checkpoint of fairseq.
+`sha256sum --check {SUMS_FILE}` verifies the files."""
 
 
 def rounding_section() -> str:
