@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fairseq_maelm.checkpoint_path import shipped_encoders
 from fairseq_maelm.files import write_json
 from fairseq_maelm.interop.agreement import (
     PAD,
@@ -91,7 +92,8 @@ def import_model(path: Path, output: Path, vocabulary: Path | None = None, name:
         else:
             raise FileNotFoundError(
                 f"there is no folder or checkpoint {path}: give a folder that save_pretrained wrote, a checkpoint "
-                "file, or --download with a name on the Hugging Face Hub"
+                f"file, {''.join(f'{shipped}, ' for shipped in shipped_encoders())}or --download with a name on the "
+                "Hugging Face Hub"
             )
         imported = _write(path, source, folder, name or path.name)
     return imported._replace(folder=output)

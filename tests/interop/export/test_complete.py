@@ -208,6 +208,10 @@ def test_another_name_is_one_error_with_the_names(package: Path, capsys: pytest.
     assert stopped.value.code == 2 and expected in capsys.readouterr().err
     with pytest.raises(FileNotFoundError, match=expected):
         MaelmModel.from_pretrained("nobody")
+    with pytest.raises(
+        SystemExit, match=f"no folder or checkpoint nobody: .* a checkpoint file, {NAME}, or --download"
+    ):
+        cli.main(["import", "nobody", "--output", "imported"])
 
 
 @pytest.mark.parametrize("command", ["fill", "score", "embed", "probe", "analyze", "export"])
