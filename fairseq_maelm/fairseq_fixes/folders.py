@@ -12,7 +12,7 @@ from typing import Any
 from fairseq import checkpoint_utils
 from omegaconf import OmegaConf
 
-from fairseq_maelm.checkpoint_data import read_state
+from fairseq_maelm.checkpoint_data import plain_sections, read_state
 from fairseq_maelm.checkpoint_path import CHECKPOINT_FILE
 
 _load = checkpoint_utils.load_checkpoint_to_cpu
@@ -23,7 +23,8 @@ def _load_either(path: str, arg_overrides: dict[str, Any] | None = None, load_on
     if Path(path).name != CHECKPOINT_FILE:
         return _load(path, arg_overrides, load_on_all_ranks)
     state = read_state(Path(path))
-    state["cfg"] = OmegaConf.create(state["cfg"])
+    # References to other options are refused before anything could resolve them.
+    state["cfg"] = OmegaConf.create(plain_sections(state, Path(path)))
     if arg_overrides is not None:
         checkpoint_utils.overwrite_args_by_name(state["cfg"], arg_overrides)
     return checkpoint_utils._upgrade_state_dict(state)

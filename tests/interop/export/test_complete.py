@@ -174,6 +174,15 @@ def test_fairseq_loads_the_same_as_from_its_own_file(shipped: Path, tmp_path: Pa
     assert rest[0] == rest[1]
 
 
+def test_fairseq_resolves_no_references(copied: Path) -> None:
+    content = read_json(copied / CHECKPOINT_FILE)
+    content["cfg"]["task"]["data"] = "${oc.env:HOME}"
+    (copied / CHECKPOINT_FILE).write_text(json.dumps(content), encoding="utf-8")
+    write_sums(copied)
+    with pytest.raises(CheckpointError, match="references are not resolved"):
+        checkpoint_utils.load_checkpoint_to_cpu(str(copied / CHECKPOINT_FILE))
+
+
 def test_an_encoder_is_found_by_its_name(package: Path) -> None:
     assert find_checkpoint(Path(NAME)) == model_path(NAME) == package / CHECKPOINT_FILE
     assert vocabulary_folder(NAME) == package
