@@ -14,7 +14,6 @@ def mend_fairseq() -> None:
     from fairseq_maelm.fairseq_fixes.checkpoint_files import write_whole_checkpoints
     from fairseq_maelm.fairseq_fixes.companions import keep_setup_files
     from fairseq_maelm.fairseq_fixes.exchange import mend_exchange
-    from fairseq_maelm.fairseq_fixes.folders import load_folders
     from fairseq_maelm.fairseq_fixes.loading import load_as_plain_data
     from fairseq_maelm.fairseq_fixes.memory import keep_memory_in_training
     from fairseq_maelm.fairseq_fixes.patience import keep_patience
@@ -29,7 +28,6 @@ def mend_fairseq() -> None:
     guard_save_folder()
     keep_every_example()
     look_before_building()
-    load_folders()
     let_tasks_stop()
     keep_setup_files()
     keep_memory_in_training()

@@ -1,16 +1,23 @@
-"""Load checkpoints as plain data, so that a file from elsewhere cannot run code.
+"""Load checkpoints as plain data, so that a file from elsewhere cannot run code, and from complete folders.
 
-Reason: fairseq's releases leave torch its default, ``weights_only=True``. fairseq's main branch passes
-``weights_only=False``, with which a checkpoint can run any command.
-Test: tests/models/test_checkpoint_safety.py.
+Reasons: fairseq's releases leave torch its default, ``weights_only=True``. fairseq's main branch passes
+``weights_only=False``, with which a checkpoint can run any command. fairseq reads only its own files; here,
+``--finetune-from-model`` and fairseq-validate also take ``checkpoint.json`` in a folder of ``maelm export --complete``.
+Tests: tests/models/test_checkpoint_safety.py, tests/interop/export/test_complete.py.
 """
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from fairseq import checkpoint_utils
+from omegaconf import OmegaConf
+
+from fairseq_maelm.checkpoint_data import plain_sections, read_state
+from fairseq_maelm.checkpoint_path import CHECKPOINT_FILE
 
 # Overrides what callers of torch.load pass (torch's notes on serialization).
 _ONLY_WEIGHTS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
@@ -31,10 +38,18 @@ def _only_plain_data() -> Iterator[None]:
             os.environ[_ONLY_WEIGHTS] = before
 
 
-def load_plain_data(*args: Any, **options: Any) -> Any:
+@functools.wraps(_load_otherwise)
+def load_plain_data(path: str, arg_overrides: dict[str, Any] | None = None, load_on_all_ranks: bool = False) -> Any:
     """Load a checkpoint like fairseq; raise an UnpicklingError if it holds anything but plain data."""
-    with _only_plain_data():
-        return _load_otherwise(*args, **options)
+    if Path(path).name != CHECKPOINT_FILE:
+        with _only_plain_data():
+            return _load_otherwise(path, arg_overrides, load_on_all_ranks)
+    state = read_state(Path(path))
+    # References to other options are refused before anything could resolve them.
+    state["cfg"] = OmegaConf.create(plain_sections(state, Path(path)))
+    if arg_overrides is not None:
+        checkpoint_utils.overwrite_args_by_name(state["cfg"], arg_overrides)
+    return checkpoint_utils._upgrade_state_dict(state)
 
 
 def load_as_plain_data() -> None:

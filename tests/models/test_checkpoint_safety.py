@@ -98,7 +98,7 @@ def test_a_fairseq_that_would_run_code_loads_plain_data(tmp_path, monkeypatch):
     """fairseq's main branch passes weights_only=False."""
     marker, path = tmp_path / "code-has-run", tmp_path / "checkpoint.pt"
     torch.save(PLACES["on top"](PAYLOADS["shell command"](marker)), path)
-    monkeypatch.setattr(loading, "_load_otherwise", lambda path: torch.load(path, weights_only=False))
+    monkeypatch.setattr(loading, "_load_otherwise", lambda path, *_: torch.load(path, weights_only=False))
     with pytest.raises(pickle.UnpicklingError, match="(?i)unsupported (global|class)"):
         checkpoint_utils.load_checkpoint_to_cpu(str(path))
     assert not marker.exists()
