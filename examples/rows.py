@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Pretrain the rows of a plan alike, fine-tune each on tasks with several seeds, and write the tables of the plan.
+"""Do what a plan declares for rows, tasks and seeds, such as pretrainings with other options, and write its tables.
 
 The same command goes on after an interruption. Rows, tasks and seeds can be added to a study later.
 """
@@ -14,6 +14,7 @@ from typing import Any
 
 import study  # first, because it finds the package
 from rows_plan import Plan, Run
+from steps import Steps, machine_places
 from study import METRICS, is_squad, last_loss, logged_name, metrics_of
 
 from fairseq_maelm.arguments import CommandParser, number
@@ -21,7 +22,7 @@ from fairseq_maelm.sweep.jobs import Job, Process, visible
 from fairseq_maelm.sweep.log import best_validation
 from fairseq_maelm.sweep.runner import add_runner_arguments, runner_of, sitting
 from fairseq_maelm.sweep.store import data_fingerprint, study_folder
-from fairseq_maelm.train_command import add_precision, machine_of, number_if_it_is_one
+from fairseq_maelm.train_command import add_precision, machine_of
 
 # Of one machine, for pretraining.
 _MOST_GPUS = 16
@@ -46,11 +47,12 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("output", type=Path, help="folder of the study")
     parser.add_argument("--rows", nargs="+", metavar="ROW", help="names of rows (default: all that differ)")
     parser.add_argument(
-        "--seeds", type=number(int, 1), metavar="N", help="most pretrainings of a row (default: the plan's)"
+        "--seeds", type=number(int, 1), metavar="N", help="the first seeds of a row alone (default: the plan's)"
     )
     parser.add_argument(
-        "--tasks", nargs="*", type=_named, default=[], metavar="NAME=FOLDER",
-        help="of fine-tuning: folders of `maelm prepare sentences` or `maelm prepare squad`",
+        "--tasks", nargs="*", default=[], metavar="NAME=FOLDER",
+        help="of fine-tuning: folders of `maelm prepare sentences` or `maelm prepare squad`; or what the plan takes, "
+        "and names alone of tasks that it declares (default: all of those)",
     )  # fmt: skip
     parser.add_argument(
         "--metrics", nargs="*", type=_named, default=[], metavar="NAME=METRIC",
@@ -58,7 +60,7 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--set", nargs="+", type=_named, default=[], metavar="NAME=VALUE",
-        help="changes of the plan: a number at its top, one in a table (fine-tuning.seeds=3), or an option of "
+        help="changes of the plan: a value at its top, one in a table (fine-tuning.seeds=3), or an option of "
         "fairseq-train for all rows (lr=1e-3)",
     )  # fmt: skip
     add_precision(parser)
@@ -70,25 +72,41 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line and complete it; a mistake ends the program before anything is written."""
     parser = make_parser()
     args = parser.parse_args(arguments)
-    if len({name for name, _ in args.tasks}) < len(args.tasks):
-        parser.error("two --tasks have the same name")
     args.output = args.output.resolve()
     args.data = ":".join(str(Path(folder).resolve()) for folder in args.data.split(":"))
-    args.tasks = {name: str(Path(folder).resolve()) for name, folder in args.tasks}
-    args.metrics = {name: metrics_of(Path(folder))[0] for name, folder in args.tasks.items()} | dict(args.metrics)
     try:
-        args.plan = Plan(args.plan, {name: number_if_it_is_one(value) for name, value in args.set})
-        args.runner = runner_of(args, _MOST_GPUS)
-        args.machine = machine_of(args.runner.gpus, args.precision)
-        mistake = _mistake(args)
-    except (KeyError, OSError, TypeError, ValueError) as error:
+        args.plan = Plan(args.plan, dict(args.set))
+        steps = "steps" in args.plan.content
+        args.tasks = _tasks(args)
+        args.metrics = dict(args.metrics)
+        args.runner = runner_of(args, 1 if steps else _MOST_GPUS)
+        args.machine = machine_of(args.runner.gpus, args.precision or args.plan.content.get("precision"))
+        mistake = _mistake(args) or ("" if steps else _mistake_in_pretraining(args))
+        if not mistake:
+            twins = args.plan.same_rows()
+            args.rows = [name for name in args.plan.rows if (name in args.rows if args.rows else name not in twins)]
+            args.steps = _steps(args) if steps else None
+            args.runs = [] if steps else list(args.plan.runs(args.rows, args.seeds))
+    except (KeyError, OSError, TypeError, ValueError, argparse.ArgumentTypeError) as error:
         mistake = str(error)
     if mistake:
         parser.error(mistake)
-    twins = args.plan.same_rows()
-    args.rows = [name for name in args.plan.rows if (name in args.rows if args.rows else name not in twins)]
-    args.runs = list(args.plan.runs(args.rows, args.seeds))
     return args
+
+
+def _tasks(args: argparse.Namespace) -> dict[str, Path | None]:
+    """Return name -> folder, None for tasks that the plan declares; by default those."""
+    declared = args.plan.content.get("tasks", {})
+    pairs = [(text, None) if text in declared else _named(text) for text in args.tasks or declared]
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("two --tasks have the same name")
+    return {name: folder and Path(folder).resolve() for name, folder in pairs}
+
+
+def _steps(args: argparse.Namespace) -> Steps:
+    seeds = " ".join(args.plan.content["seeds"].split()[: args.seeds])
+    known = {"corpus": Path(args.data), "output": args.output, "seeds": seeds, **machine_places(args.machine)}
+    return Steps(args.plan, args.rows, args.tasks, known)
 
 
 def _mistake(args: argparse.Namespace) -> str:
@@ -98,6 +116,14 @@ def _mistake(args: argparse.Namespace) -> str:
     for folder in args.data.split(":"):
         if not (Path(folder) / "dict.txt").exists():
             return f"there is no dict.txt in {folder}: DATA must be the folder of `maelm prepare corpus`"
+    if set(args.metrics) - set(args.tasks):
+        return f"--metrics names no task: {', '.join(sorted(set(args.metrics) - set(args.tasks)))}"
+    return ""
+
+
+def _mistake_in_pretraining(args: argparse.Namespace) -> str:
+    args.tasks = {name: str(folder) for name, folder in args.tasks.items()}
+    args.metrics = {name: metrics_of(Path(folder))[0] for name, folder in args.tasks.items()} | args.metrics
     for name, folder in args.tasks.items():
         if not (is_squad(Path(folder)) or (Path(folder) / "input0" / "train.idx").exists()):
             return (
@@ -107,8 +133,6 @@ def _mistake(args: argparse.Namespace) -> str:
         if args.metrics[name] not in metrics_of(Path(folder)):
             suitable = ", ".join(metrics_of(Path(folder)))
             return f"the metric {args.metrics[name]} does not suit --tasks {name}: choose one of {suitable}"
-    if set(args.metrics) - set(args.tasks):
-        return f"--metrics names no task: {', '.join(sorted(set(args.metrics) - set(args.tasks)))}"
     passes, gpus = args.plan.content["common"].get("update-freq", 1), max(1, args.runner.gpus)
     if passes % gpus:
         return f"update-freq {passes} must be a multiple of the {gpus} GPUs of a process"
@@ -118,6 +142,14 @@ def _mistake(args: argparse.Namespace) -> str:
 def settings_of(args: argparse.Namespace) -> dict[str, Any]:
     """Return what decides the results, to compare with an earlier command's, and what the tables need."""
     plan, folders = args.plan.content, args.data.split(":")
+    text = {"data": args.data, "fingerprints": [data_fingerprint(Path(folder)) for folder in folders]}
+    if args.steps:
+        return {
+            **text,
+            "gpus_of_a_process": args.runner.gpus,
+            **args.steps.settings(),
+            "precision": args.machine.precision,
+        }
     with open(Path(folders[0]) / "dict.txt", encoding="utf-8") as file:
         vocabulary = sum(1 for _ in file) + 5
     tasks = {
@@ -126,8 +158,7 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
     }
     fine_tuning = dict(plan.get("fine-tuning", {}))
     return {
-        "data": args.data,
-        "fingerprints": [data_fingerprint(Path(folder)) for folder in folders],
+        **text,
         "vocabulary": vocabulary,
         "gpus_of_a_process": args.runner.gpus,
         "precision": args.machine.precision,
@@ -208,12 +239,15 @@ def main(arguments: Sequence[str]) -> None:
     """
     args = parse(arguments)
     with sitting("rows.py"):
+        groups = args.steps.groups() if args.steps else iter([jobs_of(args)])
         if args.runner.dry_run:
-            args.runner.do(jobs_of(args))
+            for jobs in groups:
+                args.runner.do(jobs)
             return
         with study_folder(args.output, settings_of(args)):
             try:
-                args.runner.do(jobs_of(args))
+                for jobs in groups:
+                    args.runner.do(jobs)
             finally:
                 sys.stdout.write(args.plan.report.write(args.output))
 

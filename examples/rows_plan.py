@@ -1,9 +1,10 @@
-"""The plan of a study of rows: pretrainings that differ in a few options, declared in YAML."""
+"""The plan of a study, declared in YAML: rows that are pretrainings with other options, or "steps" (see steps.py)."""
 
 import importlib.util
 import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from fairseq_maelm.models.sizes import SIZES
+from fairseq_maelm.train_command import number_if_it_is_one
 
 # Head sizes are multiples of this: the fast attention kernels of GPUs want it.
 _HEAD_SIZE_MULTIPLE = 8
@@ -45,15 +47,25 @@ class Plan:
     Args:
         path: path of the file.
         changes: names -> values. A dot leads into a table, as in "fine-tuning.lr". Names that are not at the plan's top
-            level are options of all pretrainings.
+            level are options of all pretrainings. Of a plan with steps, a value that is null becomes the paths that are
+            given, with a colon between them.
+
+    Raises:
+        ValueError: a plan with steps has no such name.
     """
 
     def __init__(self, path: Path, changes: dict[str, Any]) -> None:
         self.path, self.content = path, yaml.safe_load(path.read_text(encoding="utf-8"))
         for name, value in changes.items():
+            if "steps" in self.content:
+                if name not in self.content or isinstance(self.content[name], dict):
+                    raise ValueError(f"--set {name}: there is no such setting in {path}")
+                given = [Path(part).resolve() for part in str(value).split(":")]
+                self.content[name] = str(value) if self.content[name] is not None else given
+                continue
             table, _, inner = name.rpartition(".")
             own = self.content.setdefault(table, {}) if table else self.content
-            (own if table or name in own else self.content["common"])[inner or name] = value
+            (own if table or name in own else self.content["common"])[inner or name] = number_if_it_is_one(value)
         self.rows: dict[str, dict[str, Any]] = self.content["rows"]
 
     def options(self, name: str) -> dict[str, Any]:
@@ -64,7 +76,9 @@ class Plan:
         return {**options, **row.get("options", {}), **scaled_decoder(row, options)}
 
     def same_rows(self) -> dict[str, str]:
-        """Return the rows that compute what an earlier one does, and that one: a study of all rows trains it once."""
+        """Return the rows that are run only if they are named, and the earlier one that computes the same, if any."""
+        if "steps" in self.content:
+            return {name: "" for name, row in self.rows.items() if (row or {}).get("optional")}
         first: dict[str, str] = {}
         keys = {
             name: str([self.options(name), row.get("first"), row.get("objectives")]) for name, row in self.rows.items()
@@ -89,7 +103,7 @@ class Plan:
             return round(share * self.content["updates"])
         return math.ceil(round(share * self.content["tokens"]) / options["max-tokens"])
 
-    @property
+    @cached_property
     def report(self) -> ModuleType:
         """Return the module with the tables, which has a function ``write`` of the study's folder."""
         path = self.path.parent / self.content["report"]

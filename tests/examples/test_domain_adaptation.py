@@ -9,15 +9,19 @@ import pytest
 import torch
 from end_to_end.toy import ROOT, TINY_TRAINING, TOPICS, run, sentence, toy_data, write_corpus
 
+from fairseq_maelm.files import write_json
+
 __all__ = ["toy_data"]
 
-RECIPE = ROOT / "examples" / "domain_adaptation"
+GIVEN = ("checkpoint", "train", "valid")
+
+PLAN = ROOT / "examples" / "domain_adaptation" / "plan.yaml"
 with pytest.MonkeyPatch.context() as patch:
     # Modules of examples are in no package.
-    for folder in (ROOT / "examples", RECIPE):
-        patch.syspath_prepend(folder)
-    import adapt
-    import tables
+    patch.syspath_prepend(ROOT / "examples")
+    import rows
+
+    table_of = rows.Plan(PLAN, {}).report
 
 
 def write_records(path: Path, number: int, seed: int) -> None:
@@ -29,60 +33,85 @@ def write_records(path: Path, number: int, seed: int) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def test_tasks_are_found_and_must_be_whole(tmp_path: Path) -> None:
-    for name, kind in (("b", "jsonl"), ("a", "conll")):
-        (tmp_path / name).mkdir()
-        for split in ("train", "dev", "test"):
-            (tmp_path / name / f"{split}.{kind}").touch()
-    assert list(tables.tasks_in(tmp_path).items()) == [("a", "conll"), ("b", "jsonl")]
-    (tmp_path / "a" / "dev.conll").unlink()
-    with pytest.raises(SystemExit, match="there is no .*dev.conll"):
-        tables.tasks_in(tmp_path)
-    with pytest.raises(SystemExit, match="has no folder with train, dev and test"):
-        tables.tasks_in(tmp_path / "b")
+@pytest.fixture
+def words(tmp_path: Path) -> list[str]:
+    """The command line of a study of the task v1.0, whose files are there."""
+    for name in ("dict.txt", "sentencepiece.bpe.model", "c.pt", "train.txt", "valid.txt"):
+        (tmp_path / name).touch()
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"{split}.jsonl").touch()
+    paths = [f"{name}={tmp_path / path}" for name, path in zip(GIVEN, ("c.pt", "train.txt", "valid.txt"), strict=True)]
+    return [str(PLAN), str(tmp_path), str(tmp_path / "o"), "--tasks", f"v1.0={tmp_path}", "--set", *paths]
 
 
-def test_records_become_lines_of_a_table(tmp_path: Path) -> None:
-    source, target = tmp_path / "in.jsonl", tmp_path / "out.tsv"
-    records = [("a\tb\nc", "x"), ("d", "x"), ("e", "x"), ("f", "y z")]
-    source.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in records))
-    tables.write_table(source, target, None)
-    assert target.read_text() == "a b c\tx\nd\tx\ne\tx\nf\ty z\n"
-    tables.write_table(source, target, 3)
-    assert target.read_text() == "a b c\tx\nd\tx\nf\ty z\n", "every label is among the first ones"
-    for line, message in (
-        ('{"text": "a"}', "line 1 is not a record"),
-        ('{"text": " ", "label": 1}', "line 1 has an empty"),
-    ):
-        source.write_text(line + "\n")
-        with pytest.raises(SystemExit, match=message):
-            tables.write_table(source, target, None)
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("dev.jsonl", "dev.jsonl, which the step 'task' needs"),
+        ("train.jsonl", "there is no train.jsonl or train.conll for --tasks v1.0="),
+        ("sentencepiece.bpe.model", "sentencepiece.bpe.model, which the step 'domain' needs"),
+        ("c.pt", "c.pt, which --set checkpoint needs"),
+    ],
+)
+def test_files_must_be_whole(
+    missing: str, message: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / missing).unlink()
+    with pytest.raises(SystemExit):
+        rows.parse(words)
+    assert message in capsys.readouterr().err
+
+
+def test_labels_of_records_are_compared_with_predicted_ones(tmp_path: Path) -> None:
+    records = [("a", "x"), ("d", " x"), ("e", "x"), ("f", "y z")]
+    lines = [json.dumps({"text": text, "label": label}) + "\n" for text, label in records]
+    (tmp_path / "test.jsonl").write_text("\n".join(lines))
+    (tmp_path / "p.tsv").write_text("label\tprobability\nx\t1\nx\t1\ny z\t1\ny z\t1\n")
+    # F1 is 2 * 1 * 2/3 / (5/3) = 0.8 for x and 2 * 1/2 * 1 / (3/2) = 2/3 for y z.
+    expected = {"macro F1": pytest.approx(100 * (0.8 + 2 / 3) / 2), "accuracy": pytest.approx(75)}
+    assert table_of.score_of_table(tmp_path / "test.jsonl", tmp_path / "p.tsv") == expected
 
 
 def cells(table: str, line: int) -> list[str]:
     return [cell.strip() for cell in table.splitlines()[line].strip("|").split("|")]
 
 
+def write_scores(folder: Path, scores: dict[str, float]) -> str:
+    """Record scores that rise with the seed, and return the table."""
+    rows_ = dict.fromkeys(("before", "after", "control") if "control" in scores else ("before", "after"), {})
+    folder.joinpath("scores").mkdir(exist_ok=True)
+    write_json(folder / "settings.json", {"tasks": {"t": {"metric": "macro F1"}}, "rows": rows_})
+    for model, score in scores.items():
+        for seed in (1, 2, 6):
+            write_json(folder / "scores" / f"t_{model}_{seed}.json", {"macro F1": score + seed, "accuracy": 1.0})
+    return table_of.write(folder)
+
+
 def test_the_table_holds_medians_and_spread(tmp_path: Path) -> None:
-    scores = {
-        ("t", model, seed): score + seed for model, score in (("before", 50.0), ("after", 53.5)) for seed in (1, 2, 6)
-    }
-    table = tables.write_results(scores, {"t": "macro F1"}, tmp_path)
+    table = write_scores(tmp_path, {"before": 50.0, "after": 53.5})
     assert cells(table, 2) == ["t", "macro F1", "52.0 (51.0 to 56.0)", "55.5 (54.5 to 59.5)", "+3.5"]
     with open(tmp_path / "results.csv", newline="", encoding="utf-8") as file:
-        rows = list(csv.reader(file))
-    assert len(rows) == 7 and rows[1] == ["t", "macro F1", "before", "1", "51.0"]
-    scores.update({("t", "control", seed): 51.5 + seed for seed in (1, 2, 6)})
-    table = tables.write_results(scores, {"t": "macro F1"}, tmp_path)
+        lines = list(csv.reader(file))
+    assert len(lines) == 7 and lines[1] == ["t", "macro F1", "before", "1", "51.0"]
+    # Of other tasks whose names begin alike.
+    for name in ("t_before_before_1", "u_t_before_1", "t_before_x"):
+        write_json(tmp_path / "scores" / f"{name}.json", {"macro F1": 1.0})
+    table = write_scores(tmp_path, {"control": 51.5})
     assert cells(table, 0) == ["task", "metric", "before", "control", "after", "after - before", "after - control"]
     assert cells(table, 2)[3:] == ["53.5 (52.5 to 57.5)", "55.5 (54.5 to 59.5)", "+3.5", "+2.0"]
+    for path in tmp_path.glob("scores/t_after_*"):
+        write_json(path, {"failed": "exit status 1"})
+    assert cells(write_scores(tmp_path, {"control": 51.5}), 2)[4:] == ["–", "–", "–"], "what failed has no score"
 
 
-def test_runs_of_a_task_with_a_dot_in_its_name_have_files_of_their_own() -> None:
-    args = adapt.make_parser().parse_args(["folder", "c", "data", "o", "--remove-runs"])
-    study = adapt.Adaptation(args, {"v1.0": "jsonl"}, 1)
-    jobs = [study.fine_tuning("v1.0", "before", seed) for seed in (1, 2)]
-    assert [job.marker for job in jobs] == [Path(f"o/runs/v1.0_before_{seed}.json") for seed in (1, 2)]
+def test_runs_of_a_task_with_a_dot_in_its_name_have_files_of_their_own(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    args = rows.parse([*words, "--gpus", "3", "--rows", "before", "--seeds", "2"])
+    (task,), jobs = args.steps.groups()
+    assert task.marker == tmp_path / "o" / "runs" / "prepare_v1.0.json"
+    assert [job.marker for job in jobs] == [tmp_path / f"o/runs/v1.0_before_{seed}.json" for seed in (1, 2)]
     process = jobs[0].process("3")
     assert process.environment == {"CUDA_VISIBLE_DEVICES": "3"}
     assert process.words[process.words.index("--gpus") + 1] == "1"
@@ -99,7 +128,7 @@ def write_entities(path: Path, number: int, seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_recipe_from_text_to_table(
+def test_the_study_from_text_to_table(
     toy_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -110,12 +139,14 @@ def test_the_recipe_from_text_to_table(
         (folder / name).mkdir(parents=True)
         for split, number in (("train", 24), ("dev", 12), ("test", 12)):
             write(folder / name / f"{split}.{suffix}", number, seed=len(split))
-    (folder / "toy_train.txt").write_text("The cryostat cools the spectrometer.\n" * 30, encoding="utf-8")
-    write_corpus(folder / "toy_valid.txt", documents=2, seed=6)
+    (folder / "train.txt").write_text("The cryostat cools the spectrometer.\n" * 30, encoding="utf-8")
+    write_corpus(folder / "valid.txt", documents=2, seed=6)
     output = tmp_path / "out"
-    command = ["python", RECIPE / "adapt.py", folder, tmp_path / "pretrained" / "checkpoint_last.pt", toy_data, output]
-    command += ["--seeds", 1, "--updates", 4, "--interval", 2, "--batch-size", 4, "--epochs", 1, "--jobs", 2]
-    command += ["--general-loss-bound", 5, "--remove-runs"]
+    given = (tmp_path / "pretrained" / "checkpoint_last.pt", folder / "train.txt", folder / "valid.txt")
+    command = ["python", ROOT / "examples" / "rows.py", PLAN, toy_data, output, "--jobs", 2, "--tasks"]
+    command += [*(f"{name}={folder / name}" for name in ("topics", "words")), "--seeds", 1, "--set"]
+    command += [*(f"{name}={path}" for name, path in zip(GIVEN, given, strict=True)), "updates=4", "interval=2"]
+    command += ["batch-size=4", "epochs=1", "general-loss-bound=5"]
     printed = run(command)
     table = (output / "table.md").read_text()
     assert printed.endswith(table)
@@ -132,11 +163,11 @@ def test_the_recipe_from_text_to_table(
     assert not list((output / "runs").glob("*/*.pt")), "removed once there is a score"
 
     words = [str(word) for word in command[2:]]
-    adapt.main(words)
+    rows.main(words)
     again = capsys.readouterr()
     assert "4 done earlier" in again.err and "8 done earlier" in again.err and again.out == table, "everything is there"
     # The control may be added later: as many updates as the best checkpoint has, and nothing else anew.
-    adapt.main([*words, "--control"])
+    rows.main([*words, "--rows", "before", "control", "after"])
     assert "8 done earlier" in capsys.readouterr().err and cells((output / "table.md").read_text(), 0)[2:5] == [
         "before",
         "control",
@@ -149,5 +180,5 @@ def test_the_recipe_from_text_to_table(
     assert updates[0] == updates[1] > 0
     assert (output / "table.md").read_text() != table
     with pytest.raises(SystemExit, match=r"holds a study with other settings \(epochs: 1 then, 2 now\)"):
-        adapt.main([*words, "--epochs", "2"])
+        rows.main([*words, "epochs=2"])
     assert "control" in (output / "table.md").read_text()

@@ -1,54 +1,46 @@
 """The few-shot study: its table from finished runs, and what it would do."""
 
-import sys
+import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from end_to_end.toy import ROOT
 
 from fairseq_maelm.files import write_json
-from fairseq_maelm.sweep.runner import Runner
 
-FOLDERS = [ROOT / "examples" / "prompting", ROOT / "examples"]
-# The example's modules lie beside its script and are in no package; other examples may use the same names.
-sys.path[:0] = map(str, FOLDERS)
-
-import few_shot  # noqa: E402
-import paper  # noqa: E402
-
-for folder in FOLDERS:
-    sys.path.remove(str(folder))
-
-RUNNER = Runner([""], 0, None, retry_failed=False, dry_run=False)
-POINTS = [(2, "1e-5"), (8, "1e-5")]
+PLAN = ROOT / "examples" / "prompting" / "few_shot.yaml"
+with pytest.MonkeyPatch.context() as patch:
+    # Modules of examples are in no package.
+    patch.syspath_prepend(ROOT / "examples")
+    import rows
+    import steps
 
 
 @pytest.fixture
-def args(tmp_path: Path) -> Any:
+def words(tmp_path: Path) -> list[str]:
     """The command line of a study of two tasks, two splits and two settings, whose files are there."""
-    checkpoint, splits = tmp_path / "checkpoint.pt", tmp_path / "splits"
-    checkpoint.touch()
+    (tmp_path / "checkpoint.pt").touch()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "dict.txt").touch()
     for task in ("MNLI", "CoLA"):
         for seed in (13, 21):
-            (splits / "tables" / task / f"16-{seed}").mkdir(parents=True)
-    words = ["--checkpoint", checkpoint, "--splits", splits, "--output", tmp_path / "runs", "--tasks", "MNLI", "CoLA"]
-    words += ["--ways", "zero-shot", "prompt", "--seeds", 13, 21, "--batch-sizes", 2, 8, "--learning-rates", "1e-5"]
-    return few_shot.parse(list(map(str, words)))
+            (tmp_path / "splits" / "tables" / task / f"16-{seed}").mkdir(parents=True)
+    words = [PLAN, tmp_path / "data", tmp_path / "runs", "--tasks", "MNLI", "CoLA", "--rows", "zero-shot", "prompt"]
+    words += ["--set", f"checkpoint={tmp_path / 'checkpoint.pt'}", f"splits={tmp_path / 'splits'}", "seeds=13 21"]
+    return list(map(str, [*words, "batch-sizes=2 8", "learning-rates=1e-5"]))
 
 
-def write_runs(args: Any) -> None:
+def write_runs(output: Path) -> None:
     """Finished runs: of each split the second setting is the better one on the development set."""
-    for task, metric in (("MNLI", "accuracy"), ("CoLA", "mcc")):
-        tables = [path.stem for path in few_shot.test_tables(args, task)]
-        for number, name in enumerate(tables):
-            write(args.output / "zero-shot" / task / f"{name}.json", {metric: 50.0 + number})
+    for task, metric, names in (("MNLI", "accuracy", ("test_matched", "test_mismatched")), ("CoLA", "mcc", ("test",))):
+        for number, name in enumerate(names):
+            write(output / "zero-shot" / task / f"{name}.json", {metric: 50.0 + number})
         for seed, score in ((13, 60.0), (21, 64.0)):
-            runs = [few_shot.Trial("prompt", task, seed, *point) for point in POINTS]
-            for run, dev in zip(runs, (70.0, 80.0)):
-                write(run.marker(args), {"dev": dev})
-            for number, name in enumerate(tables):
-                write(runs[1].folder(args) / f"{name}.json", {metric: score + number, "other": 0.0})
+            split = output / "prompt" / task / str(seed)
+            for run, dev in zip(("2-1e-5", "8-1e-5"), (70.0, 80.0)):
+                write(split / run / "train.json", {"dev": dev})
+            for number, name in enumerate(names):
+                write(split / "8-1e-5" / f"{name}.json", {metric: score + number, "other": 0.0})
 
 
 def write(path: Path, content: dict[str, float]) -> None:
@@ -56,10 +48,14 @@ def write(path: Path, content: dict[str, float]) -> None:
     write_json(path, content)
 
 
-def test_the_table_of_finished_runs(args: Any) -> None:
-    write_runs(args)
-    table = few_shot.table_of(few_shot.measure(args, RUNNER), args.tasks)
-    lines = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in table.splitlines()]
+def test_the_table_of_finished_runs(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "runs"
+    write(output / "settings.json", json.loads(json.dumps(rows.settings_of(rows.parse(words)))))
+    write_runs(output)
+    rows.main(words)
+    captured = capsys.readouterr()
+    assert "11 done earlier" in captured.err and "6 done earlier" in captured.err
+    lines = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in captured.out.splitlines()]
     assert lines[0] == ["", "", "MNLI (accuracy)", "CoLA (mcc)"]
     assert lines[3:5] == [
         ["zero-shot", "MAE-LM (paper)", "52.1 / 54.3", "2.0"],
@@ -67,24 +63,54 @@ def test_the_table_of_finished_runs(args: Any) -> None:
     ]
     assert lines[5] == ["prompt", "RoBERTa (paper)", "68.3 (2.3) / 70.5 (1.9)", "9.3 (7.3)"]
     assert lines[7] == ["prompt", "this checkpoint", "62.0 (2.0) / 63.0 (2.0)", "62.0 (2.0)"]
+    assert (output / "table.md").read_text(encoding="utf-8") == captured.out
+    (output / "prompt" / "CoLA" / "21" / "8-1e-5" / "test.json").unlink()
+    table = rows.parse(words).plan.report.write(output)
+    assert table.splitlines()[7].split("|")[4].strip() == "–", "one of two splits has no score"
 
 
-def test_the_papers_table_is_whole() -> None:
-    numbers = {way: {model: list(row) for model, row in rows.items()} for way, rows in paper.TABLE_7.items()}
+def test_the_papers_table_is_whole(words: list[str]) -> None:
+    paper = rows.parse(words).plan.report.TABLE_7
+    numbers = {way: {model: list(row) for model, row in own.items()} for way, own in paper.items()}
     tasks = ["MNLI", "QQP", "QNLI", "SST-2", "CoLA", "RTE", "MRPC", "STS-B"]
-    assert numbers == {way: {"RoBERTa (paper)": tasks, "MAE-LM (paper)": tasks} for way in few_shot.WAYS}
-    assert paper.TABLE_7["head"]["MAE-LM (paper)"]["STS-B"] == "53.0 (9.0)"
+    ways = ("zero-shot", "head", "prompt")
+    assert numbers == {way: {"RoBERTa (paper)": tasks, "MAE-LM (paper)": tasks} for way in ways}
+    assert paper["head"]["MAE-LM (paper)"]["STS-B"] == "53.0 (9.0)"
 
 
 def test_a_dry_run_writes_commands_and_nothing_else(
-    args: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(few_shot, "model_options", lambda checkpoint: ["--arch", "maelm_tiny", "--max-positions", "64"])
-    assert few_shot.measure(args, RUNNER._replace(dry_run=True, slots=["1"])) == {}
+    monkeypatch.setattr(steps, "model_options", lambda checkpoint: ["--arch", "maelm_tiny", "--max-positions", "64"])
+    rows.main([*words, "--dry-run", "--gpus", "1"])
     lines = capsys.readouterr().out.splitlines()
-    commands = [line for line in lines if not line.startswith("#")]
-    assert len(commands) == 2 * 2 * 2 and all(
-        each.startswith("CUDA_VISIBLE_DEVICES=1 fairseq-train") for each in commands
-    )
-    assert "# prompt MNLI, split 13, batch size 2, lr 1e-5" in lines and "scored" in lines[-1]
-    assert not args.output.exists()
+    commands = [line for line in lines if line.startswith("CUDA_VISIBLE_DEVICES=1 fairseq-train")]
+    assert len(commands) == 2 * 2 * 2 and all("--max-length 64 --arch maelm_tiny" in each for each in commands)
+    assert lines[lines.index("# prompt/MNLI/13/2-1e-5/train") + 1] == commands[0]
+    assert f"{tmp_path}/runs/prompt/CoLA/21/BEST/checkpoint_best.pt" in lines[-1], "known when the runs have ended"
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["seeds=13 22"], "16-22, which the step 'training' needs"),
+        (["checkpoint=no/such/file"], "no/such/file, which --set checkpoint needs"),
+        (["epochs=2"], "--set epochs: there is no such setting in"),
+        (["updates=2", "--tasks", "WNLI=folder"], "there is no task but MNLI, QQP"),
+        (["updates=2", "--metrics", "SST-2=mcc"], "--metrics names no task: SST-2"),
+    ],
+)
+def test_what_is_missing_is_named_before_any_work(
+    more: list[str], message: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        rows.main([*words, *more])
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_files_that_the_plan_needs_must_be_given(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        rows.main([word for word in words if not word.startswith("splits=")])
+    assert "few_shot.yaml needs --set splits=PATH" in capsys.readouterr().err
