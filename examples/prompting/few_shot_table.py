@@ -16,10 +16,12 @@ from fairseq_maelm.sweep.tables import markdown_table
 PLAN = yaml.safe_load((Path(__file__).parent / "few_shot.yaml").read_text(encoding="utf-8"))
 # The one checkpoint of a finished run that is kept, as long as no other run of its split is better.
 BEST = "checkpoint_best.pt"
-TASKS = list(PLAN["tasks"])
+_TASKS = PLAN["texts"]["printed"].split()
 # way -> model -> task -> text.
 TABLE_7 = {
-    way: {f"{model} (paper)": dict(zip(TASKS, row[model].split(" | "), strict=True)) for model in ("RoBERTa", "MAE-LM")}
+    way: {
+        f"{model} (paper)": dict(zip(_TASKS, row[model].split(" | "), strict=True)) for model in ("RoBERTa", "MAE-LM")
+    }
     for way, row in PLAN["rows"].items()
 }
 
@@ -89,7 +91,7 @@ def cell(folder: Path, way: str, task: str) -> str:
 def write(folder: Path) -> str:
     """Write table.md from what is finished, and return it."""
     settings = read_json(folder / SETTINGS) or {}
-    tasks = [task for task in TASKS if task in settings["tasks"]]
+    tasks = list(settings["tasks"])
     rows = [
         [way, model, *(row[task] for task in tasks)]
         for way in PLAN["rows"]
