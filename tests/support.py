@@ -16,8 +16,8 @@ from fairseq.logging import metrics
 from plain.maelm import PlainConfig, State
 
 from fairseq_maelm.cli import main
-from fairseq_maelm.data.encoder_view import Shown, encoder_input
-from fairseq_maelm.data.masking import MaskingScheme
+from fairseq_maelm.data.encoder_view import EncoderView, encoder_input, show
+from fairseq_maelm.data.masking import MaskDraw, MaskingScheme
 from fairseq_maelm.models.maelm import MaelmModel, MaelmModelConfig, complete_config
 from fairseq_maelm.text.dictionary import real_tokens
 
@@ -143,9 +143,17 @@ def random_sequences(lengths: list[int], vocabulary_size: int = 40, seed: int = 
 
 
 def batch_of(
-    sequences: list[np.ndarray], masked: list[list[int]], mask_index: int | None = None
+    sequences: Sequence[np.ndarray],
+    masked: list[list[int]],
+    mask_index: int | None = None,
+    view: EncoderView | None = None,
+    everything: bool = False,
 ) -> tuple[dict[str, Any], torch.Tensor]:
-    """The model's input and the targets for given masked positions; dropped, or kept as ``mask_index``."""
+    """The model's input, with the full sequences for decoders that read them, and targets for given masked positions.
+
+    Masked tokens are dropped, or kept as ``mask_index``, or as another view says; its random tokens are 7, and of a
+    fraction of masks those of each second sequence stay. Targets are the masked tokens, or everything.
+    """
     lengths = np.array([len(sequence) for sequence in sequences])
     tokens = np.ones((len(sequences), lengths.max()), dtype=np.int64)
     predicted = np.zeros(tokens.shape, dtype=bool)
@@ -153,9 +161,11 @@ def batch_of(
         tokens[row, : len(sequence)] = sequence
         predicted[row, positions] = True
     inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
-    targets = torch.from_numpy(tokens[predicted])
-    if mask_index is None:
-        visible = inside & ~predicted
-        return encoder_input(Shown(tokens, visible, visible), predicted, lengths, pad=1), targets
-    shown = np.where(predicted, mask_index, tokens)
-    return encoder_input(Shown(shown, inside, inside), predicted, lengths, pad=1), targets
+    view = view or EncoderView("dropped" if mask_index is None else "kept")
+    staying = predicted & (np.arange(len(sequences)) % 2 == 0)[:, None]
+    draw, random = MaskDraw(predicted, predicted, tokens), np.full_like(tokens, 7)
+    shown = show(view, draw, inside, 39 if mask_index is None else mask_index, staying, random)
+    targets = inside if everything else predicted
+    net_input = encoder_input(shown, targets, lengths, 1, view.positions)
+    net_input["layout"]["full_tokens"] = torch.from_numpy(tokens)
+    return net_input, torch.from_numpy(tokens[targets])

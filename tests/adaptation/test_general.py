@@ -1,7 +1,6 @@
 """General text in domain adaptation: options, and the bound on its loss."""
 
 import math
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,13 +10,6 @@ from fairseq.logging import metrics
 from support import batch_of, model_of, random_sequences
 
 from fairseq_maelm.adaptation.general import GeneralLossBound, check_general_options, mean_loss
-
-
-@pytest.fixture(autouse=True)
-def clean() -> Iterator[None]:
-    """Reset fairseq's meters after each test."""
-    yield
-    metrics.reset()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The task maelm_adaptation recognizes the validation of general text, and stops at the bound."""
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,13 +16,6 @@ from fairseq_maelm.criterions.maelm import MaelmCriterion, MaelmCriterionConfig
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
 from fairseq_maelm.data.encoder_view import EncoderView
 from fairseq_maelm.tasks.maelm import MaelmTaskConfig
-
-
-@pytest.fixture(autouse=True)
-def clean() -> Iterator[None]:
-    """Reset fairseq's meters after each test."""
-    yield
-    metrics.reset()
 
 
 def task_of(**changes: Any) -> AdaptationTask:

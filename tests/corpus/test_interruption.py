@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sweep.programs import is_running, wait_until
 
 from fairseq_maelm.corpus import CorpusError, prepare, steps
 from fairseq_maelm.corpus.workers import ordered_map
@@ -109,14 +110,6 @@ def child_processes(parent: int) -> list[int]:
     return [int(number) for number in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
 
 
-def is_running(process: int) -> bool:
-    """Return whether a process exists and has not ended; a zombie has ended."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
-
-
 def test_kill_9_while_workers_encode(folder: Path) -> None:
     if not Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists():
         pytest.skip("needs Linux's /proc")
@@ -135,10 +128,7 @@ def test_kill_9_while_workers_encode(folder: Path) -> None:
     assert len(workers) == 2
     assert not (folder / "data" / "manifest.json").exists()
     finished_parts = {path: path.stat().st_mtime_ns for path in parts.glob("part*.npz")}
-    deadline = time.monotonic() + 20
-    while any(map(is_running, workers)):
-        assert time.monotonic() < deadline, "workers outlive their killed parent"
-        time.sleep(0.05)
+    wait_until(lambda: not any(map(is_running, workers)), 20)  # workers do not outlive their killed parent
 
     kept: list[Path] = []
     encode = steps.encode

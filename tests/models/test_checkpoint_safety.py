@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from fairseq import checkpoint_utils
+from robustness.hostile import RunsCode
 from support import model_of
 
 import fairseq_maelm
@@ -19,16 +20,6 @@ from fairseq_maelm.fairseq_fixes import loading
 from fairseq_maelm.models import hub
 
 ROOT = Path(fairseq_maelm.__file__).resolve().parent.parent
-
-
-class RunsCode:
-    """Unpickling this calls a function: what a file from a stranger may hold."""
-
-    def __init__(self, function: Any, *arguments: Any) -> None:
-        self.call = (function, arguments)
-
-    def __reduce__(self) -> Any:
-        return self.call
 
 
 def checkpoint(**changes: Any) -> dict[str, Any]:

@@ -8,11 +8,10 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import FAMILIES, batch_of, model_of, random_sequences
+from support import batch_of, model_of, random_sequences
 
 from fairseq_maelm.criterions.maelm import MaelmCriterion
-from fairseq_maelm.data.encoder_view import EncoderView, encoder_input, show, wanted_rows
-from fairseq_maelm.data.masking import MaskDraw
+from fairseq_maelm.data.encoder_view import EncoderView, wanted_rows
 from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 from fairseq_maelm.modules.wanted import WantedPositions
@@ -24,36 +23,8 @@ DENSE = ([12, 12], [[2, 3, 11], [0, 1, 7]])
 BARE = ([9, 14, 14, 5], [[2, 5], [], [3, 4, 8, 9], []])
 
 
-@pytest.fixture(params=FAMILIES.values(), ids=FAMILIES)
-def family(request):
-    """Options of a kind of models."""
-    return request.param
-
-
 def batch(lengths, masked, view=None):
-    """The model's input, with the full sequences for decoders that read them, and targets."""
-    sequences = random_sequences(lengths)
-    net_input, target = batch_of(sequences, masked) if view is None else viewed(sequences, masked, view)
-    full = torch.full((len(lengths), max(lengths)), 1)
-    for row, sequence in enumerate(sequences):
-        full[row, : len(sequence)] = torch.from_numpy(sequence)
-    net_input["layout"]["full_tokens"] = full
-    return net_input, target
-
-
-def viewed(sequences, masked, view):
-    """As ``batch_of``, with another view of masked positions."""
-    lengths = np.array([len(sequence) for sequence in sequences])
-    tokens = np.ones((len(sequences), lengths.max()), dtype=np.int64)
-    predicted = np.zeros(tokens.shape, dtype=bool)
-    for row, (sequence, positions) in enumerate(zip(sequences, masked)):
-        tokens[row, : len(sequence)] = sequence
-        predicted[row, positions] = True
-    inside = np.arange(tokens.shape[1]) < lengths[:, None]
-    half = np.zeros_like(predicted)
-    half[::2] = predicted[::2]
-    shown = show(view, MaskDraw(predicted, predicted, tokens), inside, 39, half, np.full_like(tokens, 7))
-    return encoder_input(shown, predicted, lengths, 1, view.positions), torch.from_numpy(tokens[predicted])
+    return batch_of(random_sequences(lengths), masked, view=view)
 
 
 def gradients_of(model: MaelmModel) -> dict[str, torch.Tensor]:

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from support import FAMILIES, batch_of, model_of, random_sequences
+from support import batch_of, model_of, random_sequences
 
-from fairseq_maelm.data.encoder_view import MASKED_INPUTS, EncoderView, encoder_input, show
-from fairseq_maelm.data.masking import MaskDraw
+from fairseq_maelm.data.encoder_view import MASKED_INPUTS, EncoderView
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 
 LENGTH, MASKED = 10, [3, 4, 8]
@@ -17,12 +16,6 @@ MASK = 39
 MAELM = EncoderView()
 
 
-@pytest.fixture(params=FAMILIES.values(), ids=FAMILIES)
-def family(request):
-    """Options of a kind of models."""
-    return request.param
-
-
 def flow(model, view=MAELM, length=LENGTH, masked=MASKED):
     """Which logits depend on which token of the encoder's input, and on which slot of the decoder's.
 
@@ -30,16 +23,9 @@ def flow(model, view=MAELM, length=LENGTH, masked=MASKED):
         <bool>[M, T] dependence of each prediction on the embedding of the encoder's token at a position (False where
         the encoder sees none), and <bool>[M, T] dependence on the decoder's input (before its positions are added).
     """
-    (tokens,) = random_sequences([length])
-    predicted = np.zeros((1, length), dtype=bool)
-    predicted[0, masked] = True
-    inside = np.ones_like(predicted)
-    random = np.full_like(tokens[None], 7)
-    shown = show(view, MaskDraw(predicted, predicted, tokens[None]), inside, MASK, np.zeros_like(predicted), random)
-    targets = inside if model.decoder is not None and model.decoder.autoregressive else predicted
-    net_input = encoder_input(shown, targets, np.array([length]), 1, view.positions)
-    layout = net_input["layout"]
-    layout["full_tokens"] = torch.from_numpy(tokens[None])
+    everything = model.decoder is not None and model.decoder.autoregressive
+    net_input, _ = batch_of(random_sequences([length]), [masked], view=view, everything=everything)
+    seen = np.arange(length) if view.masked_input != "dropped" else np.setdiff1d(np.arange(length), masked)
     captured = {}
     handle = model.encoder.layernorm_embedding.register_forward_pre_hook(
         lambda module, arguments: captured.update(encoder=arguments[0])
@@ -54,9 +40,9 @@ def flow(model, view=MAELM, length=LENGTH, masked=MASKED):
     results = []
     for replacement, name in ((original, "encoder"), (detached, "decoder")):
         model.reassemble = replacement
-        logits, _ = model(net_input["src_tokens"], layout=layout)
+        logits, _ = model(**net_input)
         dependence = torch.zeros(len(logits), length, dtype=torch.bool)
-        columns = np.flatnonzero(shown.visible[0]) if name == "encoder" else np.arange(length)
+        columns = seen if name == "encoder" else np.arange(length)
         for row in range(len(logits)):
             (gradient,) = torch.autograd.grad(logits[row].square().sum(), captured[name], retain_graph=True)
             dependence[row, columns] = gradient[0].abs().sum(dim=-1) > 1e-9
@@ -97,13 +83,7 @@ def test_without_a_decoder_the_head_sits_on_the_encoder(family, masked_input):
 def test_which_encoder_states_enter_the_decoder(family, masked_input):
     """The decoder's input at masked positions: the mask embedding itself, or the encoder's state."""
     model = model_of(**family).double()
-    (tokens,) = random_sequences([LENGTH])
-    predicted = np.zeros((1, LENGTH), dtype=bool)
-    predicted[0, MASKED] = True
-    inside, random = np.ones_like(predicted), np.full((1, LENGTH), 7)
-    view = EncoderView(masked_input)
-    shown = show(view, MaskDraw(predicted, predicted, tokens[None]), inside, MASK, np.zeros_like(predicted), random)
-    net_input = encoder_input(shown, predicted, np.array([LENGTH]), 1)
+    net_input, _ = batch_of(random_sequences([LENGTH]), [MASKED], view=EncoderView(masked_input))
     output = model.encode(net_input["src_tokens"], net_input["layout"])
     encoded, full = output.states, model.reassemble(output, net_input["layout"])[0]
     embedding = model.encoder.embed_tokens.weight[MASK]
@@ -196,31 +176,10 @@ def test_other_decoder_widths(attention, width):
     assert model.decoder.layers[0].fc1.weight.shape == (24, width)
     assert model.encoder.layers[0].fc1.weight.shape == (64, 32)
     tokens, layout = inputs(model)
-    layout["full_tokens"] = torch.from_numpy(random_sequences([LENGTH])[0])[None]
     logits, _ = model(tokens, layout=layout)
     assert logits.shape == (len(MASKED), 40)
     F.cross_entropy(logits, torch.tensor([5, 6, 7])).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
-
-
-@pytest.mark.parametrize("attention", ["self_cross", "causal_cross", "cross"])
-def test_padding_changes_nothing(family, attention):
-    model = model_of(**family, decoder_attention=attention).double()
-    lengths, masked = [13, 30, 7], [[0, 3], [1, 2, 28], [6]]
-    sequences = random_sequences(lengths)
-
-    def logits(which):
-        net_input, _ = batch_of([sequences[row] for row in which], [masked[row] for row in which])
-        longest = max(lengths[row] for row in which)
-        full = torch.full((len(which), longest), 1)
-        for place, row in enumerate(which):
-            full[place, : lengths[row]] = torch.from_numpy(sequences[row])
-        net_input["layout"]["full_tokens"] = full
-        return model(net_input["src_tokens"], layout=net_input["layout"])[0]
-
-    together = logits([0, 1, 2])
-    apart = torch.cat([logits([row]) for row in range(3)])
-    torch.testing.assert_close(together, apart, rtol=1e-9, atol=1e-9)
 
 
 def test_whole_sequences_can_be_scored_by_every_decoder(family):

@@ -224,11 +224,11 @@ def test_state_of_another_optimizer_is_refused(state: dict[str, Any]) -> None:
 # Inside fairseq
 
 
-def fairseq_configuration(name: str) -> Any:
-    of_adam = {"use_old_adam": True, "tpu": False} if name == "adam" else {}
+def fairseq_configuration(name: str, **own: Any) -> Any:
+    own = own or {**OPTIONS, **({"use_old_adam": True, "tpu": False} if name == "adam" else {})}
     common = {"fp16_init_scale": 4, "fp16_scale_window": 256, "fp16_scale_tolerance": 0.0, "min_loss_scale": 1e-4}
     common |= {"threshold_loss_scale": None, "fp16_no_flatten_grads": True, "bf16": False}
-    return OmegaConf.create({"common": common, "optimizer": {"_name": name, **OPTIONS, **of_adam}})
+    return OmegaConf.create({"common": common, "optimizer": {"_name": name, **own}})
 
 
 @pytest.mark.parametrize("wrapper", [FP16Optimizer, MemoryEfficientFP16Optimizer])

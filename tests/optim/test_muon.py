@@ -10,6 +10,7 @@ from contracts.test_surface import model_of
 from fairseq.optim import FP16Optimizer, MemoryEfficientFP16Optimizer
 from fairseq.optim.lr_scheduler import build_lr_scheduler
 from omegaconf import OmegaConf
+from optim.test_fused_adamw import distance, fairseq_configuration
 from torch import Tensor, nn
 
 from fairseq_maelm.models.sizes import SIZES
@@ -44,10 +45,6 @@ def train(optimizer: Any, params: list[nn.Parameter], steps: int, first: int = 0
         for param in params:
             param.grad = torch.randn(param.shape, generator=generator).to(param.dtype) * 10.0 ** (1 - step % 3)
         optimizer.step()
-
-
-def distance(first: list[nn.Parameter], second: list[nn.Parameter]) -> float:
-    return max(float((one.detach().double() - two.detach().double()).abs().max()) for one, two in zip(first, second))
 
 
 @pytest.fixture
@@ -198,19 +195,13 @@ def test_matrices_that_share_a_parameter_are_counted() -> None:
 # Inside fairseq
 
 
-def configuration() -> Any:
-    common = {"fp16_init_scale": 4, "fp16_scale_window": 256, "fp16_scale_tolerance": 0.0, "min_loss_scale": 1e-4}
-    common |= {"threshold_loss_scale": None, "fp16_no_flatten_grads": True, "bf16": False}
-    return OmegaConf.create({"common": common, "optimizer": {"_name": "muon", **OPTIONS}})
-
-
 @in_single
 @pytest.mark.parametrize("wrapper", [FP16Optimizer, MemoryEfficientFP16Optimizer])
 def test_works_inside_fairseq_s_wrappers_for_half_precision(wrapper: Any, in_dtype: torch.dtype) -> None:
     """Updates are those of single precision; the state is kept in it, over a checkpoint too."""
     expected, params = parameters(), parameters(torch.float16)
     single = FairseqMuon(MuonConfig(**OPTIONS), expected)
-    half = wrapper.build_optimizer(configuration(), params)
+    half = wrapper.build_optimizer(fairseq_configuration("muon", **OPTIONS), params)
     for step in range(6):
         for optimizer, trained in ((single, expected), (half, params)):
             optimizer.zero_grad()
@@ -220,7 +211,7 @@ def test_works_inside_fairseq_s_wrappers_for_half_precision(wrapper: Any, in_dty
             optimizer.step()
         if step == 2:
             saved = copy.deepcopy(half.state_dict())
-            half = wrapper.build_optimizer(configuration(), params)
+            half = wrapper.build_optimizer(fairseq_configuration("muon", **OPTIONS), params)
             half.load_state_dict(saved)
     states = half.optimizer.state.values()
     assert {tensor.dtype for state in states for tensor in state.values() if torch.is_tensor(tensor)} == {torch.float32}
