@@ -38,6 +38,8 @@ class Places(dict[str, Any]):
         self.found = found
 
     def __missing__(self, name: str) -> Any:
+        if name not in self.found:
+            raise ValueError(f"the plan has no value for the place {{{name}}}")
         return self.found[name](self)
 
     def text(self, template: str) -> str:

@@ -97,7 +97,7 @@ def test_a_dry_run_writes_commands_and_nothing_else(
         (["seeds=13 22"], "16-22, which the step 'training' needs"),
         (["checkpoint=no/such/file"], "no/such/file, which --set checkpoint needs"),
         (["epochs=2"], "--set epochs: there is no such setting in"),
-        (["updates=2", "--tasks", "WNLI=folder"], "there is no task but MNLI, QQP"),
+        (["updates=2", "--tasks", "WNLI=folder"], "there is no task but CoLA, SST-2"),
         (["updates=2", "--metrics", "SST-2=mcc"], "--metrics names no task: SST-2"),
     ],
 )
@@ -114,3 +114,18 @@ def test_files_that_the_plan_needs_must_be_given(words: list[str], capsys: pytes
     with pytest.raises(SystemExit):
         rows.main([word for word in words if not word.startswith("splits=")])
     assert "few_shot.yaml needs --set splits=PATH" in capsys.readouterr().err
+
+
+def test_places_are_filled_word_by_word(tmp_path: Path) -> None:
+    known = {
+        "folder": tmp_path / "a b",
+        "files": [Path("a b"), Path("c")],
+        "more": "--lr {rate} '--x y'",
+        "none": "",
+    }
+    places = steps.Places(known, {"rate": lambda own: "1e-3"})
+    assert places.words("run {folder}/x {files} {files}/ {more} {none} end") == [
+        "run", f"{tmp_path}/a b/x", "a b", "c", "a b:c/", "--lr", "1e-3", "--x y", "end",
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match=r"no value for the place \{nowhere\}"):
+        places.text("{nowhere}")
