@@ -1,6 +1,7 @@
 """From text to a fine-tuned model and a summary; run.sh sets the environment up and calls this."""
 
 import argparse
+import json
 import logging
 import sys
 import time
@@ -10,13 +11,16 @@ from statistics import mean
 from typing import Any
 
 import texts
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 
 import fairseq_maelm
 from fairseq_maelm.arguments import CommandParser, number
-from fairseq_maelm.files import read_json, write_json
+from fairseq_maelm.files import write_json
 from fairseq_maelm.libraries import import_pyplot
 from fairseq_maelm.modules.precision import multiplies_bfloat16
-from fairseq_maelm.sweep.jobs import Job, Process
+from fairseq_maelm.sweep.jobs import Job, Process, read_json
 from fairseq_maelm.sweep.log import log_records
 from fairseq_maelm.sweep.runner import Runner, sitting
 from fairseq_maelm.sweep.store import study_folder
@@ -41,9 +45,17 @@ PRETRAINING = {
 PACE = {
     "optimizer": "muon", "adam-betas": "(0.9,0.95)", "weight-decay": 0.01, "lr": 3e-3, "muon-lr-ratio": 3,
     "lr-scheduler": "tri_stage", "phase-ratio": "[0.02, 0.58, 0.4]", "init-lr-scale": 0.01, "final-lr-scale": 0.01,
-    "keep-interval-updates": 1,
+    "keep-interval-updates": 1, "log-interval": 20,
+}  # fmt: skip
+FINE_TUNING = {
+    "task": "sentence_prediction", "criterion": "sentence_prediction", "init-token": 0,
+    "dropout": 0.1, "attention-dropout": 0.1, "pooler-dropout": 0.1, "batch-size": 32,
+    "optimizer": "fused_adamw", "adam-betas": "(0.9,0.98)", "adam-eps": "1e-6", "weight-decay": 0.01, "lr": 1e-3,
+    "lr-scheduler": "polynomial_decay", "clip-norm": 1.0, "valid-subset": "valid,test", "batch-size-valid": 64,
+    "log-interval": 10, "validate-interval": 1_000_000,
 }  # fmt: skip
 _PRETRAINING_VALIDATIONS = 8
+_FINE_TUNING_VALIDATIONS = 6
 STARTS = {"pretrained": "the pretrained encoder", "random": "random weights"}
 # What documentation says, with a gap; candidates can be judged by eye.
 SENTENCES = (
@@ -52,25 +64,35 @@ SENTENCES = (
     "The default value is <mask>.",
     "Raise a <mask> if the file does not exist.",
 )
-# Two colors that color-blind readers can tell apart.
-_BLUE, _GRAY = "#0072b2", "#666666"
+# Two colors that color-blind readers can tell apart, the same meaning in all panels.
+_BLUE, _ORANGE, _GRAY = "#0072b2", "#d55e00", "#666666"
 
 Curve = list[tuple[int, float]]
 
 
-def fine_tuning(task: Path, checkpoint: Path, output: Path, epochs: int, seed: int) -> list[str]:
-    """Return the command that fine-tunes by the package's recipe for sentences, with a rate for a small model."""
-    own = {"checkpoint": checkpoint, "output": output, "lr": 1e-3, "epochs": epochs, "seed": seed}
-    return ["maelm", "finetune", str(task), *words_of({**own, "gpus": 0, "precision": PRECISION})]
+def _train(data: Path, options: dict[str, Any]) -> list[str]:
+    return ["fairseq-train", str(data), "--user-dir", str(USER_DIR), *words_of(options)]
+
+
+def fine_tuning(task: Path, classes: int, checkpoint: Path | None, updates: int, seed: int) -> list[str]:
+    """Return the command of fairseq's own ``sentence_prediction``, from a checkpoint or from random weights."""
+    # Nothing is saved; fairseq would still make its default folder, and start from a checkpoint that is there.
+    own: dict[str, Any] = {"num-classes": classes, "no-save": True, "save-dir": task}
+    own |= {"max-update": updates, "total-num-update": updates, "warmup-updates": max(1, updates // 10)}
+    own["validate-interval-updates"] = max(1, updates // _FINE_TUNING_VALIDATIONS)
+    if checkpoint is not None:
+        own["restore-file"] = checkpoint
+        own |= dict.fromkeys(("reset-optimizer", "reset-dataloader", "reset-meters", "reset-lr-scheduler"), True)
+    return _train(task, {**MODEL, **FINE_TUNING, **_MACHINE, **own, "seed": seed})
 
 
 class Quickstart:
     """The steps of one run, on the user's files or on docstrings, with everything that is written in one folder."""
 
-    def __init__(self, folder: Path, files: Sequence[Path], updates: int, epochs: int, seeds: int) -> None:
-        self.folder, self.files = folder, files
-        self.updates, self.epochs, self.seeds = updates, epochs, seeds
-        self.data, self.task = folder / "data", folder / "task"
+    def __init__(self, folder: Path, files: Sequence[Path], updates: int, fine_tuning_updates: int, seeds: int) -> None:
+        self.folder, self.files, self.fine_tuning_updates, self.seeds = folder, files, fine_tuning_updates, seeds
+        self.updates = updates
+        self.data, self.task, self.last = folder / "data", folder / "task", folder / "pretraining/checkpoint_last.pt"
         self.results: dict[str, Any] = {}
         self.begin = time.monotonic()
 
@@ -78,14 +100,14 @@ class Quickstart:
         """Do a step unless it is finished, and show its ``lines``; its results get the ``seconds`` that it took."""
         path = self.folder / "steps" / f"{name}.json"
         minutes, seconds = divmod(int(time.monotonic() - self.begin), 60)
-        number = f"[{len(self.results) + 1}/5]"
+        number = f"[{len(self.results) + 1}/6]"
         print(f"\n=== {minutes}:{seconds:02d}  {number} {title}{': done earlier' * path.exists()}", flush=True)
         if not path.exists():
             begin = time.monotonic()
             results = work()
             path.parent.mkdir(exist_ok=True)
             write_json(path, {**results, "seconds": round(time.monotonic() - begin, 1)})
-        self.results[name] = read_json(path)
+        self.results[name] = read_json(path) or {}
         for line in self.results[name].get("lines", []):
             print(f"    {line}")
 
@@ -103,51 +125,65 @@ class Quickstart:
 
     def do(self) -> None:
         """Do all steps that are not finished yet."""
-        self.step("text", "Collect the text, train a vocabulary, encode", self.prepare)
+        self.step("text", "Collect the text", self.collect)
+        self.step("data", "Divide it, train a vocabulary, encode", self.prepare)
         # One update at learning rate 0 leaves the weights as the seed draws them; fairseq then validates them.
-        still = {"optimizer": "fused_adamw", "lr": 0, "lr-scheduler": "fixed", "max-update": 1}
-        self.step("random", "Score the random weights", lambda: self.pretrain("random", still))
+        still = {"optimizer": "fused_adamw", "lr": 0, "lr-scheduler": "fixed", "max-update": 1, "no-save": True}
+        self.step("start", "Score the random weights", lambda: self.scored("start", self._pretraining(still)))
         title = f"Pretrain for {self.updates:,} updates of {PRETRAINING['max-tokens']:,} tokens in {PRECISION}"
-        self.step("pretrained", title, lambda: self.pretrain("pretrained", self._pace()))
+        self.step("pretraining", title, lambda: self.scored("pretraining", self._pretraining(self._pace())))
         self.step("fine_tuning", "Fine-tune from the pretrained encoder and from random weights", self.fine_tune)
         self.step("masks", "Fill masks", self.fill_masks)
+
+    def _pretraining(self, own: dict[str, Any]) -> list[str]:
+        return _train(self.data, {**MODEL, **PRETRAINING, **_MACHINE, "save-dir": self.last.parent, **own})
 
     def _pace(self) -> dict[str, Any]:
         interval = max(1, self.updates // _PRETRAINING_VALIDATIONS)
         own = dict.fromkeys(("validate-interval-updates", "save-interval-updates"), interval)
         return {**PACE, **own, "max-update": self.updates}
 
-    def prepare(self) -> dict[str, Any]:
-        """Read the docstrings or the user's files; prepare the text for pretraining, and the task."""
+    def collect(self) -> dict[str, Any]:
+        """Read the docstrings, or the user's files, into documents."""
         documents = list(texts.documents_of_files(self.files) if self.files else texts.installed_docstrings())
         if not documents:
             raise ValueError("there is no text in " + (", ".join(map(str, self.files)) or "this Python installation"))
-        characters = sum(len(text) + 1 for each in documents for text in each.paragraphs)
-        text = self.folder / "text"
+        texts.write_documents(documents, self.folder / "documents.jsonl")
+        characters = sum(len(text) + 1 for each in documents for passage in each.passages for text in passage)
+        sources = len({document.source for document in documents})
+        line = f"{characters / 1e6:.1f} million characters in {len(documents):,} documents from {sources} sources"
+        return {"characters": characters, "documents": len(documents), "sources": sources, "lines": [line]}
+
+    def prepare(self) -> dict[str, Any]:
+        """Divide the documents, prepare the text for pretraining and the task."""
+        documents = texts.read_stored_documents(self.folder / "documents.jsonl")
+        task, text = texts.make_task(documents, hide_names=not self.files), self.folder / "text"
+        classes = list(task.classes) if task else []
         text.mkdir(exist_ok=True)
-        texts.write_pretraining_text(documents, text / "train.txt", text / "valid.txt")
+        texts.write_pretraining_text(documents, classes, text / "train.txt", text / "valid.txt")
         # Pieces that the text can give and that five minutes of training see often enough to learn.
         pieces = 2000 if (text / "train.txt").stat().st_size >= 200_000 else 500
         words = ["maelm", "prepare", "corpus", str(text / "train.txt"), "--valid", str(text / "valid.txt")]
         self.run({"prepare": [*words, "--output", str(self.data), "--vocabulary-size", str(pieces)]})
-        counts = read_json(self.data / "manifest.json")["counts"]
+        counts = json.loads((self.data / "manifest.json").read_text(encoding="utf-8"))["counts"]
         tokens = {split: each["tokens"] for split, each in counts.items()}
-        results = {"characters": characters, "documents": len(documents), "tokens": tokens}
-        task = texts.make_task(documents)
+        lines = [
+            f"{split}: {each['documents']:,} documents, {each['tokens']:,} tokens" for split, each in counts.items()
+        ]
         if task is None:
-            return {**results, "lines": ["no task to fine-tune on: the text holds too few sentences"]}
-        train, test = texts.write_tables(task, text)
-        words = words_of({"train": train, "valid": test, "max-length": 64, "vocabulary": self.data})
-        self.run({"prepare_task": ["maelm", "prepare", "sentences", *words, "--output", str(self.task)]})
-        numbers = f"{len(task['train']):,} sentences to train on, {len(task['test']):,} to test"
-        line = f"task: are two neighboring words of a sentence swapped? {numbers}"
-        return {**results, "counting": texts.accuracy_of_counting(task), "lines": [line]}
+            lines.append("no task to fine-tune on: it takes two files or more, each with enough text to hold some out")
+            return {"tokens": tokens, "classes": [], "lines": lines}
+        tables = {**texts.write_tables(task, text), "vocabulary": self.data, "output": self.task}
+        self.run({"prepare_task": ["maelm", "prepare", "sentences", *words_of({**tables, "max-length": 64})]})
+        examples = {split: len(drawn) for split, drawn in task.examples.items()}
+        lines.append(f"task: which of {len(classes)} sources is a text from? ({', '.join(classes)})")
+        lines.append("labeled texts: " + ", ".join(f"{split} {number:,}" for split, number in examples.items()))
+        return {"tokens": tokens, "classes": classes, "examples": examples, "lines": lines}
 
-    def pretrain(self, name: str, own: dict[str, Any]) -> dict[str, Any]:
-        """Pretrain into the folder of this name; return the scores of the last validation."""
-        options = {**MODEL, **PRETRAINING, **_MACHINE, "save-dir": self.folder / name, **own}
-        self.run({name: ["fairseq-train", str(self.data), "--user-dir", str(USER_DIR), *words_of(options)]})
-        scores = last_validation(self.log(name))
+    def scored(self, name: str, words: list[str]) -> dict[str, Any]:
+        """Run a program that ends with a validation."""
+        self.run({name: words})
+        scores = [numbers for _, numbers in log_records(self.log(name), ["valid"])][-1]
         accuracy, perplexity = scores["valid_accuracy"], scores["valid_ppl"]
         masked = f"with {scores['valid_masked']:.0f} % of the tokens masked"
         line = f"held-out text {masked}: accuracy {accuracy:.1f} %, perplexity {perplexity:,.1f}"
@@ -155,31 +191,31 @@ class Quickstart:
 
     def fine_tune(self) -> dict[str, Any]:
         """Fine-tune from both starts with each seed; the runs differ in nothing else."""
-        if "counting" not in self.results["text"]:
+        classes = len(self.results["data"]["classes"])
+        if not classes:
             return {"accuracy": {}, "lines": ["skipped: there is no task (see above)"]}
-        names = {start: [f"fine_tuned_{start}_{seed}" for seed in range(1, self.seeds + 1)] for start in STARTS}
+        names = {start: [f"fine_tuning_{start}_{seed}" for seed in range(1, self.seeds + 1)] for start in STARTS}
+        checkpoints = {"pretrained": self.last, "random": None}
         programs = {
-            name: fine_tuning(self.task, self._last(start), self.folder / name, self.epochs, seed)
+            name: fine_tuning(self.task, classes, checkpoints[start], self.fine_tuning_updates, seed)
             for start, own in names.items()
             for seed, name in enumerate(own, 1)
         }
         self.run(programs, side_by_side=2)
-        accuracy = {
-            start: [last_validation(self.log(name))["valid_accuracy"] for name in own] for start, own in names.items()
-        }
+        accuracy = {start: [test_curve(self.log(name))[-1][1] for name in own] for start, own in names.items()}
+        counting = accuracy_of_counting(
+            *(texts.read_examples(self.folder / "text", name) for name in ("train", "test"))
+        )
         lines = [
             f"test accuracy from {STARTS[start]}: " + ", ".join(f"{value:.1f} %" for value in values)
             for start, values in accuracy.items()
         ]
-        lines.append(f"test accuracy by counting words: {self.results['text']['counting']:.1f} %")
-        return {"accuracy": accuracy, "lines": lines}
-
-    def _last(self, name: str) -> Path:
-        return self.folder / name / "checkpoint_last.pt"
+        lines.append(f"test accuracy by counting words: {counting:.1f} %")
+        return {"accuracy": accuracy, "counting": counting, "chance": 100 / classes, "lines": lines}
 
     def fill_masks(self) -> dict[str, Any]:
         """Fill the masks of a few sentences through the hub interface."""
-        hub = fairseq_maelm.MaelmModel.from_pretrained(str(self.folder / "pretrained"), "checkpoint_last.pt")
+        hub = fairseq_maelm.MaelmModel.from_pretrained(str(self.last.parent), self.last.name, str(self.data))
         held_out = texts.held_out_sentences(self.folder / "text" / "valid.txt") if self.files else SENTENCES
         filled = [
             {"text": text, "candidates": [[best.token, best.probability] for best in hub.fill_mask(text, topk=4)[0]]}
@@ -188,19 +224,35 @@ class Quickstart:
         return {"filled": filled, "lines": [line for each in filled for line in mask_lines(each)]}
 
 
+def accuracy_of_counting(train: list[tuple[str, str]], test: list[tuple[str, str]]) -> float:
+    """Return the test accuracy in percent of logistic regression on weighted word counts, which knows no context."""
+    classifier = make_pipeline(TfidfVectorizer(sublinear_tf=True), LogisticRegression(C=10, max_iter=1000))
+    classifier.fit([text for text, _ in train], [label for _, label in train])
+    return 100 * float(classifier.score([text for text, _ in test], [label for _, label in test]))
+
+
 # The summary
 
 
 def curve(log: Path, kind: str, metric: str) -> Curve:
-    """Return update and value of the records of a kind, "train_inner" or "valid"; of repeated ones the last."""
+    """Return update and value of the records of a kind, "train_inner", "valid" or "test"; of repeated ones the last."""
     prefix = "" if kind == "train_inner" else f"{kind}_"
     records = [each for _, each in log_records(log, [kind]) if prefix + metric in each]
     return sorted({int(each[f"{prefix}num_updates"]): each[prefix + metric] for each in records}.items())
 
 
-def last_validation(log: Path) -> dict[str, Any]:
-    """Return the metrics of the last validation in a log."""
-    return [numbers for _, numbers in log_records(log, ["valid"])][-1]
+def test_curve(log: Path) -> Curve:
+    """Return the test accuracy in percent over the updates of a fine-tuning."""
+    return curve(log, "test", "accuracy")
+
+
+def smooth(points: Curve, span: int) -> Curve:
+    """Average every value with its neighbors, up to ``span`` points in all, fewer at the ends."""
+    half = span // 2
+    return [
+        (update, mean(value for _, value in points[max(0, place - half) : place + half + 1]))
+        for place, (update, _) in enumerate(points)
+    ]
 
 
 def mask_lines(filled: dict[str, Any]) -> list[str]:
@@ -211,11 +263,13 @@ def mask_lines(filled: dict[str, Any]) -> list[str]:
 
 def summary_rows(results: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the results of all steps as rows of a name and a value."""
-    text, start, trained, tuning = (results[name] for name in ("text", "random", "pretrained", "fine_tuning"))
+    text, data, start, trained, tuning = (
+        results[name] for name in ("text", "data", "start", "pretraining", "fine_tuning")
+    )
     held_out = "masked-token accuracy on held-out text (15 % masked)"
     rows = [
         ("text", f"{text['characters'] / 1e6:.1f} million characters, {text['documents']:,} documents"),
-        ("tokens to train on / held out", f"{text['tokens']['train']:,} / {text['tokens']['valid']:,}"),
+        ("tokens to train on / held out", f"{data['tokens']['train']:,} / {data['tokens']['valid']:,}"),
         (f"{held_out}, before", f"{start['accuracy']:.1f} %"),
         (f"{held_out}, after", f"{trained['accuracy']:.1f} %"),
         ("perplexity on held-out text, before", f"{start['perplexity']:,.0f}"),
@@ -225,16 +279,17 @@ def summary_rows(results: dict[str, Any]) -> list[tuple[str, str]]:
         spread = f" ({min(accuracy):.1f} to {max(accuracy):.1f}, {len(accuracy)} seeds)" if accuracy[1:] else ""
         rows.append((f"test accuracy from {STARTS[name]}", f"{mean(accuracy):.1f} %{spread}"))
     if tuning["accuracy"]:
-        rows.append(("test accuracy of logistic regression on word counts", f"{text['counting']:.1f} %"))
+        rows.append(("test accuracy of logistic regression on word counts", f"{tuning['counting']:.1f} %"))
+        rows.append(("test accuracy by guessing", f"{tuning['chance']:.1f} %"))
     else:
-        rows.append(("fine-tuning task", "none: the text holds too few sentences"))
+        rows.append(("fine-tuning task", "none: the text has no two sources that are large enough"))
     minutes = {name: step["seconds"] / 60 for name, step in results.items()}
-    return [*rows, ("time", f"{sum(minutes.values()):.1f} minutes, {minutes['pretrained']:.1f} of pretraining")]
+    return [*rows, ("time", f"{sum(minutes.values()):.1f} minutes, {minutes['pretraining']:.1f} of pretraining")]
 
 
 def write_summary(folder: Path, results: dict[str, Any]) -> str:
     """Write summary.md, summary.json and curves.png from the results of all steps and their logs; return the table."""
-    draw_curves(folder / "logs" / "pretrained.log", folder / "curves.png")
+    draw_curves(folder / "logs", results, folder / "curves.png")
     write_json(folder / "summary.json", results)
     overview = markdown_table(["", ""], summary_rows(results))
     masks = "\n\n".join("\n".join(f"    {line}" for line in mask_lines(each)) for each in results["masks"]["filled"])
@@ -242,16 +297,29 @@ def write_summary(folder: Path, results: dict[str, Any]) -> str:
     return f"{overview}\n\nthis table: {folder / 'summary.md'}\nthe curves: {folder / 'curves.png'}"
 
 
-def draw_curves(log: Path, path: Path) -> None:
-    """Draw loss and accuracy of pretraining."""
-    pyplot = import_pyplot()
-    figure, axes = pyplot.subplots(1, 2, figsize=(9.4, 4.2), layout="constrained")
+def draw_curves(logs: Path, results: dict[str, Any], path: Path) -> None:
+    """Draw loss and accuracy of pretraining, and the test accuracy of fine-tuning if there was any."""
+    pyplot, tuning = import_pyplot(), results["fine_tuning"]
+    panels = 3 if tuning["accuracy"] else 2
+    figure, axes = pyplot.subplots(1, panels, figsize=(4.7 * panels, 4.2), layout="constrained")
     labels = {"loss": "loss (bits per masked token)", "accuracy": "masked-token accuracy (%)"}
     for axis, (name, label) in zip(axes, labels.items()):
-        train, held_out = (curve(log, kind, name) for kind in ("train_inner", "valid"))
-        axis.plot(*zip(*train), color=_GRAY, linewidth=1.2, label="training text, 40 % masked")
+        train, held_out = (curve(logs / "pretraining.log", kind, name) for kind in ("train_inner", "valid"))
+        axis.plot(*zip(*smooth(train, 9)), color=_GRAY, linewidth=1.2, label="training text, 40 % masked (smoothed)")
         axis.plot(*zip(*held_out), color=_BLUE, marker="o", markersize=4, label="held-out text, 15 % masked")
         axis.set(title="Pretraining", xlabel="updates", ylabel=label)
+    for (start, accuracy), color in zip(tuning["accuracy"].items(), (_BLUE, _ORANGE)):
+        curves = [test_curve(logs / f"fine_tuning_{start}_{seed}.log") for seed in range(1, len(accuracy) + 1)]
+        for each in curves:
+            axes[2].plot(*zip(*each), color=color, alpha=0.3, linewidth=1)
+        averages = [(points[0][0], mean(value for _, value in points)) for points in zip(*curves)]
+        axes[2].plot(*zip(*averages), color=color, marker="o", markersize=4, label=f"from {STARTS[start]}")
+    if tuning["accuracy"]:
+        axes[2].axhline(tuning["counting"], color=_GRAY, linewidth=1, label="word counts, logistic regression")
+        axes[2].axhline(tuning["chance"], color=_GRAY, linestyle="--", linewidth=1, label="guessing")
+        axes[2].set(title=f"Fine-tuning, {len(results['data']['classes'])} classes", xlabel="updates")
+        axes[2].set(ylabel="test accuracy (%)", ylim=(0, 100))
+    for axis in axes:
         axis.legend(frameon=False)
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
@@ -268,14 +336,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "texts", nargs="*", type=Path, metavar="TEXT",
         help="files with one paragraph per line and a blank line between documents (.txt, .jsonl, also .gz, .xz); "
-        "without any, the docstrings of this Python installation",
+        "two or more give a task, which file a text is from; without any, the docstrings of this Python installation",
     )  # fmt: skip
     parser.add_argument(
         "--output", type=Path, default=Path("runs/quickstart"), metavar="DIR", help="folder for everything"
     )
     updates = 4900 if PRECISION == "bf16" else 3500
     parser.add_argument("--updates", type=number(int, 1), default=updates, metavar="N", help="updates of pretraining")
-    parser.add_argument("--epochs", type=number(int, 1), default=3, metavar="N", help="epochs of each fine-tuning")
+    parser.add_argument("--fine-tuning-updates", type=number(int, 1), default=200, metavar="N", help="updates of each")
     parser.add_argument("--seeds", type=number(int, 1), default=2, metavar="N", help="fine-tunings from each start")
     return parser.parse_args(arguments)
 
@@ -288,11 +356,16 @@ def main(arguments: Sequence[str]) -> None:
     """
     args = parse(arguments)
     files = [path.resolve() for path in args.texts]
-    own = {"updates": args.updates, "epochs": args.epochs, "seeds": args.seeds}
+    own = {"updates": args.updates, "fine_tuning_updates": args.fine_tuning_updates}
     with sitting("quickstart"):
-        read = [[str(path), path.stat().st_size] for path in files]
-        with study_folder(args.output.resolve(), {**own, "precision": PRECISION, "texts": read}):
-            quickstart = Quickstart(args.output.resolve(), files, **own)
+        settings = {
+            **own,
+            "precision": PRECISION,
+            "fine_tunings": args.seeds,
+            "texts": [[str(path), path.stat().st_size] for path in files],
+        }
+        with study_folder(args.output.resolve(), settings):
+            quickstart = Quickstart(args.output.resolve(), files, **own, seeds=args.seeds)
             quickstart.do()
             print(f"\n{write_summary(quickstart.folder, quickstart.results)}")
 

@@ -1,4 +1,4 @@
-"""The quickstart's text, docstrings or the user's files, and its task: are two words of a sentence swapped?
+"""The quickstart's text, docstrings or the user's files, and its task: which library, or which file, is a text from?
 
 Docstrings of the standard library and installed packages are read with ``ast``; nothing is imported or run. Whole
 documents are divided: validation and test texts of pretraining and of the task are nowhere trained on.
@@ -6,24 +6,23 @@ documents are divided: validation and test texts of pretraining and of the task 
 
 import ast
 import hashlib
+import json
 import multiprocessing
 import os
 import re
 import sysconfig
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, count
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
 from tqdm import tqdm
 
 from fairseq_maelm.corpus import read_documents
+from fairseq_maelm.files import write_bytes
 
-_OWN_PACKAGE = "fairseq_maelm"
+STANDARD_LIBRARY, _OWN_PACKAGE = "stdlib", "fairseq_maelm"
 # Tests say little in English, and what a package vendors is another package's text.
 _SKIPPED_FOLDERS = {"test", "tests", "_vendor", "vendor", "__pycache__", "site-packages", "dist-packages"}
 _PROSE_DIRECTIVES = {"note", "warning", "tip", "hint", "important", "caution", "attention"}
@@ -36,16 +35,18 @@ _FOOTNOTE = re.compile(r"\s?\[[#\w]{1,12}\]_")
 _STRONG = re.compile(r"\*\*(\w[^*]*\w|\w)\*\*|(?<![\w*])\*(\w[^*]*\w|\w)\*(?![\w*])")
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _NEITHER_LETTER_NOR_SPACE = re.compile(r"[^\w ]|[\d_]")
-_END_OF_SENTENCE = re.compile(r"(?<=[.!?])\s+")
-# What makes a document of a long text of the user's.
-_PARAGRAPHS_OF_DOCUMENT = 50
-# Shares of the documents that are held out.
-PRETRAINING_VALID, TASK_TEST = 0.02, 0.04
-# Words of the task's sentences, and numbers of its examples.
-FEWEST_WORDS, MOST_WORDS = 6, 30
-MOST_EXAMPLES = {"train": 4000, "test": 1000}
-FEWEST_EXAMPLES = {"train": 100, "test": 20}
-AS_WRITTEN, SWAPPED = LABELS = ("as_written", "swapped")
+# User's text: what makes a document of a long text, and an example of its short paragraphs.
+_PARAGRAPHS_OF_DOCUMENT, _WORDS_OF_PASSAGE = 50, 50
+# Shares of the documents. Documents outside of the task's classes are never held out for the task.
+PRETRAINING_VALID, TASK_VALID, TASK_TEST = 0.02, 0.07, 0.13
+MOST_CLASSES, FEWEST_CLASSES, FEWEST_WORDS = 8, 2, 10
+MOST_EXAMPLES = {"train": 100, "valid": 60, "test": 150}
+FEWEST_EXAMPLES = {"train": 30, "valid": 5, "test": 15}
+# How libraries are called apart from the name they are imported by.
+_ALIASES = {
+    "matplotlib": ("mpl", "plt", "pyplot"), "networkx": ("nx",), "numpy": ("np",), "scipy": ("sp",),
+    "sklearn": ("scikit-learn", "scikit"), "torch": ("pytorch", "aten"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,26 @@ class Document:
     """The text of a module or of a part of the user's file.
 
     Attributes:
-        name: of the module, or of the file and the place in it; unique.
-        paragraphs: its text.
+        source: the library or the file, which is the class in the task.
+        name: of the module, or of the place in the user's file; unique.
+        passages: the docstrings of the module, each as its paragraphs.
     """
 
+    source: str
     name: str
-    paragraphs: tuple[str, ...]
+    passages: tuple[tuple[str, ...], ...]
+
+
+def write_documents(documents: Iterable[Document], path: Path) -> None:
+    """Write documents as JSON lines; the file appears only when it is whole."""
+    lines = (json.dumps(asdict(document), ensure_ascii=False) + "\n" for document in documents)
+    write_bytes(path, "".join(lines).encode("utf-8"))
+
+
+def read_stored_documents(path: Path) -> list[Document]:
+    """Read what ``write_documents`` wrote."""
+    read = [json.loads(line) for line in path.read_bytes().splitlines()]
+    return [Document(each["source"], each["name"], tuple(map(tuple, each["passages"]))) for each in read]
 
 
 # Docstrings
@@ -130,12 +145,13 @@ def docstrings_of(source_code: str) -> list[str]:
     return found
 
 
-def installed_modules() -> list[tuple[str, Path]]:
-    """List name and file of everything importable from source, each name once, in a fixed order."""
-    found = dict(_modules_below(Path(sysconfig.get_path("stdlib")).resolve()))
+def installed_modules() -> list[tuple[str, str, Path]]:
+    """List library, module name and file of everything importable from source, in a fixed order."""
+    standard = Path(sysconfig.get_path("stdlib")).resolve()
+    found = [(STANDARD_LIBRARY, name, path) for name, path in _modules_below(standard)]
     for folder in sorted({Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib")}):
-        found |= dict(_modules_below(folder))
-    return [(name, path) for name, path in found.items() if name.partition(".")[0] != _OWN_PACKAGE]
+        found += [(name.partition(".")[0], name, path) for name, path in _modules_below(folder)]
+    return [module for module in found if module[0] != _OWN_PACKAGE]
 
 
 def _modules_below(root: Path) -> list[tuple[str, Path]]:
@@ -147,24 +163,28 @@ def _modules_below(root: Path) -> list[tuple[str, Path]]:
     return sorted(found)
 
 
-def read_module(module: tuple[str, Path]) -> Document:
+def read_module(module: tuple[str, str, Path]) -> Document:
     """Read the docstrings of one of ``installed_modules``; a file that cannot be read has none."""
-    name, path = module
+    library, name, path = module
     try:
         source_code = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         source_code = ""
-    return Document(name, tuple(chain.from_iterable(map(paragraphs_of, docstrings_of(source_code)))))
+    passages = (tuple(paragraphs_of(text)) for text in docstrings_of(source_code))
+    return Document(library, name, tuple(passage for passage in passages if passage))
 
 
 def without_repetitions(documents: Iterable[Document]) -> Iterator[Document]:
     """Drop every paragraph that came before, for libraries copy docstrings, which would leak into held-out text."""
     seen: set[str] = set()
     for document in documents:
-        fresh = tuple(text for text in dict.fromkeys(document.paragraphs) if text not in seen)
-        seen.update(fresh)
-        if fresh:
-            yield Document(document.name, fresh)
+        passages = []
+        for passage in document.passages:
+            fresh = tuple(text for text in dict.fromkeys(passage) if text not in seen)
+            seen.update(fresh)
+            passages += [fresh] if fresh else []
+        if passages:
+            yield Document(document.source, document.name, tuple(passages))
 
 
 def installed_docstrings() -> Iterator[Document]:
@@ -180,15 +200,28 @@ def installed_docstrings() -> Iterator[Document]:
 
 def documents_of_files(paths: Sequence[Path]) -> Iterator[Document]:
     """Yield the documents of the user's files, long ones cut so that some text of every file can be held out."""
-    for path in paths:
-        numbers = count(1)
+    names = [path.name.split(".")[0] or path.name for path in paths]
+    for path, name in zip(paths, names):
+        number = 0
         for paragraphs in read_documents(path):
             for first in range(0, len(paragraphs), _PARAGRAPHS_OF_DOCUMENT):
-                part = paragraphs[first : first + _PARAGRAPHS_OF_DOCUMENT]
-                yield Document(f"{path}/{next(numbers)}", tuple(part))
+                number += 1
+                passages = tuple(_passages(paragraphs[first : first + _PARAGRAPHS_OF_DOCUMENT]))
+                yield Document(name if names.count(name) == 1 else str(path), str(number), passages)
 
 
-def held_out_sentences(text: Path, most: int = 4) -> list[str]:
+def _passages(paragraphs: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    current: list[str] = []
+    for paragraph in paragraphs:
+        current.append(paragraph)
+        if sum(len(text.split()) for text in current) >= _WORDS_OF_PASSAGE:
+            yield tuple(current)
+            current = []
+    if current:
+        yield tuple(current)
+
+
+def held_out_sentences(text: Path, count: int = 4) -> list[str]:
     """Return the beginnings of at most so many paragraphs, one per line, with the longest word of each masked."""
     sentences = []
     for line in text.read_text(encoding="utf-8").splitlines():
@@ -197,12 +230,18 @@ def held_out_sentences(text: Path, most: int = 4) -> list[str]:
         if len(words) >= 8 and plain:
             words[words.index(max(plain, key=len))] = "<mask>"
             sentences.append(" ".join(words))
-    return sentences[:: max(1, len(sentences) // most)][:most]
+    return sentences[:: max(1, len(sentences) // count)][:count]
 
 
 # The task
 
-Examples = dict[str, list[tuple[str, str]]]
+
+@dataclass(frozen=True)
+class Task:
+    """A balanced classification task: the sources, sorted, and by split pairs of text and class in random order."""
+
+    classes: tuple[str, ...]
+    examples: dict[str, list[tuple[str, str]]]
 
 
 def share_of(name: str) -> float:
@@ -210,68 +249,73 @@ def share_of(name: str) -> float:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") / 2**64
 
 
-def place_of(document: Document) -> str:
-    """Return the use of a document: "pretraining_valid", "test" (of the task) or "train" (of both)."""
-    share = share_of(document.name)
+def place_of(document: Document, classes: Sequence[str]) -> str:
+    """Return the use of a document: "pretraining_valid", "valid", "test" (of the task) or "train" (of both)."""
+    share, in_task = share_of(f"{document.source}/{document.name}"), document.source in classes
     if share < PRETRAINING_VALID:
         return "pretraining_valid"
-    return "test" if share < PRETRAINING_VALID + TASK_TEST else "train"
+    if in_task and share < PRETRAINING_VALID + TASK_VALID:
+        return "valid"
+    return "test" if in_task and share < PRETRAINING_VALID + TASK_VALID + TASK_TEST else "train"
 
 
-def swap_words(sentence: str) -> str | None:
-    """Swap two neighboring words; None if there are none.
-
-    The sentence determines the place. Its first and last word stay, and so do words with punctuation or digits, which
-    would give the swap away.
-    """
-    words = sentence.split()
-    pairs = [(words[place].lower(), words[place + 1].lower()) for place in range(len(words) - 1)]
-    places = [
-        place
-        for place, (first, second) in enumerate(pairs[:-1])
-        if place > 0 and first != second and first.isalpha() and second.isalpha()
-    ]
-    if not places:
-        return None
-    place = places[int(share_of(sentence) * len(places))]
-    words[place : place + 2] = reversed(words[place : place + 2])
-    return " ".join(words)
+def name_filter(sources: Iterable[str]) -> Callable[[str], bool]:
+    """Make a function that tells whether a paragraph names one of the libraries, which would give the answer away."""
+    libraries = [source for source in sources if source != STANDARD_LIBRARY]
+    names = {name for source in libraries for name in (source.lower(), *_ALIASES.get(source, ()))}
+    if not names:
+        return lambda paragraph: False
+    pattern = re.compile(rf"(?<![a-z])(?:{'|'.join(map(re.escape, sorted(names)))})(?![a-z])")
+    return lambda paragraph: pattern.search(paragraph.lower()) is not None
 
 
-def make_task(documents: Iterable[Document]) -> Examples | None:
-    """Return by split pairs of sentence and label, in random order; None if there are too few sentences.
+def examples_of(document: Document, gives_away: Callable[[str], bool]) -> list[str]:
+    """Return the texts of a document to classify: one a passage, without the paragraphs that name a class."""
+    found = (" ".join(text for text in passage if not gives_away(text)) for passage in document.passages)
+    return [text for text in found if len(text.split()) >= FEWEST_WORDS]
 
-    Half of the sentences are as they were written; in the others, two neighboring words are swapped.
-    """
-    found: dict[str, dict[str, str]] = {split: {} for split in MOST_EXAMPLES}
+
+def make_task(documents: Sequence[Document], hide_names: bool) -> Task | None:
+    """Choose classes and draw equally many examples of each; None if there are too few classes or examples."""
+    passages: Counter[str] = Counter()
     for document in documents:
-        place = place_of(document)
-        if place in found:
-            sentences = chain.from_iterable(map(_END_OF_SENTENCE.split, document.paragraphs))
-            long_enough = (each for each in sentences if FEWEST_WORDS <= len(each.split()) <= MOST_WORDS)
-            found[place].update((each, changed) for each in long_enough if (changed := swap_words(each)))
-    found["test"] = {each: changed for each, changed in found["test"].items() if each not in found["train"]}
-    if any(len(found[split]) < fewest for split, fewest in FEWEST_EXAMPLES.items()):
-        return None
-    return {split: _examples(found[split], most) for split, most in MOST_EXAMPLES.items()}
+        passages[document.source] += len(document.passages)
+    classes = [source for source, _ in passages.most_common(MOST_CLASSES)]
+    while len(classes) >= FEWEST_CLASSES:
+        gives_away = name_filter(classes if hide_names else [])
+        pools: dict[str, dict[str, list[str]]] = {split: defaultdict(list) for split in MOST_EXAMPLES}
+        for document in documents:
+            place = place_of(document, classes)
+            if document.source in classes and place in pools:
+                pools[place][document.source].extend(examples_of(document, gives_away))
+        rich = [
+            source
+            for source in classes
+            if all(len(pools[split][source]) >= fewest for split, fewest in FEWEST_EXAMPLES.items())
+        ]
+        if rich == classes:
+            return Task(tuple(sorted(classes)), _balanced(pools, sorted(classes)))
+        classes = rich
+    return None
 
 
-def _examples(swapped: dict[str, str], most: int) -> list[tuple[str, str]]:
-    # The order of hashes is a random draw that needs no generator and no seed.
-    drawn = sorted(swapped, key=share_of)[: min(most, len(swapped)) // 2 * 2]
-    return [
-        (swapped[each], SWAPPED) if number % 2 else (" ".join(each.split()), AS_WRITTEN)
-        for number, each in enumerate(drawn)
-    ]
+def _balanced(pools: dict[str, dict[str, list[str]]], classes: list[str]) -> dict[str, list[tuple[str, str]]]:
+    examples = {}
+    for split, most in MOST_EXAMPLES.items():
+        count = min(most, *(len(pools[split][source]) for source in classes))
+        # The order of hashes is a random draw that needs no generator and no seed.
+        drawn = [(text, source) for source in classes for text in sorted(pools[split][source], key=share_of)[:count]]
+        examples[split] = sorted(drawn, key=lambda example: share_of(example[0]))
+    return examples
 
 
-def write_pretraining_text(documents: Iterable[Document], train: Path, valid: Path) -> None:
+def write_pretraining_text(documents: Iterable[Document], classes: Sequence[str], train: Path, valid: Path) -> None:
     """Write the text for ``maelm prepare corpus``: one paragraph per line, a blank line after each document."""
     found: dict[str, list[str]] = {"train": [], "pretraining_valid": []}
     for document in documents:
-        place = place_of(document)
+        place = place_of(document, classes)
         if place in found:
-            found[place].append("\n".join([*document.paragraphs, "", ""]))
+            found[place].append("\n".join([*(text for passage in document.passages for text in passage), "", ""]))
     if not all(found.values()):
         raise ValueError(
             f"the text holds {sum(map(len, found.values()))} documents, too few to hold some out for validation: give "
@@ -281,17 +325,17 @@ def write_pretraining_text(documents: Iterable[Document], train: Path, valid: Pa
         path.write_text("".join(found[place]), encoding="utf-8")
 
 
-def write_tables(task: Examples, folder: Path) -> list[Path]:
-    """Write the tables for ``maelm prepare sentences``: the sentences to train on, and those to test."""
-    paths = [folder / f"{split}.tsv" for split in ("train", "test")]
-    for path in paths:
-        lines = (f"{text}\t{label}\n" for text, label in task[path.stem])
+def write_tables(task: Task, folder: Path) -> dict[str, Path]:
+    """Write the task's tables for ``maelm prepare sentences`` and return them by split."""
+    paths = {split: folder / f"{split}.tsv" for split in task.examples}
+    for split, path in paths.items():
+        # fairseq's dictionaries separate symbols by spaces.
+        lines = (f"{' '.join(text.split())}\t{name.replace(' ', '_')}\n" for text, name in task.examples[split])
         path.write_text("".join(lines), encoding="utf-8")
     return paths
 
 
-def accuracy_of_counting(task: Examples) -> float:
-    """Return the test accuracy in percent of logistic regression on weighted word counts, which knows no context."""
-    classifier = make_pipeline(TfidfVectorizer(sublinear_tf=True), LogisticRegression(C=10, max_iter=1000))
-    classifier.fit(*zip(*task["train"]))
-    return 100 * float(classifier.score(*zip(*task["test"])))
+def read_examples(folder: Path, split: str) -> list[tuple[str, str]]:
+    """Read the texts and labels of a table that ``write_tables`` wrote."""
+    lines = (folder / f"{split}.tsv").read_text(encoding="utf-8").splitlines()
+    return [(text, label) for text, _, label in (line.partition("\t") for line in lines)]

@@ -22,42 +22,54 @@ def log_line(kind: str, metrics: dict[str, Any]) -> str:
     return f"2026-01-01 00:00:00 | INFO | {kind} | {json.dumps(metrics)}\n"
 
 
-def write_training_log(logs: Path) -> None:
-    """Write the log of a pretraining that was interrupted after 30 updates and resumed from 10."""
+def write_training_logs(logs: Path) -> None:
+    """Write logs of a pretraining that was interrupted after 30 updates and resumed from 10, and of four tunings."""
     logs.mkdir()
     lines = ["$ the command\n", "not a record\n"]
     for update, accuracy in ((10, 5), (20, 10), (30, 15), (20, 11), (30, 16), (40, 21)):
         lines.append(log_line("train_inner", {"num_updates": str(update), "loss": "9.5", "accuracy": str(accuracy)}))
     lines.append(log_line("valid", {"valid_num_updates": "40", "valid_loss": "9.1", "valid_accuracy": "20.5"}))
     lines.append('| INFO | valid | {"cut off')
-    (logs / "pretrained.log").write_text("".join(lines), encoding="utf-8")
+    (logs / "pretraining.log").write_text("".join(lines), encoding="utf-8")
+    for start, best in (("pretrained", 80.0), ("random", 60.0)):
+        for seed in (1, 2):
+            records = [
+                log_line("test", {"test_num_updates": str(update), "test_accuracy": str(best - 10 + update + seed)})
+                for update in (4, 8)
+            ]
+            (logs / f"fine_tuning_{start}_{seed}.log").write_text("".join(records), encoding="utf-8")
 
 
 RESULTS: dict[str, Any] = {
-    "text": {
-        "characters": 2_500_000,
-        "documents": 1234,
+    "text": {"characters": 2_500_000, "documents": 1234, "seconds": 6.0},
+    "data": {
         "tokens": {"train": 600_000, "valid": 20_000},
-        "counting": 50.5,
-        "seconds": 12.0,
+        "classes": ["a", "b", "c", "d"],
+        "examples": {"train": 1200, "valid": 100, "test": 400},
+        "seconds": 6.0,
     },
-    "random": {"accuracy": 0.5, "perplexity": 8123.4, "seconds": 6.0},
-    "pretrained": {"accuracy": 20.5, "perplexity": 152.3, "seconds": 60.0},
-    "fine_tuning": {"accuracy": {"pretrained": [79.0, 80.0], "random": [59.0, 60.0]}, "seconds": 36.0},
+    "start": {"accuracy": 0.5, "perplexity": 8123.4, "seconds": 6.0},
+    "pretraining": {"accuracy": 20.5, "perplexity": 152.3, "seconds": 60.0},
+    "fine_tuning": {
+        "accuracy": {"pretrained": [79.0, 80.0], "random": [59.0, 60.0]},
+        "counting": 55.5,
+        "chance": 25.0,
+        "seconds": 36.0,
+    },
     "masks": {"filled": [{"text": "a <mask>", "candidates": [["word", 0.25], ["other", 0.125]]}], "seconds": 6.0},
 }
 
 
 def test_a_resumed_runs_last_values_count(tmp_path: Path) -> None:
-    write_training_log(tmp_path / "logs")
-    log = tmp_path / "logs" / "pretrained.log"
+    write_training_logs(tmp_path / "logs")
+    log = tmp_path / "logs" / "pretraining.log"
     assert quickstart.curve(log, "train_inner", "accuracy") == [(10, 5.0), (20, 11.0), (30, 16.0), (40, 21.0)]
     assert quickstart.curve(log, "valid", "loss") == [(40, 9.1)]
-    assert quickstart.last_validation(log)["valid_accuracy"] == 20.5
+    assert quickstart.test_curve(tmp_path / "no such log") == []
 
 
 def test_summary_holds_what_was_measured(tmp_path: Path) -> None:
-    write_training_log(tmp_path / "logs")
+    write_training_logs(tmp_path / "logs")
     shown = quickstart.write_summary(tmp_path, RESULTS)
     rows = dict(quickstart.summary_rows(RESULTS))
     assert rows["masked-token accuracy on held-out text (15 % masked), before"] == "0.5 %"
@@ -65,7 +77,7 @@ def test_summary_holds_what_was_measured(tmp_path: Path) -> None:
     assert rows["perplexity on held-out text, before"] == "8,123"
     assert rows["test accuracy from the pretrained encoder"] == "79.5 % (79.0 to 80.0, 2 seeds)"
     assert rows["test accuracy from random weights"] == "59.5 % (59.0 to 60.0, 2 seeds)"
-    assert rows["test accuracy of logistic regression on word counts"] == "50.5 %"
+    assert rows["test accuracy of logistic regression on word counts"] == "55.5 %"
     assert rows["time"] == "2.0 minutes, 1.0 of pretraining"
     written = (tmp_path / "summary.md").read_text(encoding="utf-8")
     assert all(f"| {name} " in written and f"| {value} " in written for name, value in rows.items())
@@ -76,10 +88,22 @@ def test_summary_holds_what_was_measured(tmp_path: Path) -> None:
 
 
 def test_summary_without_fine_tuning(tmp_path: Path) -> None:
-    write_training_log(tmp_path / "logs")
+    write_training_logs(tmp_path / "logs")
     results = {**RESULTS, "fine_tuning": {"accuracy": {}, "seconds": 0.0}}
-    assert "none: the text holds too few sentences" in quickstart.write_summary(tmp_path, results)
+    assert "none: the text has no two sources" in quickstart.write_summary(tmp_path, results)
     assert (tmp_path / "curves.png").exists()
+
+
+def test_counting_words_knows_words_alone() -> None:
+    train = [(f"{word} {filler}", word) for word in ("robin", "anchor") for filler in ("the", "a", "old", "near")]
+    assert quickstart.accuracy_of_counting(train, [("an old robin", "robin"), ("the anchor", "anchor")]) == 100.0
+    assert quickstart.accuracy_of_counting(train, [("robin", "anchor"), ("robin", "robin")]) == 50.0
+
+
+def test_smoothing_averages_neighbors() -> None:
+    points = [(1, 0.0), (2, 3.0), (3, 6.0), (4, 0.0)]
+    assert quickstart.smooth(points, 3) == [(1, 1.5), (2, 3.0), (3, 3.0), (4, 3.0)]
+    assert quickstart.smooth(points, 1) == points
 
 
 def test_finished_steps_are_skipped_and_what_fails_is_not_finished(tmp_path: Path, capsys: Any) -> None:
@@ -98,7 +122,7 @@ def test_finished_steps_are_skipped_and_what_fails_is_not_finished(tmp_path: Pat
         run.step("name", "Title", work)
         assert run.results["name"]["lines"] == ["a result"] and run.results["name"]["seconds"] >= 0
     assert len(calls) == 2
-    assert "[1/5] Title: done earlier" in capsys.readouterr().out
+    assert "[1/6] Title: done earlier" in capsys.readouterr().out
 
 
 def test_the_longest_words_of_held_out_paragraphs_are_masked(tmp_path: Path) -> None:
@@ -129,19 +153,19 @@ def test_quickstart_on_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[s
     for name, own in words.items():
         lines = []
         for _ in range(300):
-            lines.append(" ".join(generator.choice([*own, "the", "a", "old", "morning", "near", "with"], 20)) + ".")
+            lines.append(" ".join(generator.choice([*own, "the", "a", "old", "morning", "near", "with"], 30)) + ".")
             lines.extend(" ".join(f"word{number}" for number in generator.integers(0, 4000, 30)) for _ in range(5))
             lines.append("")
         (tmp_path / f"{name}.txt").write_text("\n".join(lines), encoding="utf-8")
     run = [sys.executable, str(QUICKSTART / "quickstart.py"), str(tmp_path / "birds.txt"), str(tmp_path / "ships.txt")]
-    run += ["--output", str(tmp_path / "run"), "--updates", "6", "--epochs", "1", "--seeds", "1"]
+    run += ["--output", str(tmp_path / "run"), "--updates", "6", "--fine-tuning-updates", "8", "--seeds", "1"]
     first = subprocess.run(run, capture_output=True, text=True, check=False)
     assert first.returncode == 0, first.stdout + first.stderr
 
     written = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))
-    assert written["text"]["tokens"]["train"] > 10_000
+    assert written["data"]["classes"] == ["birds", "ships"]
     # The start knows the words' frequencies, which is far from guessing, and six updates change it a little.
-    before, after = (written[step]["perplexity"] for step in ("random", "pretrained"))
+    before, after = (written[step]["perplexity"] for step in ("start", "pretraining"))
     assert before < 500 and after != before and 0.5 < after / before < 1.5
     accuracy = written["fine_tuning"]["accuracy"]
     assert {start: len(values) for start, values in accuracy.items()} == {"pretrained": 1, "random": 1}
@@ -149,7 +173,13 @@ def test_quickstart_on_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (tmp_path / "run" / "curves.png").stat().st_size > 10_000
 
     quickstart.main(run[2:])
-    assert capsys.readouterr().out.count("done earlier") == 5
+    assert capsys.readouterr().out.count("done earlier") == 6
     assert json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8")) == written
-    with pytest.raises(SystemExit, match=r"other settings \(seeds: 1 then, 2 now\)"):
+    with pytest.raises(SystemExit, match=r"other settings \(fine_tunings: 1 then, 2 now\)"):
         quickstart.main([*run[2:], "--seeds", "2"])
+
+
+@pytest.mark.parametrize("checkpoint", [None, Path("short.pt")])
+def test_fine_tuning_keeps_away_from_the_current_folder(tmp_path: Path, checkpoint: Path | None) -> None:
+    words = quickstart.fine_tuning(tmp_path, 2, checkpoint, updates=10, seed=1)
+    assert "--no-save" in words and words[words.index("--save-dir") + 1] == str(tmp_path)
