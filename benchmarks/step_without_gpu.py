@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import fake_gpu  # noqa: F401  (before torch)
+import fake_gpu  # before torch
 from fake_gpu.device import plug_in
 from fake_gpu.step import take_step
 
@@ -76,6 +76,7 @@ def main() -> None:
             print("|", *(f"{cell} |" for cell in (name, precision, *numbers)), flush=True)
     if args.json is not None:
         args.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    fake_gpu.leave()
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     whole.mkdir()
     for file in (CHECKPOINT, DATA / "dict.txt", DATA / "sentencepiece.bpe.model"):
         shutil.copy(file, whole)
-    with pytest.raises(SystemExit, match="another dictionary"):
+    with pytest.raises(SystemExit, match="a different dictionary"):
         analyze(tmp_path / "d", f"--checkpoint=a={whole}", "--data", other)
     (tmp_path / "empty.txt").write_text("\n\n")
     with pytest.raises(SystemExit, match="no line with a token"):
@@ -159,7 +159,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         (["--data", DATA, "--checkpoint", f"a={KEPT}"], "two models have the same name: give each of a, a"),
         (["--data", DATA / "nothing"], "there is no"),
         (["--data", DATA, "--device", "abacus"], "abacus cannot be used"),
-        (["--data", DATA, "--checkpoint", f"b={DATA}"], "no checkpoint_best.pt"),
+        (["--data", DATA, "--checkpoint", f"b={DATA}"], "neither checkpoint_best.pt nor"),
         (["--data", DATA, "--checkpoint", "b=nowhere"], "there is no checkpoint nowhere"),
         *[(["--data", DATA, "--checkpoint", name], "NAME=PATH") for name in ("path.pt", "=path.pt", "a/b=c.pt", "a=")],
     ],

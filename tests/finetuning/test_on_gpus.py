@@ -125,7 +125,9 @@ from fake_gpu.device import plug_in
 plug_in()
 from fake_gpu.step import take_fine_tuning_step
 steps = [take_fine_tuning_step(words, 8)._asdict() for words in json.loads(sys.argv[1])]
-json.dump(steps, open(sys.argv[2], "w"))
+with open(sys.argv[2], "w") as file:
+    json.dump(steps, file)
+fake_gpu.leave()
 """
 
 
