@@ -1,7 +1,7 @@
-"""The quickstart's text, docstrings or the user's files, and its task: which library, or which file, is a text from?
+"""The quickstart's text, docstrings or the user's files, and its task: which word is missing?
 
 Docstrings of the standard library and installed packages are read with ``ast``; nothing is imported or run. Whole
-documents are divided: validation and test texts of pretraining and of the task are nowhere trained on.
+documents are held out: their text is used to validate pretraining and to test on the task, and nowhere trained on.
 """
 
 import ast
@@ -13,16 +13,16 @@ import re
 import sysconfig
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from tqdm import tqdm
 
 from fairseq_maelm.corpus import read_documents
-from fairseq_maelm.files import write_bytes
+from fairseq_maelm.text.offsets import WORD_START
 
-STANDARD_LIBRARY, _OWN_PACKAGE = "stdlib", "fairseq_maelm"
+_OWN_PACKAGE = "fairseq_maelm"
 # Tests say little in English, and what a package vendors is another package's text.
 _SKIPPED_FOLDERS = {"test", "tests", "_vendor", "vendor", "__pycache__", "site-packages", "dist-packages"}
 _PROSE_DIRECTIVES = {"note", "warning", "tip", "hint", "important", "caution", "attention"}
@@ -35,45 +35,21 @@ _FOOTNOTE = re.compile(r"\s?\[[#\w]{1,12}\]_")
 _STRONG = re.compile(r"\*\*(\w[^*]*\w|\w)\*\*|(?<![\w*])\*(\w[^*]*\w|\w)\*(?![\w*])")
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _NEITHER_LETTER_NOR_SPACE = re.compile(r"[^\w ]|[\d_]")
-# User's text: what makes a document of a long text, and an example of its short paragraphs.
-_PARAGRAPHS_OF_DOCUMENT, _WORDS_OF_PASSAGE = 50, 50
-# Shares of the documents. Documents outside of the task's classes are never held out for the task.
-PRETRAINING_VALID, TASK_VALID, TASK_TEST = 0.02, 0.07, 0.13
-MOST_CLASSES, FEWEST_CLASSES, FEWEST_WORDS = 8, 2, 10
-MOST_EXAMPLES = {"train": 100, "valid": 60, "test": 150}
-FEWEST_EXAMPLES = {"train": 30, "valid": 5, "test": 15}
-# How libraries are called apart from the name they are imported by.
-_ALIASES = {
-    "matplotlib": ("mpl", "plt", "pyplot"), "networkx": ("nx",), "numpy": ("np",), "scipy": ("sp",),
-    "sklearn": ("scikit-learn", "scikit"), "torch": ("pytorch", "aten"),
-}  # fmt: skip
+# What makes a document of a long text of the user's.
+_PARAGRAPHS_OF_DOCUMENT = 50
+HELD_OUT = 0.02
+# The task: so many frequent words, and so many words on each side of a gap, at least three of them.
+MOST_WORDS, SIDE, NEAREST = 10, 15, 3
+# Examples of each word.
+MOST_EXAMPLES = {"train": 200, "valid": 100}
+FEWEST_EXAMPLES = {"train": 30, "valid": 5}
 
 
-@dataclass(frozen=True)
-class Document:
-    """The text of a module or of a part of the user's file.
+class Document(NamedTuple):
+    """The text of a module or of a part of the user's file; names are unique."""
 
-    Attributes:
-        source: the library or the file, which is the class in the task.
-        name: of the module, or of the place in the user's file; unique.
-        passages: the docstrings of the module, each as its paragraphs.
-    """
-
-    source: str
     name: str
-    passages: tuple[tuple[str, ...], ...]
-
-
-def write_documents(documents: Iterable[Document], path: Path) -> None:
-    """Write documents as JSON lines; the file appears only when it is whole."""
-    lines = (json.dumps(asdict(document), ensure_ascii=False) + "\n" for document in documents)
-    write_bytes(path, "".join(lines).encode("utf-8"))
-
-
-def read_stored_documents(path: Path) -> list[Document]:
-    """Read what ``write_documents`` wrote."""
-    read = [json.loads(line) for line in path.read_bytes().splitlines()]
-    return [Document(each["source"], each["name"], tuple(map(tuple, each["passages"]))) for each in read]
+    paragraphs: tuple[str, ...]
 
 
 # Docstrings
@@ -145,13 +121,12 @@ def docstrings_of(source_code: str) -> list[str]:
     return found
 
 
-def installed_modules() -> list[tuple[str, str, Path]]:
-    """List library, module name and file of everything importable from source, in a fixed order."""
+def installed_modules() -> list[tuple[str, Path]]:
+    """List name and file of every module that can be imported from source, in a fixed order."""
     standard = Path(sysconfig.get_path("stdlib")).resolve()
-    found = [(STANDARD_LIBRARY, name, path) for name, path in _modules_below(standard)]
-    for folder in sorted({Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib")}):
-        found += [(name.partition(".")[0], name, path) for name, path in _modules_below(folder)]
-    return [module for module in found if module[0] != _OWN_PACKAGE]
+    installed = {Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib")}
+    found = [module for folder in (standard, *sorted(installed)) for module in _modules_below(folder)]
+    return [(name, path) for name, path in found if name.partition(".")[0] != _OWN_PACKAGE]
 
 
 def _modules_below(root: Path) -> list[tuple[str, Path]]:
@@ -163,28 +138,24 @@ def _modules_below(root: Path) -> list[tuple[str, Path]]:
     return sorted(found)
 
 
-def read_module(module: tuple[str, str, Path]) -> Document:
+def read_module(module: tuple[str, Path]) -> Document:
     """Read the docstrings of one of ``installed_modules``; a file that cannot be read has none."""
-    library, name, path = module
+    name, path = module
     try:
         source_code = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         source_code = ""
-    passages = (tuple(paragraphs_of(text)) for text in docstrings_of(source_code))
-    return Document(library, name, tuple(passage for passage in passages if passage))
+    return Document(name, tuple(each for text in docstrings_of(source_code) for each in paragraphs_of(text)))
 
 
 def without_repetitions(documents: Iterable[Document]) -> Iterator[Document]:
     """Drop every paragraph that came before, for libraries copy docstrings, which would leak into held-out text."""
     seen: set[str] = set()
     for document in documents:
-        passages = []
-        for passage in document.passages:
-            fresh = tuple(text for text in dict.fromkeys(passage) if text not in seen)
-            seen.update(fresh)
-            passages += [fresh] if fresh else []
-        if passages:
-            yield Document(document.source, document.name, tuple(passages))
+        fresh = tuple(text for text in dict.fromkeys(document.paragraphs) if text not in seen)
+        seen.update(fresh)
+        if fresh:
+            yield Document(document.name, fresh)
 
 
 def installed_docstrings() -> Iterator[Document]:
@@ -200,25 +171,12 @@ def installed_docstrings() -> Iterator[Document]:
 
 def documents_of_files(paths: Sequence[Path]) -> Iterator[Document]:
     """Yield the documents of the user's files, long ones cut so that some text of every file can be held out."""
-    names = [path.name.split(".")[0] or path.name for path in paths]
-    for path, name in zip(paths, names):
+    for place, path in enumerate(paths):
         number = 0
         for paragraphs in read_documents(path):
             for first in range(0, len(paragraphs), _PARAGRAPHS_OF_DOCUMENT):
                 number += 1
-                passages = tuple(_passages(paragraphs[first : first + _PARAGRAPHS_OF_DOCUMENT]))
-                yield Document(name if names.count(name) == 1 else str(path), str(number), passages)
-
-
-def _passages(paragraphs: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    current: list[str] = []
-    for paragraph in paragraphs:
-        current.append(paragraph)
-        if sum(len(text.split()) for text in current) >= _WORDS_OF_PASSAGE:
-            yield tuple(current)
-            current = []
-    if current:
-        yield tuple(current)
+                yield Document(f"{place} {number}", tuple(paragraphs[first : first + _PARAGRAPHS_OF_DOCUMENT]))
 
 
 def held_out_sentences(text: Path, count: int = 4) -> list[str]:
@@ -233,15 +191,7 @@ def held_out_sentences(text: Path, count: int = 4) -> list[str]:
     return sentences[:: max(1, len(sentences) // count)][:count]
 
 
-# The task
-
-
-@dataclass(frozen=True)
-class Task:
-    """A balanced classification task: the sources, sorted, and by split pairs of text and class in random order."""
-
-    classes: tuple[str, ...]
-    examples: dict[str, list[tuple[str, str]]]
+# Division
 
 
 def share_of(name: str) -> float:
@@ -249,93 +199,97 @@ def share_of(name: str) -> float:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") / 2**64
 
 
-def place_of(document: Document, classes: Sequence[str]) -> str:
-    """Return the use of a document: "pretraining_valid", "valid", "test" (of the task) or "train" (of both)."""
-    share, in_task = share_of(f"{document.source}/{document.name}"), document.source in classes
-    if share < PRETRAINING_VALID:
-        return "pretraining_valid"
-    if in_task and share < PRETRAINING_VALID + TASK_VALID:
-        return "valid"
-    return "test" if in_task and share < PRETRAINING_VALID + TASK_VALID + TASK_TEST else "train"
+def write_text(documents: Iterable[Document], folder: Path) -> tuple[int, int]:
+    """Divide documents into train.txt and valid.txt, and return their number and that of their characters.
 
+    The files are for ``maelm prepare corpus``: one paragraph per line, a blank line after each document.
 
-def name_filter(sources: Iterable[str]) -> Callable[[str], bool]:
-    """Make a function that tells whether a paragraph names one of the libraries, which would give the answer away."""
-    libraries = [source for source in sources if source != STANDARD_LIBRARY]
-    names = {name for source in libraries for name in (source.lower(), *_ALIASES.get(source, ()))}
-    if not names:
-        return lambda paragraph: False
-    pattern = re.compile(rf"(?<![a-z])(?:{'|'.join(map(re.escape, sorted(names)))})(?![a-z])")
-    return lambda paragraph: pattern.search(paragraph.lower()) is not None
-
-
-def examples_of(document: Document, gives_away: Callable[[str], bool]) -> list[str]:
-    """Return the texts of a document to classify: one a passage, without the paragraphs that name a class."""
-    found = (" ".join(text for text in passage if not gives_away(text)) for passage in document.passages)
-    return [text for text in found if len(text.split()) >= FEWEST_WORDS]
-
-
-def make_task(documents: Sequence[Document], hide_names: bool) -> Task | None:
-    """Choose classes and draw equally many examples of each; None if there are too few classes or examples."""
-    passages: Counter[str] = Counter()
-    for document in documents:
-        passages[document.source] += len(document.passages)
-    classes = [source for source, _ in passages.most_common(MOST_CLASSES)]
-    while len(classes) >= FEWEST_CLASSES:
-        gives_away = name_filter(classes if hide_names else [])
-        pools: dict[str, dict[str, list[str]]] = {split: defaultdict(list) for split in MOST_EXAMPLES}
+    Raises:
+        ValueError: there are too few documents to hold some out.
+    """
+    folder.mkdir(exist_ok=True)
+    counts, characters = Counter[bool](), 0
+    with (
+        open(folder / "train.txt", "w", encoding="utf-8") as train,
+        open(folder / "valid.txt", "w", encoding="utf-8") as valid,
+    ):
         for document in documents:
-            place = place_of(document, classes)
-            if document.source in classes and place in pools:
-                pools[place][document.source].extend(examples_of(document, gives_away))
-        rich = [
-            source
-            for source in classes
-            if all(len(pools[split][source]) >= fewest for split, fewest in FEWEST_EXAMPLES.items())
-        ]
-        if rich == classes:
-            return Task(tuple(sorted(classes)), _balanced(pools, sorted(classes)))
-        classes = rich
-    return None
-
-
-def _balanced(pools: dict[str, dict[str, list[str]]], classes: list[str]) -> dict[str, list[tuple[str, str]]]:
-    examples = {}
-    for split, most in MOST_EXAMPLES.items():
-        count = min(most, *(len(pools[split][source]) for source in classes))
-        # The order of hashes is a random draw that needs no generator and no seed.
-        drawn = [(text, source) for source in classes for text in sorted(pools[split][source], key=share_of)[:count]]
-        examples[split] = sorted(drawn, key=lambda example: share_of(example[0]))
-    return examples
-
-
-def write_pretraining_text(documents: Iterable[Document], classes: Sequence[str], train: Path, valid: Path) -> None:
-    """Write the text for ``maelm prepare corpus``: one paragraph per line, a blank line after each document."""
-    found: dict[str, list[str]] = {"train": [], "pretraining_valid": []}
-    for document in documents:
-        place = place_of(document, classes)
-        if place in found:
-            found[place].append("\n".join([*(text for passage in document.passages for text in passage), "", ""]))
-    if not all(found.values()):
+            held_out, text = share_of(document.name) < HELD_OUT, "\n".join(document.paragraphs) + "\n"
+            counts[held_out] += 1
+            characters += len(text)
+            (valid if held_out else train).write(text + "\n")
+    if len(counts) < 2:
         raise ValueError(
-            f"the text holds {sum(map(len, found.values()))} documents, too few to hold some out for validation: give "
-            "more text, with a blank line between documents"
+            f"the text holds {counts.total()} documents, too few to hold some out for validation: give more text, with "
+            "a blank line between documents"
         )
-    for place, path in (("train", train), ("pretraining_valid", valid)):
-        path.write_text("".join(found[place]), encoding="utf-8")
+    return counts.total(), characters
 
 
-def write_tables(task: Task, folder: Path) -> dict[str, Path]:
-    """Write the task's tables for ``maelm prepare sentences`` and return them by split."""
-    paths = {split: folder / f"{split}.tsv" for split in task.examples}
-    for split, path in paths.items():
-        # fairseq's dictionaries separate symbols by spaces.
-        lines = (f"{' '.join(text.split())}\t{name.replace(' ', '_')}\n" for text, name in task.examples[split])
-        path.write_text("".join(lines), encoding="utf-8")
-    return paths
+# The task
+
+Example = tuple[str, str, str]  # the text before the gap, the text after it, the word
 
 
-def read_examples(folder: Path, split: str) -> list[tuple[str, str]]:
-    """Read the texts and labels of a table that ``write_tables`` wrote."""
+def frequent_words(paragraphs: Iterable[str], pieces: Container[str]) -> list[str]:
+    """Return the most frequent words that are lower case and one piece of the vocabulary, the most frequent first."""
+    counts = Counter(word for text in paragraphs for word in text.split() if word.isalpha() and word.islower())
+    known = (word for word, _ in counts.most_common() if WORD_START + word in pieces)
+    return [word for _, word in zip(range(MOST_WORDS), known)]
+
+
+def examples_of(paragraph: str, words: Container[str]) -> Iterator[Example]:
+    """Cut a paragraph into pieces and yield one of the gaps that each can have."""
+    own = paragraph.split()
+    for first in range(0, len(own), 2 * SIDE + 1):
+        piece = own[first : first + 2 * SIDE + 1]
+        gaps = [gap for gap in range(NEAREST, len(piece) - NEAREST) if piece[gap] in words]
+        if gaps:
+            gap = gaps[int(share_of(" ".join(piece)) * len(gaps))]
+            yield " ".join(piece[:gap]), " ".join(piece[gap + 1 :]), piece[gap]
+
+
+def make_task(text: Path, pieces: Container[str]) -> dict[str, list[Example]]:
+    """Draw equally many gaps of each frequent word from train.txt and valid.txt; nothing if there are too few."""
+    paragraphs = {split: (text / f"{split}.txt").read_text(encoding="utf-8").splitlines() for split in MOST_EXAMPLES}
+    words = frequent_words(paragraphs["train"], pieces)
+    pools: dict[str, dict[str, set[Example]]] = {split: defaultdict(set) for split in MOST_EXAMPLES}
+    for split, own in paragraphs.items():
+        for example in (example for paragraph in own for example in examples_of(paragraph, set(words))):
+            pools[split][example[2]].add(example)
+    words = [word for word in words if all(len(pools[split][word]) >= n for split, n in FEWEST_EXAMPLES.items())]
+    if len(words) < 2:
+        return {}
+    task = {}
+    for split, most in MOST_EXAMPLES.items():
+        count = min(most, *(len(pools[split][word]) for word in words))
+        # The order of hashes is a random draw that needs no generator and no seed.
+        drawn = [example for word in words for example in sorted(pools[split][word], key=_order)[:count]]
+        task[split] = sorted(drawn, key=_order)
+    return task
+
+
+def _order(example: Example) -> float:
+    return share_of("\t".join(example))
+
+
+def write_task(task: dict[str, list[Example]], folder: Path) -> list[str]:
+    """Write the tables and the prompt of the task ``maelm_prompt``, and return the words."""
+    folder.mkdir(exist_ok=True)
+    for split, examples in task.items():
+        lines = "".join("\t".join(example) + "\n" for example in examples)
+        (folder / f"{split}.tsv").write_text(lines, encoding="utf-8")
+    words = sorted({word for _, _, word in task["train"]})
+    prompt = {
+        "template": "*cls**sent_0**mask**+sent_1**sep*",
+        "label_words": {word: word for word in words},
+        "max_length": 64,
+    }
+    (folder / "prompt.json").write_text(json.dumps(prompt, indent=1, ensure_ascii=False), encoding="utf-8")
+    return words
+
+
+def read_examples(folder: Path, split: str) -> list[Example]:
+    """Read a table that ``write_task`` wrote."""
     lines = (folder / f"{split}.tsv").read_text(encoding="utf-8").splitlines()
-    return [(text, label) for text, _, label in (line.partition("\t") for line in lines)]
+    return [(before, after, word) for before, after, word in (line.split("\t") for line in lines)]

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from fairseq.models import ARCH_CONFIG_REGISTRY, register_model_architecture
-from fairseq.tasks import TASK_DATACLASS_REGISTRY
+from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.checks import refuse_stock_bf16
-from fairseq_maelm.models.config import ENCODER_OPTIONS
+from fairseq_maelm.models.config import DECODER_OPTIONS, ENCODER_OPTIONS, MaelmModelConfig
 from fairseq_maelm.models.sizes import SIZES, fill_from_size
 
 __all__ = ["register_architectures"]
@@ -30,7 +30,11 @@ def _take_named_sizes(cfg: Any, name: str) -> None:
 
 
 def _take_sizes_from_checkpoint(cfg: Any) -> None:
-    """Complete the command line's options with those of ``--finetune-from-model``'s encoder; called by fairseq.
+    """Complete the command line's options with those of ``--finetune-from-model``; called by fairseq.
+
+    Options of the encoder must agree with the checkpoint. Those of the decoder are taken where they are not given: a
+    task may replace the checkpoint's decoder. A checkpoint without one leaves them open, except for a task that uses it
+    as it is.
 
     Args:
         cfg: the options that were given; changed in place.
@@ -42,10 +46,11 @@ def _take_sizes_from_checkpoint(cfg: Any) -> None:
     path = getattr(cfg, "finetune_from_model", None)
     if not path:
         return
-    encoder = read_checkpoint(Path(path)).config.model
+    checkpoint = read_checkpoint(Path(path))
+    model = checkpoint.config.model
     task_options = TASK_DATACLASS_REGISTRY.get(getattr(cfg, "task", None))
     for name in ENCODER_OPTIONS:
-        known = encoder[name]
+        known = model[name]
         given = getattr(cfg, name, known)
         # A task may have an option of the same name: then ``given`` can be that option's default.
         if given != known and given != getattr(task_options, name, None):
@@ -54,3 +59,8 @@ def _take_sizes_from_checkpoint(cfg: Any) -> None:
                 "leave the option out"
             )
         setattr(cfg, name, known)
+    keeps = getattr(TASK_REGISTRY.get(getattr(cfg, "task", None)), "predicts_masked_tokens", False)
+    for name in DECODER_OPTIONS if keeps or "decoder.identity" in checkpoint.weights else ():
+        default = MaelmModelConfig.__dataclass_fields__[name].default
+        if getattr(cfg, name, default) == default:
+            setattr(cfg, name, model[name])

@@ -31,6 +31,16 @@ ENCODER_OPTIONS = (
     "max_positions",
     "layer_norm_eps",
 )
+# The options that determine the decoder.
+DECODER_OPTIONS = (
+    "decoder_layers",
+    "decoder_attention",
+    "decoder_embed_dim",
+    "decoder_ffn_embed_dim",
+    "decoder_attention_heads",
+    "decoder_positions",
+    "share_decoder_positions",
+)
 
 
 @dataclass

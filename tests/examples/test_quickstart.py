@@ -30,11 +30,11 @@ def write_training_logs(logs: Path) -> None:
         lines.append(log_line("train_inner", {"num_updates": str(update), "loss": "9.5", "accuracy": str(accuracy)}))
     lines.append(log_line("valid", {"valid_num_updates": "40", "valid_loss": "9.1", "valid_accuracy": "20.5"}))
     lines.append('| INFO | valid | {"cut off')
-    (logs / "pretraining.log").write_text("".join(lines), encoding="utf-8")
+    (logs / "pretrained.log").write_text("".join(lines), encoding="utf-8")
     for start, best in (("pretrained", 80.0), ("random", 60.0)):
         for seed in (1, 2):
             records = [
-                log_line("test", {"test_num_updates": str(update), "test_accuracy": str(best - 10 + update + seed)})
+                log_line("valid", {"valid_num_updates": str(update), "valid_accuracy": str(best - 10 + update + seed)})
                 for update in (4, 8)
             ]
             (logs / f"fine_tuning_{start}_{seed}.log").write_text("".join(records), encoding="utf-8")
@@ -44,15 +44,14 @@ RESULTS: dict[str, Any] = {
     "text": {"characters": 2_500_000, "documents": 1234, "seconds": 6.0},
     "data": {
         "tokens": {"train": 600_000, "valid": 20_000},
-        "classes": ["a", "b", "c", "d"],
-        "examples": {"train": 1200, "valid": 100, "test": 400},
+        "words": ["a", "b", "c", "d"],
         "seconds": 6.0,
     },
     "start": {"accuracy": 0.5, "perplexity": 8123.4, "seconds": 6.0},
     "pretraining": {"accuracy": 20.5, "perplexity": 152.3, "seconds": 60.0},
     "fine_tuning": {
         "accuracy": {"pretrained": [79.0, 80.0], "random": [59.0, 60.0]},
-        "counting": 55.5,
+        "counting": {"all words": 35.5, "the nearest words": 55.5},
         "chance": 25.0,
         "seconds": 36.0,
     },
@@ -62,10 +61,10 @@ RESULTS: dict[str, Any] = {
 
 def test_a_resumed_runs_last_values_count(tmp_path: Path) -> None:
     write_training_logs(tmp_path / "logs")
-    log = tmp_path / "logs" / "pretraining.log"
+    log = tmp_path / "logs" / "pretrained.log"
     assert quickstart.curve(log, "train_inner", "accuracy") == [(10, 5.0), (20, 11.0), (30, 16.0), (40, 21.0)]
     assert quickstart.curve(log, "valid", "loss") == [(40, 9.1)]
-    assert quickstart.test_curve(tmp_path / "no such log") == []
+    assert quickstart.curve(tmp_path / "no such log", *quickstart.TEST) == []
 
 
 def test_summary_holds_what_was_measured(tmp_path: Path) -> None:
@@ -77,7 +76,8 @@ def test_summary_holds_what_was_measured(tmp_path: Path) -> None:
     assert rows["perplexity on held-out text, before"] == "8,123"
     assert rows["test accuracy from the pretrained encoder"] == "79.5 % (79.0 to 80.0, 2 seeds)"
     assert rows["test accuracy from random weights"] == "59.5 % (59.0 to 60.0, 2 seeds)"
-    assert rows["test accuracy of logistic regression on word counts"] == "55.5 %"
+    assert rows["test accuracy of logistic regression on all words"] == "35.5 %"
+    assert rows["test accuracy of logistic regression on the nearest words"] == "55.5 %"
     assert rows["time"] == "2.0 minutes, 1.0 of pretraining"
     written = (tmp_path / "summary.md").read_text(encoding="utf-8")
     assert all(f"| {name} " in written and f"| {value} " in written for name, value in rows.items())
@@ -90,20 +90,19 @@ def test_summary_holds_what_was_measured(tmp_path: Path) -> None:
 def test_summary_without_fine_tuning(tmp_path: Path) -> None:
     write_training_logs(tmp_path / "logs")
     results = {**RESULTS, "fine_tuning": {"accuracy": {}, "seconds": 0.0}}
-    assert "none: the text has no two sources" in quickstart.write_summary(tmp_path, results)
+    assert "none: the text is too short" in quickstart.write_summary(tmp_path, results)
     assert (tmp_path / "curves.png").exists()
 
 
-def test_counting_words_knows_words_alone() -> None:
-    train = [(f"{word} {filler}", word) for word in ("robin", "anchor") for filler in ("the", "a", "old", "near")]
-    assert quickstart.accuracy_of_counting(train, [("an old robin", "robin"), ("the anchor", "anchor")]) == 100.0
-    assert quickstart.accuracy_of_counting(train, [("robin", "anchor"), ("robin", "robin")]) == 50.0
-
-
-def test_smoothing_averages_neighbors() -> None:
-    points = [(1, 0.0), (2, 3.0), (3, 6.0), (4, 0.0)]
-    assert quickstart.smooth(points, 3) == [(1, 1.5), (2, 3.0), (3, 3.0), (4, 3.0)]
-    assert quickstart.smooth(points, 1) == points
+def test_counting_knows_the_words_that_it_is_given() -> None:
+    train = [(f"{word} {filler} far", "x y", word) for word in ("robin", "anchor") for filler in ("the", "a", "old")]
+    test = [("an robin far", "x y", "robin"), ("the anchor far", "x y", "anchor")]
+    accuracy = {name: quickstart.accuracy_of_counting(train, test, seen) for name, seen in quickstart.COUNTED.items()}
+    # The word that gives the answer is the third from the gap in training, and the second in no text.
+    assert accuracy["all words"] == 100.0
+    assert quickstart.nearest_words("one two three", "four five six") == "-2:two -1:three 1:four 2:five"
+    near = [("far a b", "c d", "first"), ("far a e", "c d", "second")] * 3
+    assert quickstart.accuracy_of_counting(near, near[:2], quickstart.nearest_words) == 100.0
 
 
 def test_finished_steps_are_skipped_and_what_fails_is_not_finished(tmp_path: Path, capsys: Any) -> None:
@@ -149,11 +148,11 @@ def test_bad_arguments_are_refused_before_any_work(
 @pytest.mark.slow
 def test_quickstart_on_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     generator = np.random.default_rng(0)
-    words = {"birds": ["robin", "sings", "feather", "nest"], "ships": ["harbour", "sail", "anchor", "crew"]}
-    for name, own in words.items():
+    for name, topic in (("birds", "robin"), ("ships", "harbour")):
         lines = []
         for _ in range(300):
-            lines.append(" ".join(generator.choice([*own, "the", "a", "old", "morning", "near", "with"], 30)) + ".")
+            for _ in range(8):
+                lines.append(" ".join(generator.choice([topic, "the", "old", "near", "with"], 30)) + ".")
             lines.extend(" ".join(f"word{number}" for number in generator.integers(0, 4000, 30)) for _ in range(5))
             lines.append("")
         (tmp_path / f"{name}.txt").write_text("\n".join(lines), encoding="utf-8")
@@ -163,7 +162,10 @@ def test_quickstart_on_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert first.returncode == 0, first.stdout + first.stderr
 
     written = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))
-    assert written["data"]["classes"] == ["birds", "ships"]
+    words = written["data"]["words"]
+    assert {"near", "old", "the", "with"} <= set(words) <= {"near", "old", "the", "with", "robin", "harbour"}
+    examples = {split: texts.read_examples(tmp_path / "run" / "task", split) for split in ("train", "valid")}
+    assert all({word for *_, word in own} == set(words) for own in examples.values())
     # The start knows the words' frequencies, which is far from guessing, and six updates change it a little.
     before, after = (written[step]["perplexity"] for step in ("start", "pretraining"))
     assert before < 500 and after != before and 0.5 < after / before < 1.5
@@ -175,11 +177,10 @@ def test_quickstart_on_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[s
     quickstart.main(run[2:])
     assert capsys.readouterr().out.count("done earlier") == 6
     assert json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8")) == written
-    with pytest.raises(SystemExit, match=r"other settings \(fine_tunings: 1 then, 2 now\)"):
+    with pytest.raises(SystemExit, match=r"other settings \(seeds: 1 then, 2 now\)"):
         quickstart.main([*run[2:], "--seeds", "2"])
 
 
-@pytest.mark.parametrize("checkpoint", [None, Path("short.pt")])
-def test_fine_tuning_keeps_away_from_the_current_folder(tmp_path: Path, checkpoint: Path | None) -> None:
-    words = quickstart.fine_tuning(tmp_path, 2, checkpoint, updates=10, seed=1)
+def test_fine_tuning_keeps_away_from_the_current_folder(tmp_path: Path) -> None:
+    words = quickstart.fine_tuning(tmp_path / "data", tmp_path, Path("short.pt"), updates=10, seed=1)
     assert "--no-save" in words and words[words.index("--save-dir") + 1] == str(tmp_path)

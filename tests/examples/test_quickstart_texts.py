@@ -1,4 +1,4 @@
-"""The quickstart's text and task: prose out of docstrings, and a task without leaks."""
+"""The quickstart's text and task: prose out of docstrings, and gaps of held-out text."""
 
 import json
 import sys
@@ -111,155 +111,100 @@ def test_source_that_does_not_parse_has_no_docstrings(source: str) -> None:
 
 def test_repeated_paragraphs_are_dropped_and_empty_documents_with_them() -> None:
     documents = [
-        Document("a", "a.one", (("same text", "other text"),)),
-        Document("b", "b.copy", (("same text",), ("other text",))),
-        Document("b", "b.more", (("same text", "new text"),)),
+        Document("a.one", ("same text", "other text")),
+        Document("b.copy", ("same text", "other text")),
+        Document("b.more", ("same text", "new text")),
     ]
-    assert list(texts.without_repetitions(documents)) == [
-        documents[0],
-        Document("b", "b.more", (("new text",),)),
-    ]
+    assert list(texts.without_repetitions(documents)) == [documents[0], Document("b.more", ("new text",))]
 
 
 def test_installed_modules_are_this_installations() -> None:
     modules = texts.installed_modules()
-    sources = Counter(source for source, _, _ in modules)
-    assert {"stdlib", "torch", "numpy", "fairseq"} <= sources.keys()
-    assert "fairseq_maelm" not in sources
-    assert len({(source, name) for source, name, _ in modules}) == len(modules)
-    assert not any("tests" in path.parts[-4:-1] for _, _, path in modules)
+    packages = {name.partition(".")[0] for name, _ in modules}
+    assert {"ast", "torch", "numpy", "fairseq"} <= packages
+    assert "fairseq_maelm" not in packages
+    assert not any("tests" in path.parts[-4:-1] for _, path in modules)
 
 
 def test_a_modules_docstrings_are_read_without_importing_it(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text('"""This sentence is in the module docstring."""\nraise SystemExit("imported")\n', encoding="utf-8")
-    document = texts.read_module(("library", "library.module", path))
-    assert document == Document("library", "library.module", (("This sentence is in the module docstring.",),))
+    document = texts.read_module(("library.module", path))
+    assert document == Document("library.module", ("This sentence is in the module docstring.",))
 
 
-def test_stored_documents_come_back(tmp_path: Path) -> None:
-    documents = [Document("a", "a.ü", (("one", "two"), ("three",)))]
-    texts.write_documents(documents, tmp_path / "documents.jsonl")
-    assert list(texts.read_stored_documents(tmp_path / "documents.jsonl")) == documents
-
-
-def documents_of(sources: dict[str, int], passages: int = 8) -> list[Document]:
-    """As many documents of each source as asked for; every passage has a text of its own."""
-    return [
-        Document(
-            source,
-            f"{source}.module{number}",
-            tuple(
-                (f"text {place} of {number} from {source[::-1]} has quite enough words to be used as example",)
-                for place in range(passages)
-            ),
+def test_documents_are_held_out_whole_by_their_names(tmp_path: Path) -> None:
+    documents = [Document(f"module{number}", (f"first {number}", f"second {number}")) for number in range(400)]
+    number, characters = texts.write_text(documents, tmp_path)
+    held_out = {document.name for document in documents if texts.share_of(document.name) < texts.HELD_OUT}
+    written = {split: (tmp_path / f"{split}.txt").read_text(encoding="utf-8") for split in ("train", "valid")}
+    assert number == 400 and characters == sum(map(len, written.values())) - 400
+    assert 0 < len(held_out) < 30
+    for document in documents:
+        text = "\n".join(document.paragraphs) + "\n\n"
+        assert (text in written["valid"], text in written["train"]) == (
+            document.name in held_out,
+            document.name not in held_out,
         )
-        for source, count in sources.items()
-        for number in range(count)
-    ]
-
-
-def test_task_is_balanced() -> None:
-    documents = documents_of({"alpha": 300, "beta": 500, "gamma": 400, "tiny": 2})
-    task = texts.make_task(documents, hide_names=True)
-    assert task is not None and task.classes == ("alpha", "beta", "gamma")
-    assert set(task.examples) == {"train", "valid", "test"}
-    for split, examples in task.examples.items():
-        counts = Counter(label for _, label in examples)
-        assert set(counts) == set(task.classes)
-        assert len(set(counts.values())) == 1
-        assert texts.FEWEST_EXAMPLES[split] <= counts["alpha"] <= texts.MOST_EXAMPLES[split]
-        assert len({text for text, _ in examples}) == len(examples)
-        assert [label for _, label in examples] != sorted(label for _, label in examples), "classes come one by one"
-
-
-def test_what_is_held_out_is_nowhere_trained_on(tmp_path: Path) -> None:
-    documents = documents_of({"alpha": 300, "beta": 500, "other": 3})
-    task = texts.make_task(documents, hide_names=True)
-    assert task is not None
-    train, valid = tmp_path / "train.txt", tmp_path / "valid.txt"
-    texts.write_pretraining_text(documents, task.classes, train, valid)
-    pretraining = {path.stem: set(path.read_text(encoding="utf-8").splitlines()) - {""} for path in (train, valid)}
-    labeled = {split: {text for text, _ in examples} for split, examples in task.examples.items()}
-    assert labeled["train"] <= pretraining["train"]
-    held_out = [pretraining["valid"], labeled["valid"], labeled["test"]]
-    for number, found in enumerate(held_out):
-        assert found
-        assert not found & (pretraining["train"] | labeled["train"])
-        assert not any(found & others for others in held_out[number + 1 :])
-    # Not only the examples: all text of their documents.
-    trained_on = [document for document in documents if document.passages[0][0] in pretraining["train"]]
-    assert all(text in pretraining["train"] for document in trained_on for (text,) in document.passages)
-    tested_on = [document for document in documents if labeled["test"] & {text for (text,) in document.passages}]
-    assert not any(text in pretraining["train"] for document in tested_on for (text,) in document.passages)
-
-
-def test_place_of_a_document_does_not_depend_on_the_others() -> None:
-    few, many = documents_of({"alpha": 50}), documents_of({"alpha": 100, "beta": 100})
-    places = {document.name: texts.place_of(document, ("alpha",)) for document in many}
-    assert all(texts.place_of(document, ("alpha",)) == places[document.name] for document in few)
-
-
-def test_documents_outside_the_classes_are_not_held_out_for_the_task() -> None:
-    places = {texts.place_of(document, ("other",)) for document in documents_of({"alpha": 300})}
-    assert places == {"pretraining_valid", "train"}
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("uses torch.nn", True),
-        ("a PyTorch tensor", True),
-        ("np.array of numbers", True),
-        ("see numpy_array", True),
-        ("a torchlight procession", False),
-        ("inputs are numbers", False),
-        ("the stdlib is large", False),
-    ],
-)
-def test_paragraphs_that_name_a_class_are_recognized(text: str, named: bool) -> None:
-    assert texts.name_filter(["torch", "numpy", "stdlib"])(text) is named
-
-
-def test_examples_are_long_enough_and_name_no_class() -> None:
-    gives_away = texts.name_filter(["torch"])
-    passages = (("Names torch here.", "This paragraph has more than ten words in all of it."), ("Too short.",))
-    examples = texts.examples_of(Document("torch", "torch.nn", passages), gives_away)
-    assert examples == ["This paragraph has more than ten words in all of it."]
-
-
-@pytest.mark.parametrize("sources", [{"alpha": 300}, {"alpha": 300, "beta": 3}])
-def test_no_task_from_too_little(sources: dict[str, int]) -> None:
-    assert texts.make_task(documents_of(sources), hide_names=False) is None
 
 
 def test_text_without_held_out_documents_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="too few to hold some out.*blank line"):
-        texts.write_pretraining_text(documents_of({"a": 1}), (), tmp_path / "train", tmp_path / "valid")
+    with pytest.raises(ValueError, match="holds 1 documents, too few to hold some out.*blank line"):
+        texts.write_text([Document("module", ("a paragraph",))], tmp_path)
 
 
-def test_users_files_become_documents_and_passages(tmp_path: Path) -> None:
-    sentence = "ten words stand in this line of the users text"
-    (tmp_path / "one.txt").write_text("\n".join([sentence] * 120) + "\n\nshort document\n", encoding="utf-8")
+def test_users_files_become_documents(tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("\n".join(["a line"] * 120) + "\n\nshort document\n", encoding="utf-8")
     (tmp_path / "two.jsonl").write_text(json.dumps({"text": "a record"}) + "\n", encoding="utf-8")
     documents = list(texts.documents_of_files([tmp_path / "one.txt", tmp_path / "two.jsonl"]))
-    assert [document.source for document in documents] == ["one"] * 4 + ["two"]
-    assert len({(document.source, document.name) for document in documents}) == 5
-    assert [sum(map(len, document.passages)) for document in documents] == [50, 50, 20, 1, 1]
-    assert documents[0].passages == ((sentence,) * 5,) * 10
-    assert documents[3].passages == (("short document",),)
+    assert [len(document.paragraphs) for document in documents] == [50, 50, 20, 1, 1]
+    assert [document.paragraphs[0] for document in documents[2:]] == ["a line", "short document", "a record"]
+    assert len({document.name for document in documents}) == 5
 
 
-def test_files_with_one_name_stay_apart(tmp_path: Path) -> None:
-    paths = [tmp_path / folder / "text.txt" for folder in ("a", "b")]
-    for path in paths:
-        path.parent.mkdir()
-        path.write_text("some text\n", encoding="utf-8")
-    assert [document.source for document in texts.documents_of_files(paths)] == list(map(str, paths))
+def test_frequent_words_are_plain_words_and_pieces() -> None:
+    paragraphs = ["the the the cat cat The The x1 x1 sat, sat,", "the of of zebra zebra zebra"]
+    pieces = {"▁the", "▁cat", "▁of", "▁sat", "▁The", "▁x1", "zebra"}
+    assert texts.frequent_words(paragraphs, pieces) == ["the", "cat", "of"]
 
 
-def test_tables_hold_an_example_a_line(tmp_path: Path) -> None:
-    examples = [("the words\tare red", "b"), ("all\nothers", "a library")]
-    paths = texts.write_tables(texts.Task(("a library", "b"), {"train": examples, "test": examples[:1]}), tmp_path)
-    assert list(paths) == ["train", "test"]
-    assert paths["train"].read_text(encoding="utf-8") == "the words are red\tb\nall others\ta_library\n"
+def test_a_gap_has_words_on_both_sides_and_comes_once_in_a_piece() -> None:
+    paragraph = " ".join(f"w{place}" for place in range(28)) + " the end of the long text goes on and on"
+    examples = list(texts.examples_of(paragraph, {"the", "of", "w0", "w5"}))
+    # The second piece begins at word 31, whose first three and last three words cannot be missing.
+    assert [word for *_, word in examples] == ["w5"]
+    before, after, word = examples[0]
+    assert " ".join([before, word, after]) == " ".join(paragraph.split()[:31])
+    assert list(texts.examples_of("too short the text", {"the"})) == []
+
+
+def write_paragraphs(folder: Path, train: int, valid: int) -> set[str]:
+    """Write text in which two words are frequent, and return the pieces of its vocabulary."""
+    for split, count in (("train", train), ("valid", valid)):
+        lines = (
+            f"{split}{line} starts a {side} x{line} y{line} {side} z{line} ends here now\n"
+            for line in range(count)
+            for side in ("near", "far")
+        )
+        (folder / f"{split}.txt").write_text("".join(lines), encoding="utf-8")
+    return {"▁near", "▁far", "▁rare"}
+
+
+def test_task_is_balanced_and_tested_on_held_out_text(tmp_path: Path) -> None:
+    task = texts.make_task(tmp_path, write_paragraphs(tmp_path, 300, 20))
+    assert set(task) == {"train", "valid"}
+    assert texts.write_task(task, tmp_path / "task") == ["far", "near"]
+    for split, count in (("train", texts.MOST_EXAMPLES["train"]), ("valid", 20)):
+        examples = texts.read_examples(tmp_path / "task", split)
+        assert examples == task[split] and len(set(examples)) == len(examples)
+        assert Counter(word for *_, word in examples) == {"near": count, "far": count}
+        assert all(before.startswith(split) for before, *_ in examples)
+        words = [word for *_, word in examples]
+        assert words != sorted(words) and words != sorted(words, reverse=True), "one word after the other"
+    prompt = json.loads((tmp_path / "task" / "prompt.json").read_text(encoding="utf-8"))
+    assert prompt["label_words"] == {"far": "far", "near": "near"}
+
+
+@pytest.mark.parametrize(("train", "valid"), [(10, 20), (300, 2)])
+def test_no_task_from_too_little(train: int, valid: int, tmp_path: Path) -> None:
+    assert texts.make_task(tmp_path, write_paragraphs(tmp_path, train, valid)) == {}

@@ -1,4 +1,4 @@
-"""``--arch maelm`` takes the encoder's sizes from the checkpoint that it is fine-tuned from."""
+"""``--arch maelm`` takes its sizes from the checkpoint that it is fine-tuned from."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from fairseq import options
 
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
-from fairseq_maelm.models.config import ENCODER_OPTIONS
+from fairseq_maelm.models.config import DECODER_OPTIONS, ENCODER_OPTIONS
 
 CHECKPOINT = Path(__file__).parents[1] / "end_to_end" / "kept" / "checkpoint_last.pt"
 
@@ -20,11 +20,12 @@ def parse(*words: Any, task: str = "maelm") -> Namespace:
     return options.parse_args_and_arch(parser, command)
 
 
-@pytest.mark.parametrize("task", ["maelm", "maelm_sentences", "maelm_squad"])
+@pytest.mark.parametrize("task", ["maelm", "maelm_prompt", "maelm_sentences", "maelm_squad"])
 def test_sizes_are_the_checkpoints(task: str) -> None:
     parsed = parse("--finetune-from-model", CHECKPOINT, task=task)
     known = read_checkpoint(CHECKPOINT).config.model
-    assert {name: getattr(parsed, name) for name in ENCODER_OPTIONS} == {name: known[name] for name in ENCODER_OPTIONS}
+    names = (*ENCODER_OPTIONS, *DECODER_OPTIONS)
+    assert {name: getattr(parsed, name) for name in names} == {name: known[name] for name in names}
     assert parsed.max_positions != 512, "the task's default is another"
 
 
@@ -37,6 +38,11 @@ def test_an_option_that_contradicts_is_refused(option: str, value: int) -> None:
 def test_an_option_that_agrees_is_taken() -> None:
     known = read_checkpoint(CHECKPOINT).config.model.encoder_layers
     assert parse("--finetune-from-model", CHECKPOINT, "--encoder-layers", known).encoder_layers == known
+
+
+def test_another_decoder_can_be_asked_for() -> None:
+    parsed = parse("--finetune-from-model", CHECKPOINT, "--decoder-layers", 3)
+    assert parsed.decoder_layers == 3 != read_checkpoint(CHECKPOINT).config.model.decoder_layers
 
 
 def test_without_a_checkpoint_sizes_stay_open() -> None:
