@@ -6,6 +6,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from fairseq_maelm.checkpoint_data import plain_sections
 from fairseq_maelm.files import read_json, sha256_of
 from fairseq_maelm.interop.agreement import Agreement
 from fairseq_maelm.interop.export.content import Content
@@ -156,6 +157,9 @@ def _hyper_parameters(source: Source) -> dict[str, Any]:
         for section, options in HYPER_PARAMETERS.items()
         for option in options.split()
     }
+    # A loaded checkpoint computes in single precision, however it was trained.
+    trained = plain_sections(source.checkpoint.state, source.checkpoint.path).get("model", {})
+    values["precision"] = trained.get("precision")
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -325,7 +325,7 @@ def test_card_has_the_facts_and_a_use_that_works(data: Path, tmp_path: Path) -> 
         (own / name).write_bytes((data / name).read_bytes())
     manifest["outputs"] = {"dict.txt": {"sha256": sha256_of(own / "dict.txt")}}
     (own / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    done = exported(tmp_path, own, "maelm", {"license": "mit", "name": str(tmp_path / "folder")})
+    done = exported(tmp_path, own, "maelm", {"license": "mit", "name": str(tmp_path / "folder")}, precision="bf16")
     card = (done.folder / "README.md").read_text(encoding="utf-8")
     assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: fill-mask\nlicense: mit\n")
     for fact in (
@@ -334,6 +334,7 @@ def test_card_has_the_facts_and_a_use_that_works(data: Path, tmp_path: Path) -> 
         "`text.txt`",
         "34,567 tokens",
         "| lr | [0.001] |",
+        "| precision | bf16 |",
     ):
         assert fact in card
     assert "/somewhere" not in card
