@@ -116,7 +116,7 @@ def train_options(recipe: dict[str, Any], machine: Machine, memory: float = _UNK
         )
     own = {
         "tokens-per-sample": length,
-        "max-positions": length,
+        "max-positions": options.get("max-positions", length),
         "max-tokens": share * length,
         "update-freq": batch // step,
     }

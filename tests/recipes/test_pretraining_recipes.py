@@ -13,7 +13,8 @@ from omegaconf import OmegaConf
 from support import usage_error
 
 from fairseq_maelm.pretrain_command import RECIPES as FOLDER
-from fairseq_maelm.train_command import load_yaml, names_in
+from fairseq_maelm.pretrain_command import train_options
+from fairseq_maelm.train_command import Machine, load_yaml, names_in
 from recipes.doors import PRETRAINING, configuration_of_command, recipe_command
 
 # Table 3 of the paper, cell by cell.
@@ -299,6 +300,14 @@ def test_options_and_settings_of_the_user_win(data: Path) -> None:
     assert configuration.optimization.max_update == configuration.lr_scheduler.total_num_update == 50
     assert (configuration.dataset.max_tokens, configuration.optimization.update_freq) == (4 * 128, [2])
     assert option(words, "--arch") == "maelm_small"
+
+
+def test_a_recipe_may_leave_room_for_longer_sequences() -> None:
+    recipe = load_yaml(Path("tiny"), FOLDER)
+    machine = Machine(0, "fp32")
+    assert train_options(recipe, machine)["max-positions"] == recipe["sequence-length"] == 128
+    recipe["options"]["max-positions"] = 512
+    assert train_options(recipe, machine)["max-positions"] == 512
 
 
 def test_the_recipe_of_an_architecture_has_its_name(data: Path) -> None:
