@@ -1,6 +1,7 @@
 """The README's commands and Python, in their order, in one folder; only what makes them long is changed."""
 
 import csv
+import itertools
 import random
 import re
 import shlex
@@ -39,6 +40,21 @@ def commands(block: str) -> list[str]:
     """Return the commands of a block, without comments and without line breaks inside."""
     lines = re.sub(r"\\\n\s*", "", block).splitlines()
     return [re.sub(r"\s+# .*", "", line) for line in lines if re.match(r"(maelm|fairseq-train|bash|source) ", line)]
+
+
+def shown_output(block: str, command: str) -> list[str]:
+    """Return the lines that a block shows as the output of its only command."""
+    lines = block.splitlines()
+    return [line.strip() for line in lines if line.strip() and line != command] if command in lines else []
+
+
+def assert_shown(shown: list[str], output: str) -> None:
+    """Compare lines word by word; numbers may differ by rounding."""
+    printed = [line.split() for line in output.splitlines() if line.strip()]
+    expected = [line.split() for line in shown]
+    assert list(map(len, expected)) == list(map(len, printed)), output
+    for word, found in zip(itertools.chain(*expected), itertools.chain(*printed)):
+        assert word == found or abs(float(word) - float(found)) <= 0.002, output
 
 
 def write_reviews(path: Path, rows: int, seed: int) -> None:
