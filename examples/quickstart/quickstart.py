@@ -319,11 +319,13 @@ def main(arguments: Sequence[str]) -> None:
     """
     args = parse(arguments)
     files, output = [path.resolve() for path in args.texts], args.output.resolve()
-    own = {"updates": args.updates, "fine_tuning_updates": args.fine_tuning_updates, "seeds": args.seeds}
+    own = {"updates": args.updates, "fine_tuning_updates": args.fine_tuning_updates}
     with sitting("quickstart"):
         read = [[str(path), path.stat().st_size] for path in files]
-        with study_folder(output, {**own, "precision": PRECISION, "texts": read}):
-            quickstart = Quickstart(output, files, **own)
+        # Not "seeds", which a study may change later: here all fine-tunings are one step.
+        settings = {**own, "fine_tunings": args.seeds, "precision": PRECISION, "texts": read}
+        with study_folder(output, settings):
+            quickstart = Quickstart(output, files, **own, seeds=args.seeds)
             quickstart.do()
             print(f"\n{write_summary(output, quickstart.results)}")
 
