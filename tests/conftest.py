@@ -1,6 +1,11 @@
 """Settings that every test runs under."""
 
 import os
+import signal
+
+# A shell starts background jobs with SIGINT ignored, and commands that the tests interrupt would inherit that.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before torch is imported anywhere: test processes side by side must not fight for the cores, and sums that are
 # split over another number of threads differ in their last bits.
