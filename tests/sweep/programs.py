@@ -24,7 +24,7 @@ def program(folder: Path, name: str, code: str, *followers: Job, resumes: bool =
 
 def counting(folder: Path) -> str:
     """Return code that leaves a mark each time it is run."""
-    return f"open({str(folder / 'calls')!r}, 'a').write('x'); print(7)"
+    return f"open({str(folder / 'calls')!r}, 'a').write('x'); print(7, flush=True)"
 
 
 def calls(folder: Path) -> int:
