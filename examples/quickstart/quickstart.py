@@ -36,7 +36,6 @@ FINE_TUNING = {
     "lr-scheduler": "polynomial_decay", "clip-norm": 1.0, "batch-size": 32, "log-interval": 10, "log-format": "json",
 }  # fmt: skip
 HERE = Path(__file__).resolve().parent
-_PRETRAINING_VALIDATIONS = 8
 _FINE_TUNING_VALIDATIONS = 6
 # Records and metric of a fine-tuning's log.
 TEST = ("valid", "accuracy")
@@ -106,9 +105,9 @@ class Quickstart:
         self.step("text", "Collect the text, hold some out", self.collect)
         self.step("data", "Train a vocabulary, encode, make a task", self.prepare)
         # At learning rate 0 the weights stay as the seed draws them.
-        self.step("start", "Score random weights", lambda: self.pretrain("random", 20, "lr=0"))
+        self.step("start", "Score random weights", lambda: self.pretrain("random", 20, 1, "lr=0"))
         title = f"Pretrain for {self.updates:,} updates of 2,048 tokens in {PRECISION}"
-        self.step("pretraining", title, lambda: self.pretrain("pretrained", self.updates))
+        self.step("pretraining", title, lambda: self.pretrain("pretrained", self.updates, 8))
         self.step("fine_tuning", "Fine-tune from the pretrained encoder and from random weights", self.fine_tune)
         self.step("masks", "Fill masks", self.fill_masks)
 
@@ -139,9 +138,9 @@ class Quickstart:
         lines.append(f"gaps: {len(task['train']):,} to train on, {len(task['valid']):,} of held-out text to test on")
         return results
 
-    def pretrain(self, start: str, updates: int, *settings: str) -> dict[str, Any]:
+    def pretrain(self, start: str, updates: int, validations: int, *settings: str) -> dict[str, Any]:
         """Pretrain, and return the scores on held-out text at the end."""
-        interval = max(1, updates // _PRETRAINING_VALIDATIONS)
+        interval = max(1, updates // validations)
         words = ["maelm", "pretrain", str(self.data), "--output", str(self.checkpoints[start].parent), "--gpus", "0"]
         words += ["--recipe", str(HERE / "recipe.yaml"), "--precision", PRECISION]
         words += ["--set", f"max-update={updates}", f"save-interval-updates={interval}", *settings]
