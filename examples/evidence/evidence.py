@@ -197,8 +197,7 @@ class Study:
 
     def runs(self) -> list[Pretraining]:
         """Return the pretrainings that are reported, of the budgets asked for."""
-        runs = self.plan.pretrainings(self.programs.about("chosen", "choose"))
-        return [run for run in runs if run.budget in (self.args.budgets or self.plan.budgets)]
+        return list(self.plan.pretrainings(self.programs.about("chosen", "choose"), self.args.budgets))
 
     def pretrain(self) -> None:
         """Do the pretrainings of which not all is recorded."""

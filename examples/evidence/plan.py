@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,13 +109,19 @@ class Plan:
             options = self.options(method, self.trial_budget, settings)
             yield Pretraining(method, self.trial_budget, 0, options, " ".join(settings.values()))
 
-    def pretrainings(self, chosen: Mapping[str, Mapping[str, str]]) -> Iterator[Pretraining]:
-        """Yield all that are reported, small budgets first; ``chosen`` holds the settings of each method.
+    def pretrainings(
+        self, chosen: Mapping[str, Mapping[str, str]], budgets: Collection[str] | None = None
+    ) -> Iterator[Pretraining]:
+        """Yield the pretrainings that are reported, small budgets first.
 
-        Random weights are listed at the largest budget of each shape.
+        Args:
+            chosen: method -> name of a choice -> name of its setting.
+            budgets: some of the plan's budgets; None for all. Random weights are listed at the largest one of each
+                shape.
         """
-        largest = {budget["shape"]: name for name, budget in self.budgets.items()}
-        for name, budget in self.budgets.items():
+        wanted = {name: own for name, own in self.budgets.items() if budgets is None or name in budgets}
+        largest = {budget["shape"]: name for name, budget in wanted.items()}
+        for name, budget in wanted.items():
             for seed in range(1, budget["seeds"] + 1):
                 if largest[budget["shape"]] == name:
                     method = next(iter(self.methods))

@@ -56,6 +56,11 @@ def test_seeds_rows_and_repeats_are_those_of_the_plan() -> None:
     assert [(run.budget, run.seed) for run in runs if run.row == plan_module.RANDOM] == [
         ("3e14", 1), ("3e14", 2), ("3e14", 3), ("1e15", 1),
     ]  # fmt: skip
+    some = list(PLAN.pretrainings(CHOSEN, ["3e13", "1e14"]))
+    assert {run.budget for run in some} == {"3e13", "1e14"}
+    assert [(run.budget, run.seed) for run in some if run.row == plan_module.RANDOM] == [
+        ("1e14", 1), ("1e14", 2), ("1e14", 3),
+    ]  # fmt: skip
     assert PLAN.tasks_of("3e13") == {"MNLI-10k": 1, "QQP-10k": 1}
     assert PLAN.tasks_of("3e14")["CoLA"] == 3 and PLAN.tasks_of("1e15")["SST-2"] == 3
 
