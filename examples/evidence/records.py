@@ -11,7 +11,7 @@ import numpy as np
 import study
 from plan import Plan, Pretraining
 
-from fairseq_maelm.files import write_bytes
+from fairseq_maelm.files import parse_json, write_bytes
 from fairseq_maelm.sweep.jobs import is_finished, read_json
 from fairseq_maelm.sweep.log import log_records
 
@@ -86,7 +86,10 @@ class Records:
             return {**result, **course(marker.with_name("result.log"))}
         for measurement, own in self.plan.content["measurements"].items():
             if folder_name(measurement) == name:
-                return numbers(own, read_json(marker.parent / "files" / own["file"]) if "file" in own else result)
+                if "file" not in own:
+                    return numbers(own, result)
+                path = marker.parent / "files" / own["file"]
+                return numbers(own, parse_json(path.read_bytes(), path))
         task = name.split("/")[-2]
         labels = next(own.get("labels") for each, own in self.plan.tasks.items() if folder_name(each) == task)
         if not labels or name.count("/") > 1:  # checkpoints inside a pretraining have no paired tests

@@ -127,7 +127,9 @@ def small_plan(folder: Path) -> Path:
     prepare = "sentences --train {files}/train.tsv --valid {files}/valid.tsv"
     content["tasks"] = {"pairs": {"prepare": prepare, "labels": "valid.tsv"}}
     content["fine-tuning"] = {"lr": 1e-3, "epochs": 1, "batch-size": 32}
-    content["measurements"] = {}
+    rank = content["measurements"]["rank"]
+    rank["command"] = rank["command"].replace("100000", "100")
+    content["measurements"] = {"rank": rank}
     content |= {"intermediate": {"3e8": 2}, "validations": 4, "timing": {"updates": 15, "rounds": 1}}
     path = folder / "plan.yaml"
     path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
@@ -152,7 +154,8 @@ def test_a_small_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
         "3e8": ["random weights", "MLM", "MAE-LM", "delta 0.5"],
     }
     for cells in results["table"]["3e8"].values():
-        assert set(cells) == {"loss", "primary", "pairs"} and 0 <= cells["pairs"]["mean"] <= 100
+        assert set(cells) == {"loss", "primary", "pairs", *PLAN.content["measurements"]["rank"]["rows"]}
+        assert 0 <= cells["pairs"]["mean"] <= 100 and 1 <= cells["rank without masks"]["mean"] <= 32
     check_differences(results, output, tmp_path)
     page = (output / "page.html").read_text(encoding="utf-8")
     check_equal(results, output)
