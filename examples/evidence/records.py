@@ -132,7 +132,8 @@ def numbers(own: dict[str, Any], content: Any) -> dict[str, float]:
     found = {label: scale * float(value_at(content, path)) for label, path in own.get("values", {}).items()}
     for label, wanted in own.get("rows", {}).items():
         rows = value_at(content, own["list"])
-        chosen = [row[own["number"]] for row in rows if _matches(row, wanted, max(row["layer"] for row in rows))]
+        last = max(row["layer"] for row in rows if row["layer"] is not None)
+        chosen = [row[own["number"]] for row in rows if _matches(row, wanted, last)]
         if not chosen:
             raise ValueError(f"no row of the results matches {label}: {wanted}")
         found[label] = scale * float(np.mean(chosen))

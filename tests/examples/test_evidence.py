@@ -87,6 +87,7 @@ def test_interval_is_students() -> None:
 
 def test_numbers_are_taken_from_rows_and_paths() -> None:
     rows = [{"set": f"sts-{year}", "layer": layer, "value": year * layer} for year in (12, 13) for layer in (0, 2)]
+    rows.append({"set": "sts-12", "layer": None, "value": 0.1})  # as the share of the most frequent label
     own = {"list": "models.0.rows", "number": "value", "scale": 100, "values": {"a": "models.0.n"}}
     own["rows"] = {"b": {"set": "sts-*", "layer": -1}, "c": {"set": "sts-13", "layer": 0}}
     content = {"models": [{"rows": rows, "n": 0.5}]}
@@ -127,9 +128,11 @@ def small_plan(folder: Path) -> Path:
     prepare = "sentences --train {files}/train.tsv --valid {files}/valid.tsv"
     content["tasks"] = {"pairs": {"prepare": prepare, "labels": "valid.tsv"}}
     content["fine-tuning"] = {"lr": 1e-3, "epochs": 1, "batch-size": 32}
-    rank = content["measurements"]["rank"]
+    rank, probes = (content["measurements"][name] for name in ("rank", "probes"))
     rank["command"] = rank["command"].replace("100000", "100")
-    content["measurements"] = {"rank": rank}
+    probes["command"] = "probe --checkpoint model={checkpoint} --output {output} --tasks {tasks}/pairs/task"
+    probes["rows"] = {"frozen pairs": {**probes["rows"]["frozen SST-2"], "set": "task"}}
+    content["measurements"] = {"rank": rank, "probes": probes}
     content |= {"intermediate": {"3e8": 2}, "validations": 4, "timing": {"updates": 15, "rounds": 1}}
     path = folder / "plan.yaml"
     path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
@@ -154,7 +157,8 @@ def test_a_small_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
         "3e8": ["random weights", "MLM", "MAE-LM", "delta 0.5"],
     }
     for cells in results["table"]["3e8"].values():
-        assert set(cells) == {"loss", "primary", "pairs", *PLAN.content["measurements"]["rank"]["rows"]}
+        ranks = PLAN.content["measurements"]["rank"]["rows"]
+        assert set(cells) == {"loss", "primary", "pairs", *ranks, "frozen pairs"}
         assert 0 <= cells["pairs"]["mean"] <= 100 and 1 <= cells["rank without masks"]["mean"] <= 32
     check_differences(results, output, tmp_path)
     page = (output / "page.html").read_text(encoding="utf-8")
