@@ -208,12 +208,13 @@ class Study:
         return {PRETRAINING, *self.programs.evaluations(run)}
 
     def evaluate(self) -> None:
-        """Fine-tune and measure every encoder."""
-        jobs = []
+        """Measure and fine-tune every encoder, one measure after the other: interrupted, whole columns are known."""
+        todo = []
         for run in self.runs():
             known = self._recorded(run)
-            jobs += [job for name, job in self.programs.evaluations(run).items() if name not in known]
-        self.runner.do(jobs)
+            todo.append({name: job for name, job in self.programs.evaluations(run).items() if name not in known})
+        names = dict.fromkeys(name for jobs in todo for name in jobs)
+        self.runner.do([jobs[name] for name in names for jobs in todo if name in jobs])
 
     def _recorded(self, run: Pretraining) -> dict[str, Any]:
         if not self.runner.dry_run:

@@ -2,6 +2,8 @@
 
 import base64
 import html
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ _STYLE = (
     "td,th{border:1px solid #bbb;padding:.2em .6em;text-align:right}"
     "th{background:#eee}td:first-child,th:first-child{text-align:left}img{max-width:100%}"
 )
+# Of the figure with all measures.
+_COLUMNS = 3
 # Measures in which less is better.
 _LOWER = (LOSS,)
 
@@ -27,10 +31,7 @@ Section = tuple[str, str, list[str], list[list[str]]]
 def write(plan: Plan, results: dict[str, Any], output: Path) -> None:
     """Write results.md, page.html and the figures curves.png and compute.png."""
     parts = sections(plan, results)
-    text = [f"# {results['title']}"]
-    for heading, words, header, rows in parts:
-        text += [f"## {heading}", words, markdown_table(header, rows)]
-    write_bytes(output / "results.md", ("\n\n".join(text) + "\n").encode())
+    write_bytes(output / "results.md", markdown(results["title"], parts).encode())
     draw_curves(results, output / "curves.png")
     draw_compute(plan, results, output / "compute.png")
     body = [f"<h1>{html.escape(results['title'])}</h1>"]
@@ -48,6 +49,14 @@ def write(plan: Plan, results: dict[str, Any], output: Path) -> None:
     head = f'<meta charset="utf-8"><title>{html.escape(results["title"])}</title><style>{_STYLE}</style>'
     page = f'<!DOCTYPE html><html lang="en"><head>{head}</head><body>{"".join(body)}</body></html>\n'
     write_bytes(output / "page.html", page.encode())
+
+
+def markdown(title: str, parts: Sequence[Section]) -> str:
+    """Return the tables in Markdown."""
+    text = [f"# {title}"]
+    for heading, words, header, rows in parts:
+        text += [f"## {heading}", words, markdown_table(header, rows)]
+    return "\n\n".join(text) + "\n"
 
 
 def sections(plan: Plan, results: dict[str, Any]) -> list[Section]:
@@ -157,22 +166,31 @@ def draw_compute(plan: Plan, results: dict[str, Any], path: Path) -> None:
     first = next(iter(table.values()), {})
     cells = next((own for name, own in first.items() if name in plan.methods), {})
     measures = [measure for measure in cells if all(measure in each for each in common)]
-    figure, axes = pyplot.subplots(1, max(1, len(measures)), figsize=(4.5 * max(1, len(measures)), 4), squeeze=False)
-    for axis, measure in zip(axes[0], measures):
-        for number, name in enumerate(plan.methods):
-            points = [(float(budget), rows[name][measure]) for budget, rows in table.items() if name in rows]
-            ends = [
-                [own["mean"] - (own["low"] or own["mean"]) for _, own in points],
-                [(own["high"] or own["mean"]) - own["mean"] for _, own in points],
-            ]
-            places = [compute * 1.06 ** (number - 1) for compute, _ in points]
-            axis.errorbar(places, [own["mean"] for _, own in points], ends, label=name, color=f"C{number}", capsize=3)
-        random = best_random(table, measure)
-        if random is not None and measure not in _LOWER:
-            axis.axhline(random, color="gray", linestyle=":", label="random weights")
-        axis.set(xscale="log", xlabel="floating-point operations", title=_title(plan, measure))
-    axes[0][0].legend(fontsize=8)
+    columns = max(1, min(_COLUMNS, len(measures)))
+    lines = max(1, math.ceil(len(measures) / columns))
+    figure, axes = pyplot.subplots(lines, columns, figsize=(4 * columns, 3.5 * lines), squeeze=False)
+    for axis in axes.flat[len(measures) :]:
+        axis.axis("off")
+    for axis, measure in zip(axes.flat, measures):
+        _draw_measure(axis, plan, table, measure)
+    axes.flat[max(0, len(measures) - 1)].legend(fontsize=8)
     _save(figure, path)
+
+
+def _draw_measure(axis: Any, plan: Plan, table: dict[str, Any], measure: str) -> None:
+    for number, name in enumerate(plan.methods):
+        points = [(float(budget), rows[name][measure]) for budget, rows in table.items() if name in rows]
+        ends = [
+            [own["mean"] - (own["low"] or own["mean"]) for _, own in points],
+            [(own["high"] or own["mean"]) - own["mean"] for _, own in points],
+        ]
+        # Slightly apart, so that intervals do not hide one another.
+        places = [compute * 1.06 ** (number - 1) for compute, _ in points]
+        axis.errorbar(places, [own["mean"] for _, own in points], ends, label=name, color=f"C{number}", capsize=3)
+    random = best_random(table, measure)
+    if random is not None and measure not in _LOWER:
+        axis.axhline(random, color="gray", linestyle=":", label="random weights")
+    axis.set(xscale="log", xlabel="floating-point operations", title=_title(plan, measure))
 
 
 def _save(figure: Any, path: Path) -> None:

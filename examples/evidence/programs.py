@@ -93,11 +93,11 @@ class Programs:
     def evaluations(self, run: Pretraining) -> dict[str, Job]:
         """Return everything that is done with the checkpoints of a pretraining: name of its results -> job."""
         jobs: dict[str, Callable[[Pretraining, str], Job]] = {}
+        for name, own in self.plan.measurements_of(run.budget).items():
+            jobs[folder_name(name)] = partial(self._measurement, own=own)
         for task, repeats in self.plan.tasks_of(run.budget).items():
             for seed in range(1, repeats + 1):
                 jobs[f"{folder_name(task)}/seed_{seed}"] = partial(self._fine_tuning, task=task, seed=seed)
-        for name, own in self.plan.measurements_of(run.budget).items():
-            jobs[folder_name(name)] = partial(self._measurement, own=own)
         for part, updates in updates_at(self.plan, run, self.vocabulary).items():
             for task in self.plan.content["primary"]:
                 name = f"{part}/{folder_name(task)}/seed_1"
