@@ -52,6 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--compare", type=existing_path, metavar="FOLDER", help="another model's --output for the same pairs; the "
         "difference between the models is reported with its 95 %% interval",
     )  # fmt: skip
+    parser.add_argument(
+        "--first", type=arguments.number(int, 1), metavar="N", help="score only the first N sentences or pairs of each "
+        "file",
+    )  # fmt: skip
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="precision of the computation")
     arguments.add_batch_tokens(parser, 4096)
     arguments.add_json(parser)
@@ -61,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Score the sentences, and write the summary to standard output."""
     files = input_files(args.texts)
-    items = read_items(files)
+    items = read_items(files, args.first)
     if args.compare is not None and not items[0].side:
         raise UsageError("--compare needs pairs (.tsv, .jsonl): single sentences have no accuracy")
     others = None if args.compare is None else results.read_scores(args.compare)
@@ -70,7 +74,7 @@ def run(args: argparse.Namespace) -> None:
     scorer, sources = _open(args)
     sentences = _encode(scorer, items, args.method)
     origin = made_from(
-        {name: getattr(args, name) for name in ("method", "precision", "batch_tokens")}, {**sources, "texts": files}
+        {name: getattr(args, name) for name in ("method", "first", "precision", "batch_tokens")}, {**sources, "texts": files}
     )
     prepare_folder(
         args.output, results.KIND, origin, lambda result: _write(args, scorer, items, sentences, result), resumes=True

@@ -1,6 +1,7 @@
 """Readers of sentences, and of minimal pairs whose first sentence is the acceptable one."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,15 +46,20 @@ def input_files(paths: Sequence[Path]) -> list[Path]:
     return files
 
 
-def read_items(files: Sequence[Path]) -> list[Item]:
-    """Read all sentences of files, the two of a pair one after the other.
+def read_items(files: Sequence[Path], first: int | None = None) -> list[Item]:
+    """Read the sentences of files, the two of a pair one after the other.
+
+    Args:
+        files: those of ``input_files``.
+        first: number of sentences or pairs from the beginning of each file; None for all.
 
     Raises:
         ValueError: a file is empty, damaged or not UTF-8, or lacks a field; the message names file and line.
     """
     items = []
     for path in files:
-        found = [item for number, line in numbered_lines(path, blank=False) for item in _items(path, number, line)]
+        lines = islice(numbered_lines(path, blank=False), first)
+        found = [item for number, line in lines for item in _items(path, number, line)]
         if not found:
             raise ValueError(f"{path} has no sentences")
         items += found
