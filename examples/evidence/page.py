@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from plan import Plan
+from plan import RANDOM, Plan
 from summary import LOSS, PRIMARY, best_random
 
 from fairseq_maelm.files import write_bytes
@@ -62,11 +62,12 @@ def markdown(title: str, parts: Sequence[Section]) -> str:
 def sections(plan: Plan, results: dict[str, Any]) -> list[Section]:
     """Return heading, sentences, header and rows of each table."""
     found = [
+        *_strength(plan, results),
         (
             "Differences",
             "Mean difference with its 95 % interval: over pairs of pretrainings with equal seeds (paired t), "
             "or over the examples of the primary tasks, which says nothing about other seeds.",
-            *_differences(results),
+            *_differences(plan, results),
         ),
     ]
     for budget, rows in results["table"].items():
@@ -92,6 +93,25 @@ def sections(plan: Plan, results: dict[str, Any]) -> list[Section]:
     trials = [[trial["method"], f"{trial['loss']:.3f}"] for trial in results["trials"]]
     found.append(("Choices", "Bits on held-out text; the lowest of each method was taken.", ["", "bits"], trials))
     return found
+
+
+def _strength(plan: Plan, results: dict[str, Any]) -> list[Section]:
+    """Set the first method beside encoders that others have measured, if there is a common measure."""
+    first, table, known = next(iter(plan.methods)), results["table"], plan.content["known"]
+    own = {f"{first}, {budget} FLOP": rows[first] for budget, rows in table.items() if first in rows}
+    measures = dict.fromkeys(measure for encoder in known["encoders"].values() for measure in encoder)
+    measures = [measure for measure in measures if any(measure in cells for cells in own.values())]
+    rows = [[name, *(_cell(cells.get(measure)) for measure in measures)] for name, cells in own.items()]
+    rows += [[RANDOM, *(_number(best_random(table, measure)) for measure in measures)]]
+    for name, encoder in known["encoders"].items():
+        if any(measure in encoder for measure in measures):
+            rows.append([name, *(_number(encoder.get(measure)) for measure in measures)])
+    header = ["", *(_title(plan, measure) for measure in measures)]
+    return [(f"How strong {first} is here", known["words"], header, rows)] if measures else []
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
 
 
 def _equal(results: dict[str, Any]) -> Section:
@@ -124,15 +144,14 @@ def _cell(value: dict[str, Any] | None) -> str:
     return middle if value["low"] is None else f"{middle} ({value['low']:.{digits}f} to {value['high']:.{digits}f})"
 
 
-def _differences(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+def _differences(plan: Plan, results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     header = ["FLOP", "difference", "measure", "over", "mean", "95 % interval", "pairs or examples"]
     rows = []
     for own in results["differences"]:
         interval = "" if own["low"] is None else f"{own['low']:+.2f} to {own['high']:+.2f}"
         names = f"{own['first']} - {own['second']}"
-        rows.append(
-            [own["budget"], names, own["measure"], own["by"], f"{own['mean']:+.2f}", interval, f"{own['count']:,}"]
-        )
+        measure = _title(plan, own["measure"])
+        rows.append([own["budget"], names, measure, own["by"], f"{own['mean']:+.2f}", interval, f"{own['count']:,}"])
     return header, rows
 
 

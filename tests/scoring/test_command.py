@@ -75,6 +75,16 @@ def test_sentences_are_scored_as_by_the_hub(method: str, tmp_path: Path, capsys:
     assert summary == {"sentences": 4, "tokens": tokens, "pseudo_perplexity": pytest.approx(perplexity, rel=1e-4)}
 
 
+def test_first_pairs_of_each_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_pairs(tmp_path / "blimp")
+    summary = summary_of(capsys, words(tmp_path / "out", folder, "--first", "1"))
+    texts = [text for _, _, *pair in (PAIRS[0], PAIRS[2]) for text in pair]
+    assert [row["text"] for row in rows_of(tmp_path / "out")] == texts and summary["overall"]["pairs"] == 2
+    with pytest.raises(SystemExit):
+        main(words(tmp_path / "out", folder, "--first", "2"))
+    assert len(rows_of(tmp_path / "out")) == 4
+
+
 def test_pairs_are_counted_by_paradigm_and_phenomenon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, output = write_pairs(tmp_path / "blimp"), tmp_path / "out"
     summary = summary_of(capsys, words(output, folder))
