@@ -96,7 +96,7 @@ def sections(plan: Plan, results: dict[str, Any]) -> list[Section]:
 
 
 def _strength(plan: Plan, results: dict[str, Any]) -> list[Section]:
-    """Set the first method beside encoders that others have measured, if there is a common measure."""
+    """Compare the first method with encoders that others have measured, if there is a common measure."""
     first, table, known = next(iter(plan.methods)), results["table"], plan.content["known"]
     own = {f"{first}, {budget} FLOP": rows[first] for budget, rows in table.items() if first in rows}
     measures = dict.fromkeys(measure for encoder in known["encoders"].values() for measure in encoder)

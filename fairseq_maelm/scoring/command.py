@@ -74,7 +74,8 @@ def run(args: argparse.Namespace) -> None:
     scorer, sources = _open(args)
     sentences = _encode(scorer, items, args.method)
     origin = made_from(
-        {name: getattr(args, name) for name in ("method", "first", "precision", "batch_tokens")}, {**sources, "texts": files}
+        {name: getattr(args, name) for name in ("method", "first", "precision", "batch_tokens")},
+        {**sources, "texts": files},
     )
     prepare_folder(
         args.output, results.KIND, origin, lambda result: _write(args, scorer, items, sentences, result), resumes=True
