@@ -61,21 +61,18 @@ def markdown(title: str, parts: Sequence[Section]) -> str:
 
 def sections(plan: Plan, results: dict[str, Any]) -> list[Section]:
     """Return heading, sentences, header and rows of each table."""
-    found = [
-        *_strength(plan, results),
-        (
-            "Differences",
-            "Mean difference with its 95 % interval: over pairs of pretrainings with equal seeds (paired t), "
-            "or over the examples of the primary tasks, which says nothing about other seeds.",
-            *_differences(plan, results),
-        ),
-    ]
+    found = _strength(plan, results)
     for budget, rows in results["table"].items():
         measures = list(dict.fromkeys(measure for cells in rows.values() for measure in cells))
         header = ["", *(_title(plan, measure) for measure in measures)]
         lines = [[name, *(_cell(cells.get(measure)) for measure in measures)] for name, cells in rows.items()]
         words = "Means over pretraining seeds with 95 % intervals (Student's t)."
         found.append((f"{budget} FLOP", words, header, lines))
+    words = (
+        "Mean difference with its 95 % interval: over pairs of pretrainings with equal seeds (paired t), or over the "
+        "examples of the primary tasks, which says nothing about other seeds."
+    )
+    found.append(("Differences at equal operations", words, *_differences(plan, results)))
     found.append(_equal(results))
     header = ["", "updates", "tokens", "FLOP", "seconds in training", "bits"]
     rows = [
@@ -145,14 +142,14 @@ def _cell(value: dict[str, Any] | None) -> str:
 
 
 def _differences(plan: Plan, results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    header = ["FLOP", "difference", "measure", "over", "mean", "95 % interval", "pairs or examples"]
-    rows = []
+    cells: dict[tuple[str, str], dict[str, str]] = {}
     for own in results["differences"]:
-        interval = "" if own["low"] is None else f"{own['low']:+.2f} to {own['high']:+.2f}"
-        names = f"{own['first']} - {own['second']}"
-        measure = _title(plan, own["measure"])
-        rows.append([own["budget"], names, measure, own["by"], f"{own['mean']:+.2f}", interval, f"{own['count']:,}"])
-    return header, rows
+        column = f"{own['budget']}: {own['first']} - {own['second']}"
+        interval = "" if own["low"] is None else f" ({own['low']:+.2f} to {own['high']:+.2f})"
+        number = f"{own['count']:,} {own['by']}"
+        cells.setdefault((_title(plan, own["measure"]), number), {})[column] = f"{own['mean']:+.2f}{interval}"
+    columns = list(dict.fromkeys(column for row in cells.values() for column in row))
+    return ["", "over", *columns], [[*row, *(own.get(column, "") for column in columns)] for row, own in cells.items()]
 
 
 def draw_curves(results: dict[str, Any], path: Path) -> None:

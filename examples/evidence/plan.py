@@ -142,7 +142,7 @@ class Plan:
 
     def _wanted(self, declared: dict[str, dict[str, Any]], budget: str) -> dict[str, dict[str, Any]]:
         wanted = self.budgets[budget]["tasks"]
-        return {name: own for name, own in declared.items() if wanted in ("all", own.get("set"))}
+        return {name: own for name, own in declared.items() if wanted in ("all", *own.get("sets", []))}
 
 
 def updates_at(plan: Plan, run: Pretraining, vocabulary: int) -> dict[str, int]:

@@ -55,7 +55,8 @@ class HuggingFaceEncoder:
             raise ValueError("masked tokens cannot be dropped from the input of a Hugging Face model")
         attention_mask = tokens.ne(self.vocabulary.pad)
         output = self._model(input_ids=tokens, attention_mask=attention_mask.long(), output_hidden_states=True)
-        return output.hidden_states
+        # ModernBERT of transformers 4 lists its last layer's state from before the final normalization.
+        return (*output.hidden_states[:-1], output.last_hidden_state)
 
     @cached_property
     def _masked_model(self) -> Any:

@@ -94,6 +94,22 @@ def test_states_of_padded_sequences_are_those_of_the_model_alone(family_folder: 
         assert torch.allclose(ours[0, :4], theirs[0], atol=1e-5)
 
 
+def test_the_last_layer_is_what_the_model_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in transformers 4, whose ModernBERT normalizes the last layer's state after it has listed it."""
+    encoder = open_encoder(save_model("ModernBert", tmp_path / "model"))
+    tokens = torch.tensor([[0, 4, 5, 6, 2]])
+    forward = encoder._model.forward
+
+    def listed_before(**inputs: Any) -> Any:
+        output = forward(**inputs)
+        return type(output)(output.last_hidden_state, (*output.hidden_states[:-1], 7 * output.last_hidden_state))
+
+    monkeypatch.setattr(encoder._model, "forward", listed_before)
+    with torch.no_grad():
+        states, expected = encoder.hidden_states(tokens), forward(input_ids=tokens).last_hidden_state
+    assert len(states) == 3 and torch.equal(states[-1], expected)
+
+
 def test_masks_are_scored_and_weights_drawn(family_folder: tuple[str, Path]) -> None:
     _, folder = family_folder
     encoder = open_encoder(folder)

@@ -52,16 +52,17 @@ def test_seeds_rows_and_repeats_are_those_of_the_plan() -> None:
     count = {
         budget: sum(run.budget == budget and run.row != plan_module.RANDOM for run in runs) for budget in PLAN.budgets
     }
-    assert count == {"3e13": 9, "1e14": 9, "3e14": 15, "1e15": 5}
+    assert count == {"5e12": 0, "1e13": 9, "3e13": 9, "1e14": 9, "3e14": 15, "1e15": 5}
     assert [(run.budget, run.seed) for run in runs if run.row == plan_module.RANDOM] == [
-        ("3e14", 1), ("3e14", 2), ("3e14", 3), ("1e15", 1),
+        ("3e13", 1), ("3e13", 2), ("3e13", 3), ("3e14", 1), ("3e14", 2), ("3e14", 3), ("1e15", 1),
     ]  # fmt: skip
-    some = list(PLAN.pretrainings(CHOSEN, ["3e13", "1e14"]))
-    assert {run.budget for run in some} == {"3e13", "1e14"}
+    some = list(PLAN.pretrainings(CHOSEN, ["1e13", "1e14"]))
+    assert {run.budget for run in some} == {"1e13", "1e14"}
     assert [(run.budget, run.seed) for run in some if run.row == plan_module.RANDOM] == [
-        ("1e14", 1), ("1e14", 2), ("1e14", 3),
-    ]  # fmt: skip
-    assert PLAN.tasks_of("3e13") == {"MNLI-10k": 1, "QQP-10k": 1}
+        (budget, seed) for budget in ("1e13", "1e14") for seed in (1, 2, 3)
+    ]
+    assert PLAN.tasks_of("3e13") == {"MNLI-10k": 1, "QQP-10k": 1, "UD tags": 1}
+    assert not PLAN.tasks_of("1e13") and PLAN.measurements_of("1e13") == PLAN.measurements_of("3e13")
     assert PLAN.tasks_of("3e14")["CoLA"] == 3 and PLAN.tasks_of("1e15")["SST-2"] == 3
 
 
@@ -75,6 +76,12 @@ def test_each_method_has_equally_many_trials_and_one_setting_changes() -> None:
             "masks": [(0.006, 0.3, None), (0.006, 0.15, None), (0.006, 0.3, 0.15)],
         }
         assert rates == expected[choice]
+
+
+def test_published_results_follow_from_the_records(tmp_path: Path) -> None:
+    evidence.main(["page", "--records", str(FOLDER / "records"), "--output", str(tmp_path / "study")])
+    made = (tmp_path / "study" / "results.md").read_text(encoding="utf-8")
+    assert made == (FOLDER / "results.md").read_text(encoding="utf-8")
 
 
 def test_interval_is_students() -> None:
