@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from end_to_end.toy import ROOT
+from end_to_end import toy
 from scipy import stats
 from support import load_script
 
-FOLDER = ROOT / "examples" / "evidence"
+FOLDER = toy.ROOT / "examples" / "evidence"
 with pytest.MonkeyPatch.context() as patch:
     # Modules of examples are in no package, and other examples may use the same names.
     patch.syspath_prepend(FOLDER)
@@ -157,7 +157,12 @@ def test_a_small_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     chosen = json.loads((output / "records" / "study.json").read_bytes())["chosen"]
     assert set(chosen) == {"MLM", "MAE-LM"} and {len(own) for own in chosen.values()} == {1}
     evidence.main(["pretrain", "--budgets", "1e8", *words])
+    stop_inside_a_pretraining("3e8,_MAE-LM,_seed_1", words)
+    stop_after_an_evaluation(monkeypatch, words)
+    evaluated = {path: path.stat().st_mtime_ns for path in output.glob("runs/3e8*/*/result.json")}
+    assert evaluated, "something was evaluated before the interruption"
     evidence.main(words)
+    assert {path: path.stat().st_mtime_ns for path in evaluated} == evaluated
     results = json.loads((output / "results.json").read_bytes())
     assert {budget: list(rows) for budget, rows in results["table"].items()} == {
         "1e8": ["MLM", "MAE-LM"],
@@ -176,6 +181,31 @@ def test_a_small_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     evidence.main(words)
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*.log")} == before, "nothing is done twice"
     check_another_machine(output, words, results)
+
+
+def stop_inside_a_pretraining(name: str, words: list[str]) -> None:
+    """Leave a pretraining as it is if it was stopped after its third update, and let the study finish it."""
+    study = evidence.Study(evidence.make_parser().parse_args(words))
+    (own,) = [run for run in study.runs() if run.name == name]
+    toy.run([*study.programs.pretraining(own).process("").words, "--max-update", 3])
+    evidence.main(["pretrain", *words])
+    assert "@ 3 updates" in (study.output / "runs" / name / "result.log").read_text(encoding="utf-8")
+
+
+def stop_after_an_evaluation(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+    """Press Ctrl-C when the first evaluation has ended and the next one runs."""
+    update, evaluated = records.Records.update, []
+
+    def interrupted(self: Any, of: Any) -> None:
+        update(self, of)
+        if len(self.read(of)) > 1:
+            evaluated.append(of)
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit) as stopped:
+        patch.setattr(records.Records, "update", interrupted)
+        evidence.main(["evaluate", "--jobs", "2", *words])
+    assert stopped.value.code == 130 and len(evaluated) == 1
 
 
 def check_another_machine(output: Path, words: list[str], results: dict[str, Any]) -> None:
