@@ -19,7 +19,7 @@ needs_fake_gpu = pytest.mark.skipif(
 
 
 def run_program(*words: Any) -> str:
-    """Run Python in a process of its own, as a fake GPU replaces parts of torch; return its output."""
+    """Run Python in a separate process, as a fake GPU replaces parts of torch; return its output."""
     path = os.pathsep.join([str(BENCHMARKS.parent), str(BENCHMARKS)])
     command = [sys.executable, *map(str, words)]
     run = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""fairseq's own RoBERTa beside our model: the same function of the same weights."""
+"""fairseq's own RoBERTa and our model: the same function of the same weights."""
 
 from argparse import Namespace
 from types import SimpleNamespace

@@ -23,7 +23,7 @@ from fairseq_maelm.text.dictionary import real_tokens
 
 
 def load_script(path: Path) -> ModuleType:
-    """Import a program of the examples or the benchmarks, which is no module of the package."""
+    """Import a program of the examples or the benchmarks, which is not a module of the package."""
     specification = importlib.util.spec_from_file_location(path.stem, path)
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)
@@ -33,7 +33,7 @@ def load_script(path: Path) -> ModuleType:
 
 @contextlib.contextmanager
 def logging_kept() -> Iterator[None]:
-    """Keep the root logger, which commands set up for a process of their own."""
+    """Keep the root logger, which commands set up for a separate process."""
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     try:

@@ -27,7 +27,7 @@ def add_models(parser: argparse.ArgumentParser, settings: type, required: bool) 
         "--checkpoint", required=required, action="append", default=[], type=named_path, metavar="NAME=PATH",
         help="name and checkpoint of a model (repeat the option for further models): a file, the folder of a training "
         "run (its best checkpoint, or else its last), the name of an encoder that comes with this package, or the "
-        "folder of a Hugging Face masked language model",
+        "folder of a Hugging Face masked language model or its name in the local cache",
     )  # fmt: skip
     add_output(parser, "folder for the results")
     add_settings(parser, settings)

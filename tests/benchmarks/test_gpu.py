@@ -16,7 +16,7 @@ import pytest
 
 SCRIPT = Path(gpu.__file__).with_suffix(".sh")
 ALWAYS = ["tests", "kernels", "step", "compile", "memory", "attention", "fp16", "modern", "modern40"]
-# A python3 that runs gpu.py itself, and stands in for all that it starts: writes its words down, says that a test
+# A python3 that runs gpu.py itself, and replaces all that it starts: writes its words down, says that a test
 # passed, and fails, or sleeps, for some of them.
 STAND_IN = """#!/usr/bin/env bash
 if [[ $1 == */gpu.py ]]; then exec {python} "$@"; fi

@@ -16,13 +16,13 @@ from end_to_end.toy import TINY_TRAINING, run, train_log
 # The end-of-sentence symbol alone stands between documents.
 BLANK_LINE = torch.tensor([2])
 
-# Metrics that are no result: they measure time.
+# Metrics that are not results: they measure time.
 OF_TIME = {"wps", "ups", "wall", "train_wall"}
 OF_TIME |= {f"train_{name}" for name in OF_TIME} | {f"valid_{name}" for name in OF_TIME}
 
 
 def cut(toy_data: Path, folder: Path, lines: int, first: int = 0, shortest: int = 10, longest: int = 60) -> Path:
-    """Write a train split of some lines of the toy corpus, each a document of its own, by fairseq's own writer.
+    """Write a train split of some lines of the toy corpus, each a separate document, by fairseq's own writer.
 
     With --tokens-per-sample 64 every line is one sequence.
     """

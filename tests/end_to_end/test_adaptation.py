@@ -1,4 +1,4 @@
-"""Pretraining goes on with text of a domain: beside general text, resumed, on two ranks, and stopped in time."""
+"""Pretraining goes on with text of a domain: mixed with general text, resumed, on two ranks, and stopped in time."""
 
 import re
 import shutil

@@ -60,7 +60,7 @@ def assert_average(
             torch.testing.assert_close(tensor.double(), expected[name], rtol=1e-5, atol=1e-7, msg=name)
         else:
             assert torch.equal(tensor, raw[name]), name
-    # It is no copy of the weights.
+    # It is not a copy of the weights.
     name = "encoder.embed_tokens.weight"
     assert (actual[name] - raw[name]).abs().max() > 1e-4
 

@@ -204,7 +204,7 @@ def trained(good_data, tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("case", ["width", "vocabulary of the same size"])
 def test_the_command_explains_a_checkpoint_that_does_not_fit(good_data, trained, tmp_path, case):
-    """fairseq ends with a line of its own; ours stands above it, and the checkpoint stays as it was."""
+    """fairseq ends with its own line; ours comes before it, and the checkpoint stays as it was."""
     damage, arguments, message = CHECKPOINTS[case]
     (tmp_path / "out").mkdir()
     shutil.copy(trained, tmp_path / "out")

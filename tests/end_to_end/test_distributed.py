@@ -73,7 +73,7 @@ def test_the_comparison_sees_another_order_of_magnitude(tmp_path):
 
 @pytest.fixture(scope="module")
 def four_sequences(toy_data, tmp_path_factory) -> Path:
-    """All data in one batch, so that every way to cut it gives the same updates: one an epoch, masked anew each."""
+    """All data in one batch, so that every way to cut it gives the same updates: one an epoch, masked again in each."""
     return cut(toy_data, tmp_path_factory.mktemp("four"), lines=4)
 
 

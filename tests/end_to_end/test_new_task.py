@@ -124,7 +124,7 @@ print(hub.task.name, hub.predict("beginning", hub.encode_batch(["The sailor", "E
 
 
 def python(words: list[object], package: Path) -> str:
-    """Run a program in a process of its own, which imports the package from another folder."""
+    """Run a program in a separate process, which imports the package from another folder."""
     return run(["python", *words], environment={"PYTHONPATH": str(package.parent)})
 
 

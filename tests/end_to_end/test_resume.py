@@ -54,7 +54,7 @@ def assert_same_end(checkpoint: Path, output: str, uninterrupted: tuple[Path, st
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_resumed_in_the_middle_of_an_epoch(data, stopped, uninterrupted, tmp_path, workers):
-    """On to the end of the third epoch, so that an epoch boundary lies in between; in this process or by a worker."""
+    """On to the end of the third epoch, so that an epoch ends in between; in this process or by a worker."""
     shutil.copy(stopped, tmp_path / LAST)
     output = run(training(data, tmp_path, "--max-update", UPDATES, "--num-workers", workers))
     assert_same_end(tmp_path / LAST, output, uninterrupted, MIDDLE + 1)

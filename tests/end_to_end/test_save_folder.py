@@ -289,7 +289,7 @@ def test_an_option_refuses_instead(data, folder, tmp_path):
     [line] = refusals(run(narrow(data, folder, *option, updates=MORE), check=False))
     assert f"{LAST} is damaged in the record" in line and "replace it with an intact copy" in line
     assert contents(folder) == before
-    # The option is no obstacle to the first start.
+    # The option does not prevent the first start.
     run(narrow(data, tmp_path / "new", "--restore-file", tmp_path / "new" / LAST, updates=2))
     assert results(tmp_path / "new" / LAST)["updates"] == 2
 

@@ -87,7 +87,7 @@ def test_a_sweep_that_is_killed_goes_on(tasks, pretrained, tmp_path, capsys):
     diverged = Path(str(ours).replace("lr_0.001", "lr_1e+30"))
     assert [starts(log) for log in (ours, drawn, diverged, blocked.with_name("run.log"))] == [1, 2, 1, 1]
     second = drawn.read_text(encoding="utf-8").rpartition("$ OMP_NUM_THREADS=1")[2]
-    assert "Loaded checkpoint" in second and '"train_loss"' in second, "it began anew, or had been finished"
+    assert "Loaded checkpoint" in second and '"train_loss"' in second, "it began again, or had been finished"
     assert second.count("begin validation") < EPOCHS
     results = [read_json(log.with_name("run.json")) or {} for log in (ours, drawn, diverged)]
     assert results[0]["updates"] <= EPOCHS * UPDATES

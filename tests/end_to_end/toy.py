@@ -96,7 +96,7 @@ def run(
 
     Args:
         command: its words. "maelm" is the package's own command line, "python" the tests' interpreter, and
-            "fairseq-..." the commands beside that interpreter; these get "--user-dir" as first option where they
+            "fairseq-..." the commands in that interpreter's folder; these get "--user-dir" as first option where they
             take one.
         cwd: the folder to run in; by default the system's root, so that nothing is found by accident.
         check: fail the test when the command fails; otherwise fail it when the command succeeds.

@@ -389,7 +389,7 @@ def test_a_small_study_with_an_interruption(
     run([*words[:place], *words[place + 2 :], "--max-update", 1])
     whole = [*common, "--rows", "maelm", "mlm", "--tasks", f"topics={task}"]
     study_of_rows.main(whole)
-    assert "@ 1 updates" in (row / "pretraining.log").read_text(encoding="utf-8"), "it did not begin anew"
+    assert "@ 1 updates" in (row / "pretraining.log").read_text(encoding="utf-8"), "it did not begin again"
     resumed = torch.load(row / "checkpoints" / "checkpoint_last.pt")["model"]
     assert all(torch.equal(tensor, resumed[name]) for name, tensor in uninterrupted.items())
 

@@ -166,7 +166,7 @@ def test_the_study_from_text_to_table(
     rows.main(words)
     again = capsys.readouterr()
     assert "4 done earlier" in again.err and "8 done earlier" in again.err and again.out == table, "everything is there"
-    # The control may be added later: as many updates as the best checkpoint has, and nothing else anew.
+    # The control may be added later: as many updates as the best checkpoint has, and nothing else is repeated.
     rows.main([*words, "--rows", "before", "control", "after"])
     assert "8 done earlier" in capsys.readouterr().err and cells((output / "table.md").read_text(), 0)[2:5] == [
         "before",

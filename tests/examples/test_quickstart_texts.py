@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart"
-# The example's modules lie beside its script and are in no package.
+# The example's modules are in its script's folder and in no package.
 sys.path.insert(0, str(QUICKSTART))
 
 import texts  # noqa: E402

@@ -92,7 +92,7 @@ def test_order_of_visible_tokens_is_free(family):
 
 
 def test_nothing_masked_is_the_plain_sequence(family):
-    """Without a layout every token is visible, stands at its own position and is predicted."""
+    """Without a layout every token is visible, has its own position and is predicted."""
     model = model_of(**family)
     tokens = torch.from_numpy(np.stack(random_sequences([11, 11])))
     everything = [list(range(11))] * 2

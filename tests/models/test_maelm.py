@@ -182,7 +182,7 @@ def test_tasks_longer_than_the_positions_are_refused():
 
 
 def test_fairseq_finds_the_origin_of_a_nan(caplog):
-    """Its detector puts hooks on all modules when gradients are no numbers, and they must not fail."""
+    """Its detector puts hooks on all modules when gradients are not numbers, and they must not fail."""
     caplog.set_level("WARNING", logger="fairseq.nan_detector")
     model = model_of()
     model.decoder.layers[1].fc1.weight.data[0, 0] = float("nan")

@@ -60,7 +60,7 @@ def test_bf16_is_close_to_double_precision(changes: dict[str, Any]) -> None:
     scale = max(float(gradient.norm()) for gradient in exact.values())
     for name, gradient in gradients.items():
         assert gradient.dtype == torch.float32, name
-        # A gradient that is nothing beside the others (a key's bias has none at all) has no relative error.
+        # A gradient that is tiny next to the others (a key's bias has none at all) has no relative error.
         if float(exact[name].norm()) > 1e-4 * scale:
             assert error(gradient, exact[name]) < 0.1, name
 

@@ -32,7 +32,7 @@ class PlainConfig:
 
     Attributes:
         relative_buckets: "t5", "reference" or "none" (the encoder then has absolute positions only).
-        mask_index: row of the token embedding that stands in the decoder's input where no encoder state enters.
+        mask_index: row of the token embedding that fills the decoder's input where no encoder state enters.
         modern: whether the layers are ModernBERT's.
         decoder_rotary: whether the decoder has rotary positions; the encoder has them if it has no table of positions.
         rotary_base: of rotary positions; ``local_rotary_base`` is that of the encoder's layers but the first of every

@@ -105,7 +105,7 @@ def differences(left: Any, right: Any, path: str = "") -> dict[str, tuple[Any, A
 def described(configuration: Any) -> dict[str, Any]:
     """Turn a fairseq configuration and the model that it builds into plain dictionaries that can be compared."""
     plain: Any = OmegaConf.to_container(configuration, resolve=True, enum_to_str=True)
-    # A criterion without options of its own gets the whole command line from fairseq-train, and reads none of it.
+    # A criterion without own options gets the whole command line from fairseq-train, and reads none of it.
     criterion = plain["criterion"]
     plain["criterion"] = criterion["_name"] if isinstance(criterion, dict) else criterion._name
     # Scores of generated text: fairseq-train names a default, Hydra none, and no training uses it.
@@ -138,7 +138,7 @@ def test_recipe_has_the_numbers_of_table_3(name: str, tmp_path: Path) -> None:
         "Dropout": model.config.dropout,
         "Weight Decay": optimizer.weight_decay,
     } == TABLE_3[name]
-    # What the paper says beside the table.
+    # What the paper says outside of the table.
     assert (optimizer._name, configuration.lr_scheduler._name) == ("fused_adamw", "polynomial_decay")
     assert configuration.lr_scheduler.total_num_update == optimization.max_update
     assert configuration.lr_scheduler.end_learning_rate == 0.0

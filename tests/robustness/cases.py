@@ -87,7 +87,7 @@ def write_bad_files(world: World) -> None:
             (copy / name).write_bytes(content)
 
 
-# Files that are no checkpoint
+# Files that are not checkpoints
 
 
 def _saved(change: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], bytes]:

@@ -160,7 +160,7 @@ def _strings_for_fairseq(honest: dict[str, Any], marker: Path) -> Iterator[Hosti
 
 
 def _strings_for_us(honest: dict[str, Any], marker: Path) -> Iterator[Hostile]:
-    """Code as the value of each of our own options that is no free text."""
+    """Code as the value of each of our own options that is not free text."""
     for name in loadable_tasks():
         for option, field in TASK_DATACLASS_REGISTRY[name].__dataclass_fields__.items():
             if field.type not in (str, "str") and "str" not in str(field.type) and not option.startswith("_"):
@@ -256,7 +256,7 @@ def _files(honest: dict[str, Any]) -> Iterator[Hostile]:
     for case, data in {
         "an empty file": b"",
         "a text": b"no checkpoint\n",
-        "a protocol of its own": b"\x80\x7f.",
+        "an unknown protocol": b"\x80\x7f.",
         "half a file": whole[: len(whole) // 2],
         "half an old file": old.getvalue()[: len(old.getvalue()) // 2],
         "a file without its end": whole[:-30],

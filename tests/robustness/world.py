@@ -123,7 +123,7 @@ class World:
         return self._hubs[name]
 
     def remove_new(self) -> None:
-        """Remove what a command wrote to ``new``, and what it keeps beside it."""
+        """Remove what a command wrote to ``new``, and what it keeps next to it."""
         for path in self.folder.glob("*new*"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 

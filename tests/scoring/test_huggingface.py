@@ -1,4 +1,4 @@
-"""Hugging Face models score as one position at a time does, and as minicons does if it is installed."""
+"""Hugging Face models score as one position at a time does, and as minicons does."""
 
 from pathlib import Path
 from typing import Any

@@ -47,7 +47,7 @@ def test_dense_adds_distances_and_hides_keys():
     dense = bias.dense(key)
     assert dense[0, 1].tolist() == [[3, 6], [0, 3]]
     assert dense[1, 0].tolist() == [[3, -infinite], [0, -infinite]]
-    # A softmax over -inf alone is no number; ``blind`` says that the result does not count.
+    # A softmax over -inf alone is not a number; ``blind`` says that the result does not count.
     assert dense[2, 0].tolist() == [[3, 6], [0, 3]]
     assert bias.blind(2).flatten().tolist() == [False, False, True]
     assert bias.dense(key) is dense

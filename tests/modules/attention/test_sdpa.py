@@ -43,7 +43,7 @@ def test_padding_is_a_sequence_of_its_own(lengths: list[int], monkeypatch: pytes
 
 
 def test_what_else_is_hidden_takes_a_mask_and_other_queries_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sdpa, "attend_between", lambda *arguments: pytest.fail("no sequences of their own"))
+    monkeypatch.setattr(sdpa, "attend_between", lambda *arguments: pytest.fail("no separate sequences"))
     monkeypatch.setattr(sdpa, "_has_flash", lambda query: True)
     query, key = torch.randn(2, 2, 3, 8), torch.randn(2, 2, 5, 8)
     lengths = torch.tensor([5, 2])

@@ -140,7 +140,7 @@ CASES = {
     "shared positions, ragged": lambda: Case([19, 37], shared=True),
     "any order": lambda: Case([35], shuffled=True),
     "one head, one token": lambda: Case([1], heads=1, max_positions=2),
-    "width that is no power of two": lambda: Case([21, 18], head_dim=20),
+    "width that is not a power of two": lambda: Case([21, 18], head_dim=20),
     "widest head": lambda: Case([18], heads=1, head_dim=128, max_positions=24),
 }
 
