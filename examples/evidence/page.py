@@ -64,8 +64,8 @@ def sections(plan: Plan, results: dict[str, Any]) -> list[Section]:
     found = _strength(plan, results)
     for budget, rows in results["table"].items():
         measures = list(dict.fromkeys(measure for cells in rows.values() for measure in cells))
-        header = ["", *(_title(plan, measure) for measure in measures)]
-        lines = [[name, *(_cell(cells.get(measure)) for measure in measures)] for name, cells in rows.items()]
+        header = ["", *rows]
+        lines = [[_title(plan, each), *(_cell(cells, each) for cells in rows.values())] for each in measures]
         words = "Means over pretraining seeds with 95 % intervals (Student's t)."
         found.append((f"{budget} FLOP", words, header, lines))
     words = (
@@ -98,7 +98,7 @@ def _strength(plan: Plan, results: dict[str, Any]) -> list[Section]:
     own = {f"{first}, {budget} FLOP": rows[first] for budget, rows in table.items() if first in rows}
     measures = dict.fromkeys(measure for encoder in known["encoders"].values() for measure in encoder)
     measures = [measure for measure in measures if any(measure in cells for cells in own.values())]
-    rows = [[name, *(_cell(cells.get(measure)) for measure in measures)] for name, cells in own.items()]
+    rows = [[name, *(_cell(cells, measure) for measure in measures)] for name, cells in own.items()]
     rows += [[RANDOM, *(_number(best_random(table, measure)) for measure in measures)]]
     for name, encoder in known["encoders"].items():
         if any(measure in encoder for measure in measures):
@@ -119,7 +119,7 @@ def _equal(results: dict[str, Any]) -> Section:
     header = ["FLOP of the budget", "equal", "up to", "method", "bits", "primary measure"]
     rows = []
     for own in results["equal"]:
-        cells = [_cell(own["measures"].get(measure)) for measure in (LOSS, PRIMARY)]
+        cells = [_cell(own["measures"], measure) for measure in (LOSS, PRIMARY)]
         rows.append([own["budget"], own["axis"], f"{own['limit']:,.4g}", own["method"], *cells])
     return "Equal updates, operations and time", words, header, rows
 
@@ -133,10 +133,10 @@ def _title(plan: Plan, measure: str) -> str:
     return f"{measure} ({own})" if own else measure
 
 
-def _cell(value: dict[str, Any] | None) -> str:
+def _cell(cells: dict[str, dict[str, Any]], measure: str) -> str:
+    value, digits = cells.get(measure), 3 if measure == LOSS else 1
     if value is None:
         return ""
-    digits = 3 if abs(value["mean"]) < 20 else 1
     middle = f"{value['mean']:.{digits}f}"
     return middle if value["low"] is None else f"{middle} ({value['low']:.{digits}f} to {value['high']:.{digits}f})"
 
@@ -146,7 +146,7 @@ def _differences(plan: Plan, results: dict[str, Any]) -> tuple[list[str], list[l
     for own in results["differences"]:
         column = f"{own['budget']}: {own['first']} - {own['second']}"
         interval = "" if own["low"] is None else f" ({own['low']:+.2f} to {own['high']:+.2f})"
-        number = f"{own['count']:,} {own['by']}"
+        number = f"{own['count']:,} {own['by'][:-1] if own['count'] == 1 else own['by']}"
         cells.setdefault((_title(plan, own["measure"]), number), {})[column] = f"{own['mean']:+.2f}{interval}"
     columns = list(dict.fromkeys(column for row in cells.values() for column in row))
     return ["", "over", *columns], [[*row, *(own.get(column, "") for column in columns)] for row, own in cells.items()]
@@ -156,7 +156,8 @@ def draw_curves(results: dict[str, Any], path: Path) -> None:
     """Draw the loss on held-out text of the first seed of every run against tokens, operations and seconds."""
     pyplot = import_pyplot()
     figure, axes = pyplot.subplots(1, 3, figsize=(14, 4.5), sharey=True)
-    names = list(dict.fromkeys(run["row"] for run in results["runs"]))
+    # In the colors of the other figure.
+    names = list(dict.fromkeys(run["row"] for run in results["runs"] if run["row"] != RANDOM))
     shown = set()
     for run in results["runs"]:
         if run["seed"] != 1 or not run["curve"] or run["updates"] == 1:
@@ -202,11 +203,16 @@ def _draw_measure(axis: Any, plan: Plan, table: dict[str, Any], measure: str) ->
         ]
         # Slightly apart, so that intervals do not hide one another.
         places = [compute * 1.06 ** (number - 1) for compute, _ in points]
-        axis.errorbar(places, [own["mean"] for _, own in points], ends, label=name, color=f"C{number}", capsize=3)
+        means = [own["mean"] for _, own in points]
+        axis.errorbar(places, means, ends, label=name, color=f"C{number}", capsize=3, marker="o")
     random = best_random(table, measure)
     if random is not None and measure not in _LOWER:
         axis.axhline(random, color="gray", linestyle=":", label="random weights")
     axis.set(xscale="log", xlabel="floating-point operations", title=_title(plan, measure))
+    budgets = [float(budget) for budget in table]
+    axis.set_xlim(min(budgets) / 1.5, max(budgets) * 1.5)
+    axis.set_xticks(budgets, list(table))
+    axis.minorticks_off()
 
 
 def _save(figure: Any, path: Path) -> None:

@@ -123,7 +123,9 @@ class Programs:
             return Process(study.fine_tuning(self.task_folder(task), checkpoint, model, own, more), {}).on(slot)
 
         predictions = folder / "predictions.tsv"
-        predict = ["maelm", "predict", str(self.task_folder(task)), "--checkpoint", str(model / "checkpoint_last.pt")]
+        file = self.plan.tasks[task].get("predict")
+        source = self.task_folder(task) if file is None else self.plan.files / file
+        predict = ["maelm", "predict", str(source), "--checkpoint", str(model / "checkpoint_last.pt")]
         predicting = self.job(
             f"{run.name}, {name}, predictions",
             folder / "result.json",

@@ -131,7 +131,7 @@ def test_numbers_are_taken_from_rows_and_paths() -> None:
 
 
 def write_files(folder: Path) -> None:
-    """A text and a task in which the label follows from one word."""
+    """A text, and two tasks: a label of pairs that follows from one word, and tags that follow from their words."""
     draw = random.Random(0)
     words = [f"{first}{second}" for first in ("ka", "lo", "mi", "ne") for second in ("ta", "ru", "si", "po")]
 
@@ -143,6 +143,12 @@ def write_files(folder: Path) -> None:
         rows = [(sentence(), sentence(), label) for label in ("yes", "no") for _ in range(count // 2)]
         lines = [f"{label} {first}\t{second}\t{label}" for first, second, label in rows]
         (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        tagged = [[(word, "X" if word < "m" else "NOUN") for word in sentence().split()] for _ in range(count)]
+        columns = [
+            "\n".join(f"{place}\t{word}\t_\t{tag}" + 6 * "\t_" for place, (word, tag) in enumerate(words, 1)) + "\n\n"
+            for words in tagged
+        ]
+        (folder / f"{split}.conllu").write_text("".join(columns), encoding="utf-8")
 
 
 def small_plan(folder: Path) -> Path:
@@ -160,7 +166,11 @@ def small_plan(folder: Path) -> Path:
     content["choices"]["budget"] = "1e8"
     content["common"]["lr"] = 3e-3
     prepare = "sentences --train {files}/train.tsv --valid {files}/valid.tsv"
-    content["tasks"] = {"pairs": {"prepare": prepare, "labels": "valid.tsv"}}
+    tags = "tagging --train {files}/train.conllu --valid {files}/valid.conllu"
+    content["tasks"] = {
+        "pairs": {"prepare": prepare, "labels": "valid.tsv"},
+        "tags": {"prepare": tags, "predict": "valid.conllu"},
+    }
     content["fine-tuning"] = {"lr": 1e-3, "epochs": 1, "batch-size": 32}
     rank, probes = (content["measurements"][name] for name in ("rank", "probes"))
     rank["command"] = rank["command"].replace("100000", "100")
@@ -197,8 +207,9 @@ def test_a_small_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     }
     for cells in results["table"]["3e8"].values():
         ranks = PLAN.content["measurements"]["rank"]["rows"]
-        assert set(cells) == {"loss", "primary", "pairs", *ranks, "frozen pairs"}
-        assert 0 <= cells["pairs"]["mean"] <= 100 and 1 <= cells["rank without masks"]["mean"] <= 32
+        assert set(cells) == {"loss", "primary", "pairs", "tags", *ranks, "frozen pairs"}
+        assert all(0 <= cells[task]["mean"] <= 100 for task in ("pairs", "tags"))
+        assert 1 <= cells["rank without masks"]["mean"] <= 32
     check_differences(results, output, tmp_path)
     page = (output / "page.html").read_text(encoding="utf-8")
     check_equal(results, output)
