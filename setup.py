@@ -56,7 +56,7 @@ EXTRAS_REQUIRE = {
     "dev": [
         "codespell>=2.4,<3",
         "hypothesis>=6.100,<7",
-        # Scores sentences as `maelm score` is compared with; wants numpy 2, which fairseq for Python 3.10 does not know.
+        # Scores sentences as `maelm score` is compared with. It needs numpy 2, which fairseq for Python 3.10 refuses.
         'minicons>=0.3.39,<0.4; python_version >= "3.11"',
         "mypy>=1.13,<3",
         "pytest>=8,<10",
