@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -83,32 +82,6 @@ def test_published_results_follow_from_the_records(tmp_path: Path) -> None:
     evidence.main(["page", "--records", str(FOLDER / "records"), "--output", str(tmp_path / "study")])
     made = (tmp_path / "study" / "results.md").read_text(encoding="utf-8")
     assert made == (FOLDER / "results.md").read_text(encoding="utf-8")
-
-
-def test_the_card_has_the_numbers_of_the_probes() -> None:
-    """Compare the frozen rows of the shipped encoder's card with the table that `maelm probe` wrote."""
-    text = (FOLDER / "maelm-small-uncased.md").read_text(encoding="utf-8")
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
-
-    def mean(sets: str, measure: str, *kind: str) -> list[float]:
-        """Return the means of the encoder's last layer and embeddings, and of the last layer with random weights."""
-        found = [row for row in rows if re.fullmatch(sets, row[0]) and row[1:4] == [measure, *kind]]
-        return [float(np.mean([float(row[column] or "nan") for row in found])) for column in (5, 4, 8)]
-
-    card = (toy.ROOT / "fairseq_maelm" / "pretrained" / "maelm-small-uncased" / "README.md").read_text(encoding="utf-8")
-    similar = r"sts-\d+|STS-B"
-    for name, expected in {
-        "frozen: parts of speech": mean("tagging", "logistic regression", "", "no"),
-        "frozen: SST-2": mean("SST-2", "logistic regression", "mean", "no"),
-        "frozen: STS 2012-2016": mean(similar, "Spearman", "mean", "yes"),
-        "frozen: the same, whitened first token": mean(similar, "Spearman", "first", "yes"),
-        "frozen: similarity of words": mean("men-tr-3k", "Spearman", "mean", "no"),
-    }.items():
-        (line,) = [line for line in card.splitlines() if line.startswith(f"| {name}")]
-        _, last, _, embeddings, drawn = (cell.strip() or "nan" for cell in line.strip("|").split("|"))
-        # Both are rounded to one digit.
-        numbers = [float(each) for each in (last, embeddings, drawn)]
-        assert numbers == pytest.approx(expected, abs=0.1, nan_ok=True), name
 
 
 def test_interval_is_students() -> None:
