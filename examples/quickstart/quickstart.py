@@ -176,7 +176,12 @@ class Quickstart:
     def fill_masks(self) -> dict[str, Any]:
         """Fill the masks of a few sentences through the hub interface."""
         hub = fairseq_maelm.MaelmModel.from_pretrained(str(self.folder / "pretrained"), "checkpoint_last.pt")
-        held_out = texts.held_out_sentences(self.text / "valid.txt") if self.files else SENTENCES
+        positions = hub.model.max_positions()
+
+        def fits(text: str) -> bool:
+            return len(hub.encode(text)) <= positions
+
+        held_out = texts.held_out_sentences(self.text / "valid.txt", fits) if self.files else SENTENCES
         filled = [
             {"text": text, "candidates": [[best.token, best.probability] for best in hub.fill_mask(text, topk=4)[0]]}
             for text in held_out

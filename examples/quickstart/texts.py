@@ -13,7 +13,7 @@ import re
 import sysconfig
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -179,11 +179,16 @@ def documents_of_files(paths: Sequence[Path]) -> Iterator[Document]:
                 yield Document(f"{place} {number}", tuple(paragraphs[first : first + _PARAGRAPHS_OF_DOCUMENT]))
 
 
-def held_out_sentences(text: Path, count: int = 4) -> list[str]:
-    """Return the beginnings of at most so many paragraphs, one per line, with the longest word of each masked."""
+def held_out_sentences(text: Path, fits: Callable[[str], bool], count: int = 4) -> list[str]:
+    """Return the beginnings of at most ``count`` paragraphs, one per line, with the longest word of each masked.
+
+    ``fits`` tells whether the model has positions for a text; longer beginnings are truncated.
+    """
     sentences = []
     for line in text.read_text(encoding="utf-8").splitlines():
         words = line.split()[:25]
+        while len(words) >= 8 and not fits(" ".join(words)):
+            words.pop()
         plain = [word for word in words if word.isalpha()]
         if len(words) >= 8 and plain:
             words[words.index(max(plain, key=len))] = "<mask>"

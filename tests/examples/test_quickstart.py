@@ -129,7 +129,12 @@ def test_the_longest_words_of_held_out_paragraphs_are_masked(tmp_path: Path) -> 
     long = "many long words " + "a " * 30
     text.write_text(f"too short\n\nthe longest word of this line is certainly here\n{long}\n", encoding="utf-8")
     expected = ["the longest word of this line is <mask> here", "many long <mask>" + " a" * 22]
-    assert texts.held_out_sentences(text) == expected
+    assert texts.held_out_sentences(text, lambda text: True) == expected
+    # Of a text that has more tokens than the model has positions, only as many words as fit are shown, or none.
+    assert texts.held_out_sentences(text, lambda text: len(text.split()) <= 8) == [
+        "the longest word of this line is <mask>", "many long <mask>" + " a" * 5
+    ]  # fmt: skip
+    assert texts.held_out_sentences(text, lambda text: False) == []
 
 
 @pytest.mark.parametrize(
@@ -153,6 +158,7 @@ def test_quickstart_on_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[s
         for _ in range(300):
             for _ in range(8):
                 lines.append(" ".join(generator.choice([topic, "the", "old", "near", "with"], 30)) + ".")
+            # Words of several pieces: these paragraphs have more tokens than the model has positions.
             lines.extend(" ".join(f"word{number}" for number in generator.integers(0, 4000, 30)) for _ in range(5))
             lines.append("")
         (tmp_path / f"{name}.txt").write_text("\n".join(lines), encoding="utf-8")
