@@ -2,9 +2,9 @@
 
 import torch
 
+from fairseq_maelm.modules.attention.backends import BACKENDS
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.choice import BACKENDS
-from fairseq_maelm.modules.attention.qkv import split_qkv
+from fairseq_maelm.modules.attention.packed_qkv import split_qkv
 
 
 def attend(query, key, value, bias, dropout, backend="auto"):

@@ -16,8 +16,8 @@ from fairseq.logging import metrics
 from plain.maelm import PlainConfig, State
 
 from fairseq_maelm.cli import main
-from fairseq_maelm.data.encoder_view import EncoderView, encoder_input, show
 from fairseq_maelm.data.masking import MaskDraw, MaskingScheme
+from fairseq_maelm.data.masking_variants import EncoderView, encoder_input, show
 from fairseq_maelm.models.maelm import MaelmModel, MaelmModelConfig, complete_config
 from fairseq_maelm.text.dictionary import real_tokens
 

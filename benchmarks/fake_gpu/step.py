@@ -14,9 +14,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fairseq_maelm import register
 from fairseq_maelm.criterions.maelm import MaelmCriterion
-from fairseq_maelm.data.encoder_view import Shown, encoder_input
+from fairseq_maelm.data.masking_variants import Shown, encoder_input
 from fairseq_maelm.models.maelm import MaelmModel, MaelmModelConfig, complete_config
-from fairseq_maelm.modules.execution import execute, layers_of
+from fairseq_maelm.modules.layer_modes import execute, layers_of
 from fairseq_maelm.optim import adamw
 from fairseq_maelm.optim.fused_adamw import FusedAdamW, FusedAdamWConfig
 from fairseq_maelm.train_command import parse_training

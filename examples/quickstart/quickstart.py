@@ -19,7 +19,7 @@ import fairseq_maelm
 from fairseq_maelm.arguments import CommandParser, number
 from fairseq_maelm.files import write_json
 from fairseq_maelm.libraries import import_pyplot
-from fairseq_maelm.modules.precision import multiplies_bfloat16
+from fairseq_maelm.modules.autocast import multiplies_bfloat16
 from fairseq_maelm.sweep.jobs import Job, Process, read_json
 from fairseq_maelm.sweep.log import log_records
 from fairseq_maelm.sweep.runner import Runner, sitting

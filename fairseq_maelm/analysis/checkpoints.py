@@ -14,7 +14,7 @@ from fairseq_maelm.analysis.theorem import AttentionWeights, attention_weights
 from fairseq_maelm.models.checkpoint_model import build_model
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.maelm import MaelmModel
-from fairseq_maelm.models.masked_tokens import masked_token_logits
+from fairseq_maelm.models.mask_filling import masked_token_logits
 from fairseq_maelm.models.vocabulary_folder import find_dictionary, find_tokenizer
 from fairseq_maelm.text.dictionary import MASK, load_dictionary, special_tokens
 from fairseq_maelm.text.tokenizer import TextTokenizer, open_tokenizer

@@ -22,8 +22,8 @@ from fairseq_maelm.analysis.spectrum import GramAccumulator
 from fairseq_maelm.arguments import option
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.blocks import TokenBlocks
-from fairseq_maelm.data.encoder_view import Shown, encoder_input
 from fairseq_maelm.data.masking import MaskDraw, MaskingScheme, draw_masks
+from fairseq_maelm.data.masking_variants import Shown, encoder_input
 from fairseq_maelm.lines import numbered_lines
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from fairseq.data import FairseqDataset
 
-from fairseq_maelm.data.order import WIDEST, order_by_length
+from fairseq_maelm.data.length_buckets import WIDEST, order_by_length
 
 # "buckets": similar lengths together, in random order within a bucket; "shuffled": random; "shortest" and "longest":
 # by length, shortest or longest first, the same in every epoch.

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from fairseq_maelm.data.stored import check_tokens, read_index
+from fairseq_maelm.data.token_files import check_tokens, read_index
 
 logger = logging.getLogger(__name__)
 
@@ -166,7 +166,7 @@ class TokenBlocks:
         return self.read(np.array([index]), self.first_symbol)[0][0]
 
     def check_tokens(self, symbols: int) -> None:
-        """Check the tokens of all files; see ``fairseq_maelm.data.stored.check_tokens``."""
+        """Check the tokens of all files; see ``fairseq_maelm.data.token_files.check_tokens``."""
         for path in self.paths:
             check_tokens(path, symbols)
 

@@ -9,10 +9,10 @@ import torch
 
 from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.data.blocks import TokenBlocks
-from fairseq_maelm.data.encoder_view import EncoderView, encoder_input, show
+from fairseq_maelm.data.length_buckets import padding_share
 from fairseq_maelm.data.masking import MaskingScheme, draw_masks, keep_fraction, replacements, rounding_draws
-from fairseq_maelm.data.order import padding_share
-from fairseq_maelm.data.rate import RateOfUpdates
+from fairseq_maelm.data.masking_schedule import RateOfUpdates
+from fairseq_maelm.data.masking_variants import EncoderView, encoder_input, show
 
 logger = logging.getLogger(__name__)
 

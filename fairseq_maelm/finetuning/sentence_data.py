@@ -19,7 +19,7 @@ from fairseq.data.indexed_dataset import make_builder
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from fairseq_maelm.data.stored import read_index
+from fairseq_maelm.data.token_files import read_index
 from fairseq_maelm.files import CorpusError
 from fairseq_maelm.text.imported import TextEncoder, vocabulary_files
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from fairseq_maelm.batch import pad_rows
-from fairseq_maelm.data.encoder_view import EncoderView
+from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.models.maelm import MaelmModel
-from fairseq_maelm.models.masked_tokens import masked_token_logits
+from fairseq_maelm.models.mask_filling import masked_token_logits
 from fairseq_maelm.text.vocabulary import FAIRSEQ_SYMBOLS
 
 # Lengths of the compared sequences, cut to the model's positions.

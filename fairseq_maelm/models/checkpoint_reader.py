@@ -24,7 +24,7 @@ from fairseq_maelm.checkpoint_data import (
     read_state,
     shown,
 )
-from fairseq_maelm.data.encoder_view import EncoderView
+from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.models.checkpoint import classification_heads
 from fairseq_maelm.models.checks import check_config
 from fairseq_maelm.models.config import ENCODER_OPTIONS, MaelmModelConfig, complete_config

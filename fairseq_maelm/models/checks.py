@@ -10,9 +10,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_maelm.models.sizes import POSITIONS
 from fairseq_maelm.modules.attention import triton
-from fairseq_maelm.modules.attention.choice import ATTENTION_BACKENDS
+from fairseq_maelm.modules.attention.backends import ATTENTION_BACKENDS
 from fairseq_maelm.modules.attention.relative_position import BUCKET_FUNCTIONS, check_buckets
-from fairseq_maelm.modules.precision import PRECISIONS
+from fairseq_maelm.modules.autocast import PRECISIONS
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION, LAYERS
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fairseq_maelm.batch import pad_rows
-from fairseq_maelm.models.predicting import Places, predict
+from fairseq_maelm.models.batched_inference import Places, predict
 from fairseq_maelm.text.cleaning import checked_examples
 from fairseq_maelm.text.dictionary import class_names
 

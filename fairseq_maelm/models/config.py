@@ -8,8 +8,8 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import II, OmegaConf, open_dict
 
 from fairseq_maelm.models.sizes import POSITIONS, fill_from_size
-from fairseq_maelm.modules.attention.choice import ATTENTION_BACKENDS
-from fairseq_maelm.modules.precision import LAYER_NORM_EPS, PRECISIONS
+from fairseq_maelm.modules.attention.backends import ATTENTION_BACKENDS
+from fairseq_maelm.modules.autocast import LAYER_NORM_EPS, PRECISIONS
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION, LAYERS
 
 _OF_SIZE = "default: the architecture's"

@@ -10,10 +10,10 @@ from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.layers import LayerShape
 from fairseq_maelm.modules.attention.rotary import rotations
-from fairseq_maelm.modules.execution import in_graphs
+from fairseq_maelm.modules.layer_modes import in_graphs
+from fairseq_maelm.modules.output_positions import WantedPositions
 from fairseq_maelm.modules.reassemble import reassemble
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION, TransformerLayer, run_layers
-from fairseq_maelm.modules.wanted import WantedPositions
 
 # The unit of the rotary base in ``MaelmDecoder.identity``, above the kind of attention.
 _ABOVE_ATTENTION = 2**16

@@ -13,11 +13,11 @@ from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.layers import LayerShape
 from fairseq_maelm.modules.attention.relative_position import BUCKET_FUNCTIONS, RelativePositionBias
 from fairseq_maelm.modules.attention.rotary import rotations
+from fairseq_maelm.modules.autocast import LAYER_NORM_EPS
 from fairseq_maelm.modules.dropout import dropout
-from fairseq_maelm.modules.execution import in_graphs
-from fairseq_maelm.modules.precision import LAYER_NORM_EPS
+from fairseq_maelm.modules.layer_modes import in_graphs
+from fairseq_maelm.modules.output_positions import WantedPositions
 from fairseq_maelm.modules.transformer import TransformerLayer, run_layers
-from fairseq_maelm.modules.wanted import WantedPositions
 
 # ``MaelmEncoder.identity`` stores the bucket function as its index in this tuple.
 BUCKET_FUNCTION_NAMES = ("none", *BUCKET_FUNCTIONS, "rotary")

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.checkpoint_path import find_checkpoint
-from fairseq_maelm.data.encoder_view import EncoderView
+from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.models.checkpoint import register_heads
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.classification import TextLabel, classify
-from fairseq_maelm.models.masked_tokens import masked_token_logits
+from fairseq_maelm.models.mask_filling import masked_token_logits
 from fairseq_maelm.models.vocabulary_folder import find_tokenizer
 from fairseq_maelm.text.cleaning import checked_texts
 from fairseq_maelm.text.tokenizer import MASK, TextTokenizer, open_tokenizer

@@ -13,12 +13,12 @@ from fairseq_maelm.models.config import MaelmModelConfig, complete_config
 from fairseq_maelm.models.decoder import NO_DECODER, MaelmDecoder, NoDecoder, build_decoder
 from fairseq_maelm.models.encoder import EncoderOutput, build_encoder
 from fairseq_maelm.models.fairseq_model import FairseqTextModel
-from fairseq_maelm.modules.execution import execute
 from fairseq_maelm.modules.heads import ClassificationHead, MaskedTokenHead
 from fairseq_maelm.modules.initialization import scale_outputs
-from fairseq_maelm.modules.wanted import WantedPositions, first_positions, masked_positions
+from fairseq_maelm.modules.layer_modes import execute
+from fairseq_maelm.modules.output_positions import WantedPositions, first_positions, masked_positions
 from fairseq_maelm.modules.weight_casts import in_its_precision
-from fairseq_maelm.optim.hidden_matrices import mark_parameters
+from fairseq_maelm.optim.parameter_groups import mark_parameters
 
 __all__ = ["MaelmModel", "MaelmModelConfig", "complete_config"]
 

@@ -4,12 +4,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_maelm.modules.autocast import LAYER_NORM_EPS, LayerNorm
 from fairseq_maelm.modules.linear_cross_entropy import (
     MaskedTokenLoss,
     linear_cross_entropy,
     linear_log_probabilities,
 )
-from fairseq_maelm.modules.precision import LAYER_NORM_EPS, LayerNorm
 
 
 class MaskedTokenHead(nn.Module):

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_maelm.modules.precision import autocast_dtype
+from fairseq_maelm.modules.autocast import autocast_dtype
 
 # Logits of a chunk. Every chunk adds a pass over the weight's gradient, so it should have hundreds of rows: with 64,000
 # symbols these numbers are 262 and 2,097 rows.

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.cross import CrossAttention
 from fairseq_maelm.modules.attention.layers import LayerShape, SelfAttention
+from fairseq_maelm.modules.autocast import LayerNorm
 from fairseq_maelm.modules.dropout import add_dropped
-from fairseq_maelm.modules.execution import Layer
 from fairseq_maelm.modules.gate import gated_gelu
-from fairseq_maelm.modules.precision import LayerNorm
-from fairseq_maelm.modules.wanted import WantedPositions
+from fairseq_maelm.modules.layer_modes import Layer
+from fairseq_maelm.modules.output_positions import WantedPositions
 
 # The paper's layer (Vaswani et al., 2017: LayerNorm after each residual sum) and ModernBERT's (Warner et al., 2024:
 # LayerNorm before each sub-layer, gated feed-forward network, no bias anywhere).

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fairseq_maelm.modules.execution import Layer, Shown, layers_of, showing
-from fairseq_maelm.modules.precision import LayerNorm, autocast_dtype, computing_in
+from fairseq_maelm.modules.autocast import LayerNorm, autocast_dtype, computing_in
+from fairseq_maelm.modules.layer_modes import Layer, Shown, layers_of, showing
 
 _Forward = TypeVar("_Forward", bound=Callable[..., Any])
 

@@ -16,10 +16,10 @@ import torch
 from fairseq.optim import FairseqOptimizer, register_optimizer
 from torch import Tensor
 
-from fairseq_maelm.modules.precision import multiplies_bfloat16
+from fairseq_maelm.modules.autocast import multiplies_bfloat16
 from fairseq_maelm.optim.adamw import AdamW, is_half
 from fairseq_maelm.optim.fused_adamw import FusedAdamW, FusedAdamWConfig
-from fairseq_maelm.optim.hidden_matrices import HIDDEN, UNDECAYED, matrices_in
+from fairseq_maelm.optim.parameter_groups import HIDDEN, UNDECAYED, matrices_in
 
 # A step of the Newton-Schulz iteration is a x + b x^3 + c x^5, with a, b, c of https://kellerjordan.github.io/posts/muon.
 _A, _B, _C = 3.4445, -4.7750, 2.0315

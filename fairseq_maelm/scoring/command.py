@@ -14,7 +14,7 @@ from tqdm import tqdm
 from fairseq_maelm import arguments
 from fairseq_maelm.arguments import UsageError, existing_path
 from fairseq_maelm.files import read_json, write_json
-from fairseq_maelm.modules.precision import PRECISIONS
+from fairseq_maelm.modules.autocast import PRECISIONS
 from fairseq_maelm.prepared_folder import made_from, prepare_folder
 from fairseq_maelm.scoring import results
 from fairseq_maelm.scoring.likelihood import METHODS, Scorer, Sentence, pseudo_log_likelihoods, refusal

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairseq_maelm.data.encoder_view import EncoderView, encoder_input_of_masks
+from fairseq_maelm.data.masking_variants import EncoderView, encoder_input_of_masks
 from fairseq_maelm.models.hub import MaelmHubInterface
-from fairseq_maelm.models.masked_tokens import target_log_probabilities
+from fairseq_maelm.models.mask_filling import target_log_probabilities
 from fairseq_maelm.scoring.likelihood import METHODS, Sentence, pseudo_log_likelihoods, refusal
 from fairseq_maelm.text.cleaning import clean_text
 

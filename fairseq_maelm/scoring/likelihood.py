@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fairseq_maelm.batch import pad_rows
-from fairseq_maelm.models.predicting import Places, predict
-from fairseq_maelm.modules.precision import computing_in
+from fairseq_maelm.models.batched_inference import Places, predict
+from fairseq_maelm.modules.autocast import computing_in
 
 METHODS = ("original", "within_word_l2r")
 

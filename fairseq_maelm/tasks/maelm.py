@@ -16,12 +16,12 @@ from fairseq_maelm.arguments import option
 from fairseq_maelm.criterions import maelm as maelm_criterion
 from fairseq_maelm.data.blocks import BREAK_MODES, TokenBlocks, shard_files, split_files
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
-from fairseq_maelm.data.encoder_view import ENCODER_POSITIONS, MASKED_INPUTS, EncoderView
 from fairseq_maelm.data.masking import MAX_LENGTH, MaskingScheme
-from fairseq_maelm.data.rate import RatedBatches
+from fairseq_maelm.data.masking_schedule import RatedBatches
+from fairseq_maelm.data.masking_variants import ENCODER_POSITIONS, MASKED_INPUTS, EncoderView
 from fairseq_maelm.fairseq_fixes.stopping import running_trainer
 from fairseq_maelm.models.checks import warn_of_a_deep_decoder
-from fairseq_maelm.modules.attention.choice import BACKENDS_OF_A_MACHINE
+from fairseq_maelm.modules.attention.backends import BACKENDS_OF_A_MACHINE
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import (
     MASK,

@@ -13,7 +13,7 @@ from support import scheme_of
 from fairseq_maelm.adaptation.mixing import MixedBlockDataset, blocks_to_mix, taken_in_turn
 from fairseq_maelm.data.blocks import TokenBlocks
 from fairseq_maelm.data.dataset import Symbols
-from fairseq_maelm.data.encoder_view import EncoderView
+from fairseq_maelm.data.masking_variants import EncoderView
 
 
 @given(st.integers(1, 12), st.data())

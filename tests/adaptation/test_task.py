@@ -14,7 +14,7 @@ from fairseq_maelm.adaptation.general import GeneralBlockDataset
 from fairseq_maelm.adaptation.task import AdaptationTask, AdaptationTaskConfig
 from fairseq_maelm.criterions.maelm import MaelmCriterion, MaelmCriterionConfig
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
-from fairseq_maelm.data.encoder_view import EncoderView
+from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.tasks.maelm import MaelmTaskConfig
 
 

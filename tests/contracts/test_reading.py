@@ -58,14 +58,14 @@ def test_the_plain_model_is_the_announced_start() -> None:
 def test_plain_attention_is_read_in_little() -> None:
     """From the layer to the softmax: all that a reader opens on the way."""
     attention = PACKAGE / "modules" / "attention"
-    way = [attention / f"{name}.py" for name in ("layers", "choice", "qkv", "plain", "bias")]
+    way = [attention / f"{name}.py" for name in ("layers", "backends", "packed_qkv", "reference", "bias")]
     files = [PACKAGE / "modules" / "transformer.py", *way]
     assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 500
 
 
 def test_backends_have_one_signature() -> None:
-    from fairseq_maelm.modules.attention.choice import BACKENDS
-    from fairseq_maelm.modules.attention.plain import attend
+    from fairseq_maelm.modules.attention.backends import BACKENDS
+    from fairseq_maelm.modules.attention.reference import attend
 
     expected = list(inspect.signature(attend).parameters.values())
     assert [parameter.name for parameter in expected] == ["query", "key", "value", "bias", "dropout"]

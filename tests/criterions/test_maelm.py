@@ -10,7 +10,7 @@ from fairseq.logging import metrics
 from support import batch_of, model_of, random_sequences
 
 from fairseq_maelm.criterions.maelm import MaelmCriterion
-from fairseq_maelm.data.encoder_view import Shown, encoder_input
+from fairseq_maelm.data.masking_variants import Shown, encoder_input
 from fairseq_maelm.modules.linear_cross_entropy import linear_cross_entropy
 
 

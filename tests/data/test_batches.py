@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fairseq_maelm.data.batches import BatchDataset
-from fairseq_maelm.data.order import order_by_length
+from fairseq_maelm.data.length_buckets import order_by_length
 
 SIZES = np.array([5, 3, 9, 3, 7, 5, 5, 2])
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from support import scheme_of
 
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
-from fairseq_maelm.data.encoder_view import MASKED_INPUTS, EncoderView, Shown, encoder_input
+from fairseq_maelm.data.length_buckets import order_by_length
 from fairseq_maelm.data.masking import rounding_draws
-from fairseq_maelm.data.order import order_by_length
+from fairseq_maelm.data.masking_variants import MASKED_INPUTS, EncoderView, Shown, encoder_input
 
 VOCABULARY, PAD, MASK = 40, 1, 39
 

@@ -13,7 +13,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fake_gpus import needs_fake_gpu, run_program
 
 from fairseq_maelm import cli
-from fairseq_maelm.data.order import padding_share
+from fairseq_maelm.data.length_buckets import padding_share
 from fairseq_maelm.train_command import parse_training
 
 VOCABULARY = Path(__file__).resolve().parents[1] / "end_to_end" / "kept" / "data"

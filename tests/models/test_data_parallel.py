@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.models.maelm import MaelmModel
-from fairseq_maelm.modules.execution import execute
+from fairseq_maelm.modules.layer_modes import execute
 
 RANKS = 2
 # Changes of the small model; "kept" and "recompute" are ours, and "head" a kind of fine-tuning.

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from support import batch_of, model_of, random_sequences
 
 from fairseq_maelm.criterions.maelm import MaelmCriterion
-from fairseq_maelm.data.encoder_view import EncoderView, wanted_rows
+from fairseq_maelm.data.masking_variants import EncoderView, wanted_rows
 from fairseq_maelm.models.maelm import MaelmModel
+from fairseq_maelm.modules.output_positions import WantedPositions
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION
-from fairseq_maelm.modules.wanted import WantedPositions
 
 PADDED = ([13, 30, 7, 2], [[0, 3, 4, 12], [1, 2, 28], [6], [1]])
 # As many masks in each sequence, and no padding.

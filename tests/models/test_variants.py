@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from support import batch_of, model_of, random_sequences
 
-from fairseq_maelm.data.encoder_view import MASKED_INPUTS, EncoderView
+from fairseq_maelm.data.masking_variants import MASKED_INPUTS, EncoderView
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 
 LENGTH, MASKED = 10, [3, 4, 8]

@@ -13,7 +13,7 @@ from support import FAMILIES, batch_of, model_of, random_sequences
 from torch import Tensor, nn
 
 from fairseq_maelm.models.maelm import MaelmModel
-from fairseq_maelm.modules.execution import execute
+from fairseq_maelm.modules.layer_modes import execute
 from fairseq_maelm.modules.weight_casts import WeightCasts
 
 VARIANTS: dict[str, dict[str, Any]] = {

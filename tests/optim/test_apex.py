@@ -20,7 +20,7 @@ from apex.optimizers import FusedAdam
 from fairseq.modules import LayerNorm
 from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
 from support import model_of
-from fairseq_maelm.modules import precision
+from fairseq_maelm.modules import autocast
 from fairseq_maelm.optim.adamw import AdamW
 from fairseq_maelm.optim.fused_adamw import FusedAdamW, FusedAdamWConfig
 model = model_of()
@@ -29,7 +29,7 @@ assert isinstance(FairseqAdam(FairseqAdamConfig(tpu=False, **options), model.par
 assert isinstance(LayerNorm(8), FusedLayerNorm)
 assert isinstance(FusedAdamW(FusedAdamWConfig(**options), model.parameters()).optimizer, AdamW)
 norms = [module for module in model.modules() if isinstance(module, torch.nn.LayerNorm)]
-assert len(norms) > 8 and all(type(norm) is precision.LayerNorm for norm in norms)
+assert len(norms) > 8 and all(type(norm) is autocast.LayerNorm for norm in norms)
 """
 
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from fairseq_maelm.models.sizes import SIZES
 from fairseq_maelm.optim import muon as implementation
 from fairseq_maelm.optim.adamw import AdamW
-from fairseq_maelm.optim.hidden_matrices import mark_parameters, matrices_in
 from fairseq_maelm.optim.muon import FairseqMuon, MuonAdamW, MuonConfig, orthogonalize
+from fairseq_maelm.optim.parameter_groups import mark_parameters, matrices_in
 
 LR = 1e-2
 # Rows, columns and the number of matrices of hidden parameters: wide, tall, twice the same square, three at once.

@@ -13,7 +13,7 @@ from support import FAMILIES, dictionary_of, model_of, plain_of, random_sequence
 from text.vocabularies import KINDS
 
 from fairseq_maelm import MaelmModel
-from fairseq_maelm.data.encoder_view import EncoderView
+from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.scoring.hub import CheckpointScorer, score
 from fairseq_maelm.scoring.likelihood import METHODS, Sentence, hidden_ends, pseudo_log_likelihoods
 from fairseq_maelm.text.imported import open_encoder

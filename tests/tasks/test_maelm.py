@@ -10,7 +10,7 @@ import pytest
 from support import dictionary_of
 
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
-from fairseq_maelm.data.encoder_view import EncoderView
+from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.fairseq_fixes import stopping
 from fairseq_maelm.tasks.maelm import MaelmTask, MaelmTaskConfig
 

@@ -30,7 +30,7 @@ from fairseq_maelm.arguments import check_limits, existing_path, option
 from fairseq_maelm.labeled_words import Layout, Sentence, read
 from fairseq_maelm.lines import columns_in, numbered_lines
 from fairseq_maelm.models.vocabulary_folder import find_tokenizer
-from fairseq_maelm.modules.precision import PRECISIONS
+from fairseq_maelm.modules.autocast import PRECISIONS
 from fairseq_maelm.text.cleaning import clean_text
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.tokenizer import open_tokenizer

@@ -14,8 +14,8 @@ from tqdm import tqdm
 from fairseq_maelm.analysis.encoders import Encoder
 from fairseq_maelm.analysis.spectrum import GramAccumulator
 from fairseq_maelm.batch import pad_rows
-from fairseq_maelm.models.predicting import Places, batches_by_length
-from fairseq_maelm.modules.precision import computing_in
+from fairseq_maelm.models.batched_inference import Places, batches_by_length
+from fairseq_maelm.modules.autocast import computing_in
 
 POOLINGS = ("mean", "first")
 States = NDArray[np.float32]
@@ -37,7 +37,7 @@ class FrozenEncoder:
     layers: list[int]  # layers whose states are kept, 0 for the embeddings
     max_length: int  # tokens to which longer texts are cut
     batch_tokens: int  # of a batch, padding included
-    precision: str  # one of ``fairseq_maelm.modules.precision.PRECISIONS``; the states are single precision
+    precision: str  # one of ``fairseq_maelm.modules.autocast.PRECISIONS``; the states are single precision
     device: str
 
     @property

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from fairseq_maelm.data.dataset import Symbols
-from fairseq_maelm.data.encoder_view import EncoderView
+from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.finetuning.prompting.prompter import Prompter
 from fairseq_maelm.finetuning.prompting.prompts import Prompt, find_prompt
 from fairseq_maelm.finetuning.prompting.scoring import label_scores, prompt_input
+from fairseq_maelm.models.batched_inference import predict
 from fairseq_maelm.models.hub import MaelmHubInterface
-from fairseq_maelm.models.predicting import predict
 from fairseq_maelm.text.cleaning import checked_examples
 
 __all__ = ["classify_by_prompt", "find_prompter", "score"]

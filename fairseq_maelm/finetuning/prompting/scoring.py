@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.dataset import Symbols
-from fairseq_maelm.data.encoder_view import EncoderView, encoder_input_of_masks
+from fairseq_maelm.data.masking_variants import EncoderView, encoder_input_of_masks
 
 
 def prompt_input(examples: Sequence[Sequence[np.ndarray]], symbols: Symbols, view: EncoderView) -> dict[str, Any]:

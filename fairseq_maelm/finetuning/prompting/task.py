@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.data.dataset import Symbols
-from fairseq_maelm.data.encoder_view import ENCODER_POSITIONS, MASKED_INPUTS, EncoderView
+from fairseq_maelm.data.masking_variants import ENCODER_POSITIONS, MASKED_INPUTS, EncoderView
 from fairseq_maelm.finetuning.collected import log_predictions
 from fairseq_maelm.finetuning.prompting import criterion as prompt_criterion
 from fairseq_maelm.finetuning.prompting.prompter import Prompter

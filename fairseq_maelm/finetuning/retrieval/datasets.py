@@ -10,7 +10,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.batches import BatchDataset
-from fairseq_maelm.data.stored import read_index
+from fairseq_maelm.data.token_files import read_index
 from fairseq_maelm.finetuning.retrieval.pooling import cut
 
 _NO_NEGATIVES = np.empty(0, dtype=np.int64)

@@ -27,7 +27,7 @@ from fairseq_maelm.finetuning.retrieval.prepared import write_identifiers
 from fairseq_maelm.finetuning.retrieval.reading import TextRecord, read_texts
 from fairseq_maelm.finetuning.retrieval.search import EMBEDDINGS, IDENTIFIERS
 from fairseq_maelm.models import hub
-from fairseq_maelm.modules.precision import PRECISIONS
+from fairseq_maelm.modules.autocast import PRECISIONS
 from fairseq_maelm.prepared_folder import made_from, prepare_folder
 
 logger = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.finetuning.retrieval.pooling import POOLINGS, SIMILARITIES, cut, embed_states
+from fairseq_maelm.models.batched_inference import Places, predict
 from fairseq_maelm.models.hub import MaelmHubInterface
-from fairseq_maelm.models.predicting import Places, predict
 from fairseq_maelm.text.cleaning import checked_texts, clean_text
 
 __all__ = ["EmbeddingSettings", "embed", "embedding_settings", "encode_text"]

@@ -13,7 +13,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fairseq_maelm.arguments import add_device, add_output, existing_path, number
-from fairseq_maelm.data.stored import read_arrays
+from fairseq_maelm.data.token_files import read_arrays
 from fairseq_maelm.files import atomic_file, refuse_existing
 from fairseq_maelm.finetuning.retrieval.prepared import read_identifiers
 from fairseq_maelm.finetuning.retrieval.reading import write_results

@@ -17,7 +17,7 @@ from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 from torch import Tensor
 
-from fairseq_maelm.data.stored import check_tokens, read_arrays
+from fairseq_maelm.data.token_files import check_tokens, read_arrays
 from fairseq_maelm.finetuning.retrieval import criterion as retrieval_criterion
 from fairseq_maelm.finetuning.retrieval.datasets import RetrievalPairDataset, RetrievalTextDataset, Target, Texts
 from fairseq_maelm.finetuning.retrieval.measures import load_library

@@ -10,7 +10,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.batches import BatchDataset
-from fairseq_maelm.data.stored import check_tokens, read_index
+from fairseq_maelm.data.token_files import check_tokens, read_index
 from fairseq_maelm.finetuning.sentence_data import example_lengths
 from fairseq_maelm.text.dictionary import MASK
 from fairseq_maelm.text.truncation import truncate

@@ -17,9 +17,9 @@ from fairseq_maelm.finetuning.sentence_data import HEAD
 from fairseq_maelm.finetuning.sentence_metrics import compute_metrics, metric_names, positive_class
 from fairseq_maelm.finetuning.sentence_table import Columns, Example, read_table
 from fairseq_maelm.finetuning.sentences.glue import INDEX_FOLDER
+from fairseq_maelm.models.batched_inference import predict
 from fairseq_maelm.models.classification import classify, most_likely
 from fairseq_maelm.models.hub import MaelmHubInterface
-from fairseq_maelm.models.predicting import predict
 from fairseq_maelm.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.text.dictionary import class_names
 

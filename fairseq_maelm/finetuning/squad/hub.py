@@ -12,8 +12,8 @@ from fairseq_maelm.finetuning.squad.dataset import SquadDataset
 from fairseq_maelm.finetuning.squad.prepare import build_split
 from fairseq_maelm.finetuning.squad.reading import Question, SquadFile
 from fairseq_maelm.finetuning.squad.spans import window_rows
+from fairseq_maelm.models.batched_inference import predict
 from fairseq_maelm.models.hub import MaelmHubInterface
-from fairseq_maelm.models.predicting import predict
 from fairseq_maelm.text.cleaning import checked_text, checked_texts
 
 __all__ = ["SpanAnswer", "answer", "answer_questions", "choose", "score_windows"]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_maelm.data.stored import read_arrays
+from fairseq_maelm.data.token_files import read_arrays
 from fairseq_maelm.files import atomic_file, read_json, write_json
 from fairseq_maelm.prepared_folder import read_manifest
 

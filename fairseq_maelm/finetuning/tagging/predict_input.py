@@ -14,8 +14,8 @@ from fairseq_maelm.finetuning.tagging.prepared import TaggingSettings, encode_wo
 from fairseq_maelm.finetuning.tagging.schemes import convert, score
 from fairseq_maelm.labeled_words import LabeledFile, add_layout_arguments, layout_of, read, relabeled
 from fairseq_maelm.lines import numbered_lines
+from fairseq_maelm.models.batched_inference import predict
 from fairseq_maelm.models.hub import MaelmHubInterface
-from fairseq_maelm.models.predicting import predict
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_maelm.data.stored import read_arrays
+from fairseq_maelm.data.token_files import read_arrays
 from fairseq_maelm.files import atomic_file
 from fairseq_maelm.finetuning.tagging.schemes import PLAIN
 from fairseq_maelm.labeled_words import Layout

@@ -26,7 +26,7 @@ _WEIGHTS_TOGETHER = 32_768
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, dropout: float) -> Tensor:
-    """Compute ``plain.attend`` for CPU tensors of one type.
+    """Compute ``reference.attend`` for CPU tensors of one type.
 
     With dropout 0.1 a weight is dropped with probability 26 / 256; see ``fairseq_maelm.modules.dropout``.
 
@@ -40,7 +40,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None
 
 
 def attend_short(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None) -> Tensor:
-    """Compute ``plain.attend`` without dropout and gradients, for up to ``SHORT`` keys."""
+    """Compute ``reference.attend`` without dropout and gradients, for up to ``SHORT`` keys."""
     batch_heads = query.shape[:2]
     queries, keys, values = (each.flatten(0, 1) for each in (query, key, value))
     precise = torch.promote_types(query.dtype, torch.float32)

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.layers import LayerShape, MultiHeadAttention
-from fairseq_maelm.modules.wanted import WantedPositions
+from fairseq_maelm.modules.output_positions import WantedPositions
 
 
 class CrossAttention(MultiHeadAttention):

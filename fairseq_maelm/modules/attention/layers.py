@@ -5,11 +5,11 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_maelm.modules.attention.backends import BACKENDS
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.choice import BACKENDS
 from fairseq_maelm.modules.attention.rotary import Rotation, rotate, split_rotated
-from fairseq_maelm.modules.precision import LAYER_NORM_EPS, LayerNorm
-from fairseq_maelm.modules.wanted import WantedPositions
+from fairseq_maelm.modules.autocast import LAYER_NORM_EPS, LayerNorm
+from fairseq_maelm.modules.output_positions import WantedPositions
 
 
 class LayerShape(NamedTuple):

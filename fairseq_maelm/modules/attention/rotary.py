@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_maelm.modules.precision import autocast_dtype
-from fairseq_maelm.modules.wanted import WantedPositions
+from fairseq_maelm.modules.autocast import autocast_dtype
+from fairseq_maelm.modules.output_positions import WantedPositions
 
 
 class Rotation(NamedTuple):

@@ -19,7 +19,7 @@ _FLASH_WIDEST_HEAD = 128
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, dropout: float) -> Tensor:
-    """Compute ``plain.attend`` by torch's fused functions."""
+    """Compute ``reference.attend`` by torch's fused functions."""
     if bias is not None and bias.boundaries is not None and query.shape == key.shape and _has_flash(query):
         return attend_between(bias.boundaries, query, key, value, dropout)
     only_causal = bias is not None and bias.causal and not hides_keys(bias)

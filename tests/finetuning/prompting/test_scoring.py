@@ -8,7 +8,7 @@ import torch
 from support import batch_of, model_of, random_sequences
 
 from fairseq_maelm.data.dataset import Symbols
-from fairseq_maelm.data.encoder_view import EncoderView
+from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.finetuning.prompting.scoring import label_scores, predictions, prompt_input, prompt_loss
 from fairseq_maelm.finetuning.prompting.task import PromptDataset
 

@@ -12,7 +12,7 @@ from fairseq_maelm.modules.attention import cpu
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.cross import CrossAttention
 from fairseq_maelm.modules.attention.layers import LayerShape, SelfAttention
-from fairseq_maelm.modules.attention.qkv import split_qkv
+from fairseq_maelm.modules.attention.packed_qkv import split_qkv
 
 HERE = ("sdpa", "cpu", "auto")
 

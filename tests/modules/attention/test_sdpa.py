@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_maelm.modules.attention import plain, sdpa
+from fairseq_maelm.modules.attention import reference, sdpa
 from fairseq_maelm.modules.attention.bias import AttentionBias
 
 
@@ -35,7 +35,7 @@ def test_padding_is_a_sequence_of_its_own(lengths: list[int], monkeypatch: pytes
     counts = torch.tensor(lengths)
     weights = torch.randn(3, 2, 5, 8).masked_fill((torch.arange(5) >= counts[:, None])[:, None, :, None], 0.0)
     results = []
-    for attend, padded_to in ((plain.attend, None), (sdpa.attend, 5)):
+    for attend, padded_to in ((reference.attend, None), (sdpa.attend, 5)):
         output = attend(query, key, value, AttentionBias(lengths=counts, padded_to=padded_to), 0.0) * weights
         results.append((output, *torch.autograd.grad(output.square().sum(), qkv, retain_graph=True)))
     for result, expected in zip(*results):
@@ -50,7 +50,7 @@ def test_what_else_is_hidden_takes_a_mask_and_other_queries_too(monkeypatch: pyt
     for states, bias in ((query, AttentionBias(lengths=lengths, padded_to=5)), (key, AttentionBias(lengths=lengths))):
         torch.testing.assert_close(
             sdpa.attend(states, key, key, bias, 0.0),
-            plain.attend(states, key, key, AttentionBias(lengths=lengths), 0.0),
+            reference.attend(states, key, key, AttentionBias(lengths=lengths), 0.0),
         )
 
 
@@ -78,7 +78,7 @@ def on_gpu(lengths: list[int], width: int, dtype: torch.dtype, dropout: float = 
     counts, length = torch.tensor(lengths), max(lengths)
     drawn = torch.randn(len(lengths), length, 3, 2, width, dtype=torch.float64).to(dtype)
     inside = (torch.arange(length) < counts[:, None])[:, None, :, None]
-    device, attend = ("cpu", plain.attend) if dtype == torch.float64 else ("cuda", sdpa.attend)
+    device, attend = ("cpu", reference.attend) if dtype == torch.float64 else ("cuda", sdpa.attend)
     qkv = drawn.to(device).requires_grad_()
     bias = AttentionBias(lengths=counts.to(device), padded_to=length)
     output = attend(*qkv.permute(2, 0, 3, 1, 4), bias, dropout) * inside.to(device)

@@ -10,8 +10,8 @@ import numpy
 import pytest
 import torch
 
+from fairseq_maelm.modules.attention.backends import BACKENDS
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.choice import BACKENDS
 from fairseq_maelm.modules.attention.triton import operator as attention_triton
 from fairseq_maelm.modules.attention.triton.operator import relative_attention, relative_attention_qkv
 

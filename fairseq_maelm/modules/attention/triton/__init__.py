@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fairseq_maelm.modules.attention import sdpa
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.qkv import attend_parts
+from fairseq_maelm.modules.attention.packed_qkv import attend_parts
 
 
 def _find_kernels() -> ModuleType | None:
@@ -37,14 +37,14 @@ def is_installed() -> bool:
 def attend(
     query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None, dropout: float, asked_for: bool = True
 ) -> Tensor:
-    """Compute ``plain.attend``.
+    """Compute ``reference.attend``.
 
     Args:
-        query: see ``plain.attend``.
-        key: see ``plain.attend``.
-        value: see ``plain.attend``.
-        bias: see ``plain.attend``.
-        dropout: see ``plain.attend``.
+        query: see ``reference.attend``.
+        key: see ``reference.attend``.
+        value: see ``reference.attend``.
+        bias: see ``reference.attend``.
+        dropout: see ``reference.attend``.
         asked_for: refuse tensors that the kernels cannot take, instead of using torch's attention.
 
     Raises:

@@ -5,8 +5,8 @@ import pytest
 import torch
 from data.test_dataset import MASK, PAD, dataset_of
 
-from fairseq_maelm.data.encoder_view import MASKED_INPUTS, EncoderView
 from fairseq_maelm.data.masking import draw_masks, keep_fraction
+from fairseq_maelm.data.masking_variants import MASKED_INPUTS, EncoderView
 
 SIZES = [40, 33, 25]
 

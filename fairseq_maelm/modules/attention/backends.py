@@ -1,4 +1,4 @@
-"""The attention backends, and the choice between them. All compute the same as ``plain.attend``."""
+"""The attention backends, and the choice between them. All compute the same as ``reference.attend``."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,13 +7,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_maelm.modules.attention import cpu, plain, sdpa, triton
+from fairseq_maelm.modules.attention import cpu, reference, sdpa, triton
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.qkv import Attend, attend_parts
+from fairseq_maelm.modules.attention.packed_qkv import Attend, attend_parts
 
 
 class Backend(NamedTuple):
-    """An implementation of ``plain.attend``, and one that takes queries, keys and values as one tensor."""
+    """An implementation of ``reference.attend``, and one that takes queries, keys and values as one tensor."""
 
     attend: Attend
     attend_qkv: Callable[[Tensor, AttentionBias | None, float], Tensor]
@@ -39,7 +39,7 @@ def _attend_anywhere(query: Tensor, key: Tensor, value: Tensor, bias: AttentionB
     needs_ours = dropout > 0.0 or (bias is not None and bias.needs_gradient)
     slow = query.dtype == torch.bfloat16 and query.requires_grad and bias is not None and bool(bias.rotations)
     if slow and not needs_ours and query.shape[:3].numel() * key.shape[2] <= _WEIGHTS_WRITTEN_OUT:
-        return plain.attend(query, key, value, bias, dropout)
+        return reference.attend(query, key, value, bias, dropout)
     return (cpu if needs_ours or slow else sdpa).attend(query, key, value, bias, dropout)
 
 
@@ -52,7 +52,7 @@ def _attend_qkv_anywhere(qkv: Tensor, bias: AttentionBias | None, dropout: float
 # Keys are the values of --attention.
 BACKENDS: dict[str, Backend] = {
     "auto": Backend(_attend_anywhere, _attend_qkv_anywhere),
-    "plain": _of_parts(plain.attend),
+    "plain": _of_parts(reference.attend),
     "sdpa": _of_parts(sdpa.attend),
     "cpu": _of_parts(cpu.attend),
     "triton": Backend(triton.attend, triton.attend_qkv),

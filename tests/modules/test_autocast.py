@@ -9,7 +9,7 @@ from support import FAMILIES, batch_of, model_of, random_sequences
 from torch import Tensor, nn
 
 from fairseq_maelm.models.maelm import MaelmModel
-from fairseq_maelm.modules.precision import LayerNorm, computing_in
+from fairseq_maelm.modules.autocast import LayerNorm, computing_in
 
 VARIANTS = {
     "maelm": {},

@@ -7,9 +7,9 @@ import torch
 from attention_problem import Problem, attend, attend_qkv
 
 from fairseq_maelm.models.checks import check_backend
-from fairseq_maelm.modules.attention import cpu, plain, sdpa, triton
+from fairseq_maelm.modules.attention import cpu, reference, sdpa, triton
+from fairseq_maelm.modules.attention.backends import BACKENDS
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.choice import BACKENDS
 from fairseq_maelm.modules.attention.rotary import rotations
 
 
@@ -33,14 +33,14 @@ def choose_backend(monkeypatch):
 
     def choose(query, bias, dropout, backend="auto", key=None):
         with monkeypatch.context() as patched:
-            for name, module in (("cpu", cpu), ("plain", plain), ("sdpa", sdpa)):
+            for name, module in (("cpu", cpu), ("plain", reference), ("sdpa", sdpa)):
                 if backend != name:
                     patched.setattr(module, "attend", stop_at(name))
             kernels = SimpleNamespace(relative_attention=stop_at("triton"))
             patched.setattr(triton, "_KERNELS", kernels)
             patched.setattr(triton, "_arguments", lambda *of_query: ())
             if backend in ("cpu", "plain", "sdpa"):
-                kind = {"cpu": cpu, "plain": plain, "sdpa": sdpa}[backend]
+                kind = {"cpu": cpu, "plain": reference, "sdpa": sdpa}[backend]
                 assert BACKENDS[backend].attend is kind.attend
                 return (
                     backend

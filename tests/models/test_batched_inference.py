@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_maelm.models.predicting import batches_by_length, predict
+from fairseq_maelm.models.batched_inference import batches_by_length, predict
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 300), st.sampled_from([None, 1, 3]))

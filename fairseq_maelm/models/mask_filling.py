@@ -8,8 +8,8 @@ from fairseq import utils
 from torch import Tensor
 
 from fairseq_maelm.batch import pad_rows
-from fairseq_maelm.data.encoder_view import EncoderView, encoder_input_of_masks
-from fairseq_maelm.modules.wanted import masked_positions
+from fairseq_maelm.data.masking_variants import EncoderView, encoder_input_of_masks
+from fairseq_maelm.modules.output_positions import masked_positions
 from fairseq_maelm.modules.weight_casts import computing
 
 

@@ -11,12 +11,12 @@ from support import FAMILIES, batch_of, model_of, random_sequences
 from torch import Tensor, nn
 
 from fairseq_maelm.models.maelm import MaelmModel
-from fairseq_maelm.modules import execution
+from fairseq_maelm.modules import layer_modes
 from fairseq_maelm.modules.attention import sdpa, triton
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.layers import LayerShape
 from fairseq_maelm.modules.attention.rotary import rotations
-from fairseq_maelm.modules.execution import Layer, execute, layers_of
+from fairseq_maelm.modules.layer_modes import Layer, execute, layers_of
 from fairseq_maelm.modules.transformer import TransformerLayer
 
 DROPOUT = {"dropout": 0.1, "attention_dropout": 0.1}
@@ -83,7 +83,9 @@ def test_recomputing_keeps_less() -> None:
 
 def test_nothing_is_recomputed_outside_training(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    monkeypatch.setattr(execution, "checkpoint", lambda call, *others, use_reentrant: calls.append(1) or call(*others))
+    monkeypatch.setattr(
+        layer_modes, "checkpoint", lambda call, *others, use_reentrant: calls.append(1) or call(*others)
+    )
     model = model_of()
     execute(model, compiles=False, recomputes=True)
     net_input, _ = batch_of(random_sequences([23]), [[2, 5]])
@@ -106,7 +108,7 @@ def test_nothing_is_compiled_on_a_cpu_or_outside_training(monkeypatch: pytest.Mo
     net_input, _ = batch_of(random_sequences([23]), [[2, 5]])
     model.train()(**net_input)
     assert not compiled
-    monkeypatch.setattr(execution, "worth_compiling", lambda states: True)
+    monkeypatch.setattr(layer_modes, "worth_compiling", lambda states: True)
     model.eval()(**net_input)
     assert not compiled
     model.train()(**net_input)
@@ -154,7 +156,7 @@ def output_and_gradients(layer: Layer, attention: str) -> list[Tensor]:
 def test_compiled_layer_is_the_plain_one(
     attention: str, modern: bool, recomputes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execution, "worth_compiling", lambda states: True)
+    monkeypatch.setattr(layer_modes, "worth_compiling", lambda states: True)
     torch._dynamo.reset()
     layer = layer_of(attention, modern)
     names = list(layer.state_dict())
@@ -190,7 +192,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton._KERNELS, "unavailable_because", lambda query: None)
     monkeypatch.setattr(sdpa, "attend_between", attend_between)
     monkeypatch.setattr(sdpa, "_has_flash", lambda query: True)
-    monkeypatch.setattr(execution, "worth_compiling", lambda states: True)
+    monkeypatch.setattr(layer_modes, "worth_compiling", lambda states: True)
     monkeypatch.setattr(Layer, "compile", lambda layer, **o: nn.Module.compile(layer, backend="aot_eager", **o))
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
