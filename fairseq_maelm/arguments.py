@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fairseq_maelm.checkpoint_path import CHECKPOINT_FILE, find_checkpoint, shipped_encoders
+from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE, find_checkpoint, shipped_encoders
 
 _Settings = TypeVar("_Settings")
 

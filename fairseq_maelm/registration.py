@@ -38,7 +38,7 @@ def register() -> None:
     _begun = True
     try:
         # These import fairseq.
-        from fairseq_maelm.checkpoint_data import allow_namespaces
+        from fairseq_maelm.checkpoints.plain_data import allow_namespaces
         from fairseq_maelm.fairseq_fixes import mend_fairseq
 
         allow_namespaces()

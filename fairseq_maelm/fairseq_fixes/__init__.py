@@ -10,7 +10,6 @@ def mend_fairseq() -> None:
     # These import fairseq, which takes seconds, and importing the package must be fast.
     from fairseq_maelm.fairseq_fixes.averages import mend_averages
     from fairseq_maelm.fairseq_fixes.batches import keep_every_example
-    from fairseq_maelm.fairseq_fixes.building import look_before_building
     from fairseq_maelm.fairseq_fixes.checkpoint_files import write_whole_checkpoints
     from fairseq_maelm.fairseq_fixes.companions import keep_setup_files
     from fairseq_maelm.fairseq_fixes.exchange import mend_exchange
@@ -19,6 +18,7 @@ def mend_fairseq() -> None:
     from fairseq_maelm.fairseq_fixes.patience import keep_patience
     from fairseq_maelm.fairseq_fixes.resuming import guard_save_folder
     from fairseq_maelm.fairseq_fixes.stopping import let_tasks_stop
+    from fairseq_maelm.fairseq_fixes.untrusted_models import look_before_building
 
     mend_exchange()
     write_whole_checkpoints()

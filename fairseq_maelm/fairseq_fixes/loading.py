@@ -3,7 +3,7 @@
 Reasons: fairseq's releases leave torch its default, ``weights_only=True``. fairseq's main branch passes
 ``weights_only=False``, with which a checkpoint can run any command. fairseq reads only its own files; here,
 ``--finetune-from-model`` and fairseq-validate also take ``checkpoint.json`` in a folder of ``maelm export --complete``.
-Tests: tests/models/test_checkpoint_safety.py, tests/interop/export/test_complete.py.
+Tests: tests/checkpoints/test_safety.py, tests/interop/export/test_complete.py.
 """
 
 import contextlib
@@ -16,8 +16,8 @@ from typing import Any
 from fairseq import checkpoint_utils
 from omegaconf import OmegaConf
 
-from fairseq_maelm.checkpoint_data import plain_sections, read_state
-from fairseq_maelm.checkpoint_path import CHECKPOINT_FILE
+from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
+from fairseq_maelm.checkpoints.plain_data import plain_sections, read_state
 
 # Overrides what callers of torch.load pass (torch's notes on serialization).
 _ONLY_WEIGHTS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from fairseq.file_io import PathManager
 
-from fairseq_maelm.checkpoint_data import read_state, reason_of
-from fairseq_maelm.checkpoint_path import CHECKPOINT_FILE
-from fairseq_maelm.fairseq_fixes.damage import find_damage
+from fairseq_maelm.checkpoints.integrity import find_damage
+from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
+from fairseq_maelm.checkpoints.plain_data import read_state, reason_of
 
 logger = logging.getLogger(__name__)
 

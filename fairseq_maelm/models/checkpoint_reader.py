@@ -14,7 +14,7 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from fairseq_maelm.checkpoint_data import (
+from fairseq_maelm.checkpoints.plain_data import (
     CheckpointError,
     averaged_state,
     check_weights,

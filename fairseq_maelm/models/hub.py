@@ -12,7 +12,7 @@ from fairseq import tasks
 from torch import Tensor, nn
 
 from fairseq_maelm.batch import pad_rows
-from fairseq_maelm.checkpoint_path import find_checkpoint
+from fairseq_maelm.checkpoints.locate import find_checkpoint
 from fairseq_maelm.data.masking_variants import EncoderView
 from fairseq_maelm.models.checkpoint import register_heads
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_maelm.arguments import UsageError
-from fairseq_maelm.checkpoint_path import find_checkpoint
+from fairseq_maelm.checkpoints.locate import find_checkpoint
 from fairseq_maelm.files import sha256_of
 from fairseq_maelm.finetuning.encoder import Encoder, read_encoder
 from fairseq_maelm.finetuning.recipe import Recipe, check_name

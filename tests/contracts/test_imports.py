@@ -23,7 +23,7 @@ FLOORS = (GROUND, CORE, WINGS, DOORS)
 
 # Folders by floor; a deeper folder belongs to the floor of the one around it.
 FOLDERS = {
-    GROUND: ("text", "fairseq_fixes", "hf"),
+    GROUND: ("checkpoints", "text", "fairseq_fixes", "hf"),
     CORE: ("corpus", "data", "modules", "models", "tasks", "criterions", "optim"),
     WINGS: ("adaptation", "analysis", "finetuning", "interop", "scoring", "sweep"),
 }

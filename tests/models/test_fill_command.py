@@ -7,7 +7,7 @@ import pytest
 from support import usage_error
 
 from fairseq_maelm import MaelmModel
-from fairseq_maelm.checkpoint_path import find_checkpoint
+from fairseq_maelm.checkpoints.locate import find_checkpoint
 from fairseq_maelm.cli import main
 
 KEPT = Path(__file__).parents[1] / "end_to_end" / "kept"

@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from fairseq_maelm.checkpoint_data import plain_sections
+from fairseq_maelm.checkpoints.plain_data import plain_sections
 from fairseq_maelm.files import read_json, sha256_of
 from fairseq_maelm.interop.agreement import Agreement
 from fairseq_maelm.interop.export.content import Content

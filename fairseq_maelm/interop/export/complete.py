@@ -11,8 +11,8 @@ from fairseq.tasks import TASK_REGISTRY
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from fairseq_maelm.checkpoint_folder import SUMS_FILE, write_folder, write_sums
-from fairseq_maelm.checkpoint_path import CHECKPOINT_FILE
+from fairseq_maelm.checkpoints.folder import SUMS_FILE, write_folder, write_sums
+from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 from fairseq_maelm.fairseq_fixes.companions import VOCABULARY_FILES, setup_files
 from fairseq_maelm.interop.export.card import HYPER_PARAMETERS
 from fairseq_maelm.interop.export.source import Source, load_source

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from fairseq_maelm.checkpoints.weight_names import MODERNBERT_SETTINGS, POSITION_OFFSET
 from fairseq_maelm.interop.export.content import ARCHITECTURES, AUTO_CLASSES, Content
 from fairseq_maelm.interop.export.source import Source
-from fairseq_maelm.weight_names import MODERNBERT_SETTINGS, POSITION_OFFSET
 
 
 def configuration(source: Source, content: Content) -> dict[str, Any]:

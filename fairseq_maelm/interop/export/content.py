@@ -7,6 +7,7 @@ from typing import Any
 
 from fairseq.data import Dictionary
 
+from fairseq_maelm.checkpoints.weight_names import MPNET_BUCKETS
 from fairseq_maelm.files import read_json
 from fairseq_maelm.interop.agreement import STATES, scores_of
 from fairseq_maelm.interop.export.source import Source
@@ -14,7 +15,6 @@ from fairseq_maelm.lines import numbered_lines
 from fairseq_maelm.modules.heads import ClassificationHead, TokenHead
 from fairseq_maelm.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.text.dictionary import class_names
-from fairseq_maelm.weight_names import MPNET_BUCKETS
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from fairseq_maelm.arguments import existing_path, option
-from fairseq_maelm.checkpoint_folder import CONFIG_FILE, WEIGHTS_FILE, save_weights
+from fairseq_maelm.checkpoints.folder import CONFIG_FILE, WEIGHTS_FILE, save_weights
+from fairseq_maelm.checkpoints.weight_names import FAMILIES, weights_of_family
 from fairseq_maelm.interop.agreement import Agreement
 from fairseq_maelm.interop.export.card import model_card
 from fairseq_maelm.interop.export.complete import (
@@ -30,7 +31,6 @@ from fairseq_maelm.interop.export.source import Source, load_source
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
 from fairseq_maelm.interop.export.verification import verify_model, verify_tokenizer
 from fairseq_maelm.prepared_folder import whole_folder
-from fairseq_maelm.weight_names import FAMILIES, weights_of_family
 
 logger = logging.getLogger(__name__)
 

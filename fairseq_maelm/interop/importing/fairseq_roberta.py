@@ -13,8 +13,9 @@ from fairseq.data import Dictionary
 from fairseq.models.roberta import RobertaModel, base_architecture
 from torch import Tensor
 
-from fairseq_maelm.checkpoint_data import check_weights, declared_options, plain_sections, read_state, shown
-from fairseq_maelm.fairseq_fixes.building import OF_FAIRSEQ, other_names
+from fairseq_maelm.checkpoints.plain_data import check_weights, declared_options, plain_sections, read_state, shown
+from fairseq_maelm.checkpoints.weight_names import FAIRSEQ_ROBERTA, take_weights
+from fairseq_maelm.fairseq_fixes.untrusted_models import OF_FAIRSEQ, other_names
 from fairseq_maelm.files import read_json, sha256_of
 from fairseq_maelm.interop.agreement import STATES, scores_of
 from fairseq_maelm.interop.importing.source import MLM_TASK, Source, SourceVocabulary, refuse
@@ -22,7 +23,6 @@ from fairseq_maelm.models.checkpoint_reader import check_depth, check_sizes
 from fairseq_maelm.text.dictionary import load_dictionary
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, FAIRSEQ_SYMBOLS, MASK_SYMBOL, MODEL_FILE
-from fairseq_maelm.weight_names import FAIRSEQ_ROBERTA, take_weights
 
 # GPT-2's byte pairs, which fairseq's hub adds to its RoBERTa; their numbers are the symbols of dict.txt.
 GPT2_FILES = ("encoder.json", "vocab.bpe")

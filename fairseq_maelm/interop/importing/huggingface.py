@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_maelm.checkpoints.weight_names import FAMILIES, take_weights
 from fairseq_maelm.files import read_json, sha256_of
 from fairseq_maelm.interop.export.content import ARCHITECTURES, AUTO_CLASSES
 from fairseq_maelm.interop.export.verification import transformers_outputs
@@ -14,7 +15,6 @@ from fairseq_maelm.interop.importing.huggingface_config import first_position, m
 from fairseq_maelm.interop.importing.huggingface_vocabulary import read_vocabulary
 from fairseq_maelm.interop.importing.source import Source, refuse
 from fairseq_maelm.models.config import DECODER_ATTENTION
-from fairseq_maelm.weight_names import FAMILIES, take_weights
 
 logger = logging.getLogger(__name__)
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from fairseq_maelm.checkpoints.weight_names import FAMILIES, MODERNBERT_SETTINGS, MPNET_BUCKETS
 from fairseq_maelm.files import read_json
 from fairseq_maelm.interop.importing.source import MLM_TASK, refuse
 from fairseq_maelm.models.checks import LARGEST_EPS, SMALLEST_EPS
-from fairseq_maelm.weight_names import FAMILIES, MODERNBERT_SETTINGS, MPNET_BUCKETS
 
 # Settings that a configuration must have, because our encoder computes nothing else.
 _EXPECTED = {

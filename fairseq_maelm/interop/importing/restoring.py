@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from fairseq_maelm.checkpoint_path import CHECKPOINT_FILE, shipped_encoders
+from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE, shipped_encoders
 from fairseq_maelm.interop.export.run import write_checkpoint
 from fairseq_maelm.interop.export.source import Source, load_source
 from fairseq_maelm.interop.importing.checkpoint import fairseq_options, task_options

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_maelm.checkpoint_path import shipped_encoders
+from fairseq_maelm.checkpoints.locate import shipped_encoders
 from fairseq_maelm.files import write_json
 from fairseq_maelm.interop.agreement import (
     PAD,

@@ -9,11 +9,12 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 
-from fairseq_maelm import MaelmModel, checkpoint_path, cli
+from fairseq_maelm import MaelmModel, cli
 from fairseq_maelm.arguments import model_path, vocabulary_folder
-from fairseq_maelm.checkpoint_data import CheckpointError
-from fairseq_maelm.checkpoint_folder import read_sums, write_sums
-from fairseq_maelm.checkpoint_path import CHECKPOINT_FILE, find_checkpoint
+from fairseq_maelm.checkpoints import locate
+from fairseq_maelm.checkpoints.folder import read_sums, write_sums
+from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE, find_checkpoint
+from fairseq_maelm.checkpoints.plain_data import CheckpointError
 from fairseq_maelm.files import read_json, sha256_of
 from fairseq_maelm.interop.export.run import ExportSettings, export
 from fairseq_maelm.interop.importing.run import import_model
@@ -43,7 +44,7 @@ def shipped(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def package(shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the encoder that seems to come with the package; the working folder is another, empty one."""
-    monkeypatch.setattr(checkpoint_path, "_PRETRAINED", shipped)
+    monkeypatch.setattr(locate, "_PRETRAINED", shipped)
     monkeypatch.chdir(tmp_path)
     return shipped / NAME
 

@@ -16,9 +16,9 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import torch
 from torch import Tensor, nn
 
-from fairseq_maelm.checkpoint_folder import read_folder
-from fairseq_maelm.checkpoint_path import CHECKPOINT_FILE
-from fairseq_maelm.fairseq_fixes.damage import find_damage
+from fairseq_maelm.checkpoints.folder import read_folder
+from fairseq_maelm.checkpoints.integrity import find_damage
+from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
 
 # fairseq's own configuration has three levels.
 _DEEPEST = 20
@@ -45,7 +45,7 @@ def shown(value: Any) -> str:
 def read_state(path: Path) -> dict[str, Any]:
     """Read a dictionary of tensors, plain values and ``argparse.Namespace`` without running any code in the file.
 
-    A file called checkpoint.json is that of a folder; see ``fairseq_maelm.checkpoint_folder``.
+    A file called checkpoint.json is that of a folder; see ``fairseq_maelm.checkpoints.folder``.
 
     Raises:
         FileNotFoundError: there is no such file.

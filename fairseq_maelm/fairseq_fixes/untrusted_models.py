@@ -15,7 +15,7 @@ from fairseq import checkpoint_utils
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 
-from fairseq_maelm.checkpoint_data import CheckpointError, plain_sections, read_state, shown
+from fairseq_maelm.checkpoints.plain_data import CheckpointError, plain_sections, read_state, shown
 
 # fairseq's own tasks and models that this package uses; none of them evaluates an option.
 OF_FAIRSEQ = {

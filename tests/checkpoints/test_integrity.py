@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_maelm.fairseq_fixes.damage import find_damage
+from fairseq_maelm.checkpoints.integrity import find_damage
 
 STATE = {"model": {"weight": torch.arange(40.0), "identity": torch.tensor([7, 2])}, "extra_state": {"epoch": 3}}
 

@@ -4,7 +4,7 @@ Reason: a checkpoint is a zip archive with a CRC-32 for each record, which torch
 with changed bits loads without an error. torch also reads compressed records, although it never writes them; they would
 let a small file fill the memory.
 Versions: torch from 2.6 to at least 2.13.
-Test: tests/fairseq_fixes/test_damage.py.
+Test: tests/checkpoints/test_integrity.py.
 """
 
 import os

@@ -13,11 +13,11 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_maelm.checkpoint_path import CHECKPOINT_FILE
+from fairseq_maelm.checkpoints.locate import CHECKPOINT_FILE
+from fairseq_maelm.checkpoints.weight_names import FAMILIES, take_weights
 from fairseq_maelm.files import read_json, sha256_of
 from fairseq_maelm.text.imported import TOKENIZER_FILE
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, MODEL_FILE
-from fairseq_maelm.weight_names import FAMILIES, take_weights
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 OTHER_WEIGHTS_FILE = "decoder_and_heads.safetensors"

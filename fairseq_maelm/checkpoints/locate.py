@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-# The file that makes a folder a checkpoint; see ``fairseq_maelm.checkpoint_folder``.
+# The file that makes a folder a checkpoint; see ``fairseq_maelm.checkpoints.folder``.
 CHECKPOINT_FILE = "checkpoint.json"
 
-_PRETRAINED = Path(__file__).resolve().parent / "pretrained"
+_PRETRAINED = Path(__file__).resolve().parents[1] / "pretrained"
 
 
 def shipped_encoders() -> dict[str, Path]:
