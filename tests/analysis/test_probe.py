@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -245,10 +246,15 @@ def refuse_to_measure(*_: Any) -> None:
     raise AssertionError("something was measured")
 
 
-def test_results_are_kept_apart(inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_kept_apart_and_need_no_figure(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known = ["--vocabulary", DATA, "--device", "cpu", "--output", tmp_path / "out"]
     words = [str(word) for word in ["probe", "--words", inputs / "words", *known]]
-    cli.main([*words, f"--checkpoint=a={CHECKPOINT}"])
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "matplotlib", None)
+        cli.main([*words, f"--checkpoint=a={CHECKPOINT}"])
+    assert sorted(path.name for path in (tmp_path / "out").glob("probes.*")) == ["probes.md"]
     monkeypatch.setattr(measures, "spearman", refuse_to_measure)
     with pytest.raises(SystemExit, match="other settings.*seed"):
         cli.main([*words, f"--checkpoint=a={CHECKPOINT}", "--seed", "2"])

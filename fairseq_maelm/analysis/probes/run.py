@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Measures the frozen states of encoders in each layer, for the mean and the first token, with and without "
         "whitening: similarity of sentences and words without training, nearest neighbors and linear probes, effective "
-        "rank, repeated words. Writes JSON, a table and a figure. An interrupted run resumes after the last finished "
+        "rank, repeated words. Writes JSON, a table and, with matplotlib, a figure. An interrupted run resumes after the last finished "
         "task, and the same command can add models and tasks later."
     )
     add_models(parser, ProbeSettings, required=False)
@@ -84,7 +84,6 @@ def probe(models: list[Probed], settings: ProbeSettings, output: Path, device: s
     Raises:
         ValueError, OSError: an input, a model or the folder cannot be used; nothing has been measured then.
     """
-    import_pyplot()
     tasks = read_tasks(settings)
     origins = {task.name: _checksum(map(sha256_of, task.files)) for task in tasks}
     prints = {model.name: _checksum([fingerprint_of(model.path), str(model.random_seed)]) for model in models}
@@ -99,7 +98,10 @@ def probe(models: list[Probed], settings: ProbeSettings, output: Path, device: s
         results = [_read_results(output / _RESULTS_FOLDER / model.name, tasks) for model in models]
         write_json(output / "results.json", {"settings": settings.recorded(), "models": results})
         write_bytes(output / _TABLE_FILE, table(results).encode("utf-8"))
-        draw(results, output / "probes")
+        try:
+            draw(results, output / "probes")
+        except ValueError as error:
+            logger.warning("the table has no figure: %s", error)
     return output / _TABLE_FILE
 
 
@@ -196,7 +198,11 @@ def table(results: list[dict[str, Any]]) -> str:
 
 
 def draw(results: list[dict[str, Any]], path: Path) -> None:
-    """Draw a panel for each set and measure, without first tokens; curves of whitened states are dashed."""
+    """Draw a panel for each set and measure, without first tokens; curves of whitened states are dashed.
+
+    Raises:
+        ValueError: matplotlib is missing.
+    """
     rows = [row for result in results for row in result["rows"] if row["layer"] is not None]
     panels = list(dict.fromkeys(_kind(row)[:2] for row in rows))
     pyplot = import_pyplot()
