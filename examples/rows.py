@@ -18,10 +18,10 @@ from steps import Steps, machine_places
 from study import METRICS, is_squad, last_loss, logged_name, metrics_of
 
 from fairseq_maelm.arguments import CommandParser, number
-from fairseq_maelm.sweep.jobs import Job, Process, visible
-from fairseq_maelm.sweep.log import best_validation
-from fairseq_maelm.sweep.runner import add_runner_arguments, runner_of, sitting
-from fairseq_maelm.sweep.store import data_fingerprint, study_folder
+from fairseq_maelm.studies.engine import Job, Process, visible
+from fairseq_maelm.studies.folder import data_fingerprint, study_folder
+from fairseq_maelm.studies.log import best_validation
+from fairseq_maelm.studies.options import add_runner_arguments, runner_of, sitting
 from fairseq_maelm.train_command import add_precision, machine_of
 
 # Of one machine, for pretraining.

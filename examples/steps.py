@@ -11,8 +11,8 @@ from rows_plan import Plan
 from study import PRETRAINING, masking_options, model_options
 
 from fairseq_maelm.files import sha256_of
-from fairseq_maelm.sweep.jobs import Job, Process
-from fairseq_maelm.sweep.store import data_fingerprint
+from fairseq_maelm.studies.engine import Job, Process
+from fairseq_maelm.studies.folder import data_fingerprint
 from fairseq_maelm.train_command import USER_DIR, Machine, words_of
 
 _PLACE = re.compile(r"\{([\w-]+)\}")

@@ -18,7 +18,7 @@ from training_step.flops import BatchShape, ModelShape, flops_per_token, muon_fl
 from fairseq_maelm.finetuning.encoder import read_encoder
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.config import complete_config
-from fairseq_maelm.sweep.log import log_records
+from fairseq_maelm.studies.log import log_records
 from fairseq_maelm.train_command import USER_DIR, Machine, words_of
 
 # The paper's optimizer; saved and validated by updates alone, for an epoch of a small text is over in seconds.

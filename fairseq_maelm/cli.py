@@ -34,8 +34,8 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Training": {
         "pretrain": ("pretrain_command", "pretrain an encoder by a recipe"),
         "finetune": ("finetuning.command", "fine-tune a checkpoint on a task folder"),
-        "sweep": ("sweep.command", "fine-tune checkpoints on a grid of settings and seeds"),
-        "report": ("sweep.report", "write the tables and the figure of a sweep"),
+        "sweep": ("studies.sweep", "fine-tune checkpoints on a grid of settings and seeds"),
+        "report": ("studies.report", "write the tables and the figure of a sweep"),
         "user-dir": ("cli", "print the folder to give to fairseq's commands as --user-dir"),
     },
     "Prediction": {

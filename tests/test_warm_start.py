@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from end_to_end.small import training
 from end_to_end.toy import COMMANDS, USER_DIR, command_environment, losses, toy_data
-from sweep.programs import wait_until
+from studies.programs import wait_until
 
 from fairseq_maelm import warm_start
 

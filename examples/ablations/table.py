@@ -19,9 +19,9 @@ import yaml
 from study import SQUAD_METRICS
 
 from fairseq_maelm.libraries import import_pyplot
-from fairseq_maelm.sweep.jobs import read_json
-from fairseq_maelm.sweep.store import SETTINGS
-from fairseq_maelm.sweep.tables import markdown_table
+from fairseq_maelm.studies.engine import read_json
+from fairseq_maelm.studies.folder import SETTINGS
+from fairseq_maelm.studies.tables import markdown_table
 
 MISSING = "–"
 

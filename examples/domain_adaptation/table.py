@@ -11,9 +11,9 @@ from sklearn.metrics import accuracy_score, f1_score
 from study import last_json
 
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
-from fairseq_maelm.sweep.jobs import is_finished, read_json
-from fairseq_maelm.sweep.store import SETTINGS
-from fairseq_maelm.sweep.tables import markdown_table
+from fairseq_maelm.studies.engine import is_finished, read_json
+from fairseq_maelm.studies.folder import SETTINGS
+from fairseq_maelm.studies.tables import markdown_table
 
 # The name of a metric in tables -> in what was measured.
 METRICS = {"macro F1": "macro F1", "entity F1": "f1"}

@@ -22,9 +22,9 @@ from records import PRETRAINING, Records
 
 from fairseq_maelm.arguments import CommandParser, existing_path
 from fairseq_maelm.files import write_json
-from fairseq_maelm.sweep.jobs import Job, Process, read_json
-from fairseq_maelm.sweep.runner import add_runner_arguments, runner_of, sitting
-from fairseq_maelm.sweep.store import study_folder
+from fairseq_maelm.studies.engine import Job, Process, read_json
+from fairseq_maelm.studies.folder import study_folder
+from fairseq_maelm.studies.options import add_runner_arguments, runner_of, sitting
 from fairseq_maelm.train_command import add_precision, machine_of, words_of
 
 HERE = Path(__file__).resolve().parent

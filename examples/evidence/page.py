@@ -12,7 +12,7 @@ from summary import LOSS, PRIMARY, best_random
 
 from fairseq_maelm.files import write_bytes
 from fairseq_maelm.libraries import import_pyplot
-from fairseq_maelm.sweep.tables import markdown_table
+from fairseq_maelm.studies.tables import markdown_table
 
 _STYLE = (
     "body{font-family:sans-serif;max-width:64em;margin:2em auto;padding:0 1em;line-height:1.4}"

@@ -12,8 +12,8 @@ import study
 from plan import Plan, Pretraining, command, updates_at
 from records import Records, folder_name
 
-from fairseq_maelm.sweep.jobs import Job, Process, is_finished
-from fairseq_maelm.sweep.log import log_records
+from fairseq_maelm.studies.engine import Job, Process, is_finished
+from fairseq_maelm.studies.log import log_records
 from fairseq_maelm.train_command import Machine
 
 # Updates between two reports of a timing; the first one, in which memory is filled, does not count.

@@ -12,8 +12,8 @@ import study
 from plan import Plan, Pretraining
 
 from fairseq_maelm.files import parse_json, write_bytes
-from fairseq_maelm.sweep.jobs import is_finished, read_json
-from fairseq_maelm.sweep.log import log_records
+from fairseq_maelm.studies.engine import is_finished, read_json
+from fairseq_maelm.studies.log import log_records
 
 PRETRAINING = "pretraining"
 

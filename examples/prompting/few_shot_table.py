@@ -9,9 +9,9 @@ from study import last_json
 
 from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
-from fairseq_maelm.sweep.jobs import is_finished, read_json
-from fairseq_maelm.sweep.store import SETTINGS
-from fairseq_maelm.sweep.tables import markdown_table
+from fairseq_maelm.studies.engine import is_finished, read_json
+from fairseq_maelm.studies.folder import SETTINGS
+from fairseq_maelm.studies.tables import markdown_table
 
 PLAN = yaml.safe_load((Path(__file__).parent / "few_shot.yaml").read_text(encoding="utf-8"))
 # The one checkpoint of a finished run that is kept, as long as no other run of its split is better.

@@ -25,14 +25,14 @@ FLOORS = (GROUND, CORE, WINGS, DOORS)
 FOLDERS = {
     GROUND: ("checkpoints", "text", "fairseq_fixes", "hf"),
     CORE: ("corpus", "data", "modules", "models", "tasks", "criterions", "optim"),
-    WINGS: ("adaptation", "analysis", "finetuning", "interop", "scoring", "sweep"),
+    WINGS: ("adaptation", "analysis", "finetuning", "interop", "scoring", "studies"),
 }
 DOOR_FILES = ("", "__main__", "cli", "predict_command")
 
 # Wings that are folders in a folder: each of them is a wing by itself, and what lies beside them is shared.
 HOUSES_OF_WINGS = ("finetuning",)
 # Sweeps are made of fine-tunings: they may know what the wings of that house share.
-KNOWN_HOUSES = {"sweep": ("finetuning",)}
+KNOWN_HOUSES = {"studies": ("finetuning",)}
 # What some folders may use of the package, and what they keep away from, beyond their floor.
 ONLY = {
     "files": ("files",),
@@ -192,9 +192,9 @@ def test_some_folders_need_no_fairseq() -> None:
         ("finetuning.squad.task", "tasks.encoder_task", True),
         ("tasks.encoder_task", "finetuning.squad.task", False),
         ("finetuning.squad.task", "finetuning.tagging.task", False),
-        ("sweep.run", "finetuning.training", True),
-        ("sweep.run", "finetuning.squad.task", False),
-        ("finetuning.training", "sweep.run", False),
+        ("studies.run", "finetuning.training", True),
+        ("studies.run", "finetuning.squad.task", False),
+        ("finetuning.training", "studies.run", False),
         ("interop.export.run", "hf", True),
         ("interop.onnx.run", "interop.export.run", True),
         ("analysis.run", "interop.export.run", False),

@@ -15,8 +15,8 @@ import yaml
 
 from end_to_end.toy import TOPICS, _resolve, command_environment, run, sentence
 from fairseq_maelm import cli
-from fairseq_maelm.sweep.jobs import read_json
-from fairseq_maelm.sweep.report import write_report
+from fairseq_maelm.studies.engine import read_json
+from fairseq_maelm.studies.report import write_report
 
 # 40 examples in batches of 16.
 EPOCHS, UPDATES = 8, 3

@@ -17,7 +17,7 @@ from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from fairseq_maelm import files
-from fairseq_maelm.sweep import store
+from fairseq_maelm.studies import folder as store
 
 ABLATIONS = ROOT / "examples" / "ablations" / "plan.yaml"
 PARTS = ROOT / "examples" / "pretraining" / "parts" / "rows.yaml"

@@ -15,8 +15,8 @@ from tabulate import tabulate
 
 from fairseq_maelm.files import write_bytes
 from fairseq_maelm.libraries import import_pyplot
-from fairseq_maelm.sweep.jobs import is_finished, read_json
-from fairseq_maelm.sweep.store import SETTINGS
+from fairseq_maelm.studies.engine import is_finished, read_json
+from fairseq_maelm.studies.folder import SETTINGS
 
 # Shares of the tokens that have a column.
 SHARES = (0.05, 0.1, 0.25, 0.5)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fairseq_maelm.sweep import jobs as running
-from fairseq_maelm.sweep.jobs import Job, LocalLauncher, is_finished, read_json, run, unfinished
+from fairseq_maelm.studies import engine as running
+from fairseq_maelm.studies.engine import Job, LocalLauncher, is_finished, read_json, run, unfinished
 
 from .programs import calls, counting, is_running, program, wait_until
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_maelm.finetuning.recipe import Recipe
-from fairseq_maelm.sweep.grid import Run, Setting, choose, expand, parse_choice
+from fairseq_maelm.studies.grid import Run, Setting, choose, expand, parse_choice
 
 SEARCH: dict[str, tuple[Any, ...]] = {"lr": (2e-5, 5e-5), "batch-size": (16, 32), "epochs": (3,), "warm-up": (0.06,)}
 

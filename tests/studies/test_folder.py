@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from fairseq_maelm.files import write_json
-from fairseq_maelm.sweep.grid import Run, Setting
-from fairseq_maelm.sweep.store import SETTINGS, CheckpointKeeper, SweepFolder, data_fingerprint, study_folder
-from fairseq_maelm.sweep.sweep import forget_diverged_runs
+from fairseq_maelm.studies.folder import SETTINGS, CheckpointKeeper, SweepFolder, data_fingerprint, study_folder
+from fairseq_maelm.studies.grid import Run, Setting
+from fairseq_maelm.studies.grid_runs import forget_diverged_runs
 
 IDENTITY: dict[str, Any] = {
     "common": {"precision": "fp32", "options": []},

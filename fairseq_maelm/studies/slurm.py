@@ -11,8 +11,8 @@ from typing import Any
 
 from fairseq_maelm.arguments import UsageError
 from fairseq_maelm.files import write_json
-from fairseq_maelm.sweep import child
-from fairseq_maelm.sweep.jobs import Job, read_json
+from fairseq_maelm.studies import child
+from fairseq_maelm.studies.engine import Job, read_json
 from fairseq_maelm.train_command import number_if_it_is_one
 
 logger = logging.getLogger(__name__)

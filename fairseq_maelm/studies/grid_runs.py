@@ -15,11 +15,11 @@ from fairseq_maelm.finetuning.encoder import Encoder, read_encoder
 from fairseq_maelm.finetuning.recipe import Recipe, check_name
 from fairseq_maelm.finetuning.rehearsal import Rehearsal, rehearse
 from fairseq_maelm.finetuning.training import FROM_CHECKPOINT, run_options, train_words
-from fairseq_maelm.sweep.grid import Run, choose, expand
-from fairseq_maelm.sweep.jobs import Job, Process, read_json, run, unfinished, visible
-from fairseq_maelm.sweep.log import best_validation, is_divergence
-from fairseq_maelm.sweep.runner import Runner, without_result
-from fairseq_maelm.sweep.store import CheckpointKeeper, SweepFolder, data_fingerprint
+from fairseq_maelm.studies.engine import Job, Process, read_json, run, unfinished, visible
+from fairseq_maelm.studies.folder import CheckpointKeeper, SweepFolder, data_fingerprint
+from fairseq_maelm.studies.grid import Run, choose, expand
+from fairseq_maelm.studies.log import best_validation, is_divergence
+from fairseq_maelm.studies.options import Runner, without_result
 from fairseq_maelm.train_command import Machine
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_maelm.sweep.runner import Runner, add_runner_arguments, runner_of, sitting
+from fairseq_maelm.studies.options import Runner, add_runner_arguments, runner_of, sitting
 
 from .programs import calls, counting, program
 

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from fairseq_maelm import files, warm_start
 from fairseq_maelm.files import write_json
-from fairseq_maelm.sweep.log import last_line, log_records
+from fairseq_maelm.studies.log import last_line, log_records
 
 _POLL_SECONDS, _STOP_SECONDS = 0.2, 20
 # In a log file, each update of the progress bar is a line.

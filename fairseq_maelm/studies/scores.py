@@ -7,10 +7,10 @@ from statistics import mean, median
 from typing import Any, NamedTuple
 
 from fairseq_maelm.arguments import UsageError
-from fairseq_maelm.sweep.grid import Run, Setting
-from fairseq_maelm.sweep.jobs import read_json
-from fairseq_maelm.sweep.log import is_divergence
-from fairseq_maelm.sweep.store import SweepFolder
+from fairseq_maelm.studies.engine import read_json
+from fairseq_maelm.studies.folder import SweepFolder
+from fairseq_maelm.studies.grid import Run, Setting
+from fairseq_maelm.studies.log import is_divergence
 
 FINISHED, DIVERGED, FAILED, MISSING = "finished", "diverged", "failed", "not run"
 # The tasks in the paper's average.

@@ -17,10 +17,10 @@ from typing import Any
 from fairseq_maelm.arguments import existing_path
 from fairseq_maelm.files import write_bytes
 from fairseq_maelm.libraries import import_pyplot, save_figure
-from fairseq_maelm.sweep import results
-from fairseq_maelm.sweep.results import DIVERGED, FAILED, FINISHED, MISSING, Cell, Sweep
-from fairseq_maelm.sweep.store import SweepFolder
-from fairseq_maelm.sweep.tables import difference_of_medians, markdown_table
+from fairseq_maelm.studies import scores as results
+from fairseq_maelm.studies.folder import SweepFolder
+from fairseq_maelm.studies.scores import DIVERGED, FAILED, FINISHED, MISSING, Cell, Sweep
+from fairseq_maelm.studies.tables import difference_of_medians, markdown_table
 from fairseq_maelm.train_command import spelled
 
 logger = logging.getLogger(__name__)

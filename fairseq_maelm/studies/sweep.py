@@ -8,12 +8,12 @@ from typing import Any
 
 from fairseq_maelm.arguments import add_output, existing_path, number
 from fairseq_maelm.finetuning.recipe import RECIPES, read_recipes
-from fairseq_maelm.sweep.grid import parse_choice
-from fairseq_maelm.sweep.log import is_divergence
-from fairseq_maelm.sweep.report import write_report
-from fairseq_maelm.sweep.runner import Runner, add_runner_arguments, refuse, runner_of, without_result
-from fairseq_maelm.sweep.store import KEEP, SweepFolder
-from fairseq_maelm.sweep.sweep import Plan, make_plan, read_models, run_plan
+from fairseq_maelm.studies.folder import KEEP, SweepFolder
+from fairseq_maelm.studies.grid import parse_choice
+from fairseq_maelm.studies.grid_runs import Plan, make_plan, read_models, run_plan
+from fairseq_maelm.studies.log import is_divergence
+from fairseq_maelm.studies.options import Runner, add_runner_arguments, refuse, runner_of, without_result
+from fairseq_maelm.studies.report import write_report
 from fairseq_maelm.train_command import add_precision, machine_of, recipe_type
 
 AFTER_INTERRUPT = "the same command continues"

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_maelm.files import write_json
-from fairseq_maelm.sweep.grid import Run, Setting
-from fairseq_maelm.sweep.report import as_csv, as_markdown, write_report
-from fairseq_maelm.sweep.results import (
+from fairseq_maelm.studies.folder import SweepFolder
+from fairseq_maelm.studies.grid import Run, Setting
+from fairseq_maelm.studies.report import as_csv, as_markdown, write_report
+from fairseq_maelm.studies.scores import (
     DIVERGED,
     FAILED,
     FINISHED,
@@ -26,8 +27,7 @@ from fairseq_maelm.sweep.results import (
     collect,
     median_with_losses,
 )
-from fairseq_maelm.sweep.store import SweepFolder
-from fairseq_maelm.sweep.tables import difference_of_medians, markdown_table
+from fairseq_maelm.studies.tables import difference_of_medians, markdown_table
 
 # A seed's result: its scores on the validation sets, or its state.
 Result = Any

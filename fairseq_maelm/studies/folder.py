@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_maelm.files import FolderLock, remove_partial_files, write_json
-from fairseq_maelm.sweep.grid import Run
-from fairseq_maelm.sweep.jobs import read_json
-from fairseq_maelm.sweep.log import is_divergence
+from fairseq_maelm.studies.engine import read_json
+from fairseq_maelm.studies.grid import Run
+from fairseq_maelm.studies.log import is_divergence
 
 SETTINGS = "settings.json"
 _SWEEP = "sweep.json"
