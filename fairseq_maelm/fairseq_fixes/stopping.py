@@ -59,8 +59,9 @@ def _next_epoch_unless_stopped(self: Trainer, *args: Any, **options: Any) -> Any
         # A new run: it has asked for its first epoch.
         _Run.trainer, _Run.stopped = weakref.ref(self), False
     if _Run.stopped:
-        # The only attribute that fairseq-train reads after its last epoch.
-        return SimpleNamespace(next_epoch_idx=math.inf)
+        # The only attribute that fairseq-train reads after its last epoch. NaN is beyond every --max-epoch, also beyond
+        # infinity, which is the limit without that option.
+        return SimpleNamespace(next_epoch_idx=math.nan)
     return _get_train_iterator(self, *args, **options)
 
 
