@@ -1,5 +1,6 @@
 """Runs that are forked from a server with imported libraries behave like runs that are started as usual."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -90,15 +91,15 @@ def test_a_python_script_runs_as_if_it_were_started(tmp_path: Path) -> None:
     (tmp_path / "scripts" / "beside_it.py").write_text("here = __name__\n", encoding="utf-8")
     (tmp_path / "scripts" / "script.py").write_text(
         "import logging, sys\nimport beside_it\nlogging.getLogger('quiet').info('not to be seen')\n"
-        "import os, torch\n"
+        "import multiprocessing, os, torch\n"
         "print(__name__, __file__, sys.argv, beside_it.here)\nprint('fairseq' in sys.modules, "
         "'fairseq_maelm' in sys.modules)\n"
-        "print(torch.get_num_threads())\nsys.exit(len(sys.argv))\n",
+        "print(torch.get_num_threads(), multiprocessing.get_start_method())\nsys.exit(len(sys.argv))\n",
         encoding="utf-8",
     )
     words = ["scripts/script.py", "one", "--two"]
     script = tmp_path / words[0]
-    expected = f"__main__ {script} {[str(script), *words[1:]]} beside_it\nTrue False\n2\n"
+    expected = f"__main__ {script} {[str(script), *words[1:]]} beside_it\nTrue False\n2 {multiprocessing.get_start_method()}\n"
     assert outcome(["python", *words], tmp_path, OMP_NUM_THREADS="2") == (3, expected)
 
 

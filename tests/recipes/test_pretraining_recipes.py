@@ -302,6 +302,12 @@ def test_options_and_settings_of_the_user_win(data: Path) -> None:
     assert option(words, "--arch") == "maelm_small"
 
 
+def test_workers_read_batches_for_gpus_alone(data: Path) -> None:
+    """On a CPU they would take time from the training, and fairseq starts them again for each validation."""
+    commands = [recipe_command("tiny", data, "--gpus", gpus) for gpus in (0, 1)]
+    assert [configuration_of_command(words).dataset.num_workers for words in commands] == [0, 2]
+
+
 def test_a_recipe_may_leave_room_for_longer_sequences() -> None:
     recipe = load_yaml(Path("tiny"), FOLDER)
     machine = Machine(0, "fp32")
