@@ -141,7 +141,7 @@ def _be_new() -> None:
     import numpy
     import torch
 
-    # Otherwise workers of a DataLoader are started by a fork server of the run, which imports torch again for each epoch.
+    # Otherwise a fork server of the run starts the workers of a DataLoader, and imports torch again for each epoch.
     multiprocessing.set_start_method(None, force=True)
     # fairseq imports this package by its --user-dir, and refuses a package that is already imported.
     for module in [name for name in sys.modules if name.partition(".")[0] == __package__]:

@@ -99,7 +99,8 @@ def test_a_python_script_runs_as_if_it_were_started(tmp_path: Path) -> None:
     )
     words = ["scripts/script.py", "one", "--two"]
     script = tmp_path / words[0]
-    expected = f"__main__ {script} {[str(script), *words[1:]]} beside_it\nTrue False\n2 {multiprocessing.get_start_method()}\n"
+    method = multiprocessing.get_start_method()
+    expected = f"__main__ {script} {[str(script), *words[1:]]} beside_it\nTrue False\n2 {method}\n"
     assert outcome(["python", *words], tmp_path, OMP_NUM_THREADS="2") == (3, expected)
 
 
