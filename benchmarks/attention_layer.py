@@ -26,7 +26,7 @@ from fairseq.modules import TransformerEncoderLayer
 from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention.bias import AttentionBias, spread
-from fairseq_maelm.modules.attention.layers import LayerShape
+from fairseq_maelm.modules.attention.layers import LayerConfig
 from fairseq_maelm.modules.transformer import TransformerLayer
 
 BARE = "matrix products alone"
@@ -35,7 +35,7 @@ BARE = "matrix products alone"
 class TorchLayer(nn.Module):
     """The same layer by torch's public operations, with a dense bias <float>[B, H, S, S] that wants a gradient."""
 
-    def __init__(self, shape: LayerShape) -> None:
+    def __init__(self, shape: LayerConfig) -> None:
         super().__init__()
         self.shape = shape
         self.like = TransformerLayer(shape)
@@ -58,7 +58,7 @@ class TorchLayer(nn.Module):
 class FairseqLayer(nn.Module):
     """fairseq's stock encoder layer, in its own layout and without relative bias."""
 
-    def __init__(self, shape: LayerShape) -> None:
+    def __init__(self, shape: LayerConfig) -> None:
         super().__init__()
         self.layer = TransformerEncoderLayer(
             Namespace(
@@ -84,7 +84,13 @@ class Case:
     def __init__(self, options: argparse.Namespace, dropout: float, dtype: torch.dtype) -> None:
         generator = torch.Generator().manual_seed(0)
         batch, length, width = options.batch, options.length, options.width
-        self.shape = LayerShape(width, 4 * width, width // 64, dropout, dropout)
+        self.shape = LayerConfig(
+            embed_dim=width,
+            ffn_embed_dim=4 * width,
+            attention_heads=width // 64,
+            dropout=dropout,
+            attention_dropout=dropout,
+        )
         self.layers, self.dtype = options.layers, dtype
         self.states = torch.randn(batch, length, width, generator=generator)
         self.gradient = torch.randn(batch, length, width, generator=generator)

@@ -112,7 +112,7 @@ def padding_of(dataset: FairseqDataset, batches: list[np.ndarray]) -> dict[str, 
     for batch in batches:
         sample = fetch(dataset, batch)
         layout, source = sample["net_input"]["layout"], sample["net_input"]["src_tokens"]
-        slots += source.numel(), len(source) * layout["full_length"]
+        slots += source.numel(), len(source) * layout["padded_length"]
         tokens += layout["visible_tokens"], sample["ntokens"]
     encoder, decoder = 100 * (1 - tokens / slots)
     both = 100 * (1 - tokens.sum() / slots.sum())

@@ -34,14 +34,14 @@ class Layout(_Optional):
     """
 
     positions: Tensor  # <int64>[B, S] original position of each token in the encoder's input, 0 at padding
-    full_lengths: Tensor  # <int64>[B] tokens of each full sequence
-    full_length: int  # T
+    lengths: Tensor  # <int64>[B] tokens of each full sequence
+    padded_length: int  # T
     visible_tokens: int  # tokens in the encoder's input of the whole batch, without padding
     visible_rows: Tensor  # <int64>[N] rows of encoder states that enter the decoder
     visible_slots: Tensor  # <int64>[N] their slots; all other slots get the mask embedding
-    masked_slots: Tensor  # <int64>[M] slots to predict, ascending
-    wanted_rows: Tensor  # <int64>[M] their indices into a flattened [B, wanted_length], sequence by sequence
-    wanted_length: int  # largest number of slots to predict in a sequence
+    predicted_slots: Tensor  # <int64>[M] slots to predict, ascending
+    output_rows: Tensor  # <int64>[M] their indices into a flattened [B, output_length], sequence by sequence
+    output_length: int  # largest number of slots to predict in a sequence
     all_visible: bool  # whether all tokens' states enter the decoder, so that rows are slots and S is T
     encoder_padded: bool  # whether any encoder sequence is shorter than S, so that no device has to be asked
     decoder_padded: bool  # whether any full sequence is shorter than T

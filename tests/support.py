@@ -17,7 +17,7 @@ from plain.maelm import PlainConfig, State
 
 from fairseq_maelm.cli import main
 from fairseq_maelm.data.masking import MaskDraw, MaskingScheme
-from fairseq_maelm.data.masking_variants import EncoderView, encoder_input, show
+from fairseq_maelm.data.masking_variants import EncoderView, encoder_input
 from fairseq_maelm.models.maelm import MaelmModel, MaelmModelConfig, complete_config
 from fairseq_maelm.text.dictionary import real_tokens
 
@@ -164,7 +164,8 @@ def batch_of(
     view = view or EncoderView("dropped" if mask_index is None else "kept")
     staying = predicted & (np.arange(len(sequences)) % 2 == 0)[:, None]
     draw, random = MaskDraw(predicted, predicted, tokens), np.full_like(tokens, 7)
-    shown = show(view, draw, inside, 39 if mask_index is None else mask_index, staying, random)
+    fillers = staying if view.mask_fraction else None, random if view.shows_random_tokens else None
+    shown = view.apply(draw, inside, 39 if mask_index is None else mask_index, *fillers)
     targets = inside if everything else predicted
     net_input = encoder_input(shown, targets, lengths, 1, view.positions)
     net_input["layout"]["full_tokens"] = torch.from_numpy(tokens)

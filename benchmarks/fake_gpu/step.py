@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fairseq_maelm import register
 from fairseq_maelm.criterions.maelm import MaelmCriterion
-from fairseq_maelm.data.masking_variants import Shown, encoder_input
+from fairseq_maelm.data.masking_variants import VisibleTokens, encoder_input
 from fairseq_maelm.models.maelm import MaelmModel, MaelmModelConfig, complete_config
 from fairseq_maelm.modules.layer_modes import execute, layers_of
 from fairseq_maelm.optim import adamw
@@ -66,7 +66,7 @@ def batch_of(sequences: int, length: int, symbols: int, kept: bool) -> dict[str,
     tokens = np.where(inside, generator.integers(4, symbols - 1, inside.shape), PAD)
     visible = inside if kept else inside & ~masked
     shown = np.where(masked, symbols - 1, tokens) if kept else tokens
-    net_input = encoder_input(Shown(shown, visible, visible), masked, lengths, pad=PAD)
+    net_input = encoder_input(VisibleTokens(shown, visible, visible), masked, lengths, pad=PAD)
     target, ntokens = torch.from_numpy(tokens[masked]), int(lengths.sum())
     return {"net_input": net_input, "target": target, "ntokens": ntokens, "nsentences": sequences}
 

@@ -23,7 +23,7 @@ from fairseq_maelm.arguments import option
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.blocks import TokenBlocks
 from fairseq_maelm.data.masking import MaskDraw, MaskingScheme, draw_masks
-from fairseq_maelm.data.masking_variants import Shown, encoder_input
+from fairseq_maelm.data.masking_variants import VisibleTokens, encoder_input
 from fairseq_maelm.lines import numbered_lines
 
 logger = logging.getLogger(__name__)
@@ -190,7 +190,7 @@ def condition_input(
     if condition == "masked":
         return np.where(draw.masked, vocabulary.mask, draw.tokens), None
     visible = (np.arange(tokens.shape[1])[None, :] < lengths[:, None]) & ~draw.masked
-    seen = encoder_input(Shown(draw.tokens, visible, visible), draw.predicted, lengths, vocabulary.pad)
+    seen = encoder_input(VisibleTokens(draw.tokens, visible, visible), draw.predicted, lengths, vocabulary.pad)
     positions = None if vocabulary.consecutive_positions else seen["layout"]["positions"].numpy()
     return seen["src_tokens"].numpy(), positions
 

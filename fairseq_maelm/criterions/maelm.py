@@ -37,7 +37,7 @@ class MaelmCriterion(FairseqCriterion):
         loss, extra = model(**net_input, target=target)
         sample_size = target.numel()
         layout = net_input["layout"]
-        slots = net_input["src_tokens"].numel() + len(net_input["src_tokens"]) * layout["full_length"]
+        slots = net_input["src_tokens"].numel() + len(net_input["src_tokens"]) * layout["padded_length"]
         return (
             loss,
             sample_size,

@@ -12,7 +12,7 @@ from fairseq_maelm.data.blocks import TokenBlocks
 from fairseq_maelm.data.length_buckets import padding_share
 from fairseq_maelm.data.masking import MaskingScheme, draw_masks, keep_fraction, replacements, rounding_draws
 from fairseq_maelm.data.masking_schedule import RateOfUpdates
-from fairseq_maelm.data.masking_variants import EncoderView, encoder_input, show
+from fairseq_maelm.data.masking_variants import EncoderView, encoder_input
 
 logger = logging.getLogger(__name__)
 
@@ -90,11 +90,12 @@ class MaskedBlockDataset(BatchDataset):
         inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
         scheme = self.scheme if self.rate is None else replace(self.scheme, mask_prob=self.rate.of_batch(indices))
         draw = draw_masks(scheme, tokens, lengths, indices, self.seed, self.epoch)
-        numbers = indices, self.seed, self.epoch, tokens.shape[1]
-        # Unused arguments of ``show`` are placeholders.
-        fraction = keep_fraction(self.view.mask_fraction, *numbers) if self.view.mask_fraction else inside
-        random = replacements(scheme.real_tokens, *numbers) if self.view.shows_random_tokens else tokens
-        shown = show(self.view, draw, inside, self.symbols.mask, fraction, random)
+        staying = random_tokens = None
+        if self.view.mask_fraction:
+            staying = keep_fraction(self.view.mask_fraction, indices, self.seed, self.epoch, tokens.shape[1])
+        if self.view.shows_random_tokens:
+            random_tokens = replacements(scheme.real_tokens, indices, self.seed, self.epoch, tokens.shape[1])
+        shown = self.view.apply(draw, inside, self.symbols.mask, staying, random_tokens)
         predicted = inside if self.predicts_all else draw.predicted
         net_input = encoder_input(shown, predicted, lengths, self.symbols.pad, self.view.positions)
         if self.predicts_all:
@@ -102,5 +103,5 @@ class MaskedBlockDataset(BatchDataset):
         return {
             "ntokens": int(lengths.sum()),
             "net_input": net_input,
-            "target": torch.from_numpy(tokens).view(-1)[net_input["layout"]["masked_slots"]],
+            "target": torch.from_numpy(tokens).view(-1)[net_input["layout"]["predicted_slots"]],
         }

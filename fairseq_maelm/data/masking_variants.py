@@ -13,6 +13,14 @@ MASKED_INPUTS = ("dropped", "kept", "reset", "random", "random_kept")
 ENCODER_POSITIONS = ("original", "consecutive")
 
 
+class VisibleTokens(NamedTuple):
+    """The encoder's view of a batch."""
+
+    tokens: np.ndarray  # <int64>[B, T] with masked positions replaced
+    visible: np.ndarray  # <bool>[B, T] True where the encoder sees the token
+    returned: np.ndarray  # <bool>[B, T] True where the state of a visible token enters the decoder
+
+
 @dataclass(frozen=True)
 class EncoderView:
     """The rows of the paper's Table 2 that concern the encoder's input.
@@ -64,50 +72,45 @@ class EncoderView:
         """
         return self.masked_input in ("kept", "reset") or self.mask_fraction > 0.5
 
+    def apply(
+        self,
+        draw: MaskDraw,
+        inside: np.ndarray,
+        mask_index: int,
+        staying: np.ndarray | None = None,
+        random_tokens: np.ndarray | None = None,
+    ) -> VisibleTokens:
+        """Show drawn masks to the encoder.
 
-class Shown(NamedTuple):
-    """The encoder's view of a batch."""
-
-    tokens: np.ndarray  # <int64>[B, T] with masked positions replaced
-    visible: np.ndarray  # <bool>[B, T] True where the encoder sees the token
-    returned: np.ndarray  # <bool>[B, T] True where the state of a visible token enters the decoder
-
-
-def show(
-    view: EncoderView, draw: MaskDraw, inside: np.ndarray, mask_index: int, fraction: np.ndarray, random: np.ndarray
-) -> Shown:
-    """Apply a view to drawn masks.
-
-    Args:
-        view: what the encoder sees.
-        draw: the drawn masks.
-        inside: <bool>[B, T] True at tokens, False at padding.
-        mask_index: the <mask> symbol.
-        fraction: <bool>[B, T] True at masks that stay in the input because of ``mask_fraction``, if the view has one.
-        random: <int64>[B, T] random real tokens for masked positions, if the view shows them.
-    """
-    masked = draw.masked
-    unmasked = inside & ~masked
-    if view.masked_input == "dropped" and not view.mask_fraction:
-        return Shown(draw.tokens, unmasked, unmasked)
-    if view.masked_input == "dropped":
-        staying = masked & fraction
-        visible = unmasked | staying
-        return Shown(np.where(staying, mask_index, draw.tokens), visible, visible)
-    filler = random if view.shows_random_tokens else mask_index
-    returned = inside if view.masked_input in ("kept", "random_kept") else unmasked
-    return Shown(np.where(masked, filler, draw.tokens), inside, returned)
+        Args:
+            draw: the drawn masks.
+            inside: <bool>[B, T] True at tokens, False at padding.
+            mask_index: the <mask> symbol.
+            staying: <bool>[B, T] True at masks that stay in the input, with a ``mask_fraction``.
+            random_tokens: <int64>[B, T] random real tokens, if the encoder ``shows_random_tokens``.
+        """
+        masked = draw.masked
+        unmasked = inside & ~masked
+        if self.masked_input == "dropped":
+            if staying is None:
+                return VisibleTokens(draw.tokens, unmasked, unmasked)
+            kept = masked & staying
+            visible = unmasked | kept
+            return VisibleTokens(np.where(kept, mask_index, draw.tokens), visible, visible)
+        filler = mask_index if random_tokens is None else random_tokens
+        returned = inside if self.masked_input in ("kept", "random_kept") else unmasked
+        return VisibleTokens(np.where(masked, filler, draw.tokens), inside, returned)
 
 
-def wanted_rows(predicted: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return the layout's ``wanted_rows`` <int64>[M] and ``wanted_length`` for positions to predict <bool>[B, T]."""
+def output_rows(predicted: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the layout's ``output_rows`` <int64>[M] and ``output_length`` for positions to predict <bool>[B, T]."""
     counts = np.count_nonzero(predicted, axis=1)
     length = int(counts.max())
     return _rows(counts, length), length
 
 
 def encoder_input(
-    shown: Shown, predicted: np.ndarray, lengths: np.ndarray, pad: int, positions: str = "original"
+    shown: VisibleTokens, predicted: np.ndarray, lengths: np.ndarray, pad: int, positions: str = "original"
 ) -> dict[str, Any]:
     """Gather the visible tokens of full sequences and record their original positions.
 
@@ -121,12 +124,12 @@ def encoder_input(
     Returns:
         ``src_tokens`` <int64>[B, S], ``src_lengths`` <int64>[B] and ``layout``.
     """
-    batch_size, full_length = shown.tokens.shape
+    batch_size, padded_length = shown.tokens.shape
     counts = np.count_nonzero(shown.visible, axis=1)
     width = int(counts.max())
     slots = np.flatnonzero(shown.visible)
     tokens = shown.tokens.reshape(-1)[slots]
-    places = slots - np.repeat(np.arange(batch_size) * full_length, counts)
+    places = slots - np.repeat(np.arange(batch_size) * padded_length, counts)
     encoder_padded = len(slots) < batch_size * width
     rows: np.ndarray | None = _rows(counts, width) if encoder_padded else None
     src_tokens = _spread(tokens, rows, (batch_size, width), pad)
@@ -137,20 +140,20 @@ def encoder_input(
     if shown.returned is not shown.visible:
         enters = shown.returned.reshape(-1)[slots]
         visible_rows, slots = visible_rows[enters], slots[enters]
-    rows_of_wanted, wanted_length = wanted_rows(predicted)
+    rows_of_wanted, output_length = output_rows(predicted)
     layout: Layout = {
         "positions": torch.from_numpy(src_positions),
-        "full_lengths": torch.from_numpy(lengths),
-        "full_length": full_length,
+        "lengths": torch.from_numpy(lengths),
+        "padded_length": padded_length,
         "visible_tokens": len(tokens),
         "visible_rows": torch.from_numpy(visible_rows),
         "visible_slots": torch.from_numpy(slots),
-        "masked_slots": torch.from_numpy(np.flatnonzero(predicted)),
-        "wanted_rows": torch.from_numpy(rows_of_wanted),
-        "wanted_length": wanted_length,
+        "predicted_slots": torch.from_numpy(np.flatnonzero(predicted)),
+        "output_rows": torch.from_numpy(rows_of_wanted),
+        "output_length": output_length,
         "all_visible": len(slots) == int(lengths.sum()),
         "encoder_padded": encoder_padded,
-        "decoder_padded": bool(lengths.min() < full_length),
+        "decoder_padded": bool(lengths.min() < padded_length),
     }
     return {"src_tokens": torch.from_numpy(src_tokens), "src_lengths": torch.from_numpy(counts), "layout": layout}
 
@@ -171,9 +174,8 @@ def encoder_input_of_masks(
     inside = np.arange(tokens.shape[1])[None, :] < lengths[:, None]
     visible = inside if view.asks_with_masks else inside & ~masks
     returned = inside & ~masks if view.masked_input == "reset" else visible
-    return encoder_input(
-        Shown(tokens, visible, returned), masks if predicted is None else predicted, lengths, pad, view.positions
-    )
+    shown = VisibleTokens(tokens, visible, returned)
+    return encoder_input(shown, masks if predicted is None else predicted, lengths, pad, view.positions)
 
 
 def _rows(counts: np.ndarray, width: int) -> np.ndarray:

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from fairseq_maelm.batch import Layout
 from fairseq_maelm.models.encoder import EncoderOutput, MaelmEncoder
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.layers import LayerShape
+from fairseq_maelm.modules.attention.layers import LayerConfig
 from fairseq_maelm.modules.attention.rotary import rotations
 from fairseq_maelm.modules.layer_modes import in_graphs
-from fairseq_maelm.modules.output_positions import WantedPositions
+from fairseq_maelm.modules.output_positions import OutputPositions
 from fairseq_maelm.modules.reassemble import reassemble
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION, TransformerLayer, run_layers
 
@@ -62,13 +62,13 @@ def full_sequences(encoded: EncoderOutput, encoder: MaelmEncoder, layout: Layout
 class NoDecoder:
     """The decoder without layers: the LM head reads the encoder's states, as in plain MLM."""
 
-    def wanted_of_encoder(self, wanted: WantedPositions | None, layout: Layout | None) -> WantedPositions | None:
+    def encoder_output_at(self, output_at: OutputPositions | None, layout: Layout | None) -> OutputPositions | None:
         """Return the positions that the encoder's last layer must compute: the predicted ones if it sees all tokens."""
-        return wanted if layout is not None and layout["all_visible"] else None
+        return output_at if layout is not None and layout["all_visible"] else None
 
     def reassemble(self, encoded: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor:
         """Return full sequences <float>[B, T, D], or <float>[M, D] where the encoder computed only these."""
-        return encoded.states if encoded.wanted is not None else full_sequences(encoded, encoder, layout)
+        return encoded.states if encoded.output_at is not None else full_sequences(encoded, encoder, layout)
 
     def __call__(
         self,
@@ -76,10 +76,10 @@ class NoDecoder:
         encoded: EncoderOutput,
         encoder: MaelmEncoder,
         layout: Layout | None,
-        wanted: WantedPositions | None = None,
+        output_at: OutputPositions | None = None,
     ) -> Tensor:
-        """Return the input, or its rows <float>[M, D] at the wanted positions."""
-        return full if wanted is None or encoded.wanted is not None else wanted.take(full)
+        """Return the input, or its rows <float>[M, D] at the output positions."""
+        return full if output_at is None or encoded.output_at is not None else output_at.take(full)
 
 
 NO_DECODER = NoDecoder()
@@ -101,7 +101,7 @@ class MaelmDecoder(nn.Module):
     """
 
     def __init__(
-        self, layers: int, shape: LayerShape, max_positions: int | None, attention: str, input_dim: int
+        self, layers: int, shape: LayerConfig, max_positions: int | None, attention: str, input_dim: int
     ) -> None:
         super().__init__()
         self.attention, self.shape = attention, shape
@@ -125,7 +125,7 @@ class MaelmDecoder(nn.Module):
         """True if each token is predicted from those before it; the input is then the sequence, shifted right."""
         return self.attention == "causal_cross"
 
-    def wanted_of_encoder(self, wanted: WantedPositions | None, layout: Layout | None) -> WantedPositions | None:
+    def encoder_output_at(self, output_at: OutputPositions | None, layout: Layout | None) -> OutputPositions | None:
         """Return None: the decoder reads the encoder's states at all positions."""
         return None
 
@@ -147,11 +147,11 @@ class MaelmDecoder(nn.Module):
         encoded: EncoderOutput,
         encoder: MaelmEncoder,
         layout: Layout | None,
-        wanted: WantedPositions | None = None,
+        output_at: OutputPositions | None = None,
     ) -> Tensor:
-        """Decode the result of ``reassemble``: <float>[B, T, decoder width], or [M, decoder width] at ``wanted``.
+        """Decode the result of ``reassemble``: <float>[B, T, decoder width], or [M, decoder width] at ``output_at``.
 
-        A left-to-right decoder predicts every token, so ``wanted`` saves no computation there.
+        A left-to-right decoder predicts every token, so ``output_at`` saves no computation there.
         """
         states = self._embed(full, encoder)
         # Padding is on the right, and a decoder from left to right never attends to the right.
@@ -159,19 +159,19 @@ class MaelmDecoder(nn.Module):
         bias = self._bias(torch.arange(full.shape[1], device=full.device)[None], lengths, states)
         compiled = in_graphs(self.layers, states)
         if not self.reads_encoder:
-            decoded = run_layers(self.layers, states, bias, wanted, bias)[-1]
+            decoded = run_layers(self.layers, states, bias, output_at, bias)[-1]
         else:
-            decoded = self._run_with_memory(states, bias, encoder_memory(encoded, encoder, layout, compiled), wanted)
+            decoded = self._run_with_memory(states, bias, encoder_memory(encoded, encoder, layout, compiled), output_at)
         if self.final_layer_norm is not None:
             decoded = self.final_layer_norm(decoded)
-        return wanted.take(decoded) if wanted is not None and self.autoregressive else decoded
+        return output_at.take(decoded) if output_at is not None and self.autoregressive else decoded
 
     def _lengths(self, encoded: EncoderOutput, encoder: MaelmEncoder, layout: Layout | None) -> Tensor | None:
         """Return the lengths of the full sequences <int64>[B], or None where there is no padding to hide."""
         if layout is None:
             return encoded.tokens.ne(encoder.padding_idx).sum(dim=1)
         hides = layout["decoder_padded"] or in_graphs(self.layers, encoded.states)
-        return layout["full_lengths"] if hides else None
+        return layout["lengths"] if hides else None
 
     def _bias(self, positions: Tensor, lengths: Tensor | None, states: Tensor) -> AttentionBias:
         """Return the bias of self-attention; ``states`` give the dtype of rotations."""
@@ -189,12 +189,12 @@ class MaelmDecoder(nn.Module):
         return self.layernorm_embedding(full)
 
     def _run_with_memory(
-        self, states: Tensor, bias: AttentionBias, memory: Memory, wanted: WantedPositions | None
+        self, states: Tensor, bias: AttentionBias, memory: Memory, output_at: OutputPositions | None
     ) -> Tensor:
         encoded = memory.states if self.input_projection is None else self.input_projection(memory.states)
         turns = rotations(memory.positions, self.shape.rotary_bases, self.shape.head_dim, states)
         memory_bias = AttentionBias(hidden=memory.hidden, rotations=turns)
-        last = None if self.autoregressive else wanted
+        last = None if self.autoregressive else output_at
         # Self-attention reads all positions, so only the last layer can leave some out.
         everywhere = last if self.attention == "cross" else None
         if everywhere is not None:
@@ -216,10 +216,16 @@ def build_decoder(config: Any) -> MaelmDecoder | None:
     """Build the decoder of a complete configuration, without dropout (appendix C); None if it has no layers."""
     if not config.decoder_layers:
         return None
-    sizes = (config.decoder_embed_dim, config.decoder_ffn_embed_dim, config.decoder_attention_heads)
     bases = (config.rotary_base,) if config.decoder_positions == "rotary" else ()
-    modern = config.layer == "modern"
-    shape = LayerShape(*sizes, 0.0, 0.0, str(config.attention), config.layer_norm_eps, modern, bases)
+    shape = LayerConfig(
+        embed_dim=config.decoder_embed_dim,
+        ffn_embed_dim=config.decoder_ffn_embed_dim,
+        attention_heads=config.decoder_attention_heads,
+        attention_backend=str(config.attention),
+        layer_norm_eps=config.layer_norm_eps,
+        modern=config.layer == "modern",
+        rotary_bases=bases,
+    )
     positions = None if config.share_decoder_positions or bases else config.max_positions
     return MaelmDecoder(
         config.decoder_layers, shape, positions, str(config.decoder_attention), config.encoder_embed_dim

@@ -10,13 +10,13 @@ from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.layers import LayerShape
+from fairseq_maelm.modules.attention.layers import LayerConfig
 from fairseq_maelm.modules.attention.relative_position import BUCKET_FUNCTIONS, RelativePositionBias
 from fairseq_maelm.modules.attention.rotary import rotations
 from fairseq_maelm.modules.autocast import LAYER_NORM_EPS
 from fairseq_maelm.modules.dropout import dropout
 from fairseq_maelm.modules.layer_modes import in_graphs
-from fairseq_maelm.modules.output_positions import WantedPositions
+from fairseq_maelm.modules.output_positions import OutputPositions
 from fairseq_maelm.modules.transformer import TransformerLayer, run_layers
 
 # ``MaelmEncoder.identity`` stores the bucket function as its index in this tuple.
@@ -31,17 +31,17 @@ class EncoderOutput(NamedTuple):
     """The encoder's result.
 
     Attributes:
-        states: <float>[B, S, D] of the last layer, or <float>[M, D] at the M ``wanted`` positions. States at padding
+        states: <float>[B, S, D] of the last layer, or <float>[M, D] at the M ``output_at`` positions. States at padding
             are undefined.
         all_states: L + 1 tensors <float>[B, S, D]: the embeddings, then the states after each layer.
         tokens: <int64>[B, S] the encoded tokens.
-        wanted: the only positions that have states; None for all positions.
+        output_at: the only positions that have states; None for all positions.
     """
 
     states: Tensor
     all_states: list[Tensor]
     tokens: Tensor
-    wanted: WantedPositions | None = None
+    output_at: OutputPositions | None = None
 
 
 def dictionary_fingerprint(dictionary: Dictionary) -> int:
@@ -94,7 +94,7 @@ class MaelmEncoder(FairseqEncoder):
     Args:
         dictionary: fairseq's dictionary with ``<mask>``.
         layers: number of layers L.
-        shape: sizes of each layer. With rotary positions there is no table of position embeddings.
+        layer_config: settings of each layer. With rotary positions there is no table of position embeddings.
         max_positions: upper bound of positions, exclusive.
         relative_buckets: "t5", "reference" or "none".
         num_buckets: rows of the table of relative biases.
@@ -105,28 +105,30 @@ class MaelmEncoder(FairseqEncoder):
         self,
         dictionary: Dictionary,
         layers: int,
-        shape: LayerShape,
+        layer_config: LayerConfig,
         max_positions: int,
         relative_buckets: str,
         num_buckets: int,
         max_distance: int,
     ) -> None:
         super().__init__(dictionary)
-        self.shape, self.longest = shape, max_positions
+        self.layer_config, self.longest = layer_config, max_positions
         self.padding_idx, self.mask_index = dictionary.pad(), dictionary.index("<mask>")
-        self.embed_tokens = nn.Embedding(len(dictionary), shape.embed_dim, self.padding_idx)
-        self.embed_positions = None if shape.rotary_bases else nn.Embedding(max_positions, shape.embed_dim)
-        self.layernorm_embedding = shape.layer_norm()
-        self.layernorm_embedding.single = shape.modern
+        self.embed_tokens = nn.Embedding(len(dictionary), layer_config.embed_dim, self.padding_idx)
+        self.embed_positions = (
+            None if layer_config.rotary_bases else nn.Embedding(max_positions, layer_config.embed_dim)
+        )
+        self.layernorm_embedding = layer_config.layer_norm()
+        self.layernorm_embedding.single = layer_config.modern
         self.relative_attention_bias: RelativePositionBias | None = None
         if relative_buckets != "none":
             self.relative_attention_bias = RelativePositionBias(
-                relative_buckets, num_buckets, max_distance, shape.attention_heads, max_positions
+                relative_buckets, num_buckets, max_distance, layer_config.attention_heads, max_positions
             )
-        self.layers = nn.ModuleList(TransformerLayer(shape, number) for number in range(layers))
-        self.final_layer_norm = shape.layer_norm() if shape.modern else None
-        known = dictionary_fingerprint(dictionary), shape.attention_heads, shape.layer_norm_eps
-        identity = encoder_identity(*known, relative_buckets, max_distance, shape.rotary_bases)
+        self.layers = nn.ModuleList(TransformerLayer(layer_config, number) for number in range(layers))
+        self.final_layer_norm = layer_config.layer_norm() if layer_config.modern else None
+        known = dictionary_fingerprint(dictionary), layer_config.attention_heads, layer_config.layer_norm_eps
+        identity = encoder_identity(*known, relative_buckets, max_distance, layer_config.rotary_bases)
         self.register_buffer("identity", identity)
 
     def forward(
@@ -134,7 +136,7 @@ class MaelmEncoder(FairseqEncoder):
         src_tokens: Tensor,
         positions: Tensor | None = None,
         padded: bool | None = None,
-        wanted: WantedPositions | None = None,
+        output_at: OutputPositions | None = None,
     ) -> EncoderOutput:
         """Encode visible tokens.
 
@@ -142,24 +144,24 @@ class MaelmEncoder(FairseqEncoder):
             src_tokens: <int64>[B, S], padded on the right.
             positions: <int64>[B, S] original positions; 0, 1, 2, ... if None.
             padded: True if there is padding. If None, it is looked up on a CPU, and assumed on a GPU.
-            wanted: the only positions at which the last layer computes states; None for all.
+            output_at: the only positions at which the last layer computes states; None for all.
         """
         if positions is None:
             positions = torch.arange(src_tokens.shape[1], device=src_tokens.device)[None, :]
         states = self._embed(src_tokens, positions)
         bias = self._bias(positions, self._lengths(src_tokens, padded), states)
-        wanted_bias = _read_from(bias, wanted, len(src_tokens))
-        all_states = run_layers(self.layers, states, bias, wanted, wanted_bias)
+        output_bias = _read_from(bias, output_at, len(src_tokens))
+        all_states = run_layers(self.layers, states, bias, output_at, output_bias)
         if self.final_layer_norm is not None:
             all_states[-1] = self.final_layer_norm(all_states[-1])
-        return EncoderOutput(all_states[-1], all_states, src_tokens, wanted)
+        return EncoderOutput(all_states[-1], all_states, src_tokens, output_at)
 
     def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Return the first layer's input <float>[B, S, D]."""
         states = self.embed_tokens(tokens)
         if self.embed_positions is not None:
             states = states + self.embed_positions(positions)
-        return dropout(self.layernorm_embedding(states), self.shape.dropout, self.training)
+        return dropout(self.layernorm_embedding(states), self.layer_config.dropout, self.training)
 
     def _lengths(self, tokens: Tensor, padded: bool | None) -> Tensor | None:
         """Return the lengths of the sequences <int64>[B], or None where there is no padding to hide."""
@@ -173,8 +175,8 @@ class MaelmEncoder(FairseqEncoder):
         """Return the attention bias that all layers share; ``states`` give the dtype of rotations."""
         if self.relative_attention_bias is not None:
             return self.relative_attention_bias.between(positions, lengths)
-        if self.shape.rotary_bases:
-            turns = rotations(positions, self.shape.rotary_bases, self.shape.head_dim, states)
+        if self.layer_config.rotary_bases:
+            turns = rotations(positions, self.layer_config.rotary_bases, self.layer_config.head_dim, states)
             return AttentionBias(lengths=lengths, rotations=turns, padded_to=states.shape[1])
         return None if lengths is None else AttentionBias(lengths=lengths, padded_to=states.shape[1])
 
@@ -183,25 +185,32 @@ class MaelmEncoder(FairseqEncoder):
         return self.longest
 
 
-def _read_from(bias: AttentionBias | None, wanted: WantedPositions | None, sequences: int) -> AttentionBias | None:
-    """Return the bias of the last layer, with queries at the wanted positions only."""
-    if wanted is None or bias is None or bias.positions is None:
+def _read_from(bias: AttentionBias | None, output_at: OutputPositions | None, sequences: int) -> AttentionBias | None:
+    """Return the bias of the last layer, with queries at the output positions only."""
+    if output_at is None or bias is None or bias.positions is None:
         return bias
-    return bias.read_from(wanted.pad(wanted.take(bias.positions.expand(sequences, -1)), sequences))
+    return bias.read_from(output_at.pad(output_at.take(bias.positions.expand(sequences, -1)), sequences))
 
 
 def build_encoder(config: Any, dictionary: Dictionary) -> MaelmEncoder:
     """Build the encoder of a complete configuration."""
-    shape = LayerShape(
-        config.encoder_embed_dim,
-        config.encoder_ffn_embed_dim,
-        config.encoder_attention_heads,
-        config.dropout,
-        config.attention_dropout,
-        str(config.attention),
-        config.layer_norm_eps,
-        config.layer == "modern",
-        (config.rotary_base, config.local_rotary_base) if config.positions == "rotary" else (),
+    layer_config = LayerConfig(
+        embed_dim=config.encoder_embed_dim,
+        ffn_embed_dim=config.encoder_ffn_embed_dim,
+        attention_heads=config.encoder_attention_heads,
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        attention_backend=str(config.attention),
+        layer_norm_eps=config.layer_norm_eps,
+        modern=config.layer == "modern",
+        rotary_bases=(config.rotary_base, config.local_rotary_base) if config.positions == "rotary" else (),
     )
-    buckets = config.relative_buckets, config.relative_num_buckets, config.relative_max_distance
-    return MaelmEncoder(dictionary, config.encoder_layers, shape, config.max_positions, *buckets)
+    return MaelmEncoder(
+        dictionary,
+        layers=config.encoder_layers,
+        layer_config=layer_config,
+        max_positions=config.max_positions,
+        relative_buckets=config.relative_buckets,
+        num_buckets=config.relative_num_buckets,
+        max_distance=config.relative_max_distance,
+    )

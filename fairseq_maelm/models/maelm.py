@@ -16,7 +16,7 @@ from fairseq_maelm.models.fairseq_model import FairseqTextModel
 from fairseq_maelm.modules.heads import ClassificationHead, MaskedTokenHead
 from fairseq_maelm.modules.initialization import scale_outputs
 from fairseq_maelm.modules.layer_modes import execute
-from fairseq_maelm.modules.output_positions import WantedPositions, first_positions, masked_positions
+from fairseq_maelm.modules.output_positions import OutputPositions, first_positions, predicted_positions
 from fairseq_maelm.modules.weight_casts import in_its_precision
 from fairseq_maelm.optim.parameter_groups import mark_parameters
 
@@ -100,10 +100,10 @@ class MaelmModel(FairseqTextModel):
         """
         if target is None and (features_only or classification_head_name is not None):
             return self._encode_alone(src_tokens, layout, return_all_hiddens, classification_head_name)
-        wanted = None if target is None else masked_positions(_given(layout))
-        visible = self.encode(src_tokens, layout, self.decoding.wanted_of_encoder(wanted, layout))
+        output_at = None if target is None else predicted_positions(_given(layout))
+        visible = self.encode(src_tokens, layout, self.decoding.encoder_output_at(output_at, layout))
         full = self.reassemble(visible, layout)
-        decoded = self.decode(full, visible, layout, wanted)
+        decoded = self.decode(full, visible, layout, output_at)
         predicted, extra = self.predict(decoded, layout, target)
         if return_all_hiddens and target is None:
             extra["inner_states"] = visible.all_states
@@ -113,25 +113,25 @@ class MaelmModel(FairseqTextModel):
         self,
         src_tokens: Tensor,
         layout: Layout | None = None,
-        wanted: WantedPositions | None = None,
+        output_at: OutputPositions | None = None,
     ) -> EncoderOutput:
         """Encode the visible tokens <int64>[B, S] at their original positions.
 
-        With ``wanted`` the last layer computes the states at these positions only.
+        With ``output_at`` the last layer computes the states at these positions only.
         """
         if layout is None:
-            return self.encoder(src_tokens, wanted=wanted)
-        return self.encoder(src_tokens, layout["positions"], layout["encoder_padded"], wanted)
+            return self.encoder(src_tokens, output_at=output_at)
+        return self.encoder(src_tokens, layout["positions"], layout["encoder_padded"], output_at)
 
     def reassemble(self, visible: EncoderOutput, layout: Layout | None) -> Tensor:
         """Return the decoder's input <float>[B, T, D]: encoder states, and mask embeddings at masked positions."""
         return self.decoding.reassemble(visible, self.encoder, layout)
 
     def decode(
-        self, full: Tensor, visible: EncoderOutput, layout: Layout | None, wanted: WantedPositions | None = None
+        self, full: Tensor, visible: EncoderOutput, layout: Layout | None, output_at: OutputPositions | None = None
     ) -> Tensor:
-        """Decode <float>[B, T, D] to <float>[B, T, decoder width], or to [M, decoder width] at ``wanted`` positions."""
-        return self.decoding(full, visible, self.encoder, layout, wanted)
+        """Decode <float>[B, T, D] to <float>[B, T, decoder width], or [M, decoder width] at ``output_at``."""
+        return self.decoding(full, visible, self.encoder, layout, output_at)
 
     def predict(
         self, decoded: Tensor, layout: Layout | None, target: Tensor | None = None
@@ -150,7 +150,7 @@ class MaelmModel(FairseqTextModel):
             loss, correct = self.lm_head.loss(decoded, embedding, target)
             return loss, {"correct": correct}
         if layout is not None:
-            decoded = decoded.flatten(0, 1).index_select(0, layout["masked_slots"])
+            decoded = decoded.flatten(0, 1).index_select(0, layout["predicted_slots"])
         return self.lm_head(decoded, embedding), {"inner_states": None}
 
     @property

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.masking_variants import EncoderView, encoder_input_of_masks
-from fairseq_maelm.modules.output_positions import masked_positions
+from fairseq_maelm.modules.output_positions import predicted_positions
 from fairseq_maelm.modules.weight_casts import computing
 
 
@@ -51,8 +51,8 @@ def target_log_probabilities(model: Any, net_input: dict[str, Any], target: Tens
         <float32>[M, K] log-probabilities in nats.
     """
     tokens, layout, embedding = net_input["src_tokens"], net_input["layout"], model.encoder.embed_tokens.weight
-    wanted = masked_positions(layout)
+    output_at = predicted_positions(layout)
     with computing(model):
-        visible = model.encode(tokens, layout, model.decoding.wanted_of_encoder(wanted, layout))
-        decoded = model.decode(model.reassemble(visible, layout), visible, layout, wanted)
+        visible = model.encode(tokens, layout, model.decoding.encoder_output_at(output_at, layout))
+        decoded = model.decode(model.reassemble(visible, layout), visible, layout, output_at)
         return model.lm_head.log_probabilities(decoded, embedding, target)

@@ -12,13 +12,13 @@ from torch import Tensor
 from fairseq_maelm.batch import Layout
 
 
-class WantedPositions(NamedTuple):
-    """M wanted positions. Their states have the form [M, ...] or, for attention, [B, Q, ...].
+class OutputPositions(NamedTuple):
+    """M output positions. Their states have the form [M, ...] or, for attention, [B, Q, ...].
 
     Attributes:
-        slots: <int64>[M] indices of the wanted positions in the flattened [B, S], ascending.
+        slots: <int64>[M] indices of the output positions in the flattened [B, S], ascending.
         rows: <int64>[M] their indices in the flattened [B, Q].
-        length: largest number Q of wanted positions of a sequence.
+        length: largest number Q of output positions of a sequence.
     """
 
     slots: Tensor
@@ -44,12 +44,12 @@ class WantedPositions(NamedTuple):
         return rows if whole else rows.index_select(0, self.rows)
 
 
-def first_positions(tokens: Tensor) -> WantedPositions:
+def first_positions(tokens: Tensor) -> OutputPositions:
     """Return the first position of each sequence of tokens <int64>[B, S]."""
     rows = torch.arange(len(tokens), device=tokens.device)
-    return WantedPositions(rows * tokens.shape[1], rows, 1)
+    return OutputPositions(rows * tokens.shape[1], rows, 1)
 
 
-def masked_positions(layout: Layout) -> WantedPositions:
+def predicted_positions(layout: Layout) -> OutputPositions:
     """Return the positions whose tokens are predicted."""
-    return WantedPositions(layout["masked_slots"], layout["wanted_rows"], layout["wanted_length"])
+    return OutputPositions(layout["predicted_slots"], layout["output_rows"], layout["output_length"])

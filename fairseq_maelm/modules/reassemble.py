@@ -17,10 +17,10 @@ def reassemble(visible: Tensor, mask_embedding: Tensor, layout: Layout) -> Tenso
         <float>[B, T, D]. Padding gets the mask embedding, which nothing reads.
     """
     batch, _, width = visible.shape
-    slots = batch * layout["full_length"]
+    slots = batch * layout["padded_length"]
     states = visible.reshape(-1, width)
     if layout["encoder_padded"] or len(states) != len(layout["visible_rows"]):
         states = states.index_select(0, layout["visible_rows"])
     # With half-precision states the embedding is still in single precision.
     full = mask_embedding.to(states.dtype).expand(slots, width).index_copy(0, layout["visible_slots"], states)
-    return full.view(batch, layout["full_length"], width)
+    return full.view(batch, layout["padded_length"], width)

@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.cross import CrossAttention
-from fairseq_maelm.modules.attention.layers import LayerShape, SelfAttention
+from fairseq_maelm.modules.attention.layers import LayerConfig, SelfAttention
 from fairseq_maelm.modules.autocast import LayerNorm
 from fairseq_maelm.modules.dropout import add_dropped
 from fairseq_maelm.modules.gate import gated_gelu
 from fairseq_maelm.modules.layer_modes import Layer
-from fairseq_maelm.modules.output_positions import WantedPositions
+from fairseq_maelm.modules.output_positions import OutputPositions
 
 # The paper's layer (Vaswani et al., 2017: LayerNorm after each residual sum) and ModernBERT's (Warner et al., 2024:
 # LayerNorm before each sub-layer, gated feed-forward network, no bias anywhere).
@@ -25,49 +25,49 @@ class TransformerLayer(Layer):
     """Self-attention, cross-attention or both, and a feed-forward network, each with a residual and a LayerNorm.
 
     Args:
-        shape: sizes of the layer.
+        config: sizes of the layer.
         number: index in the stack. In a modern stack the very first sub-layer has no LayerNorm, because the embeddings
             have one.
         attention: one of ``DECODER_ATTENTION``. The attention bias says if self-attention is causal.
     """
 
-    def __init__(self, shape: LayerShape, number: int = 0, attention: str = "self") -> None:
+    def __init__(self, config: LayerConfig, number: int = 0, attention: str = "self") -> None:
         super().__init__()
-        self.modern, self.dropout = shape.modern, shape.dropout
+        self.modern, self.dropout = config.modern, config.dropout
         self.self_attn: Any = None
         self.cross_attn: Any = None
-        normalized = shape.modern and number == 0  # the layer's input is
+        normalized = config.modern and number == 0  # the layer's input is
         if attention != "cross":
-            self.self_attn = SelfAttention(shape, number)
-            self.self_attn_layer_norm: Any = None if normalized else shape.layer_norm()
+            self.self_attn = SelfAttention(config, number)
+            self.self_attn_layer_norm: Any = None if normalized else config.layer_norm()
         if attention != "self":
-            self.cross_attn = CrossAttention(shape, number)
-            self.cross_attn_layer_norm = None if normalized and attention == "cross" else shape.layer_norm()
-        width, inner = shape.embed_dim, shape.ffn_embed_dim
-        self.fc1 = nn.Linear(width, 2 * inner if shape.modern else inner, not shape.modern)
-        self.fc2 = nn.Linear(inner, width, not shape.modern)
-        self.final_layer_norm = shape.layer_norm()
+            self.cross_attn = CrossAttention(config, number)
+            self.cross_attn_layer_norm = None if normalized and attention == "cross" else config.layer_norm()
+        width, inner = config.embed_dim, config.ffn_embed_dim
+        self.fc1 = nn.Linear(width, 2 * inner if config.modern else inner, not config.modern)
+        self.fc2 = nn.Linear(inner, width, not config.modern)
+        self.final_layer_norm = config.layer_norm()
 
     def forward(
         self,
         states: Tensor,
         bias: AttentionBias | None,
-        wanted: WantedPositions | None = None,
+        output_at: OutputPositions | None = None,
         memory: Tensor | None = None,
         memory_bias: AttentionBias | None = None,
     ) -> Tensor:
         """Transform states <float>[B, S, D]; cross-attention reads ``memory`` <float>[B, S, D] with ``memory_bias``.
 
-        With ``wanted`` the result is <float>[M, D], and ``bias`` is for queries at these positions. A layer without
+        With ``output_at`` the result is <float>[M, D], and ``bias`` is for queries at these positions. A layer without
         self-attention then also takes <float>[M, D].
         """
         if self.self_attn is not None:
-            attended = self.self_attn(self._before(states, self.self_attn_layer_norm), bias, wanted)
-            residual = states if wanted is None else wanted.take(states)
+            attended = self.self_attn(self._before(states, self.self_attn_layer_norm), bias, output_at)
+            residual = states if output_at is None else output_at.take(states)
             states = self._add(residual, attended, self.self_attn_layer_norm)
         if self.cross_attn is not None:
             queries = self._before(states, self.cross_attn_layer_norm)
-            attended = self.cross_attn(queries, memory, bias, memory_bias, wanted)
+            attended = self.cross_attn(queries, memory, bias, memory_bias, output_at)
             states = self._add(states, attended, self.cross_attn_layer_norm)
         transformed = self.fc2(self._activate(self.fc1(self._before(states, self.final_layer_norm))))
         return self._add(states, transformed, self.final_layer_norm)
@@ -87,15 +87,15 @@ def run_layers(
     layers: nn.ModuleList,
     states: Tensor,
     bias: AttentionBias | None,
-    wanted: WantedPositions | None = None,
-    wanted_bias: AttentionBias | None = None,
+    output_at: OutputPositions | None = None,
+    output_bias: AttentionBias | None = None,
 ) -> list[Tensor]:
     """Apply layers of self-attention to <float>[B, S, D]; return the input and the states after each layer.
 
-    With ``wanted`` the last states are <float>[M, D], and ``wanted_bias`` is the last layer's attention bias.
+    With ``output_at`` the last states are <float>[M, D], and ``output_bias`` is the last layer's attention bias.
     """
     all_states = [states]
     for number, layer in enumerate(layers, 1):
-        last = wanted is not None and number == len(layers)
-        all_states.append(layer(all_states[-1], *((wanted_bias, wanted) if last else (bias,))))
+        last = output_at is not None and number == len(layers)
+        all_states.append(layer(all_states[-1], *((output_bias, output_at) if last else (bias,))))
     return all_states

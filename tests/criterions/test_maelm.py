@@ -10,7 +10,7 @@ from fairseq.logging import metrics
 from support import batch_of, model_of, random_sequences
 
 from fairseq_maelm.criterions.maelm import MaelmCriterion
-from fairseq_maelm.data.masking_variants import Shown, encoder_input
+from fairseq_maelm.data.masking_variants import VisibleTokens, encoder_input
 from fairseq_maelm.modules.linear_cross_entropy import linear_cross_entropy
 
 
@@ -80,7 +80,7 @@ def test_padding_does_not_count_states_that_the_decoder_does_not_get():
     """With --masked-input reset the encoder sees the masks, but the decoder does not get their states."""
     tokens, inside = np.array([[0, 3, 3, 2]]), np.ones((1, 4), dtype=bool)
     predicted = np.array([[False, True, False, False]])
-    net_input = encoder_input(Shown(tokens, inside, ~predicted), predicted, np.array([4]), pad=1)
+    net_input = encoder_input(VisibleTokens(tokens, inside, ~predicted), predicted, np.array([4]), pad=1)
     sample = {"net_input": net_input, "target": torch.tensor([0]), "ntokens": 4, "nsentences": 1}
     _, _, output = MaelmCriterion(None)(FixedLogits(1), sample)
     assert reduced([output])["padding"] == 0.0

@@ -10,7 +10,7 @@ from support import scheme_of
 from fairseq_maelm.data.dataset import MaskedBlockDataset, Symbols
 from fairseq_maelm.data.length_buckets import order_by_length
 from fairseq_maelm.data.masking import rounding_draws
-from fairseq_maelm.data.masking_variants import MASKED_INPUTS, EncoderView, Shown, encoder_input
+from fairseq_maelm.data.masking_variants import MASKED_INPUTS, EncoderView, VisibleTokens, encoder_input
 
 VOCABULARY, PAD, MASK = 40, 1, 39
 
@@ -52,28 +52,28 @@ def test_encoder_input_by_hand():
     predicted = np.array([[False, True, False, False], [True, False, False, False]])
     inside = tokens != PAD
     visible = inside & ~predicted
-    result = encoder_input(Shown(tokens, visible, visible), predicted, np.array([4, 3]), PAD)
+    result = encoder_input(VisibleTokens(tokens, visible, visible), predicted, np.array([4, 3]), PAD)
     layout = result["layout"]
     assert result["src_tokens"].tolist() == [[10, 12, 13], [21, 22, PAD]]
     assert result["src_lengths"].tolist() == [3, 2]
     assert layout["positions"].tolist() == [[0, 2, 3], [1, 2, 0]]
-    assert layout["full_lengths"].tolist() == [4, 3]
-    assert layout["full_length"] == 4
+    assert layout["lengths"].tolist() == [4, 3]
+    assert layout["padded_length"] == 4
     assert layout["visible_tokens"] == 5
     assert layout["visible_rows"].tolist() == [0, 1, 2, 3, 4]
     assert layout["visible_slots"].tolist() == [0, 2, 3, 5, 6]
-    assert layout["masked_slots"].tolist() == [1, 4]
+    assert layout["predicted_slots"].tolist() == [1, 4]
     assert layout["encoder_padded"] and layout["decoder_padded"]
 
 
 def reassembled(sample) -> np.ndarray:
     """Return the full batch with visible tokens and targets in their slots, and 0 elsewhere."""
     layout = sample["net_input"]["layout"]
-    size = len(sample["id"]) * layout["full_length"]
+    size = len(sample["id"]) * layout["padded_length"]
     full = torch.zeros(size, dtype=torch.int64)
     count = torch.zeros(size, dtype=torch.int64)
     visible = sample["net_input"]["src_tokens"].view(-1)[layout["visible_rows"]]
-    for slots, values in ((layout["visible_slots"], visible), (layout["masked_slots"], sample["target"])):
+    for slots, values in ((layout["visible_slots"], visible), (layout["predicted_slots"], sample["target"])):
         full[slots] = values
         count.index_add_(0, slots, torch.ones_like(slots))
     assert count.max() <= 1, "a slot is filled twice"
@@ -95,7 +95,7 @@ def test_split_and_reassembled_is_whole(sizes, probability, epoch):
     rows, width = sample["net_input"]["src_tokens"].shape
     visible_positions = layout["positions"].view(-1)[layout["visible_rows"]]
     assert (
-        layout["visible_slots"] == layout["visible_rows"] // width * layout["full_length"] + visible_positions
+        layout["visible_slots"] == layout["visible_rows"] // width * layout["padded_length"] + visible_positions
     ).all()
     padding = sample["net_input"]["src_tokens"].eq(PAD)
     assert layout["encoder_padded"] == bool(padding.any())
@@ -109,7 +109,7 @@ def test_kept_masks_show_the_mask_symbol():
     same = dropped.collater([dropped[0], dropped[1]])
     shown = sample["net_input"]["src_tokens"].view(-1)
     assert (sample["target"] == same["target"]).all(), "masks must not depend on what the encoder sees"
-    assert (shown[sample["net_input"]["layout"]["masked_slots"]] == MASK).all()
+    assert (shown[sample["net_input"]["layout"]["predicted_slots"]] == MASK).all()
     assert int((shown == MASK).sum()) == len(sample["target"])
     assert sample["net_input"]["src_lengths"].tolist() == [30, 20]
 
@@ -118,7 +118,7 @@ def test_tokens_left_in_place_are_visible_and_predicted():
     dataset = dataset_of([50], mask_prob=0.5, leave_unmasked_prob=1.0)
     sample = dataset.collater([dataset[0]])
     assert sample["net_input"]["src_tokens"][0].tolist() == dataset.blocks[0].tolist()
-    assert (dataset.blocks[0][sample["net_input"]["layout"]["masked_slots"]] == sample["target"].numpy()).all()
+    assert (dataset.blocks[0][sample["net_input"]["layout"]["predicted_slots"]] == sample["target"].numpy()).all()
     assert len(sample["target"]) == 25
 
 
@@ -129,7 +129,7 @@ def test_epochs_differ_and_validation_does_not():
         for epoch in (1, 2):
             dataset.set_epoch(epoch)
             samples.append(dataset.collater([dataset[i] for i in range(4)]))
-        first, second = (sample["net_input"]["layout"]["masked_slots"].tolist() for sample in samples)
+        first, second = (sample["net_input"]["layout"]["predicted_slots"].tolist() for sample in samples)
         assert (first != second) == differs
 
 
@@ -161,7 +161,7 @@ def test_batches_hold_every_sequence_once_and_keep_the_bounds(sizes, max_tokens,
         sample = dataset.collater(dataset.__getitems__(batch))
         rows, width = sample["net_input"]["src_tokens"].shape
         assert rows <= (max_sentences or len(sizes))
-        assert rows * width <= rows * sample["net_input"]["layout"]["full_length"] <= max_tokens
+        assert rows * width <= rows * sample["net_input"]["layout"]["padded_length"] <= max_tokens
 
 
 def test_batches_fill_the_bound():
@@ -174,16 +174,16 @@ def test_batches_fill_the_bound():
 def contents(sample):
     """Return for each sequence of a batch the visible tokens and the targets, with their positions."""
     layout, net_input = sample["net_input"]["layout"], sample["net_input"]
-    masked_rows = layout["masked_slots"] // layout["full_length"]
+    masked_rows = layout["predicted_slots"] // layout["padded_length"]
     found = {}
     for row, index in enumerate(sample["id"].tolist()):
         length = int(net_input["src_lengths"][row])
-        targets = sample["target"][masked_rows == row], layout["masked_slots"][masked_rows == row]
+        targets = sample["target"][masked_rows == row], layout["predicted_slots"][masked_rows == row]
         found[index] = (
             net_input["src_tokens"][row, :length].tolist(),
             layout["positions"][row, :length].tolist(),
             targets[0].tolist(),
-            (targets[1] % layout["full_length"]).tolist(),
+            (targets[1] % layout["padded_length"]).tolist(),
         )
     return found
 
@@ -219,7 +219,7 @@ def test_full_blocks_make_dense_batches(fixed_epoch):
         assert {net_input["src_tokens"].shape for net_input in inputs} == {(8, 64 - 9), (8, 64 - 10)}
         assert sum(net_input["layout"]["encoder_padded"] for net_input in inputs) <= 1
         assert not any(net_input["layout"]["decoder_padded"] for net_input in inputs)
-        masked = sum(len(net_input["layout"]["masked_slots"]) for net_input in inputs)
+        masked = sum(len(net_input["layout"]["predicted_slots"]) for net_input in inputs)
         assert abs(masked / 800 - 9.6) < 5 * (0.24 / 800) ** 0.5
 
 
@@ -248,4 +248,4 @@ def test_batch_moves_between_devices_like_any_sample(masked_input):
     sample = dataset.collater([dataset[0], dataset[1]])
     moved = utils.apply_to_sample(lambda tensor: tensor.clone(), sample)
     assert moved["net_input"]["layout"].keys() == sample["net_input"]["layout"].keys()
-    assert isinstance(moved["net_input"]["layout"]["full_length"], int)
+    assert isinstance(moved["net_input"]["layout"]["padded_length"], int)

@@ -28,7 +28,7 @@ def seen(sample):
     Only for views with original positions: the columns of the encoder's batch are found by them.
     """
     layout = sample["net_input"]["layout"]
-    shape = (len(SIZES), layout["full_length"])
+    shape = (len(SIZES), layout["padded_length"])
     tokens = np.zeros(shape, dtype=np.int64)
     source, positions = sample["net_input"]["src_tokens"].numpy(), layout["positions"].numpy()
     for row, length in enumerate(sample["net_input"]["src_lengths"].tolist()):
@@ -111,7 +111,7 @@ def test_predicting_all_tokens():
     sample = dataset.collater([dataset[index] for index in range(len(SIZES))])
     assert sample["target"].tolist() == [token for index in range(len(SIZES)) for token in dataset.blocks[index]]
     full = sample["net_input"]["layout"]["full_tokens"]
-    assert full.reshape(-1)[sample["net_input"]["layout"]["masked_slots"]].tolist() == sample["target"].tolist()
+    assert full.reshape(-1)[sample["net_input"]["layout"]["predicted_slots"]].tolist() == sample["target"].tolist()
 
 
 @pytest.mark.parametrize(

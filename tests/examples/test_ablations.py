@@ -106,7 +106,7 @@ def test_rows_get_equal_data_order_and_masks(built: dict[str, Any]) -> None:
         if name != PREDICTS_ALL:
             assert torch.equal(batch["target"], reference["target"])
             assert torch.equal(
-                batch["net_input"]["layout"]["masked_slots"], reference["net_input"]["layout"]["masked_slots"]
+                batch["net_input"]["layout"]["predicted_slots"], reference["net_input"]["layout"]["predicted_slots"]
             )
 
 

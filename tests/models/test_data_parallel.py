@@ -53,7 +53,12 @@ class Losses(nn.Module):
         self.tokens = torch.from_numpy(pad_rows(sequences, np.array(lengths), 1))
         if variant.get("decoder_attention") == "causal_cross":  # which predicts every token
             slots = self.tokens.ne(1).flatten().nonzero().flatten()
-            everything = {"masked_slots": slots, "wanted_rows": slots, "wanted_length": 12, "full_tokens": self.tokens}
+            everything = {
+                "predicted_slots": slots,
+                "output_rows": slots,
+                "output_length": 12,
+                "full_tokens": self.tokens,
+            }
             self.net_input["layout"].update(everything)
             self.target = self.tokens.flatten()[slots]
 

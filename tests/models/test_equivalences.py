@@ -122,9 +122,9 @@ def test_equals_stock_roberta(training_layout):
         logits, _ = model(**net_input)
     else:
         logits, _ = model(net_input["src_tokens"])
-        logits = logits.reshape(-1, logits.shape[-1])[net_input["layout"]["masked_slots"]]
+        logits = logits.reshape(-1, logits.shape[-1])[net_input["layout"]["predicted_slots"]]
     theirs, _ = roberta(net_input["src_tokens"])
-    theirs = theirs.reshape(-1, theirs.shape[-1])[net_input["layout"]["masked_slots"]]
+    theirs = theirs.reshape(-1, theirs.shape[-1])[net_input["layout"]["predicted_slots"]]
     torch.testing.assert_close(logits, theirs, rtol=1e-5, atol=1e-5)
     features, _ = model.extract_features(net_input["src_tokens"][:1, :13])
     expected, _ = roberta(net_input["src_tokens"][:1, :13], features_only=True)

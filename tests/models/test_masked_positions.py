@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from support import batch_of, model_of, random_sequences
 
 from fairseq_maelm.criterions.maelm import MaelmCriterion
-from fairseq_maelm.data.masking_variants import EncoderView, wanted_rows
+from fairseq_maelm.data.masking_variants import EncoderView, output_rows
 from fairseq_maelm.models.maelm import MaelmModel
-from fairseq_maelm.modules.output_positions import WantedPositions
+from fairseq_maelm.modules.output_positions import OutputPositions
 from fairseq_maelm.modules.transformer import DECODER_ATTENTION
 
 PADDED = ([13, 30, 7, 2], [[0, 3, 4, 12], [1, 2, 28], [6], [1]])
@@ -168,18 +168,18 @@ def test_dropout_reaches_the_last_layer(family):
     assert len(losses) == 2
 
 
-def test_wanted_positions_by_sequence_and_back():
+def test_output_positions_by_sequence_and_back():
     predicted = np.zeros((3, 5), dtype=bool)
     predicted[0, [1, 4]] = predicted[2, [0, 2, 3]] = True
-    rows, length = wanted_rows(predicted)
+    rows, length = output_rows(predicted)
     assert (rows.tolist(), length) == ([0, 1, 6, 7, 8], 3)
-    wanted = WantedPositions(torch.from_numpy(np.flatnonzero(predicted)), torch.from_numpy(rows), length)
+    output_at = OutputPositions(torch.from_numpy(np.flatnonzero(predicted)), torch.from_numpy(rows), length)
     states = torch.arange(1, 16).view(3, 5)
-    taken = wanted.take(states)
+    taken = output_at.take(states)
     assert taken.tolist() == [2, 5, 11, 13, 14]
-    padded = wanted.pad(taken, 3)
+    padded = output_at.pad(taken, 3)
     assert padded.tolist() == [[2, 5, 0], [0, 0, 0], [11, 13, 14]]
-    assert wanted.unpad(padded).tolist() == taken.tolist()
+    assert output_at.unpad(padded).tolist() == taken.tolist()
 
 
 def test_a_loss_needs_a_layout_and_a_head():

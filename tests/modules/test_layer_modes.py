@@ -14,7 +14,7 @@ from fairseq_maelm.models.maelm import MaelmModel
 from fairseq_maelm.modules import layer_modes
 from fairseq_maelm.modules.attention import sdpa, triton
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.layers import LayerShape
+from fairseq_maelm.modules.attention.layers import LayerConfig
 from fairseq_maelm.modules.attention.rotary import rotations
 from fairseq_maelm.modules.layer_modes import Layer, execute, layers_of
 from fairseq_maelm.modules.transformer import TransformerLayer
@@ -117,9 +117,10 @@ def test_nothing_is_compiled_on_a_cpu_or_outside_training(monkeypatch: pytest.Mo
 
 def layer_of(attention: str = "self", modern: bool = False) -> Layer:
     """A small layer, if it is modern with rotary positions."""
-    shape = LayerShape(16, 32, 2, 0.0, 0.0, modern=modern, rotary_bases=(100,) if modern else ())
+    sizes = {"embed_dim": 16, "ffn_embed_dim": 32, "attention_heads": 2}
+    config = LayerConfig(**sizes, modern=modern, rotary_bases=(100,) if modern else ())
     torch.manual_seed(0)
-    return TransformerLayer(shape, number=1, attention=attention)
+    return TransformerLayer(config, number=1, attention=attention)
 
 
 def arguments_of(attention: str, batch: int, length: int) -> tuple[list[Any], list[Tensor]]:

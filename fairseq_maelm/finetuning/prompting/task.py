@@ -146,7 +146,7 @@ class PromptDataset(BatchDataset):
         """Make a batch of ``ntokens``, ``target`` <float32>[B], and ``net_input`` from ``prompt_input``."""
         net_input = prompt_input([self.examples[index] for index in indices], self.symbols, self.view)
         return {
-            "ntokens": int(net_input["layout"]["full_lengths"].sum()),
+            "ntokens": int(net_input["layout"]["lengths"].sum()),
             "net_input": net_input,
             "target": torch.from_numpy(self.targets[indices]),
         }

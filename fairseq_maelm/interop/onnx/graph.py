@@ -33,7 +33,7 @@ class EncoderGraph(nn.Module):
         encoder = model.encoder
         self.embed_tokens, self.embed_positions = encoder.embed_tokens, encoder.embed_positions
         self.layernorm_embedding, self.layers = encoder.layernorm_embedding, encoder.layers
-        self.final_layer_norm, self.shape = encoder.final_layer_norm, encoder.shape
+        self.final_layer_norm, self.shape = encoder.final_layer_norm, encoder.layer_config
         self.max_positions = model.max_positions()
         self.head = None if head is None else model.classification_heads[head]
         self.pooling, self.normalized = pooling, normalized

@@ -3,19 +3,19 @@
 from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention.bias import AttentionBias
-from fairseq_maelm.modules.attention.layers import LayerShape, MultiHeadAttention
-from fairseq_maelm.modules.output_positions import WantedPositions
+from fairseq_maelm.modules.attention.layers import LayerConfig, MultiHeadAttention
+from fairseq_maelm.modules.output_positions import OutputPositions
 
 
 class CrossAttention(MultiHeadAttention):
     """Multi-head attention of one sequence to another of the same width."""
 
-    def __init__(self, shape: LayerShape, number: int = 0) -> None:
-        super().__init__(shape, number)
-        self.q_proj = nn.Linear(shape.embed_dim, shape.embed_dim, not shape.modern)
+    def __init__(self, config: LayerConfig, number: int = 0) -> None:
+        super().__init__(config, number)
+        self.q_proj = nn.Linear(config.embed_dim, config.embed_dim, not config.modern)
         # One matrix product computes keys and values; its rows are in this order.
-        self.kv_proj = nn.Linear(shape.embed_dim, 2 * shape.embed_dim, not shape.modern)
-        self.out_proj = nn.Linear(shape.embed_dim, shape.embed_dim, not shape.modern)
+        self.kv_proj = nn.Linear(config.embed_dim, 2 * config.embed_dim, not config.modern)
+        self.out_proj = nn.Linear(config.embed_dim, config.embed_dim, not config.modern)
 
     def forward(
         self,
@@ -23,12 +23,12 @@ class CrossAttention(MultiHeadAttention):
         memory: Tensor,
         bias: AttentionBias | None,
         memory_bias: AttentionBias | None,
-        wanted: WantedPositions | None = None,
+        output_at: OutputPositions | None = None,
     ) -> Tensor:
         """Attend from states <float>[B, T, D] to ``memory`` <float>[B, S, D]; return <float>[B, T, D].
 
         ``bias`` gives the positions of the queries. ``memory_bias`` gives those of the keys, and is added to the
-        logits. With ``wanted`` the states and the result are <float>[M, D].
+        logits. With ``output_at`` the states and the result are <float>[M, D].
         """
-        turns = self.rotation(bias, wanted, len(memory)), self.rotation(memory_bias)
-        return self.out_proj(self.attend(self.q_proj(states), self.kv_proj(memory), memory_bias, wanted, *turns))
+        turns = self.rotation(bias, output_at, len(memory)), self.rotation(memory_bias)
+        return self.out_proj(self.attend(self.q_proj(states), self.kv_proj(memory), memory_bias, output_at, *turns))

@@ -1,6 +1,6 @@
 """Multi-head attention with an additive bias or rotary positions: the layers around a backend."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -9,10 +9,11 @@ from fairseq_maelm.modules.attention.backends import BACKENDS
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.rotary import Rotation, rotate, split_rotated
 from fairseq_maelm.modules.autocast import LAYER_NORM_EPS, LayerNorm
-from fairseq_maelm.modules.output_positions import WantedPositions
+from fairseq_maelm.modules.output_positions import OutputPositions
 
 
-class LayerShape(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class LayerConfig:
     """The sizes and settings of a layer.
 
     Attributes:
@@ -31,8 +32,8 @@ class LayerShape(NamedTuple):
     embed_dim: int
     ffn_embed_dim: int
     attention_heads: int
-    dropout: float
-    attention_dropout: float
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
     attention_backend: str = "auto"
     layer_norm_eps: float = LAYER_NORM_EPS
     modern: bool = False
@@ -55,56 +56,56 @@ class LayerShape(NamedTuple):
 class MultiHeadAttention(nn.Module):
     """The common part of self-attention and cross-attention; subclasses compute queries, keys and values."""
 
-    def __init__(self, shape: LayerShape, number: int) -> None:
+    def __init__(self, config: LayerConfig, number: int) -> None:
         super().__init__()
-        self.num_heads, self.dropout = shape.attention_heads, shape.attention_dropout
-        self.rotary_base = shape.rotary_base(number)
-        self.backend_name = shape.attention_backend
-        self.backend = BACKENDS[shape.attention_backend]
+        self.num_heads, self.dropout = config.attention_heads, config.attention_dropout
+        self.rotary_base = config.rotary_base(number)
+        self.backend_name = config.attention_backend
+        self.backend = BACKENDS[config.attention_backend]
 
     def rotation(
-        self, bias: AttentionBias | None, wanted: WantedPositions | None = None, batch: int = 1
+        self, bias: AttentionBias | None, output_at: OutputPositions | None = None, batch: int = 1
     ) -> Rotation | None:
-        """Return this layer's rotation at the positions of a bias, or at the wanted ones."""
+        """Return this layer's rotation at the positions of a bias, or at the output positions."""
         if self.rotary_base is None:
             return None
         assert bias is not None, "rotary attention needs positions"
         rotation = bias.rotations[self.rotary_base]
-        return rotation if wanted is None else rotation.take(wanted, batch)
+        return rotation if output_at is None else rotation.take(output_at, batch)
 
     def attend(
         self,
         query: Tensor,
         key_value: Tensor,
         bias: AttentionBias | None,
-        wanted: WantedPositions | None,
+        output_at: OutputPositions | None,
         turn_queries: Rotation | None,
         turn_keys: Rotation | None,
     ) -> Tensor:
-        """Attend from <float>[B, Q, D], or wanted rows <float>[M, D], to <float>[B, S, 2 * D], and join the heads."""
+        """Attend from <float>[B, Q, D], or output rows <float>[M, D], to <float>[B, S, 2 * D], and join the heads."""
         heads = (self.num_heads, query.shape[-1] // self.num_heads)
         query = rotate(query.unflatten(-1, heads), turn_queries)
-        query = query if wanted is None else wanted.pad(query, len(key_value))
+        query = query if output_at is None else output_at.pad(query, len(key_value))
         key, value = key_value.unflatten(-1, (2, *heads)).unbind(2)
         query, key, value = (each.transpose(1, 2) for each in (query, rotate(key, turn_keys), value))
         attended = self.backend.attend(query, key, value, bias, self.dropout if self.training else 0.0)
         joined = attended.transpose(1, 2).flatten(2)
-        return joined if wanted is None else wanted.unpad(joined)
+        return joined if output_at is None else output_at.unpad(joined)
 
 
 class SelfAttention(MultiHeadAttention):
     """Multi-head self-attention over the sequences of a batch."""
 
-    def __init__(self, shape: LayerShape, number: int = 0) -> None:
-        super().__init__(shape, number)
+    def __init__(self, config: LayerConfig, number: int = 0) -> None:
+        super().__init__(config, number)
         # One matrix product computes queries, keys and values; its rows are in this order.
-        self.qkv_proj = nn.Linear(shape.embed_dim, 3 * shape.embed_dim, not shape.modern)
-        self.out_proj = nn.Linear(shape.embed_dim, shape.embed_dim, not shape.modern)
+        self.qkv_proj = nn.Linear(config.embed_dim, 3 * config.embed_dim, not config.modern)
+        self.out_proj = nn.Linear(config.embed_dim, config.embed_dim, not config.modern)
 
-    def forward(self, states: Tensor, bias: AttentionBias | None, wanted: WantedPositions | None = None) -> Tensor:
-        """Attend within <float>[B, S, D]; return <float>[B, S, D], or [M, D] at ``wanted`` positions."""
-        if wanted is not None:
-            return self.out_proj(self._attend_from(states, bias, wanted))
+    def forward(self, states: Tensor, bias: AttentionBias | None, output_at: OutputPositions | None = None) -> Tensor:
+        """Attend within <float>[B, S, D]; return <float>[B, S, D], or [M, D] at ``output_at`` positions."""
+        if output_at is not None:
+            return self.out_proj(self._attend_from(states, bias, output_at))
         dropout = self.dropout if self.training else 0.0
         qkv = self.qkv_proj(states).unflatten(-1, (3, self.num_heads, -1))
         rotation = self.rotation(bias)
@@ -114,11 +115,11 @@ class SelfAttention(MultiHeadAttention):
             attended = self.backend.attend(*split_rotated(qkv, rotation), bias, dropout).transpose(1, 2)
         return self.out_proj(attended.flatten(2))
 
-    def _attend_from(self, states: Tensor, bias: AttentionBias | None, wanted: WantedPositions) -> Tensor:
-        """Return ``forward`` at the wanted positions, before the last projection; all states are keys and values."""
+    def _attend_from(self, states: Tensor, bias: AttentionBias | None, output_at: OutputPositions) -> Tensor:
+        """Return ``forward`` at the output positions, before the last projection; all states are keys and values."""
         sizes = [states.shape[2], 2 * states.shape[2]]
         query_weight, kv_weight = self.qkv_proj.weight.split(sizes)
         query_bias, kv_bias = (None, None) if self.qkv_proj.bias is None else self.qkv_proj.bias.split(sizes)
-        rows, kv = F.linear(wanted.take(states), query_weight, query_bias), F.linear(states, kv_weight, kv_bias)
-        turns = self.rotation(bias, wanted, len(states)), self.rotation(bias)
-        return self.attend(rows, kv, bias, wanted, *turns)
+        rows, kv = F.linear(output_at.take(states), query_weight, query_bias), F.linear(states, kv_weight, kv_bias)
+        turns = self.rotation(bias, output_at, len(states)), self.rotation(bias)
+        return self.attend(rows, kv, bias, output_at, *turns)

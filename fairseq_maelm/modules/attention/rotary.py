@@ -11,23 +11,23 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fairseq_maelm.modules.autocast import autocast_dtype
-from fairseq_maelm.modules.output_positions import WantedPositions
+from fairseq_maelm.modules.output_positions import OutputPositions
 
 
 class Rotation(NamedTuple):
     """Cosines and sines of the angles at some positions.
 
     Attributes:
-        cos: <float>[B or 1, S, 1, d_h / 2], or <float>[M, 1, d_h / 2] at wanted positions.
+        cos: <float>[B or 1, S, 1, d_h / 2], or <float>[M, 1, d_h / 2] at output positions.
         sin: sines of the same shape.
     """
 
     cos: Tensor
     sin: Tensor
 
-    def take(self, wanted: WantedPositions, batch: int) -> "Rotation":
-        """Return the rotation at the wanted positions of a batch with this number of sequences."""
-        return Rotation(*(wanted.take(table.expand(batch, -1, -1, -1)) for table in self))
+    def take(self, output_at: OutputPositions, batch: int) -> "Rotation":
+        """Return the rotation at the output positions of a batch with this number of sequences."""
+        return Rotation(*(output_at.take(table.expand(batch, -1, -1, -1)) for table in self))
 
 
 def rotations(positions: Tensor, bases: Iterable[int], head_dim: int, like: Tensor) -> dict[int, Rotation]:

@@ -41,12 +41,12 @@ def test_what_reaches_the_encoder(view):
     net_input = prompt_input(examples, SYMBOLS, VIEWS[view])
     layout, tokens = net_input["layout"], net_input["src_tokens"]
     masks = 3 * (1 + 2)
-    assert len(tokens) == 6 and len(layout["masked_slots"]) == masks
+    assert len(tokens) == 6 and len(layout["predicted_slots"]) == masks
     seen = int((tokens == MASK).sum())
     assert seen == (0 if view in ("dropped", "consecutive") else masks)
     inside = layout["visible_slots"].tolist()
     returned = masks if view in ("kept", "mostly kept") else 0
-    assert len(set(inside) & set(layout["masked_slots"].tolist())) == returned
+    assert len(set(inside) & set(layout["predicted_slots"].tolist())) == returned
     if view == "consecutive":
         assert layout["positions"][0].tolist() == list(range(9)) + [0] * (tokens.shape[1] - 9)
 

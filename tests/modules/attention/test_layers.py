@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from fairseq_maelm.modules.attention import cpu
 from fairseq_maelm.modules.attention.bias import AttentionBias
 from fairseq_maelm.modules.attention.cross import CrossAttention
-from fairseq_maelm.modules.attention.layers import LayerShape, SelfAttention
+from fairseq_maelm.modules.attention.layers import LayerConfig, SelfAttention
 from fairseq_maelm.modules.attention.packed_qkv import split_qkv
 
 HERE = ("sdpa", "cpu", "auto")
@@ -79,8 +79,8 @@ def test_half_precision_errs_no_more_than_the_plain_backend(dtype):
 
 def test_autocast_keeps_the_table_in_single_precision():
     torch.manual_seed(0)
-    module = SelfAttention(LayerShape(32, 64, 2, 0.0, 0.0, "cpu"))
-    plain = SelfAttention(LayerShape(32, 64, 2, 0.0, 0.0, "plain"))
+    module = SelfAttention(LayerConfig(embed_dim=32, ffn_embed_dim=64, attention_heads=2, attention_backend="cpu"))
+    plain = SelfAttention(LayerConfig(embed_dim=32, ffn_embed_dim=64, attention_heads=2, attention_backend="plain"))
     plain.load_state_dict(module.state_dict())
     states, positions = torch.randn(3, 21, 32), torch.arange(21)[None]
     gradients = []
@@ -275,7 +275,7 @@ def test_gradients_are_those_of_the_dropped_weights():
 @pytest.mark.parametrize("kind", [SelfAttention, CrossAttention])
 def test_attention_dropout_only_while_training(kind):
     torch.manual_seed(0)
-    attention = kind(LayerShape(16, 32, 2, 0.0, 0.5))
+    attention = kind(LayerConfig(embed_dim=16, ffn_embed_dim=32, attention_heads=2, attention_dropout=0.5))
     states = torch.randn(2, 12, 16)
     arguments = (states, None) if kind is SelfAttention else (states, states, None, None)
     attention.eval()
