@@ -2,9 +2,13 @@
 
 import argparse
 import dataclasses
+import difflib
+import os
+import re
+import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,8 +28,26 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(**{"formatter_class": _DefaultsHelpFormatter, "allow_abbrev": False, **settings})
 
     def error(self, message: str) -> typing.NoReturn:
-        """Write one line to standard error and exit with status 2."""
+        """Write one line to standard error, with the choice that was probably meant, and exit with status 2."""
+        if wrong := re.fullmatch(r"(.*invalid choice: '(.+)') \(choose from (.+)\)", message):
+            message += did_you_mean(wrong[2], [choice.strip(" '") for choice in wrong[3].split(",")])
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse words after refusing options that do not exist, so that none seems to be missing for its spelling."""
+        words = sys.argv[1:] if args is None else list(args)
+        own = words[: words.index("--")] if "--" in words else words
+        names = [word.partition("=")[0] for word in own if word.startswith("--") and " " not in word]
+        unknown = [name for name in names if name not in self._option_string_actions]
+        if unknown and self._subparsers is None:
+            self.error(f"there is no option {unknown[0]}{did_you_mean(unknown[0], self._option_string_actions)}")
+        return super().parse_known_args(words, namespace)
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """Return the end of a message that proposes the most similar choice, or an empty string."""
+    similar = difflib.get_close_matches(word, list(choices), n=1)
+    return f"; did you mean {similar[0]}?" if similar else ""
 
 
 class _DefaultsHelpFormatter(argparse.HelpFormatter):
@@ -87,10 +109,13 @@ def new_folder(text: str) -> Path:
 
 
 def new_file(text: str) -> Path:
-    """Convert an option's value to the path of an output, whose parents must be folders if they exist."""
+    """Convert an option's value to the path of an output, whose nearest existing parent must be a writable folder."""
     path = Path(text)
-    if file := next((above for above in path.parents if above.exists() and not above.is_dir()), None):
-        raise argparse.ArgumentTypeError(f"{file} is not a folder, so {path} cannot be written: choose another path")
+    if above := next((above for above in path.parents if above.exists()), None):
+        problem = "" if above.is_dir() else "is not a folder"
+        problem = problem or ("" if os.access(above, os.W_OK) else "does not permit you to write")
+        if problem:
+            raise argparse.ArgumentTypeError(f"{above} {problem}, so {path} cannot be written: choose another path")
     return path
 
 

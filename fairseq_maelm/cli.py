@@ -61,7 +61,7 @@ SUB_COMMANDS = {
 
 _EXAMPLES = """Examples:
   maelm prepare corpus text.txt --output data
-  maelm fill --checkpoint run "The capital of France is <mask>."
+  maelm fill --checkpoint maelm-small-uncased "The band released their first <mask> in 1998."
 
 For the options of a command: maelm COMMAND --help."""
 
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> None:
     sys.stdout.write(f"{Path(__file__).resolve().parent}\n")
 
 
-def make_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+def make_parser() -> tuple[CommandParser, dict[str, CommandParser]]:
     """Make the parser of ``maelm``, and the parsers of all sub-commands by name, which have no arguments yet."""
     width = max(map(len, SUB_COMMANDS))
     listed = [
@@ -91,13 +91,13 @@ def make_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentP
     )
     parser.add_argument("--version", action="version", version=f"maelm {__version__}")
     first = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", help="one of the commands below")
-    made: dict[str, argparse.ArgumentParser] = {}
+    made: dict[str, CommandParser] = {}
     seconds: dict[str, argparse._SubParsersAction[CommandParser]] = {}
-    for name in SUB_COMMANDS:
+    for name, (_, summary) in SUB_COMMANDS.items():
         parent, _, child = name.partition(" ")
         if child and parent not in seconds:
             seconds[parent] = first.add_parser(parent).add_subparsers(dest="kind", required=True, metavar="KIND")
-        made[name] = seconds[parent].add_parser(child) if child else first.add_parser(name)
+        made[name] = seconds[parent].add_parser(child, help=summary) if child else first.add_parser(name)
     return parser, made
 
 
@@ -128,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s | %(message)s", datefmt="%H:%M:%S", force=True)
         keep_freed_memory()
         module.run(args)
-        sys.stdout.flush()
+        _flush_output()
     except UsageError as error:
         parsers[called].error(_one_line(error))
     except KeyboardInterrupt:
@@ -162,8 +162,19 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
+    text = str(error)
+    if isinstance(error, OSError) and error.errno is not None:
+        text = f"{error.filename}: {error.strerror}" if error.filename is not None else f"{error.strerror}"
+    text = " ".join(text.split())
     return text if len(text) <= 1000 else f"{text[:997]}..."
+
+
+def _flush_output() -> None:
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        error.filename = "standard output"
+        raise
 
 
 def _forget_unwritten_output() -> None:

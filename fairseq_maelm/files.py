@@ -22,6 +22,8 @@ PARTIAL_SUFFIX = ".partial"
 _SAMPLED_PARTS, _PART_BYTES = 64, 2**16
 SAMPLED_BYTES = _SAMPLED_PARTS * _PART_BYTES
 
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 # Errors of a file system without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
 
@@ -53,7 +55,12 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             stream.flush()
             os.fsync(stream.fileno())
             os.replace(partial, path)
-    except BaseException:
+    except BaseException as error:
+        # A full disk's error names no file, and one about the temporary name means nothing to a user.
+        if isinstance(error, OSError) and error.filename in (
+            (None,) if error.errno in _NO_SPACE else (partial, str(partial))
+        ):
+            error.filename = str(path)
         partial.unlink(missing_ok=True)
         raise
     synchronize_folder(path.parent)

@@ -19,7 +19,7 @@ def import_transformers() -> Any:
     # Text does not need it: with None in sys.modules, Python treats it as not installed.
     try:
         importlib.import_module("torchaudio")
-    except (ImportError, OSError):
+    except Exception:  # missing: ImportError; for another torch: OSError or RuntimeError
         sys.modules["torchaudio"] = None  # type: ignore[assignment]
     try:
         import transformers

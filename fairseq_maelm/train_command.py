@@ -82,7 +82,7 @@ def count_gpus(asked: int | None, most: int | None = None, only_show: bool = Fal
 
 
 def machine_of(gpus: int, precision: str | None, threads: int = 1) -> Machine:
-    """Return a machine, by default with its fastest precision; raise a UsageError for fp16 without a GPU."""
+    """Return a machine, by default with fp16 on GPUs and fp32 without; raise a UsageError for fp16 without a GPU."""
     if precision == "fp16" and not gpus:
         raise UsageError("--precision fp16 needs a GPU: give --gpus, or use bf16 or fp32")
     return Machine(gpus, precision or ("fp16" if gpus else "fp32"), threads)

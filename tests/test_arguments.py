@@ -1,6 +1,7 @@
 """Options: their limits, their defaults in the help, and options made from settings classes."""
 
 import argparse
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from fairseq_maelm.arguments import (
     add_settings,
     check_limits,
     device_name,
+    new_file,
     number,
     option,
     settings_of,
@@ -56,7 +58,7 @@ def test_settings_become_options_and_come_back() -> None:
         (["x", "--output", "o", "--share", "nan"], "argument --share: must be between 0 and 1, not nan"),
         (["x", "--output", "o", "--count", "0"], "argument --count: must be at least 1, not 0"),
         (["x", "--output", "o", "--count", "2.5"], "argument --count: '2.5' is not an integer"),
-        (["x", "--output", "o", "--shar", "0.1"], "unrecognized arguments: --shar 0.1"),
+        (["x", "--output", "o", "--shar", "0.1"], "there is no option --shar; did you mean --share?"),
     ],
 )
 def test_a_wrong_value_is_refused_in_one_line(
@@ -113,3 +115,11 @@ def test_gpus_are_counted(name: str, gpus: int, message: str | None, monkeypatch
         return
     with pytest.raises(argparse.ArgumentTypeError, match=message):
         device_name(name)
+
+
+def test_an_output_needs_a_folder_that_can_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert new_file(str(tmp_path / "new" / "file")) == tmp_path / "new" / "file"
+    # The tests may run as root, who may write everywhere.
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(argparse.ArgumentTypeError, match=f"{tmp_path} does not permit you to write, so"):
+        new_file(str(tmp_path / "new" / "file"))

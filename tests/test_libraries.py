@@ -1,5 +1,6 @@
 """Optional libraries."""
 
+import importlib
 import sys
 from functools import cache
 from types import ModuleType
@@ -10,11 +11,22 @@ from fairseq_maelm.libraries import import_transformers
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_useless_torchaudio_is_hidden_from_every_version(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Version 5 remembers torchaudio in a cache, version 4 in a variable of a module."""
+@pytest.mark.parametrize("problem", [ImportError, OSError, RuntimeError])
+def test_a_useless_torchaudio_is_hidden_from_every_version(
+    version: int, problem: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Version 5 remembers torchaudio in a cache, version 4 in a variable of a module.
+
+    A torchaudio for another torch raises an OSError, or a RuntimeError that says so.
+    """
+
+    def fail(name: str) -> ModuleType:
+        raise problem(name)
+
+    monkeypatch.setattr(importlib, "import_module", fail)
     transformers, utils, imports = (ModuleType(name) for name in ("transformers", "utils", "import_utils"))
     monkeypatch.setitem(sys.modules, "transformers", transformers)
-    monkeypatch.setitem(sys.modules, "torchaudio", None)
+    monkeypatch.setitem(sys.modules, "torchaudio", ModuleType("torchaudio"))
     transformers.utils, utils.import_utils = utils, imports  # type: ignore[attr-defined]
     imports._torchaudio_available = True  # type: ignore[attr-defined]
     found = [True]

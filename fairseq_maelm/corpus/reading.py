@@ -11,6 +11,11 @@ from fairseq_maelm.lines import damage_told, decode, decompressed, parse_record,
 
 LONGEST_LINE_BYTES = 64 * 2**20
 _JSON_LINES_SUFFIXES = (".jsonl", ".ndjson")
+_OTHER_FORMATS = {
+    **dict.fromkeys((".csv", ".tsv", ".parquet", ".xlsx"), "a table: write its texts to a .txt file, or each row as a "
+                    "record to a .jsonl file; `maelm prepare sentences` reads tables for fine-tuning"),
+    ".json": "one JSON value: write one record a line to a .jsonl file",
+}  # fmt: skip
 
 
 class Source(NamedTuple):
@@ -51,8 +56,10 @@ def find_sources(inputs: Iterable[Path], json_field: str = "text") -> list[Sourc
 
 def _source(path: Path, json_field: str) -> Source:
     uncompressed_name = path.with_suffix("") if path.suffix in (".gz", ".xz") else path
-    is_json_lines = uncompressed_name.suffix.lower() in _JSON_LINES_SUFFIXES
-    return Source(path, json_field if is_json_lines else None)
+    suffix = uncompressed_name.suffix.lower()
+    if suffix in _OTHER_FORMATS:
+        raise CorpusError(f"{path} is {_OTHER_FORMATS[suffix]}")
+    return Source(path, json_field if suffix in _JSON_LINES_SUFFIXES else None)
 
 
 class _HashingFile(io.FileIO):

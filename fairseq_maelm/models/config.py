@@ -111,8 +111,8 @@ class MaelmModelConfig(FairseqDataclass):
         default="auto",
         metadata={
             "help": "implementation of attention: the fastest on this device ('auto'), plain torch operations "
-            "('plain'), torch's fused kernels ('sdpa'), or this package's for CPUs ('cpu') or CUDA ('triton'). The "
-            "results are the same"
+            "('plain'), torch's fused kernels ('sdpa'), or this package's for CPUs ('cpu') or CUDA ('triton'). Without "
+            "dropout the results differ by rounding; with dropout each draws random numbers in its own way"
         },
     )
     relative_buckets: Optional[ChoiceEnum(["t5", "reference", "none"])] = field(  # type: ignore[valid-type]

@@ -27,12 +27,23 @@ def run(args: argparse.Namespace) -> None:
 
     Raises:
         OSError: the vocabulary is missing.
-        ValueError: a text has no mask, or the checkpoint has no LM head.
+        ValueError: a text has no mask or is too long, which is said after the candidates for the other texts; or the
+            checkpoint has no LM head.
     """
     data = (args.vocabulary or args.checkpoint.parent).absolute()
     hub = load(str(args.checkpoint.parent), args.checkpoint.name, str(data)).to(args.device)
-    for text, masks in zip(args.texts, cast(list[list[list[MaskCandidate]]], hub.fill_mask(args.texts, args.top))):
-        sys.stdout.write(_as_json(text, masks) if args.json else _as_text(text, masks))
+    refused = []
+    for text in args.texts:
+        try:
+            masks = cast(list[list[MaskCandidate]], hub.fill_mask(text, args.top))
+        except ValueError as error:
+            refused.append(error)
+        else:
+            sys.stdout.write(_as_json(text, masks) if args.json else _as_text(text, masks))
+    if len(refused) > 1:
+        raise ValueError(f"{refused[0]} ({len(refused)} of {len(args.texts)} texts were refused)") from refused[0]
+    if refused:
+        raise refused[0]
 
 
 def _as_json(text: str, masks: list[list[MaskCandidate]]) -> str:

@@ -81,9 +81,11 @@ class MaelmTaskConfig(FairseqDataclass):
         help="fraction of tokens to predict in validation, for comparisons of runs with different fractions (default: "
         "--mask-prob-end, or else --mask-prob)",
     )
-    leave_unmasked_prob: float = option(0.0, help="fraction of the masked tokens to leave in place (BERT: 0.1)")
+    leave_unmasked_prob: float = option(
+        0.0, help="fraction of the predicted tokens that the encoder reads unchanged (BERT: 0.1)"
+    )
     random_token_prob: float = option(
-        0.0, help="fraction of the masked tokens to replace by random real tokens (BERT: 0.1)"
+        0.0, help="fraction of the predicted tokens that the encoder reads as random real tokens (BERT: 0.1)"
     )
     mask_whole_words: bool = option(False, help="mask whole words instead of single tokens")
     protect_special_tokens: bool = option(False, help="never mask <s> and </s>")

@@ -379,6 +379,11 @@ predict {words.conll} --checkpoint {tagger} --vocabulary {data} | was not writte
 predict {sentences.tsv} --checkpoint {classifier} --vocabulary {sentences} --threshold 1 | is for checkpoints of
 predict {tagging} --checkpoint {tagger} | is a folder: give the labeled file
 fill 'no mask' --checkpoint {pretrained} --vocabulary {data} | 'no mask' has no <mask> to fill
+fill a b --checkpoint {pretrained} --vocabulary {data} | 'a' has no <mask> to fill .2 of 2 texts were refused
+prepare sentnces --train {sentences.tsv} | invalid choice: 'sentnces' .*; did you mean sentences.
+fill '<mask>' --checkpont {pretrained} --vocabulary {data} | no option --checkpont; did you mean --checkpoint.
+prepare corpus {sentences.tsv} --output {new} | sentences.tsv is a table: write its texts to a .txt file
+prepare corpus {squad.json} --output {new} | squad.json is one JSON value: write one record a line
 fill '<mask>' --checkpoint {classifier} --vocabulary {sentences} | head|fine-tuned|there is no dict.txt
 fill '<mask>' --checkpoint {folder} --vocabulary {data} | there is neither checkpoint_best.pt nor checkpoint_last.pt in
 answer {text.txt} '' --checkpoint {reader} --vocabulary {data} | a question is empty

@@ -46,6 +46,7 @@ def test_a_full_disk(door: str, size: int, world: World, monkeypatch: pytest.Mon
             world.run(DOORS[door])
     last = caught.value.error.splitlines()[-1]
     assert last.startswith(f"maelm {door}: error: ") and "Traceback" not in caught.value.error
+    assert "[Errno" not in last and str(world.folder) in last
     assert "File too large" in last or "No space left on device" in last, last
     assert door in BY_FILE or not world.path("new").exists()
     assert not list(world.folder.rglob("checkpoint*.pt")) or door not in BY_FILE

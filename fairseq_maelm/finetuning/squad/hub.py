@@ -65,8 +65,8 @@ def answer_questions(
     """
     if SPAN_HEAD not in hub.model.classification_heads:
         raise ValueError(
-            "this checkpoint was not fine-tuned to answer questions: give a checkpoint of the task maelm_squad (see "
-            "examples/squad)"
+            "this checkpoint was not fine-tuned to answer questions: give one of `maelm finetune` on a folder of "
+            "`maelm prepare squad`"
         )
     context = checked_text(context, "the context")
     questions = checked_texts(questions, "questions")
