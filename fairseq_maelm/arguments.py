@@ -36,11 +36,11 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse words after refusing options that do not exist, so that none seems to be missing for its spelling."""
         words = sys.argv[1:] if args is None else list(args)
-        own = words[: words.index("--")] if "--" in words else words
-        names = [word.partition("=")[0] for word in own if word.startswith("--") and " " not in word]
-        unknown = [name for name in names if name not in self._option_string_actions]
-        if unknown and self._subparsers is None:
-            self.error(f"there is no option {unknown[0]}{did_you_mean(unknown[0], self._option_string_actions)}")
+        for name in () if self._subparsers else (word.partition("=")[0] for word in words if " " not in word):
+            if name == "--":
+                break
+            if name.startswith("--") and name not in self._option_string_actions:
+                self.error(f"there is no option {name}{did_you_mean(name, self._option_string_actions)}")
         return super().parse_known_args(words, namespace)
 
 
@@ -67,8 +67,7 @@ def number(kind: type, minimum: float = float("-inf"), maximum: float = float("i
         try:
             value = kind(text)
         except ValueError:
-            name = "an integer" if kind is int else "a number"
-            raise argparse.ArgumentTypeError(f"{text!r} is not {name}") from None
+            raise argparse.ArgumentTypeError(f"{text!r} is not {'an integer' if kind is int else 'a number'}") from None
         if problem := out_of_range(value, minimum, maximum):
             raise argparse.ArgumentTypeError(problem)
         return value
@@ -80,9 +79,8 @@ def out_of_range(value: float, minimum: float = float("-inf"), maximum: float = 
     """Return an error message for a value outside its limits, or an empty string."""
     if minimum <= value <= maximum:
         return ""
-    if maximum == float("inf"):
-        return f"must be {'a number' if minimum == -maximum else f'at least {minimum}'}, not {value}"
-    return f"must be between {minimum} and {maximum}, not {value}"
+    limit = "a number" if minimum == float("-inf") else f"at least {minimum}"
+    return f"must be {limit if maximum == float('inf') else f'between {minimum} and {maximum}'}, not {value}"
 
 
 def existing_path(text: str) -> Path:
@@ -111,11 +109,10 @@ def new_folder(text: str) -> Path:
 def new_file(text: str) -> Path:
     """Convert an option's value to the path of an output, whose nearest existing parent must be a writable folder."""
     path = Path(text)
-    if above := next((above for above in path.parents if above.exists()), None):
-        problem = "" if above.is_dir() else "is not a folder"
-        problem = problem or ("" if os.access(above, os.W_OK) else "does not permit you to write")
-        if problem:
-            raise argparse.ArgumentTypeError(f"{above} {problem}, so {path} cannot be written: choose another path")
+    above = next((above for above in path.parents if above.exists()), Path())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        problem = "does not permit you to write" if above.is_dir() else "is not a folder"
+        raise argparse.ArgumentTypeError(f"{above} {problem}, so {path} cannot be written: choose another path")
     return path
 
 
@@ -195,16 +192,14 @@ def add_output(parser: Any, text: str, metavar: str = "FOLDER", required: bool =
 
 def add_batch_size(parser: Any, default: int = 32, what: str = "examples") -> None:
     """Declare ``--batch-size``."""
-    parser.add_argument(
-        "--batch-size", type=number(int, 1), default=default, metavar="N", help=f"number of {what} in a batch"
-    )
+    text = f"number of {what} in a batch"
+    parser.add_argument("--batch-size", type=number(int, 1), default=default, metavar="N", help=text)
 
 
 def add_batch_tokens(parser: Any, default: int = 16_384) -> None:
     """Declare ``--batch-tokens``."""
-    parser.add_argument(
-        "--batch-tokens", type=number(int, 1), default=default, metavar="N", help="number of tokens in a batch"
-    )
+    text = "number of tokens in a batch"
+    parser.add_argument("--batch-tokens", type=number(int, 1), default=default, metavar="N", help=text)
 
 
 def add_seed(parser: Any, decides: str) -> None:
@@ -227,9 +222,8 @@ def add_json(parser: Any) -> None:
 
 def add_verify(parser: Any) -> None:
     """Declare ``--verify``."""
-    parser.add_argument(
-        "--verify", action="store_true", help="at the end, compare the checksums of all outputs with the manifest"
-    )
+    text = "at the end, compare the checksums of all outputs with the manifest"
+    parser.add_argument("--verify", action="store_true", help=text)
 
 
 def add_replace(parser: Any) -> None:
@@ -279,24 +273,20 @@ def _name_and_type(field: Any, hint: Any, more: dict[str, Any]) -> list[str]:
         more.setdefault("metavar", "N" if hint is int else "X")
     elif hint is not str:
         more.setdefault("type", hint)
-    required = field.default is dataclasses.MISSING
-    if not required:
+    if field.default is not dataclasses.MISSING:
         more["default"] = field.default
     if is_positional:
         return [field.name]
-    more["required"] = required
+    more["required"] = "default" not in more
     return [f"--{field.name.replace('_', '-')}"]
 
 
 def settings_of(settings: type[_Settings], args: argparse.Namespace) -> _Settings:
     """Make a settings dataclass from the options of ``add_settings``; raise a UsageError if it refuses the values."""
-    given = {}
-    for field in dataclasses.fields(settings):  # type: ignore[arg-type]
-        if "help" in field.metadata:
-            value = getattr(args, field.name)
-            given[field.name] = tuple(value) if isinstance(value, list) else value
+    names = [field.name for field in dataclasses.fields(settings) if "help" in field.metadata]  # type: ignore[arg-type]
+    values = [getattr(args, name) for name in names]
     try:
-        return settings(**given)
+        return settings(**{name: tuple(x) if isinstance(x, list) else x for name, x in zip(names, values)})
     except ValueError as error:
         raise UsageError(str(error)) from error
 

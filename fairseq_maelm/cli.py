@@ -19,6 +19,7 @@ from pathlib import Path
 
 from fairseq_maelm.arguments import CommandParser, UsageError
 from fairseq_maelm.fairseq_fixes.memory import keep_freed_memory
+from fairseq_maelm.files import NO_SPACE
 from fairseq_maelm.version import __version__
 
 # Heading in the help -> name of one or two words -> module in this package, and summary.
@@ -139,12 +140,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if "--debug" in own:
             traceback.print_exc()
         _forget_unwritten_output()
-        raise SystemExit(f"maelm {called}: error: {_message(error)}") from error
+        raise SystemExit(f"maelm {called}: error: {_message(error, getattr(args, 'output', None))}") from error
 
 
-def _message(error: BaseException) -> str:
+def _message(error: BaseException, output: Path | None) -> str:
     """Return the cause of an error in one line: our own error, if fairseq has replaced it with another."""
     for each in _chain(error):
+        if isinstance(each, OSError) and each.errno in NO_SPACE and each.filename is None:
+            each.filename = output  # whatever wrote there has not said so
         if isinstance(each, (ValueError, OSError)):
             return _one_line(each)
     # An error in a process that torch has started is only a traceback as text, with the first cause first.

@@ -22,7 +22,7 @@ PARTIAL_SUFFIX = ".partial"
 _SAMPLED_PARTS, _PART_BYTES = 64, 2**16
 SAMPLED_BYTES = _SAMPLED_PARTS * _PART_BYTES
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 # Errors of a file system without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
@@ -58,7 +58,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     except BaseException as error:
         # A full disk's error names no file, and one about the temporary name means nothing to a user.
         if isinstance(error, OSError) and error.filename in (
-            (None,) if error.errno in _NO_SPACE else (partial, str(partial))
+            (None,) if error.errno in NO_SPACE else (partial, str(partial))
         ):
             error.filename = str(path)
         partial.unlink(missing_ok=True)
