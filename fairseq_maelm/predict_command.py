@@ -4,8 +4,13 @@ Each kind of fine-tuning has a module with ``add_input_arguments(parser)`` and `
 """
 
 import argparse
+import contextlib
 import json
+import logging
+import re
 import sys
+import tempfile
+from pathlib import Path
 from types import ModuleType
 
 from fairseq_maelm.arguments import (
@@ -18,11 +23,16 @@ from fairseq_maelm.arguments import (
     vocabulary_folder,
 )
 from fairseq_maelm.files import refuse_existing, write_bytes
+from fairseq_maelm.finetuning.doubtful_results import doubt_about, report_on_classes
 from fairseq_maelm.finetuning.prompting import predict_input as prompting
 from fairseq_maelm.finetuning.sentences import predict_input as sentences
 from fairseq_maelm.finetuning.squad import predict_input as squad
 from fairseq_maelm.finetuning.tagging import predict_input as tagging
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
+
+logger = logging.getLogger(__name__)
+
+STANDARD_INPUT = Path("-")
 
 # Task -> the modules whose options it accepts; the first one predicts.
 _KINDS: dict[str, tuple[ModuleType, ...]] = {
@@ -39,13 +49,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm predict``."""
     parser.description = (
         "Writes the predictions of a fine-tuned checkpoint, or with --prompt of a pretrained one. For tables of texts "
-        "(.tsv, .csv, .jsonl) it writes a label and its probability, or a value, for each row; for CoNLL files, the "
-        "file with new labels; for plain text, word/LABEL; for questions in SQuAD's format, the answer of each id. If "
-        "the input has labels, a line of JSON with the metrics follows."
+        "(.tsv, .csv, .jsonl, .json) it writes the most likely label and the probabilities of all labels, or a value, "
+        "and the text of each row; for CoNLL files, the file with new labels; for plain text, word/LABEL; for "
+        "questions in SQuAD's format, the answer of each id. If the input has labels, a line of JSON with the metrics "
+        "follows."
     )
     parser.add_argument(
-        "input", type=existing_path, metavar="INPUT", help="file, or prepared folder with the --split to predict"
-    )
+        "input", type=_input_path, metavar="INPUT",
+        help="file, - for standard input, or prepared folder with the --split to predict",
+    )  # fmt: skip
     add_checkpoint(parser, "fine-tuned checkpoint, or with --prompt a pretrained one")
     add_output(parser, "new file for the predictions", metavar="FILE", required=False)
     parser.add_argument(
@@ -53,6 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder with vocabulary and labels (default: INPUT if it is a folder, else the checkpoint's folder)",
     )  # fmt: skip
     parser.add_argument("--split", default="valid", help="split of a prepared folder")
+    parser.add_argument(
+        "--report", action="store_true", help="write precision, recall and F1 of each label, and which are confused"
+    )
     add_batch_size(parser)
     add_device(parser)
     options = {}
@@ -75,13 +90,34 @@ def run(args: argparse.Namespace) -> None:
     args.checkpoint = args.checkpoint.absolute()
     own = args.input if args.input.is_dir() else args.checkpoint.parent
     args.vocabulary = (args.vocabulary or own).absolute()
-    text, metrics = _KINDS[task][0].predict_input(args)
+    with contextlib.ExitStack() as stack:
+        if args.input == STANDARD_INPUT:
+            args.input = _stored_input(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        predicted = _KINDS[task][0].predict_input(args)
+    if args.report and not predicted.right:
+        raise UsageError("--report needs an input with right labels")
     if args.output is None:
-        sys.stdout.write(text)
+        sys.stdout.write(predicted.text)
     else:
-        write_bytes(args.output, text.encode("utf-8"))
-    if metrics is not None:
-        sys.stdout.write(json.dumps(metrics) + "\n")
+        write_bytes(args.output, predicted.text.encode("utf-8"))
+    if args.report:
+        sys.stdout.write(report_on_classes(predicted.right, predicted.labels))
+    if predicted.metrics is not None:
+        sys.stdout.write(json.dumps(predicted.metrics) + "\n")
+        if doubt := doubt_about(predicted.metrics, predicted.right):
+            logger.warning("%s", doubt)
+
+
+def _input_path(text: str) -> Path:
+    return STANDARD_INPUT if text == str(STANDARD_INPUT) else existing_path(text)
+
+
+def _stored_input(folder: Path) -> Path:
+    """Store standard input in a file, because it can be read only once; the name tells JSON from other text."""
+    content = sys.stdin.buffer.read()
+    path = folder / ("stdin.jsonl" if re.match(rb"\s*\[?\s*\{", content) else "stdin.txt")
+    path.write_bytes(content)
+    return path
 
 
 def _refuse_options_of_other_kinds(args: argparse.Namespace, task: str) -> None:

@@ -23,8 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from fairseq_maelm.arguments import CommandParser, add_output, existing_path, number
 from fairseq_maelm.files import sha256_of, write_bytes, write_json
-from fairseq_maelm.finetuning.glue_layout import TASKS
-from fairseq_maelm.finetuning.glue_reading import TableReader
+from fairseq_maelm.finetuning.glue_layout import TASKS, Quirks, read_glue
 from fairseq_maelm.prepared_folder import whole_folder
 
 logger = logging.getLogger(__name__)
@@ -124,7 +123,7 @@ def read_lines(task: str, path: Path) -> tuple[list[str], list[str]]:
             lines = file.readlines()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 ({error.reason} at byte {error.start})") from error
-    first = int(TASKS[task].tables["train"][0].header)
+    first = int(not TASKS[task].tables["train"][0].header)
     return lines[:first], lines[first:]
 
 
@@ -171,9 +170,9 @@ def write_table(task: str, layout: str, source: Path, path: Path) -> None:
         source: the GLUE file.
         path: of the table.
     """
-    reader = TableReader(source, TASKS[task].tables[layout][0], TASKS[task])
-    rows = [[*example.sentences, str(example.label)] for example in reader.examples() if all(example.sentences)]
-    quirks = reader.quirks
+    quirks = Quirks()
+    examples = read_glue(source, TASKS[task].tables[layout][0], TASKS[task], quirks)
+    rows = [[*example.texts, str(example.label)] for example in examples if all(example.texts)]
     if quirks.left_out or quirks.empty_sentences:
         counts = (len(quirks.left_out), quirks.empty_sentences)
         logger.warning("%s: left out %d pieces of rows and %d rows with an empty sentence", source, *counts)

@@ -38,5 +38,10 @@ def header_reason(texts: Sequence[str], label: str, counts: Mapping[str, int]) -
     return None
 
 
+def names_columns(cells: Sequence[str]) -> bool:
+    """Return whether all cells of a table's first row are usual names of columns."""
+    return all(_plain(cell) in _NAMES_OF_TEXTS | _NAMES_OF_LABELS | {"id", "index"} for cell in cells)
+
+
 def _plain(cell: str) -> str:
     return re.sub(r"[\W\d_]", "", cell).lower()

@@ -7,8 +7,21 @@ from typing import Any
 
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.logging.meters import MetersDict
+from omegaconf import OmegaConf, open_dict
 
 DerivedMeter = MetersDict._DerivedMeter
+
+
+def remember(cfg: Any, **options: Any) -> None:
+    """Set options of a task's configuration, also in the configuration that fairseq stores in checkpoints.
+
+    fairseq gives tasks a copy of their part.
+    """
+    parent = cfg._get_parent() if OmegaConf.is_config(cfg) else None
+    for each in (cfg, None if parent is None else parent.get("task")):
+        if each is not None:
+            with open_dict(each):
+                each.update(options)
 
 
 class WatchedBatches(EpochBatchIterator):

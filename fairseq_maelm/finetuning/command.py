@@ -7,6 +7,7 @@ from typing import Any
 
 from fairseq_maelm.arguments import UsageError, add_checkpoint, add_output, add_seed, existing_path, number
 from fairseq_maelm.files import read_json
+from fairseq_maelm.finetuning.doubtful_results import warn_about_training
 from fairseq_maelm.finetuning.encoder import read_encoder
 from fairseq_maelm.finetuning.recipe import RECIPES, read_recipe
 from fairseq_maelm.finetuning.rehearsal import rehearse
@@ -88,6 +89,8 @@ def run(args: argparse.Namespace) -> None:
             "again with the checkpoint's data folder as --vocabulary"
         )
     run_or_show(words(tried.updates_per_epoch[size]), args.dry_run)
+    if not args.dry_run:
+        warn_about_training(args.output, args.task)
 
 
 def default_recipe(folder: Path) -> str:

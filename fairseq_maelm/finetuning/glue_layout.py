@@ -1,12 +1,18 @@
-"""The files of GLUE's eight tasks: names, columns, numbers of rows, labels.
+"""GLUE's eight tasks (Wang et al., 2018) as tables of columns and labels, with the official numbers of rows."""
 
-The numbers of rows are those of the official files; a table has two numbers where two versions of its file are in use.
-"""
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from dataclasses import dataclass
+from fairseq_maelm.files import CorpusError
+from fairseq_maelm.finetuning.sentence_table import ColumnsWithId, Example, Row, examples_of, table_rows
+from fairseq_maelm.lines import numbered_lines
 
 HIGHEST_SCORE = 5.0
 """Scores of STS-B are in [0, 5]."""
+
+DEV_IDS_FILES = ("dev_ids.tsv", "mrpc_dev_ids.tsv")
 
 
 @dataclass(frozen=True)
@@ -15,23 +21,17 @@ class Table:
 
     Attributes:
         file: name in the task's folder.
-        columns: names of the columns, as in the file's first line; for a file without such a line, names chosen here.
-        rows: the official numbers of examples.
-        sentences: columns of the one or two sentences.
-        label: column of the label; None in test sets.
-        index: column of the number under which a prediction is submitted; None to number the rows from 0.
-        header: whether the first line names the columns.
+        columns: columns of the sentences, the label, and the index under which a prediction is submitted.
+        rows: the official numbers of examples, two where two versions of the file are in use.
+        header: names of the columns, for a file whose first line does not name them.
         held_out: for a file with two splits: True for the rows that dev_ids.tsv lists, False for the other rows; None
             takes all rows.
     """
 
     file: str
-    columns: tuple[str, ...]
+    columns: ColumnsWithId
     rows: tuple[int, ...]
-    sentences: tuple[str, ...]
-    label: str | None = None
-    index: str | None = None
-    header: bool = True
+    header: tuple[str, ...] = ()
     held_out: bool | None = None
 
 
@@ -43,78 +43,140 @@ class GlueTask:
         labels: in the order of the classes, which is alphabetical; None for the scores of STS-B.
         tables: split -> its possible files, of which the first that exists is used. Splits have fairseq's names: train,
             valid, test and, for MNLI mismatched, valid1 and test1.
-        broken_rows: whether line breaks inside sentences cut rows of the official files into pieces.
-        empty_sentences: whether the official files have rows with an empty sentence.
+        irregular: whether line breaks inside sentences break rows of the official files, and sentences may be empty.
     """
 
     labels: tuple[str, ...] | None
     tables: dict[str, tuple[Table, ...]]
-    broken_rows: bool = False
-    empty_sentences: bool = False
+    irregular: bool = False
+
+
+@dataclass
+class Quirks:
+    """Irregular rows of a file."""
+
+    rejoined: list[int] = field(default_factory=list)  # first lines of rows that were joined from several lines
+    left_out: list[int] = field(default_factory=list)  # lines that are pieces of rows, but do not fit together
+    empty_sentences: int = 0  # number of rows with an empty sentence
 
 
 def _tables(
-    columns: tuple[str, ...],
-    test_columns: tuple[str, ...],
-    sentences: tuple[str, ...],
-    label: str,
-    rows: tuple[int, int, int],
-    header: bool = True,
+    first: str, second: str | None, label: str, rows: tuple[int, int, int], index: str = "index"
 ) -> dict[str, tuple[Table, ...]]:
-    """Return the tables of the usual layout: train.tsv, dev.tsv and test.tsv, the last with an index column."""
-    train, valid, test = rows
+    """Return the tables of the usual layout: train.tsv, dev.tsv and test.tsv, the last with an index."""
+    labeled, unlabeled = ColumnsWithId(first, second, label), ColumnsWithId(first, second, id=index)
     return {
-        "train": (Table("train.tsv", columns, (train,), sentences, label, header=header),),
-        "valid": (Table("dev.tsv", columns, (valid,), sentences, label, header=header),),
-        "test": (Table("test.tsv", test_columns, (test,), sentences, index=test_columns[0]),),
+        "train": (Table("train.tsv", labeled, rows[:1]),),
+        "valid": (Table("dev.tsv", labeled, rows[1:2]),),
+        "test": (Table("test.tsv", unlabeled, rows[2:]),),
     }
 
 
 _YES_NO, _ENTAILMENT = ("0", "1"), ("entailment", "not_entailment")
 _PAIR, _QUESTIONS, _STRINGS = ("sentence1", "sentence2"), ("question1", "question2"), ("#1 String", "#2 String")
-_INDEX_AND_SENTENCE = ("index", "sentence")
-_PARSES = ("sentence1_binary_parse", "sentence2_binary_parse", "sentence1_parse", "sentence2_parse")
-_MNLI = ("index", "promptID", "pairID", "genre", *_PARSES, *_PAIR)
-_MNLI_DEV = (*_MNLI, "label1", "label2", "label3", "label4", "label5", "gold_label")
-_STS = ("index", "genre", "filename", "year", "old_index", "source1", "source2", *_PAIR)
-_QQP = ("id", "qid1", "qid2", *_QUESTIONS, "is_duplicate")
-_MRPC = ("Quality", "#1 ID", "#2 ID", *_STRINGS)
-_QNLI = ("index", "question", "sentence", "label")
-_RTE = ("index", *_PAIR, "label")
 
-_QQP_TABLES = _tables(_QQP, ("id", *_QUESTIONS), _QUESTIONS, "is_duplicate", (363849, 40430, 390965))
-_QQP_TABLES["train"] = (Table("train.tsv", _QQP, (363849, 363846), _QUESTIONS, "is_duplicate"),)
-_MRPC_TABLES = _tables(_MRPC, ("index", *_MRPC[1:]), _STRINGS, "Quality", (3668, 408, 1725))
+_COLA = _tables("sentence", None, "label", (8551, 1043, 1063))
+for _split in ("train", "valid"):
+    _COLA[_split] = (replace(_COLA[_split][0], header=("source", "label", "original_label", "sentence")),)
+_QQP = _tables(*_QUESTIONS, "is_duplicate", (363849, 40430, 390965), index="id")
+_QQP["train"] = (replace(_QQP["train"][0], rows=(363849, 363846)),)
+_MRPC = _tables(*_STRINGS, "Quality", (3668, 408, 1725))
 # Microsoft's original files.
-_MRPC_TABLES["train"] += (Table("msr_paraphrase_train.txt", _MRPC, (3668,), _STRINGS, "Quality", held_out=False),)
-_MRPC_TABLES["valid"] += (Table("msr_paraphrase_train.txt", _MRPC, (408,), _STRINGS, "Quality", held_out=True),)
-_MRPC_TABLES["test"] += (Table("msr_paraphrase_test.txt", _MRPC, (1725,), _STRINGS),)
-_MNLI_TABLES: dict[str, tuple[Table, ...]] = {
-    "train": (Table("train.tsv", (*_MNLI, "label1", "gold_label"), (392702,), _PAIR, "gold_label"),),
-    "valid": (Table("dev_matched.tsv", _MNLI_DEV, (9815,), _PAIR, "gold_label"),),
-    "valid1": (Table("dev_mismatched.tsv", _MNLI_DEV, (9832,), _PAIR, "gold_label"),),
-    "test": (Table("test_matched.tsv", _MNLI, (9796,), _PAIR, index="index"),),
-    "test1": (Table("test_mismatched.tsv", _MNLI, (9847,), _PAIR, index="index"),),
-}
-_COLA = ("source", "label", "original_label", "sentence")
-_COLA_TABLES = _tables(_COLA, _INDEX_AND_SENTENCE, ("sentence",), "label", (8551, 1043, 1063), header=False)
-_SST_TABLES = _tables(("sentence", "label"), _INDEX_AND_SENTENCE, ("sentence",), "label", (67349, 872, 1821))
-_QNLI_TABLES = _tables(_QNLI, _QNLI[:3], ("question", "sentence"), "label", (104743, 5463, 5463))
+_MSR = Table("msr_paraphrase_train.txt", ColumnsWithId(*_STRINGS, "Quality"), (3668,), held_out=False)
+_MRPC["train"] += (_MSR,)
+_MRPC["valid"] += (replace(_MSR, rows=(408,), held_out=True),)
+_MRPC["test"] += (Table("msr_paraphrase_test.txt", ColumnsWithId(*_STRINGS), (1725,)),)
+_MNLI = _tables(*_PAIR, "gold_label", (392702, 9815, 9796))
+_MNLI["valid"] = (replace(_MNLI["valid"][0], file="dev_matched.tsv"),)
+_MNLI["test"] = (replace(_MNLI["test"][0], file="test_matched.tsv"),)
+_MNLI["valid1"] = (replace(_MNLI["valid"][0], file="dev_mismatched.tsv", rows=(9832,)),)
+_MNLI["test1"] = (replace(_MNLI["test"][0], file="test_mismatched.tsv", rows=(9847,)),)
 
 TASKS: dict[str, GlueTask] = {
-    "CoLA": GlueTask(_YES_NO, _COLA_TABLES),
-    "SST-2": GlueTask(_YES_NO, _SST_TABLES),
-    "MRPC": GlueTask(_YES_NO, _MRPC_TABLES),
-    "STS-B": GlueTask(None, _tables((*_STS, "score"), _STS, _PAIR, "score", (5749, 1500, 1379))),
-    "QQP": GlueTask(_YES_NO, _QQP_TABLES, broken_rows=True, empty_sentences=True),
-    "MNLI": GlueTask(("contradiction", "entailment", "neutral"), _MNLI_TABLES),
-    "QNLI": GlueTask(_ENTAILMENT, _QNLI_TABLES),
-    "RTE": GlueTask(_ENTAILMENT, _tables(_RTE, _RTE[:3], _PAIR, "label", (2490, 277, 3000))),
+    "CoLA": GlueTask(_YES_NO, _COLA),
+    "SST-2": GlueTask(_YES_NO, _tables("sentence", None, "label", (67349, 872, 1821))),
+    "MRPC": GlueTask(_YES_NO, _MRPC),
+    "STS-B": GlueTask(None, _tables(*_PAIR, "score", (5749, 1500, 1379))),
+    "QQP": GlueTask(_YES_NO, _QQP, irregular=True),
+    "MNLI": GlueTask(("contradiction", "entailment", "neutral"), _MNLI),
+    "QNLI": GlueTask(_ENTAILMENT, _tables("question", "sentence", "label", (104743, 5463, 5463))),
+    "RTE": GlueTask(_ENTAILMENT, _tables(*_PAIR, "label", (2490, 277, 3000))),
 }
 
 
-def submission_name(task: str, split: str) -> str:
-    """Return the name of a validation or test split in tables and submissions: the task's, or "MNLI-m" or "MNLI-mm"."""
-    if task != "MNLI":
-        return task
-    return "MNLI-mm" if split.endswith("1") else "MNLI-m"
+def read_glue(path: Path, table: Table, task: GlueTask, quirks: Quirks) -> Iterator[Example]:
+    """Yield the examples of a file, with their indices as ids, and add irregular rows to ``quirks``.
+
+    Raises:
+        CorpusError: a row is not an example, or a column is missing; the message names file and line.
+    """
+    rows = table_rows(path)
+    if table.header:
+        rows = itertools.chain([(str(path), table.header)], rows)
+    if task.irregular:
+        rows = _rejoined(rows, task, quirks)
+    if table.held_out is not None:
+        rows = _selected(rows, _read_dev_pairs(path.parent), table.held_out)
+    # Accepts empty sentences: a tuple of empty texts is true.
+    examples = examples_of(rows, path, table.columns, complete=bool if task.irregular else all)
+    for count, example in enumerate(examples):
+        identity = str(count) if example.id is None else example.id
+        if not identity.isdigit():
+            raise CorpusError(f"{example.place} has the index {identity!r}, which is not a number")
+        quirks.empty_sentences += not all(example.texts)
+        yield example._replace(id=identity)
+
+
+def _rejoined(rows: Iterator[Row], task: GlueTask, quirks: Quirks) -> Iterator[Row]:
+    """Join the pieces of rows that line breaks have broken: a whole row begins with a number and ends in a label."""
+    header = next(rows, None)
+    if header is None:
+        return
+    yield header
+    width, labels = len(header[1]), task.labels if "is_duplicate" in header[1] else None
+    pieces: list[Row] = []
+
+    def leave_out() -> None:
+        quirks.left_out.extend(_line(place) for place, _ in pieces)
+        pieces.clear()
+
+    for row in rows:
+        if len(row[1]) == width:
+            leave_out()
+            yield row
+            continue
+        pieces.append(row)
+        joined = " ".join("\t".join(cells) for _, cells in pieces).split("\t")
+        if len(joined) == width and joined[0].strip().isdigit() and (not labels or joined[-1].strip() in labels):
+            quirks.rejoined.append(_line(pieces[0][0]))
+            yield pieces[0][0], joined
+            pieces.clear()
+        elif len(joined) >= width:
+            leave_out()
+    leave_out()
+
+
+def _line(place: str) -> int:
+    return int(place.rpartition(":")[2])
+
+
+def _selected(rows: Iterator[Row], pairs: set[tuple[str, ...]], held_out: bool) -> Iterator[Row]:
+    """Yield the header, and the rows whose second and third cell are, or are not, among the pairs."""
+    yield from (row for count, row in enumerate(rows) if not count or (tuple(row[1][1:3]) in pairs) == held_out)
+
+
+def _read_dev_pairs(folder: Path) -> set[tuple[str, ...]]:
+    """Read GLUE's list of the pairs of sentence numbers in MRPC's dev set."""
+    path = next((folder / name for name in DEV_IDS_FILES if (folder / name).is_file()), None)
+    if path is None:
+        raise FileNotFoundError(
+            f"{folder} has MRPC as Microsoft distributes it, where dev and train are one file: put GLUE's list of the "
+            f"dev set, {DEV_IDS_FILES[0]}, into this folder"
+        )
+    pairs: set[tuple[str, ...]] = set()
+    for number, line in numbered_lines(path, blank=False):
+        pair = tuple(line.split())
+        if len(pair) != 2:
+            raise CorpusError(f"{path}:{number} is not a pair of sentence numbers")
+        pairs.add(pair)
+    return pairs

@@ -1,11 +1,18 @@
-"""The result that every kind of fine-tuning returns to ``maelm predict``."""
+"""The result that every kind of fine-tuning returns to ``maelm predict``, and tables of predictions."""
 
 import argparse
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from fairseq_maelm.models.classification import TextLabel
+import numpy as np
+from torch import Tensor
+
+from fairseq_maelm.finetuning.sentence_metrics import compute_metrics
+from fairseq_maelm.finetuning.sentence_table import Example
 from fairseq_maelm.models.hub import MaelmHubInterface, load
+
+logger = logging.getLogger(__name__)
 
 
 class Predicted(NamedTuple):
@@ -13,16 +20,83 @@ class Predicted(NamedTuple):
 
     text: str  # the predictions as the command writes them
     metrics: Mapping[str, float] | None  # None for an input without labels
+    right: Sequence[str] = ()  # the right labels of examples or words, for a report on each class
+    labels: Sequence[str] = ()  # their predicted labels
 
 
-def value_lines(values: Iterable[float]) -> str:
-    """Return predicted numbers as a table of one column."""
-    return "value\n" + "".join(f"{value:.6g}\n" for value in values)
+class Measure(NamedTuple):
+    """The metrics of a task of texts."""
+
+    names: Sequence[str]
+    positive: int | None  # class, for F1
+    target: Callable[[str, str], float]  # class or number of a label; its second argument is the place, for errors
 
 
-def label_lines(labels: Iterable[TextLabel]) -> str:
-    """Return predicted labels and their probabilities as a table."""
-    return "label\tprobability\n" + "".join(f"{label}\t{probability:.4f}\n" for label, probability in labels)
+def predict_rows(
+    examples: Sequence[Example],
+    run: Callable[[list[tuple[str, ...]]], Tensor],
+    labels: Sequence[str] | None,
+    measure: Measure,
+) -> Predicted:
+    """Predict the rows of a table; rows without any text get no prediction.
+
+    Args:
+        examples: the rows.
+        run: returns logits <float>[n, classes] of n texts or pairs, or numbers <float>[n].
+        labels: names of the classes; None for numbers.
+        measure: the metrics, for a table with labels.
+    """
+    filled = [example for example in examples if any(example.texts)]
+    empty = [example.place for example in examples if not any(example.texts)]
+    if not filled:
+        raise ValueError(f"{examples[0].place} and all rows after it have no text" if examples else "there is no row")
+    if empty:
+        logger.warning("%d rows have no text and get no prediction; the first: %s", len(empty), empty[0])
+    outputs = run([example.texts for example in filled])
+    cells = iter(prediction_cells(outputs, labels))
+    blank = [""] * len(prediction_header(labels))
+    lines = [prediction_header(labels, filled[0])]
+    for each in examples:
+        given = [*([] if each.id is None else [" ".join(each.id.split())]), *each.texts]
+        lines.append([*(next(cells) if any(each.texts) else blank), *given])
+    text = table_text(lines)
+    if filled[0].label is None:
+        return Predicted(text, None)
+    targets = np.array([measure.target(str(each.label), each.place) for each in filled])
+    return measured(text, outputs, targets, labels, measure)
+
+
+def measured(text: str, outputs: Tensor, targets: Any, labels: Sequence[str] | None, measure: Measure) -> Predicted:
+    """Return predictions with their metrics; ``targets`` [n] are classes or numbers, the others as ``predict_rows``."""
+    found = (outputs if labels is None else outputs.argmax(dim=-1)).numpy()
+    metrics = compute_metrics(measure.names, targets, found, measure.positive)
+    if labels is None:
+        return Predicted(text, metrics)
+    right, predicted = ([labels[int(number)] for number in numbers] for numbers in (targets, found))
+    return Predicted(text, metrics, right, predicted)
+
+
+def prediction_header(labels: Sequence[str] | None, example: Example | None = None) -> list[str]:
+    """Return the names of the columns of ``prediction_cells``, and of an example's id and texts."""
+    own = ["value"] if labels is None else ["label", "probability", *(f"P({label})" for label in labels)]
+    if example is None:
+        return own
+    return [*own, *([] if example.id is None else ["id"]), *("text", "text_pair")[: len(example.texts)]]
+
+
+def prediction_cells(outputs: Tensor, labels: Sequence[str] | None) -> Iterable[list[str]]:
+    """Yield a row for each output: the number, or label and probability of the best class, and all probabilities."""
+    if labels is None:
+        yield from ([f"{value:.6g}"] for value in outputs.tolist())
+        return
+    for row in outputs.double().softmax(dim=-1).tolist():
+        best = max(range(len(labels)), key=row.__getitem__)
+        yield [labels[best], *(f"{probability:.4f}" for probability in (row[best], *row))]
+
+
+def table_text(rows: Iterable[Sequence[str]]) -> str:
+    """Return rows as lines with tabs between the cells, which contain no tabs and line ends but those of labels."""
+    return "".join("\t".join(" ".join(cell.split()) for cell in row) + "\n" for row in rows)
 
 
 def hub_of(args: argparse.Namespace) -> MaelmHubInterface:

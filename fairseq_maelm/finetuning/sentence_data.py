@@ -21,8 +21,7 @@ from tqdm import tqdm
 
 from fairseq_maelm.data.token_files import read_index
 from fairseq_maelm.files import CorpusError
-from fairseq_maelm.text.imported import TextEncoder, vocabulary_files
-from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
+from fairseq_maelm.text.vocabulary import DICTIONARY_FILE, TextEncoder
 
 HEAD = "sentence_classification_head"
 """Name of the head that scores sentences; fairseq's own fine-tuning uses the same name."""
@@ -42,12 +41,12 @@ def label_dictionary(labels: Iterable[str]) -> Dictionary:
     return dictionary
 
 
-def copy_vocabulary(vocabulary: Path, folder: Path, sentences: int) -> None:
-    """Copy a vocabulary to the places where fairseq and the hub interface look for it."""
-    for number in range(sentences):
-        shutil.copyfile(vocabulary / DICTIONARY_FILE, folder / f"input{number}" / DICTIONARY_FILE)
-    for path in vocabulary_files(vocabulary):
+def copy_vocabulary(files: Iterable[Path], folder: Path, sentences: int) -> None:
+    """Copy a vocabulary's files to where fairseq and the hub interface look for them."""
+    for path in files:
         shutil.copyfile(path, folder / "input0" / path.name)
+    for number in range(1, sentences):
+        shutil.copyfile(folder / "input0" / DICTIONARY_FILE, folder / f"input{number}" / DICTIONARY_FILE)
 
 
 def example_lengths(folder: Path, split: str) -> NDArray[np.int64]:

@@ -1,22 +1,37 @@
-"""Tables of texts and labels: tabs or commas between columns, or JSON lines."""
+"""The one reader of tables of texts and labels: columns between separators, JSON lines, or a JSON list of objects."""
 
+import argparse
 import csv
 import itertools
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_maelm.arguments import option
-from fairseq_maelm.files import CorpusError
+from fairseq_maelm.files import CorpusError, parse_json
 from fairseq_maelm.lines import columns_in, numbered_lines, parse_record
 from fairseq_maelm.text.cleaning import clean_text
 
+# The place of a row, as "file:line", and its cells or its JSON fields.
+Row = tuple[str, Any]
+
 _COMPRESSED = (".gz", ".xz")
+_DELIMITERS = {"tab": "\t", "\\t": "\t"}
+_LIKELY_DELIMITERS = ";\t,|"
+_MOST_SHOWN = 300
 _FORMS = "a name in the table's header, or a number from 0 for a table without a header"
 _COLUMNS = "columns of the table, by default texts first and the label last"
+
+
+def delimiter(text: str) -> str:
+    """Convert an option's value to the character that separates columns."""
+    character = _DELIMITERS.get(text.lower(), text)
+    if len(character) != 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not one character, such as ';', or tab")
+    return character
 
 
 @dataclass(frozen=True)
@@ -26,11 +41,15 @@ class Columns:
     text: str | None = option(None, help=f"column of the text: {_FORMS}", metavar="COLUMN", group=_COLUMNS)
     text_pair: str | None = option(None, help="column of the second text of pairs", metavar="COLUMN", group=_COLUMNS)
     label: str | None = option(None, help="column of the label", metavar="COLUMN", group=_COLUMNS)
+    delimiter: str | None = option(
+        None, help="character between columns, such as ';', or tab (default: comma in .csv files, otherwise tab)",
+        metavar="CHARACTER", type=delimiter, group=_COLUMNS,
+    )  # fmt: skip
 
     @property
     def keys(self) -> tuple[str | None, ...]:
-        """The columns of text, second text and label; None for each one that is not given."""
-        return (self.text, self.text_pair, self.label)
+        """The columns of text, second text, label and id; None for each one that is not given."""
+        return (self.text, self.text_pair, self.label, getattr(self, "id", None))
 
     @property
     def named(self) -> bool:
@@ -38,42 +57,69 @@ class Columns:
         return any(each is not None and _number(each) is None for each in self.keys)
 
 
+@dataclass(frozen=True)
+class ColumnsWithId(Columns):
+    """Columns of texts and labels, and of an id to copy."""
+
+    id: str | None = option(None, help="column of an id to copy to the output", metavar="COLUMN", group=_COLUMNS)
+
+
 class Example(NamedTuple):
     """A row of a table."""
 
     place: str  # file and line, for error messages
     texts: tuple[str, ...]  # one or two, cleaned
-    label: str | None  # as written; None in a table without labels
+    label: str | None = None  # as written; None in a table without labels
+    id: str | None = None  # as written; None without a column of ids
 
 
 def read_table(
-    path: Path, columns: Columns = Columns(), texts: int | None = None, allow_empty: bool = False
+    path: Path,
+    columns: Columns = Columns(),
+    texts: int | None = None,
+    label_optional: bool = False,
+    complete: Callable[[Iterable[str]], bool] = all,
 ) -> Iterator[Example]:
     """Yield the rows of a table.
 
     Args:
-        path: a .tsv, .csv or .jsonl file, plain or with .gz or .xz appended; any other name is read as .tsv.
+        path: a .tsv, .csv, .jsonl or .json file, plain or with .gz or .xz appended; any other name is read as .tsv.
         columns: the columns of texts and labels.
         texts: number of texts of a row, if known: a table with only that many columns has no labels. Otherwise a table
             has labels if its columns are not given.
-        allow_empty: accept an empty text in a pair.
+        label_optional: accept a table that lacks the column of the label.
+        complete: whether a row with these texts is accepted, some of which may be empty.
 
     Raises:
         CorpusError: a row is not an example; the message names file and line.
     """
-    rows = _rows(path)
+    return examples_of(table_rows(path, columns.delimiter), path, columns, texts, label_optional, complete)
+
+
+def examples_of(
+    rows: Iterator[Row],
+    path: Path,
+    columns: Columns,
+    texts: int | None = None,
+    label_optional: bool = False,
+    complete: Callable[[Iterable[str]], bool] = all,
+) -> Iterator[Example]:
+    """Yield the examples of rows of ``table_rows``; arguments and errors as for ``read_table``."""
     first = next(rows, None)
     if first is None:
         raise CorpusError(f"{path} is empty")
     cells = first[1]
     if isinstance(cells, dict) and columns.text is None:
         raise CorpusError(f"{path} is JSON: name its fields, as in --text {next(iter(cells), 'text')} --label ...")
-    chosen = _choose(columns, cells, texts, first[0])
+    chosen = _choose(columns, cells, texts, first[0], label_optional)
     if isinstance(cells, dict) or not columns.named:
         rows = itertools.chain([first], rows)
     for place, row in rows:
+        # An editor's empty line at the end of a file; in a table of one column it is an empty text.
+        if row == [""] and chosen.width != 1:
+            continue
         example = _example(place, row, chosen)
-        if not (any(example.texts) if allow_empty else all(example.texts)):
+        if not complete(example.texts):
             raise CorpusError(f"{place} has an empty sentence")
         yield example
 
@@ -83,6 +129,7 @@ class _Chosen(NamedTuple):
 
     texts: tuple[Any, ...]
     label: Any
+    id: Any
     width: int | None
 
 
@@ -90,54 +137,73 @@ def _number(column: str) -> int | None:
     return int(column) if column.removeprefix("-").isdecimal() else None
 
 
-def _choose(columns: Columns, first: Any, texts: int | None, place: str) -> _Chosen:
+def _choose(columns: Columns, first: Any, texts: int | None, place: str, label_optional: bool) -> _Chosen:
     if columns.text is None:
         if any(columns.keys):
-            raise CorpusError("--text-pair and --label name columns: give --text too")
+            raise CorpusError("--text-pair, --label and --id name columns: give --text too")
         count = len(first) if len(first) == texts else len(first) - 1
         if count not in (1, 2):
             raise CorpusError(
                 f"{place} has {columns_in(first)}: without --text and --label it must be 'text TAB label' or 'text "
-                "TAB text TAB label'"
+                f"TAB text TAB label'{_hint(first)}"
             )
-        return _Chosen(tuple(range(count)), None if count == len(first) else count, len(first))
-    label: Any
+        return _Chosen(tuple(range(count)), None if count == len(first) else count, None, len(first))
+    found: list[Any]
+    width = None
     if isinstance(first, dict):
-        keys, label = list[Any](columns.keys[:2]), columns.label
-        width, has_label = None, label in first
+        found = [None if key is None or key not in first else key for key in columns.keys]
     elif columns.named:
-        names = {name.strip(): number for number, name in enumerate(first)}
-        *keys, label = (_find_column(each, names, place, each == columns.label) for each in columns.keys)
-        width, has_label = len(first), True
+        found, width = [_find_column(key, first, place) for key in columns.keys], len(first)
     else:
-        *keys, label = (None if each is None else _number(each) for each in columns.keys)
-        width, has_label = None, label is not None and label < len(first)
-    return _Chosen(tuple(key for key in keys if key is not None), label if has_label else None, width)
+        found = [None if key is None else _number(key) for key in columns.keys]
+        if found[2] is not None and label_optional and found[2] >= len(first):
+            found[2] = None
+    for key, option_key in zip(columns.keys, found):
+        if key is not None and option_key is None and not (label_optional and key == columns.label):
+            what = "field" if isinstance(first, dict) else "column"
+            raise CorpusError(f"{place} has no {what} {key!r}, only {_listed(first)}{_hint(first)}")
+    *keys, label, identity = found
+    return _Chosen(tuple(key for key in keys if key is not None), label, identity, width)
 
 
-def _find_column(column: str | None, names: dict[str, int], place: str, optional: bool) -> int | None:
-    """Return the number of a column; None for an optional one that the header lacks."""
+def _find_column(column: str | None, header: Sequence[str], place: str) -> int | None:
+    """Return the number of a column; None for one that the header lacks."""
     if column is None:
         return None
-    found = names.get(column, _number(column))
-    if found is None and not optional:
-        raise CorpusError(f"{place} has no column {column!r}, only {', '.join(map(repr, names))}")
-    return found
+    places = [number for number, name in enumerate(header) if name.strip() == column]
+    if len(places) > 1:
+        raise CorpusError(f"{place} has {len(places)} columns named {column!r}: rename all but one of them")
+    return places[0] if places else _number(column)
+
+
+def _listed(names: Iterable[str]) -> str:
+    text = ", ".join(map(repr, names))
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+def _hint(cells: Any) -> str:
+    """Return a hint for a row that was not split, or an empty string."""
+    found = [each for each in _LIKELY_DELIMITERS if len(cells) == 1 and each in str(*cells)]
+    return f". If {found[0]!r} separates its columns, give --delimiter {_shell_word(found[0])}" if found else ""
+
+
+def _shell_word(character: str) -> str:
+    return "tab" if character == "\t" else f"'{character}'"
 
 
 def _example(place: str, row: Any, chosen: _Chosen) -> Example:
     if chosen.width is not None and len(row) != chosen.width:
         raise CorpusError(f"{place} has {columns_in(row)}, but the first line has {chosen.width}")
     texts = tuple(clean_text(_cell(row, key, place)) for key in chosen.texts)
-    if chosen.label is None:
-        return Example(place, texts, None)
-    label = _cell(row, chosen.label, place, label=True).strip()
-    if not label:
+    label, identity = (
+        None if key is None else _cell(row, key, place, or_number=True).strip() for key in (chosen.label, chosen.id)
+    )
+    if label == "":
         raise CorpusError(f"{place} has no label")
-    return Example(place, texts, label)
+    return Example(place, texts, label, identity)
 
 
-def _cell(row: Any, key: Any, place: str, label: bool = False) -> str:
+def _cell(row: Any, key: Any, place: str, or_number: bool = False) -> str:
     try:
         cell = row[key]
     except (KeyError, IndexError) as error:
@@ -145,31 +211,49 @@ def _cell(row: Any, key: Any, place: str, label: bool = False) -> str:
         raise CorpusError(f"{place} has no {what}") from error
     if isinstance(cell, str):
         return cell
-    if label and isinstance(cell, (int, float)):
+    if or_number and isinstance(cell, (int, float)):
         return json.dumps(cell)
     raise CorpusError(f"{place}: the field {key!r} is {json.dumps(cell)[:60]}, not text")
 
 
-def _rows(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the place of each row, as "file:line", and its cells or its JSON fields."""
+def table_rows(path: Path, separator: str | None = None) -> Iterator[Row]:
+    """Yield the rows of a table; ``separator`` is between columns, by default a comma in .csv files, otherwise a tab.
+
+    Quotation marks enclose cells in .csv files and with any separator but the tab; otherwise they are text.
+    """
     suffix = (path.with_suffix("") if path.suffix in _COMPRESSED else path).suffix.lower()
-    if suffix == ".csv":
-        yield from _comma_separated(path)
+    if suffix in (".json", ".jsonl", ".ndjson"):
+        yield from _json_records(path)
+    elif suffix == ".csv" or separator not in (None, "\t"):
+        yield from _quoted_rows(path, separator or ",")
+    else:
+        for number, line in numbered_lines(path):
+            yield f"{path}:{number}", line.split("\t")
+
+
+def _json_records(path: Path) -> Iterator[Row]:
+    lines = numbered_lines(path, blank=False)
+    first = next(lines, None)
+    if first is None:
         return
-    is_json = suffix in (".jsonl", ".ndjson")
-    for number, line in numbered_lines(path, blank=not is_json):
-        place = f"{path}:{number}"
-        yield place, parse_record(line, place) if is_json else line.split("\t")
+    if not first[1].lstrip().startswith("["):
+        for number, line in itertools.chain([first], lines):
+            yield f"{path}:{number}", parse_record(line, f"{path}:{number}")
+        return
+    content = parse_json("\n".join([first[1], *(line for _, line in lines)]), path)
+    for number, record in enumerate(content, 1):
+        if not isinstance(record, dict):
+            raise CorpusError(f"{path}: item {number} of the list is {type(record).__name__}, not an object")
+        yield f"{path}, item {number}", record
 
 
-def _comma_separated(path: Path) -> Iterator[tuple[str, Sequence[str]]]:
+def _quoted_rows(path: Path, separator: str) -> Iterator[Row]:
     csv.field_size_limit(sys.maxsize)
-    reader = csv.reader((f"{line}\n" for _, line in numbered_lines(path)), strict=True)
+    reader = csv.reader((f"{line}\n" for _, line in numbered_lines(path)), delimiter=separator, strict=True)
     number = 1
     try:
         for row in reader:
-            if row:
-                yield f"{path}:{number}", row
+            yield f"{path}:{number}", row or [""]
             number = reader.line_num + 1
     except csv.Error as error:
-        raise CorpusError(f"{path}:{number} is not a row of comma-separated values: {error}") from error
+        raise CorpusError(f"{path}:{number} is not a row of separated values: {error}") from error

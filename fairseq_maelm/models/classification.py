@@ -30,17 +30,41 @@ def classify(
 ) -> list[TextLabel] | list[float]:
     """Predict the labels of texts or pairs of texts, or the values of a regression.
 
-    Args:
-        hub: ``MaelmHubInterface`` of a checkpoint of the task maelm_sentences, or of fairseq's sentence_prediction.
-        texts: texts or pairs. Texts longer than the model's positions are cut as in training.
-        head: name of the head.
-        batch_size: texts in a batch; texts of near-equal length share a batch.
+    Args: those of ``score_texts``.
 
     Returns:
         The most likely label of each text, or its value.
     """
-    limit = hub.model.max_positions()
-    sequences = [hub.encode(*example, max_length=limit).numpy() for example in checked_examples(texts)]
+    scores = score_texts(hub, texts, head, batch_size)
+    if scores.shape[1] == 1:  # there are two classes at least
+        return scores[:, 0].tolist()
+    return most_likely(scores, class_names(hub.task.label_dictionary))
+
+
+def score_texts(
+    hub: Any, texts: Sequence[str | Sequence[str]], head: str, batch_size: int = 32, progress: str | None = None
+) -> Tensor:
+    """Score texts or pairs of texts.
+
+    Args:
+        hub: ``MaelmHubInterface`` of a checkpoint of the task maelm_sentences, or of fairseq's sentence_prediction.
+        texts: texts or pairs. Texts longer than the model's positions are truncated as in training.
+        head: name of the head.
+        batch_size: texts in a batch; texts of near-equal length share a batch.
+        progress: label of a progress bar; None for no bar.
+
+    Returns:
+        logits <float32>[n, classes], or values <float32>[n, 1] of a regression, on the CPU.
+
+    Raises:
+        ValueError: the checkpoint was trained on pairs and a text is single, or the other way round.
+    """
+    limit, examples = hub.model.max_positions(), checked_examples(texts)
+    expected = getattr(hub.task.cfg, "texts", None)
+    if expected and any(len(example) != expected for example in examples):
+        form = "single texts, not tuples of two" if expected == 1 else "pairs: give tuples of two texts"
+        raise ValueError(f"the checkpoint was trained on {form}")
+    sequences = [hub.encode(*example, max_length=limit).numpy() for example in examples]
     lengths = np.array([len(sequence) for sequence in sequences])
 
     def collate(places: Places) -> Tensor:
@@ -50,10 +74,8 @@ def classify(
     def forward(tokens: Tensor) -> Tensor:
         return hub.predict(head, tokens, return_logits=True).float().cpu()
 
-    rows = predict(hub.model, lengths, collate, forward, batch_size=batch_size)
-    if all(row.numel() == 1 for row in rows):  # there are two classes at least
-        return [float(row) for row in rows]
-    return most_likely(torch.stack(rows), class_names(hub.task.label_dictionary))
+    rows = predict(hub.model, lengths, collate, forward, batch_size=batch_size, progress=progress)
+    return torch.stack(rows) if rows else torch.empty(0, 1)
 
 
 def most_likely(logits: Tensor, names: Sequence[str]) -> list[TextLabel]:

@@ -128,14 +128,18 @@ def test_classification(topics, pretrained, tmp_path):
         said = run([*command, "--output", output, "--device", "cpu"])
         assert round(json.loads(said.splitlines()[-1])["accuracy"], 1) == max(accuracies)
         rows = [row.split("\t") for row in output.read_text(encoding="utf-8").splitlines()]
-        assert rows[0] == ["label", "probability"] and [row[0] for row in rows[1:]] == predicted
+        assert rows[0][:2] == ["label", "probability"] and [row[0] for row in rows[1:]] == predicted
+        found = torch.tensor([[float(cell) for cell in row[2 : 2 + logits.shape[1]]] for row in rows[1:]])
+        torch.testing.assert_close(found, logits.softmax(dim=-1), rtol=0, atol=2e-4)
 
 
 @pytest.mark.slow
 def test_pretrained_encoder_arrives_and_pairs_are_read_as_written(toy_data, pretrained, tmp_path):
     task = prepare_task(tmp_path, toy_data, same_topic)
     # One update with a learning rate of zero leaves what was loaded.
-    finetune(task, pretrained, tmp_path / "run", "--max-update", 1, "--lr", 0)
+    output = finetune(task, pretrained, tmp_path / "run", "--max-update", 1, "--lr", 0)
+    assert "is not above that of always answering" in output
+    assert torch.load(tmp_path / "run" / "checkpoint_last.pt")["cfg"]["task"]["texts"] == 2
     before, after = parameters(pretrained), parameters(tmp_path / "run" / "checkpoint_last.pt")
     encoder = {name for name in before if name.startswith("encoder.")}
     head = {

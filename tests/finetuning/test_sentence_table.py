@@ -14,9 +14,9 @@ from fairseq_maelm.finetuning.sentence_table import Columns, read_table
 PAIRS = [("one, two", "three", "good"), ('say "so"', "four", "bad")]
 
 
-def rows(path: Path, *columns: Any, texts: Any = None) -> list[tuple[Any, ...]]:
+def rows(path: Path, *columns: Any, texts: Any = None, **options: Any) -> list[tuple[Any, ...]]:
     """Texts and label of each row."""
-    return [(*example.texts, example.label) for example in read_table(path, Columns(*columns), texts)]
+    return [(*example.texts, example.label) for example in read_table(path, Columns(*columns), texts, **options)]
 
 
 def write(path: Path, text: str) -> Path:
@@ -41,8 +41,18 @@ def write(path: Path, text: str) -> Path:
             "".join(json.dumps({"s": a, "t": b, "y": c, "n": 1}) + "\n\n" for a, b, c in PAIRS),
             ("s", "t", "y"),
         ),
+        (
+            "t.json",
+            json.dumps([{"s": a, "t": b, "y": c, "n": 1} for a, b, c in PAIRS], indent=1),
+            ("s", "t", "y"),
+        ),
+        ("t.csv", 'one, two;three;good\n"say ""so""";four;bad\n', (None, None, None, ";")),
+        ("t.csv", 'a\tb\tlabel\none, two\tthree\tgood\n"say ""so"""\tfour\tbad\n\n', ("a", "b", "label", "\t")),
     ],
-    ids=["tabs", "gzip", "commas", "names", "places and a line break", "last place", "json"],
+    ids=[
+        *("tabs", "gzip", "commas", "names", "places and a line break", "last place", "json lines", "json list"),
+        *("semicolons", "tabs in csv"),
+    ],
 )
 def test_one_table_in_all_formats(name: str, text: str, columns: tuple[str, ...], tmp_path: Path) -> None:
     assert rows(write(tmp_path / name, text), *columns) == PAIRS
@@ -54,16 +64,25 @@ def test_labels_may_be_absent(tmp_path: Path) -> None:
     two = write(tmp_path / "two.tsv", "a\tb\nc\td\n")
     assert rows(two) == rows(two, texts=1) == [("a", "b"), ("c", "d")]
     assert rows(two, texts=2) == [("a", "b", None), ("c", "d", None)]
-    assert rows(write(tmp_path / "t.csv", "id,s\n1,a\n"), "s", None, "label") == [("a", None)]
-    assert rows(write(tmp_path / "t.jsonl", '{"s": "a"}\n'), "s", None, "label") == [("a", None)]
+    for name, text in (("t.csv", "id,s\n1,a\n"), ("t.jsonl", '{"s": "a"}\n')):
+        table = write(tmp_path / name, text)
+        assert rows(table, "s", None, "label", label_optional=True) == [("a", None)]
+        with pytest.raises(CorpusError, match=f"{name}:1 has no (column|field) 'label', only ('id', )?'s'"):
+            rows(table, "s", None, "label")
     assert rows(write(tmp_path / "j.jsonl", '{"s": "a", "label": 3.5}\n'), "s", None, "label") == [("a", "3.5")]
 
 
 def test_a_text_of_a_pair_may_be_empty_where_that_is_allowed(tmp_path: Path) -> None:
     table = write(tmp_path / "t.tsv", "\tb\t0\n")
-    assert [example.texts for example in read_table(table, texts=2, allow_empty=True)] == [("", "b")]
+    assert [example.texts for example in read_table(table, texts=2, complete=any)] == [("", "b")]
     with pytest.raises(CorpusError, match="t.tsv:1 has an empty sentence"):
-        list(read_table(write(tmp_path / "t.tsv", " \t\t0\n"), texts=2, allow_empty=True))
+        list(read_table(write(tmp_path / "t.tsv", " \t\t0\n"), texts=2, complete=any))
+
+
+def test_empty_lines_are_rows_only_in_a_table_of_one_column(tmp_path: Path) -> None:
+    one = write(tmp_path / "one.tsv", "a\n\nb\n")
+    assert rows(one, texts=1, complete=bool) == [("a", None), ("", None), ("b", None)]
+    assert rows(write(tmp_path / "two.tsv", "a\tb\n\nc\td\n")) == [("a", "b"), ("c", "d")]
 
 
 @pytest.mark.parametrize(
@@ -76,8 +95,14 @@ def test_a_text_of_a_pair_may_be_empty_where_that_is_allowed(tmp_path: Path) -> 
         ("t.tsv", "a\tgood\nb\t \n", (), "t.tsv:2 has no label"),
         ("t.tsv", "a\tgood\n", (None, None, "1"), "name columns: give --text too"),
         ("t.csv", "s,label\na,b\n", ("text", None, "label"), "t.csv:1 has no column 'text', only 's', 'label'"),
-        ("t.csv", 's,label\n"a,b\n', ("s", None, "label"), "t.csv:2 is not a row of comma-separated values"),
+        ("t.csv", 's,label\n"a,b\n', ("s", None, "label"), "t.csv:2 is not a row of separated values"),
+        ("t.csv", "s,t,s\na,b,c\n", ("s", None, "t"), "t.csv:1 has 2 columns named 's': rename all but one of them"),
+        ("t.csv", "s;t\na;b\n", ("s", None, "t"), "only 's;t'. If ';' separates its columns, give --delimiter ';'"),
+        ("t.csv", "s\tt\na\tb\n", (), "label'. If '\\t' separates its columns, give --delimiter tab"),
         ("t.tsv", "a\tgood\n", ("7", None, "1"), "t.tsv:1 has no column 7 (counted from 0)"),
+        ("t.tsv", "a\tgood\n", ("0", None, "7"), "t.tsv:1 has no column 7 (counted from 0)"),
+        ("t.json", '[{"s": "a"}, 3]', ("s",), "t.json: item 2 of the list is int, not an object"),
+        ("t.json", '[{"s": "a"}', ("s",), "t.json is not JSON"),
         ("t.jsonl", '{"s": "a"}\n', (), "t.jsonl is JSON: name its fields, as in --text s"),
         ("t.jsonl", '{"s": "a"}\n["b"]\n', ("s",), "t.jsonl:2: not a JSON record, but list"),
         ("t.jsonl", '{"s": "a"}\n{"s": \n', ("s",), "t.jsonl:2: the record is not JSON"),

@@ -377,6 +377,14 @@ predict {sentences.tsv} --checkpoint {pretrained} --vocabulary {data} | give --p
 predict {sentences.tsv} --checkpoint {classifier} --vocabulary {data} | fine-tuned on another task|no label|there is no
 predict {words.conll} --checkpoint {tagger} --vocabulary {data} | was not written by `maelm prepare tagging`
 predict {sentences.tsv} --checkpoint {classifier} --vocabulary {sentences} --threshold 1 | is for checkpoints of
+predict {pairs.tsv} --checkpoint {classifier} --vocabulary {sentences} | on single texts, .* leave out --text-pair
+predict {sentences.tsv} --checkpoint {pair_classifier} --vocabulary {sentences} | on pairs .* with --text and --text-
+predict {sentences} --checkpoint {pair_classifier} | on pairs of texts, and .* has single texts: give a task
+predict {twice.csv} --text s --checkpoint {classifier} --vocabulary {sentences} | twice.csv:1 has 2 columns named 's'
+predict {semicolons.csv} --text s --checkpoint {classifier} --vocabulary {sentences} | give --delimiter ';'
+predict {twice.csv} --text t --label u --checkpoint {classifier} --vocabulary {sentences} | has no column 'u', only
+predict {squad.json} --report --checkpoint {reader} --vocabulary {squad} | --report needs an input with right labels
+prepare sentences --train {twice.csv} --text t --label u --vocabulary {data} --output {new} | has no column 'u', only
 predict {tagging} --checkpoint {tagger} | is a folder: give the labeled file
 fill 'no mask' --checkpoint {pretrained} --vocabulary {data} | 'no mask' has no <mask> to fill
 fill a b --checkpoint {pretrained} --vocabulary {data} | 'a' has no <mask> to fill .2 of 2 texts were refused
@@ -521,6 +529,7 @@ HUB: dict[str, list[tuple[str, str]]] = {
         ("answer(hub, 'Who?', 'A text.')", "was not fine-tuned to answer questions"),
     ],
     "classifier": [
+        ("hub.classify([('a', 'b')])", "the checkpoint was trained on single texts, not tuples of two"),
         ("hub.classify('abc')", "not 'abc'"),
         ("hub.classify(None)", "not None"),
         ("hub.classify([None])", "number 1 of the texts is None"),

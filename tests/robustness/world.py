@@ -69,7 +69,8 @@ class World:
         self._hubs: dict[str, MaelmHubInterface] = {}
         for name, text in {
             "text.txt": "\n".join(LINES), "documents.txt": "\n\n".join(LINES * 3), "sentences.tsv": SENTENCES,
-            "pairs.tsv": PAIRS, "words.conll": WORDS, "squad.json": json.dumps(SQUAD),
+            "pairs.tsv": PAIRS, "twice.csv": "s,s,t\na,b,c\n", "semicolons.csv": "s;t\na;b\n",
+            "words.conll": WORDS, "squad.json": json.dumps(SQUAD),
             "predictions.json": json.dumps({"a": "house", "b": "old"}), "odds.json": json.dumps({"a": -3.0, "b": 4.0}),
             "prompt.json": json.dumps(PROMPT), "pair_prompt.json": json.dumps(PAIR_PROMPT),
             "run.txt": "q1 Q0 d1 1 2.0 x\n", "qrels.tsv": "query-id\tcorpus-id\tscore\nq1\td1\t1\n",
@@ -85,7 +86,9 @@ class World:
         self._checkpoint("pretrained", {})
         for folder, line in PREPARED.items():
             self.run(f"{line} --vocabulary {{data}} --output {{{folder}}}")
-        self._checkpoint("classifier", {"_name": "maelm_sentences", "data": "x"}, "sentence_classification_head")
+        for name, texts in (("classifier", 1), ("pair_classifier", 2)):
+            task = {"_name": "maelm_sentences", "data": "x", "texts": texts}
+            self._checkpoint(name, task, "sentence_classification_head")
         self._checkpoint("tagger", {"_name": "maelm_tagging", "data": "x", "window_overlap": 4}, "tagging_head")
         short = {"max_length": 64, "doc_stride": 16, "max_question_length": 16}
         self._checkpoint("reader", {"_name": "maelm_squad", "data": "x", **short}, "span_head")

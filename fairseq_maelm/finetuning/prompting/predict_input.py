@@ -3,17 +3,15 @@
 import argparse
 import logging
 
-import numpy as np
+from torch import Tensor
 
 from fairseq_maelm.arguments import UsageError, settings_of
-from fairseq_maelm.finetuning.predicted import Predicted, hub_of, label_lines, value_lines
+from fairseq_maelm.finetuning.predicted import Measure, Predicted, hub_of, predict_rows
 from fairseq_maelm.finetuning.prompting.hub import find_prompter, score
 from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, find_prompt
 from fairseq_maelm.finetuning.prompting.scoring import predictions
 from fairseq_maelm.finetuning.prompting.template import render, spell
-from fairseq_maelm.finetuning.sentence_metrics import compute_metrics
-from fairseq_maelm.finetuning.sentence_table import Columns, read_table
-from fairseq_maelm.models.classification import most_likely
+from fairseq_maelm.finetuning.sentence_table import ColumnsWithId, read_table
 
 logger = logging.getLogger(__name__)
 
@@ -42,17 +40,17 @@ def predict_input(args: argparse.Namespace) -> Predicted:
     hub = hub_of(args)
     prompter = find_prompter(hub, prompt, several_pieces=args.several_pieces)
     prompt = prompter.prompt
-    examples = list(read_table(args.input, settings_of(Columns, args), prompt.sentences, allow_empty=True))
+    examples = list(read_table(args.input, settings_of(ColumnsWithId, args), prompt.sentences, complete=bool))
     if prompt.sentences > 1 and all(each.texts[-1] in prompt.label_words for each in examples):
         raise ValueError(
             f"{args.input} has labels where the prompt {prompt.name} needs a second sentence: give a table of pairs, "
             "or name its columns"
         )
-    targets = [prompt.target(each.label, each.place) for each in examples if each.label is not None]
     logger.info("the first example: %s", spell(render(prompt.parts, examples[0].texts)))
-    scores = score(hub, prompter, [example.texts for example in examples], args.batch_size, progress="prompts")
-    predicted = predictions(scores, prompt.bounds).numpy()
-    metrics = compute_metrics(prompt.metrics, np.array(targets), predicted) if targets else None
-    if prompt.bounds is not None:
-        return Predicted(value_lines(predicted), metrics)
-    return Predicted(label_lines(most_likely(scores, prompt.labels)), metrics)
+
+    def run(texts: list[tuple[str, ...]]) -> Tensor:
+        scores = score(hub, prompter, texts, args.batch_size, progress="prompts")
+        return scores if prompt.bounds is None else predictions(scores, prompt.bounds)
+
+    measure = Measure(prompt.metrics, 1, prompt.target)
+    return predict_rows(examples, run, prompt.labels if prompt.bounds is None else None, measure)

@@ -12,12 +12,13 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.tasks import register_task
-from omegaconf import II, MISSING, OmegaConf, open_dict
+from omegaconf import II, MISSING
 from tqdm import tqdm
 
 from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.data.dataset import Symbols
 from fairseq_maelm.data.masking_variants import ENCODER_POSITIONS, MASKED_INPUTS, EncoderView
+from fairseq_maelm.fairseq_fixes.private import remember
 from fairseq_maelm.finetuning.collected import log_predictions
 from fairseq_maelm.finetuning.prompting import criterion as prompt_criterion
 from fairseq_maelm.finetuning.prompting.prompter import Prompter
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 __all__ = ["PromptDataset", "PromptTask", "PromptTaskConfig", "prompt_criterion"]
 
 _AS_PRETRAINED = "as_pretrained"
+_COMPLETED = ("prompt", "masked_input", "encoder_mask_fraction", "encoder_positions", "finetune_from_model")
 
 
 @dataclass
@@ -105,20 +107,6 @@ def complete_view(cfg: Any) -> EncoderView:
     return EncoderView(str(cfg.masked_input), cfg.encoder_mask_fraction, str(cfg.encoder_positions))
 
 
-def _remember(cfg: Any) -> None:
-    """Copy completed options into fairseq's configuration, which is stored in checkpoints.
-
-    fairseq gives tasks a copy of their part. A checkpoint must contain its prompt and its encoder's view, because the
-    prompt's file and the pretrained checkpoint may be gone when it is used.
-    """
-    parent = cfg._get_parent() if OmegaConf.is_config(cfg) else None
-    stored = None if parent is None else parent.get("task")
-    if stored is not None:
-        with open_dict(stored):
-            for name in ("prompt", "masked_input", "encoder_mask_fraction", "encoder_positions", "finetune_from_model"):
-                stored[name] = cfg[name]
-
-
 class PromptDataset(BatchDataset):
     """A split in memory. All sequences of an example count towards ``--max-tokens``.
 
@@ -185,7 +173,8 @@ class PromptTask(EncoderTask):
         for label, pieces in zip(prompt.labels, prompter.pieces):
             logger.info("label %s: %s", label, " ".join(dictionary[piece] for piece in pieces))
         view = complete_view(cfg)
-        _remember(cfg)
+        # The prompt's file and the pretrained checkpoint may be gone when the new checkpoint is used.
+        remember(cfg, **{name: cfg[name] for name in _COMPLETED})
         return cls(cfg, dictionary, prompter, view)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
@@ -212,7 +201,7 @@ class PromptTask(EncoderTask):
         if self.cfg.examples is None:
             raise ValueError(f"--examples is missing: the folder with {split}.tsv")
         path, prompt = Path(self.cfg.examples) / f"{split}.tsv", self.prompter.prompt
-        rows = list(read_table(path, texts=prompt.sentences, allow_empty=True))
+        rows = list(read_table(path, texts=prompt.sentences, complete=any))
         targets = [prompt.target(row.label, row.place) for row in rows]
         progress = tqdm(rows, desc=split, unit=" examples", mininterval=1, disable=len(rows) < 1000)
         self.datasets[split] = PromptDataset(

@@ -3,12 +3,9 @@
 import argparse
 import logging
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from fairseq.data import Dictionary
 
 from fairseq_maelm.arguments import (
     add_output,
@@ -21,21 +18,16 @@ from fairseq_maelm.arguments import (
     settings_of,
 )
 from fairseq_maelm.files import CorpusError
-from fairseq_maelm.finetuning.glue_layout import HIGHEST_SCORE, TASKS, Table, submission_name
-from fairseq_maelm.finetuning.glue_reading import DEV_IDS_FILES, TableReader
+from fairseq_maelm.finetuning.glue_layout import DEV_IDS_FILES, HIGHEST_SCORE, TASKS, Quirks, Table, read_glue
 from fairseq_maelm.finetuning.sentence_data import label_dictionary
-from fairseq_maelm.finetuning.sentence_table import Example
-from fairseq_maelm.finetuning.sentences.prepare import SHORTEST, finish_folder, write_split
+from fairseq_maelm.finetuning.sentences.prepare import SHORTEST, write_task
 from fairseq_maelm.prepared_folder import made_from, prepare_folder, verify_outputs
 from fairseq_maelm.text.dictionary import load_dictionary
-from fairseq_maelm.text.imported import TextEncoder, open_encoder, vocabulary_files
+from fairseq_maelm.text.imported import open_encoder, vocabulary_files
 
 logger = logging.getLogger(__name__)
 
 AFTER_INTERRUPT = "the same command prepares the remaining tasks"
-
-INDEX_FOLDER = "index"
-"""The folder with a file for each split of the indices under which predictions are submitted, one per line."""
 
 
 def _train_file(text: str) -> tuple[str, Path]:
@@ -118,25 +110,40 @@ def run(args: argparse.Namespace) -> None:
 
 def prepare_task(task: str, settings: GlueSettings, vocabulary: Path, output: Path) -> dict[str, Any]:
     """Prepare one task and return its manifest; keep a folder that was made from the same files."""
-    sources = _sources(task, settings)
+    sources, definition = _sources(task, settings), TASKS[task]
     files = {split: [source.path] for split, source in sources.items()}
     origin = made_from(
         {"task": task, "max_length": settings.max_length}, {**files, "vocabulary": vocabulary_files(vocabulary)}
     )
 
     def write(folder: Path) -> dict[str, Any]:
-        encoder, definition = open_encoder(vocabulary), TASKS[task]
         labels = None if definition.labels is None else label_dictionary(definition.labels)
-        splits = {
-            split: _write_split(folder, task, split, source, labels, encoder, settings.max_length)
+        quirks = {split: Quirks() for split in sources}
+        examples = {
+            split: (source.path, read_glue(source.path, source.table, definition, quirks[split]))
             for split, source in sources.items()
         }
-        texts = len(sources["train"].table.sentences)
+        texts = 1 if sources["train"].table.columns.text_pair is None else 2
         # Scores are stored in [0, 1], as for fairseq's RoBERTa.
         scale = None if labels is not None else HIGHEST_SCORE
-        return {"task": task, **finish_folder(folder, vocabulary, labels, texts), "scale": scale, "splits": splits}
+        facts = write_task(folder, open_encoder(vocabulary), examples, labels, texts, settings.max_length, scale)
+        for split, own in facts["splits"].items():
+            _check_count(own["examples"] - len(quirks[split].rejoined), sources[split])
+            own |= {"file": sources[split].path.name, **asdict(quirks[split])}
+            _report(f"{task} {split}", quirks[split])
+        return {"task": task, **facts}
 
     return prepare_folder(output, "glue", origin, write)
+
+
+def _report(split: str, quirks: Quirks) -> None:
+    for count, what in (
+        (quirks.empty_sentences, "examples have an empty sentence, as in the official file"),
+        (len(quirks.rejoined), "rows with line breaks inside were joined"),
+        (len(quirks.left_out), f"lines are pieces of rows and were skipped: {quirks.left_out[:20]}"),
+    ):
+        if count:
+            logger.warning("%s: %s %s", split, f"{count:,}", what)
 
 
 def _sources(task: str, settings: GlueSettings) -> dict[str, _Source]:
@@ -153,48 +160,6 @@ def _sources(task: str, settings: GlueSettings) -> dict[str, _Source]:
         else:
             sources[split] = _Source(folder / table.file, table, () if settings.accept_counts else table.rows)
     return sources
-
-
-def _write_split(
-    folder: Path,
-    task: str,
-    split: str,
-    source: _Source,
-    labels: Dictionary | None,
-    encoder: TextEncoder,
-    max_length: int,
-) -> dict[str, Any]:
-    """Encode and store a split, and return facts for the manifest."""
-    reader, indices = TableReader(source.path, source.table, TASKS[task]), list[str]()
-
-    def examples() -> Iterator[Example]:
-        for each in reader.examples():
-            indices.append(each.number)
-            label = each.label
-            if label is not None and labels is None:
-                label = repr(float(label) / HIGHEST_SCORE)
-            yield Example(each.place, each.sentences, label)
-
-    facts = write_split(folder, split, source.path, examples(), labels, encoder, max_length)
-    _check_count(len(indices) - len(reader.quirks.rejoined), source)
-    (folder / INDEX_FOLDER).mkdir(exist_ok=True)
-    (folder / INDEX_FOLDER / f"{split}.txt").write_text("".join(f"{index}\n" for index in indices), encoding="ascii")
-    for count, what in (
-        (facts["truncated"], f"examples are truncated to {max_length} tokens"),
-        (reader.quirks.empty_sentences, "examples have an empty sentence, as in the official file"),
-        (len(reader.quirks.rejoined), "rows with line breaks inside were joined"),
-        (len(reader.quirks.left_out), f"lines are pieces of rows and were skipped: {reader.quirks.left_out[:20]}"),
-    ):
-        if count:
-            logger.warning("%s %s: %s %s", task, split, f"{count:,}", what)
-    return {
-        "name": task if split == "train" else submission_name(task, split),
-        "file": source.path.name,
-        **facts,
-        "empty_sentences": reader.quirks.empty_sentences,
-        "rejoined_rows": reader.quirks.rejoined,
-        "lines_left_out": reader.quirks.left_out,
-    }
 
 
 def _check_count(rows: int, source: _Source) -> None:

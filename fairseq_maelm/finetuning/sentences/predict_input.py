@@ -2,6 +2,7 @@
 
 import argparse
 import itertools
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,15 +11,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairseq_maelm.arguments import add_settings, settings_of
+from fairseq_maelm.arguments import UsageError, add_settings, settings_of
+from fairseq_maelm.corpus.header import names_columns
 from fairseq_maelm.files import read_json
-from fairseq_maelm.finetuning.predicted import Predicted, hub_of, label_lines, value_lines
+from fairseq_maelm.finetuning.predicted import (
+    Measure,
+    Predicted,
+    hub_of,
+    measured,
+    predict_rows,
+    prediction_cells,
+    prediction_header,
+    table_text,
+)
 from fairseq_maelm.finetuning.sentence_data import HEAD
-from fairseq_maelm.finetuning.sentence_metrics import compute_metrics, metric_names, positive_class
-from fairseq_maelm.finetuning.sentence_table import Columns, Example, read_table
-from fairseq_maelm.finetuning.sentences.glue import INDEX_FOLDER
+from fairseq_maelm.finetuning.sentence_metrics import metric_names, positive_class
+from fairseq_maelm.finetuning.sentence_table import ColumnsWithId, Example, examples_of, read_table, table_rows
+from fairseq_maelm.finetuning.sentences.prepare import INDEX_FOLDER
 from fairseq_maelm.models.batched_inference import predict
-from fairseq_maelm.models.classification import classify, most_likely
+from fairseq_maelm.models.classification import score_texts
 from fairseq_maelm.models.hub import MaelmHubInterface
 from fairseq_maelm.prepared_folder import MANIFEST_FILE
 from fairseq_maelm.text.dictionary import class_names
@@ -26,31 +37,40 @@ from fairseq_maelm.text.dictionary import class_names
 
 def add_input_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the columns of texts and labels."""
-    add_settings(parser, Columns)
+    add_settings(parser, ColumnsWithId)
 
 
 def predict_input(args: argparse.Namespace) -> Predicted:
-    """Predict a label and its probability, or a value, for each row of a table or of a prepared split.
+    """Predict a label and the probabilities of all labels, or a value, for each row of a table or of a prepared split.
 
     Predictions for a split of ``maelm prepare glue`` have the layout of GLUE's submissions.
     """
     hub = hub_of(args)
     regression = hub.config.task.get("regression_target", hub.task.label_dictionary is None)
-    names = [] if regression else class_names(hub.task.label_dictionary)
-    _check_head(args, hub, 1 if regression else len(names))
+    labels = None if regression else class_names(hub.task.label_dictionary)
+    _check_head(args, hub, 1 if labels is None else len(labels))
+    positive = positive_class(labels or [])
+
+    def target(label: str, place: str) -> float:
+        if not _can_be_label(label, labels):
+            raise ValueError(f"{place} has the label {label!r}, which the checkpoint does not know")
+        return float(label) if labels is None else labels.index(label)
+
+    measure = Measure(metric_names(regression, positive), positive, target)
     if args.input.is_dir():
-        logits, targets = score_split(hub, args.split, args.batch_size)
-        predicted: Any = logits[:, 0].tolist() if regression else most_likely(logits, names)
-    else:
-        examples = _rows(args, names, regression)
-        predicted = classify(hub, [example.texts for example in examples], HEAD, args.batch_size)
-        targets = _targets(examples, names, regression)
-    metrics = None
-    if targets is not None:
-        found = np.array(predicted if regression else [names.index(each.label) for each in predicted])
-        positive = positive_class(names)
-        metrics = compute_metrics(metric_names(regression, positive), targets, found, positive)
-    return Predicted(_text(args, predicted, regression), metrics)
+        _refuse_texts(args, hub, 1 + (args.input / "input1").is_dir())
+        outputs, targets = score_split(hub, args.split, args.batch_size)
+        outputs = outputs[:, 0] if labels is None else outputs
+        text = _text_of_split(args, outputs, labels)
+        return Predicted(text, None) if targets is None else measured(text, outputs, targets, labels, measure)
+
+    def run(texts: list[tuple[str, ...]]) -> Tensor:
+        outputs = score_texts(hub, texts, HEAD, args.batch_size, progress="rows")
+        return outputs[:, 0] if labels is None else outputs
+
+    examples = read_rows(args, labels)
+    _refuse_texts(args, hub, len(examples[0].texts))
+    return predict_rows(examples, run, labels, measure)
 
 
 def _check_head(args: argparse.Namespace, hub: MaelmHubInterface, expected: int) -> None:
@@ -65,19 +85,32 @@ def _check_head(args: argparse.Namespace, hub: MaelmHubInterface, expected: int)
         )
 
 
-def _text(args: argparse.Namespace, predicted: Any, regression: bool) -> str:
+def _refuse_texts(args: argparse.Namespace, hub: MaelmHubInterface, given: int) -> None:
+    """Refuse single texts for a checkpoint of pairs, and pairs for one of single texts."""
+    trained = getattr(hub.task.cfg, "texts", None)
+    if trained is None or trained == given:
+        return
+    known, read = (("single texts", "pairs of texts")[number - 1] for number in (trained, given))
+    remedy = "name the column of the text with --text, and leave out --text-pair"
+    if trained == 2:
+        remedy = "name the two columns of texts with --text and --text-pair"
+    remedy = "give a task that was prepared like that of training" if args.input.is_dir() else remedy
+    raise UsageError(f"{args.checkpoint} was fine-tuned on {known}, and {args.input} has {read}: {remedy}")
+
+
+def _text_of_split(args: argparse.Namespace, outputs: Tensor, labels: list[str] | None) -> str:
     manifest = args.input / MANIFEST_FILE
     glue = read_json(manifest) if manifest.is_file() else {}
-    if glue.get("kind") == "glue":
-        lines = (args.input / INDEX_FOLDER / f"{args.split}.txt").read_text(encoding="ascii").split()
-        if regression:
-            highest = glue["scale"]
-            predictions = [f"{min(max(highest * value, 0.0), highest):.3f}" for value in predicted]
-        else:
-            predictions = [each.label for each in predicted]
-        rows = zip(lines, predictions, strict=True)
-        return "index\tprediction\n" + "".join(f"{index}\t{prediction}\n" for index, prediction in rows)
-    return value_lines(predicted) if regression else label_lines(predicted)
+    cells = prediction_cells(outputs, labels)
+    if glue.get("kind") != "glue":
+        return table_text([prediction_header(labels), *cells])
+    ids = (args.input / INDEX_FOLDER / f"{args.split}.txt").read_text(encoding="ascii").split()
+    if labels is None:
+        highest = glue["scale"]
+        predictions = [f"{min(max(highest * value, 0.0), highest):.3f}" for value in outputs.tolist()]
+    else:
+        predictions = [label for label, *_ in cells]
+    return table_text([("index", "prediction"), *zip(ids, predictions, strict=True)])
 
 
 def score_split(hub: MaelmHubInterface, split: str, batch_size: int) -> tuple[Tensor, NDArray[Any] | None]:
@@ -114,34 +147,31 @@ def score_split(hub: MaelmHubInterface, split: str, batch_size: int) -> tuple[Te
     return torch.stack(outputs), None if targets[0] is None else np.array(targets)
 
 
-def _rows(args: argparse.Namespace, names: list[str], regression: bool) -> list[Example]:
+def read_rows(args: argparse.Namespace, labels: list[str] | None) -> list[Example]:
     """Return the rows of a table; without given columns, the last one has labels if all its cells can be labels."""
-    columns = settings_of(Columns, args)
+    columns = settings_of(ColumnsWithId, args)
     if columns.text is not None:
-        return list(read_table(args.input, columns))
-    examples = list(read_table(args.input, texts=1))
-    unknown = [example for example in examples if not _can_be_label(example.label, names, regression)]
+        return list(read_table(args.input, columns, 1, complete=bool))
+    rows = list(table_rows(args.input, columns.delimiter))
+    if rows and not isinstance(rows[0][1], dict) and names_columns(rows[0][1]):
+        raise _header(rows[0][0])
+    examples = list(examples_of(iter(rows), args.input, columns, 1, complete=bool))
+    unknown = [example for example in examples if not _can_be_label(example.label, labels)]
     if not unknown:
         return examples
     if unknown == examples[:1] != examples:
-        raise ValueError(f"{unknown[0].place} looks like a header: name the columns with --text and --label")
-    return list(read_table(args.input, texts=len(examples[0].texts) + 1))
+        raise _header(unknown[0].place)
+    return list(examples_of(iter(rows), args.input, columns, len(examples[0].texts) + 1, complete=bool))
 
 
-def _can_be_label(text: str | None, names: list[str], regression: bool) -> bool:
-    if text is None or not regression:
-        return text is None or text in names
+def _header(place: str) -> ValueError:
+    return ValueError(f"{place} looks like a header: name the columns with --text and --label, or remove the line")
+
+
+def _can_be_label(text: str | None, labels: list[str] | None) -> bool:
+    if text is None or labels is not None:
+        return text is None or text in (labels or ())
     try:
-        return bool(np.isfinite(float(text)))
+        return math.isfinite(float(text))
     except ValueError:
         return False
-
-
-def _targets(examples: list[Example], names: list[str], regression: bool) -> NDArray[Any] | None:
-    """Return classes <int64>[n] or numbers <float64>[n] of the rows; None for a table without labels."""
-    if examples[0].label is None:
-        return None
-    for example in examples:
-        if not _can_be_label(example.label, names, regression):
-            raise ValueError(f"{example.place} has the label {example.label!r}, which the checkpoint does not know")
-    return np.array([float(str(each.label)) if regression else names.index(str(each.label)) for each in examples])

@@ -6,7 +6,7 @@ import logging
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -27,14 +27,22 @@ from fairseq_maelm.arguments import (
 )
 from fairseq_maelm.corpus.header import header_reason
 from fairseq_maelm.files import CorpusError
+from fairseq_maelm.finetuning.doubtful_results import numbers_as_classes
 from fairseq_maelm.finetuning.sentence_data import SplitWriter, copy_vocabulary, encoded, label_dictionary
 from fairseq_maelm.finetuning.sentence_table import Columns, Example, read_table
 from fairseq_maelm.prepared_folder import made_from, prepare_folder, verify_outputs
+from fairseq_maelm.text.dictionary import class_names
 from fairseq_maelm.text.imported import TextEncoder, open_encoder, vocabulary_files
 from fairseq_maelm.text.truncation import truncate
 from fairseq_maelm.text.vocabulary import DICTIONARY_FILE
 
 logger = logging.getLogger(__name__)
+
+INDEX_FOLDER = "index"
+"""The folder with a file for each split of the ids of its examples, one per line."""
+
+# Maximum number of labels to name in a message.
+_SHOWN = 20
 
 SHORTEST = 6
 """Number of tokens of the shortest pair of texts, special tokens included."""
@@ -114,25 +122,62 @@ def prepare_sentences(settings: SentenceSettings, vocabulary: Path, output: Path
 
 def _write(settings: SentenceSettings, vocabulary: Path, folder: Path) -> dict[str, Any]:
     """Write all files, and return facts for the manifest."""
-    encoder = open_encoder(vocabulary)
     first, labels, held_out = _survey(settings)
-    texts, splits = len(first.texts), {}
+    texts = len(first.texts)
 
-    def write(split: str, path: Path, examples: Iterable[Example]) -> None:
-        checked = (each._replace(label=_stored_label(each, split, texts, labels)) for each in examples)
-        splits[split] = write_split(folder, split, path, checked, labels, encoder, settings.max_length)
+    def examples(split: str, path: Path) -> Iterator[Example]:
+        for number, each in enumerate(read_table(path, settings, texts, label_optional=split == "test")):
+            if split != "train" or number not in held_out:
+                yield each
 
-    for split, path in settings.tables.items():
-        examples = enumerate(read_table(path, settings, texts))
-        write(split, path, (each for number, each in examples if split != "train" or number not in held_out))
+    sources = {split: (path, examples(split, path)) for split, path in settings.tables.items()}
     if held_out:
-        drawn = (each for number, each in enumerate(read_table(settings.train, settings)) if number in held_out)
-        write("valid", settings.train, drawn)
-        splits["valid"]["held_out_of"] = "train"
-    return {**finish_folder(folder, vocabulary, labels, texts), "texts": texts, "splits": splits}
+        table = enumerate(read_table(settings.train, settings))
+        sources["valid"] = settings.train, (each for number, each in table if number in held_out)
+    facts = write_task(folder, open_encoder(vocabulary), sources, labels, texts, settings.max_length)
+    if held_out:
+        facts["splits"]["valid"]["held_out_of"] = "train"
+    return facts
 
 
-def write_split(
+def write_task(
+    folder: Path,
+    encoder: TextEncoder,
+    sources: Mapping[str, tuple[Path, Iterable[Example]]],
+    labels: Dictionary | None,
+    texts: int,
+    max_length: int | None,
+    scale: float | None = None,
+) -> dict[str, Any]:
+    """Encode and store all splits, copy the vocabulary, and return facts for the manifest.
+
+    Args:
+        folder: the new folder.
+        encoder: the tokenizer.
+        sources: split -> the file to name in errors, and its examples.
+        labels: the classes; None for numbers.
+        texts: number of texts of an example, 1 or 2.
+        max_length: maximum number of tokens in an example; None to truncate nothing.
+        scale: largest value of numbers from 0, by which they are divided; None for any finite numbers.
+    """
+    splits = {}
+    for split, (path, examples) in sources.items():
+        checked = (
+            each._replace(label=_stored_label(each, split, texts, labels, scale, sources["train"][0]))
+            for each in examples
+        )
+        splits[split] = _write_split(folder, split, path, checked, labels, encoder, max_length)
+    copy_vocabulary(encoder.files, folder, texts)
+    names = None
+    if labels is not None:
+        labels.save(str(folder / "label" / DICTIONARY_FILE))
+        names = labels.symbols[labels.nspecial :]
+        if doubt := numbers_as_classes(names):
+            logger.warning("%s", doubt)
+    return {"labels": names, "scale": scale, "texts": texts, "splits": splits}
+
+
+def _write_split(
     folder: Path,
     split: str,
     path: Path,
@@ -141,34 +186,30 @@ def write_split(
     encoder: TextEncoder,
     max_length: int | None,
 ) -> dict[str, Any]:
-    """Encode and store the examples of a file, and return facts for the manifest."""
-    writer, counts, count, truncated = None, Counter[str](), 0, 0
+    """Encode and store the examples of a file, with their ids, and return facts for the manifest."""
+    writer, counts, ids, count, truncated = None, Counter[str](), list[str](), 0, 0
     for example, tokens in encoded(examples, attrgetter("texts"), encoder, split):
         if writer is None:
             labeled = example.label is not None
             writer = SplitWriter(folder, split, len(example.texts), encoder.dictionary_size, labels, labeled)
         if max_length is not None:
-            tokens, cut = truncate(tokens, max_length)
-            truncated += cut
+            tokens, shortened = truncate(tokens, max_length)
+            truncated += shortened
         writer.add(tokens, example.label)
         count += 1
         counts.update([] if example.label is None or labels is None else [example.label])
+        ids += [] if example.id is None else [example.id]
     if writer is None:
         raise CorpusError(f"{path} is empty")
     writer.close()
+    if ids:
+        (folder / INDEX_FOLDER).mkdir(exist_ok=True)
+        (folder / INDEX_FOLDER / f"{split}.txt").write_text("".join(f"{each}\n" for each in ids), encoding="ascii")
     return {
         "examples": count,
         **({"labels": dict(sorted(counts.items()))} if counts else {}),
         **({} if max_length is None else {"truncated": truncated}),
     }
-
-
-def finish_folder(folder: Path, vocabulary: Path, labels: Dictionary | None, texts: int) -> dict[str, Any]:
-    """Write the vocabulary and the labels into the folder, and return the labels for the manifest."""
-    copy_vocabulary(vocabulary, folder, texts)
-    if labels is not None:
-        labels.save(str(folder / "label" / DICTIONARY_FILE))
-    return {"labels": labels and labels.symbols[labels.nspecial :]}
 
 
 def _survey(settings: SentenceSettings) -> tuple[Example, Dictionary | None, set[int]]:
@@ -219,23 +260,31 @@ def draw(strata: list[str], fraction: float, seed: int) -> set[int]:
     return drawn
 
 
-def _stored_label(example: Example, split: str, texts: int, labels: Dictionary | None) -> str | None:
+def _stored_label(
+    example: Example, split: str, texts: int, labels: Dictionary | None, scale: float | None, train: Path
+) -> str | None:
     """Check an example and return the label to store."""
+    place, label = example.place, example.label
     if len(example.texts) != texts:
         found = "1 text" if len(example.texts) == 1 else f"{len(example.texts)} texts"
-        raise CorpusError(f"{example.place} has {found}, but the training table has {texts}")
-    if example.label is None:
-        if split != "test":
-            raise CorpusError(f"{example.place} has no label: only --test may lack labels")
+        raise CorpusError(f"{place} has {found}, but the training table has {texts}")
+    if label is None:
+        if not split.startswith("test"):
+            raise CorpusError(f"{place} has no label: only --test may lack labels")
         return None
     if labels is not None:
-        if example.label not in labels:
-            raise CorpusError(f"{example.place} has the label {example.label!r}, which the training data lack")
-        return example.label
+        if label not in labels:
+            known = ", ".join(map(repr, class_names(labels)[:_SHOWN]))
+            raise CorpusError(
+                f"{place} has the label {label!r}, but the labels are {known}: correct it, remove the row, or add "
+                f"examples with this label to {train}"
+            )
+        return label
     try:
-        number = float(example.label)
+        number = float(label)
     except ValueError:
         number = math.nan
-    if not math.isfinite(number):
-        raise CorpusError(f"{example.place} has the label {example.label!r}: --regression needs a finite number")
-    return repr(number)
+    if not (math.isfinite(number) if scale is None else 0.0 <= number <= scale):
+        wanted = "a finite number" if scale is None else f"a number from 0 to {scale:g}"
+        raise CorpusError(f"{place} has the label {label!r}, which is not {wanted}")
+    return repr(number if scale is None else number / scale)

@@ -10,6 +10,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
+from fairseq_maelm.fairseq_fixes.private import remember
 from fairseq_maelm.finetuning.sentence_data import HEAD
 from fairseq_maelm.finetuning.sentences.criterion import SentencesCriterion
 from fairseq_maelm.finetuning.sentences.dataset import SentencesDataset
@@ -37,6 +38,9 @@ class SentencesTaskConfig(FairseqDataclass):
             "(default: the model's number of positions)"
         },
     )
+    texts: Optional[int] = field(
+        default=None, metadata={"help": "number of texts in an example, 1 or 2 (default: that of the data)"}
+    )
     seed: int = II("common.seed")
 
 
@@ -55,8 +59,10 @@ class SentencesTask(EncoderTask):
         self.label_dictionary = label_dictionary
 
     @classmethod
-    def setup_task(cls, cfg: Any, **unused: Any) -> "SentencesTask":
+    def setup_task(cls, cfg: Any, from_checkpoint: bool = False, **unused: Any) -> "SentencesTask":
         """Load the vocabulary and the labels, and build the task; called by fairseq."""
+        if not from_checkpoint:
+            remember(cfg, texts=1 + (Path(cfg.data) / "input1").is_dir())
         labels = Path(cfg.data) / _LABELS
         dictionary = load_dictionary(str(Path(cfg.data) / "input0"))
         return cls(cfg, dictionary, Dictionary.load(str(labels)) if labels.is_file() else None)

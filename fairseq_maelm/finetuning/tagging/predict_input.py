@@ -4,6 +4,7 @@ import argparse
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from fairseq_maelm.arguments import UsageError
@@ -59,7 +60,8 @@ def predict_input(args: argparse.Namespace) -> Predicted:
     labels = _labels_as_in_files(hub, [sentence.words for sentence in file.sentences], args.batch_size)
     has_no_column = any("" in sentence.labels for sentence in file.sentences)
     lines = relabeled(file, labels, add=args.keep_labels or has_no_column)
-    return Predicted("".join(line + file.newline for line in lines), _metrics(file, labels, settings))
+    text = "".join(line + file.newline for line in lines)
+    return Predicted(text, *_measured(file, labels, settings))
 
 
 def label_words(hub: MaelmHubInterface, sentences: Sequence[Sequence[str]], batch_size: int = 32) -> list[list[str]]:
@@ -117,14 +119,20 @@ def words_of(text: str) -> list[str]:
     return words
 
 
-def _metrics(file: LabeledFile, labels: list[list[str]], settings: TaggingSettings) -> dict[str, float] | None:
-    """Score predictions in the scheme of the files; return None if the file lacks labels in that scheme."""
+def _measured(
+    file: LabeledFile, labels: list[list[str]], settings: TaggingSettings
+) -> tuple[dict[str, float] | None, list[str], list[str]]:
+    """Return metrics, and the right and the predicted labels of all words; nothing if the file lacks labels.
+
+    Labels are in the scheme of the checkpoint.
+    """
     own = {label for sentence in file.sentences for label in sentence.labels}
     if "" in own or own == {"_"} or "_" in own - set(settings.labels):
-        return None
+        return None, [], []
     if mistake := scheme_mistake(file, settings.file_scheme):
         logger.warning("no metrics: %s", mistake)
-        return None
+        return None, [], []
     both = [sentence.labels for sentence in file.sentences], labels
     gold, predicted = ([convert(labels, settings.scheme) for labels in each] for each in both)
-    return score(gold, predicted, settings.has_entities)
+    metrics = score(gold, predicted, settings.has_entities)
+    return metrics, list(chain.from_iterable(gold)), list(chain.from_iterable(predicted))

@@ -95,7 +95,13 @@ def prepare_tagging(
             _numbered(file, settings, encoder, files["train"]).save(folder / f"{split}.npz")
         for path in encoder.files:
             shutil.copyfile(path, folder / path.name)
-        return {"tagging": asdict(settings)}
+        counts = {
+            split: Counter(label for each in file.sentences for label in each.labels)
+            for split, file in read_files.items()
+        }
+        plain = not settings.has_entities
+        splits = {split: {"labels": dict(sorted(own.items()))} if plain else {} for split, own in counts.items()}
+        return {"tagging": asdict(settings), "splits": splits}
 
     options = {**asdict(layout), "file_scheme": file_scheme, "scheme": scheme}
     options["format"] = options.pop("form")

@@ -67,14 +67,18 @@ def test_everything_is_kept_and_cut_to_the_models_length(tmp_path: Path, vocabul
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["RTE"]
 
 
-def test_scores_are_stored_between_0_and_1(tmp_path: Path, vocabulary: Path) -> None:
+def prepare_scores(tmp_path: Path, vocabulary: Path, score: str) -> dict[str, Any]:
     columns = "index genre filename year old_index source1 source2 sentence1 sentence2 score"
     (tmp_path / "glue" / "STS-B").mkdir(parents=True)
     row = "\t".join(["0", "g", "f", "y", "1", "n", "n", "A.", "B."])
     for name in ("train", "dev"):
-        text = columns.replace(" ", "\t") + f"\n{row}\t3.800\n{row}\t5.000\n"
+        text = columns.replace(" ", "\t") + f"\n{row}\t{score}\n{row}\t5.000\n"
         (tmp_path / "glue" / "STS-B" / f"{name}.tsv").write_text(text, encoding="utf-8")
-    manifest = prepare(tmp_path, vocabulary)
+    return prepare(tmp_path, vocabulary)
+
+
+def test_scores_are_stored_between_0_and_1(tmp_path: Path, vocabulary: Path) -> None:
+    manifest = prepare_scores(tmp_path, vocabulary, "3.800")
     label = tmp_path / "out" / "STS-B" / "label"
     assert [float(line) for line in (label / "valid.label").read_text().split()] == [pytest.approx(0.76), 1.0]
     assert (manifest["labels"], manifest["scale"]) == (None, 5.0) and not (label / "dict.txt").exists()
@@ -116,6 +120,12 @@ def test_the_command_prepares_what_is_there_and_says_what_is_not(
     assert captured.out == f"{tmp_path / 'out' / 'RTE'}\n"
     assert "has no CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI" in captured.err
     assert "RTE/test.tsv, so there will be no predictions for it" in captured.err
+
+
+@pytest.mark.parametrize("score", ["5.1", "nan", "-1", "much"])
+def test_scores_outside_of_the_scale_are_refused(score: str, tmp_path: Path, vocabulary: Path) -> None:
+    with pytest.raises(SystemExit, match=f"train.tsv:2 has the label '{score}', which is not a number from 0 to 5"):
+        prepare_scores(tmp_path, vocabulary, score)
 
 
 @pytest.mark.parametrize(

@@ -1,43 +1,68 @@
-"""The rows of a table that `maelm predict` treats as labeled."""
+"""The rows of a table that `maelm predict` treats as labeled, and its output."""
 
 from argparse import Namespace
 from pathlib import Path
 
 import pytest
+import torch
 
-from fairseq_maelm.finetuning.sentences.predict_input import _rows, _targets
+from fairseq_maelm.finetuning.predicted import Measure, predict_rows
+from fairseq_maelm.finetuning.sentence_table import Example
+from fairseq_maelm.finetuning.sentences.predict_input import read_rows
 
 NAMES = ["bad", "good"]
 
 
+def given(path: Path, text: str, **columns: str) -> Namespace:
+    path.write_text(text)
+    return Namespace(input=path, **{**dict.fromkeys(("text", "text_pair", "label", "id", "delimiter")), **columns})
+
+
 @pytest.mark.parametrize(
-    ("text", "regression", "texts", "labels"),
+    ("text", "labels", "texts", "found"),
     [
-        ("a\nb\n", False, [("a",), ("b",)], None),
-        ("a\tgood\nb\tbad\n", False, [("a",), ("b",)], [1, 0]),
-        ("a\tgood\nb\tugly\n", False, [("a", "good"), ("b", "ugly")], None),
-        ("a\tb\tgood\n", False, [("a", "b")], [1]),
-        ("a\t1.5\nb\t2\n", True, [("a",), ("b",)], [1.5, 2.0]),
-        ("a\tb\nc\td\n", True, [("a", "b"), ("c", "d")], None),
+        ("a\n\nb\n", NAMES, [("a",), ("",), ("b",)], [None, None, None]),
+        ("a\tgood\nb\tbad\n", NAMES, [("a",), ("b",)], ["good", "bad"]),
+        ("a\tgood\nb\tugly\n", NAMES, [("a", "good"), ("b", "ugly")], [None, None]),
+        ("a\tb\tgood\n", NAMES, [("a", "b")], ["good"]),
+        ("a\t1.5\nb\t2\n", None, [("a",), ("b",)], ["1.5", "2"]),
+        ("a\tb\nc\td\n", None, [("a", "b"), ("c", "d")], [None, None]),
     ],
 )
 def test_a_last_column_of_known_labels_is_one_of_labels(
-    text: str, regression: bool, texts: list[tuple[str, ...]], labels: list[float] | None, tmp_path: Path
+    text: str, labels: list[str] | None, texts: list[tuple[str, ...]], found: list[str | None], tmp_path: Path
 ) -> None:
-    (tmp_path / "t.tsv").write_text(text)
-    rows = _rows(Namespace(input=tmp_path / "t.tsv", text=None, text_pair=None, label=None), NAMES, regression)
+    rows = read_rows(given(tmp_path / "t.tsv", text), labels)
     assert [row.texts for row in rows] == texts
-    targets = _targets(rows, NAMES, regression)
-    assert (None if targets is None else targets.tolist()) == labels
+    assert [row.label for row in rows] == found
 
 
-def test_headers_and_unknown_labels_are_refused(tmp_path: Path) -> None:
-    args = Namespace(input=tmp_path / "t.csv", text=None, text_pair=None, label=None)
-    args.input.write_text("review,stars\na,good\nb,bad\n")
-    with pytest.raises(ValueError, match=r"t.csv:1 looks like a header: name the columns with --text and --label"):
-        _rows(args, NAMES, False)
-    args.text, args.label = "review", "stars"
-    assert [row.label for row in _rows(args, NAMES, False)] == ["good", "bad"]
-    args.input.write_text("review,stars\na,ugly\n")
-    with pytest.raises(ValueError, match=r"t.csv:2 has the label 'ugly', which the checkpoint does not know"):
-        _targets(_rows(args, NAMES, False), NAMES, False)
+@pytest.mark.parametrize("text", ["review,stars\na,good\nb,bad\n", "text\na\nb\n", "Nummer,Urteil\na,good\n"])
+def test_a_header_needs_the_names_of_columns(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="t.csv:1 looks like a header: name the columns with --text and --label, or"):
+        read_rows(given(tmp_path / "t.csv", text), NAMES)
+
+
+def test_the_output_has_ids_texts_and_all_probabilities_and_gaps_for_empty_texts() -> None:
+    examples = [
+        Example("t:2", ("a b",), "good", "x"),
+        Example("t:3", ("",), "bad", "y"),
+        Example("t:4", ("c",), "bad", "z"),
+    ]
+    scores = {"a b": [0.0, 0.0], "c": [0.0, 2.0]}
+    measure = Measure(["accuracy"], None, lambda label, place: float(NAMES.index(label)))
+    predicted = predict_rows(examples, lambda texts: torch.tensor([scores[text] for (text,) in texts]), NAMES, measure)
+    assert [line.split("\t") for line in predicted.text.splitlines()] == [
+        ["label", "probability", "P(bad)", "P(good)", "id", "text"],
+        ["bad", "0.5000", "0.5000", "0.5000", "x", "a b"],
+        ["", "", "", "", "y", ""],
+        ["good", "0.8808", "0.1192", "0.8808", "z", "c"],
+    ]
+    assert predicted.metrics == {"accuracy": 0.0}
+    assert (predicted.right, predicted.labels) == (["good", "bad"], ["bad", "good"])
+
+    numbers = [Example("t:1", ("a", "b")), Example("t:2", ("c", "d"))]
+    predicted = predict_rows(numbers, lambda texts: torch.tensor([0.5, -1.25]), None, measure)
+    assert predicted.text == "value\ttext\ttext_pair\n0.5\ta\tb\n-1.25\tc\td\n" and predicted.metrics is None
+    with pytest.raises(ValueError, match="t:3 and all rows after it have no text"):
+        predict_rows(examples[1:2], lambda texts: torch.empty(0), NAMES, measure)

@@ -91,14 +91,18 @@ def test_numbers_and_a_test_table_without_labels(vocabulary: Path, tmp_path: Pat
     ("train", "valid", "message"),
     [
         ("a\tgood\nb\tbad\n", "c\td\tgood\n", "valid.tsv:1 has 2 texts, but the training table has 1"),
-        ("a\tgood\nb\tbad\n", "c\tugly\n", "valid.tsv:1 has the label 'ugly', which the training data lack"),
+        (
+            "a\tgood\nb\tbad\n",
+            "c\tugly\n",
+            "valid.tsv:1 has the label 'ugly', but the labels are 'bad', 'good': correct it, remove",
+        ),
         ("a\tx\tgood\nb\ty\tbad\n", "c\tgood\n", "valid.tsv:1 has no label: only --test may lack labels"),
         ("a\tgood\nb\tgood\n", "", "classification needs at least two"),
         ("a\tgood\nb\t<unk>\n", "", "the label '<unk>' is the name of one of fairseq's special symbols"),
         ("a\tgood\nb\xff\tbad\n", "", "train.tsv:2: not valid UTF-8"),
         ("a\tgood\nb\tbad\n", "", "valid.tsv is empty"),
-        ("a\t1.5\nb\tmuch\n", "", "train.tsv:2 has the label 'much': --regression needs a finite number"),
-        ("a\t1.5\nb\tnan\n", "", "train.tsv:2 has the label 'nan': --regression needs a finite number"),
+        ("a\t1.5\nb\tmuch\n", "", "train.tsv:2 has the label 'much', which is not a finite number"),
+        ("a\t1.5\nb\tnan\n", "", "train.tsv:2 has the label 'nan', which is not a finite number"),
         ("", "", "train.tsv is empty"),
         ("sentence\tlabel\na\tgood\nb\tbad\n", "c\tgood\n", "train.tsv:1 looks like a header: its cells name"),
         (
@@ -119,7 +123,7 @@ def test_bad_tables_are_explained(
     settings = SentenceSettings(
         train=tmp_path / "train.tsv",
         valid=None if valid is None else tmp_path / "valid.tsv",
-        regression="regression" in message,
+        regression="finite" in message,
     )
     with pytest.raises(CorpusError, match=re.escape(message)):
         prepare_sentences(settings, vocabulary, tmp_path / "task")

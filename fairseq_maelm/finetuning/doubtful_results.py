@@ -1,0 +1,104 @@
+"""Warnings about results that look like success and are not, and the report on each class."""
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sklearn import metrics
+from tabulate import tabulate
+
+from fairseq_maelm.files import read_json
+from fairseq_maelm.models.checkpoint_reader import read_checkpoint
+from fairseq_maelm.prepared_folder import MANIFEST_FILE
+
+logger = logging.getLogger(__name__)
+
+# Metrics that are 0, or undefined, for constant predictions.
+_ABOVE_ZERO = ("mcc", "f1", "pearson", "spearman", "HasAns_f1")
+# Rounding in logs and checkpoints, in percent.
+_ROUNDING = 1e-3
+# More classes that are all integers than this are probably numbers to predict.
+_MOST_INTEGERS = 20
+# The largest number of classes whose confusions fit into a terminal.
+_MOST_CONFUSED = 20
+
+_REMEDY = "try other learning rates, more epochs or more examples"
+
+
+def warn_about_training(save_dir: Path, task: Path) -> None:
+    """Log a warning if a constant answer would be as good as the best checkpoint of a fine-tuning run.
+
+    Args:
+        save_dir: folder of the checkpoints.
+        task: prepared folder.
+    """
+    best, manifest = save_dir / "checkpoint_best.pt", task / MANIFEST_FILE
+    if not (best.is_file() and manifest.is_file()):
+        return
+    checkpoint, content = read_checkpoint(best), read_json(manifest)
+    subset = str(checkpoint.config.dataset.get("valid_subset", "valid")).split(",")[0]
+    facts = content.get("splits", {}).get(subset, {})
+    name, value = str(checkpoint.config.checkpoint.best_checkpoint_metric), checkpoint.state["extra_state"].get("best")
+    doubts = [numbers_as_classes(content.get("labels") or [])]
+    if value is not None and "impossible" in facts:
+        doubts.append(_doubt_about_answers(name, value, 100.0 * facts["impossible"] / facts["questions"]))
+    elif value is not None:
+        doubts.append(doubt_about({name: value}, facts.get("labels", {})))
+    for doubt in filter(None, doubts):
+        logger.warning("%s: %s", best, doubt)
+
+
+def _doubt_about_answers(name: str, value: float, share: float) -> str | None:
+    if value > share + _ROUNDING:
+        return None
+    return f"{name} is {value:.1f}, not above the {share:.1f} of never giving an answer: {_REMEDY}"
+
+
+def doubt_about(found: Mapping[str, float], right: Iterable[Hashable]) -> str | None:
+    """Return a sentence about metrics that a constant answer would reach too; None if there is no reason for doubt.
+
+    Args:
+        found: metrics by name, in percent.
+        right: the right labels of the examples, or label -> number of examples; empty for numbers.
+    """
+    counts = Counter(right)
+    if "accuracy" in found and counts:
+        (label, count), *others = counts.most_common(2)
+        share = 100.0 * count / counts.total()
+        if found["accuracy"] <= share + _ROUNDING and others:
+            return (
+                f"the accuracy of {found['accuracy']:.1f} % is not above that of always answering {label!r}, "
+                f"{share:.1f} %: {_REMEDY}"
+            )
+    for name in _ABOVE_ZERO:
+        if name in found and not found[name] > 0.0:
+            return f"{name} is {found[name]:.1f}, as for a model that has learned nothing: {_REMEDY}"
+    return None
+
+
+def numbers_as_classes(labels: Sequence[str]) -> str | None:
+    """Return a sentence about classes that are probably numbers to predict; None for other labels."""
+    try:
+        numbers = [float(label) for label in labels]
+    except ValueError:
+        return None
+    if not all(map(math.isfinite, numbers)):
+        return None
+    if len(labels) <= _MOST_INTEGERS and all(number.is_integer() for number in numbers):
+        return None
+    return f"the {len(labels)} labels are numbers, and each of them is a class: --regression predicts a number instead"
+
+
+def report_on_classes(right: Sequence[str], predicted: Sequence[str]) -> str:
+    """Return precision, recall and F1 of each class as a table, and the confusions if there are few classes."""
+    names = sorted({*right, *predicted})
+    report: Any = metrics.classification_report(right, predicted, labels=names, digits=3, zero_division=0)
+    text = f"{report}\n"
+    if len(names) <= _MOST_CONFUSED:
+        counts = metrics.confusion_matrix(right, predicted, labels=names)
+        rows = [[name, *row] for name, row in zip(names, counts.tolist())]
+        text += tabulate(rows, ["right, predicted as:", *names], disable_numparse=True) + "\n"
+    return text

@@ -1,0 +1,42 @@
+"""Results that look like success and are not."""
+
+import pytest
+
+from fairseq_maelm.finetuning.doubtful_results import doubt_about, numbers_as_classes, report_on_classes
+
+
+@pytest.mark.parametrize(
+    ("metrics", "right", "expected"),
+    [
+        ({"accuracy": 75.0, "f1": 85.7}, "aaab", "75.0 % is not above that of always answering 'a', 75.0 %"),
+        ({"accuracy": 50.0}, "aaab", "not above"),
+        ({"accuracy": 80.0, "f1": 0.0}, "aaab", "f1 is 0.0, as for a model that has learned nothing"),
+        ({"mcc": 0.0}, "", "mcc is 0.0"),
+        ({"spearman": float("nan")}, "", "spearman is nan"),
+        ({"exact": 50.0, "HasAns_f1": 0.0}, "", "HasAns_f1 is 0.0"),
+        ({"accuracy": 75.1, "f1": 85.7, "mcc": 1.0}, "aaab", None),
+        ({"accuracy": 100.0}, "aaa", None),
+        ({"pearson": 3.0}, "", None),
+    ],
+)
+def test_what_a_constant_answer_reaches_too_is_doubtful(
+    metrics: dict[str, float], right: str, expected: str | None
+) -> None:
+    found = doubt_about(metrics, right)
+    assert (expected is None) == (found is None) and (expected or "") in (found or "")
+
+
+def test_numbers_that_are_read_as_classes() -> None:
+    assert "the 3 labels are numbers, and each of them is a class: --regression" in str(
+        numbers_as_classes(["1.5", "2", "3"])
+    )
+    assert numbers_as_classes([str(number) for number in range(100)])
+    for labels in (["0", "1"], ["1", "2", "3", "4", "5"], ["1.5", "good"], ["nan", "inf"]):
+        assert numbers_as_classes(labels) is None
+
+
+def test_the_report_has_each_class_and_its_confusions() -> None:
+    lines = report_on_classes(["a", "a", "b", "b"], ["a", "b", "b", "b"]).splitlines()
+    assert lines[2].split() == ["a", "1.000", "0.500", "0.667", "2"]
+    assert lines[3].split() == ["b", "0.667", "1.000", "0.800", "2"]
+    assert [line.split() for line in lines[-2:]] == [["a", "1", "1"], ["b", "0", "2"]]
