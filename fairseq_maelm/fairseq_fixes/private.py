@@ -17,11 +17,13 @@ def remember(cfg: Any, **options: Any) -> None:
 
     fairseq gives tasks a copy of their part.
     """
+    for name, value in options.items():
+        setattr(cfg, name, value)
     parent = cfg._get_parent() if OmegaConf.is_config(cfg) else None
-    for each in (cfg, None if parent is None else parent.get("task")):
-        if each is not None:
-            with open_dict(each):
-                each.update(options)
+    stored = None if parent is None else parent.get("task")
+    if stored is not None:
+        with open_dict(stored):
+            stored.update(options)
 
 
 class WatchedBatches(EpochBatchIterator):

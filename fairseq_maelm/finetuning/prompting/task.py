@@ -174,7 +174,7 @@ class PromptTask(EncoderTask):
             logger.info("label %s: %s", label, " ".join(dictionary[piece] for piece in pieces))
         view = complete_view(cfg)
         # The prompt's file and the pretrained checkpoint may be gone when the new checkpoint is used.
-        remember(cfg, **{name: cfg[name] for name in _COMPLETED})
+        remember(cfg, **{name: getattr(cfg, name) for name in _COMPLETED})
         return cls(cfg, dictionary, prompter, view)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
