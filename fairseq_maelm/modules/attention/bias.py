@@ -29,6 +29,7 @@ class AttentionBias:
         query_positions: <int64>[B, Q] positions of the queries, if they are not those of the keys.
         rotations: rotations at the tokens' positions, by rotary base.
         padded_to: S, for backends that compute the padding as separate sequences.
+        window: hide keys whose positions are more than window // 2 from the query's; needs ``positions``.
 
     Attributes:
         boundaries: see ``padding_boundaries``; None without ``padded_to``.
@@ -45,9 +46,10 @@ class AttentionBias:
         query_positions: Tensor | None = None,
         rotations: dict[int, Rotation] | None = None,
         padded_to: int | None = None,
+        window: int | None = None,
     ) -> None:
-        if (of_distance is None) != (positions is None):
-            raise ValueError("of_distance and positions must be given together")
+        if positions is None and (of_distance is not None or window is not None):
+            raise ValueError("of_distance and window need positions")
         self.of_distance = of_distance
         self.positions = positions
         self.lengths = lengths
@@ -55,6 +57,7 @@ class AttentionBias:
         self.causal = causal
         self.query_positions = query_positions
         self.rotations = rotations or {}
+        self.window = window
         self.boundaries: Tensor | None = None
         if padded_to is not None and lengths is not None:
             self.boundaries = padding_boundaries(lengths, padded_to)
@@ -106,10 +109,13 @@ class AttentionBias:
 
     def index(self) -> Tensor:
         """Return the column of each pair in ``of_distance``: <int64>[B, Q, S]."""
-        assert self.of_distance is not None and self.positions is not None
-        largest_distance = self.of_distance.shape[1] // 2
+        assert self.of_distance is not None
+        return self._distances() + self.of_distance.shape[1] // 2
+
+    def _distances(self) -> Tensor:
+        assert self.positions is not None
         queries = self.positions if self.query_positions is None else self.query_positions
-        return self.positions[:, None, :] - queries[:, :, None] + largest_distance
+        return self.positions[:, None, :] - queries[:, :, None]
 
     def _hidden_keys(self, length: int) -> Tensor | None:
         if self.lengths is None:
@@ -130,6 +136,9 @@ class AttentionBias:
         if self.causal:
             later = torch.ones(1, 1, length, length, dtype=torch.bool, device=key.device).triu(1)
             hidden = later if hidden is None else hidden | later
+        if self.window is not None:
+            far = self._distances().abs()[:, None] > self.window // 2
+            hidden = far if hidden is None else hidden | far
         if hidden is None:
             return relative
         if relative is None:

@@ -1,0 +1,109 @@
+"""Local attention: a token reads only tokens within half a window of its original position.
+
+As in ModernBERT (Warner et al., 2024), token i reads token j if |p_i - p_j| <= window // 2, where p are positions in the
+full sequence: dropping masked tokens changes no distance. Positions ascend by at least 1, so the distance of two indices
+never exceeds that of their positions, and a block of queries needs only the keys of three blocks. The blocks of all
+sequences become a batch for an ordinary backend: memory and time grow linearly with the length.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_maelm.batch import padding_mask
+from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.packed_qkv import Attend
+
+# Smaller blocks make matrix products too small to be efficient.
+_SMALLEST_BLOCK = 16
+
+
+def attend_local(
+    attend: Attend, query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias, window: int, dropout: float
+) -> Tensor:
+    """Compute self-attention within a window by a backend.
+
+    Args:
+        attend: function of a backend.
+        query: <float>[B, H, S, d_h].
+        key: as ``query``.
+        value: as ``query``.
+        bias: bias without a window; it must have the tokens' positions, ascending in each sequence.
+        window: width of the window in tokens.
+        dropout: probability of dropping an attention weight, in [0, 1).
+
+    Returns:
+        <float>[B, H, S, d_h]. Results at padding are undefined.
+    """
+    length, size = query.shape[2], block_size(window)
+    if length <= 3 * size:
+        return attend(query, key, value, windowed(bias, window), dropout)
+    blocks = bias.kept.get(("blocks", window))
+    if blocks is None:
+        blocks = bias.kept["blocks", window] = blocks_of(bias, window, len(query), length)
+    parts = query_blocks(query, size), key_blocks(key, size), key_blocks(value, size)
+    attended = attend(*parts, blocks, dropout).unflatten(0, (len(query), -1))
+    return attended.transpose(1, 2).flatten(2, 3)[:, :, :length]
+
+
+def block_size(window: int) -> int:
+    """Return the number of queries in a block: at least the window's reach, so that three blocks of keys suffice."""
+    return max(window // 2, _SMALLEST_BLOCK)
+
+
+def query_blocks(states: Tensor, size: int) -> Tensor:
+    """Cut <float>[B, H, S, d_h] into blocks, the last one padded with zeros: [B * blocks, H, size, d_h]."""
+    padded = F.pad(states, (0, 0, 0, -states.shape[2] % size))
+    return padded.unflatten(2, (-1, size)).transpose(1, 2).flatten(0, 1)
+
+
+def key_blocks(states: Tensor, size: int) -> Tensor:
+    """Cut <float>[B, H, S, d_h] into blocks with their two neighbors: [B * blocks, H, 3 * size, d_h]."""
+    padded = F.pad(states, (0, 0, size, size + -states.shape[2] % size)).unflatten(2, (-1, size))
+    around = torch.cat([padded[:, :, :-2], padded[:, :, 1:-1], padded[:, :, 2:]], dim=3)
+    return around.transpose(1, 2).flatten(0, 1)
+
+
+def windowed(bias: AttentionBias, window: int) -> AttentionBias:
+    """Return the bias with a window, the same object in every layer."""
+    found = bias.kept.get(("window", window))
+    if found is None:
+        positions = _positions(bias, 1 if bias.lengths is None else len(bias.lengths))
+        found = bias.kept["window", window] = AttentionBias(
+            bias.of_distance, positions, bias.lengths, window=window
+        )
+    return found
+
+
+def blocks_of(bias: AttentionBias, window: int, sequences: int, length: int) -> AttentionBias:
+    """Return the bias of ``query_blocks`` and ``key_blocks``: a batch of [B * blocks] sequences.
+
+    Where all sequences share their positions and nothing is hidden, the batch still has all blocks.
+    """
+    size = block_size(window)
+    positions = _positions(bias, sequences).expand(sequences, -1)
+    inside = torch.ones_like(positions, dtype=torch.bool)
+    if bias.lengths is not None:
+        inside = ~padding_mask(bias.lengths, length)
+    starts = torch.arange(0, length, size, device=positions.device)[:, None]
+    keys = starts - size + torch.arange(3 * size, device=positions.device)
+    hidden = ~inside[:, keys.clamp(0, length - 1)] | (keys < 0) | (keys >= length)
+    queries = (starts + torch.arange(size, device=positions.device)).clamp(max=length - 1)
+    return AttentionBias(
+        bias.of_distance,
+        positions[:, keys.clamp(0, length - 1)].flatten(0, 1),
+        hidden=hidden.flatten(0, 1),
+        query_positions=positions[:, queries].flatten(0, 1),
+        window=window,
+    )
+
+
+def _positions(bias: AttentionBias, sequences: int) -> Tensor:
+    """Return positions whose padding repeats the last token's, so that every query reads a token or a hidden block."""
+    assert bias.positions is not None, "local attention needs positions"
+    if bias.lengths is None:
+        return bias.positions
+    positions = bias.positions.expand(sequences, -1)
+    last = (bias.lengths - 1).clamp(min=0)[:, None]
+    columns = torch.arange(positions.shape[1], device=positions.device)
+    return positions.gather(1, columns[None].minimum(last))

@@ -1,0 +1,115 @@
+"""Local attention in blocks equals attention with a dense mask of the window, in outputs and all gradients."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_maelm.modules.attention import reference
+from fairseq_maelm.modules.attention.backends import BACKENDS
+from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.local import attend_local, block_size
+
+
+class LocalProblem:
+    """Random local attention over two layers that share a bias; positions ascend with gaps, as visible tokens do."""
+
+    def __init__(self, batch, heads, length, window, relative, padded, seed=0, dtype=torch.float64):
+        generator = torch.Generator().manual_seed(seed)
+        span = 2 * length
+
+        def draw(*shape):
+            return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+
+        self.window = window
+        self.layers = [[draw(batch, heads, length, 4) for _ in range(3)] for _ in range(2)]
+        self.weights = draw(batch, heads, length, 4).detach()
+        self.table = draw(heads, 2 * span - 1) if relative else None
+        chosen = [torch.randperm(span, generator=generator)[:length].sort().values for _ in range(batch)]
+        self.positions = torch.stack(chosen)
+        self.lengths = torch.randint(0, length + 1, (batch,), generator=generator) if padded else None
+        lengths = self.lengths if padded else torch.full((batch,), length)
+        self.inside = torch.arange(length) < lengths[:, None]
+
+    def bias(self):
+        return AttentionBias(self.table, self.positions, self.lengths)
+
+    def results(self, attend):
+        """Return outputs at tokens and the gradients of all inputs."""
+        bias = self.bias()
+        outputs = [attend(*parts, bias) * self.inside[:, None, :, None] for parts in self.layers]
+        loss = sum(((number + 1) * output * self.weights).sum() for number, output in enumerate(outputs))
+        leaves = [leaf for parts in self.layers for leaf in parts] + ([] if self.table is None else [self.table])
+        return [output.detach() for output in outputs] + list(torch.autograd.grad(loss, leaves))
+
+    def in_blocks(self, backend):
+        attend = BACKENDS[backend].attend
+        return self.results(lambda *parts: attend_local(attend, *parts, self.window, 0.0))
+
+    def written_out(self):
+        """The formula with every pair, for padding too: a token reads itself, so no row is without keys."""
+
+        def attend(query, key, value, bias):
+            distances = self.positions[:, :, None] - self.positions[:, None, :]
+            hidden = (distances.abs() > self.window // 2) | ~self.inside[:, None, :]
+            hidden &= ~torch.eye(hidden.shape[1], dtype=torch.bool)
+            logits = query @ key.transpose(2, 3) * query.shape[-1] ** -0.5
+            if self.table is not None:
+                logits = logits + AttentionBias(self.table, self.positions).dense(key)
+            return logits.masked_fill(hidden[:, None], float("-inf")).softmax(-1) @ value
+
+        return self.results(attend)
+
+
+problems = st.builds(
+    LocalProblem,
+    batch=st.integers(1, 3),
+    heads=st.integers(1, 2),
+    length=st.integers(1, 130),
+    window=st.integers(1, 50),
+    relative=st.booleans(),
+    padded=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+
+
+@settings(max_examples=40)
+@given(problem=problems, backend=st.sampled_from(("plain", "sdpa", "cpu", "auto")))
+def test_blocks_equal_the_formula(problem, backend):
+    for fast, exact in zip(problem.in_blocks(backend), problem.written_out(), strict=True):
+        torch.testing.assert_close(fast, exact, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(("window", "reach"), [(1, 0), (8, 4), (9, 4), (128, 64)])
+def test_a_token_reads_half_a_window_on_both_sides(window, reach):
+    """transformers' ModernBERT: token i reads token j if |i - j| <= local_attention // 2."""
+    length = 3 * block_size(window) + 20
+    value = torch.eye(length)[None, None]
+    query = key = torch.zeros(1, 1, length, 4)
+    bias = AttentionBias(positions=torch.arange(length)[None])
+    reads = attend_local(reference.attend, query, key, value, bias, window, 0.0)[0, 0] > 0
+    indices = torch.arange(length)
+    assert torch.equal(reads, (indices[:, None] - indices).abs() <= reach)
+
+
+def test_the_window_is_over_original_positions():
+    """Tokens whose neighbors were dropped read no further than before."""
+    length, window = 200, 16
+    positions = torch.arange(length)[None] * 3
+    value = torch.eye(length)[None, None]
+    query = key = torch.zeros(1, 1, length, 4)
+    reads = attend_local(reference.attend, query, key, value, AttentionBias(positions=positions), window, 0.0)[0, 0] > 0
+    assert reads.sum(1)[5:-5].eq(5).all()  # |3 i - 3 j| <= 8
+
+
+def test_no_tensor_has_a_row_and_a_column_for_each_token():
+    length, window = 1024, 32
+    largest = []
+
+    def attend(query, key, value, bias, dropout):
+        largest.append(bias.dense(key).numel())
+        return reference.attend(query, key, value, bias, dropout)
+
+    parts = (torch.randn(1, 1, length, 4) for _ in range(3))
+    attend_local(attend, *parts, AttentionBias(positions=torch.arange(length)[None]), window, 0.0)
+    assert largest == [length * 3 * block_size(window)]
