@@ -126,6 +126,8 @@ def plain_of(model: MaelmModel) -> tuple[State, PlainConfig]:
         decoder_rotary=config.decoder_positions == "rotary",
         rotary_base=config.rotary_base,
         local_rotary_base=config.local_rotary_base,
+        local_attention=config.local_attention,
+        global_every=config.global_every,
     )
 
 

@@ -142,6 +142,7 @@ def _check_positions(config: Any) -> None:
             "--share-decoder-positions shares a table of position embeddings, which rotary positions do not have"
         )
     _check_rotary(config)
+    _check_local_attention(config)
 
 
 def _check_rotary(config: Any) -> None:
@@ -155,6 +156,13 @@ def _check_rotary(config: Any) -> None:
                 f"--{option.replace('_', '-')} must be in [{SMALLEST_BASE}, {LARGEST_BASE}], not "
                 f"{getattr(config, option)}"
             )
+
+
+def _check_local_attention(config: Any) -> None:
+    if config.local_attention is not None and config.local_attention < 1:
+        raise ValueError(f"--local-attention must be at least 1 token, not {config.local_attention}")
+    if config.global_every < 1:
+        raise ValueError(f"--global-every must be at least 1, not {config.global_every}")
 
 
 def check_backend(path: str) -> None:

@@ -25,6 +25,8 @@ ENCODER_OPTIONS = (
     "positions",
     "rotary_base",
     "local_rotary_base",
+    "local_attention",
+    "global_every",
     "relative_buckets",
     "relative_num_buckets",
     "relative_max_distance",
@@ -95,10 +97,17 @@ class MaelmModelConfig(FairseqDataclass):
     )
     local_rotary_base: Optional[int] = field(
         default=None,
+        metadata={"help": "rotary base of all encoder layers that are not global (default: --rotary-base)"},
+    )
+    local_attention: Optional[int] = field(
+        default=None,
         metadata={
-            "help": "rotary base of all encoder layers except the first of every three, for imported ModernBERTs with "
-            "local attention (default: --rotary-base)"
+            "help": "window in tokens of the encoder layers that are not global: a token reads tokens up to half a window "
+            "away, at their original positions (default: all layers read all tokens)"
         },
+    )
+    global_every: int = field(
+        default=3, metadata={"help": "period of global encoder layers; the first layer of each period is global"}
     )
     dropout: Optional[float] = field(
         default=None, metadata={"help": f"dropout in the encoder; the decoder has none ({_OF_SIZE})"}

@@ -150,7 +150,7 @@ class MaelmEncoder(FairseqEncoder):
             positions = torch.arange(src_tokens.shape[1], device=src_tokens.device)[None, :]
         states = self._embed(src_tokens, positions)
         bias = self._bias(positions, self._lengths(src_tokens, padded), states)
-        output_bias = _read_from(bias, output_at, len(src_tokens))
+        output_bias = bias if self.layer_config.window(len(self.layers) - 1) else _read_from(bias, output_at, len(src_tokens))
         all_states = run_layers(self.layers, states, bias, output_at, output_bias)
         if self.final_layer_norm is not None:
             all_states[-1] = self.final_layer_norm(all_states[-1])
@@ -175,10 +175,13 @@ class MaelmEncoder(FairseqEncoder):
         """Return the attention bias that all layers share; ``states`` give the dtype of rotations."""
         if self.relative_attention_bias is not None:
             return self.relative_attention_bias.between(positions, lengths)
-        if self.layer_config.rotary_bases:
-            turns = rotations(positions, self.layer_config.rotary_bases, self.layer_config.head_dim, states)
-            return AttentionBias(lengths=lengths, rotations=turns, padded_to=states.shape[1])
-        return None if lengths is None else AttentionBias(lengths=lengths, padded_to=states.shape[1])
+        config, turns = self.layer_config, None
+        if config.rotary_bases:
+            turns = rotations(positions, config.rotary_bases, config.head_dim, states)
+        if turns is None and lengths is None and config.local_attention is None:
+            return None
+        known = None if config.local_attention is None else positions
+        return AttentionBias(positions=known, lengths=lengths, rotations=turns, padded_to=states.shape[1])
 
     def max_positions(self) -> int:
         """Return the length of the longest sequence, <s> and </s> included."""
@@ -187,7 +190,7 @@ class MaelmEncoder(FairseqEncoder):
 
 def _read_from(bias: AttentionBias | None, output_at: OutputPositions | None, sequences: int) -> AttentionBias | None:
     """Return the bias of the last layer, with queries at the output positions only."""
-    if output_at is None or bias is None or bias.positions is None:
+    if output_at is None or bias is None or bias.positions is None or bias.of_distance is None:
         return bias
     return bias.read_from(output_at.pad(output_at.take(bias.positions.expand(sequences, -1)), sequences))
 
@@ -204,6 +207,8 @@ def build_encoder(config: Any, dictionary: Dictionary) -> MaelmEncoder:
         layer_norm_eps=config.layer_norm_eps,
         modern=config.layer == "modern",
         rotary_bases=(config.rotary_base, config.local_rotary_base) if config.positions == "rotary" else (),
+        local_attention=config.local_attention,
+        global_every=config.global_every,
     )
     return MaelmEncoder(
         dictionary,

@@ -51,6 +51,8 @@ def transformers_model(model: MaelmModel) -> Any:
         max_position_embeddings=ours.max_positions,
         pad_token_id=1,
         **dict.fromkeys(("bos_token_id", "cls_token_id", "eos_token_id", "sep_token_id"), 0),
+        **({} if ours.local_attention is None else {"local_attention": ours.local_attention}),
+        global_attn_every_n_layers=ours.global_every,
         rope_parameters={
             "full_attention": {"rope_type": "default", "rope_theta": float(ours.rotary_base)},
             "sliding_attention": {"rope_type": "default", "rope_theta": float(ours.local_rotary_base)},
@@ -86,6 +88,24 @@ def test_equals_transformers_modernbert(lengths: list[int], local_base: int | No
     with torch.no_grad():
         last = theirs.model(tokens, attention_mask=inside.long()).last_hidden_state
     torch.testing.assert_close(states[inside], last[inside], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("window", "every"), [(128, 3), (9, 2)])
+def test_local_attention_equals_transformers_modernbert(window: int, every: int) -> None:
+    """At published settings and lengths, padded; also without masked positions, which transformers hides as keys."""
+    options = {"local_attention": window, "global_every": every, "max_positions": 512, "local_rotary_base": 10_000}
+    model = model_of(**MODERN, decoder_layers=0, encoder_layers=5, rotary_base=160_000, **options)
+    theirs = transformers_model(model)
+    tokens = batch([300, 512])
+    visible = tokens.ne(1) & (torch.rand(tokens.shape, generator=torch.Generator().manual_seed(0)) > 0.3)
+    with torch.no_grad():
+        expected = theirs.model(tokens, attention_mask=visible.long()).last_hidden_state
+        rows = [torch.nonzero(row)[:, 0] for row in visible]
+        positions = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        dropped = torch.nn.utils.rnn.pad_sequence([tokens[i, row] for i, row in enumerate(rows)], True, 1)
+        states = model.encoder(dropped, positions).states
+    for i, row in enumerate(rows):
+        torch.testing.assert_close(states[i, : len(row)], expected[i, row], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("changes", [MODERN, {"positions": "rotary"}], ids=["modern", "post_norm"])

@@ -35,8 +35,9 @@ class PlainConfig:
         mask_index: row of the token embedding that fills the decoder's input where no encoder state enters.
         modern: whether the layers are ModernBERT's.
         decoder_rotary: whether the decoder has rotary positions; the encoder has them if it has no table of positions.
-        rotary_base: of rotary positions; ``local_rotary_base`` is that of the encoder's layers but the first of every
-            three.
+        rotary_base: of rotary positions; ``local_rotary_base`` is that of the encoder's layers that are not global.
+        local_attention: window in tokens of these layers; None if all layers read all tokens.
+        global_every: the first layer of so many is global.
         decoder_layers: 0 puts the head on the encoder's output; everything predicted must then be visible.
     """
 
@@ -53,6 +54,8 @@ class PlainConfig:
     decoder_rotary: bool = False
     rotary_base: int = 10_000
     local_rotary_base: int = 10_000
+    local_attention: int | None = None
+    global_every: int = 3
 
 
 @dataclass(frozen=True)
@@ -156,9 +159,19 @@ def encode(
     states = [torch.stack(rows)]
     for layer in range(config.encoder_layers):
         name = f"encoder.layers.{layer}"
-        angles = angles_of(rotary, config.rotary_base if layer % 3 == 0 else config.local_rotary_base)
-        states.append(transformer_layer(state, name, states[-1], config.encoder_attention_heads, bias, config, angles))
+        is_global = layer % config.global_every == 0
+        angles = angles_of(rotary, config.rotary_base if is_global else config.local_rotary_base)
+        seen = bias if is_global else within_window(bias, positions, config.local_attention)
+        states.append(transformer_layer(state, name, states[-1], config.encoder_attention_heads, seen, config, angles))
     return finished(state, "encoder", states, config)
+
+
+def within_window(bias: Tensor, positions: list[int], window: int | None) -> Tensor:
+    """Hide what is more than half a window away, at original positions: [H, S, S]."""
+    if window is None:
+        return bias
+    far = [[abs(query - key) > window // 2 for key in positions] for query in positions]
+    return bias.masked_fill(torch.tensor(far), -math.inf)
 
 
 def reassemble(state: State, config: PlainConfig, sequence: PlainSequence, encoder_output: Tensor) -> Tensor:

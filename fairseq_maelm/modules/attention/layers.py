@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 from fairseq_maelm.modules.attention.backends import BACKENDS
 from fairseq_maelm.modules.attention.bias import AttentionBias
+from fairseq_maelm.modules.attention.local import attend_local
+from fairseq_maelm.modules.attention.packed_qkv import split_qkv
 from fairseq_maelm.modules.attention.rotary import Rotation, rotate, split_rotated
 from fairseq_maelm.modules.autocast import LAYER_NORM_EPS, LayerNorm
 from fairseq_maelm.modules.output_positions import OutputPositions
@@ -25,8 +27,10 @@ class LayerConfig:
         attention_backend: one of ``ATTENTION_BACKENDS``.
         layer_norm_eps: epsilon of LayerNorm.
         modern: True for ModernBERT's layer, False for the paper's.
-        rotary_bases: empty without rotary positions; one base for all layers; or the base of every third layer and
-            that of the others.
+        rotary_bases: empty without rotary positions; one base for all layers; or the base of global layers and that of
+            the others.
+        local_attention: window in tokens of the layers that are not global; None for global attention in all layers.
+        global_every: the first layer of so many is global.
     """
 
     embed_dim: int
@@ -38,6 +42,8 @@ class LayerConfig:
     layer_norm_eps: float = LAYER_NORM_EPS
     modern: bool = False
     rotary_bases: tuple[int, ...] = ()
+    local_attention: int | None = None
+    global_every: int = 3
 
     @property
     def head_dim(self) -> int:
@@ -46,7 +52,14 @@ class LayerConfig:
 
     def rotary_base(self, number: int) -> int | None:
         """Return the rotary base of the layer with this index in the stack."""
-        return self.rotary_bases[0 if number % 3 == 0 else -1] if self.rotary_bases else None
+        return self.rotary_bases[0 if self._is_global(number) else -1] if self.rotary_bases else None
+
+    def window(self, number: int) -> int | None:
+        """Return the window of the layer with this index in the stack; None if it reads all tokens."""
+        return None if self._is_global(number) else self.local_attention
+
+    def _is_global(self, number: int) -> bool:
+        return number % self.global_every == 0
 
     def layer_norm(self) -> LayerNorm:
         """Return a new LayerNorm over the layer's states."""
@@ -59,7 +72,7 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, config: LayerConfig, number: int) -> None:
         super().__init__()
         self.num_heads, self.dropout = config.attention_heads, config.attention_dropout
-        self.rotary_base = config.rotary_base(number)
+        self.rotary_base, self.window = config.rotary_base(number), config.window(number)
         self.backend_name = config.attention_backend
         self.backend = BACKENDS[config.attention_backend]
 
@@ -85,12 +98,25 @@ class MultiHeadAttention(nn.Module):
         """Attend from <float>[B, Q, D], or output rows <float>[M, D], to <float>[B, S, 2 * D], and join the heads."""
         heads = (self.num_heads, query.shape[-1] // self.num_heads)
         query = rotate(query.unflatten(-1, heads), turn_queries)
-        query = query if output_at is None else output_at.pad(query, len(key_value))
+        if output_at is not None:
+            # Blocks of local attention need a row for each token.
+            query = output_at.pad(query, len(key_value)) if self.window is None else output_at.place(query, key_value)
         key, value = key_value.unflatten(-1, (2, *heads)).unbind(2)
         query, key, value = (each.transpose(1, 2) for each in (query, rotate(key, turn_keys), value))
-        attended = self.backend.attend(query, key, value, bias, self.dropout if self.training else 0.0)
-        joined = attended.transpose(1, 2).flatten(2)
-        return joined if output_at is None else output_at.unpad(joined)
+        joined = self._attend_heads(query, key, value, bias).flatten(2)
+        if output_at is None:
+            return joined
+        return output_at.unpad(joined) if self.window is None else output_at.take(joined)
+
+    def _attend_heads(self, query: Tensor, key: Tensor, value: Tensor, bias: AttentionBias | None) -> Tensor:
+        """Attend from <float>[B, H, Q, d_h] within the layer's window; return <float>[B, Q, H, d_h]."""
+        dropout = self.dropout if self.training else 0.0
+        if self.window is None:
+            attended = self.backend.attend(query, key, value, bias, dropout)
+        else:
+            assert bias is not None, "local attention needs positions"
+            attended = attend_local(self.backend.attend, query, key, value, bias, self.window, dropout)
+        return attended.transpose(1, 2)
 
 
 class SelfAttention(MultiHeadAttention):
@@ -106,13 +132,14 @@ class SelfAttention(MultiHeadAttention):
         """Attend within <float>[B, S, D]; return <float>[B, S, D], or [M, D] at ``output_at`` positions."""
         if output_at is not None:
             return self.out_proj(self._attend_from(states, bias, output_at))
-        dropout = self.dropout if self.training else 0.0
         qkv = self.qkv_proj(states).unflatten(-1, (3, self.num_heads, -1))
         rotation = self.rotation(bias)
-        if rotation is None:
-            attended = self.backend.attend_qkv(qkv, bias, dropout)
+        if rotation is not None:
+            attended = self._attend_heads(*split_rotated(qkv, rotation), bias)
+        elif self.window is not None:
+            attended = self._attend_heads(*split_qkv(qkv), bias)
         else:
-            attended = self.backend.attend(*split_rotated(qkv, rotation), bias, dropout).transpose(1, 2)
+            attended = self.backend.attend_qkv(qkv, bias, self.dropout if self.training else 0.0)
         return self.out_proj(attended.flatten(2))
 
     def _attend_from(self, states: Tensor, bias: AttentionBias | None, output_at: OutputPositions) -> Tensor:

@@ -6,6 +6,9 @@ never exceeds that of their positions, and a block of queries needs only the key
 sequences become a batch for an ordinary backend: memory and time grow linearly with the length.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -37,10 +40,9 @@ def attend_local(
     """
     length, size = query.shape[2], block_size(window)
     if length <= 3 * size:
-        return attend(query, key, value, windowed(bias, window), dropout)
-    blocks = bias.kept.get(("blocks", window))
-    if blocks is None:
-        blocks = bias.kept["blocks", window] = blocks_of(bias, window, len(query), length)
+        short = _once(bias, ("window", window), partial(windowed, bias, window))
+        return attend(query, key, value, short, dropout)
+    blocks = _once(bias, ("blocks", window), partial(blocks_of, bias, window, len(query), length))
     parts = query_blocks(query, size), key_blocks(key, size), key_blocks(value, size)
     attended = attend(*parts, blocks, dropout).unflatten(0, (len(query), -1))
     return attended.transpose(1, 2).flatten(2, 3)[:, :, :length]
@@ -65,14 +67,9 @@ def key_blocks(states: Tensor, size: int) -> Tensor:
 
 
 def windowed(bias: AttentionBias, window: int) -> AttentionBias:
-    """Return the bias with a window, the same object in every layer."""
-    found = bias.kept.get(("window", window))
-    if found is None:
-        positions = _positions(bias, 1 if bias.lengths is None else len(bias.lengths))
-        found = bias.kept["window", window] = AttentionBias(
-            bias.of_distance, positions, bias.lengths, window=window
-        )
-    return found
+    """Return the bias with a window."""
+    positions = _positions(bias, 1 if bias.lengths is None else len(bias.lengths))
+    return AttentionBias(bias.of_distance, positions, bias.lengths, window=window)
 
 
 def blocks_of(bias: AttentionBias, window: int, sequences: int, length: int) -> AttentionBias:
@@ -96,6 +93,16 @@ def blocks_of(bias: AttentionBias, window: int, sequences: int, length: int) -> 
         query_positions=positions[:, queries].flatten(0, 1),
         window=window,
     )
+
+
+def _once(bias: AttentionBias, name: tuple[str, int], make: Callable[[], AttentionBias]) -> AttentionBias:
+    """Make a bias once for all layers, but in a compiled graph for each: its layers have equal graphs then."""
+    if torch.compiler.is_compiling():
+        return make()
+    if name not in bias.kept:
+        bias.kept[name] = make()
+    found: AttentionBias = bias.kept[name]
+    return found
 
 
 def _positions(bias: AttentionBias, sequences: int) -> Tensor:
