@@ -102,8 +102,8 @@ class MaelmModelConfig(FairseqDataclass):
     local_attention: Optional[int] = field(
         default=None,
         metadata={
-            "help": "window in tokens of the encoder layers that are not global: a token reads tokens up to half a window "
-            "away, at their original positions (default: all layers read all tokens)"
+            "help": "window in tokens of the encoder layers that are not global: a token reads tokens up to half a "
+            "window away, at their original positions (default: all layers read all tokens)"
         },
     )
     global_every: int = field(

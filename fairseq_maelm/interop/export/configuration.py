@@ -50,11 +50,10 @@ def configuration(source: Source, content: Content) -> dict[str, Any]:
 def _modernbert_settings(source: Source) -> dict[str, Any]:
     """Return the settings for versions 4 and 5 of transformers, which name layers and rotary bases differently."""
     config, dictionary = source.options, source.dictionary
-    # Two rotary bases need two kinds of layers, though all layers attend to all tokens: the local window holds all.
-    local = config.local_rotary_base != config.rotary_base
-    kinds = [
-        "sliding_attention" if local and number % 3 else "full_attention" for number in range(config.encoder_layers)
-    ]
+    # Two rotary bases need two kinds of layers, even where all layers attend to all tokens: the window then holds all.
+    local = config.local_attention is not None or config.local_rotary_base != config.rotary_base
+    every = config.global_every if local else 1
+    kinds = ["sliding_attention" if number % every else "full_attention" for number in range(config.encoder_layers)]
     bases = {"full_attention": config.rotary_base, "sliding_attention": config.local_rotary_base}
     return {
         **MODERNBERT_SETTINGS,
@@ -64,10 +63,10 @@ def _modernbert_settings(source: Source) -> dict[str, Any]:
         "mlp_dropout": config.dropout,
         "attention_dropout": config.attention_dropout,
         "classifier_dropout": config.pooler_dropout,
-        "local_attention": 2 * config.max_positions,
+        "local_attention": config.local_attention or 2 * config.max_positions,
         "layer_types": kinds,
         "rope_parameters": {name: {"rope_type": "default", "rope_theta": float(base)} for name, base in bases.items()},
-        "global_attn_every_n_layers": 3 if local else 1,
+        "global_attn_every_n_layers": every,
         "global_rope_theta": float(config.rotary_base),
         "local_rope_theta": float(config.local_rotary_base),
         "reference_compile": False,

@@ -82,11 +82,11 @@ def _check_modernbert(folder: Path, config: dict[str, Any]) -> None:
     named = (config.get("rope_parameters") or {}).values()
     if config.get("rope_scaling") or any(each.get("rope_type", "default") != "default" for each in named):
         raise refuse(folder, "its rotary positions are scaled")
-    if bases[0] != bases[1] and any(local) and local != [bool(number % 3) for number in range(len(local))]:
+    if any(local) and local != [bool(number % _global_every(local)) for number in range(len(local))]:
         raise refuse(
             folder,
             "its layers with local attention are not those of our encoder, which has it in all except the first of "
-            "every three",
+            "every so many",
         )
 
 
@@ -97,6 +97,11 @@ def _local_layers(config: dict[str, Any]) -> list[bool]:
         return [kind != "full_attention" for kind in kinds]
     every = int(config.get("global_attn_every_n_layers") or 3)
     return [bool(number % every) for number in range(int(config["num_hidden_layers"]))]
+
+
+def _global_every(local: list[bool]) -> int:
+    """Return the period of global layers."""
+    return next((number for number, each in enumerate(local) if number and not each), len(local))
 
 
 def _rotary_bases(config: dict[str, Any]) -> tuple[float, float]:
@@ -116,13 +121,17 @@ def model_options(config: dict[str, Any]) -> dict[str, Any]:
     options["layer_norm_eps"] = _layer_norm_eps(config)
     if config["model_type"] == "modernbert":
         positions, bases = int(config["max_position_embeddings"]), _rotary_bases(config)
-        if any(_local_layers(config)):
-            # Local attention equals global attention within its window.
-            positions = min(positions, int(config.get("local_attention", 128)) // 2 + 1)
-        else:
-            bases = bases[0], bases[0]
         options |= {"layer": "modern", "positions": "rotary", "max_positions": positions, "relative_buckets": "none"}
-        return options | {"rotary_base": int(bases[0]), "local_rotary_base": int(bases[1])}
+        local = _local_layers(config)
+        if not any(local):
+            return options | {"rotary_base": int(bases[0]), "local_rotary_base": int(bases[0])}
+        window = int(config.get("local_attention", 128))
+        options |= {
+            "rotary_base": int(bases[0]),
+            "local_rotary_base": int(bases[1]),
+            "global_every": _global_every(local),
+        }
+        return options if window // 2 >= positions - 1 else options | {"local_attention": window}
     options["max_positions"] = int(config["max_position_embeddings"]) - first_position(config)
     function, number, distance = MPNET_BUCKETS
     if config["model_type"] != "mpnet":

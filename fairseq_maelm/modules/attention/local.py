@@ -1,9 +1,9 @@
 """Local attention: a token reads only tokens within half a window of its original position.
 
-As in ModernBERT (Warner et al., 2024), token i reads token j if |p_i - p_j| <= window // 2, where p are positions in the
-full sequence: dropping masked tokens changes no distance. Positions ascend by at least 1, so the distance of two indices
-never exceeds that of their positions, and a block of queries needs only the keys of three blocks. The blocks of all
-sequences become a batch for an ordinary backend: memory and time grow linearly with the length.
+As in ModernBERT (Warner et al., 2024), token i reads token j if |p_i - p_j| <= window // 2, where p are positions in
+the full sequence: dropping masked tokens changes no distance. Positions ascend by at least 1, so the distance of two
+indices never exceeds that of their positions, and a block of queries needs only the keys of three blocks. The blocks of
+all sequences become a batch for an ordinary backend: memory and time grow linearly with the length.
 """
 
 from collections.abc import Callable

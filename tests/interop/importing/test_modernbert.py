@@ -1,4 +1,4 @@
-"""ModernBERT and Ettin are imported with positions up to the window of local attention, or refused."""
+"""ModernBERT and Ettin are imported with local attention and all positions, or refused."""
 
 import shutil
 from pathlib import Path
@@ -42,51 +42,54 @@ def copied(modernbert: Path, tmp_path: Path) -> Path:
 
 OLD_NAMES = {"layer_types": None, "rope_parameters": None, "global_attn_every_n_layers": 3}
 EQUAL = dict.fromkeys(BASES, 160_000.0)
-CASES: dict[str, tuple[dict[str, Any], int, list[int]]] = {
-    "ModernBERT": ({}, WINDOW // 2 + 1, [160_000, 10_000]),
+# Changes of the configuration -> rotary bases, window, period of global layers.
+CASES: dict[str, tuple[dict[str, Any], list[Any]]] = {
+    "ModernBERT": ({}, [160_000, 10_000, WINDOW, 3]),
     "written by version 4": (
         {**OLD_NAMES, "global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0},
-        WINDOW // 2 + 1,
-        [160_000, 10_000],
+        [160_000, 10_000, WINDOW, 3],
     ),
-    "defaults of version 4": (OLD_NAMES, WINDOW // 2 + 1, [160_000, 10_000]),
-    "Ettin": ({"rope_parameters": rope(**EQUAL)}, WINDOW // 2 + 1, [160_000, 160_000]),
-    "other layers, one base": (
-        {"rope_parameters": rope(**EQUAL), "layer_types": ["full_attention"] * 4 + ["sliding_attention"]},
-        WINDOW // 2 + 1,
-        [160_000, 160_000],
+    "defaults of version 4": (OLD_NAMES, [160_000, 10_000, WINDOW, 3]),
+    "Ettin": ({"rope_parameters": rope(**EQUAL)}, [160_000, 160_000, WINDOW, 3]),
+    "every second layer": (
+        {"layer_types": ["full_attention", "sliding_attention"] * 2 + ["full_attention"]},
+        [160_000, 10_000, WINDOW, 2],
     ),
-    "wide window": ({"local_attention": 200}, 40, [160_000, 10_000]),
-    "all global": ({"layer_types": ["full_attention"] * 5}, 40, [160_000, 160_000]),
+    "one global layer": (
+        {"layer_types": ["full_attention"] + ["sliding_attention"] * 4},
+        [160_000, 10_000, WINDOW, 5],
+    ),
+    "wide window": ({"local_attention": 200}, [160_000, 10_000, None, 3]),
+    "all global": ({"layer_types": ["full_attention"] * 5}, [160_000, 160_000, None, 3]),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_it_computes_the_same_within_the_window(case: str, copied: Path, tmp_path: Path) -> None:
-    changes, positions, bases = CASES[case]
+def test_it_computes_the_same(case: str, copied: Path, tmp_path: Path) -> None:
+    changes, settings = CASES[case]
     folder = sources.edit_config(copied, **changes)
     imported = import_model(folder, tmp_path / "imported")
     assert [each.what for each in imported.agreements] == ["hidden states", "masked-lm scores"]
     assert all(each.size > 0.5 for each in imported.agreements)
     hub = MaelmModel.from_pretrained(str(tmp_path / "imported"))
     config = hub.config.model
-    assert [config.max_positions, config.rotary_base, config.local_rotary_base] == [positions, *bases]
+    found = [config.rotary_base, config.local_rotary_base, config.local_attention, config.global_every]
+    assert [config.max_positions, *found] == [40, *settings]
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
     tokens = hub.encode(MASKED)[None]
-    assert tokens.shape[1] <= WINDOW // 2 + 1
     with torch.no_grad():
         scores = model(tokens).logits[0, tokens[0] == hub.dictionary.index("<mask>")].softmax(dim=-1)[0]
     best = hub.fill_mask(MASKED, topk=3)[0]
     assert [each.probability for each in best] == pytest.approx(scores.topk(3).values.tolist(), rel=1e-4)
 
 
-def test_beyond_the_window_it_would_not(copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one position more, the comparison fails."""
+def test_another_window_is_found_out(copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a window that is two tokens wider, the comparison fails."""
     from fairseq_maelm.interop.importing import huggingface
 
     honest = huggingface.model_options
-    longer = {"max_positions": WINDOW // 2 + 2}
-    monkeypatch.setattr(huggingface, "model_options", lambda config: {**honest(config), **longer})
+    wider = {"local_attention": WINDOW + 2}
+    monkeypatch.setattr(huggingface, "model_options", lambda config: {**honest(config), **wider})
     with pytest.raises(ValueError, match="computes something else"):
         import_model(copied, tmp_path / "imported")
 
@@ -101,7 +104,7 @@ def test_beyond_the_window_it_would_not(copied: Path, tmp_path: Path, monkeypatc
             {"rope_parameters": {"full_attention": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}},
             "its rotary positions are scaled",
         ),
-        ({"layer_types": ["sliding_attention"] * 5}, "all except the first of every three"),
+        ({"layer_types": ["sliding_attention"] * 5}, "all except the first of every so many"),
         ({"norm_eps": 0.5}, "layer_norm_eps is 0.5"),
     ],
 )

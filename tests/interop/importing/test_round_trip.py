@@ -45,6 +45,12 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], tuple[str, ...]]] = 
         {**MODERN, "decoder_layers": 0, "encoder_layers": 5, "local_rotary_base": 500},
         (),
     ),
+    "local attention": (
+        "modernbert",
+        {"masked_input": "kept"},
+        {**MODERN, "decoder_layers": 0, "encoder_layers": 5, "local_attention": 6, "global_every": 2},
+        (),
+    ),
     "classes as modernbert": (
         "modernbert",
         {"_name": "sentence_prediction"},
