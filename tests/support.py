@@ -126,7 +126,7 @@ def plain_of(model: MaelmModel) -> tuple[State, PlainConfig]:
         decoder_rotary=config.decoder_positions == "rotary",
         rotary_base=config.rotary_base,
         local_rotary_base=config.local_rotary_base,
-        local_attention=config.local_attention,
+        local_attention=config.local_attention or None,
         global_every=config.global_every,
     )
 

@@ -159,8 +159,8 @@ def _check_rotary(config: Any) -> None:
 
 
 def _check_local_attention(config: Any) -> None:
-    if config.local_attention is not None and config.local_attention < 1:
-        raise ValueError(f"--local-attention must be at least 1 token, not {config.local_attention}")
+    if config.local_attention < 0:
+        raise ValueError(f"--local-attention must be 0 or more tokens, not {config.local_attention}")
     if config.global_every < 1:
         raise ValueError(f"--global-every must be at least 1, not {config.global_every}")
 

@@ -99,11 +99,11 @@ class MaelmModelConfig(FairseqDataclass):
         default=None,
         metadata={"help": "rotary base of all encoder layers that are not global (default: --rotary-base)"},
     )
-    local_attention: Optional[int] = field(
-        default=None,
+    local_attention: int = field(
+        default=0,
         metadata={
             "help": "window in tokens of the encoder layers that are not global: a token reads tokens up to half a "
-            "window away, at their original positions (default: all layers read all tokens)"
+            "window away, at their original positions; with 0, all layers read all tokens"
         },
     )
     global_every: int = field(

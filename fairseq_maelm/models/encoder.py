@@ -208,7 +208,7 @@ def build_encoder(config: Any, dictionary: Dictionary) -> MaelmEncoder:
         layer_norm_eps=config.layer_norm_eps,
         modern=config.layer == "modern",
         rotary_bases=(config.rotary_base, config.local_rotary_base) if config.positions == "rotary" else (),
-        local_attention=config.local_attention,
+        local_attention=config.local_attention or None,
         global_every=config.global_every,
     )
     return MaelmEncoder(

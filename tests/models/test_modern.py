@@ -51,7 +51,7 @@ def transformers_model(model: MaelmModel) -> Any:
         max_position_embeddings=ours.max_positions,
         pad_token_id=1,
         **dict.fromkeys(("bos_token_id", "cls_token_id", "eos_token_id", "sep_token_id"), 0),
-        **({} if ours.local_attention is None else {"local_attention": ours.local_attention}),
+        **({"local_attention": ours.local_attention} if ours.local_attention else {}),
         global_attn_every_n_layers=ours.global_every,
         rope_parameters={
             "full_attention": {"rope_type": "default", "rope_theta": float(ours.rotary_base)},

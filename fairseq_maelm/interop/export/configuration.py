@@ -51,7 +51,7 @@ def _modernbert_settings(source: Source) -> dict[str, Any]:
     """Return the settings for versions 4 and 5 of transformers, which name layers and rotary bases differently."""
     config, dictionary = source.options, source.dictionary
     # Two rotary bases need two kinds of layers, even where all layers attend to all tokens: the window then holds all.
-    local = config.local_attention is not None or config.local_rotary_base != config.rotary_base
+    local = config.local_attention > 0 or config.local_rotary_base != config.rotary_base
     every = config.global_every if local else 1
     kinds = ["sliding_attention" if number % every else "full_attention" for number in range(config.encoder_layers)]
     bases = {"full_attention": config.rotary_base, "sliding_attention": config.local_rotary_base}

@@ -108,7 +108,7 @@ def _obstacles_of_positions(config: Any, form: str) -> list[str]:
         ]
     if form == "roberta" and buckets[0] != "none":
         return ["it has a relative position bias, but RoBERTa has absolute positions only"]
-    if config.local_attention is not None and form != "modernbert":
+    if config.local_attention and form != "modernbert":
         return [f"its layers have local attention, but those of {FORMATS[form]} have not"]
     if (config.positions == "rotary") != (form == "modernbert"):
         return [f"its positions are {config.positions}, but those of {FORMATS[form]} are not"]

@@ -59,8 +59,8 @@ CASES: dict[str, tuple[dict[str, Any], list[Any]]] = {
         {"layer_types": ["full_attention"] + ["sliding_attention"] * 4},
         [160_000, 10_000, WINDOW, 5],
     ),
-    "wide window": ({"local_attention": 200}, [160_000, 10_000, None, 3]),
-    "all global": ({"layer_types": ["full_attention"] * 5}, [160_000, 160_000, None, 3]),
+    "wide window": ({"local_attention": 200}, [160_000, 10_000, 0, 3]),
+    "all global": ({"layer_types": ["full_attention"] * 5}, [160_000, 160_000, 0, 3]),
 }
 
 
