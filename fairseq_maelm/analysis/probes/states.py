@@ -1,5 +1,6 @@
 """An encoder's frozen states of texts and words, computed once for all layers in batches of similar length."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from tqdm import tqdm
 from fairseq_maelm.analysis.encoders import Encoder
 from fairseq_maelm.analysis.spectrum import GramAccumulator
 from fairseq_maelm.batch import pad_rows
+from fairseq_maelm.data.windows import cut_windows
 from fairseq_maelm.models.batched_inference import Places, batches_by_length
 from fairseq_maelm.modules.autocast import computing_in
 
@@ -55,21 +57,17 @@ class FrozenEncoder:
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> EncodedWords:
         """Tokenize each word separately, as a word after a space."""
-        known: dict[str, list[int]] = {}
-        sequences, places = [], []
+        words = dict.fromkeys(word for sentence in sentences for word in sentence)
+        known = {word: self.encoder.encode_line(f" {word}")[: self._room] for word in words}
+        sequences, places = list[NDArray[np.int64]](), list[tuple[int, int, int]]()
         for sentence in sentences:
-            tokens: list[int] = []
-            for word in sentence:
-                if word not in known:
-                    known[word] = self.encoder.encode_line(f" {word}")[: self._room]
-                if len(tokens) + len(known[word]) > self._room:
-                    sequences.append(self._enclosed(tokens))
-                    tokens = []
-                # A word without any tokens is represented by the token after it.
-                start = len(tokens) + 1
-                tokens += known[word]
-                places.append((len(sequences), start, start + len(known[word])))
-            sequences.append(self._enclosed(tokens))
+            pieces = [known[word] for word in sentence]
+            ends = [0, *itertools.accumulate(map(len, pieces))]
+            for start, stop in cut_windows(ends, self._room, 0):
+                # 1 for the first symbol; a word without any tokens is represented by the token after it.
+                shift = 1 - ends[start]
+                places += [(len(sequences), ends[word] + shift, ends[word + 1] + shift) for word in range(start, stop)]
+                sequences.append(self._enclosed(list(itertools.chain(*pieces[start:stop]))))
         return EncodedWords(sequences, np.array(places, dtype=np.int64))
 
     def states(

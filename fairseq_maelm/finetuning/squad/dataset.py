@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.batches import BatchDataset
+from fairseq_maelm.data.windows import cut_windows, most_context
 from fairseq_maelm.finetuning.squad.prepared import NOT_LOCATED, PreparedSplit
 
 logger = logging.getLogger(__name__)
@@ -33,35 +34,20 @@ class Windows(NamedTuple):
     first: NDArray[np.int64]  # [Q + 1] first window of each question
 
 
-def cut_windows(
+def windows_of(
     question_lengths: NDArray[np.int64], context_lengths: NDArray[np.int64], max_length: int, stride: int
 ) -> Windows:
     """Cut each question's context, of at least one piece, into windows for sequences of up to ``max_length`` tokens.
 
     If windows are shorter than the stride, they begin their own length apart, so that no piece is left out.
     """
-    room = max_length - SPECIAL_TOKENS - question_lengths
-    step = np.minimum(stride, room)
-    count = 1 + np.maximum(0, -(-(context_lengths - room) // step))
-    first = np.concatenate([[0], np.cumsum(count)])
-    question = np.repeat(np.arange(len(count)), count)
-    begin = (np.arange(first[-1]) - first[question]) * step[question]
-    end = np.minimum(begin + room[question], context_lengths[question])
-    return Windows(question, begin, end, first)
-
-
-def best_context(begin: NDArray[np.int64], end: NDArray[np.int64], number: int) -> NDArray[np.bool_]:
-    """Mark the pieces for which window ``number`` is the one with the most context around them.
-
-    The amount of context is the minimum of the numbers of pieces to the left and to the right, plus a hundredth of the
-    window's length, as in BERT's fine-tuning. The first of equal windows wins, so that every piece is marked in exactly
-    one window. ``begin`` and ``end`` [K] are the bounds of all windows of the question, ascending.
-    """
-    near = np.arange(np.searchsorted(end, begin[number], side="right"), np.searchsorted(begin, end[number]))
-    pieces = np.arange(begin[number], end[number])
-    context = np.minimum(pieces - begin[near, None], end[near, None] - 1 - pieces)
-    scores = np.where(context < 0, -1.0, context + 0.01 * (end - begin)[near, None])
-    return near[scores.argmax(axis=0)] == number
+    bounds = []
+    for asked, length in zip(question_lengths.tolist(), context_lengths.tolist()):
+        room = max_length - SPECIAL_TOKENS - asked
+        bounds.append(cut_windows(range(length + 1), room, max(0, room - stride)))
+    counts = [len(each) for each in bounds]
+    begin, end = np.array([window for each in bounds for window in each], dtype=np.int64).reshape(-1, 2).T
+    return Windows(np.repeat(np.arange(len(counts)), counts), begin, end, np.cumsum([0, *counts]))
 
 
 class SquadDataset(BatchDataset):
@@ -76,8 +62,9 @@ class SquadDataset(BatchDataset):
     def __init__(self, split: PreparedSplit, cfg: Any, dictionary: Dictionary, name: str, training: bool) -> None:
         self.split, self.cfg, self.dictionary, self.name, self.training = split, cfg, dictionary, name, training
         self.question_lengths = np.minimum(split.question_lengths, cfg.max_question_length)
-        self.windows = cut_windows(self.question_lengths, split.context_lengths, cfg.max_length, cfg.doc_stride)
+        self.windows = windows_of(self.question_lengths, split.context_lengths, cfg.max_length, cfg.doc_stride)
         first, last = split.answers[self.windows.question].T
+        self._owners = [] if training else [self._owners_of(question) for question in range(len(split))]
         self._holds_answer = (first >= self.windows.begin) & (last < self.windows.end)
         lost = first == NOT_LOCATED
         sizes = SPECIAL_TOKENS + self.question_lengths[self.windows.question] + self.windows.end - self.windows.begin
@@ -139,6 +126,12 @@ class SquadDataset(BatchDataset):
             batch["split"] = self.name
         return batch
 
+    def _owners_of(self, question: int) -> NDArray[np.int64]:
+        """Return for each piece of a question's context the window in which it has most context."""
+        first, last = self.windows.first[question : question + 2]
+        bounds = list(zip(self.windows.begin[first:last].tolist(), self.windows.end[first:last].tolist()))
+        return first + most_context(bounds, range(bounds[-1][1] + 1))
+
     def _sequence(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the tokens of a window and two masks: tokens that can be answers, and those with their best context.
 
@@ -151,8 +144,7 @@ class SquadDataset(BatchDataset):
         asked = self.split.question(question)[: self.question_lengths[question]]
         own = best = first < last
         if not self.training:
-            start, stop = self.windows.first[question : question + 2]
-            best = own & best_context(self.windows.begin[start:stop], self.windows.end[start:stop], index - start)
+            best = own & (self._owners[question][begin:end] == index)
         before = np.zeros(len(asked) + SPECIAL_TOKENS - 1, dtype=bool)
         tokens = np.concatenate([[bos], asked, [eos, eos], pieces, [eos]])
         return tokens, np.append(before, own), np.append(before, best)

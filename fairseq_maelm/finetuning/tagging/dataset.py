@@ -1,9 +1,7 @@
 """Batches of windows of labeled sentences, which may be longer than the model's positions."""
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +11,7 @@ from numpy.typing import NDArray
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.batches import BatchDataset
+from fairseq_maelm.data.windows import cut_windows, most_context
 from fairseq_maelm.finetuning.tagging.prepared import TaggedSplit
 
 # <s> and </s> around every window.
@@ -28,39 +27,17 @@ class Window(NamedTuple):
     last: int
 
 
-def cut_windows(pieces: Sequence[int], limit: int, overlap: int) -> list[Window]:
-    """Cut a sentence into windows of whole words, and label each word in the window where it has most context.
+def windows_of(ends: Sequence[int], limit: int, overlap: int) -> list[Window]:
+    """Return the windows of a sentence, each word of which is labeled where it has most context.
 
-    The amount of context is the minimum of the numbers of pieces before and after the word, as in Devlin et al. (2019);
-    the earlier of equal windows labels the word. ``pieces`` has the number of pieces of each word, from 1 to ``limit``,
-    the maximum of a window. Neighboring windows share at least ``overlap`` pieces, if whole words leave room for them.
+    The arguments are those of ``cut_windows``.
     """
-    ends = [0, *accumulate(pieces)]
-    if ends[-1] <= limit:
-        return [Window(0, len(pieces), 0, len(pieces))]
-
-    def stop_of(start: int) -> int:
-        return bisect_right(ends, ends[start] + limit) - 1
-
-    starts = [0]
-    while (stop := stop_of(starts[-1])) < len(pieces):
-        start = max(bisect_right(ends, ends[stop] - overlap) - 1, starts[-1] + 1)
-        # Each window must end after the previous one; otherwise the loop would not end.
-        while stop_of(start) <= stop:
-            start += 1
-        starts.append(start)
-    stops = [stop_of(start) for start in starts]
-
-    def context(window: int, word: int) -> int:
-        if not starts[window] <= word < stops[window]:
-            return -1
-        return min(ends[word] - ends[starts[window]], ends[stops[window]] - ends[word + 1])
-
-    def owner(word: int) -> int:
-        return max(range(len(starts)), key=lambda window: context(window, word))
-
-    runs = [(window, list(words)) for window, words in groupby(range(len(pieces)), owner)]
-    return [Window(starts[window], stops[window], words[0], words[-1] + 1) for window, words in runs]
+    bounds = cut_windows(ends, limit, overlap)
+    if len(bounds) == 1:
+        return [Window(*bounds[0], *bounds[0])]
+    found, first = np.unique(most_context(bounds, ends), return_index=True)
+    lasts = [*first[1:].tolist(), len(ends) - 1]
+    return [Window(*bounds[number], *own) for number, *own in zip(found.tolist(), first.tolist(), lasts)]
 
 
 class TaggingDataset(BatchDataset):
@@ -86,8 +63,7 @@ class TaggingDataset(BatchDataset):
             starts = piece_ends[first : last + 1] - piece_ends[first]
             own = split.pieces[piece_ends[first] : piece_ends[last]]
             self._words.append((own, starts, split.labels[first:last]))
-            counts = split.piece_counts[first:last].tolist()
-            self.windows += [(number, window) for window in cut_windows(counts, limit, cfg.window_overlap)]
+            self.windows += [(number, window) for window in windows_of(starts.tolist(), limit, cfg.window_overlap)]
         ends = [self._words[number][1][[window.start, window.stop]] for number, window in self.windows]
         lengths = np.array([stop - start for start, stop in ends], dtype=np.int64) + _AROUND
         super().__init__(lengths, "buckets" if shuffle else "shortest", cfg.seed)

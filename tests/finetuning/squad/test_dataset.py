@@ -3,13 +3,10 @@
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support import dictionary_of
 
-from fairseq_maelm.finetuning.squad.dataset import NO_TARGET, SquadDataset, best_context, cut_windows
+from fairseq_maelm.finetuning.squad.dataset import NO_TARGET, SquadDataset, windows_of
 
 from .world import PAD, SYMBOLS, split_of
 
@@ -128,64 +125,11 @@ def test_the_order_changes_with_the_epoch_in_training_alone():
     assert orders[1][0] != orders[1][1] and sorted(orders[1][0]) == sorted(orders[1][1])
 
 
-def windows_of(question: int, context: int, max_length: int, stride: int) -> list[tuple[int, int]]:
-    windows = cut_windows(np.array([question]), np.array([context]), max_length, stride)
-    return list(zip(windows.begin.tolist(), windows.end.tolist()))
-
-
-@pytest.mark.parametrize(
-    ("context", "stride", "expected"),
-    [
-        (10, 4, [(0, 10)]),
-        (11, 4, [(0, 10), (4, 11)]),
-        (14, 4, [(0, 10), (4, 14)]),
-        (15, 4, [(0, 10), (4, 14), (8, 15)]),
-        (1, 4, [(0, 1)]),
-        (25, 99, [(0, 10), (10, 20), (20, 25)]),
-    ],
-)
-def test_windows_by_hand(context: int, stride: int, expected: list[tuple[int, int]]):
-    """A sequence of 20 with a question of 6 has room for 10 pieces; a longer stride than that skips nothing."""
-    assert windows_of(6, context, 20, stride) == expected
-
-
 def test_windows_of_several_questions():
-    windows = cut_windows(np.array([6, 2, 6]), np.array([11, 11, 3]), 20, 4)
+    # A sequence of 20 with a question of 6 has room for 10 pieces.
+    windows = windows_of(np.array([6, 2, 6]), np.array([11, 11, 3]), 20, 4)
     assert windows.question.tolist() == [0, 0, 1, 2]
     assert windows.first.tolist() == [0, 2, 3, 4]
     assert list(zip(windows.begin.tolist(), windows.end.tolist())) == [(0, 10), (4, 11), (0, 11), (0, 3)]
-
-
-SHAPES = st.tuples(st.integers(1, 6), st.integers(1, 60), st.integers(15, 30), st.integers(1, 40))
-
-
-@given(SHAPES)
-@settings(max_examples=200)
-def test_windows_cover_the_context_and_fit(shape):
-    question, context, max_length, stride = shape
-    windows = windows_of(question, context, max_length, stride)
-    assert windows[0][0] == 0 and windows[-1][1] == context
-    assert all(0 < end - begin <= max_length - question - 4 for begin, end in windows)
-    assert all(
-        second[0] - first[0] == min(stride, max_length - question - 4) for first, second in zip(windows, windows[1:])
-    )
-    assert all(second[0] <= first[1] for first, second in zip(windows, windows[1:])), "no piece between two windows"
-    assert all(end < context for _, end in windows[:-1]), "no window after the one that reaches the end"
-
-
-@given(SHAPES)
-@settings(max_examples=200)
-def test_every_piece_is_best_in_exactly_one_window_and_by_the_definition(shape):
-    question, context, max_length, stride = shape
-    begin, end = (np.array(each) for each in zip(*windows_of(question, context, max_length, stride)))
-    owners = np.full(context, -1)
-    for number in range(len(begin)):
-        best = np.arange(begin[number], end[number])[best_context(begin, end, number)]
-        assert (owners[best] == -1).all()
-        owners[best] = number
-    for piece in range(context):
-        scores = [
-            min(piece - first, last - 1 - piece) + 0.01 * (last - first) if first <= piece < last else -1.0
-            for first, last in zip(begin, end)
-        ]
-        assert owners[piece] == int(np.argmax(scores))
+    # A stride of more than the room skips nothing.
+    assert windows_of(np.array([6]), np.array([25]), 20, 99).begin.tolist() == [0, 10, 20]

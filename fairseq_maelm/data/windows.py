@@ -1,0 +1,49 @@
+"""Windows over sequences of units, such as words or pieces, that do not fit into a model's positions."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Weight of a window's length in the amount of context, as in BERT's code for SQuAD.
+_OF_LENGTH = 0.01
+
+
+def cut_windows(ends: Sequence[int], limit: int, overlap: int) -> list[tuple[int, int]]:
+    """Return windows [start, stop) of whole units, each but the last as long as possible.
+
+    Args:
+        ends: [units + 1] number of pieces before each unit, and of all units; a unit has at most ``limit`` pieces.
+        limit: maximum number of pieces in a window.
+        overlap: minimum number of pieces that neighboring windows share, if whole units leave room for them.
+    """
+    windows, start = list[tuple[int, int]](), 0
+    while True:
+        stop = bisect_right(ends, ends[start] + limit) - 1
+        windows.append((start, stop))
+        if stop >= len(ends) - 1:
+            return windows
+        start = max(bisect_right(ends, ends[stop] - overlap) - 1, start + 1)
+        # Each window must end after the previous one; otherwise the loop would not end.
+        while bisect_right(ends, ends[start] + limit) - 1 <= stop:
+            start += 1
+
+
+def most_context(windows: Sequence[tuple[int, int]], ends: Sequence[int]) -> NDArray[np.int32]:
+    """Return for each unit the number of the window in which it has most context, <int32>[units].
+
+    The amount of context is the minimum of the numbers of pieces before and after the unit, plus a hundredth of the
+    window's pieces (Devlin et al., 2019); the first of equal windows counts.
+    """
+    if len(windows) == 1:
+        return np.zeros(len(ends) - 1, dtype=np.int32)
+    places = np.asarray(ends, dtype=np.int64)
+    owners, most = np.zeros(len(places) - 1, dtype=np.int32), np.full(len(places) - 1, -1.0)
+    for number, (start, stop) in enumerate(windows):
+        own = places[start : stop + 1]
+        context = np.minimum(own[:-1] - own[0], own[-1] - own[1:]) + _OF_LENGTH * (own[-1] - own[0])
+        better = context > most[start:stop]
+        owners[start:stop][better] = number
+        most[start:stop][better] = context[better]
+    return owners
