@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import yaml
-from study import SQUAD_METRICS
+from study import words_of
 
 from fairseq_maelm.libraries import import_pyplot
 from fairseq_maelm.studies.engine import read_json
@@ -24,6 +24,8 @@ from fairseq_maelm.studies.folder import SETTINGS
 from fairseq_maelm.studies.tables import markdown_table
 
 MISSING = "–"
+_ANSWERS = ("exact", "answer_f1")
+PLACES = {"fine-tuning": lambda places: words_of(places["plan"]["fine-tuning"])}
 
 
 class Row(NamedTuple):
@@ -127,7 +129,7 @@ def _result(folder: Path, row: Row, settings: dict[str, Any]) -> Result:
         markers = [read_json(fine_tuning_marker(folder, row.name, task, seed)) for seed in seeds]
         found = [marker for marker in markers if marker is not None]
         scores = [float(marker["score"]) for marker in found if "failed" not in marker]
-        answers = settings["tasks"][task].get("metric") in SQUAD_METRICS
+        answers = settings["tasks"][task].get("metric") in _ANSWERS
         tasks[task] = Task(scores, len(found) - len(scores), len(seeds), answers)
     if pretraining is None:
         return Result(row, tasks, None, None, "not finished")

@@ -22,7 +22,7 @@ from records import PRETRAINING, Records
 
 from fairseq_maelm.arguments import CommandParser, existing_path
 from fairseq_maelm.files import write_json
-from fairseq_maelm.studies.engine import Job, Process, read_json
+from fairseq_maelm.studies.engine import read_json
 from fairseq_maelm.studies.folder import study_folder
 from fairseq_maelm.studies.options import add_runner_arguments, runner_of, sitting
 from fairseq_maelm.train_command import add_precision, machine_of, words_of
@@ -144,8 +144,9 @@ class Study:
         if not self.runner.dry_run:
             self._take_texts(texts)
         own = words_of({"output": self.programs.data, **self.plan.content["corpus"]})
-        corpus = Process(["maelm", "prepare", "corpus", *map(str, texts), *own], {})
-        tasks = []
+        words = ["maelm", "prepare", "corpus", *map(str, texts), *own]
+        corpus = self.programs.job("corpus", self.programs.marker("corpus"), words, resumes=True)
+        jobs = [corpus]
         for name, task in self.plan.tasks.items():
             target = self.programs.task_folder(name)
             target = target.parent if "folder" in task else target
@@ -153,9 +154,8 @@ class Study:
                 target.parent.mkdir(parents=True, exist_ok=True)
             words = ["maelm", "prepare", *self.programs.words(task["prepare"]), "--vocabulary", str(self.programs.data)]
             words += ["--output", str(target)]
-            tasks.append(self.programs.job(f"task {name}", self.programs.marker("tasks", name), words))
-        marker = self.programs.marker("corpus")
-        self.runner.do([Job("corpus", marker, corpus.on, resumes=True, followers=tasks)])
+            jobs.append(self.programs.job(f"task {name}", self.programs.marker("tasks", name), words, after=[[corpus]]))
+        self.runner.do(jobs)
         if not self.runner.dry_run:
             counts = json.loads((self.programs.data / "manifest.json").read_bytes())["counts"]
             with open(self.programs.data / "dict.txt", encoding="utf-8") as file:
@@ -214,7 +214,7 @@ class Study:
             known = self._recorded(run)
             todo.append({name: job for name, job in self.programs.evaluations(run).items() if name not in known})
         names = dict.fromkeys(name for jobs in todo for name in jobs)
-        self.runner.do([jobs[name] for name in names for jobs in todo if name in jobs])
+        self.runner.do(self.programs.all_of(jobs[name] for name in names for jobs in todo if name in jobs))
 
     def _recorded(self, run: Pretraining) -> dict[str, Any]:
         if not self.runner.dry_run:

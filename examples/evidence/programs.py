@@ -2,7 +2,7 @@
 
 import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -14,7 +14,7 @@ from records import Records, folder_name
 
 from fairseq_maelm.studies.engine import Job, Process, is_finished
 from fairseq_maelm.studies.log import log_records
-from fairseq_maelm.train_command import Machine
+from fairseq_maelm.train_command import Machine, words_of
 
 # Updates between two reports of a timing; the first one, in which memory is filled, does not count.
 _TIMED_INTERVAL = 5
@@ -104,6 +104,10 @@ class Programs:
                 jobs[name] = partial(self._fine_tuning, task=task, seed=1, updates=updates)
         return {name: job(run, name) for name, job in jobs.items()}
 
+    def all_of(self, jobs: Iterable[Job]) -> list[Job]:
+        """Return jobs with those that they come after, each of these first."""
+        return [each for job in jobs for each in (*(first for group in job.after for first in group), job)]
+
     def _checkpoint(self, run: Pretraining, updates: int | None = None) -> Path:
         # The number of the epoch is part of the name.
         found = sorted(self.folder(run).glob(f"checkpoint_*_{updates}.pt"))
@@ -120,7 +124,8 @@ class Programs:
 
         def process(slot: str) -> Process:
             checkpoint = self._checkpoint(run, updates)
-            return Process(study.fine_tuning(self.task_folder(task), checkpoint, model, own, more), {}).on(slot)
+            words = ["maelm", "finetune", str(self.task_folder(task)), "--checkpoint", str(checkpoint)]
+            return Process([*words, "--output", str(model), *words_of(own), "--", *more], {}).on(slot)
 
         predictions = folder / "predictions.tsv"
         file = self.plan.tasks[task].get("predict")
@@ -134,8 +139,9 @@ class Programs:
             clears=[predictions],
             ended=partial(self._predicted, run, model),
         )
-        marker = folder / "training.json"
-        return Job(f"{run.name}, {name}", marker, process, resumes=True, followers=[predicting])
+        training = Job(f"{run.name}, {name}", folder / "training.json", process, resumes=True)
+        predicting.after = [[training]]
+        return predicting
 
     def _predicted(self, run: Pretraining, model: Path) -> None:
         self.records.update(run)

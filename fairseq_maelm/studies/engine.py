@@ -1,6 +1,6 @@
-"""Run programs in parallel, with progress, and continue later after failures and interruptions.
+"""Run programs in parallel, one after another where one needs another, and continue after failures and interruptions.
 
-A small file for each finished program, its marker, holds the result, so that later calls skip it.
+A small file for each finished program, its marker, contains the result, so that later calls skip the program.
 """
 
 import fcntl
@@ -16,15 +16,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from tqdm import tqdm
-
 from fairseq_maelm import files, warm_start
 from fairseq_maelm.files import write_json
-from fairseq_maelm.studies.log import last_line, log_records
+from fairseq_maelm.studies.log import last_line
+from fairseq_maelm.studies.progress import Progress
 
 _POLL_SECONDS, _STOP_SECONDS = 0.2, 20
-# In a log file, each update of the progress bar is a line.
-_SHOW_SECONDS = 1.0 if sys.stderr.isatty() else 60.0
 
 
 class Process(NamedTuple):
@@ -39,39 +36,40 @@ class Process(NamedTuple):
 
     def on(self, slot: str) -> "Process":
         """Return the same program on the GPUs of a slot."""
-        return Process(self.words, {**self.environment, **visible(slot)})
+        return Process(self.words, {**self.environment, **({"CUDA_VISIBLE_DEVICES": slot} if slot else {})})
 
 
-def visible(slot: str) -> dict[str, str]:
-    """Return the environment variable that assigns a program the GPUs of its slot, if there are any."""
-    return {"CUDA_VISIBLE_DEVICES": slot} if slot else {}
-
-
-@dataclass
+@dataclass(eq=False)
 class Job:
     """A program with a result.
 
     Attributes:
         name: shown in messages.
-        marker: file for the result, or for the reason for a failure.
+        file: the marker: file for the result, or for the reason for a failure. A function if it is known only when the
+            job can start.
         process: makes the command for a slot (a list of GPUs, "" for the CPU).
         result: reads the result from the log; raises a ValueError if the run failed despite its exit status of 0.
         resumes: whether the program continues from its saved state; its log is then continued too.
-        followers: jobs that can start after this one has succeeded.
-        cost: duration in any unit, for the progress bar.
+        after: groups of jobs. The job starts when all of them have ended, and at least one of each group has succeeded.
+        cost: duration in any unit, for the progress.
         ended: called after the marker is written.
         clears: unfinished files and folders of an earlier attempt, removed before the program starts.
     """
 
     name: str
-    marker: Path
+    file: Path | Callable[[], Path]
     process: Callable[[str], Process]
     result: Callable[[Path], dict[str, Any]] = lambda log: {}
     resumes: bool = False
-    followers: "list[Job]" = field(default_factory=list)
+    after: list[Sequence["Job"]] = field(default_factory=list)
     cost: float = 1.0
     ended: Callable[[], None] = field(default=lambda: None)
     clears: Sequence[Path] = ()
+
+    @property
+    def marker(self) -> Path:
+        """The file for the result."""
+        return self.file if isinstance(self.file, Path) else self.file()
 
     @property
     def log(self) -> Path:
@@ -83,11 +81,6 @@ class Job:
         for path in self.clears:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
-    @property
-    def all(self) -> "list[Job]":
-        """The job and all jobs that follow it, directly or indirectly."""
-        return [self, *(each for follower in self.followers for each in follower.all)]
-
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """Read a JSON file, or return None if it does not exist."""
@@ -98,18 +91,6 @@ def is_finished(marker: Path) -> bool:
     """Return whether a job has succeeded."""
     result = read_json(marker)
     return result is not None and "failed" not in result
-
-
-def unfinished(jobs: Sequence[Job], retry_failed: bool = True) -> list[Job]:
-    """Return the jobs that can start: those without a result, and the followers of those with a result."""
-    found = []
-    for job in jobs:
-        result = read_json(job.marker)
-        if result is None or ("failed" in result and retry_failed):
-            found.append(job)
-        elif "failed" not in result:
-            found += unfinished(job.followers, retry_failed)
-    return found
 
 
 class Running(Protocol):
@@ -176,12 +157,12 @@ class LocalLauncher:
 
 
 def run(jobs: Sequence[Job], slots: Sequence[str], launcher: Launcher | None = None, retry_failed: bool = True) -> None:
-    """Run all unfinished jobs, one in each slot at a time; followers of a job precede other jobs.
+    """Run all unfinished jobs, one in each slot at a time, in their order as far as they can start.
 
-    The reason for a failure goes into the job's marker, and only the followers of that job are not run.
+    The reason for a failure goes into the job's marker, and only jobs that need that job are not run.
 
     Args:
-        jobs: the jobs without their followers.
+        jobs: the jobs.
         slots: GPUs of each job that runs at the same time, as in CUDA_VISIBLE_DEVICES, "" for the CPU.
         launcher: starts the programs, by default on this machine.
         retry_failed: whether to run jobs again that failed earlier.
@@ -190,84 +171,64 @@ def run(jobs: Sequence[Job], slots: Sequence[str], launcher: Launcher | None = N
     try:
         queue.run()
     finally:
-        queue.close()
+        queue.launcher.leave([running for running, _ in queue.running.values()])
+        queue.progress.close()
 
 
 class _Queue:
-    """Waiting and running jobs, and the progress bar."""
+    """Waiting and running jobs."""
 
     def __init__(self, jobs: Sequence[Job], slots: Sequence[str], launcher: Launcher, retry_failed: bool) -> None:
-        self.waiting, self.free, self.launcher = unfinished(jobs, retry_failed), list(slots), launcher
-        self.running: list[tuple[Job, str, Running]] = []
-        self.retry_failed = retry_failed
-        to_do = [each for job in self.waiting for each in job.all]
-        self.total, self.done, self.failed = len(to_do), 0, 0
-        skipped = sum(len(job.all) for job in jobs) - self.total
-        self.bar = tqdm(
-            total=sum(job.cost for job in to_do), desc=f"{skipped} done earlier" if skipped else "runs", mininterval=0,
-            bar_format="{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}",
-        )  # fmt: skip
-        self._shown = time.monotonic()
+        self.free, self.launcher, self.retry_failed = list(slots), launcher, retry_failed
+        self.waiting = {job: None for job in jobs if self._is_due(job)}
+        self.running: dict[Job, tuple[Running, str]] = {}
+        self.progress = Progress(sum(job.cost for job in self.waiting), len(jobs), len(jobs) - len(self.waiting))
+
+    def _is_due(self, job: Job) -> bool:
+        result = read_json(job.marker)
+        return result is None or ("failed" in result and self.retry_failed)
 
     def run(self) -> None:
         while self.waiting or self.running:
-            self._start()
+            for job in list(self.waiting):
+                if self.free:
+                    self._start(job)
             time.sleep(_POLL_SECONDS)
-            for entry in list(self.running):
-                ended = entry[2].poll()
+            for job, (running, slot) in list(self.running.items()):
+                ended = running.poll()
                 if ended is not None:
-                    self.running.remove(entry)
-                    self._finish(*entry[:2], ended)
-            if time.monotonic() - self._shown > _SHOW_SECONDS:
-                self._show()
+                    del self.running[job]
+                    self.free.append(slot)
+                    self._finish(job, ended)
+            self.progress.show([(job.name, job.log, job.cost) for job in self.running])
 
-    def _start(self) -> None:
-        for job in list(self.waiting):
-            if not self.free:
-                return
-            job.marker.parent.mkdir(parents=True, exist_ok=True)
-            started = self.launcher.start(job, self.free[0])
-            if started is not None:
-                # The marker may hold an earlier attempt's failure.
-                job.marker.unlink(missing_ok=True)
-                self.waiting.remove(job)
-                self.running.append((job, self.free.pop(0), started))
+    def _start(self, job: Job) -> None:
+        """Start a job if it can start now, and drop it if it never can or need not."""
+        if any(each in self.waiting or each in self.running for group in job.after for each in group):
+            return
+        possible = all(any(is_finished(each.marker) for each in group) for group in job.after)
+        if not possible or not self._is_due(job):
+            del self.waiting[job]
+            self.progress.ended(job.cost, f"{job.name}: NOT RUN, it needs what failed" if not possible else "")
+            return
+        job.marker.parent.mkdir(parents=True, exist_ok=True)
+        started = self.launcher.start(job, self.free[0])
+        if started is not None:
+            # The marker may have an earlier attempt's failure.
+            job.marker.unlink(missing_ok=True)
+            del self.waiting[job]
+            self.running[job] = started, self.free.pop(0)
 
-    def _finish(self, job: Job, slot: str, ended: str) -> None:
-        self.free.append(slot)
-        ended_jobs = [job]
+    def _finish(self, job: Job, ended: str) -> None:
         try:
             if ended:
                 raise ValueError(f"{ended}: {last_line(job.log)}")
             result = job.result(job.log)
         except ValueError as error:
             result, line = {"failed": str(error)}, f"FAILED, {error} ({job.log})"
-            ended_jobs = job.all
-            self.failed += 1
         else:
             numbers = {name: value for name, value in result.items() if isinstance(value, (int, float))}
             line = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items()) or "done"
-            self.waiting[:0] = unfinished(job.followers, self.retry_failed)
         write_json(job.marker, result)
         job.ended()
-        self.bar.write(f"{job.name}: {line}", file=sys.stderr)
-        self.done += len(ended_jobs)
-        self.bar.update(sum(each.cost for each in ended_jobs))
-        self._show()
-
-    def _show(self) -> None:
-        self._shown = time.monotonic()
-        failed = f", {self.failed} failed" if self.failed else ""
-        now = "".join(f"; {_progress(job)}" for job, _, _ in self.running[:2])
-        self.bar.set_postfix_str(f"{self.done} of {self.total} runs{failed}{now}", refresh=True)
-
-    def close(self) -> None:
-        self.launcher.leave([running for _, _, running in self.running])
-        self.bar.close()
-
-
-def _progress(job: Job) -> str:
-    records = [record for _, record in log_records(job.log, ["train_inner"], tail=True)]
-    if not records:
-        return job.name
-    return f"{job.name}: {records[-1].get('num_updates', 0):.0f} updates, loss {records[-1].get('loss', 0):.2f}"
+        self.progress.ended(job.cost, f"{job.name}: {line}", "failed" in result)

@@ -4,10 +4,11 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from fairseq_maelm.finetuning.recipe import Recipe, Search
+from fairseq_maelm.studies.folder import read_settings
 from fairseq_maelm.train_command import number_if_it_is_one, spelled
 
 
@@ -46,6 +47,14 @@ class Run:
     def __str__(self) -> str:
         return f"{self.task}, {self.model}, {self.setting}, seed {self.seed}"
 
+    def marker(self, sweep: Path) -> Path:
+        """Return the file for the run's result, in the folder of a sweep."""
+        return sweep / "runs" / self.folder / "run.json"
+
+    def checkpoints(self, sweep: Path) -> Path:
+        """Return the folder of the run's checkpoints."""
+        return sweep / "runs" / self.folder / "checkpoints"
+
     def as_json(self) -> dict[str, Any]:
         """Return the run as JSON types."""
         return {"task": self.task, "model": self.model, "setting": dict(self.setting.values), "seed": self.seed}
@@ -55,6 +64,11 @@ class Run:
         """Return the run that ``as_json`` wrote."""
         setting = Setting(tuple(content["setting"].items()))
         return cls(content["task"], content["model"], setting, content["seed"])
+
+
+def read_runs(sweep: Path) -> list[Run]:
+    """Return the runs of all commands of a sweep."""
+    return [Run.from_json(content) for content in read_settings(sweep)["runs"].values()]
 
 
 def expand(task: str, models: Sequence[str], search: Search, seeds: int) -> Iterator[Run]:

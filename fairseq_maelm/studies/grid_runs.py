@@ -1,8 +1,8 @@
-"""A sweep: from recipes and checkpoints to the results of all runs."""
+"""The runs of a sweep: from recipes and checkpoints to the results."""
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,9 +15,9 @@ from fairseq_maelm.finetuning.encoder import Encoder, read_encoder
 from fairseq_maelm.finetuning.recipe import Recipe, check_name
 from fairseq_maelm.finetuning.rehearsal import Rehearsal, rehearse
 from fairseq_maelm.finetuning.training import FROM_CHECKPOINT, run_options, train_words
-from fairseq_maelm.studies.engine import Job, Process, read_json, run, unfinished, visible
-from fairseq_maelm.studies.folder import CheckpointKeeper, SweepFolder, data_fingerprint
-from fairseq_maelm.studies.grid import Run, choose, expand
+from fairseq_maelm.studies.engine import Job, Process, is_finished, read_json
+from fairseq_maelm.studies.folder import data_fingerprint, study_folder
+from fairseq_maelm.studies.grid import Run, choose, expand, read_runs
 from fairseq_maelm.studies.log import best_validation, is_divergence
 from fairseq_maelm.studies.options import Runner, without_result
 from fairseq_maelm.train_command import Machine
@@ -25,6 +25,8 @@ from fairseq_maelm.train_command import Machine
 logger = logging.getLogger(__name__)
 
 RANDOM = "random"
+KEEP = ("none", "best", "all")
+_BEST = "checkpoint_best.pt"
 
 
 class Model(NamedTuple):
@@ -49,35 +51,35 @@ class Plan:
     options: list[str]  # of fairseq-train, which override all others
     keep: str  # checkpoints to keep, one of ``store.KEEP``
 
-    def process(self, run: Run, folder: SweepFolder, slot: str) -> Process:
+    def process(self, run: Run, folder: Path, slot: str) -> Process:
         """Return the program of a run in a slot (a GPU, or ""), which continues from its last finished epoch."""
         recipe, model = self.recipes[run.task], self.models[run.model]
         updates = self.rehearsals[run.task, run.model].updates_per_epoch[run.setting["batch-size"]]
         words = _words(recipe, model, run, updates, model.random)
-        more = train_words(words, self.data / recipe.data, folder.checkpoints(run), self.machine)
-        return Process([*more, *self.options], {"OMP_NUM_THREADS": str(self.machine.threads), **visible(slot)})
+        more = train_words(words, self.data / recipe.data, run.checkpoints(folder), self.machine)
+        return Process([*more, *self.options], {"OMP_NUM_THREADS": str(self.machine.threads)}).on(slot)
 
     def examples(self, run: Run) -> int:
         """Return the number of training examples of a run, counted in each epoch."""
         return int(run.setting["epochs"]) * self.rehearsals[run.task, run.model].examples
 
-    def jobs(self, folder: SweepFolder, ended: Callable[[Run], None] = lambda run: None) -> list[Job]:
-        """Return the jobs of all runs; ``ended`` is called after each run."""
+    def jobs(self, folder: Path) -> list[Job]:
+        """Return the jobs of all runs."""
         return [
             Job(
                 str(each),
-                folder.marker(each),
+                each.marker(folder),
                 partial(self.process, each, folder),
                 partial(_result, self.recipes[each.task]),
                 resumes=True,
                 cost=self.examples(each),
-                ended=partial(ended, each),
+                ended=partial(tidy, folder, each, self.runs, self.keep),
             )
             for each in self.runs
         ]
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that determine the results, for ``SweepFolder.open``."""
+        """Return the settings that determine the results."""
         sums = {model.checkpoint: sha256_of(model.checkpoint) for model in self.models.values()}
         prints = {task: data_fingerprint(self.data / recipe.data) for task, recipe in self.recipes.items()}
         tasks = {
@@ -88,10 +90,11 @@ class Plan:
             name: {"checkpoint": sums[model.checkpoint], "random": model.random} for name, model in self.models.items()
         }
         common = {"precision": self.machine.precision, "options": self.options}
-        return {"common": common, "tasks": tasks, "models": models}
+        runs = {str(run.folder): run.as_json() for run in self.runs}
+        return {"common": common, "tasks": tasks, "models": models, "runs": runs}
 
     def about(self) -> dict[str, Any]:
-        """Return facts for reports, for ``SweepFolder.open``."""
+        """Return facts for reports."""
         tasks = {
             task: {"metric": recipe.metric, "figures": recipe.metrics, "subsets": recipe.subsets, "paper": recipe.paper}
             for task, recipe in self.recipes.items()
@@ -195,22 +198,47 @@ def make_plan(
 
 def run_plan(plan: Plan, output: Path, runner: Runner) -> dict[str, str]:
     """Run all unfinished runs of a plan, and return name -> reason for each run without a result."""
-    folder = SweepFolder(output)
-    with folder.open(plan.identity(), plan.about(), plan.runs):
-        keeper = CheckpointKeeper(folder, plan.keep)
-        keeper.tidy(folder.runs())
-        jobs = plan.jobs(folder, keeper.ended)
+    with study_folder(output, plan.identity(), plan.about()):
         if runner.retry_failed:
-            forget_diverged_runs(folder, plan.runs)
-        waiting = len(unfinished(jobs, runner.retry_failed))
-        logger.info("%d runs, %d of them unfinished; logs in %s", len(jobs), waiting, output / "runs")
-        run(jobs, runner.slots, runner.launcher, runner.retry_failed)
+            _forget_diverged_runs(output, plan.runs)
+        for each in read_runs(output):
+            tidy(output, each, plan.runs, plan.keep)
+        jobs = plan.jobs(output)
+        logger.info("%d runs; logs in %s", len(jobs), output / "runs")
+        runner.run(jobs)
         return without_result(jobs)
 
 
-def forget_diverged_runs(folder: SweepFolder, runs: Sequence[Run]) -> None:
+def _forget_diverged_runs(folder: Path, runs: Sequence[Run]) -> None:
     """Remove diverged runs, since their checkpoints may have weights that are not finite."""
     for each in runs:
-        result = read_json(folder.marker(each))
+        result = read_json(each.marker(folder))
         if result is not None and is_divergence(str(result.get("failed", ""))):
-            shutil.rmtree(folder.marker(each).parent)
+            shutil.rmtree(each.marker(folder).parent)
+
+
+def tidy(folder: Path, run: Run, runs: Iterable[Run], keep: str) -> None:
+    """Delete checkpoints of a run that has ended, which would fill the disk.
+
+    Failed runs keep their checkpoints, from which they can continue; diverged runs do not.
+
+    Args:
+        folder: the sweep's folder.
+        run: the run.
+        runs: all runs.
+        keep: checkpoints of finished runs to keep: none ("none"), for each task and model the checkpoint_best.pt of the
+            run with the best score ("best"), or all ("all").
+    """
+    result = read_json(run.marker(folder))
+    if result is None or ("failed" in result and not is_divergence(result["failed"])):
+        return
+    if "failed" in result or keep == "none":
+        shutil.rmtree(run.checkpoints(folder), ignore_errors=True)
+    elif keep == "best":
+        alike = [each for each in runs if (each.task, each.model) == (run.task, run.model)]
+        finished = [each for each in alike if is_finished(each.marker(folder))]
+        best = max(finished, key=lambda each: (read_json(each.marker(folder)) or {})["score"])
+        for each in finished:
+            for path in each.checkpoints(folder).glob("*"):
+                if each != best or path.name != _BEST:
+                    path.unlink()

@@ -30,6 +30,12 @@ def log_records(log: Path, kinds: Sequence[str], tail: bool = False) -> Iterator
                 yield found[1], _numbers(json.loads(found[2]))
 
 
+def last_attempt(log: Path) -> str:
+    """Return what the last attempt has written, from its command line on; "" without a log."""
+    text = _text(log, tail=False) if log.exists() else ""
+    return text[max(0, text.rfind("\n$ ")) :]
+
+
 def _text(log: Path, tail: bool) -> str:
     with open(log, "rb") as stream:
         stream.seek(max(0, log.stat().st_size - _TAIL_BYTES) if tail else 0)

@@ -55,20 +55,23 @@ class Runner(NamedTuple):
     retry_failed: bool  # whether to run programs again that failed earlier
     dry_run: bool  # whether to write the commands instead of running them
 
+    def run(self, jobs: Sequence[Job]) -> None:
+        """Run all unfinished jobs."""
+        run(jobs, self.slots, self.launcher, self.retry_failed)
+
     def do(self, jobs: Sequence[Job]) -> None:
-        """Run all unfinished jobs and their followers; in a dry run, write the commands.
+        """Run all unfinished jobs; in a dry run, write the commands.
 
         Raises:
             ValueError: a job has no result; it is raised after all other jobs have run.
         """
-        every = [each for job in jobs for each in job.all]
         if self.dry_run:
-            for each in every:
+            for each in jobs:
                 done = " (finished)" if is_finished(each.marker) else ""
                 sys.stdout.write(f"# {each.name}{done}\n{each.process(self.slots[0])}\n")
             return
-        run(jobs, self.slots, self.launcher, self.retry_failed)
-        refuse(without_result(every), self.retry_failed)
+        self.run(jobs)
+        refuse(without_result(jobs), self.retry_failed)
 
 
 def runner_of(args: argparse.Namespace, most_gpus: int = 1, jobs: int = 1) -> Runner:

@@ -18,7 +18,6 @@ from fairseq_maelm.arguments import existing_path
 from fairseq_maelm.files import write_bytes
 from fairseq_maelm.libraries import import_pyplot, save_figure
 from fairseq_maelm.studies import scores as results
-from fairseq_maelm.studies.folder import SweepFolder
 from fairseq_maelm.studies.scores import DIVERGED, FAILED, FINISHED, MISSING, Cell, Sweep
 from fairseq_maelm.studies.tables import difference_of_medians, markdown_table
 from fairseq_maelm.train_command import spelled
@@ -55,7 +54,7 @@ def write_report(folder: Path, draws: bool = True, groups: Sequence[str] | None 
 
     ``groups`` selects groups of the paper's rows, by default all. Without matplotlib there is a warning and no figure.
     """
-    sweep = results.collect(SweepFolder(folder))
+    sweep = results.collect(folder)
     text = as_markdown(sweep, groups)
     write_bytes(folder / "report.md", text.encode("utf-8"))
     write_bytes(folder / "runs.csv", as_csv(sweep).encode("utf-8"))

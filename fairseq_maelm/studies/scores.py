@@ -3,13 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
 
 from fairseq_maelm.arguments import UsageError
 from fairseq_maelm.studies.engine import read_json
-from fairseq_maelm.studies.folder import SweepFolder
-from fairseq_maelm.studies.grid import Run, Setting
+from fairseq_maelm.studies.folder import read_settings
+from fairseq_maelm.studies.grid import Run, Setting, read_runs
 from fairseq_maelm.studies.log import is_divergence
 
 FINISHED, DIVERGED, FAILED, MISSING = "finished", "diverged", "failed", "not run"
@@ -54,7 +55,7 @@ class Cell:
 class Sweep(NamedTuple):
     """The content of a sweep's folder."""
 
-    about: dict[str, Any]  # from ``sweep.json``
+    about: dict[str, Any]  # of the study's settings
     outcomes: list[Outcome]  # of all runs
     cells: dict[tuple[str, str], Cell]  # (task, model) -> best setting
 
@@ -69,10 +70,10 @@ class Sweep(NamedTuple):
         return list(self.about["models"])
 
 
-def collect(folder: SweepFolder) -> Sweep:
-    """Read the folder of a sweep, finished or not; raise a FileNotFoundError if there is no sweep."""
-    outcomes = [_outcome(folder, run) for run in folder.runs()]
-    about = folder.read()["about"]
+def collect(folder: Path) -> Sweep:
+    """Read the folder of a sweep, finished or not; raise a FileNotFoundError if there is none."""
+    outcomes = [_outcome(folder, run) for run in read_runs(folder)]
+    about = read_settings(folder)["about"]
     cells = {
         (task, model): best_of([each for each in outcomes if (each.run.task, each.run.model) == (task, model)])
         for task in about["tasks"]
@@ -81,8 +82,8 @@ def collect(folder: SweepFolder) -> Sweep:
     return Sweep(about, outcomes, cells)
 
 
-def _outcome(folder: SweepFolder, run: Run) -> Outcome:
-    result = read_json(folder.marker(run))
+def _outcome(folder: Path, run: Run) -> Outcome:
+    result = read_json(run.marker(folder))
     if result is None:
         return Outcome(run, MISSING, (), {})
     if "failed" in result:

@@ -8,9 +8,8 @@ from typing import Any
 
 from fairseq_maelm.arguments import add_output, existing_path, number
 from fairseq_maelm.finetuning.recipe import RECIPES, read_recipes
-from fairseq_maelm.studies.folder import KEEP, SweepFolder
 from fairseq_maelm.studies.grid import parse_choice
-from fairseq_maelm.studies.grid_runs import Plan, make_plan, read_models, run_plan
+from fairseq_maelm.studies.grid_runs import KEEP, Plan, make_plan, read_models, run_plan
 from fairseq_maelm.studies.log import is_divergence
 from fairseq_maelm.studies.options import Runner, add_runner_arguments, refuse, runner_of, without_result
 from fairseq_maelm.studies.report import write_report
@@ -81,7 +80,7 @@ def run(args: argparse.Namespace) -> None:
     runner = runner_of(args)
     plan = _plan(args, runner)
     if runner.dry_run:
-        jobs = plan.jobs(SweepFolder(args.output))
+        jobs = plan.jobs(args.output)
         runner.do(jobs)
         finished, examples = len(jobs) - len(without_result(jobs)), sum(map(plan.examples, plan.runs))
         sys.stdout.write(

@@ -20,7 +20,6 @@ from fairseq_maelm import files
 from fairseq_maelm.studies import folder as store
 
 ABLATIONS = ROOT / "examples" / "ablations" / "plan.yaml"
-PARTS = ROOT / "examples" / "pretraining" / "parts" / "rows.yaml"
 with pytest.MonkeyPatch.context() as patch:
     # Modules of examples are in no package.
     patch.syspath_prepend(ROOT / "examples")
@@ -33,21 +32,20 @@ TINY = ["arch=maelm_tiny", "tokens-per-sample=64", "max-positions=64", "max-toke
 PREDICTS_ALL = "causal_cross"
 
 
-def arguments(data: Path, output: Path, *more: Any, plan: Path = ABLATIONS, changes: Sequence[str] = TINY) -> Any:
+def arguments(data: Path, output: Path, *more: Any, changes: Sequence[str] = TINY) -> Any:
     """The command line of a small study."""
-    return study_of_rows.parse([str(word) for word in (plan, data, output, "--set", *changes, *more)])
+    return study_of_rows.parse([str(word) for word in (ABLATIONS, data, output, "--set", *changes, *more)])
 
 
 def size(arch: str, *changes: str) -> Any:
     """The plan of the ablations at a size."""
-    own = dict(change.split("=") for change in changes)
-    return study_of_rows.Plan(ABLATIONS, {"arch": arch, **{name: int(value) for name, value in own.items()}})
+    return study_of_rows.Plan(ABLATIONS, {"arch": arch, **dict(change.split("=") for change in changes)}).content
 
 
-def pretraining(args: Any, row: str, folder: Path) -> list[str]:
+def pretraining(args: Any, row: str) -> list[str]:
     """The command of a row's pretraining."""
-    (run,) = args.plan.runs([row])
-    words: list[str] = study_of_rows.pretraining(args, run, folder)
+    (job,) = (job for job in args.jobs if job.name == f"runs/{row}/pretraining")
+    words: list[str] = job.process("").words
     return words
 
 
@@ -59,7 +57,7 @@ ROWS = study_of_rows.Plan(ABLATIONS, {}).rows
 
 def train_as(data: Path, name: str, folder: Path) -> tuple[Any, Any, dict[str, Any]]:
     """What fairseq-train builds from a row's command line: task, model, and the first batch."""
-    words = pretraining(arguments(data, folder), name, folder)[1:]
+    words = pretraining(arguments(data, folder, "--rows", name), name)[1:]
     place = words.index("--user-dir")
     del words[place : place + 2]
     config = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), words))
@@ -96,7 +94,7 @@ def test_rows_differ_in_effect(built: dict[str, Any]) -> None:
         identity = None if model.decoder is None else model.decoder.identity
         found.setdefault(content([content(batch["net_input"]), shapes, content(identity)]), []).append(name)
     twins = {name: names[0] for names in found.values() for name in names[1:]}
-    assert twins == size("maelm_tiny").same_rows()
+    assert twins == study.same_rows(size("maelm_tiny"))
 
 
 def test_rows_get_equal_data_order_and_masks(built: dict[str, Any]) -> None:
@@ -113,16 +111,16 @@ def test_rows_get_equal_data_order_and_masks(built: dict[str, Any]) -> None:
 def test_rows_change_nothing_else(toy_data: Path, tmp_path: Path) -> None:
     """Without a row's own options its command line is that of MAE-LM."""
     changes = [*TINY, "mask-prob=0.4", "random-token-prob=0.1"]
-    args = arguments(toy_data, tmp_path / "study", changes=changes)
-    plain = pretraining(args, "maelm", tmp_path)
+    args = arguments(toy_data, tmp_path / "study", "--rows", *ROWS, changes=changes)
+    plain, plan = pretraining(args, "maelm"), args.plan.content
     assert plain[plain.index("--mask-prob") + 1] == "0.4" and plain[plain.index("--random-token-prob") + 1] == "0.1"
-    same = args.plan.same_rows()
+    same = study.same_rows(plan)
     for name, row in ROWS.items():
-        options = args.plan.options(name)
-        own = {key: value for key, value in options.items() if args.plan.options("maelm").get(key) != value}
+        options = study.row_options(plan, name)
+        own = {key: value for key, value in options.items() if study.row_options(plan, "maelm").get(key) != value}
         assert bool(own) == ("maelm" not in (name, same.get(name)))
         assert own.items() >= row.get("options", {}).items()
-        words = pretraining(args, name, tmp_path)
+        words = [word.replace(f"/{name}/", "/maelm/") for word in pretraining(args, name)]
         for key, value in own.items():
             place = words.index(f"--{key}")
             assert words[place + 1] == str(value)
@@ -135,10 +133,8 @@ def test_rows_that_are_run_unless_others_are_named(toy_data: Path, tmp_path: Pat
     depths = {f"decoder_{layers}" for layers in ("1_layer", "2_layers", "4_layers", "6_layers")}
     assert set(ROWS) - set(args.rows) == {"delta_1", *depths}, "of two layers, one is all of these"
     for arch, same in (("maelm_base", "decoder_4_layers"), ("maelm_large_plus_plus", "decoder_2_layers")):
-        assert size(arch).same_rows() == {same: "maelm", "delta_1": "mlm_decoder"}
-    assert size("maelm_small").same_rows()["decoder_1_layer"] == "decoder_2_layers"
-    chosen = arguments(toy_data, tmp_path / "study", "--rows", "mlm", "maelm")
-    assert [job.name for job in study_of_rows.jobs_of(chosen)] == ["maelm pretraining", "mlm pretraining"]
+        assert study.same_rows(size(arch)) == {same: "maelm", "delta_1": "mlm_decoder"}
+    assert study.same_rows(size("maelm_small"))["decoder_1_layer"] == "decoder_2_layers"
 
 
 def test_a_dry_run_writes_commands_and_nothing_else(toy_data: Path, tmp_path: Path, capsys: Any) -> None:
@@ -146,7 +142,7 @@ def test_a_dry_run_writes_commands_and_nothing_else(toy_data: Path, tmp_path: Pa
     pytest.importorskip("submitit")
     study_of_rows.main([*map(str, words), "--slurm", "cluster=local"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[::2] == ["# maelm pretraining", "# mlm pretraining"]
+    assert lines[::2] == ["# runs/maelm/pretraining", "# runs/mlm/pretraining"]
     assert all(line.startswith("fairseq-train ") and " --cpu " in line for line in lines[1::2])
     assert not (tmp_path / "study").exists()
 
@@ -174,7 +170,7 @@ def test_paper_numbers() -> None:
 )
 def test_decoder_widths_of_any_size(arch: str, more: list[str], narrow: tuple[int, ...], wide: tuple[int, ...]) -> None:
     for name, expected in (("decoder_512_wide", narrow), ("decoder_1024_wide", wide)):
-        options = size(arch, *more).options(name)
+        options = study.row_options(size(arch, *more), name)
         fields = ("decoder-embed-dim", "decoder-ffn-embed-dim", "decoder-attention-heads")
         assert tuple(options[field] for field in fields) == expected
         assert expected[0] % expected[2] == 0
@@ -195,7 +191,7 @@ def test_decoder_depths_of_any_size(arch: str, more: list[str], layers: list[int
     """Of the encoder's depth the same part as in the paper; no option where that is the size's own."""
     plan = size(arch, *more)
     depths = [name for name in ROWS if name.endswith(("_layer", "_layers"))]
-    assert [plan.options(name).get("decoder-layers") for name in depths] == layers
+    assert [study.row_options(plan, name).get("decoder-layers") for name in depths] == layers
 
 
 # The table
@@ -304,7 +300,7 @@ def test_commands_for_gpus(toy_data: Path, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
     changes = [*TINY[:-1], "update-freq=4"]
     args = arguments(toy_data, tmp_path / "study", "--gpus", "0,1", "2,3", "--rows", "maelm", changes=changes)
-    (job,) = study_of_rows.jobs_of(args)
+    (job,) = args.jobs
     process = job.process("2,3")
     assert process.environment == {"CUDA_VISIBLE_DEVICES": "2,3"}
     for name, value in (("--distributed-world-size", "2"), ("--update-freq", "2")):
@@ -317,30 +313,34 @@ def test_questions_are_fine_tuned_by_their_own_recipe(
     version: str, prefix: str, toy_data: Path, tmp_path: Path
 ) -> None:
     """SQuAD is scored by EM unless F1 is asked for, in 2.0 with the best threshold, as the paper's Figure 4 is."""
-    for name in ("train.npz", "train.json"):
-        (tmp_path / name).touch()
+    (tmp_path / "train.npz").touch()
     (tmp_path / "valid.json").write_text(json.dumps({"version": version}))
-    args = arguments(toy_data, tmp_path / "study", "--tasks", f"SQuAD={tmp_path}")
-    assert args.metrics == {"SQuAD": "exact"}
-    assert [study.logged_name(name, tmp_path) for name in study.SQUAD_METRICS] == [f"{prefix}exact", f"{prefix}f1"]
-    words = study_of_rows.jobs_of(args)[0].followers[1].process("0").words
+    task = ["--rows", "maelm", "--tasks", f"SQuAD={tmp_path}"]
+    log = tmp_path / "log"
+    log.write_text(log_line("valid", **{f"valid_{prefix}exact": 40, f"valid_{prefix}f1": 50, "valid_num_updates": 9}))
+    for metrics, score in (([], 40.0), (["--metrics", "SQuAD=answer_f1"], 50.0)):
+        _, _, second, *_ = arguments(toy_data, tmp_path / "study", *task, *metrics).jobs
+        assert second.result(log)["score"] == score
+    words = second.process("0").words
     assert words[:3] == ["maelm", "finetune", str(tmp_path)]
     for name, value in (("--seed", "2"), ("--epochs", "3"), ("--gpus", "0")):
         assert words[words.index(name) + 1] == value
+    assert second.process("0,1").environment == {"CUDA_VISIBLE_DEVICES": "0"}, "one GPU is enough"
     with pytest.raises(SystemExit):
-        arguments(toy_data, tmp_path / "study", "--tasks", f"SQuAD={tmp_path}", "--metrics", "SQuAD=mcc")
+        arguments(toy_data, tmp_path / "study", *task, "--metrics", "SQuAD=mcc")
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         (["--rows", "bert"], "there is no row bert"),
-        (["--tasks", "A=no/such/folder"], "no input0/train.idx"),
+        (["--tasks", "A=no/such/folder"], "there is no train.npz or label/dict.txt or input0/train.idx"),
         (["--tasks", "folder"], "not NAME=VALUE"),
         (["--tasks", "A=x", "A=y"], "same name"),
         (["--metrics", "A=mcc"], "names no task: A"),
         (["--seeds", "0"], "must be at least 1, not 0"),
         (["--set", "fine-tuning"], "not NAME=VALUE"),
+        (["--set", "nothing.lr=1"], "there is no such setting"),
         (["--gpus", "0,1"], "must be a multiple of the 2 GPUs"),
     ],
 )
@@ -375,7 +375,7 @@ def test_a_small_study_with_an_interruption(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     task, output = make_task(toy_data, tmp_path), tmp_path / "study"
-    common = [ABLATIONS, toy_data, output, "--set", *TINY, "updates=2", "fine-tuning.seeds=1", "fine-tuning.epochs=1"]
+    common = [ABLATIONS, toy_data, output, "--set", *TINY, "updates=2", "seeds=1", "fine-tuning.epochs=1"]
     common = [str(word) for word in common]
     study_of_rows.main([*common, "--rows", "maelm"])
     row = output / "runs" / "maelm"
@@ -384,7 +384,7 @@ def test_a_small_study_with_an_interruption(
     # As if it had been stopped after the first update; the rest of the study is asked for only now.
     (row / "pretraining.json").unlink()
     shutil.rmtree(row / "checkpoints")
-    words = pretraining(study_of_rows.parse(common), "maelm", row / "checkpoints")
+    words = pretraining(study_of_rows.parse(common), "maelm")
     place = words.index("--user-dir")
     run([*words[:place], *words[place + 2 :], "--max-update", 1])
     whole = [*common, "--rows", "maelm", "mlm", "--tasks", f"topics={task}"]
@@ -405,7 +405,7 @@ def test_a_small_study_with_an_interruption(
     assert len(marked) == 4
     capsys.readouterr()
     study_of_rows.main(whole)
-    assert "4 done earlier" in capsys.readouterr().err
+    assert "4 of 4 runs done earlier" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in marked} == marked
     with pytest.raises(SystemExit, match=r"other settings \(plan common lr"):
         study_of_rows.main([*common, "lr=1e-3", "--rows", "maelm"])
@@ -419,7 +419,7 @@ def test_figure_4_with_answers_to_questions(toy_data: Path, tmp_path: Path) -> N
     prepare = ["maelm", "prepare", "squad", "--vocabulary", toy_data, "--train", tmp_path / "train.json"]
     run([*prepare, "--valid", tmp_path / "dev.json", "--output", tmp_path / "task"])
     output = tmp_path / "study"
-    changes = ["--set", *TINY, "updates=2", "fine-tuning.seeds=1", "fine-tuning.epochs=1"]
+    changes = ["--set", *TINY, "updates=2", "seeds=1", "fine-tuning.epochs=1"]
     words = ["--rows", "maelm", "delta_0.5", "--tasks", f"SQuAD={tmp_path / 'task'}"]
     run(["python", ROOT / "examples" / "rows.py", ABLATIONS, toy_data, output, *changes, *words])
     with open(output / "figure_4.csv", encoding="utf-8") as stream:

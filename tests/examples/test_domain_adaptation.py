@@ -50,7 +50,7 @@ def words(tmp_path: Path) -> list[str]:
         ("dev.jsonl", "dev.jsonl, which the step 'task' needs"),
         ("train.jsonl", "there is no train.jsonl or train.conll for --tasks v1.0="),
         ("sentencepiece.bpe.model", "sentencepiece.bpe.model, which the step 'domain' needs"),
-        ("c.pt", "c.pt, which --set checkpoint needs"),
+        ("c.pt", "c.pt: give a file, a folder, or one of maelm-small"),
     ],
 )
 def test_files_must_be_whole(
@@ -109,9 +109,10 @@ def test_runs_of_a_task_with_a_dot_in_its_name_have_files_of_their_own(
 ) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
     args = rows.parse([*words, "--gpus", "3", "--rows", "before", "--seeds", "2"])
-    (task,), jobs = args.steps.groups()
+    task, *jobs = (job for job in args.jobs if "scores" not in job.name)
     assert task.marker == tmp_path / "o" / "runs" / "prepare_v1.0.json"
     assert [job.marker for job in jobs] == [tmp_path / f"o/runs/v1.0_before_{seed}.json" for seed in (1, 2)]
+    assert all(job.after == [[task]] for job in jobs), "a failed adaptation keeps them not back"
     process = jobs[0].process("3")
     assert process.environment == {"CUDA_VISIBLE_DEVICES": "3"}
     assert process.words[process.words.index("--gpus") + 1] == "1"
@@ -165,10 +166,12 @@ def test_the_study_from_text_to_table(
     words = [str(word) for word in command[2:]]
     rows.main(words)
     again = capsys.readouterr()
-    assert "4 done earlier" in again.err and "8 done earlier" in again.err and again.out == table, "everything is there"
+    assert "12 of 12 runs done earlier" in again.err and again.out == table, "everything is there"
     # The control may be added later: as many updates as the best checkpoint has, and nothing else is repeated.
     rows.main([*words, "--rows", "before", "control", "after"])
-    assert "8 done earlier" in capsys.readouterr().err and cells((output / "table.md").read_text(), 0)[2:5] == [
+    assert "12 of 17 runs done earlier" in capsys.readouterr().err and cells((output / "table.md").read_text(), 0)[
+        2:5
+    ] == [
         "before",
         "control",
         "after",

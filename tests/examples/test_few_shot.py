@@ -7,13 +7,14 @@ import pytest
 from end_to_end.toy import ROOT
 
 from fairseq_maelm.files import write_json
+from fairseq_maelm.studies.plan import Places
 
 PLAN = ROOT / "examples" / "prompting" / "few_shot.yaml"
 with pytest.MonkeyPatch.context() as patch:
     # Modules of examples are in no package.
     patch.syspath_prepend(ROOT / "examples")
     import rows
-    import steps
+    import study
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_the_table_of_finished_runs(words: list[str], tmp_path: Path, capsys: py
     write_runs(output)
     rows.main(words)
     captured = capsys.readouterr()
-    assert "11 done earlier" in captured.err and "6 done earlier" in captured.err
+    assert "17 of 17 runs done earlier" in captured.err
     lines = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in captured.out.splitlines()]
     assert lines[0] == ["", "", "MNLI (accuracy)", "CoLA (mcc)"]
     assert lines[3:5] == [
@@ -81,7 +82,7 @@ def test_the_papers_table_is_whole(words: list[str]) -> None:
 def test_a_dry_run_writes_commands_and_nothing_else(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(steps, "model_options", lambda checkpoint: ["--arch", "maelm_tiny", "--max-positions", "64"])
+    monkeypatch.setattr(study, "model_options", lambda checkpoint: ["--arch", "maelm_tiny", "--max-positions", "64"])
     rows.main([*words, "--dry-run", "--gpus", "1"])
     lines = capsys.readouterr().out.splitlines()
     commands = [line for line in lines if line.startswith("CUDA_VISIBLE_DEVICES=1 fairseq-train")]
@@ -95,7 +96,11 @@ def test_a_dry_run_writes_commands_and_nothing_else(
     ("more", "message"),
     [
         (["seeds=13 22"], "16-22, which the step 'training' needs"),
-        (["checkpoint=no/such/file"], "no/such/file, which --set checkpoint needs"),
+        (
+            ["checkpoint=no/such/file"],
+            "there is no checkpoint no/such/file: give a file, a folder, or one of maelm-small-uncased",
+        ),
+        (["splits=no/such/folder"], "no/such/folder, which --set splits needs"),
         (["epochs=2"], "--set epochs: there is no such setting in"),
         (["updates=2", "--tasks", "WNLI=folder"], "there is no task but CoLA, SST-2"),
         (["updates=2", "--metrics", "SST-2=mcc"], "--metrics names no task: SST-2"),
@@ -123,7 +128,7 @@ def test_places_are_filled_word_by_word(tmp_path: Path) -> None:
         "more": "--lr {rate} '--x y'",
         "none": "",
     }
-    places = steps.Places(known, {"rate": lambda own: "1e-3"})
+    places = Places(known, {"rate": lambda own: "1e-3"})
     assert places.words("run {folder}/x {files} {files}/ {more} {none} end") == [
         "run", f"{tmp_path}/a b/x", "a b", "c", "a b:c/", "--lr", "1e-3", "--x y", "end",
     ]  # fmt: skip

@@ -9,8 +9,8 @@ from typing import Any
 from fairseq_maelm.studies.engine import Job, Process
 
 
-def program(folder: Path, name: str, code: str, *followers: Job, resumes: bool = False) -> Job:
-    """Return a job that runs Python code; its result is the number in the last line of the output."""
+def program(folder: Path, name: str, code: str, *after: Job, resumes: bool = False) -> Job:
+    """Return a job that runs Python code after others; its result is the number in the last line of the output."""
     words = [sys.executable, "-c", code]
     return Job(
         name,
@@ -18,7 +18,7 @@ def program(folder: Path, name: str, code: str, *followers: Job, resumes: bool =
         lambda slot: Process(words, {"SLOT": slot}),
         lambda log: {"output": float(log.read_text(encoding="utf-8").splitlines()[-1])},
         resumes=resumes,
-        followers=list(followers),
+        after=[[job] for job in after],
     )
 
 

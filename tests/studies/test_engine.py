@@ -1,39 +1,49 @@
 """The job runner: finished jobs are skipped; failures, interruptions, and programs of killed runners."""
 
 import fcntl
+import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fairseq_maelm.studies import engine as running
-from fairseq_maelm.studies.engine import Job, LocalLauncher, is_finished, read_json, run, unfinished
+from fairseq_maelm.studies.engine import LocalLauncher, Process, is_finished, read_json, run
 
 from .programs import calls, counting, is_running, program, wait_until
 
 
-def test_finished_runs_are_skipped_and_a_failure_keeps_back_its_followers_only(tmp_path: Path, capsys: Any) -> None:
-    kept_back = program(tmp_path, "kept_back", counting(tmp_path))
-    jobs = [
-        program(tmp_path, "bad", "import sys; sys.exit('the reason')", kept_back),
-        program(tmp_path, "good", counting(tmp_path), program(tmp_path, "after", counting(tmp_path))),
-    ]
+def test_finished_runs_are_skipped_and_a_failure_keeps_back_only_what_needs_it(tmp_path: Path, capsys: Any) -> None:
+    bad = program(tmp_path, "bad", "import sys; sys.exit('the reason')")
+    good = program(tmp_path, "good", counting(tmp_path))
+    kept_back = program(tmp_path, "kept_back", counting(tmp_path), bad, good)
+    # As the run that is best on the development set: it needs one of several, when all have ended.
+    best = program(tmp_path, "best", counting(tmp_path))
+    best.after, best.file = [[bad, good]], lambda: tmp_path / ("best.json" if is_finished(good.marker) else "nothing")
+    good.result = lambda log: {}  # such as of a preparation
+    jobs = [bad, kept_back, program(tmp_path, "after", counting(tmp_path), good), best, good]
     for _ in range(2):
         run(jobs, ["", ""])
-    assert calls(tmp_path) == 2, "good and after, once each"
-    assert read_json(jobs[1].marker) == {"output": 7.0}
-    assert read_json(jobs[0].marker) == {"failed": "exit status 1: the reason"}
+    assert calls(tmp_path) == 3, "good, after and best, once each"
+    assert (read_json(good.marker), read_json(tmp_path / "best.json")) == ({}, {"output": 7.0})
+    assert read_json(bad.marker) == {"failed": "exit status 1: the reason"}
     assert not kept_back.marker.exists()
-    assert "bad: FAILED, exit status 1: the reason" in capsys.readouterr().err
-    # After the cause is fixed, only the failed job and its follower are run.
-    jobs[0] = program(tmp_path, "bad", counting(tmp_path), kept_back)
-    assert unfinished(jobs, retry_failed=False) == []
-    run(jobs, [""], retry_failed=False)
-    assert calls(tmp_path) == 2
-    run(jobs, [""])
-    assert calls(tmp_path) == 4
-    assert unfinished(jobs) == []
+    said = capsys.readouterr().err
+    assert "bad: FAILED, exit status 1: the reason" in said and "kept_back: NOT RUN, it needs what failed" in said
+    assert "3 of 5 runs done earlier" in said
+    # After the cause is fixed, only the failed job and what needs it are run.
+    fixed = program(tmp_path, "bad", counting(tmp_path))
+    kept_back.after[0] = [fixed]
+    run([fixed, kept_back], [""], retry_failed=False)
+    assert calls(tmp_path) == 3
+    run([fixed, kept_back], [""])
+    assert calls(tmp_path) == 5
+
+
+def test_gpus_of_a_slot() -> None:
+    assert Process(["x"], {"A": "b c"}).on("2,3") == (["x"], {"A": "b c", "CUDA_VISIBLE_DEVICES": "2,3"})
+    assert str(Process(["x y"], {"A": "b c"}).on("")) == "A='b c' 'x y'"
 
 
 def test_reasons_name_what_was_raised(tmp_path: Path) -> None:
@@ -66,28 +76,38 @@ def test_logs_are_continued_only_where_the_program_goes_on(tmp_path: Path) -> No
         assert job.log.read_text().count("$ ") == (2 if resumes else 1)
 
 
-def test_an_interrupted_run_is_stopped_and_has_no_marker(tmp_path: Path, monkeypatch: Any) -> None:
-    started = tmp_path / "started"
-    code = f"""
-import subprocess, time
-child = subprocess.Popen(["sleep", "600"])
-open({str(started)!r}, "w").write(str(child.pid))
-time.sleep(600)
+STUDY = """
+import sys
+from pathlib import Path
+from fairseq_maelm.studies.engine import Job, Process
+from fairseq_maelm.studies.options import Runner, sitting
+
+CODE = (
+    "import subprocess, sys; child = subprocess.Popen(['sleep', '600']); "
+    "open(sys.argv[1], 'w').write(f'{child.pid} '); child.wait()"
+)
+if __name__ == "__main__":
+    markers = [Path(sys.argv[1]) / f"{name}.json" for name in "ab"]
+    commands = [[sys.executable, "-c", CODE, str(marker.with_suffix(""))] for marker in markers]
+    jobs = [Job("x", marker, Process(words, {}).on) for marker, words in zip(markers, commands)]
+    with sitting("study"):
+        Runner(["", ""], 0, None, True, False).do(jobs)
 """
-    job = program(tmp_path, "endless", code)
 
-    def interrupt(job: Job) -> str:
-        if started.exists() and started.read_text():
-            raise KeyboardInterrupt
-        return job.name
 
-    monkeypatch.setattr(running, "_progress", interrupt)
-    monkeypatch.setattr(running, "_SHOW_SECONDS", 0.0)
-    with pytest.raises(KeyboardInterrupt):
-        run([job], [""])
-    assert not job.marker.exists()
-    # Its child ends too; on a busy machine that takes a while.
-    wait_until(lambda: not is_running(int(started.read_text())))
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_study_that_is_stopped_stops_its_programs_and_their_children(sent: int, tmp_path: Path) -> None:
+    script = tmp_path / "study.py"
+    script.write_text(STUDY, encoding="utf-8")
+    study = subprocess.Popen([sys.executable, str(script), str(tmp_path)], stderr=subprocess.PIPE, text=True)
+    children = [tmp_path / name for name in ("a", "b")]
+    wait_until(lambda: all(child.exists() and child.read_text().endswith(" ") for child in children), 240)
+    study.send_signal(sent)
+    assert "interrupted; the same command continues" in study.communicate(timeout=120)[1]
+    assert study.returncode == 130
+    assert not list(tmp_path.glob("*.json"))
+    # On a busy machine they take a while to end.
+    wait_until(lambda: not any(is_running(int(child.read_text())) for child in children))
 
 
 def test_a_run_that_outlived_its_runner_is_waited_for(tmp_path: Path) -> None:

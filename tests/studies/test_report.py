@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_maelm.files import write_json
-from fairseq_maelm.studies.folder import SweepFolder
+from fairseq_maelm.studies.folder import study_folder
 from fairseq_maelm.studies.grid import Run, Setting
 from fairseq_maelm.studies.report import as_csv, as_markdown, write_report
 from fairseq_maelm.studies.scores import (
@@ -123,7 +123,7 @@ PAPER: dict[str, dict[str, dict[str, tuple[float, ...]]]] = {
 REASONS = {DIVERGED: "exit status 1: FloatingPointError: gradients are Nan/Inf", FAILED: "exit status 1: disk | full"}
 
 
-def write_sweep(folder: Path, grid: dict[tuple[str, str], dict[float, Sequence[Result]]]) -> SweepFolder:
+def write_sweep(folder: Path, grid: dict[tuple[str, str], dict[float, Sequence[Result]]]) -> Path:
     """Write a sweep's folder as its runs would."""
     tasks = dict.fromkeys(task for task, _ in grid)
     about = {
@@ -135,17 +135,16 @@ def write_sweep(folder: Path, grid: dict[tuple[str, str], dict[float, Sequence[R
         "models": {model: {"checkpoint": "x", "random": model == "random"} for _, model in grid},
     }  # fmt: skip
     made = [each for (task, model), results in grid.items() for each in outcomes(results, task, model)]
-    sweep = SweepFolder(folder)
-    with sweep.open({}, about, [each.run for each in made]):
+    with study_folder(folder, {"runs": {str(each.run.folder): each.run.as_json() for each in made}}, about):
         for each in made:
-            sweep.marker(each.run).parent.mkdir(parents=True)
+            each.run.marker(folder).parent.mkdir(parents=True)
             if each.state in REASONS:
-                write_json(sweep.marker(each.run), {"failed": REASONS[each.state]})
+                write_json(each.run.marker(folder), {"failed": REASONS[each.state]})
             elif each.state == FINISHED:
                 metrics = {"accuracy": each.scores[0], "loss": 0.5}
                 numbers = {"score": each.scores[0], "scores": list(each.scores), "figures": metrics}
-                write_json(sweep.marker(each.run), {**numbers, "epoch": 3, "updates": 30, "seconds": 9.0})
-    return sweep
+                write_json(each.run.marker(folder), {**numbers, "epoch": 3, "updates": 30, "seconds": 9.0})
+    return folder
 
 
 def table_of(text: str, number: int = 0) -> dict[str, list[str]]:
@@ -216,7 +215,7 @@ def test_only_tasks_that_all_models_have_finished_are_averaged(tmp_path: Path) -
 
 
 def test_a_sweep_that_has_just_begun(tmp_path: Path) -> None:
-    text = write_report(write_sweep(tmp_path / "sweep", {("RTE", "ours"): {1e-5: [MISSING] * 2}}).path)
+    text = write_report(write_sweep(tmp_path / "sweep", {("RTE", "ours"): {1e-5: [MISSING] * 2}}))
     assert table_of(text)["ours"] == ["– [2 runs missing]", "–"]
     assert "no task has a final score" in text
     assert not (tmp_path / "sweep" / "spread.png").exists()
@@ -239,14 +238,14 @@ def test_all_runs_are_in_the_csv(tmp_path: Path) -> None:
 
 def test_the_files_of_a_report(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    folder = write_sweep(tmp_path / "sweep", GRID).path
+    folder = write_sweep(tmp_path / "sweep", GRID)
     text = write_report(folder)
     assert (folder / "report.md").read_text(encoding="utf-8") == text
     assert (folder / "spread.png").read_bytes().startswith(b"\x89PNG")
     first = (folder / "spread.svg").read_bytes()
     write_report(folder)
     assert (folder / "spread.svg").read_bytes() == first
-    with pytest.raises(FileNotFoundError, match="has no sweep"):
+    with pytest.raises(FileNotFoundError, match="has no study"):
         write_report(tmp_path)
 
 

@@ -24,6 +24,24 @@ SHARES = (0.05, 0.1, 0.25, 0.5)
 Curve = dict[int, float]
 
 
+def runs_of(folder: Path, settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the pretrainings that have begun, in the order of the rows: name -> row, objective, seed, options."""
+    plan = {**settings["plan"], "rows": settings["rows"]}
+    names = sorted(path.parent.name for path in folder.glob("runs/*.seed_*/pretraining.log"))
+    found = {name: name.rsplit(".", 2) for name in names if not name.endswith(".first")}
+    order = list(plan["rows"])
+    return {
+        name: {
+            "row": row,
+            "objective": objective,
+            "seed": int(seed.removeprefix("seed_")),
+            "options": study.row_options(plan, row, objective),
+            "first": plan["rows"][row].get("first"),
+        }
+        for name, (row, objective, seed) in sorted(found.items(), key=lambda item: order.index(item[1][0]))
+    }
+
+
 def curve(folder: Path, name: str, run: dict[str, Any], tokens: int) -> Curve:
     """Return the losses on held-out text in bits, by the tokens read until then."""
     parts = {name: 0} if run["first"] is None else {f"{name}.first": 0, name: round(run["first"]["share"] * tokens)}
@@ -56,10 +74,10 @@ def _at(points: Curve, tokens: float) -> float:
 def write(folder: Path) -> str:
     """Write table.md, curves.csv and curves.png from the runs that are finished; return the table."""
     settings = read_json(folder / SETTINGS) or {}
-    tokens, vocabulary = settings["plan"]["tokens"], settings["vocabulary"]
+    tokens, vocabulary = int(settings["tokens"]), settings["vocabulary"]
     done: dict[tuple[str, str], list[tuple[dict[str, Any], Curve, dict[str, Any]]]] = {}
     points = []
-    for name, run in settings["rows"].items():
+    for name, run in runs_of(folder, settings).items():
         marker, own = folder / "runs" / name / "pretraining.json", curve(folder, name, run, tokens)
         flop = study.training_flops(run["options"], vocabulary)
         speed = (read_json(marker) or {}).get("updates_per_second")
