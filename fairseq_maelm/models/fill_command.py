@@ -6,7 +6,8 @@ import sys
 from typing import cast
 
 from fairseq_maelm.arguments import add_checkpoint, add_device, add_json, add_vocabulary, number
-from fairseq_maelm.models.hub import MaskCandidate, load
+from fairseq_maelm.models.hub import load
+from fairseq_maelm.models.mask_filling import MaskCandidate
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,9 +1,10 @@
 """The hub interface: a checkpoint as an object that takes sentences."""
 
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,29 +14,15 @@ from torch import Tensor, nn
 
 from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.checkpoints.locate import find_checkpoint
-from fairseq_maelm.data.masking_variants import EncoderView
+from fairseq_maelm.models.batched_inference import Places, predict
 from fairseq_maelm.models.checkpoint import register_heads
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.models.classification import TextLabel, classify
-from fairseq_maelm.models.mask_filling import masked_token_logits
+from fairseq_maelm.models.mask_filling import MaskCandidate, fill_masks
 from fairseq_maelm.models.vocabulary_folder import find_tokenizer
 from fairseq_maelm.text.cleaning import checked_texts
-from fairseq_maelm.text.tokenizer import MASK, TextTokenizer, open_tokenizer
+from fairseq_maelm.text.tokenizer import TextTokenizer, open_tokenizer
 from fairseq_maelm.text.truncation import special_tokens, truncate
-
-
-class MaskCandidate(NamedTuple):
-    """A candidate for a mask.
-
-    Attributes:
-        token: the token as text, without the space before it.
-        probability: its probability among the whole vocabulary, in [0, 1].
-        text: the input with this mask filled; other masks stay.
-    """
-
-    token: str
-    probability: float
-    text: str
 
 
 class MaelmHubInterface(nn.Module):
@@ -53,11 +40,17 @@ class MaelmHubInterface(nn.Module):
 
     def __init__(self, config: Any, task: Any, model: Any, tokenizer: TextTokenizer) -> None:
         super().__init__()
-        self.config = config
+        # fairseq's name, and that of the argument.
+        self.cfg = self.config = config
         self.task = task
         self.model = model
         self.tokenizer = tokenizer
         self.dictionary = task.source_dictionary
+
+    @property
+    def bpe(self) -> TextTokenizer:
+        """The tokenizer, by fairseq's name; its ``encode`` returns ids of the dictionary."""
+        return self.tokenizer
 
     @property
     def device(self) -> torch.device:
@@ -97,10 +90,7 @@ class MaelmHubInterface(nn.Module):
 
     def encode_batch(self, sentences: Sequence[str], max_length: int | None = None) -> Tensor:
         """Turn sentences into tokens <int64>[B, S], padded on the right; ``max_length`` as in ``encode``."""
-        texts = checked_texts(sentences, "sentences")
-        if not texts:
-            raise ValueError("the list of sentences is empty: give at least one")
-        return self._pad([self.encode(text, max_length=max_length).numpy() for text in texts])
+        return self._pad([self.encode(text, max_length=max_length).numpy() for text in _some(sentences)])
 
     def decode(self, tokens: Tensor) -> str | list[str]:
         """Turn tokens <int64>[n] into text, or into a list if ``encode`` has joined several sentences.
@@ -135,9 +125,45 @@ class MaelmHubInterface(nn.Module):
         """
         tokens = self._check_encoded(tokens, "extract_features")
         states, extra = self.model.extract_features(tokens.to(self.device), return_all_hiddens)
-        if extra["inner_states"] is not None:
-            return extra["inner_states"]
-        return states
+        return states if extra["inner_states"] is None else extra["inner_states"]
+
+    def extract_features_aligned_to_words(self, sentence: str) -> Tensor:
+        """Return the mean state <float>[W, D] of the tokens of each of the W words ``sentence.split()``.
+
+        A word without tokens, which consists of control characters, has zeros.
+        """
+        first, *others = checked_texts([sentence])[0].split() or [""]
+        encoder = self.tokenizer.encoder
+        words = [ids[:-1].tolist() for ids in encoder.encode([first, *(encoder.word_prefix + word for word in others)])]
+        tokens = torch.tensor([self.dictionary.bos(), *itertools.chain(*words), self.dictionary.eos()])
+        states: Any = self.extract_features(tokens)
+        parts = states[0, 1:-1].split([len(word) for word in words])
+        return torch.stack([part.sum(dim=0) / max(1, len(part)) for part in parts])
+
+    @torch.no_grad()
+    def embed(self, sentences: Sequence[str], pooling: str = "mean", batch_size: int = 32) -> Tensor:
+        """Return a vector for each sentence <float32>[B, D], on the CPU.
+
+        Args:
+            sentences: texts that fit into the model's positions.
+            pooling: "mean" of the states of all tokens, <s> and </s> included; or "first", the state of <s>.
+            batch_size: sentences in a batch; sentences of near-equal length share a batch.
+        """
+        if pooling not in ("mean", "first"):
+            raise ValueError(f"pooling must be 'mean' or 'first', not {pooling!r}")
+        rows = [self.encode(text).numpy() for text in _some(sentences)]
+        pad = self.dictionary.pad()
+
+        def pool(tokens: Tensor) -> Tensor:
+            states: Any = self.extract_features(tokens)
+            states, outside = states.float(), tokens.eq(pad)[:, :, None]
+            mean = states.masked_fill(outside, 0.0).sum(dim=1) / (~outside).sum(dim=1)
+            return (mean if pooling == "mean" else states[:, 0]).cpu()
+
+        def collate(places: Places) -> Tensor:
+            return self._pad([rows[place] for place in places])
+
+        return torch.stack(predict(self.model, [len(row) for row in rows], collate, pool, batch_size=batch_size))
 
     def fill_mask(
         self, text: str | Sequence[str], topk: int = 5
@@ -154,41 +180,7 @@ class MaelmHubInterface(nn.Module):
         Raises:
             ValueError: a text has no mask or is too long, or the model has no LM head or an autoregressive decoder.
         """
-        if self.model.decoder is not None and self.model.decoder.autoregressive:
-            raise ValueError("this model's decoder reads from left to right and cannot fill masks")
-        texts = checked_texts([text] if isinstance(text, str) else text)
-        if not texts or not isinstance(topk, int) or topk < 1:
-            raise ValueError(
-                f"fill_mask needs at least one text and a topk of at least 1, not {len(texts)} and {topk!r}"
-            )
-        sequences = [self.encode(each).numpy() for each in texts]
-        for each, sequence in zip(texts, sequences):
-            if self.model.mask_index not in sequence:
-                raise ValueError(f"{each!r} has no {MASK} to fill")
-            self._check_length(len(sequence))
-        view: EncoderView = getattr(self.task, "encoder_view", EncoderView())
-        probabilities = masked_token_logits(self.model, view, sequences).float().softmax(dim=-1)
-        if not bool(probabilities.isfinite().all()):
-            raise ValueError("the model's probabilities are not finite: its weights are damaged, or training diverged")
-        values, candidates = probabilities.topk(min(topk, len(self.dictionary)))
-        results: list[list[list[MaskCandidate]]] = [[] for _ in texts]
-        row = 0
-        for result, sequence in zip(results, sequences):
-            for position in np.flatnonzero(sequence == self.model.mask_index).tolist():
-                pairs = zip(candidates[row].tolist(), values[row].tolist())
-                result.append([self._candidate(sequence, position, token, value) for token, value in pairs])
-                row += 1
-        return results[0] if isinstance(text, str) else results
-
-    def _candidate(self, sequence: np.ndarray, position: int, token: int, probability: float) -> MaskCandidate:
-        filled = sequence.copy()
-        filled[position] = token
-        text = self.decode(torch.from_numpy(filled))
-        return MaskCandidate(
-            self.tokenizer.decode([token]) or self.dictionary[token],
-            probability,
-            text if isinstance(text, str) else " ".join(text),
-        )
+        return fill_masks(self, text, topk)
 
     def register_classification_head(self, name: str, num_classes: int, **options: Any) -> None:
         """Add a head with random weights; see ``MaelmModel.register_classification_head``."""
@@ -241,13 +233,21 @@ class MaelmHubInterface(nn.Module):
         if not tokens.numel():
             raise ValueError(f"{function} needs at least one token, not {list(tokens.shape)}")
         positions = self.model.max_positions()
-        self._check_length(tokens.shape[1], f"split it, or cut it by encode(..., max_length={positions})")
+        self.check_length(tokens.shape[1], f"split it, or cut it by encode(..., max_length={positions})")
         return tokens
 
-    def _check_length(self, length: int, remedy: str = "split it") -> None:
+    def check_length(self, length: int, remedy: str = "split it") -> None:
+        """Raise a ValueError if a text has more tokens than the model has positions."""
         positions = self.model.max_positions()
         if length > positions:
             raise ValueError(f"the text has {length} tokens and the model has {positions} positions: {remedy}")
+
+
+def _some(sentences: Sequence[str]) -> Sequence[str]:
+    texts = checked_texts(sentences, "sentences")
+    if not texts:
+        raise ValueError("the list of sentences is empty: give at least one")
+    return texts
 
 
 def load(

@@ -1,6 +1,7 @@
 """Predictions for masks that are already in the text, such as those of a prompt."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,6 +12,64 @@ from fairseq_maelm.batch import pad_rows
 from fairseq_maelm.data.masking_variants import EncoderView, encoder_input_of_masks
 from fairseq_maelm.modules.output_positions import predicted_positions
 from fairseq_maelm.modules.weight_casts import computing
+from fairseq_maelm.text.cleaning import checked_texts
+from fairseq_maelm.text.tokenizer import MASK
+
+
+class MaskCandidate(NamedTuple):
+    """A candidate for a mask, in the order of fairseq's ``fill_mask``.
+
+    Attributes:
+        text: the input with this mask filled; other masks stay.
+        probability: its probability among the whole vocabulary, in [0, 1].
+        token: the token as text, without the space before it.
+    """
+
+    text: str
+    probability: float
+    token: str
+
+
+def fill_masks(
+    hub: Any, text: str | Sequence[str], topk: int
+) -> list[list[MaskCandidate]] | list[list[list[MaskCandidate]]]:
+    """Predict the tokens at every ``<mask>``; see ``MaelmHubInterface.fill_mask``."""
+    model = hub.model
+    if model.decoder is not None and model.decoder.autoregressive:
+        raise ValueError("this model's decoder reads from left to right and cannot fill masks")
+    texts = checked_texts([text] if isinstance(text, str) else text)
+    if not texts or not isinstance(topk, int) or topk < 1:
+        raise ValueError(f"fill_mask needs at least one text and a topk of at least 1, not {len(texts)} and {topk!r}")
+    sequences = [hub.encode(each).numpy() for each in texts]
+    for each, sequence in zip(texts, sequences):
+        if model.mask_index not in sequence:
+            raise ValueError(f"{each!r} has no {MASK} to fill")
+        hub.check_length(len(sequence))
+    view: EncoderView = getattr(hub.task, "encoder_view", EncoderView())
+    probabilities = masked_token_logits(model, view, sequences).float().softmax(dim=-1)
+    if not bool(probabilities.isfinite().all()):
+        raise ValueError("the model's probabilities are not finite: its weights are damaged, or training diverged")
+    values, candidates = probabilities.topk(min(topk, len(hub.dictionary)))
+    rows = zip(candidates.tolist(), values.tolist(), strict=True)
+    results = [
+        [
+            [_candidate(hub, sequence, position, *each) for each in zip(*next(rows))]
+            for position in np.flatnonzero(sequence == model.mask_index).tolist()
+        ]
+        for sequence in sequences
+    ]
+    return results[0] if isinstance(text, str) else results
+
+
+def _candidate(hub: Any, sequence: np.ndarray, position: int, token: int, probability: float) -> MaskCandidate:
+    filled = sequence.copy()
+    filled[position] = token
+    text = hub.decode(torch.from_numpy(filled))
+    return MaskCandidate(
+        text if isinstance(text, str) else " ".join(text),
+        probability,
+        hub.tokenizer.decode([token]) or hub.dictionary[token],
+    )
 
 
 @torch.no_grad()

@@ -289,3 +289,34 @@ def test_another_vocabulary_is_refused(overfitted, tmp_path):
     dictionary.write_text("".join(reversed(lines)), encoding="utf-8")
     with pytest.raises(ValueError, match="another vocabulary of the same size"):
         MaelmModel.from_pretrained(str(tmp_path), "checkpoint_last.pt", ".")
+
+
+# What users of fairseq's RoBERTa expect, and vectors
+
+
+def test_candidates_are_as_in_fairseq(hub):
+    text, probability, token = hub.fill_mask("The <mask> is old.", topk=1)[0][0]
+    assert text == f"the {token} is old." and 0 < probability < 1
+    assert hub.cfg is hub.config and hub.bpe.decode(hub.bpe.encode("the harbour")) == "the harbour"
+
+
+def test_words_get_the_mean_of_their_tokens(hub):
+    sentence = "The unharboured sailor\x00 takes\u2028 ropes."
+    with torch.no_grad():
+        words = hub.extract_features_aligned_to_words(sentence)
+        states = hub.extract_features(hub.encode(sentence))[0, 1:-1]
+    assert len(words) == 5 == len(sentence.split())
+    lengths = [len(hub.tokenizer.encode(word)) for word in sentence.split()]
+    assert max(lengths) > 1 and sum(lengths) == len(states)
+    torch.testing.assert_close(words, torch.stack([each.mean(dim=0) for each in states.split(lengths)]))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+def test_sentences_get_a_vector_each(hub, pooling):
+    vectors = hub.embed(TEXTS, pooling, batch_size=2)
+    assert vectors.shape == (3, 128) and not vectors.requires_grad
+    for text, vector in zip(TEXTS, vectors):
+        states = hub.extract_features(hub.encode(text)).detach()[0]
+        torch.testing.assert_close(
+            vector, states[0] if pooling == "first" else states.mean(dim=0), rtol=1e-5, atol=1e-5
+        )
