@@ -45,10 +45,9 @@ INSTALL_REQUIRES = [
 EXTRAS_REQUIRE = {
     "hf": ["tokenizers>=0.20", "transformers>=4.46", "protobuf>=4"],
     "onnx": ["onnx>=1.17", "onnxscript>=0.2", "onnxruntime>=1.20"],
-    "sentence-transformers": ["sentence-transformers>=3"],
+    "sentence-transformers": ["sentence-transformers[train]>=5"],
     "plots": ["matplotlib>=3.8"],
     "slurm": ["submitit>=1.5,<2"],
-    "retrieval": ["ir-measures>=0.3.3,<0.5"],
     # For --tensorboard-logdir of fairseq-train.
     "tensorboard": ["tensorboardX>=2.6,<3"],
     # The documentation site: mkdocs build.

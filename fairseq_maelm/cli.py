@@ -30,7 +30,6 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "prepare glue": ("finetuning.sentences.glue", "turn GLUE's files into task folders"),
         "prepare squad": ("finetuning.squad.prepare", "turn SQuAD's files into a task folder"),
         "prepare tagging": ("finetuning.tagging.prepare", "turn files of labeled words into a task folder"),
-        "prepare retrieval": ("finetuning.retrieval.prepare", "turn a task in BEIR's layout into a task folder"),
     },
     "Training": {
         "pretrain": ("pretrain_command", "pretrain an encoder by a recipe"),
@@ -44,15 +43,12 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "score": ("scoring.command", "score sentences and minimal pairs with a masked language model"),
         "predict": ("predict_command", "predict labels, numbers, tags or answers with a checkpoint"),
         "answer": ("finetuning.squad.answer_command", "answer questions about a text file"),
-        "embed": ("finetuning.retrieval.embed_command", "embed texts with a checkpoint's encoder"),
-        "search": ("finetuning.retrieval.search", "search embeddings exactly"),
         "evaluate squad": ("finetuning.squad.scoring", "score SQuAD predictions as the official script does"),
-        "evaluate retrieval": ("finetuning.retrieval.measures", "measure run files against judgments"),
     },
     "Checkpoints": {
         "analyze": ("analysis.command", "measure effective ranks and the subspace of [MASK]"),
         "probe": ("analysis.probes.run", "probe frozen states: similarity, classes, tags, rank"),
-        "export": ("interop.export.command", "export a checkpoint for transformers, ONNX or fairseq"),
+        "export": ("interop.export.command", "export a checkpoint for transformers or fairseq"),
         "import": ("interop.importing.command", "turn a Hugging Face or RoBERTa model into a fairseq checkpoint"),
     },
 }

@@ -39,8 +39,6 @@ COMMANDS = {
     "sentences": "maelm prepare sentences",
     "squad": "maelm prepare squad",
     "tagging": "maelm prepare tagging",
-    "retrieval": "maelm prepare retrieval",
-    "embeddings": "maelm embed",
     "scores": "maelm score",
 }
 

@@ -15,7 +15,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 VENV=${MAELM_VENV:-$ROOT/.venv}
 [[ $VENV == /* ]] || VENV=$PWD/$VENV
 export MAELM_VENV=$VENV
-bash "$ROOT/scripts/setup.sh" dev,docs,hf,onnx,plots,retrieval,slurm,tensorboard
+bash "$ROOT/scripts/setup.sh" dev,docs,hf,onnx,plots,sentence-transformers,slurm,tensorboard
 
 cd "$ROOT"
 # The tests start the project's and fairseq's commands by name.

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAINING = "tests/end_to_end/test_resume.py::test_resumed_at_the_end_of_an_epoch"
-EXTRAS = "dev,hf,plots,retrieval,slurm"
+EXTRAS = "dev,hf,plots,slurm"
 
 
 class Combination(NamedTuple):

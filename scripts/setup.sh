@@ -232,7 +232,7 @@ choose_fairseq() {
 
 # --- main ------------------------------------------------------------------------------------------------------------
 
-KNOWN_EXTRAS="dev|docs|plots|hf|onnx|retrieval|sentence-transformers|slurm|tensorboard"
+KNOWN_EXTRAS="dev|docs|plots|hf|onnx|sentence-transformers|slurm|tensorboard"
 [[ $EXTRAS =~ ^($KNOWN_EXTRAS)(,($KNOWN_EXTRAS))*$ ]] ||
     fail "the extras \"$EXTRAS\" are not known." "Choose from ${KNOWN_EXTRAS//|/, }, separated by commas."
 

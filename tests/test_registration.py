@@ -23,7 +23,7 @@ from fairseq.file_io import PathManager
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.optim import OPTIMIZER_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
-tasks = {"maelm", "maelm_prompt", "maelm_retrieval", "maelm_sentences", "maelm_squad", "maelm_tagging"}
+tasks = {"maelm", "maelm_prompt", "maelm_sentences", "maelm_squad", "maelm_tagging"}
 print(
     "missing:", sorted(tasks - set(TASK_REGISTRY)),
     sorted(tasks - set(CRITERION_REGISTRY)),

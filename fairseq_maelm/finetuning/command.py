@@ -101,12 +101,10 @@ def default_recipe(folder: Path) -> str:
     if (folder / "input0" / "train.idx").is_file():
         return "sentences" if (folder / "label" / DICTIONARY_FILE).is_file() else "sentences_regression"
     kind = manifest.get("kind")
-    if kind == "retrieval":
-        return "retrieval"
     if kind == "tagging":
         return "tagging" if manifest["tagging"]["scheme"] == "plain" else "tagging_entities"
     if kind == "squad" and "valid" in manifest["splits"]:
         return "squad" if manifest["splits"]["valid"]["version"] == "1.1" else "squad2"
     raise FileNotFoundError(
-        f"{folder} is not a prepared task: make one with `maelm prepare sentences`, glue, squad, tagging or retrieval"
+        f"{folder} is not a prepared task: make one with `maelm prepare sentences`, glue, squad or tagging"
     )

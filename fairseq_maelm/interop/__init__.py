@@ -1,1 +1,1 @@
-"""Conversion to and from other libraries: Hugging Face transformers, ONNX, fairseq's RoBERTa."""
+"""Conversion to and from other libraries: Hugging Face transformers, fairseq's RoBERTa."""

@@ -1,4 +1,4 @@
-"""The comparison of two models and of two tokenizers, for export, import and ONNX."""
+"""The comparison of two models and of two tokenizers, for export and import."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

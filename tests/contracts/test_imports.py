@@ -196,7 +196,6 @@ def test_some_folders_need_no_fairseq() -> None:
         ("studies.run", "finetuning.squad.task", False),
         ("finetuning.training", "studies.run", False),
         ("interop.export.run", "hf", True),
-        ("interop.onnx.run", "interop.export.run", True),
         ("analysis.run", "interop.export.run", False),
         ("cli", "analysis.run", True),
         ("analysis.run", "cli", False),

@@ -6,11 +6,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from end_to_end import test_finetuning, test_prompting, test_retrieval, test_squad, test_tagging
+from end_to_end import test_finetuning, test_prompting, test_squad, test_tagging
 from end_to_end.toy import TINY_TRAINING, TOPICS, run, sentence
 from fairseq_maelm import MaelmModel, cli
 
@@ -50,8 +49,6 @@ def test_pretrained(pretrained, toy_data, tmp_path, capsys):
     hubs = [MaelmModel.from_pretrained(str(pretrained), LAST, *data) for data in ([], [str(toy_data)])]
     (own,), (given,) = (hub.fill_mask("The <mask> rows.", topk=3) for hub in hubs)
     assert own == given
-    maelm("embed", text, "--checkpoint", checkpoint, "--output", tmp_path / "embeddings")
-    assert np.isfinite(np.load(next((tmp_path / "embeddings").glob("*.npy")))).all()
     maelm(
         "analyze", "--checkpoint", f"a={checkpoint}", "--text", text, "--tokens", 100, "--output", tmp_path / "analysis"
     )
@@ -150,23 +147,6 @@ def test_answers(pretrained, tmp_path, capsys):
     capsys.readouterr()
     maelm("answer", tmp_path / "text.txt", "Who is it?", "--checkpoint", saved, "--json")
     assert json.loads(capsys.readouterr().out)["question"] == "Who is it?"
-
-
-@pytest.mark.slow
-def test_texts(pretrained, tmp_path):
-    pytest.importorskip("ir_measures")
-    beir = test_retrieval.write_beir(tmp_path / "beir")
-    task, saved = tmp_path / "task", tmp_path / "saved"
-    maelm("prepare", "retrieval", beir, "--vocabulary", pretrained, "--output", task)
-    options = ["--hard-negatives", 0, "--finetune-from-model", pretrained / LAST, "--max-update", 1]
-    run(test_retrieval.training(task, saved, *options, "--disable-validation"))
-    words = ["embed", beir / "queries.jsonl", "--checkpoint", saved / LAST, "--output"]
-    maelm(*words, tmp_path / "with", "--vocabulary", task)
-    shutil.rmtree(task)
-    assert companions(saved) == VOCABULARY
-    maelm(*words, tmp_path / "without")
-    name = next((tmp_path / "with").glob("*.npy")).name
-    assert np.array_equal(*(np.load(tmp_path / folder / name) for folder in ("with", "without")))
 
 
 @pytest.mark.slow

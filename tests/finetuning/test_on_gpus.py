@@ -59,22 +59,10 @@ def write_labels(folder: Path) -> list[str]:
     return ["tagging", "--train", f"{folder}/train", "--valid", f"{folder}/valid"]
 
 
-def write_search(folder: Path) -> list[str]:
-    (folder / "qrels").mkdir()
-    for name, words in (("corpus", 80), ("queries", 8)):
-        rows = [{"_id": str(place), "text": text} for place, text in enumerate(texts(EXAMPLES, words, words))]
-        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
-    for split in ("train", "dev"):
-        pairs = "".join(f"{place}\t{place}\t1\n" for place in range(EXAMPLES))
-        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + pairs)
-    return ["retrieval", str(folder)]
-
-
 PREPARED: dict[str, Callable[[Path], list[str]]] = {
     "sentences": write_pairs,
     "squad": write_questions,
     "tagging": write_labels,
-    "retrieval": write_search,
 }
 PROMPT = """
 template: '*cls**sent_0*_This_is_near_the*mask*.*sep+*'
@@ -101,7 +89,6 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return found
 
 
-# Documents and queries of retrieval are paired at random, so that a document's length gives no hint.
 MOST_PADDING = {"sentences": 0.08, "squad": 0.08, "tagging": 0.08, "prompt": 0.16}
 
 

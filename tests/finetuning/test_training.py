@@ -65,8 +65,6 @@ def test_sizes_are_named_where_they_are_not_taken_over() -> None:
         ("RTE", 128, {"tokens-per-sample": 128}),
         ("tagging", 512, {"tokens-per-sample": 512, "window-overlap": 64}),
         ("tagging", 96, {"tokens-per-sample": 96, "window-overlap": 24}),
-        ("retrieval", 512, {"tokens-per-sample": 256}),
-        ("retrieval", 64, {"tokens-per-sample": 64}),
         ("squad", 512, {"max-length": 512, "doc-stride": 128, "max-question-length": 64}),
         ("squad2", 128, {"max-length": 128, "doc-stride": 32, "max-question-length": 32}),
     ],
@@ -102,7 +100,6 @@ def test_the_recipe_is_that_of_the_data(tmp_path: Path) -> None:
     for name, content in (
         ("tagging", {"kind": "tagging", "tagging": {"scheme": "plain"}}),
         ("tagging_entities", {"kind": "tagging", "tagging": {"scheme": "iob2"}}),
-        ("retrieval", {"kind": "retrieval"}),
         ("squad", {"kind": "squad", "splits": {"valid": {"version": "1.1"}}}),
         ("squad2", {"kind": "squad", "splits": {"valid": {"version": "2.0"}}}),
     ):

@@ -32,11 +32,8 @@ GOOD = {
     "predict prompts": "predict {pairs.tsv} --checkpoint {pretrained} --vocabulary {data} --prompt {pair_prompt.json} "
     "--several-pieces",
     "answer": "answer {text.txt} Who? --checkpoint {reader} --vocabulary {data}",
-    "embed": "embed {text.txt} --checkpoint {pretrained} --vocabulary {data} --output {new}",
     "score": "score {text.txt} --checkpoint {pretrained} --vocabulary {data} --output {new}",
-    "search": "search {embeddings} {embeddings} --output {new}",
     "evaluate squad": "evaluate squad {squad.json} {predictions.json} --null-odds {odds.json}",
-    "evaluate retrieval": "evaluate retrieval {run.txt} --qrels {qrels.tsv}",
     "analyze": "analyze --checkpoint a={pretrained} --text {text.txt} --vocabulary {data} --output {new} --tokens 400",
     "probe": "probe --checkpoint a={pretrained} --text {text.txt} --vocabulary {data} --output {new}",
     "export": "export --checkpoint {pretrained} --vocabulary {data} --output {new} --format maelm",
@@ -48,7 +45,6 @@ GOOD = {
     "prepare glue": "prepare glue {glue} --vocabulary {data} --output {new} --accept-counts",
     "prepare tagging": "prepare tagging --vocabulary {data} --train {words.conll} --valid {words.conll} --output {new}",
     "prepare squad": "prepare squad --vocabulary {data} --valid {squad.json} --output {new}",
-    "prepare retrieval": "prepare retrieval {beir} --vocabulary {data} --output {new}",
     "sweep": "sweep sentences --data {folder} --checkpoint a={pretrained} --output {new} --dry-run",
 }
 
@@ -125,7 +121,7 @@ _CHECKPOINTS: dict[str, Any] = {
     "infinite": _with_weight("encoder.embed_tokens.weight", float("inf")),
 }
 _CHECKPOINT_DOORS = (
-    *("fill", "predict", "predict prompts", "answer", "embed", "analyze", "export", "finetune", "sweep"),
+    *("fill", "predict", "predict prompts", "answer", "score", "analyze", "export", "finetune", "sweep"),
 )
 
 
@@ -165,10 +161,8 @@ _JSON_DOORS = {
 }
 # A file of a prepared folder, and the door that reads the folder.
 _MANIFESTS = {
-    ("embeddings", "manifest.json"): "search {bad} {embeddings} --output {new}",
     ("squad", "manifest.json"): "predict {bad} --checkpoint {reader}",
     ("tagging", "manifest.json"): "predict {words.conll} --checkpoint {tagger} --vocabulary {bad}",
-    ("retrieval", "manifest.json"): "finetune {bad} --checkpoint {pretrained} --output {new} --gpus 0",
     ("data", "manifest.json"): "fill 'the <mask>' --checkpoint {pretrained} --vocabulary {bad}",
     ("hf", "config.json"): "import {bad} --output {new}",
 }
@@ -182,7 +176,6 @@ _TEXTS = {
 }
 _TEXT_DOORS = {
     "corpus": "prepare corpus {bad} --output {new} --vocabulary {data} --workers 1",
-    "embed": "embed {bad} --checkpoint {pretrained} --vocabulary {data} --output {new}",
     "answer": "answer {bad} Who? --checkpoint {reader} --vocabulary {data}",
     "predict": "predict {bad} --checkpoint {classifier} --vocabulary {sentences}",
     "tags": "predict {bad} --checkpoint {tagger} --vocabulary {tagging}",
@@ -191,8 +184,6 @@ _TEXT_DOORS = {
     "analyze": "analyze --checkpoint a={pretrained} --text {bad} --vocabulary {data} --output {new} --tokens 400",
     "labels": "export --checkpoint {classifier} --vocabulary {sentences} --output {new} --format maelm --labels {bad} "
     "--architecture sequence-classification",
-    "run": "evaluate retrieval {bad} --qrels {qrels.tsv}",
-    "judgments": "evaluate retrieval {run.txt} --qrels {bad}",
     "recipe": "sweep {bad} --data {folder} --checkpoint a={pretrained} --output {new}",
 }
 
@@ -285,16 +276,6 @@ _FOLDERS: dict[str, dict[str, tuple[Damage, str]]] = {
     },
     "tagging": {"cut": (_at("train.npz", lambda content: content[:-99]), r"train.npz")},
     "squad": {"cut": (_at("train.npz", lambda content: content[:-99]), r"train.npz")},
-    "retrieval": {
-        "index-cut": (_at("documents.idx", lambda content: content[:-5]), r"documents.idx is damaged: it has"),
-        "judgments-cut": (_at("train.judgments.npy", lambda content: content[:-5]), r"judgments.npy"),
-    },
-    "embeddings": {
-        "cut": (_at("embeddings.npy", lambda content: content[:-5]), r"embeddings.npy"),
-        "text": (_at("embeddings.npy", lambda content: b"text"), r"embeddings.npy"),
-        "ids": (_at("ids.txt", lambda content: content[:-5] + b"\n"), r"do not belong together|ids.txt"),
-        "latin": (_at("ids.txt", lambda content: b"\xe9\n"), r"ids.txt"),
-    },
     "hf": {
         "no-weights": (_without("model.safetensors"), "there are no weights in"),
         "weights-cut": (_at("model.safetensors", lambda content: content[:-99]), "model.safetensors"),
@@ -306,7 +287,6 @@ _FOLDERS: dict[str, dict[str, tuple[Damage, str]]] = {
 }
 _FOLDER_DOORS = {
     "data": f"pretrain {{bad}} --output {{new}} {_TRAIN}",
-    "embeddings": "search {bad} {embeddings} --output {new}",
     "hf": "import {bad} --output {new}",
 }
 
@@ -357,12 +337,10 @@ def _outputs() -> Iterator[Case]:
         if "{new}" not in line or door in ("finetune", "pretrain", "sweep"):
             continue
         if door != "prepare glue":  # whose tasks each have a folder in the output
-            taken = "{text.txt}" if door == "search" else "{beir}"
-            yield Case(f"{door} over something", line.replace("{new}", taken), "exists|holds no results|not written")
-        if door != "search":
-            yield Case(
-                f"{door} to a:b", line.replace("{new}", "{new}:b"), "contains a colon, which fairseq uses to separate"
-            )
+            yield Case(f"{door} over something", line.replace("{new}", "{glue}"), "exists|holds no results|not written")
+        yield Case(
+            f"{door} to a:b", line.replace("{new}", "{new}:b"), "contains a colon, which fairseq uses to separate"
+        )
         yield Case(f"{door} below a file", line.replace("{new}", "{text.txt}/below"), "text.txt is not a folder")
 
 
@@ -396,8 +374,6 @@ fill '<mask>' --checkpoint {classifier} --vocabulary {sentences} | head|fine-tun
 fill '<mask>' --checkpoint {folder} --vocabulary {data} | there is neither checkpoint_best.pt nor checkpoint_last.pt in
 answer {text.txt} '' --checkpoint {reader} --vocabulary {data} | a question is empty
 answer {text.txt} Who? --checkpoint {pretrained} --vocabulary {data} | was not fine-tuned to answer questions
-embed {text.txt} --checkpoint {pretrained} --vocabulary {data} --output {new} --max-length 9999 | must be between 3
-search {embeddings} {data} --output {new} | data was not written by `maelm embed`
 finetune {data} --checkpoint {pretrained} --output {new} | data is not a prepared task
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 -- --lr abc | the options: argument --lr
 finetune {sentences} --checkpoint {pretrained} --output {new} --gpus 0 -- --no-such | the options: .*no-such
@@ -415,7 +391,6 @@ analyze --checkpoint a={pretrained} --output {new} | --text
 analyze --checkpoint {pretrained} --data {data} --output {new} | NAME=
 report {data} | has no sweep
 sweep sentences --data {text.txt} --checkpoint a={pretrained} --output {new} | text.txt
-evaluate retrieval {run.txt} --qrels {qrels.tsv} --measures nonsense | --measures
 """
 _TRAINED = {
     "--criterion masked_lm": "the task maelm cannot use masked_lm: give --criterion maelm",
@@ -518,14 +493,10 @@ HUB: dict[str, list[tuple[str, str]]] = {
         ("classify_by_prompt(hub, ['a'], PROMPT, WORDS, True, 0)", "batch_size must be at least 1, not 0"),
         ("classify_by_prompt(hub, ['a'], 'no mask', WORDS)", "mask"),
         ("classify_by_prompt(hub, ['a'], PROMPT, {'a': 'old'})", "at least two labels with a word each"),
-        ("embed(hub, 'abc')", "texts must be a list of strings, not 'abc'"),
-        ("embed(hub, None)", "texts must be a list of strings, not None"),
-        ("embed(hub, ['a', 3])", "number 2 of the texts is 3"),
-        ("embed(hub, ['\\ud800'])", "half of a surrogate pair"),
-        ("embed(hub, ['a'], -1)", "batch_tokens must be at least 1, not -1"),
-        ("embed(hub, ['a'], max_length=2)", "--max-length must be between 3"),
-        ("embed(hub, ['a'], pooling='last')", "unknown pooling 'last'"),
-        ("embed(hub, ['a'], unheard=1)", "unheard"),
+        ("hub.embed('abc')", "sentences must be a list of strings, not 'abc'"),
+        ("hub.embed([])", "the list of sentences is empty"),
+        ("hub.embed(['a'], pooling='last')", "pooling must be 'mean' or 'first', not 'last'"),
+        ("hub.embed(['a ' * 80])", "tokens and the model has 64 positions"),
         ("answer(hub, 'Who?', 'A text.')", "was not fine-tuned to answer questions"),
     ],
     "classifier": [

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from fairseq_maelm.finetuning.prompting.hub import classify_by_prompt
-from fairseq_maelm.finetuning.retrieval.hub import embed
 from fairseq_maelm.finetuning.squad.hub import answer, answer_questions
 from robustness import cases
 from robustness.cases import GOOD, HUB, Case, write_bad_files
@@ -62,7 +61,7 @@ def test_bad_input_gets_one_line(case: Case, bad: World) -> None:
 )
 def test_the_hub_says_what_was_given(name: str, call: str, expected: str, world: World) -> None:
     hub = world.hub(name)
-    names: dict[str, Any] = {"hub": hub, "world": world, "torch": torch, "embed": embed, "answer": answer}
+    names: dict[str, Any] = {"hub": hub, "world": world, "torch": torch, "answer": answer}
     names |= {"answer_questions": answer_questions, "classify_by_prompt": classify_by_prompt}
     names |= {"TOKENS": cases.TOKENS, "NAN": cases.NAN, "PROMPT": PROMPT["template"], "PAIR": PAIR_PROMPT["template"]}
     names |= {"WORDS": PROMPT["label_words"], "broken": _with_nan(world) if "broken" in call else None}

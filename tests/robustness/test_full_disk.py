@@ -18,7 +18,7 @@ DOORS |= {door: f"{GOOD[door]} --output {{new}}" for door in ("predict", "evalua
 for _door in ("pretrain", "finetune"):
     DOORS[_door] += f"{'' if ' -- ' in DOORS[_door] else ' --'} --num-workers 0"
 # The largest file of these is smaller than the larger limit.
-SMALL = ("evaluate squad", "predict", "score", "embed")
+SMALL = ("evaluate squad", "predict", "score")
 # What is whole in the folder of these is so file by file.
 BY_FILE = ("pretrain", "finetune", "analyze", "probe", "prepare glue")
 

@@ -55,7 +55,7 @@ class Place:
         """The sub-commands that take a checkpoint."""
         new, data, text = self.folder / "new", self.data, self.folder / "text.txt"
         return {
-            "embed": [text, "--checkpoint", checkpoint, "--vocabulary", data, "--output", new],
+            "score": [text, "--checkpoint", checkpoint, "--vocabulary", data, "--output", new],
             "answer": [text, "What is old?", "--checkpoint", checkpoint, "--vocabulary", data],
             "predict": [text, "--checkpoint", checkpoint, "--vocabulary", data],
             "finetune": [self.folder / "glue", "--checkpoint", checkpoint, "--output", new, "--recipe", "sentences"],
@@ -66,7 +66,7 @@ class Place:
 
 
 COMMANDS = (
-    *("embed", "answer", "predict", "finetune", "import", "analyze"),
+    *("score", "answer", "predict", "finetune", "import", "analyze"),
     "export",
 )
 FUNCTIONS: dict[str, Callable[[Path, Path], Any]] = {

@@ -39,7 +39,7 @@ COMMANDS = {
     name: GOOD[name]
     for name in (
         *("prepare corpus", "prepare sentences", "prepare glue", "prepare tagging", "prepare squad"),
-        *("prepare retrieval", "embed", "search", "score", "export", "import", "analyze", "probe", "finetune"),
+        *("score", "export", "import", "analyze", "probe", "finetune"),
     )
 } | {
     "predict": GOOD["predict"] + " --output {new}",
@@ -47,9 +47,9 @@ COMMANDS = {
     "pretrain": _TRAINING,
 }
 TRAINING = ("pretrain", "finetune")
-_OF_A_CHECKPOINT = ("embed", "score", "export", "finetune")
+_OF_A_CHECKPOINT = ("score", "export", "finetune")
 # Those that write one file; a second run of the same refuses it.
-_OF_A_FILE = ("search", "predict", "evaluate squad")
+_OF_A_FILE = ("predict", "evaluate squad")
 
 
 def fingerprint(path: Path) -> dict[str, str]:
@@ -250,7 +250,7 @@ class Trials:
             (
                 "a byte of a checkpoint changed, or cut",
                 self.rotten_checkpoint,
-                ["embed", "score", "export", "finetune"],
+                _OF_A_CHECKPOINT,
             ),
             ("one rank of two killed", self.lost_rank, ["pretrain"]),
         ]

@@ -29,8 +29,6 @@ PREPARED = {
     "sentences": "prepare sentences --train {sentences.tsv} --valid {sentences.tsv}",
     "tagging": "prepare tagging --train {words.conll} --valid {words.conll}",
     "squad": "prepare squad --train {squad.json} --valid {squad.json}",
-    "retrieval": "prepare retrieval {beir}",
-    "embeddings": "embed {text.txt} --checkpoint {pretrained}",
 }
 _RTE = "index\tsentence1\tsentence2\tlabel\n" + "".join(
     f"{row}\t{line}\tA door.\t{('entailment', 'not_entailment')[row % 2]}\n" for row, line in enumerate(LINES)
@@ -73,11 +71,6 @@ class World:
             "words.conll": WORDS, "squad.json": json.dumps(SQUAD),
             "predictions.json": json.dumps({"a": "house", "b": "old"}), "odds.json": json.dumps({"a": -3.0, "b": 4.0}),
             "prompt.json": json.dumps(PROMPT), "pair_prompt.json": json.dumps(PAIR_PROMPT),
-            "run.txt": "q1 Q0 d1 1 2.0 x\n", "qrels.tsv": "query-id\tcorpus-id\tscore\nq1\td1\t1\n",
-            "beir/corpus.jsonl": '{"_id": "d1", "text": "an old house"}\n{"_id": "d2", "text": "a river"}\n',
-            "beir/queries.jsonl": '{"_id": "q1", "text": "house"}\n',
-            "beir/qrels/train.tsv": "query-id\tcorpus-id\tscore\nq1\td1\t1\n",
-            "beir/qrels/dev.tsv": "query-id\tcorpus-id\tscore\nq1\td2\t1\n",
             "glue/RTE/train.tsv": _RTE, "glue/RTE/dev.tsv": _RTE,
         }.items():  # fmt: skip
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -52,27 +52,24 @@ def model_card(
     license: str | None,
     agreements: Sequence[Agreement],
     tokenizer_differences: Mapping[str, str],
-    use: str | None = None,
     more: Sequence[str] = (),
 ) -> str:
     """Return the README.md of an exported folder.
 
     ``license`` is an SPDX identifier or None, ``tokenizer_differences`` gives the reason for each text that is known to
-    be tokenized differently, ``use`` is Python code for folders that transformers does not open (ONNX), and ``more``
-    are further sections.
+    be tokenized differently, and ``more`` are further sections.
     """
-    held = "ONNX files" if use else f"the class `{content.class_name}`"
-    code = use or usage(content, name, source.tokenizer.mask_text)
+    code = usage(content, name, source.tokenizer.mask_text)
     front_matter = [
-        f"library_name: {'onnx' if use else 'transformers'}",
+        "library_name: transformers",
         f"pipeline_tag: {_PIPELINES[content.architecture]}",
         f"license: {license or 'unknown'}",
         "tags:\n- mae-lm\n- fairseq",
     ]
     sections = [
         "\n".join(["---", *front_matter, "---"]),
-        f"# {name}\n\n{_summary(source)} The folder holds {held}.",
-        f"## Use\n\n```python\n{code}\n```" + ("" if use else f"\n\n{_notes(content)}"),
+        f"# {name}\n\n{_summary(source)} The folder holds the class `{content.class_name}`.",
+        f"## Use\n\n```python\n{code}\n```\n\n{_notes(content)}",
         f"## Training\n\n{_table(_training(source))}",
         f"### Hyper-parameters\n\n{_table(_hyper_parameters(source))}",
         f"### Data\n\n{_data(source)}",

@@ -11,8 +11,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``maelm export``."""
     parser.description = (
         "Converts a checkpoint to a folder for Hugging Face transformers (configuration, weights, tokenizer, model "
-        "card), to an ONNX file, or to a smaller fairseq checkpoint. The result is compared with the checkpoint before "
-        "the folder gets its name; a model that the format cannot represent exactly is refused."
+        "card), or to a smaller fairseq checkpoint. The result is compared with the checkpoint before the folder gets "
+        "its name; a model that the format cannot represent exactly is refused."
     )
     add_checkpoint(parser)
     add_vocabulary(parser)
@@ -24,10 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Export, and write the comparison and the folder to standard output."""
     settings = settings_of(ExportSettings, args)
-    if settings.format == "onnx":
-        from fairseq_maelm.interop.onnx.run import export_onnx as chosen
-    else:
-        chosen = export
-    done = chosen(args.checkpoint, args.vocabulary, args.output, settings, args.replace)
+    done = export(args.checkpoint, args.vocabulary, args.output, settings, args.replace)
     for line in [*(each.describe() for each in done.agreements), *done.remarks]:
         sys.stdout.write(f"{line}\n")

@@ -1,5 +1,6 @@
 """Export of a checkpoint to a folder for transformers, or to another fairseq checkpoint."""
 
+import argparse
 import json
 import logging
 import shutil
@@ -26,7 +27,6 @@ from fairseq_maelm.interop.export.complete import (
 )
 from fairseq_maelm.interop.export.configuration import configuration
 from fairseq_maelm.interop.export.content import ARCHITECTURES, FORMATS, Content, choose_content
-from fairseq_maelm.interop.export.sentence_vectors import verify_sentence_vectors, write_sentence_vectors
 from fairseq_maelm.interop.export.source import Source, load_source
 from fairseq_maelm.interop.export.tokenizer import build_tokenizer, tokenizer_files
 from fairseq_maelm.interop.export.verification import verify_model, verify_tokenizer
@@ -42,17 +42,27 @@ _DATA_TYPES = {"float32": torch.float32, "float16": torch.float16}
 _OF_HUGGING_FACE = ("architecture", "head", "labels", "name", "license")
 
 
+def _format(text: str) -> str:
+    """Return the name of a format, or refuse one that starts from another."""
+    if text == "onnx":
+        raise argparse.ArgumentTypeError(
+            "export --format mpnet, roberta or modernbert, and give the folder to torch.onnx.export; the guide "
+            "examples/export/onnx.md has the lines"
+        )
+    return text
+
+
 @dataclass(frozen=True)
 class ExportSettings:
     """Options of ``maelm export``."""
 
     format: str = option(
-        choices=(*FORMATS, "onnx", "fairseq"),
+        type=_format,
+        choices=(*FORMATS, "fairseq"),
         help="format of the folder. mpnet (for T5's buckets 32/128), roberta (for --relative-buckets none) and "
         "modernbert (for the architectures maelm_modern_*) are stock models of transformers; maelm is for all models "
         "except modern ones, with their code in the folder (trust_remote_code=True) or after `import "
-        "fairseq_maelm.hf`; onnx is for encoders and heads in runtimes without torch; fairseq is a checkpoint "
-        "without the optimizer's state, with its vocabulary",
+        "fairseq_maelm.hf`; fairseq is a checkpoint without the optimizer's state, with its vocabulary",
     )
     averaged_weights: bool = option(False, help="export of the average of the weights that --store-ema kept")
     architecture: str | None = option(
@@ -78,21 +88,8 @@ class ExportSettings:
         help="a folder for transformers with the encoder that is also a checkpoint, with the decoder, heads, options "
         "and vocabulary: for --checkpoint and `maelm import`",
     )
-    int8: bool = option(
-        False, help="onnx: an additional 8-bit model, whose loss of precision is measured on a sample of texts"
-    )
-    texts: Path | None = option(
-        None,
-        type=existing_path,
-        metavar="FILE",
-        help="onnx: file with the sample for --int8, one text per line (default: bundled hard strings)",
-    )
 
     def __post_init__(self) -> None:
-        if self.format != "onnx" and (self.int8 or self.texts is not None):
-            raise ValueError(f"--int8 and --texts are for --format onnx, not {self.format}: omit them")
-        if self.texts is not None and not self.int8:
-            raise ValueError("--texts is the sample for --int8: give --int8 as well")
         given = [name for name in _OF_HUGGING_FACE if getattr(self, name) is not None]
         if self.format not in FORMATS and (self.complete or self.dtype != "float32"):
             raise ValueError(f"--complete and --dtype are for folders for transformers, not {self.format}: omit them")
@@ -141,9 +138,8 @@ def export(
         if settings.complete:
             copy_setup_files(source, folder)
         write_model(source, content, folder, dtype)
-        write_sentence_vectors(source, content, folder)
         differences = write_tokenizer(source, folder)
-        agreements = verify_model(source, content, folder) + verify_sentence_vectors(source, content, folder)
+        agreements = verify_model(source, content, folder)
         name = settings.name or output.name
         more = [rounding_section()] * (dtype == torch.float16) + [complete_section(source, name)] * settings.complete
         card = model_card(source, content, name, settings.license, agreements, differences, more=more)
@@ -170,17 +166,10 @@ def write_checkpoint(source: Source, folder: Path, output: Path) -> Export:
     return Export(output, None, remarks=[str(output / CHECKPOINT_FILE)])
 
 
-def write_tokenizer(source: Source, folder: Path, makes_batches: bool = False) -> dict[str, str]:
-    """Write the tokenizer's files, and return the texts of ``MAY_DIFFER`` that do differ, with the reason.
-
-    With ``makes_batches``, tokenizer.json itself truncates and pads, for programs without transformers.
-    """
-    tokenizer, positions = build_tokenizer(source.tokenizer_file, source.dictionary), source.model.max_positions()
-    if makes_batches:
-        pad = source.dictionary.pad()
-        tokenizer.enable_padding(pad_id=pad, pad_token=tokenizer.id_to_token(pad))
-        tokenizer.enable_truncation(positions)
-    for name, text in tokenizer_files(tokenizer, positions).items():
+def write_tokenizer(source: Source, folder: Path) -> dict[str, str]:
+    """Write the tokenizer's files, and return the texts of ``MAY_DIFFER`` that do differ, with the reason."""
+    tokenizer = build_tokenizer(source.tokenizer_file, source.dictionary)
+    for name, text in tokenizer_files(tokenizer, source.model.max_positions()).items():
         (folder / name).write_text(text, encoding="utf-8")
     return verify_tokenizer(source, folder)
 

@@ -224,13 +224,12 @@ def test_another_name_is_one_error_with_the_names(package: Path, capsys: pytest.
         cli.main(["import", "nobody", "--output", "imported"])
 
 
-@pytest.mark.parametrize("command", ["fill", "score", "embed", "probe", "analyze", "export"])
+@pytest.mark.parametrize("command", ["fill", "score", "probe", "analyze", "export"])
 def test_commands_open_it_by_its_name(package: Path, tmp_path: Path, command: str) -> None:
     (tmp_path / "text.txt").write_text("The dog is old.\nA cat was here, and it was old too.\n" * 20, encoding="utf-8")
     words = {
         "fill": [TEXT, "--checkpoint", NAME],
         "score": ["text.txt", "--checkpoint", NAME, "--output", "out"],
-        "embed": ["text.txt", "--checkpoint", NAME, "--output", "out"],
         "probe": ["--checkpoint", f"a={NAME}", "--text", "text.txt", "--output", "out"],
         "analyze": ["--checkpoint", f"a={NAME}", "--text", "text.txt", "--output", "out"],
         "export": ["--checkpoint", NAME, "--output", "out", "--format", "fairseq"],
@@ -255,8 +254,7 @@ def test_numbers_beyond_half_precision_are_refused(data: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"format": "onnx", "complete": True}, "--complete and --dtype are for folders for transformers, not onnx"),
-        ({"format": "fairseq", "dtype": "float16"}, "folders for transformers, not fairseq"),
+        ({"format": "fairseq", "complete": True}, "--dtype are for folders for transformers, not fairseq"),
         ({"format": "modernbert", "complete": True, "architecture": "masked-lm"}, "omit --architecture"),
     ],
 )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_maelm import MaelmModel, cli
+from fairseq_maelm import MaelmModel
 from fairseq_maelm.interop.export import run as export_run
 from fairseq_maelm.interop.export.run import ExportSettings, export
 from fairseq_maelm.interop.hard_strings import HARD_STRINGS
@@ -151,14 +151,3 @@ def test_another_tokenizer_than_the_imported_is_refused(tmp_path: Path, monkeypa
     (tmp_path / "imported" / TOKENIZER_FILE).unlink()
     with pytest.raises(FileNotFoundError, match="nor a tokenizer.json of `maelm import`"):
         export(checkpoint, None, tmp_path / "folder", ExportSettings("maelm"))
-
-
-def test_the_command_exports_it_for_runtimes_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    import_model(FOLDERS["bert_vocabulary"](tmp_path / "source"), tmp_path / "imported")
-    arguments = ["--checkpoint", tmp_path / "imported", "--format", "onnx"]
-    cli.main(["export", *map(str, [*arguments, "--output", tmp_path / "folder"])])
-    assert "verified" in capsys.readouterr().out
-    padding = json.loads((tmp_path / "folder" / TOKENIZER_FILE).read_text())["padding"]
-    assert (padding["pad_token"], padding["pad_id"]) == ("[PAD]", 1)
