@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fairseq_maelm.corpus.tables import ColumnsWithId, Example, Row, examples_of, table_rows
 from fairseq_maelm.files import CorpusError
-from fairseq_maelm.finetuning.sentence_table import ColumnsWithId, Example, Row, examples_of, table_rows
 from fairseq_maelm.lines import numbered_lines
 
 HIGHEST_SCORE = 5.0

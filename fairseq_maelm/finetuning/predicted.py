@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from fairseq_maelm.corpus.tables import Example
 from fairseq_maelm.finetuning.sentence_metrics import compute_metrics
-from fairseq_maelm.finetuning.sentence_table import Example
 from fairseq_maelm.models.hub import MaelmHubInterface, load
 
 logger = logging.getLogger(__name__)

@@ -309,9 +309,9 @@ def test_wrong_options_are_refused(
     ("option", "content", "message"),
     [
         ("--sts", None, "there is no .tsv file"),
-        ("--sts", "1.0\tone text\n", r"x\.tsv:1 has 2 columns: each line must be score, tab, sentence"),
-        ("--sts", "1.0\ta\tb\nmuch\tc\td\n", r"x\.tsv:2 has the score 'much'"),
-        ("--sts", "1.0\ta\t \n", "an empty text"),
+        ("--sts", "1.0\tone text\n", r"x\.tsv:1 has no column 2 \(counted from 0\)"),
+        ("--sts", "1.0\ta\tb\nmuch\tc\td\n", r"x\.tsv:2 has the score 'much': each line must be score, tab, sentence"),
+        ("--sts", "1.0\ta\t \n", "an empty sentence"),
         ("--sts", "1.0\ta\tb\n", "a correlation needs two"),
         ("--words", "1.0\ta\tb\n", "each line must be word, tab, word, tab, score"),
         ("--tasks", None, "is not a task folder of `maelm prepare sentences`"),

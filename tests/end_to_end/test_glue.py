@@ -10,7 +10,6 @@ import pytest
 import torch
 from support import usage_error
 
-from end_to_end.small import assert_resumes
 from end_to_end.test_distributed import run_ranks
 from end_to_end.toy import TOPICS, run, sentence, train_log, write_corpus
 from fairseq_maelm import MaelmModel, cli
@@ -158,10 +157,6 @@ def test_two_ranks_give_the_metrics_of_one(mnli, whole, tmp_path):
         split = own["split"]
         for metric in ("accuracy", "mcc", "loss"):
             assert own[f"{split}_{metric}"] == pytest.approx(other[f"{split}_{metric}"], abs=2e-4)
-
-
-def test_stopped_in_the_middle_of_an_epoch_and_resumed(mnli, whole, tmp_path):
-    assert_resumes([*mnli, "--save-dir", tmp_path], tmp_path, whole, 15)
 
 
 def test_scores_of_similarity_and_what_does_not_belong_together(tasks, whole, pretrained, toy_data, tmp_path, capsys):

@@ -27,8 +27,9 @@ from fairseq_maelm.analysis.probes.tasks import (
 )
 from fairseq_maelm.analysis.spectrum import SMALLEST_TAU
 from fairseq_maelm.arguments import check_limits, existing_path, option
+from fairseq_maelm.corpus.tables import Columns, Example, read_table
 from fairseq_maelm.labeled_words import Layout, Sentence, read
-from fairseq_maelm.lines import columns_in, numbered_lines
+from fairseq_maelm.lines import numbered_lines
 from fairseq_maelm.models.vocabulary_folder import find_tokenizer
 from fairseq_maelm.modules.autocast import PRECISIONS
 from fairseq_maelm.text.cleaning import clean_text
@@ -151,28 +152,23 @@ def _read_sts(folder: Path) -> Iterator[Similarity]:
 
 
 def _read_pairs(path: Path, score_first: bool) -> Pairs:
-    rows = []
-    for number, line in numbered_lines(path, blank=False):
-        cells = line.split("\t")
-        layout = "score, tab, sentence, tab, sentence" if score_first else "word, tab, word, tab, score"
-        if len(cells) != 3:
-            raise ValueError(f"{path}:{number} has {columns_in(cells)}: each line must be {layout}")
-        score, *texts = cells if score_first else (cells[2], *cells[:2])
-        value, (first, second) = _number(score), (clean_text(text) for text in texts)
-        if not math.isfinite(value) or not first or not second:
-            raise ValueError(f"{path}:{number} has the score {score!r} or an empty text: each line must be {layout}")
-        rows.append((first, second, value))
-    if len(rows) < 2:
-        raise ValueError(f"{path} has {len(rows)} pairs: a correlation needs two or more")
-    firsts, seconds, scores = zip(*rows)
-    return Pairs(list(firsts), list(seconds), np.array(scores))
+    columns = Columns("1", "2", "0") if score_first else Columns("0", "1", "2")
+    examples = list(read_table(path, columns))
+    scores = np.array([_score(each, score_first) for each in examples])
+    if len(scores) < 2:
+        raise ValueError(f"{path} has {len(scores)} pairs: a correlation needs two or more")
+    return Pairs([each.texts[0] for each in examples], [each.texts[1] for each in examples], scores)
 
 
-def _number(text: str) -> float:
+def _score(example: Example, score_first: bool) -> float:
     try:
-        return float(text)
+        score = float(str(example.label))
     except ValueError:
-        return math.nan
+        score = math.nan
+    if not math.isfinite(score):
+        layout = "score, tab, sentence, tab, sentence" if score_first else "word, tab, word, tab, score"
+        raise ValueError(f"{example.place} has the score {example.label!r}: each line must be {layout}")
+    return score
 
 
 def _read_task(folder: Path, settings: ProbeSettings) -> Task:

@@ -15,6 +15,7 @@ from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 from tqdm import tqdm
 
+from fairseq_maelm.corpus.tables import read_table
 from fairseq_maelm.data.batches import BatchDataset
 from fairseq_maelm.data.dataset import Symbols
 from fairseq_maelm.data.masking_variants import ENCODER_POSITIONS, MASKED_INPUTS, EncoderView
@@ -24,7 +25,6 @@ from fairseq_maelm.finetuning.prompting import criterion as prompt_criterion
 from fairseq_maelm.finetuning.prompting.prompter import Prompter
 from fairseq_maelm.finetuning.prompting.prompts import BUILT_IN, find_prompt
 from fairseq_maelm.finetuning.prompting.scoring import prompt_input
-from fairseq_maelm.finetuning.sentence_table import read_table
 from fairseq_maelm.models.checkpoint_reader import read_checkpoint
 from fairseq_maelm.tasks.encoder_task import EncoderTask
 from fairseq_maelm.text.dictionary import MASK, SENTENCEPIECE_MODEL, load_dictionary

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fairseq_maelm.arguments import UsageError, add_settings, settings_of
 from fairseq_maelm.corpus.header import names_columns
+from fairseq_maelm.corpus.tables import ColumnsWithId, Example, examples_of, read_table, table_rows
 from fairseq_maelm.files import read_json
 from fairseq_maelm.finetuning.predicted import (
     Measure,
@@ -26,7 +27,6 @@ from fairseq_maelm.finetuning.predicted import (
 )
 from fairseq_maelm.finetuning.sentence_data import HEAD
 from fairseq_maelm.finetuning.sentence_metrics import metric_names, positive_class
-from fairseq_maelm.finetuning.sentence_table import ColumnsWithId, Example, examples_of, read_table, table_rows
 from fairseq_maelm.finetuning.sentences.prepare import INDEX_FOLDER
 from fairseq_maelm.models.batched_inference import predict
 from fairseq_maelm.models.classification import score_texts

@@ -26,10 +26,10 @@ from fairseq_maelm.arguments import (
     settings_of,
 )
 from fairseq_maelm.corpus.header import header_reason
+from fairseq_maelm.corpus.tables import Columns, Example, read_table
 from fairseq_maelm.files import CorpusError
 from fairseq_maelm.finetuning.doubtful_results import numbers_as_classes
 from fairseq_maelm.finetuning.sentence_data import SplitWriter, copy_vocabulary, encoded, label_dictionary
-from fairseq_maelm.finetuning.sentence_table import Columns, Example, read_table
 from fairseq_maelm.prepared_folder import made_from, prepare_folder, verify_outputs
 from fairseq_maelm.text.dictionary import class_names
 from fairseq_maelm.text.imported import TextEncoder, open_encoder, vocabulary_files

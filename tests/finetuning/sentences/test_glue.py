@@ -98,19 +98,6 @@ def test_a_training_file_of_ones_own_has_no_official_count(tmp_path: Path, vocab
     assert prepare(tmp_path, vocabulary, "--train-file", f"RTE={own}")["splits"]["train"]["examples"] == 67
 
 
-def test_a_finished_folder_is_kept_and_another_one_never_overwritten(tmp_path: Path, vocabulary: Path) -> None:
-    write_rte(tmp_path / "glue")
-    manifest = prepare(tmp_path, vocabulary)
-    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
-    assert prepare(tmp_path, vocabulary) == manifest
-    with pytest.raises(SystemExit, match="made from something else: --max-length was 512 and is now 64"):
-        prepare(tmp_path, vocabulary, "--max-length", 64)
-    assert files == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
-    (tmp_path / "out" / "RTE" / "manifest.json").unlink()
-    with pytest.raises(SystemExit, match="RTE exists already: name another folder, or remove it first"):
-        prepare(tmp_path, vocabulary)
-
-
 def test_the_command_prepares_what_is_there_and_says_what_is_not(
     tmp_path: Path, vocabulary: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

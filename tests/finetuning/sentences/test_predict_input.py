@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from fairseq_maelm.corpus.tables import Example
 from fairseq_maelm.finetuning.predicted import Measure, predict_rows
-from fairseq_maelm.finetuning.sentence_table import Example
 from fairseq_maelm.finetuning.sentences.predict_input import read_rows
 
 NAMES = ["bad", "good"]

@@ -130,16 +130,6 @@ def test_bad_tables_are_explained(
     assert not (tmp_path / "task").exists()
 
 
-def test_nothing_is_overwritten(vocabulary: Path, tmp_path: Path) -> None:
-    table, other = write(tmp_path / "train.tsv", ROWS), write(tmp_path / "other.tsv", ROWS[:40])
-    prepare_sentences(SentenceSettings(train=table), vocabulary, tmp_path / "task")
-    before = {path: path.read_bytes() for path in (tmp_path / "task").rglob("*") if path.is_file()}
-    prepare_sentences(SentenceSettings(train=table), vocabulary, tmp_path / "task")
-    with pytest.raises(CorpusError, match=r"task was made from something else: train had the file .*train\.tsv"):
-        prepare_sentences(SentenceSettings(train=other), vocabulary, tmp_path / "task")
-    assert before == {path: path.read_bytes() for path in (tmp_path / "task").rglob("*") if path.is_file()}
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
