@@ -103,9 +103,9 @@ def run(args: argparse.Namespace) -> None:
     if args.report:
         sys.stdout.write(report_on_classes(predicted.right, predicted.labels))
     if predicted.metrics is not None:
-        sys.stdout.write(json.dumps(predicted.metrics) + "\n")
         if doubt := doubt_about(predicted.metrics, predicted.right):
             logger.warning("%s", doubt)
+        sys.stdout.write(json.dumps(predicted.metrics) + "\n")
 
 
 def _input_path(text: str) -> Path:
